@@ -1,0 +1,1 @@
+"""Question answering over TCP: an event loop, a scheduler, and inference sessions."""
