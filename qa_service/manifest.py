@@ -49,6 +49,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
             compares it to see whether there is anything to do.
         files: SHA-256 by file name.
         inputs: Names of the model's inputs, in the order of its `forward`.
+        pad_token_id: What fills the end of shorter rows in a batch.
         max_sequence_tokens: The longest sequence the model has positions for.
         can_abstain: Whether the model answers "no answer" of its own accord.
         reading: How its logits are read.
@@ -60,6 +61,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: str
     files: dict[str, str]
     inputs: tuple[str, ...]
+    pad_token_id: int
     max_sequence_tokens: int
     can_abstain: bool
     reading: ReadingConfig
