@@ -35,7 +35,7 @@ class LoadedModel:
     """A model ready to be saved and exported.
 
     Attributes:
-        model: In float32 and in eval mode, its attention written out in plain operators,
+        model: In float32, its attention written out in plain operators,
             which is the form that ONNX Runtime's optimizer knows how to fuse.
         tokenizer: Its fast tokenizer, without truncation and padding.
         inputs: The inputs it takes, in the order of its `forward`.
@@ -80,7 +80,7 @@ def load(source: Source) -> LoadedModel:
     if source.adapter_dir:
         model = _merge_adapter(model, source.adapter_dir)
     return LoadedModel(
-        model=model.eval(),
+        model=model,
         tokenizer=_without_limits(tokenizer),
         inputs=_inputs_of(model),
         pad_token_id=_pad_token_id(model, tokenizer),
