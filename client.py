@@ -12,44 +12,32 @@ answer, 1 for Unknown, 2 for an error.
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from pathlib import Path
 
 from qa_service.cli.conversation import Conversation, print_error
+from qa_service.cli.flags import INTERRUPTED, count, make_parser, port, seconds
 from qa_service.cli.line_editor import LineEditor, history_path
 from qa_service.cli.one_shot import ExitCode, ask_once
 from qa_service.client import QaClient
 
-INTERRUPTED = 130
-"""The exit code of a program that Ctrl-C ended, as shells have it."""
-
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     """Reads the flags; leaves the program with code 2 where they make no sense."""
-    usage, _, notes = (__doc__ or "").partition("\n\n")
-    parser = argparse.ArgumentParser(
-        description=usage, epilog=notes, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     add = parser.add_argument
-    add("--host", default="localhost", help="the server's name or address (default: %(default)s)")
-    add("--port", type=port, default=9999, help="the server's TCP port (default: %(default)s)")
-    add("--timeout_s", type=seconds, default=30.0, metavar="S", help=(
-        "longest wait for a connection and for an answer, in seconds (default: %(default)g)"
-    ))  # fmt: skip
-    add("--top_k", type=count, default=1, metavar="K", help=(
-        "how many answers to show, the best first (default: %(default)s)"
-    ))  # fmt: skip
-    add("--question", metavar="Q", help="ask this one question and end")
+    add("--host", default="localhost", help="the server's name or address")
+    add("--port", type=port, default=9999, help="the server's TCP port")
+    add("--timeout_s", type=seconds, default=30.0, help="longest wait for an answer, in seconds")
+    add("--top_k", type=count, default=1, help="how many answers to show, the best first")
+    add("--question", help="ask this one question and end")
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("--text", metavar="T", help="the text that is to answer it")
-    source.add_argument("--text_file", metavar="F", type=Path, help="the text, in a UTF-8 file")
-    source.add_argument("stdin", nargs="?", choices=["-"], metavar="-", help="the text, on stdin")
+    source.add_argument("--text", help="the text that is to answer it")
+    source.add_argument("--text_file", type=Path, help="a UTF-8 file with the text")
+    source.add_argument("stdin", nargs="?", choices=["-"], help="read the text from stdin")
     add("--json", action="store_true", help="print the whole response as JSON; needs --question")
-    add("--keep_history", action="store_true", help=(
-        "recall what was entered in earlier conversations, and keep this one's in the user's "
-        "state directory"
-    ))  # fmt: skip
+    history = "keep what is entered for later conversations, in the user's state directory"
+    add("--keep_history", action="store_true", help=history)
     parsed = parser.parse_args(arguments)
     check_together(parser, parsed)
     return parsed
@@ -62,27 +50,6 @@ def check_together(parser: argparse.ArgumentParser, parsed: argparse.Namespace) 
         parser.error("--question needs a text: --text, --text_file or -")
     if parsed.question is None and (parsed.json or parsed.stdin):
         parser.error("--json and - need --question")
-
-
-def port(value: str) -> int:
-    """A TCP port that can be connected to."""
-    if not 0 < int(value) < 1 << 16:
-        raise argparse.ArgumentTypeError(f"{value} is not in 1 to 65535")
-    return int(value)
-
-
-def count(value: str) -> int:
-    """An integer of at least 1."""
-    if int(value) < 1:
-        raise argparse.ArgumentTypeError(f"{value} is less than 1")
-    return int(value)
-
-
-def seconds(value: str) -> float:
-    """A finite time above zero."""
-    if not 0 < float(value) < math.inf:
-        raise argparse.ArgumentTypeError(f"{value} is not a time above 0")
-    return float(value)
 
 
 def read_text(parsed: argparse.Namespace) -> str:

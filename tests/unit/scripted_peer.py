@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import struct
@@ -75,7 +76,7 @@ def close_at_once(peer: PeerConnection) -> None:
 
 
 class ScriptedPeer:
-    """Serves connections one after another, each by its script; the last one repeats.
+    """Serves each connection by its own script, in the order they are made; the last repeats.
 
     What goes wrong in a script is raised again when the `with` block ends.
     """
@@ -89,23 +90,29 @@ class ScriptedPeer:
         self._socket.listen()
         self.host, self.port = self._socket.getsockname()
         self.connections = 0
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._errors: list[BaseException] = []
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
 
     def __enter__(self) -> ScriptedPeer:
-        self._thread.start()
+        self._threads[0].start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        # A shutdown wakes the thread's accept where a close alone would not.
-        self._socket.shutdown(socket.SHUT_RDWR)
-        self._thread.join(timeout=20)
-        self._socket.close()
-        assert not self._thread.is_alive(), "the script still waits for something"
-        if self._error is not None:
-            raise self._error
+        self.stop_listening()
+        for thread in self._threads:
+            thread.join(timeout=20)
+            assert not thread.is_alive(), "a script still waits for something"
+        if self._errors:
+            raise self._errors[0]
 
-    def _serve(self) -> None:
+    def stop_listening(self) -> None:
+        """Refuses connections from now on; those there are go on."""
+        with contextlib.suppress(OSError):
+            # Wakes the accepting thread, as a close alone would not.
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _accept(self) -> None:
         while True:
             try:
                 sock, _ = self._socket.accept()
@@ -113,10 +120,15 @@ class ScriptedPeer:
                 return
             script = self._scripts[min(self.connections, len(self._scripts) - 1)]
             self.connections += 1
-            with sock:
-                try:
-                    script(PeerConnection(sock))
-                except (ConnectionError, BrokenPipeError):
-                    pass
-                except BaseException as error:
-                    self._error = error
+            thread = threading.Thread(target=self._run, args=(script, sock), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _run(self, script: Script, sock: socket.socket) -> None:
+        with sock:
+            try:
+                script(PeerConnection(sock))
+            except ConnectionError:
+                pass  # The client has gone, as in some tests it shall.
+            except BaseException as error:
+                self._errors.append(error)

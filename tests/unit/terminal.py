@@ -8,6 +8,7 @@ import pty
 import re
 import select
 import subprocess
+import termios
 import time
 from collections.abc import Sequence
 
@@ -20,6 +21,7 @@ class Terminal:
 
     def __init__(self, command: Sequence[str], env: dict[str, str] | None = None) -> None:
         self._master, slave = pty.openpty()
+        termios.tcsetwinsize(slave, (24, 80))
         # Its controlling terminal too, or Ctrl-C would interrupt nobody.
         self.process = subprocess.Popen(
             command,
@@ -47,6 +49,18 @@ class Terminal:
             if writable:
                 left = left[os.write(self._master, left[:512]) :]
             self.read(0)
+
+    def interrupt(self) -> int:
+        """Presses Ctrl-C until the program ends; returns its exit code.
+
+        More than once, because CPython loses an interrupt that comes between its showing
+        the prompt and its waiting for keys until the next key.
+        """
+        while self.process.poll() is None:
+            self.type("\x03")
+            with contextlib.suppress(AssertionError):
+                return self.wait(timeout_s=1.0)
+        return self.wait()
 
     def paste(self, text: str) -> None:
         """Pastes as terminals do where a program asked for bracketed pastes."""

@@ -400,10 +400,7 @@ class TestAskMany:
     def test_a_server_that_is_gone_ends_the_call(self):
         def last(peer):
             requests = [peer.receive() for _ in range(2)]
-            server._socket.close()
-            server._socket = socket.socket()
-            server._socket.bind(("127.0.0.1", 0))
-            server._socket.listen()
+            server.stop_listening()
             peer.send(answer_to(requests[0]))
 
         server = ScriptedPeer(last)

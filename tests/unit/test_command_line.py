@@ -205,15 +205,18 @@ class TestConversation:
             if prompt != "Text: ":
                 terminal.type("t\r")
                 terminal.expect(prompt)
-            terminal.type(key)
-            assert terminal.wait() == 0
+            if key == "\x03":
+                assert terminal.interrupt() == 0
+            else:
+                terminal.type(key)
+                assert terminal.wait() == 0
             assert terminal.rest.endswith("\n")
             assert "Traceback" not in terminal.rest
 
     def test_ctrl_c_ends_a_wait_for_the_answer(self):
         asked = []
         with (
-            ScriptedPeer(serve(lambda r: asked.append(r))) as peer,
+            ScriptedPeer(serve(asked.append)) as peer,
             Terminal(command(peer, "--text", "t")) as terminal,
         ):
             terminal.expect("Question: ")
@@ -221,8 +224,7 @@ class TestConversation:
             terminal.expect("q")
             while not asked:
                 terminal.read()
-            terminal.type("\x03")
-            assert terminal.wait() == 0
+            assert terminal.interrupt() == 0
             assert "Traceback" not in terminal.rest
 
     def test_arrow_keys_edit_and_recall(self):
