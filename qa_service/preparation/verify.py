@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from qa_service.engines import make_engine
-from qa_service.engines.base import Engine, EngineConfig
+from qa_service.engines import EngineConfig, make_engine
+from qa_service.engines.base import Engine
 from qa_service.errors import QaError, SetupError
 from qa_service.manifest import Manifest
 from qa_service.reading.reader import BatchLimits, Question, Reader
