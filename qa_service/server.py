@@ -29,6 +29,7 @@ from qa_service.errors import (
     WorkerCrashedError,
 )
 from qa_service.event_loop import EventLoop
+from qa_service.listener import Listener
 from qa_service.manifest import load_manifest
 from qa_service.protocol import Request, Timings
 from qa_service.scheduler import Scheduler, Ticket, estimate_tokens
@@ -39,10 +40,7 @@ from qa_service.workers.thread import ThreadWorker
 
 logger = logging.getLogger(__name__)
 
-LISTEN_BACKLOG = 1024
-ACCEPTS_A_ROUND = 16
 MAX_ATTEMPTS = 2
-ACCEPT_REST_S = 0.1
 REAP_INTERVAL_S = 0.02
 EXIT_TIMEOUT_S = 3.0
 
@@ -69,8 +67,8 @@ class QaServer:
         self.config = config
         self.manifest = load_manifest(config.model)
         self._on_ready = on_ready
-        self._listener = _bind(config.host, config.port)
         self._loop = EventLoop()
+        self._listener = Listener(self._loop, config.host, config.port, self._on_client)
         self._scheduler = Scheduler(config.scheduler_config)
         self._pool = WorkerPool(
             self._loop,
@@ -80,6 +78,7 @@ class QaServer:
             self,
         )
         self._connections: set[Connection] = set()
+        self._connection_limits = config.connection_limits
         self._ticket_keys = itertools.count()
         self._phase = _Phase.STARTING
         self._wake_s = math.inf
@@ -90,9 +89,7 @@ class QaServer:
     @property
     def address(self) -> str:
         """Where it listens, as `host:port`."""
-        port: int = self._listener.getsockname()[1]
-        host = f"[{self.config.host}]" if ":" in self.config.host else self.config.host
-        return f"{host}:{port}"
+        return self._listener.address
 
     def run(self) -> None:
         """Serves until SIGTERM or SIGINT; returns when all is answered and ended.
@@ -119,7 +116,6 @@ class QaServer:
         if self._phase is _Phase.SERVING:
             logger.info("draining: %d waiting", len(self._scheduler))
             self._phase = _Phase.DRAINING
-            self._loop.watch(self._listener)
             self._listener.close()
             self._drain_deadline_s = self._loop.now_s() + self.config.drain_timeout_ms / 1e3
         else:
@@ -130,12 +126,11 @@ class QaServer:
     def on_pool_ready(self) -> None:
         """See `PoolOwner`."""
         try:
-            self._listener.listen(LISTEN_BACKLOG)
-        except OSError as error:
-            self.on_boot_failure(f"cannot listen on {self.address}: {error.strerror}")
+            self._listener.open()
+        except SetupError as error:
+            self.on_boot_failure(str(error))
             return
         self._phase = _Phase.SERVING
-        self._accept_while_room()
         self._on_ready(self)
 
     def on_boot_failure(self, message: str) -> None:
@@ -189,8 +184,7 @@ class QaServer:
             self._scheduler.remove(ticket)
         connection.tickets.clear()
         self._connections.discard(connection)
-        if self._phase is _Phase.SERVING:
-            self._accept_while_room()
+        self._listener.set_accepting(len(self._connections) < self.config.max_connections)
 
     # The loop's own business.
 
@@ -198,36 +192,11 @@ class QaServer:
         limits_ms = [ms for ms in (self.config.request_timeout_ms, request.timeout_ms) if ms]
         return now_s + min(limits_ms) / 1e3 if limits_ms else None
 
-    def _accept_while_room(self) -> None:
-        has_room = len(self._connections) < self.config.max_connections
-        self._loop.watch(self._listener, self._accept if has_room else None)
-
-    def _accept(self) -> None:
-        room = self.config.max_connections - len(self._connections)
-        for _ in range(min(room, ACCEPTS_A_ROUND)):
-            try:
-                sock, address = self._listener.accept()
-            except (BlockingIOError, ConnectionError):
-                break
-            except OSError as error:
-                self._rest(error)
-                return
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            name = f"{address[0]}:{address[1]}"
-            limits = self.config.connection_limits
-            self._connections.add(Connection(self._loop, sock, name, limits, self))
-            logger.debug("%s has connected", name)
-        self._accept_while_room()
-
-    def _rest(self, error: OSError) -> None:
-        """Out of descriptors or memory: the listener would be ready again at once, in vain."""
-        logger.error("cannot accept: %s; resting %.1f s", error.strerror, ACCEPT_REST_S)
-        self._loop.watch(self._listener)
-        self._loop.call_at(self._loop.now_s() + ACCEPT_REST_S, self._resume_accepting)
-
-    def _resume_accepting(self) -> None:
-        if self._phase is _Phase.SERVING:
-            self._accept_while_room()
+    def _on_client(self, sock: socket.socket, name: str) -> None:
+        connection = Connection(self._loop, sock, name, self._connection_limits, self)
+        self._connections.add(connection)
+        self._listener.set_accepting(len(self._connections) < self.config.max_connections)
+        logger.debug("%s has connected", name)
 
     def _after_round(self) -> None:
         now_s = self._loop.now_s()
@@ -264,7 +233,7 @@ class QaServer:
     def _drain(self, now_s: float) -> None:
         """Ends when every accepted request is answered, or its time to be is over."""
         if now_s >= self._drain_deadline_s:
-            for connection in self._connections:
+            for connection in list(self._connections):
                 for ticket in list(connection.tickets.values()):
                     self._scheduler.remove(ticket)
                     connection.fail(ticket, ShuttingDownError())
@@ -291,20 +260,6 @@ class QaServer:
         for connection in list(self._connections):
             connection.close()
         self._loop.stop()
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if sock.family == socket.AF_INET6:
-        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-    try:
-        sock.bind((host, port))
-    except (OSError, OverflowError) as error:
-        sock.close()
-        raise SetupError(f"cannot listen on {host}:{port}: {error}") from None
-    sock.setblocking(False)
-    return sock
 
 
 def _worker_factory(config: ServerConfig, loop: EventLoop) -> WorkerFactory:
