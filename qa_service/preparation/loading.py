@@ -73,12 +73,14 @@ def load(source: Source) -> LoadedModel:
 
     Raises:
         SetupError: `transformers` cannot load it, it is no extractive question-answering model,
-            some of its weights were never trained, or it has no fast tokenizer.
+            some of its weights were never trained, or it has no fast tokenizer of its own.
     """
     tokenizer = _load_tokenizer(source)
     model = _load_model(source)
     if source.adapter_dir:
         model = _merge_adapter(model, source.adapter_dir)
+    if len(tokenizer) > model.config.vocab_size:
+        raise SetupError(f"the tokenizer of {source.label} has more tokens than its model")
     return LoadedModel(
         model=model,
         tokenizer=_without_limits(tokenizer),
@@ -97,17 +99,19 @@ def _load_model(source: Source) -> PreTrainedModel:
             attn_implementation="eager",
             local_files_only=True,
             trust_remote_code=False,
+            ignore_mismatched_sizes=True,
             output_loading_info=True,
         )
-    except (OSError, ValueError, RuntimeError, ImportError) as error:
+    except Exception as error:  # broken files and unknown architectures each raise their own
         raise SetupError(
             f"transformers cannot load {source.label} for question answering: {_line(error)}"
         ) from None
-    untrained = sorted(report["missing_keys"])
+    misfits = [name for name, *_ in report["mismatched_keys"]]
+    untrained = sorted([*report["missing_keys"], *misfits])
     if untrained and not source.adapter_dir:
         raise SetupError(
-            f"{source.label} was not trained to answer questions: it has no "
-            f"{', '.join(untrained[:3])}; choose a model fine-tuned for extractive QA"
+            f"{source.label} was not trained for extractive question answering: it has no weights "
+            f"that fit {', '.join(untrained[:3])}; choose a model that was"
         )
     return model
 
@@ -118,7 +122,7 @@ def _merge_adapter(encoder: PreTrainedModel, adapter_dir: Path) -> PreTrainedMod
         warnings.filterwarnings("error", message="Found missing adapter keys")
         try:
             merged = PeftModel.from_pretrained(encoder, str(adapter_dir)).merge_and_unload()
-        except (OSError, ValueError, RuntimeError, UserWarning) as error:
+        except Exception as error:  # missing keys, wrong shapes and broken files, each its own
             raise SetupError(f"the adapter in {adapter_dir} is broken: {_line(error)}") from None
     assert isinstance(merged, PreTrainedModel)
     return merged
