@@ -24,7 +24,7 @@ from transformers.utils import logging as transformers_logging
 
 from qa_service.errors import SetupError
 from qa_service.manifest import CONFIG_FILE, PYTORCH_FILE, TOKENIZER_FILE
-from qa_service.preparation.sources import Source
+from qa_service.preparation.sources import Source, first_line
 
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 _USUAL_MAX_TOKENS = 512
@@ -104,7 +104,7 @@ def _load_model(source: Source) -> PreTrainedModel:
         )
     except Exception as error:  # broken files and unknown architectures each raise their own
         raise SetupError(
-            f"transformers cannot load {source.label} for question answering: {_line(error)}"
+            f"transformers cannot load {source.label} for question answering: {first_line(error)}"
         ) from None
     misfits = [name for name, *_ in report["mismatched_keys"]]
     untrained = sorted([*report["missing_keys"], *misfits])
@@ -123,7 +123,9 @@ def _merge_adapter(encoder: PreTrainedModel, adapter_dir: Path) -> PreTrainedMod
         try:
             merged = PeftModel.from_pretrained(encoder, str(adapter_dir)).merge_and_unload()
         except Exception as error:  # missing keys, wrong shapes and broken files, each its own
-            raise SetupError(f"the adapter in {adapter_dir} is broken: {_line(error)}") from None
+            raise SetupError(
+                f"the adapter in {adapter_dir} is broken: {first_line(error)}"
+            ) from None
     assert isinstance(merged, PreTrainedModel)
     return merged
 
@@ -134,7 +136,9 @@ def _load_tokenizer(source: Source) -> PreTrainedTokenizerFast:
             source.model_dir, local_files_only=True, trust_remote_code=False
         )
     except Exception as error:  # missing packages, files and formats each raise their own
-        raise SetupError(f"cannot load the tokenizer of {source.label}: {_line(error)}") from None
+        raise SetupError(
+            f"cannot load the tokenizer of {source.label}: {first_line(error)}"
+        ) from None
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise SetupError(
             f"{source.label} has only a slow tokenizer ({type(tokenizer).__name__}); "
@@ -181,7 +185,3 @@ def _max_sequence_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerF
             return module.num_embeddings - unused
     stated = getattr(model.config, "max_position_embeddings", 0) or tokenizer.model_max_length
     return int(stated) if 0 < stated < 1e6 else _USUAL_MAX_TOKENS
-
-
-def _line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0]

@@ -94,6 +94,11 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def first_line(error: BaseException) -> str:
+    """Takes the part of a library's message that fits in one of ours."""
+    return str(error).strip().partition("\n")[0]
+
+
 def _builtin() -> Source:
     if not (_ADAPTER_DIR / "adapter_config.json").is_file():
         raise SetupError(
@@ -162,7 +167,7 @@ def _download(model_id: str, patterns: tuple[str, ...]) -> Path:
 
 
 def _unreachable(model_id: str, error: Exception) -> str:
-    reason = str(error.__cause__ or error).partition("\n")[0].rstrip(".")
+    reason = first_line(error.__cause__ or error).rstrip(".")
     return (
         f"there is no directory {model_id}, and it cannot be fetched from the Hugging Face hub "
         f"({reason}); without network use --model DIRECTORY, --model builtin, or HF_HOME with a "
