@@ -1,7 +1,7 @@
 """QaClient: questions to a QA server, over one TCP connection that is kept.
 
-Standard library only, and nothing from the rest of the package: this file works alone,
-wherever it is copied. ::
+Standard library only, nothing from the rest of the package, and one file on purpose: it
+works alone, wherever it is copied. ::
 
     with QaClient("localhost", 9999) as client:
         answer = client.ask("Who wrote it?", "It was written by Ada.")
@@ -153,7 +153,8 @@ class QaClient:
         host: The server's name or address.
         port: The server's TCP port.
         timeout_s: Longest wait for a connection, and for the next reply while any is
-            outstanding; None waits for ever.
+            outstanding; None waits for ever. Longer than a server lets a request wait in
+            its queue, so that what is heard of a full server is its own error.
         max_response_bytes: Longest reply accepted.
     """
 
@@ -161,7 +162,7 @@ class QaClient:
         self,
         host: str = "localhost",
         port: int = 9999,
-        timeout_s: float | None = 30.0,
+        timeout_s: float | None = 60.0,
         *,
         max_response_bytes: int = 1 << 24,
     ) -> None:
@@ -259,7 +260,12 @@ class QaClient:
 
         Returns:
             For each pair, in their order, its answer or its error.
+
+        Raises:
+            ValueError: `max_in_flight` is less than 1.
         """
+        if max_in_flight < 1:
+            raise ValueError("max_in_flight must be at least 1")
         settings = {"top_k": top_k, "timeout_ms": timeout_ms, "priority": priority}
         options = {name: value for name, value in settings.items() if value is not None}
         requests = (

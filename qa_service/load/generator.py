@@ -51,7 +51,7 @@ class LoadPlan:
     num_simultaneous_clients: int = 5
     num_total_clients: int = 100
     num_request_per_client: int = 10
-    timeout_s: float = 30.0
+    timeout_s: float = 60.0
 
     @property
     def num_requests(self) -> int:

@@ -315,6 +315,10 @@ class TestAskMany:
     def test_nothing_to_ask(self):
         assert QaClient("no-such-host.invalid").ask_many([]) == []
 
+    def test_a_window_of_nothing_is_refused(self):
+        with pytest.raises(ValueError, match="at least 1"):
+            QaClient().ask_many(PAIRS, max_in_flight=0)
+
     def test_results_stand_in_the_order_of_the_questions(self):
         def backwards(peer):
             requests = [peer.receive() for _ in PAIRS]
