@@ -186,9 +186,12 @@ class QaClient:
         Raises:
             ServerUnreachableError: No connection could be made.
         """
+        self._connected()
+
+    def _connected(self) -> _Connection:
         if self._connection is not None:
             if self._connection.is_quiet():
-                return
+                return self._connection
             self.close()
         try:
             sock = socket.create_connection((self.host, self.port), self._timeout_s)
@@ -198,6 +201,7 @@ class QaClient:
                 f"no server can be reached at {self.host}:{self.port} ({reason})"
             ) from error
         self._connection = _Connection(sock, self._max_response_bytes)
+        return self._connection
 
     def close(self) -> None:
         """Closes the connection, if there is one; the client may be used again."""
@@ -280,9 +284,7 @@ class QaClient:
     def _run(self, pipeline: _Pipeline) -> None:
         """Takes the pipeline as far as one connection goes."""
         try:
-            self.connect()
-            assert self._connection is not None
-            pipeline.run(self._connection)
+            pipeline.run(self._connected())
         except QaClientError as error:
             self.close()
             pipeline.settle_lost(error)
@@ -340,6 +342,8 @@ class _Pipeline:
             for frame in connection.frames():
                 self._settle(_decode(frame))
                 deadline_s = time.perf_counter() + self._timeout_s
+            if self._refusal is not None and len(self._in_flight) <= 1:
+                raise self._refusal
             if time.perf_counter() >= deadline_s:
                 raise RequestTimeoutError(f"the server did not reply within {self._timeout_s:g} s")
             self._fill(connection)
@@ -383,15 +387,12 @@ class _Pipeline:
         """Gives a reply to the question it answers.
 
         Raises:
-            QaServerError: An error that names no request, with one request left to have it.
             ProtocolError: Not a reply to any question in flight.
         """
         arrived_s = time.perf_counter()
         error = _server_error(reply["error"]) if "error" in reply else None
         if error is not None and reply.get("id") is None:
             self._refusal = error
-            if len(self._in_flight) == 1:
-                raise error
             return
         request = self._request_of(reply)
         latency_ms = (arrived_s - request.started_s) * 1e3
@@ -429,7 +430,7 @@ class _Connection:
         try:
             self._socket.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
-            return not self._inbox and not self._outbox
+            return not self._inbox and self.can_send()
         except OSError:
             pass
         return False

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from scripted_peer import (
+
+from tests.scripted_peer import (
     ScriptedPeer,
     answer_all,
     answer_to,
@@ -17,7 +18,7 @@ from scripted_peer import (
     error_to,
     unknown_to,
 )
-from terminal import Terminal
+from tests.terminal import Terminal
 
 # Neither site-packages nor the environment: what the client may not lean on.
 CLIENT = [sys.executable, "-S", "-E", "-s", str(Path(__file__).parents[2] / "client.py")]
