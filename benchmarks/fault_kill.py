@@ -1,0 +1,36 @@
+"""Kills a worker every second under load and accounts for every request.
+
+    python -m benchmarks.fault_kill --duration_s 60 --num_clients 50
+
+Exit code 0 if every request was answered once and right, 1 otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+
+from qa_service.config import DEFAULT_MODEL
+from tests.fault.killer import load_while_killing
+from tests.running_server import running_server
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--duration_s", type=float, default=60.0, help="how long")
+    parser.add_argument("--interval_s", type=float, default=1.0, help="from kill to kill")
+    parser.add_argument("--num_clients", type=int, default=50, help="clients at a time")
+    parser.add_argument("--model", type=Path, default=DEFAULT_MODEL, help="a prepared model")
+    flags = parser.parse_args()
+    with running_server(flags.model) as server:
+        load = load_while_killing(server, flags.num_clients, flags.duration_s, flags.interval_s)
+        tally, num_killed = asyncio.run(load)
+        server.wait()
+    print(f"{num_killed} workers killed in {flags.duration_s:g} s: {tally}")
+    return 0 if tally.sent == tally.right and not tally.doubled else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
