@@ -23,10 +23,20 @@ def main() -> int:
     parser.add_argument("--interval_s", type=float, default=1.0, help="from kill to kill")
     parser.add_argument("--num_clients", type=int, default=50, help="clients at a time")
     parser.add_argument("--model", type=Path, default=DEFAULT_MODEL, help="a prepared model")
+    parser.add_argument(
+        "--wait_until_whole", action="store_true", help="kill none while another is replaced"
+    )
     flags = parser.parse_args()
     with running_server(flags.model) as server:
-        load = load_while_killing(server, flags.num_clients, flags.duration_s, flags.interval_s)
-        tally, num_killed = asyncio.run(load)
+        tally, num_killed = asyncio.run(
+            load_while_killing(
+                server,
+                flags.num_clients,
+                flags.duration_s,
+                flags.interval_s,
+                wait_until_whole=flags.wait_until_whole,
+            )
+        )
         server.wait()
     print(f"{num_killed} workers killed in {flags.duration_s:g} s: {tally}")
     return 0 if tally.sent == tally.right and not tally.doubled else 1

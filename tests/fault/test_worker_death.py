@@ -41,11 +41,11 @@ def test_a_worker_killed_every_second_under_fifty_clients(builtin_model):
     """In short; `python -m benchmarks.fault_kill` does it for a minute."""
     with running_server(builtin_model) as server:
         tally, num_killed = asyncio.run(
-            load_while_killing(server, num_clients=50, duration_s=10, interval_s=1)
+            load_while_killing(server, 50, duration_s=10, interval_s=1, wait_until_whole=True)
         )
         assert server.wait() == 0, server.log
     print(f"\n{num_killed} workers killed: {tally}")
-    assert num_killed >= 8
+    assert num_killed >= 3
     tally.assert_all_right()
 
 
