@@ -17,8 +17,7 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForQuestionAnswering, BertConfig, BertModel
 
 import prepare_model
-from qa_service.engines import make_engine
-from qa_service.engines.base import EngineConfig
+from qa_service.engines import EngineConfig, make_engine
 from qa_service.errors import SetupError
 from qa_service.manifest import load_manifest
 from qa_service.preparation import export
