@@ -74,9 +74,14 @@ class Connection:
     """
 
     def __init__(
-        self, loop: EventLoop, sock: socket.socket, limits: ConnectionLimits, owner: ConnectionOwner
+        self,
+        loop: EventLoop,
+        sock: socket.socket,
+        name: str,
+        limits: ConnectionLimits,
+        owner: ConnectionOwner,
     ) -> None:
-        self.name = _peer_name(sock)
+        self.name = name
         self.tickets: dict[int, Ticket] = {}
         self._ids: set[bytes] = set()
         self._loop = loop
@@ -190,11 +195,3 @@ class Connection:
         self.tickets[ticket.key] = ticket
         if id_json != NULL_ID:
             self._ids.add(id_json)
-
-
-def _peer_name(sock: socket.socket) -> str:
-    try:
-        host, port, *_ = sock.getpeername()
-    except OSError:
-        return "a client that has gone"
-    return f"{host}:{port}"

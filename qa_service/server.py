@@ -177,6 +177,8 @@ class QaServer:
             deadline_s=self._deadline_s(now_s, request),
             tokens=estimate_tokens(request),
         )
+        if len(self._scheduler) >= self.config.max_queue_size:
+            self._dispatch(now_s)  # what came in this same round may have a session waiting
         self._scheduler.add(ticket)
         return ticket
 
@@ -204,16 +206,17 @@ class QaServer:
         room = self.config.max_connections - len(self._connections)
         for _ in range(min(room, ACCEPTS_A_ROUND)):
             try:
-                sock, _address = self._listener.accept()
+                sock, address = self._listener.accept()
             except (BlockingIOError, ConnectionError):
                 break
             except OSError as error:
                 self._rest(error)
                 return
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection = Connection(self._loop, sock, self.config.connection_limits, self)
-            self._connections.add(connection)
-            logger.debug("%s has connected", connection.name)
+            name = f"{address[0]}:{address[1]}"
+            limits = self.config.connection_limits
+            self._connections.add(Connection(self._loop, sock, name, limits, self))
+            logger.debug("%s has connected", name)
         self._accept_while_room()
 
     def _rest(self, error: OSError) -> None:
