@@ -10,7 +10,6 @@ every span of every window, and the null answer, then gives probabilities.
 from __future__ import annotations
 
 import math
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,12 +19,10 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from qa_service.manifest import ReadingConfig
 from qa_service.protocol import Answer
+from qa_service.reading.characters import stripped, whole_characters
 from qa_service.reading.windows import EncodedQuestion, Window
 
 FloatArray = npt.NDArray[np.float32]
-
-_ZERO_WIDTH_JOINER = "\u200d"
-_EMOJI_MODIFIERS = range(0x1F3FB, 0x1F400)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,47 +131,6 @@ def _without_overlaps(spans: list[_Span], top_k: int) -> list[_Span]:
 def _answer(text: str, encoded: EncodedQuestion, span: _Span, log_total: float) -> Answer:
     start = int(encoded.offsets[span.first, 0])
     end = int(encoded.offsets[span.last, 1])
-    start, end = whole_characters(text, *_stripped(text, start, end))
+    start, end = whole_characters(text, *stripped(text, start, end))
     score = math.exp(span.log_score - log_total)
     return Answer(text[start:end], round(score, 4), start, end)
-
-
-def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
-    """Byte-level and SentencePiece tokens may hold the space before a word."""
-    while start < end and text[start].isspace():
-        start += 1
-    while end > start and text[end - 1].isspace():
-        end -= 1
-    return start, end
-
-
-def whole_characters(text: str, start: int, end: int) -> tuple[int, int]:
-    """Widens a span so that it does not cut what a reader sees as one character.
-
-    Tokenizers that strip accents leave a combining mark out of the token before it. Joined are
-    combining marks, variation selectors, emoji modifiers, and what a zero-width joiner joins:
-    the parts of Unicode UAX #29's extended grapheme clusters that a token boundary can cut.
-
-    Args:
-        text: The text the span lies in.
-        start: Where the span starts, in code points.
-        end: One past where it ends.
-    """
-    while 0 < start < len(text) and _joins(text, start):
-        start -= 1
-    while 0 < end < len(text) and _joins(text, end):
-        end += 1
-    return start, end
-
-
-def _joins(text: str, position: int) -> bool:
-    """Whether the character at `position` belongs to the one before it."""
-    character = text[position]
-    if character.isascii():
-        return False
-    return (
-        unicodedata.category(character).startswith("M")
-        or character == _ZERO_WIDTH_JOINER
-        or text[position - 1] == _ZERO_WIDTH_JOINER
-        or ord(character) in _EMOJI_MODIFIERS
-    )
