@@ -129,8 +129,8 @@ def _without_overlaps(spans: list[_Span], top_k: int) -> list[_Span]:
 
 
 def _answer(text: str, encoded: EncodedQuestion, span: _Span, log_total: float) -> Answer:
-    start = int(encoded.offsets[span.first, 0])
-    end = int(encoded.offsets[span.last, 1])
+    start = encoded.offsets[span.first][0]
+    end = encoded.offsets[span.last][1]
     start, end = whole_characters(text, *stripped(text, start, end))
     score = math.exp(span.log_score - log_total)
     return Answer(text[start:end], round(score, 4), start, end)
