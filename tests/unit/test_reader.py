@@ -1,6 +1,7 @@
 """The whole reading with real tokenizers and a made-up model."""
 
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -87,7 +88,7 @@ def test_answers_are_what_stands_in_the_text(make_reader, kind, question, text, 
         assert {answer.start, answer.end} <= ends
         assert 0 <= answer.score <= 1
     spans = sorted((a.start, a.end) for a in answers if a.start is not None)
-    assert all(before[1] <= after[0] for before, after in zip(spans, spans[1:], strict=False))
+    assert all(before[1] <= after[0] for before, after in pairwise(spans))
 
 
 @settings(max_examples=30)

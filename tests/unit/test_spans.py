@@ -1,6 +1,7 @@
 """The vectorised search for spans against one that tries them all, one by one."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -32,9 +33,7 @@ def letters(count):
 
 
 def flat_logits(encoded, level=0.0):
-    return [
-        tuple(np.full((2, len(window)), level, dtype=np.float32)) for window in encoded.windows
-    ]
+    return [tuple(np.full((2, len(window)), level, dtype=np.float32)) for window in encoded.windows]
 
 
 def token_logits(encoded, starts, ends, level=-20.0):
@@ -118,7 +117,7 @@ def test_scores_are_probabilities_and_answers_do_not_overlap(reading):
     assert all(0 <= answer.score <= 1 for answer in answers)
     assert sum(answer.score for answer in answers) <= 1 + 5e-5 * top_k  # four digits each
     spans = sorted((a.start, a.end) for a in answers if a.start is not None)
-    assert all(before[1] <= after[0] for before, after in zip(spans, spans[1:], strict=False))
+    assert all(before[1] <= after[0] for before, after in pairwise(spans))
     for answer in answers:
         assert len(answer.answer.split()) <= config.max_answer_tokens
         assert text[answer.start or 0 : answer.end or 0] == answer.answer

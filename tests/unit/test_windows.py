@@ -1,5 +1,7 @@
 """Windows of every size, from tokenizers of three architectures."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -60,7 +62,7 @@ def test_every_token_is_read_and_no_window_is_in_vain(cut, question_words, text_
         assert row.tolist() == ids[part]
         assert window.text_begin <= window.own_begin <= window.own_end <= window.text_end
     assert not slices or (slices[0].start, slices[-1].stop) == (0, len(ids))
-    for before, after in zip(slices, slices[1:], strict=False):
+    for before, after in pairwise(slices):
         assert before.start < after.start <= before.stop < after.stop
 
 
