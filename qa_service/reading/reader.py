@@ -51,9 +51,7 @@ class Reader:
         config = manifest.reading
         tokenizer = Tokenizer.from_file(str(model_dir / TOKENIZER_FILE))
         window_tokens = min(config.window_tokens, manifest.max_sequence_tokens)
-        self._windows = WindowBuilder(
-            tokenizer, window_tokens, config.window_overlap_tokens, config.max_answer_tokens
-        )
+        self._windows = WindowBuilder(tokenizer, window_tokens, config.window_overlap_tokens)
         self._pad_token_id = manifest.pad_token_id
         self._config = config
         self._logits = logits

@@ -6,8 +6,9 @@ can abstain scores "no answer here" by the first token's logits (section 4.3); i
 taken relative to that, window by window, which makes windows comparable. One softmax over
 every span of every window, and the null answer, then gives probabilities.
 
-All windows' spans stand in one table, a row for each token of the text: the window that owns
-the token scores the spans that start there.
+A span that several windows hold counts once, with the highest score that any of them gives it. So
+no window can offer the end of a name, whose beginning it has not read, against a window that
+sees the whole name, unless it is surer of it than of the whole name itself.
 """
 
 from __future__ import annotations
@@ -68,12 +69,11 @@ def find_answers(
     """
     if not encoded.windows:
         return [Answer("", 1.0, None, None)]
-    table = np.concatenate(
-        [
-            _score_table(window, start, end, config)
-            for window, (start, end) in zip(encoded.windows, logits, strict=True)
-        ]
-    )
+    table = np.full((len(encoded.offsets), config.max_answer_tokens), -np.inf, dtype=np.float32)
+    for window, (start, end) in zip(encoded.windows, logits, strict=True):
+        scores = _window_scores(window, start, end, config)
+        rows = table[window.first_token : window.first_token + len(scores)]
+        np.maximum(rows, scores, out=rows)
     log_total = _log_sum_exp(table)
     if config.null_threshold is not None:
         log_total = float(np.logaddexp(log_total, 0.0))
@@ -100,21 +100,21 @@ def _abstains(best: _Span, config: ReadingConfig) -> bool:
     return best.log_score * config.temperature < config.null_threshold
 
 
-def _score_table(
+def _window_scores(
     window: Window, start: FloatArray, end: FloatArray, config: ReadingConfig
 ) -> FloatArray:
-    """Log scores of the spans that start in the window's own part.
+    """Log scores of the spans in one window.
 
     Returns:
-        float32 [own starts, max_answer_tokens]: row i, column n is the span of n + 1 tokens
-        from start i; -inf where it would leave the text.
+        float32 [text tokens, max_answer_tokens]: row i, column n is the span of n + 1 tokens
+        from token i; -inf where it would leave the window.
     """
     width = config.max_answer_tokens
-    ends = np.full(window.text_end - window.own_begin + width - 1, -np.inf, dtype=np.float32)
-    ends[: window.text_end - window.own_begin] = end[window.own_begin : window.text_end]
-    own_starts = start[window.own_begin : window.own_end, None]
+    starts = start[window.text_begin : window.text_end, None]
+    ends = np.full(len(starts) + width - 1, -np.inf, dtype=np.float32)
+    ends[: len(starts)] = end[window.text_begin : window.text_end]
     # Row i of the view is `ends[i : i + width]`: sliding_window_view at a fifth of its cost.
-    table = own_starts + as_strided(ends, (len(own_starts), width), ends.strides * 2)
+    table = starts + as_strided(ends, (len(starts), width), ends.strides * 2)
     if config.null_threshold is not None:
         table -= start[0] + end[0]
     table /= config.temperature

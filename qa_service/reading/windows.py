@@ -6,11 +6,8 @@ A text longer than the model is cut into windows that overlap, each with the que
                          |--- overlap ---|          window k
                                 [CLS] question [SEP] |--- overlap ---| ...  window k + 1
 
-Every text token may start an answer in exactly one window, which owns it: the one where it
-has the most context on both sides (the `_check_is_max_context` rule of BERT's run_squad.py,
-Devlin et al. 2018), and from where the longest answer still ends in that window, as long as the
-overlap is that wide. So no span is missed or counted twice, and scores of different windows can
-be put in one sum.
+Every text token is in some window, and so is, in one piece, every span of text that is at most
+one token longer than the overlap.
 """
 
 from __future__ import annotations
@@ -37,8 +34,6 @@ class Window:
         text_begin: Position of the first text token in the row.
         text_end: One past the last text token in the row.
         first_token: Index of that token among the tokens of the whole text.
-        own_begin: First position in the row that may start an answer here.
-        own_end: One past the last such position.
     """
 
     input_ids: Int64Array
@@ -46,8 +41,6 @@ class Window:
     text_begin: int
     text_end: int
     first_token: int
-    own_begin: int
-    own_end: int
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -116,16 +109,9 @@ class WindowBuilder:
             its reading of `[SEP]` in a client's text as the special token.
         window_tokens: Longest window, question and special tokens included.
         overlap_tokens: Text tokens that two neighbouring windows share.
-        max_answer_tokens: Longest answer, which is not to be cut by a window's end.
     """
 
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        window_tokens: int,
-        overlap_tokens: int,
-        max_answer_tokens: int,
-    ) -> None:
+    def __init__(self, tokenizer: Tokenizer, window_tokens: int, overlap_tokens: int) -> None:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         tokenizer.encode_special_tokens = True
@@ -133,7 +119,6 @@ class WindowBuilder:
         self._layout = PairLayout.of(tokenizer)
         self._window_tokens = window_tokens
         self._overlap_tokens = overlap_tokens
-        self._max_answer_tokens = max_answer_tokens
         room = window_tokens - self._layout.special_tokens
         self._max_question_tokens = room - max(1, min(2 * overlap_tokens, room // 2))
 
@@ -161,28 +146,18 @@ class WindowBuilder:
         overlap = min(self._overlap_tokens, room // 2)
         last_first = max(len(text_ids) - overlap, min(len(text_ids), 1))
         return tuple(
-            self._window(head, text, first, room, overlap)
+            self._window(head, text[:, first : first + room], first)
             for first in range(0, last_first, room - overlap)
         )
 
-    def _window(
-        self, head: Int64Array, text: Int64Array, first: int, room: int, overlap: int
-    ) -> Window:
-        """Makes the window whose text begins with token `first`."""
-        piece = text[:, first : first + room]
+    def _window(self, head: Int64Array, piece: Int64Array, first_token: int) -> Window:
         row = np.concatenate((head, piece, self._layout.suffix), axis=1)
-        text_begin = head.shape[1]
-        text_end = text_begin + piece.shape[1]
-        next_owns = max((overlap + 1) // 2, min(overlap, self._max_answer_tokens - 1))
-        is_last = first + room >= text.shape[1]
         return Window(
             input_ids=row[0],
             token_type_ids=row[1],
-            text_begin=text_begin,
-            text_end=text_end,
-            first_token=first,
-            own_begin=text_begin + (overlap - next_owns if first else 0),
-            own_end=text_end if is_last else text_end - next_owns,
+            text_begin=len(head[0]),
+            text_end=len(head[0]) + len(piece[0]),
+            first_token=first_token,
         )
 
 

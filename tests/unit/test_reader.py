@@ -123,7 +123,7 @@ def test_batches_keep_within_the_limits(make_reader, word_counts, max_batch_size
         for ids, mask, _ in model.batches
         for row, length in zip(ids, mask.sum(axis=1), strict=True)
     )
-    builder = WindowBuilder(tiny_tokenizer("bert"), 24, 8, 6)
+    builder = WindowBuilder(tiny_tokenizer("bert"), 24, 8)
     windows = [w for n in word_counts for w in builder.encode("why", "river " * n).windows]
     assert rows == sorted(tuple(window.input_ids.tolist()) for window in windows)
 
@@ -177,7 +177,7 @@ def test_the_window_is_never_longer_than_the_model(make_reader):
 
 
 def test_padding_stands_behind_each_row():
-    builder = WindowBuilder(tiny_tokenizer("roberta"), 24, 8, 6)
+    builder = WindowBuilder(tiny_tokenizer("roberta"), 24, 8)
     windows = [builder.encode("the", text).windows[0] for text in ("river", "river the")]
     ids, mask, types = padded(windows, pad_token_id=1)
     assert mask.tolist() == [[1, 1, 1, 1, 1, 1, 0, 0], [1] * 8]

@@ -20,10 +20,7 @@ CONFIG = ReadingConfig(max_answer_tokens=4, window_tokens=20, window_overlap_tok
 
 def encode(text, config=CONFIG, question="why", kind="bert"):
     builder = WindowBuilder(
-        tiny_tokenizer(kind),
-        config.window_tokens,
-        config.window_overlap_tokens,
-        config.max_answer_tokens,
+        tiny_tokenizer(kind), config.window_tokens, config.window_overlap_tokens
     )
     return builder.encode(question, text)
 
@@ -50,13 +47,16 @@ def token_logits(encoded, starts, ends, level=-20.0):
 
 def every_span(encoded, logits, config):
     """(log score, first token, last token) of each, in plain Python."""
+    scores = {}
     for window, (start, end) in zip(encoded.windows, logits, strict=True):
         null = 0.0 if config.null_threshold is None else float(start[0]) + float(end[0])
-        for first in range(window.own_begin, window.own_end):
+        for first in range(window.text_begin, window.text_end):
             for last in range(first, min(first + config.max_answer_tokens, window.text_end)):
                 score = (float(start[first]) + float(end[last]) - null) / config.temperature
                 shift = window.first_token - window.text_begin
-                yield score, first + shift, last + shift
+                span = (first + shift, last + shift)
+                scores[span] = max(score, scores.get(span, -math.inf))
+    return [(score, *span) for span, score in scores.items()]
 
 
 def read_one_by_one(text, encoded, logits, config, top_k):
@@ -134,17 +134,27 @@ def test_an_answer_is_found_wherever_windows_end(first):
     assert answer.score == pytest.approx(1.0, abs=1e-3)
 
 
-def test_an_answer_is_not_ruled_out_by_one_that_is_itself_ruled_out():
-    """The first answer crosses into the next window, whose own best span therefore falls out."""
+def test_the_end_of_an_answer_does_not_beat_the_whole_of_it():
     text = letters(40)
     encoded = encode(text)
-    border = encoded.windows[1].first_token + encoded.windows[1].own_begin
-    border -= encoded.windows[1].text_begin
-    logits = token_logits(
-        encoded, {border - 1: 9.0, border: 7.0, border + 1: 6.0}, {border: 5.0, border + 3: 6.0}
-    )
+    surer = encoded.windows[1]
+    for first in range(surer.first_token, surer.first_token + 3):
+        logits = token_logits(encoded, {first: 5.0, first + 1: 3.0}, {first + 1: 5.0})
+        logits[1] = tuple(row + 4.0 for row in logits[1])
+        (answer,) = find_answers(text, encoded, logits, CONFIG)
+        assert (answer.start, answer.end) == (2 * first, 2 * first + 3)
+
+
+def test_a_span_of_two_windows_counts_once_with_the_higher_score():
+    text = letters(24)
+    encoded = encode(text)
+    first = encoded.windows[1].first_token
+    assert encoded.windows[0].text_end - encoded.windows[0].text_begin > first
+    logits = token_logits(encoded, {first: 2.0}, {first: 2.0}, level=-100.0)
+    logits[1] = tuple(row + 1.0 for row in logits[1])
     answers = find_answers(text, encoded, logits, CONFIG, top_k=2)
-    assert [a.start for a in answers] == [2 * (border - 1), 2 * (border + 1)]
+    assert (answers[0].start, answers[0].score) == (2 * first, 1.0)
+    assert answers[1].score == 0.0
 
 
 def test_an_answer_longer_than_the_limit_is_not_considered():
