@@ -122,7 +122,7 @@ def bakery(founder):
 
 
 def test_finds_answers_at_both_ends_and_in_the_middle_of_100_kb(reader):
-    founders = ["Rosalind Achterberg", "Tobias Wren", "Ines Okafor"]
+    founders = ["Rosalind Achterberg", "Tobias Wren", "Margaret Hale"]
     half = "".join(filler(50_000))
     text = half.join(map(bakery, founders)).rstrip()
     assert len(text) > 100_000
