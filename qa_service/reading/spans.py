@@ -6,9 +6,9 @@ can abstain scores "no answer here" by the first token's logits (section 4.3); i
 taken relative to that, window by window, which makes windows comparable. One softmax over
 every span of every window, and the null answer, then gives probabilities.
 
-A span that several windows hold counts once, with the highest score that any of them gives it. So
-no window can offer the end of a name, whose beginning it has not read, against a window that
-sees the whole name, unless it is surer of it than of the whole name itself.
+A span that several windows hold counts once, with the highest score that any of them gives it.
+Were each start left to one window, as in BERT's run_squad.py, a window could offer the end of a
+name whose beginning is its neighbour's, and win with it.
 """
 
 from __future__ import annotations
