@@ -173,8 +173,6 @@ def parse_request(body: bytes, limits: RequestLimits) -> Request:
     """
     try:
         request = _request_decoder.decode(str(body, "utf-8"))
-        _check_id(request.id_json)
-        _check_request(request, limits)
     except UnicodeDecodeError:
         raise RejectedError(NULL_ID, InvalidFrameError("the body is not UTF-8")) from None
     except RecursionError:
@@ -183,16 +181,24 @@ def parse_request(body: bytes, limits: RequestLimits) -> Request:
         raise RejectedError(_readable_id(body), InvalidRequestError(str(error))) from None
     except msgspec.DecodeError as error:
         raise RejectedError(NULL_ID, InvalidFrameError(str(error))) from None
+    id_json = NULL_ID
+    try:
+        id_json = _checked_id(request.id)
+        _check_request(request, limits)
     except InvalidRequestError as error:
-        raise RejectedError(_readable_id(body), error) from None
+        raise RejectedError(id_json, error) from None
+    # The decoded id is a view that would keep the whole body in memory as long as the request.
+    msgspec.structs.force_setattr(request, "id", msgspec.Raw(id_json))
     return request
 
 
-def _check_id(id_json: bytes) -> None:
+def _checked_id(raw_id: msgspec.Raw) -> bytes:
+    id_json = bytes(raw_id)
     if len(id_json) > MAX_ID_BYTES:
         raise InvalidRequestError(f"`id` is longer than {MAX_ID_BYTES} bytes")
     if id_json[:1] in b"[{tf":
         raise InvalidRequestError("`id` must be a string, a number or null")
+    return id_json
 
 
 def _check_request(request: Request, limits: RequestLimits) -> None:
@@ -211,11 +217,9 @@ def _check_request(request: Request, limits: RequestLimits) -> None:
 def _readable_id(body: bytes) -> bytes:
     """The id of a body that is no request, so that its sender can tell which it was."""
     try:
-        id_json = bytes(_id_decoder.decode(body).id)
-        _check_id(id_json)
+        return _checked_id(_id_decoder.decode(body).id)
     except (msgspec.DecodeError, InvalidRequestError, RecursionError):
         return NULL_ID
-    return id_json
 
 
 class _AnswerBody(msgspec.Struct, frozen=True, omit_defaults=True):
