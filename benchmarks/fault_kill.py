@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from qa_service.config import DEFAULT_MODEL
-from tests.fault.killer import load_while_killing
+from tests.fault.disturbances import kill_workers, load_during
 from tests.running_server import running_server
 
 
@@ -27,18 +27,14 @@ def main() -> int:
         "--wait_until_whole", action="store_true", help="kill none while another is replaced"
     )
     flags = parser.parse_args()
+    killed: list[int] = []
     with running_server(flags.model) as server:
-        tally, num_killed = asyncio.run(
-            load_while_killing(
-                server,
-                flags.num_clients,
-                flags.duration_s,
-                flags.interval_s,
-                wait_until_whole=flags.wait_until_whole,
-            )
+        killing = kill_workers(
+            server, killed, interval_s=flags.interval_s, wait_until_whole=flags.wait_until_whole
         )
+        tally = asyncio.run(load_during(killing, server, flags.num_clients, flags.duration_s))
         server.wait()
-    print(f"{num_killed} workers killed in {flags.duration_s:g} s: {tally}")
+    print(f"{len(killed)} workers killed in {flags.duration_s:g} s: {tally}")
     return 0 if tally.sent == tally.right and not tally.doubled else 1
 
 

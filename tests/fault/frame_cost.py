@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 
-from qa_service.protocol import FrameReader, RejectedError, RequestLimits, encode_error
+from qa_service.config import ServerConfig
+from qa_service.protocol import FrameReader, RejectedError, encode_error
 from qa_service.protocol import parse_request as parse
 from qa_service.workers.channel import Batch, encode
 from tests.fault.hostile_frames import OK
 from tests.support import frame
 
-LIMITS = RequestLimits(max_question_chars=2000, max_text_chars=500_000)
-MAX_FRAME_BYTES = 1 << 20
+LIMITS = ServerConfig().connection_limits.request
+MAX_FRAME_BYTES = ServerConfig().max_frame_bytes
 TRIES = 7
 
 

@@ -22,7 +22,7 @@ def nested(start: bytes, opening: bytes, closing: bytes) -> Maker:
     """So deep that opening and closing fill the size."""
 
     def make(size: int) -> bytes:
-        depth = max(1, size // (len(opening) + len(closing)))
+        depth = max(1, (size - len(start) - 2) // (len(opening) + len(closing)))
         return start + opening * depth + b"0" + closing * depth + b"}"
 
     return make

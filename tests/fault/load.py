@@ -55,15 +55,24 @@ def ask_quietly(port: int) -> list[Asked]:
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the requests of all clients together."""
+    """What became of the requests of all clients together.
+
+    Attributes:
+        lost_since_s: When each request was sent that got no reply.
+        latencies_ms: From sending to the reply, errors included.
+    """
 
     sent: int = 0
     right: int = 0
     wrong: int = 0
-    lost: int = 0
     doubled: int = 0
     errors: Counter = field(default_factory=Counter)
+    lost_since_s: list[float] = field(default_factory=list)
     latencies_ms: list[float] = field(default_factory=list)
+
+    @property
+    def lost(self) -> int:
+        return len(self.lost_since_s)
 
     def p_ms(self, percent: float) -> float:
         return percentile(sorted(self.latencies_ms), percent)
@@ -103,7 +112,7 @@ class LoadClient:
         try:
             reply = await asyncio.wait_for(future, ANSWER_TIMEOUT_S)
         except (ConnectionError, TimeoutError):
-            tally.lost += 1
+            tally.lost_since_s.append(started_s)
             return None
         tally.latencies_ms.append((time.perf_counter() - started_s) * 1e3)
         if "error" in reply:
@@ -115,11 +124,12 @@ class LoadClient:
         return reply
 
     async def ask_until(self, end_s: float, questions: Sequence[Asked], first: int) -> None:
-        """Asks one question after another, from the given one on, until the time."""
+        """Asks one question after another, from the given one on, until the time or an error."""
         for asked in itertools.cycle([*questions[first:], *questions[:first]]):
-            if time.perf_counter() >= end_s or self._receiving.done():
+            reply = await self.ask(asked)
+            is_refused = reply is None or "error" in reply
+            if is_refused or time.perf_counter() >= end_s:
                 return
-            await self.ask(asked)
 
     async def close(self) -> None:
         self._writer.close()

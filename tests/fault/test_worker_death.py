@@ -8,44 +8,23 @@ import signal
 
 import pytest
 
-from tests.fault.killer import load_while_killing
-from tests.integration.test_server import ASK, QUESTIONS, TEXT
-from tests.running_server import RunningServer, running_server
-from tests.support import frame, receive
+from tests.fault.disturbances import kill_workers, load_during
+from tests.fault.faults import ANSWER, ASK, ONE_SESSION, marked, replies_by_id, send_one_batch
+from tests.running_server import running_server
+from tests.support import frame
 
 DEADLY = ["!!kill!!", "!!segfault!!", "!!sigterm!!", "!!exit!!", "!!sys_exit!!", "!!abort!!"]
-ONE_SESSION = ("--num_inference_sessions", "1")
-ANSWER = QUESTIONS[ASK["question"]]
-
-
-def marked(marker: str, request_id: object) -> dict:
-    return {"id": request_id, "question": f"{marker} {ASK['question']}", "text": TEXT}
-
-
-def send_one_batch(sock, *requests: dict) -> None:
-    """Keeps the only session busy first, so that what follows waits and leaves together."""
-    sock.sendall(frame(marked("!!slow!!", "first")))
-    RunningServer.wait_for_queue(sock)
-    sock.sendall(b"".join(map(frame, requests)))
-    assert receive(sock)["id"] == "first"
-
-
-def replies_by_id(sock, count: int) -> dict:
-    replies = [receive(sock) for _ in range(count)]
-    by_id = {reply["id"]: reply for reply in replies}
-    assert len(by_id) == count
-    return by_id
 
 
 def test_a_worker_killed_every_second_under_fifty_clients(builtin_model):
     """In short; `python -m benchmarks.fault_kill` does it for a minute."""
+    killed = []
     with running_server(builtin_model) as server:
-        tally, num_killed = asyncio.run(
-            load_while_killing(server, 50, duration_s=10, interval_s=1, wait_until_whole=True)
-        )
+        killing = kill_workers(server, killed, interval_s=1, wait_until_whole=True)
+        tally = asyncio.run(load_during(killing, server, num_clients=50, duration_s=10))
         assert server.wait() == 0, server.log
-    print(f"\n{num_killed} workers killed: {tally}")
-    assert num_killed >= 3
+    print(f"\n{len(killed)} workers killed: {tally}")
+    assert len(killed) >= 3
     tally.assert_all_right()
 
 
