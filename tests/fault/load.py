@@ -104,6 +104,8 @@ class LoadClient:
 
     async def ask(self, asked: Asked, **fields: object) -> dict | None:
         """Sends one question, waits for what becomes of it, and enters that in the tally."""
+        if self._receiving.done():  # the server has closed the connection
+            return None
         request_id, tally = next(self._ids), self._tally
         future = self._waiting[request_id] = asyncio.get_running_loop().create_future()
         tally.sent += 1
