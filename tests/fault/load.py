@@ -59,7 +59,8 @@ class Tally:
 
     Attributes:
         lost_since_s: When each request was sent that got no reply.
-        latencies_ms: From sending to the reply, errors included.
+        latencies_ms: From sending to the reply, of what was answered.
+        error_latencies_ms: The same, of what was refused or failed.
     """
 
     sent: int = 0
@@ -69,6 +70,7 @@ class Tally:
     errors: Counter = field(default_factory=Counter)
     lost_since_s: list[float] = field(default_factory=list)
     latencies_ms: list[float] = field(default_factory=list)
+    error_latencies_ms: list[float] = field(default_factory=list)
 
     @property
     def lost(self) -> int:
@@ -76,6 +78,9 @@ class Tally:
 
     def p_ms(self, percent: float) -> float:
         return percentile(sorted(self.latencies_ms), percent)
+
+    def error_p_ms(self, percent: float) -> float:
+        return percentile(sorted(self.error_latencies_ms), percent)
 
     def assert_all_right(self) -> None:
         assert self.sent == self.right > 0, self
@@ -116,10 +121,13 @@ class LoadClient:
         except (ConnectionError, TimeoutError):
             tally.lost_since_s.append(started_s)
             return None
-        tally.latencies_ms.append((time.perf_counter() - started_s) * 1e3)
+        took_ms = (time.perf_counter() - started_s) * 1e3
         if "error" in reply:
             tally.errors[reply["error"]["code"]] += 1
-        elif asked.is_answered_by(reply):
+            tally.error_latencies_ms.append(took_ms)
+            return reply
+        tally.latencies_ms.append(took_ms)
+        if asked.is_answered_by(reply):
             tally.right += 1
         else:
             tally.wrong += 1

@@ -10,7 +10,9 @@ import socket
 from qa_service.config import ServerConfig
 from tests.fault.crowd import beside_a_crowd
 from tests.fault.faults import ANSWER, ASK, marked
+from tests.fault.load import ask_quietly
 from tests.fault.memory import bound_bytes
+from tests.fault.open_loop import HEADER, capacity_per_s, offer
 from tests.fault.process import MIB, rss_bytes
 from tests.running_server import running_server
 from tests.support import frame, receive
@@ -36,6 +38,39 @@ def test_honest_clients_beside_five_hundred_slow_ones_and_one_that_never_reads(b
     assert report.num_cut_off == 0
     report.quiet.assert_all_right()
     report.crowded.assert_all_right()
+
+
+def test_three_times_what_the_server_can_do(builtin_model):
+    """For the figures, `python -m benchmarks.overload`; the load generator needs a core too."""
+
+    async def overload(port):
+        questions = ask_quietly(port)
+        capacity = await capacity_per_s(port, questions, duration_s=2)
+        rate_per_s = 3 * capacity
+        return capacity, await offer(
+            port, questions, rate_per_s=rate_per_s, duration_s=4, num_connections=20, seed=3
+        )
+
+    with running_server(builtin_model, "--max_queue_size", "20") as server:
+        capacity, report = asyncio.run(overload(server.port))
+    print(f"\nclosed loop: {capacity:.1f} answers/s\n{HEADER}\n{report}")
+    tally = report.tally
+    assert set(tally.errors) == {"queue_full"}
+    assert tally.right + tally.errors["queue_full"] == tally.sent
+    assert not tally.doubled
+    assert report.goodput_per_s > capacity / 2
+    assert tally.error_p_ms(50) < tally.p_ms(50)
+
+
+def test_a_full_queue_says_when_to_try_again(builtin_model):
+    flags = ("--max_queue_size", "2", "--num_inference_sessions", "1", "--max_batch_size", "1")
+    with running_server(builtin_model, *flags) as server, server.connect() as sock:
+        sock.sendall(b"".join(frame({"id": i, **ASK}) for i in range(10)))
+        errors = [
+            reply["error"] for reply in (receive(sock) for _ in range(10)) if "error" in reply
+        ]
+    assert errors
+    assert all(error["retryable"] and error["retry_after_ms"] > 0 for error in errors)
 
 
 def test_memory_stays_within_its_bound(faulty_server):
