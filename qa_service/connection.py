@@ -4,17 +4,21 @@ It takes no more frames, and so slows its client down, while it has as many requ
 as it may, or more unread answers than it may hold; it reads a little ahead all the same, so as
 to see its client hang up. What it takes in one turn is bounded, so that a thousand small frames
 in one segment do not hold up the other clients.
+
+Its first frame is for `Admission` to judge; until that has let the client in, nothing is run.
 """
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from qa_service.errors import DuplicateIdError, FrameTooLargeError, QaError
-from qa_service.event_loop import EventLoop
+from qa_service.admission import Admission
+from qa_service.errors import DuplicateIdError, FrameTooLargeError, QaError, UnauthorizedError
+from qa_service.event_loop import EventLoop, Timer
 from qa_service.protocol import (
     NULL_ID,
     Answer,
@@ -28,7 +32,8 @@ from qa_service.protocol import (
     parse_request,
 )
 from qa_service.scheduler import Ticket
-from qa_service.stream import Stream
+
+logger = logging.getLogger(__name__)
 
 FRAMES_A_TURN = 16
 READ_AHEAD_BYTES = 65536
@@ -80,6 +85,8 @@ class Connection:
         name: str,
         limits: ConnectionLimits,
         owner: ConnectionOwner,
+        *,
+        admission: Admission,
     ) -> None:
         self.name = name
         self.tickets: dict[int, Ticket] = {}
@@ -87,10 +94,18 @@ class Connection:
         self._loop = loop
         self._limits = limits
         self._owner = owner
-        self._frames = FrameReader(limits.max_frame_bytes)
+        self._admission = admission
+        self._is_in = False
+        self._frames = FrameReader(admission.first_frame_bytes(limits.max_frame_bytes))
         self._turn_is_due = False
         self._is_lost = False
-        self._stream = Stream(loop, sock, self._on_data, self._on_end, self._take_turn)
+        self._stream = admission.open_stream(
+            sock, name, self._on_data, self._on_end, self._take_turn
+        )
+        self._auth_timer: Timer | None = None
+        if admission.wants_token:
+            timeout_s = loop.now_s() + admission.auth_timeout_s
+            self._auth_timer = loop.call_at(timeout_s, self._on_auth_timeout)
 
     def wants(self, ticket: Ticket) -> bool:
         """See `TicketOwner`."""
@@ -111,6 +126,7 @@ class Connection:
 
     def close(self) -> None:
         """Closes at once; its owner hears nothing more of it."""
+        self._end_auth()
         self._stream.close()
 
     def _finish(self, ticket: Ticket, frame: bytearray) -> None:
@@ -129,6 +145,7 @@ class Connection:
             self._take_turn()
 
     def _on_end(self) -> None:
+        self._end_auth()
         self._owner.on_connection_end(self)
 
     def _schedule_turn(self) -> None:
@@ -160,13 +177,19 @@ class Connection:
         try:
             return self._frames.next_frame()
         except FrameTooLargeError as error:
-            self._is_lost = True
-            self._stream.write(encode_error(NULL_ID, error))
-            self._close_when_answered()
+            if self._admission.wants_token and not self._is_in:
+                self._refuse(UnauthorizedError())
+            else:
+                self._give_up(error)
             return None
 
-    def _close_when_answered(self) -> None:
+    def _give_up(self, error: QaError) -> None:
         """The stream can't be followed any more, but what came before is still answered."""
+        self._is_lost = True
+        self._stream.write(encode_error(NULL_ID, error))
+        self._close_when_answered()
+
+    def _close_when_answered(self) -> None:
         if not self.tickets:
             self._stream.close_gently()
 
@@ -176,7 +199,35 @@ class Connection:
             and self._stream.output_bytes <= self._limits.max_output_buffer_bytes
         )
 
+    def _greet(self, body: bytes) -> bool:
+        """Takes the first frame; says whether that was all about being let in."""
+        try:
+            reply = self._admission.greet(body)
+        except UnauthorizedError as error:
+            self._refuse(error)
+            return True
+        self._is_in = True
+        self._end_auth()
+        self._frames.max_frame_bytes = self._limits.max_frame_bytes
+        if reply:
+            self._stream.write(reply)
+        return reply is not None
+
+    def _refuse(self, error: UnauthorizedError) -> None:
+        logger.info("%s is refused: %s", self.name, error.message)
+        self._end_auth()
+        self._give_up(error)
+
+    def _on_auth_timeout(self) -> None:
+        self._refuse(UnauthorizedError("no token has come in time"))
+
+    def _end_auth(self) -> None:
+        if self._auth_timer:
+            self._auth_timer.cancel()
+
     def _handle(self, body: bytes) -> None:
+        if not self._is_in and self._greet(body):
+            return
         try:
             request = parse_request(body, self._limits.request)
             self._accept(request)

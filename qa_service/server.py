@@ -19,6 +19,7 @@ import socket
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
+from qa_service.admission import Admission
 from qa_service.config import ServerConfig
 from qa_service.connection import Connection
 from qa_service.errors import (
@@ -68,6 +69,7 @@ class QaServer:
         self.manifest = load_manifest(config.model)
         self._on_ready = on_ready
         self._loop = EventLoop()
+        self._admission = Admission(self._loop, config.admission_config)
         self._listener = Listener(self._loop, config.host, config.port, self._on_client)
         self._scheduler = Scheduler(config.scheduler_config)
         self._pool = WorkerPool(
@@ -100,6 +102,7 @@ class QaServer:
         self._loop.after_each = self._after_round
         for signum in (signal.SIGTERM, signal.SIGINT):
             self._loop.on_signal(signum, self.stop)
+        self._loop.on_signal(signal.SIGHUP, self.reload)
         try:
             self._pool.start()
             self._loop.run()
@@ -121,6 +124,10 @@ class QaServer:
         else:
             self._end_now()
 
+    def reload(self) -> None:
+        """Reads certificates and tokens anew."""
+        self._admission.reload()
+
     # What the pool reports.
 
     def on_pool_ready(self) -> None:
@@ -131,6 +138,7 @@ class QaServer:
             self.on_boot_failure(str(error))
             return
         self._phase = _Phase.SERVING
+        self._admission.warn(self.config.host)
         self._on_ready(self)
 
     def on_boot_failure(self, message: str) -> None:
@@ -193,7 +201,8 @@ class QaServer:
         return now_s + min(limits_ms) / 1e3 if limits_ms else None
 
     def _on_client(self, sock: socket.socket, name: str) -> None:
-        connection = Connection(self._loop, sock, name, self._connection_limits, self)
+        limits = self._connection_limits
+        connection = Connection(self._loop, sock, name, limits, self, admission=self._admission)
         self._connections.add(connection)
         self._listener.set_accepting(len(self._connections) < self.config.max_connections)
         logger.debug("%s has connected", name)
