@@ -43,8 +43,12 @@ def server_context(cert: Path, key: Path, client_ca: Path | None) -> ssl.SSLCont
     for flag, path in (("cert", cert), ("key", key), ("client_ca", client_ca)):
         if path is not None:
             _check_readable(flag, path)
+
+    def refuse_to_ask() -> bytes:
+        raise SetupError(f"--tls_key {key} has a passphrase; it must be one without")
+
     try:
-        context.load_cert_chain(cert, key, password=lambda: b"")
+        context.load_cert_chain(cert, key, password=refuse_to_ask)
     except ssl.SSLError as error:
         raise SetupError(f"--tls_cert {cert} and --tls_key {key}: {_mismatch(error)}") from None
     if client_ca is not None:
@@ -64,8 +68,6 @@ def _check_readable(flag: str, path: Path) -> None:
 def _mismatch(error: ssl.SSLError) -> str:
     if error.reason == "KEY_VALUES_MISMATCH":
         return "the key is not that of the certificate"
-    if error.reason in {"BAD_DECRYPT", "PROBLEMS_GETTING_PASSWORD", "BAD_PASSWORD_READ"}:
-        return "the key must not have a passphrase"
     if error.reason in {"EE_KEY_TOO_SMALL", "CA_MD_TOO_WEAK"}:
         return "the certificate is too weak; make one with a P-256 key and SHA-256"
     return "not a certificate and its private key in PEM"

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 MAX_TOKENS = 1000
 MAX_TOKEN_BYTES = 1024
-SHORT_TOKEN_BYTES = 16
+SHORT_TOKEN_CHARS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +86,19 @@ def load_tokens(path: Path) -> TokenSet:
         raise SetupError(f"cannot read --auth_token_file {path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise SetupError(f"--auth_token_file {path} is not UTF-8 text") from None
-    if mode & stat.S_IROTH:
-        logger.warning("every user can read the tokens in %s; chmod 600 it", path)
     words = ((number, line.split()) for number, line in enumerate(lines, 1))
+    listed = [(number, parts) for number, parts in words if parts and parts[0][0] != "#"]
     entries = [
-        _parse_line(f"--auth_token_file {path}, line {number}", parts)
-        for number, parts in words
-        if parts and not parts[0].startswith("#")
+        _parse_line(f"--auth_token_file {path}, line {number}", parts) for number, parts in listed
     ]
     if not 1 <= len(entries) <= MAX_TOKENS:
         raise SetupError(
             f"--auth_token_file {path} holds {len(entries)} tokens; 1 to {MAX_TOKENS} can be used"
         )
+    if mode & stat.S_IROTH:
+        logger.warning("every user can read the tokens in %s; chmod 600 it", path)
+    if any(len(parts[0]) < SHORT_TOKEN_CHARS for _, parts in listed):
+        logger.warning("a token in %s is so short that it can be guessed", path)
     return TokenSet(entries)
 
 
@@ -108,8 +109,6 @@ def _parse_line(place: str, parts: Sequence[str]) -> TokenEntry:
         raise SetupError(f"{place}: more than a token and the time it expires")
     if len(token.encode()) > MAX_TOKEN_BYTES:
         raise SetupError(f"{place}: longer than {MAX_TOKEN_BYTES} bytes")
-    if len(token.encode()) < SHORT_TOKEN_BYTES:
-        logger.warning("%s: so short a token can be guessed", place)
     return TokenEntry(_digest(token), _parse_expiry(place, rest[0]) if rest else None)
 
 
