@@ -23,7 +23,7 @@ class Certificates:
         authority = trustme.CA()
         self.ca = folder / "ca.pem"
         authority.cert_pem.write_to_path(self.ca)
-        self.cert, self.key = _issue(authority, folder / "server", "localhost", "127.0.0.1")
+        self.cert, self.key = _issue(authority, folder / "server", "localhost")
         self.client_cert, self.client_key = _issue(authority, folder / "client", "ada@example.org")
 
     @property
