@@ -11,14 +11,21 @@ Its first frame is for `Admission` to judge; until that has let the client in, n
 from __future__ import annotations
 
 import logging
+import math
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from qa_service.admission import Admission
-from qa_service.errors import DuplicateIdError, FrameTooLargeError, QaError, UnauthorizedError
-from qa_service.event_loop import EventLoop, Timer
+from qa_service.errors import (
+    DuplicateIdError,
+    FrameTimeoutError,
+    FrameTooLargeError,
+    QaError,
+    UnauthorizedError,
+)
+from qa_service.event_loop import EventLoop, LazyTimer
 from qa_service.protocol import (
     NULL_ID,
     Answer,
@@ -47,12 +54,18 @@ class ConnectionLimits:
         max_frame_bytes: Bytes in one request.
         max_in_flight: Unanswered requests.
         max_output_buffer_bytes: Bytes of unread answers.
+        idle_timeout_s: With nothing to do.
+        frame_timeout_s: From a frame's first byte to its last.
+        stall_timeout_s: With answers waiting and none of them read.
         request: Bounds on what a request may ask.
     """
 
     max_frame_bytes: int
     max_in_flight: int
     max_output_buffer_bytes: int
+    idle_timeout_s: float
+    frame_timeout_s: float
+    stall_timeout_s: float
     request: RequestLimits
 
 
@@ -95,17 +108,20 @@ class Connection:
         self._limits = limits
         self._owner = owner
         self._admission = admission
-        self._is_in = False
+        self._is_greeted = False
         self._frames = FrameReader(admission.first_frame_bytes(limits.max_frame_bytes))
         self._turn_is_due = False
         self._is_lost = False
+        self._active_s = loop.now_s()
+        self._frame_since_s: float | None = None
+        self._auth_by_s = math.inf
+        if admission.wants_token:
+            self._auth_by_s = self._active_s + admission.auth_timeout_s
+        self._patience = LazyTimer(loop, self._check_patience)
         self._stream = admission.open_stream(
             sock, name, self._on_data, self._on_end, self._take_turn
         )
-        self._auth_timer: Timer | None = None
-        if admission.wants_token:
-            timeout_s = loop.now_s() + admission.auth_timeout_s
-            self._auth_timer = loop.call_at(timeout_s, self._on_auth_timeout)
+        self._be_patient()
 
     def wants(self, ticket: Ticket) -> bool:
         """See `TicketOwner`."""
@@ -126,14 +142,16 @@ class Connection:
 
     def close(self) -> None:
         """Closes at once; its owner hears nothing more of it."""
-        self._end_auth()
+        self._patience.cancel()
         self._stream.close()
 
     def _finish(self, ticket: Ticket, frame: bytearray) -> None:
         if self.tickets.pop(ticket.key, None) is None:
             return
         self._ids.discard(ticket.request.id_json)
+        self._active_s = self._loop.now_s()
         self._stream.write(frame)
+        self._be_patient()
         if self._is_lost:
             self._close_when_answered()
         elif self._frames.buffered_bytes:
@@ -141,11 +159,12 @@ class Connection:
 
     def _on_data(self, data: bytes) -> None:
         if not self._is_lost:
+            self._active_s = self._loop.now_s()
             self._frames.feed(data)
             self._take_turn()
 
     def _on_end(self) -> None:
-        self._end_auth()
+        self._patience.cancel()
         self._owner.on_connection_end(self)
 
     def _schedule_turn(self) -> None:
@@ -168,16 +187,20 @@ class Connection:
             if (body := self._next_frame()) is None:
                 is_starved = True
                 break
+            self._frame_since_s = None
             self._handle(body)
         else:
             self._schedule_turn()
+        if is_starved and self._frames.buffered_bytes and self._frame_since_s is None:
+            self._frame_since_s = self._active_s
         self._stream.set_reading(is_starved or self._frames.buffered_bytes < READ_AHEAD_BYTES)
+        self._be_patient()
 
     def _next_frame(self) -> bytes | None:
         try:
             return self._frames.next_frame()
         except FrameTooLargeError as error:
-            if self._admission.wants_token and not self._is_in:
+            if self._is_stranger:
                 self._refuse(UnauthorizedError())
             else:
                 self._give_up(error)
@@ -186,6 +209,7 @@ class Connection:
     def _give_up(self, error: QaError) -> None:
         """The stream can't be followed any more, but what came before is still answered."""
         self._is_lost = True
+        self._frame_since_s = None
         self._stream.write(encode_error(NULL_ID, error))
         self._close_when_answered()
 
@@ -193,11 +217,42 @@ class Connection:
         if not self.tickets:
             self._stream.close_gently()
 
+    def _late_at_s(self) -> float:
+        """When the client is late, if nothing changes: with reading, writing, or anything."""
+        if self._is_stranger:
+            return self._auth_by_s
+        if self._stream.waiting_since_s is not None:
+            return self._stream.waiting_since_s + self._limits.stall_timeout_s
+        if self._frame_since_s is not None:
+            return self._frame_since_s + self._limits.frame_timeout_s
+        return math.inf if self.tickets else self._active_s + self._limits.idle_timeout_s
+
+    def _be_patient(self) -> None:
+        if self._stream.is_open:
+            self._patience.by(self._late_at_s())
+
+    def _check_patience(self) -> None:
+        if self._loop.now_s() < self._late_at_s() or not self._stream.is_open:
+            self._be_patient()
+        elif self._is_stranger:
+            self._refuse(UnauthorizedError("no token has come in time"))
+        elif self._frame_since_s is not None and self._stream.waiting_since_s is None:
+            self._give_up(FrameTimeoutError())
+        else:
+            logger.info("%s is idle or does not read its answers: closed", self.name)
+            self._stream.close()
+            self._on_end()
+
     def _has_room(self) -> bool:
         return (
             len(self.tickets) < self._limits.max_in_flight
             and self._stream.output_bytes <= self._limits.max_output_buffer_bytes
         )
+
+    @property
+    def _is_stranger(self) -> bool:
+        """Whether it has a token to show yet."""
+        return self._auth_by_s < math.inf
 
     def _greet(self, body: bytes) -> bool:
         """Takes the first frame; says whether that was all about being let in."""
@@ -206,8 +261,8 @@ class Connection:
         except UnauthorizedError as error:
             self._refuse(error)
             return True
-        self._is_in = True
-        self._end_auth()
+        self._is_greeted = True
+        self._auth_by_s = math.inf
         self._frames.max_frame_bytes = self._limits.max_frame_bytes
         if reply:
             self._stream.write(reply)
@@ -215,18 +270,10 @@ class Connection:
 
     def _refuse(self, error: UnauthorizedError) -> None:
         logger.info("%s is refused: %s", self.name, error.message)
-        self._end_auth()
         self._give_up(error)
 
-    def _on_auth_timeout(self) -> None:
-        self._refuse(UnauthorizedError("no token has come in time"))
-
-    def _end_auth(self) -> None:
-        if self._auth_timer:
-            self._auth_timer.cancel()
-
     def _handle(self, body: bytes) -> None:
-        if not self._is_in and self._greet(body):
+        if not self._is_greeted and self._greet(body):
             return
         try:
             request = parse_request(body, self._limits.request)

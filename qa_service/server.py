@@ -1,10 +1,10 @@
-"""The server: it joins the loop, the connections, the scheduler and the pool.
+"""The server: it joins the loop, the connections, the scheduler and the sessions.
 
-    accept ──▶ Connection ──on_request──▶ Scheduler ──dispatch──▶ WorkerPool
-                   ▲                                                  │
-                   └──────answer / fail◀── on_results, on_tickets_lost┘
+    Listener ──▶ Connection ──on_request──▶ Scheduler ──dispatch──▶ Sessions
+                     ▲                                                 │
+                     └──────answer, fail◀── on_results, on_tickets_lost┘
 
-    STARTING ──pool ready──▶ SERVING ──signal──▶ DRAINING ──nothing left──▶ STOPPED
+    STARTING ──sessions ready──▶ SERVING ──signal──▶ DRAINING ──all answered──▶ STOPPING
 
 Every accepted request is in exactly one place (the scheduler or a worker) until it is answered.
 """
@@ -25,18 +25,23 @@ from qa_service.connection import Connection
 from qa_service.errors import (
     ERROR_KINDS,
     DeadlineExceededError,
+    QaError,
+    SessionsLostError,
     SetupError,
     ShuttingDownError,
+    UnavailableError,
     WorkerCrashedError,
 )
-from qa_service.event_loop import EventLoop
+from qa_service.event_loop import EventLoop, LazyTimer
 from qa_service.listener import Listener
 from qa_service.manifest import load_manifest
 from qa_service.protocol import Request, Timings
 from qa_service.scheduler import Scheduler, Ticket, estimate_tokens
-from qa_service.workers.base import Worker, WorkerFactory, WorkerPool
+from qa_service.workers.base import Worker
 from qa_service.workers.channel import Failure, Results
+from qa_service.workers.pool import PoolOwner, WorkerFactory, WorkerPool
 from qa_service.workers.process import ProcessWorker
+from qa_service.workers.sessions import Sessions
 from qa_service.workers.thread import ThreadWorker
 
 logger = logging.getLogger(__name__)
@@ -70,23 +75,19 @@ class QaServer:
         self._on_ready = on_ready
         self._loop = EventLoop()
         self._admission = Admission(self._loop, config.admission_config)
-        self._listener = Listener(self._loop, config.host, config.port, self._on_client)
-        self._scheduler = Scheduler(config.scheduler_config)
-        self._pool = WorkerPool(
-            self._loop,
-            config.num_inference_sessions,
-            _worker_factory(config, self._loop),
-            config.worker_setup,
-            self,
+        self._listener = Listener(
+            self._loop, config.host, config.port, config.tcp_keepalive_s, self._on_client
         )
+        self._scheduler = Scheduler(config.scheduler_config)
+        self._sessions = Sessions(self._make_pool, self)
         self._connections: set[Connection] = set()
         self._connection_limits = config.connection_limits
         self._ticket_keys = itertools.count()
         self._phase = _Phase.STARTING
-        self._wake_s = math.inf
+        self._wake = LazyTimer(self._loop, lambda: None)
         self._drain_deadline_s = math.inf
         self._exit_deadline_s = math.inf
-        self._boot_failure = ""
+        self._failure: SetupError | None = None
 
     @property
     def address(self) -> str:
@@ -98,21 +99,22 @@ class QaServer:
 
         Raises:
             SetupError: A session could not start.
+            SessionsLostError: Sessions died and none could be started any more.
         """
         self._loop.after_each = self._after_round
         for signum in (signal.SIGTERM, signal.SIGINT):
             self._loop.on_signal(signum, self.stop)
         self._loop.on_signal(signal.SIGHUP, self.reload)
         try:
-            self._pool.start()
+            self._sessions.start()
             self._loop.run()
         finally:
-            self._pool.close()
-            self._pool.kill()
+            self._sessions.close()
+            self._sessions.kill()
             self._listener.close()
             self._loop.close()
-        if self._boot_failure:
-            raise SetupError(self._boot_failure)
+        if self._failure:
+            raise self._failure
 
     def stop(self) -> None:
         """Drains: takes no new work, answers what it has, and ends. Asked twice, ends now."""
@@ -125,26 +127,38 @@ class QaServer:
             self._end_now()
 
     def reload(self) -> None:
-        """Reads certificates and tokens anew."""
-        self._admission.reload()
+        """Loads certificates, tokens and model anew; what serves goes on until the new can."""
+        if self._phase is _Phase.SERVING:
+            self._admission.reload()
+            self._sessions.reload()
 
-    # What the pool reports.
+    # What the sessions report.
 
-    def on_pool_ready(self) -> None:
-        """See `PoolOwner`."""
+    def on_sessions_ready(self) -> None:
+        """See `SessionsOwner`."""
+        if self._phase is not _Phase.STARTING:
+            return
         try:
             self._listener.open()
         except SetupError as error:
-            self.on_boot_failure(str(error))
+            self._failure = error
+            self._end_now()
             return
         self._phase = _Phase.SERVING
         self._admission.warn(self.config.host)
         self._on_ready(self)
 
-    def on_boot_failure(self, message: str) -> None:
-        """See `PoolOwner`."""
-        self._boot_failure = self._boot_failure or message
-        self._end_now()
+    def on_sessions_failure(self, message: str) -> None:
+        """See `SessionsOwner`."""
+        if self._phase is _Phase.STARTING:
+            self._failure = self._failure or SetupError(message)
+            self._end_now()
+        else:
+            logger.critical("no session can be started any more: %s", message)
+            self._failure = SessionsLostError(message)
+            self._listener.close()
+            self._fail_all(UnavailableError())
+            self._end_gently()
 
     def on_results(self, tickets: Sequence[Ticket], results: Results) -> None:
         """See `PoolOwner`."""
@@ -196,6 +210,11 @@ class QaServer:
 
     # The loop's own business.
 
+    def _make_pool(self, owner: PoolOwner) -> WorkerPool:
+        config = self.config
+        factory = _worker_factory(config, self._loop)
+        return WorkerPool(self._loop, config.pool_config, factory, config.worker_setup, owner)
+
     def _deadline_s(self, now_s: float, request: Request) -> float | None:
         limits_ms = [ms for ms in (self.config.request_timeout_ms, request.timeout_ms) if ms]
         return now_s + min(limits_ms) / 1e3 if limits_ms else None
@@ -209,19 +228,20 @@ class QaServer:
 
     def _after_round(self) -> None:
         now_s = self._loop.now_s()
+        self._sessions.end_overdue(now_s)
         for ticket in self._scheduler.expired(now_s):
             ticket.owner.fail(ticket, DeadlineExceededError())
         worker = self._dispatch(now_s)
-        times_s = [self._scheduler.next_deadline_s()]
+        times_s = [self._scheduler.next_deadline_s(), self._sessions.next_deadline_s()]
         if worker:
             times_s.append(self._scheduler.next_departure_s())
-        self._wake_at(min((t for t in times_s if t is not None), default=math.inf))
+        self._wake.by(min((t for t in times_s if t is not None), default=math.inf))
         if self._phase is _Phase.DRAINING:
             self._drain(now_s)
 
     def _dispatch(self, now_s: float) -> Worker | None:
         """Gives work to idle sessions; returns one that is left idle."""
-        while worker := self._pool.idle_worker():
+        while worker := self._sessions.idle_worker():
             batch = self._scheduler.next_batch(now_s)
             if not batch:
                 break
@@ -230,36 +250,33 @@ class QaServer:
             worker.run(batch)
         return worker
 
-    def _wake_at(self, when_s: float) -> None:
-        """Makes sure of a round by that time; one that comes too early is harmless."""
-        if when_s < self._wake_s:
-            self._wake_s = when_s
-            self._loop.call_at(when_s, self._forget_wake)
-
-    def _forget_wake(self) -> None:
-        self._wake_s = math.inf
-
     def _drain(self, now_s: float) -> None:
         """Ends when every accepted request is answered, or its time to be is over."""
         if now_s >= self._drain_deadline_s:
-            for connection in list(self._connections):
-                for ticket in list(connection.tickets.values()):
-                    self._scheduler.remove(ticket)
-                    connection.fail(ticket, ShuttingDownError())
+            self._fail_all(ShuttingDownError())
         if any(connection.tickets for connection in self._connections):
-            self._wake_at(self._drain_deadline_s)
-            return
+            self._wake.by(self._drain_deadline_s)
+        else:
+            self._end_gently()
+
+    def _fail_all(self, error: QaError) -> None:
+        for connection in list(self._connections):
+            for ticket in list(connection.tickets.values()):
+                self._scheduler.remove(ticket)
+                connection.fail(ticket, error)
+
+    def _end_gently(self) -> None:
         self._phase = _Phase.STOPPING
-        self._pool.close()
+        self._sessions.close()
         for connection in list(self._connections):
             connection.close_gently()
-        self._exit_deadline_s = now_s + EXIT_TIMEOUT_S
+        self._exit_deadline_s = self._loop.now_s() + EXIT_TIMEOUT_S
         self._finish()
 
     def _finish(self) -> None:
         """Waits for the last bytes to be read and the workers to end, but not for long."""
         now_s = self._loop.now_s()
-        if (self._pool.reap() and not self._connections) or now_s >= self._exit_deadline_s:
+        if (self._sessions.reap() and not self._connections) or now_s >= self._exit_deadline_s:
             self._loop.stop()
         else:
             self._loop.call_at(now_s + REAP_INTERVAL_S, self._finish)

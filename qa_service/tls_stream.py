@@ -129,6 +129,11 @@ class TlsStream:
         """Bytes written to it, as they go out, that the kernel has not taken yet."""
         return self._stream.output_bytes
 
+    @property
+    def waiting_since_s(self) -> float | None:
+        """When the peer last took something while output waits for it; None if none waits."""
+        return self._stream.waiting_since_s
+
     def write(self, data: bytes | bytearray) -> None:
         """Sends as much as fits and keeps the rest; ignored unless it is open to that."""
         if self._state is _State.OPEN and self._stream.is_open:

@@ -50,8 +50,8 @@ def token_file(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def tls(builtin_model, certificates):
     """A server that speaks TLS and lets everyone in."""
-    timeout = ("--tls_handshake_timeout_ms", SHORT_MS)
-    with running_server(builtin_model, *FEW, *certificates.server_flags, *timeout) as server:
+    flags = ("--tls_handshake_timeout_ms", SHORT_MS, "--max_frame_bytes", str(1 << 20))
+    with running_server(builtin_model, *FEW, *certificates.server_flags, *flags) as server:
         yield server
 
 
