@@ -51,10 +51,11 @@ class HandshakeQueue:
 
     def _take_turns(self) -> None:
         self._is_due = False
-        turns = [self._steps.popleft() for _ in range(min(STEPS_A_ROUND, len(self._steps)))]
-        self._schedule()
-        for step in turns:
-            step()
+        try:
+            for _ in range(min(STEPS_A_ROUND, len(self._steps))):
+                self._steps.popleft()()
+        finally:
+            self._schedule()
 
 
 @dataclass(frozen=True, slots=True)
