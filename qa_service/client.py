@@ -182,6 +182,8 @@ def tls_context(
         context = ssl.create_default_context(cafile=ca_file)
     except OSError as error:
         raise TlsError(f"no certificates can be read from {ca_file} ({_reason(error)})") from error
+    if client_key is not None and client_cert is None:
+        raise TlsError("a client's key needs its certificate")
     if client_cert is not None:
         try:
             context.load_cert_chain(client_cert, client_key)
