@@ -133,6 +133,11 @@ class LoadClient:
             tally.wrong += 1
         return reply
 
+    async def abandon(self, asked: Asked) -> None:
+        """Sends a question that nobody waits for: not in the tally."""
+        self._writer.write(frame({"id": "abandoned", **asked.request}))
+        await self._writer.drain()
+
     async def ask_until(self, end_s: float, questions: Sequence[Asked], first: int) -> None:
         """Asks one question after another, from the given one on, until the time or an error."""
         for asked in itertools.cycle([*questions[first:], *questions[:first]]):

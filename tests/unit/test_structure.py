@@ -15,7 +15,8 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "qa_service"
 SERVING = [
     "errors", "logs", "squad", "manifest", "protocol", "reading", "engines", "scheduler",
-    "event_loop", "stream", "listener", "workers", "connection", "config", "server",
+    "event_loop", "stream", "tls", "tls_stream", "tokens", "admission", "listener", "workers",
+    "connection", "config", "server",
 ]  # fmt: skip
 
 
