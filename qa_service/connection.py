@@ -8,6 +8,7 @@ in one segment do not hold up the other clients.
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,20 +16,25 @@ from typing import Protocol
 
 from qa_service.errors import DuplicateIdError, FrameTooLargeError, QaError
 from qa_service.event_loop import EventLoop
+from qa_service.metrics import ANSWERED
 from qa_service.protocol import (
     NULL_ID,
     Answer,
     FrameReader,
+    Query,
     RejectedError,
     Request,
     RequestLimits,
     Timings,
     encode_answers,
     encode_error,
+    encode_report,
     parse_request,
 )
 from qa_service.scheduler import Ticket
 from qa_service.stream import Stream
+
+logger = logging.getLogger(__name__)
 
 FRAMES_A_TURN = 16
 READ_AHEAD_BYTES = 65536
@@ -60,6 +66,12 @@ class ConnectionOwner(Protocol):
         Raises:
             QaError: It is not accepted; the connection answers with this.
         """
+
+    def on_query(self, query: Query) -> object:
+        """Something is asked about the server; returns the report that answers it."""
+
+    def on_outcome(self, outcome: str) -> None:
+        """A request has been answered, or refused or failed with an error of that code."""
 
     def on_connection_end(self, connection: Connection) -> None:
         """The client has gone, or is not served any more."""
@@ -99,11 +111,12 @@ class Connection:
     def answer(self, ticket: Ticket, answers: Sequence[Answer], timings: Timings) -> None:
         """See `TicketOwner`."""
         request = ticket.request
-        self._finish(ticket, encode_answers(request.id_json, answers, timings, request.top_k))
+        frame = encode_answers(request.id_json, answers, timings, request.top_k)
+        self._finish(ticket, ANSWERED, frame)
 
     def fail(self, ticket: Ticket, error: QaError) -> None:
         """See `TicketOwner`."""
-        self._finish(ticket, encode_error(ticket.request.id_json, error))
+        self._finish(ticket, error.code, encode_error(ticket.request.id_json, error))
 
     def close_gently(self) -> None:
         """Takes nothing more, sends what there is, and closes."""
@@ -113,10 +126,12 @@ class Connection:
         """Closes at once; its owner hears nothing more of it."""
         self._stream.close()
 
-    def _finish(self, ticket: Ticket, frame: bytearray) -> None:
+    def _finish(self, ticket: Ticket, outcome: str, frame: bytearray) -> None:
         if self.tickets.pop(ticket.key, None) is None:
             return
+        logger.debug("%s: request %d: %s", self.name, ticket.key, outcome)
         self._ids.discard(ticket.request.id_json)
+        self._owner.on_outcome(outcome)
         self._stream.write(frame)
         if self._is_lost:
             self._close_when_answered()
@@ -161,7 +176,7 @@ class Connection:
             return self._frames.next_frame()
         except FrameTooLargeError as error:
             self._is_lost = True
-            self._stream.write(encode_error(NULL_ID, error))
+            self._refuse(NULL_ID, error)
             self._close_when_answered()
             return None
 
@@ -179,9 +194,12 @@ class Connection:
     def _handle(self, body: bytes) -> None:
         try:
             request = parse_request(body, self._limits.request)
-            self._accept(request)
+            if isinstance(request, Query):
+                self._stream.write(encode_report(request, self._owner.on_query(request)))
+            else:
+                self._accept(request)
         except RejectedError as rejected:
-            self._stream.write(encode_error(rejected.id_json, rejected.error))
+            self._refuse(rejected.id_json, rejected.error)
 
     def _accept(self, request: Request) -> None:
         id_json = request.id_json
@@ -192,6 +210,12 @@ class Connection:
             ticket = self._owner.on_request(self, request)
         except QaError as error:
             raise RejectedError(id_json, error) from None
+        logger.debug("%s: request %d: accepted, its id is %r", self.name, ticket.key, id_json)
         self.tickets[ticket.key] = ticket
         if id_json != NULL_ID:
             self._ids.add(id_json)
+
+    def _refuse(self, id_json: bytes, error: QaError) -> None:
+        logger.debug("%s: a request is refused, its id is %r: %s", self.name, id_json, error.code)
+        self._owner.on_outcome(error.code)
+        self._stream.write(encode_error(id_json, error))

@@ -15,7 +15,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal, cast, get_args
 
 import msgspec
 
@@ -78,8 +78,8 @@ class Question(msgspec.Struct, frozen=True):
     top_k: Annotated[int, msgspec.Meta(ge=1, le=MAX_TOP_K)] = 1
 
 
-class Request(Question, frozen=True):
-    """A question as a client sends it.
+class Request(Question, frozen=True, tag_field="type", tag="question"):
+    """A question as a client sends it; its `type`, if it has one, is `question`.
 
     Attributes:
         id: The JSON value that its answer carries, byte for byte as it was sent.
@@ -99,6 +99,23 @@ class Request(Question, frozen=True):
     def as_question(self) -> Question:
         """The part that a session needs."""
         return Question(self.question, self.text, self.top_k)
+
+
+QueryType = Literal["health", "stats"]
+QUERY_TYPES = get_args(QueryType)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What a client asks about the server itself; the loop answers it at once.
+
+    Attributes:
+        id_json: The id's JSON.
+        type: What is asked.
+    """
+
+    id_json: bytes
+    type: QueryType
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -160,12 +177,20 @@ class _OnlyId(msgspec.Struct):
     id: msgspec.Raw = msgspec.Raw(NULL_ID)
 
 
+class _QueryBody(_OnlyId):
+    type: str = "question"
+
+
 _request_decoder = msgspec.json.Decoder(Request)
 _id_decoder = msgspec.json.Decoder(_OnlyId)
+_query_decoder = msgspec.json.Decoder(_QueryBody)
 
 
-def parse_request(body: bytes, limits: RequestLimits) -> Request:
-    """Parses a frame's body, once, into a request that is within all limits.
+def parse_request(body: bytes, limits: RequestLimits) -> Request | Query:
+    """Parses a frame's body, once if it is a question, into a request that is within all limits.
+
+    What is no question is looked at again, for its type and its id alone, so that the many
+    questions do not pay for the few queries.
 
     Raises:
         RejectedError: With `invalid_frame` if it is not UTF-8 JSON, with `invalid_request` if it
@@ -180,12 +205,28 @@ def parse_request(body: bytes, limits: RequestLimits) -> Request:
     except RecursionError:
         raise RejectedError(NULL_ID, InvalidFrameError("the JSON is nested too deep")) from None
     except msgspec.ValidationError as error:
-        raise RejectedError(_readable_id(body), InvalidRequestError(str(error))) from None
+        return _parse_query(body, str(error))
     except msgspec.DecodeError as error:
         raise RejectedError(NULL_ID, InvalidFrameError(str(error))) from None
     except InvalidRequestError as error:
         raise RejectedError(_readable_id(body), error) from None
     return request
+
+
+def _parse_query(body: bytes, fault: str) -> Query:
+    """Parses a body that is not a question: a query, or else rejected for its fault."""
+    try:
+        given = _query_decoder.decode(body)
+        if given.type in QUERY_TYPES:
+            _check_id(bytes(given.id))
+            return Query(bytes(given.id), cast(QueryType, given.type))
+        if given.type != "question":
+            fault = f"`type` must be question, {' or '.join(QUERY_TYPES)}"
+    except (msgspec.ValidationError, InvalidRequestError) as error:
+        fault = str(error)
+    except (msgspec.DecodeError, RecursionError):
+        pass  # what is wrong with it shows further on than the fault that was found first
+    raise RejectedError(_readable_id(body), InvalidRequestError(fault))
 
 
 def _check_id(id_json: bytes) -> None:
@@ -274,7 +315,12 @@ def encode_error(id_json: bytes, error: QaError) -> bytearray:
     return _frame(_ErrorBody(msgspec.Raw(id_json), detail))
 
 
-def _frame(body: msgspec.Struct) -> bytearray:
+def encode_report(query: Query, report: object) -> bytearray:
+    """Encodes the answer to a query; the report stands under the query's type."""
+    return _frame({"id": msgspec.Raw(query.id_json), query.type: report})
+
+
+def _frame(body: object) -> bytearray:
     frame = bytearray(PREFIX.size)
     _encoder.encode_into(body, frame, PREFIX.size)
     PREFIX.pack_into(frame, 0, len(frame) - PREFIX.size)

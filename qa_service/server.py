@@ -19,19 +19,23 @@ import socket
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
+from qa_service import __version__
 from qa_service.config import ServerConfig
 from qa_service.connection import Connection
 from qa_service.errors import (
     ERROR_KINDS,
     DeadlineExceededError,
+    QueueFullError,
     SetupError,
     ShuttingDownError,
     WorkerCrashedError,
 )
 from qa_service.event_loop import EventLoop
+from qa_service.health import Health, why_not_ready
 from qa_service.listener import Listener
 from qa_service.manifest import load_manifest
-from qa_service.protocol import Request, Timings
+from qa_service.metrics import ABANDONED, Metrics
+from qa_service.protocol import QUERY_TYPES, Query, Request, Timings
 from qa_service.scheduler import Scheduler, Ticket, estimate_tokens
 from qa_service.workers.base import Worker, WorkerFactory, WorkerPool
 from qa_service.workers.channel import Failure, Results
@@ -77,6 +81,8 @@ class QaServer:
             config.worker_setup,
             self,
         )
+        self._metrics = Metrics(ERROR_KINDS, QUERY_TYPES)
+        self._started_s = self._loop.now_s()
         self._connections: set[Connection] = set()
         self._connection_limits = config.connection_limits
         self._ticket_keys = itertools.count()
@@ -140,11 +146,15 @@ class QaServer:
 
     def on_results(self, tickets: Sequence[Ticket], results: Results) -> None:
         """See `PoolOwner`."""
+        now_s = self._loop.now_s()
+        self._metrics.count_batch(len(tickets), results.inference_ms, results.stages_ms)
         for ticket, outcome in zip(tickets, results.outcomes, strict=True):
+            queue_ms = round((ticket.dispatched_s - ticket.arrived_s) * 1e3, 3)
+            self._metrics.queue_ms.observe(queue_ms)
+            self._metrics.request_ms.observe((now_s - ticket.arrived_s) * 1e3)
             if isinstance(outcome, Failure):
                 ticket.owner.fail(ticket, ERROR_KINDS[outcome.code](outcome.message))
             else:
-                queue_ms = round((ticket.dispatched_s - ticket.arrived_s) * 1e3, 3)
                 timings = Timings(queue_ms, results.inference_ms)
                 ticket.owner.answer(ticket, outcome.answers, timings)
 
@@ -155,7 +165,12 @@ class QaServer:
             if ticket.attempts == MAX_ATTEMPTS:
                 ticket.owner.fail(ticket, WorkerCrashedError())
             elif ticket.owner.wants(ticket):
+                self._metrics.request_retries_total += 1
                 self._scheduler.retry(ticket)
+
+    def on_session_restart(self) -> None:
+        """See `PoolOwner`."""
+        self._metrics.session_restarts_total += 1
 
     # What the connections report.
 
@@ -174,14 +189,27 @@ class QaServer:
         )
         if len(self._scheduler) >= self.config.max_queue_size:
             self._dispatch(now_s)  # what came in this same round may have a session waiting
-        self._scheduler.add(ticket)
+        try:
+            self._scheduler.add(ticket)
+        except QueueFullError:
+            raise QueueFullError(retry_after_ms=self._retry_after_ms()) from None
         return ticket
+
+    def on_query(self, query: Query) -> object:
+        """See `ConnectionOwner`."""
+        self._metrics.queries_total[query.type] += 1
+        return self._stats() if query.type == "stats" else self._health()
+
+    def on_outcome(self, outcome: str) -> None:
+        """See `ConnectionOwner`."""
+        self._metrics.requests_total[outcome] += 1
 
     def on_connection_end(self, connection: Connection) -> None:
         """See `ConnectionOwner`. Work that nobody waits for any more is not done."""
         logger.debug("%s has gone with %d in flight", connection.name, len(connection.tickets))
         for ticket in connection.tickets.values():
             self._scheduler.remove(ticket)
+            self.on_outcome(ABANDONED)
         connection.tickets.clear()
         self._connections.discard(connection)
         self._listener.set_accepting(len(self._connections) < self.config.max_connections)
@@ -195,7 +223,10 @@ class QaServer:
     def _on_client(self, sock: socket.socket, name: str) -> None:
         connection = Connection(self._loop, sock, name, self._connection_limits, self)
         self._connections.add(connection)
-        self._listener.set_accepting(len(self._connections) < self.config.max_connections)
+        self._metrics.connections_accepted_total += 1
+        if len(self._connections) >= self.config.max_connections:
+            self._metrics.listener_rests_total += 1
+            self._listener.set_accepting(False)
         logger.debug("%s has connected", name)
 
     def _after_round(self) -> None:
@@ -218,8 +249,47 @@ class QaServer:
                 break
             for ticket in batch:
                 ticket.dispatched_s = now_s
+                logger.debug("request %d: taken by session %d", ticket.key, worker.number)
             worker.run(batch)
         return worker
+
+    # What it tells of itself.
+
+    def _retry_after_ms(self) -> int:
+        sessions = self._pool.sessions_alive
+        return self._metrics.service_time.retry_after_ms(len(self._scheduler), sessions)
+
+    def _health(self) -> Health:
+        now_s, phase = self._loop.now_s(), self._phase.name.lower()
+        timeout_ms = self.config.ready_timeout_ms
+        alive = self._pool.sessions_alive
+        answering = self._pool.sessions_answering(now_s - timeout_ms / 1e3)
+        reason = why_not_ready(phase, alive, answering, timeout_ms)
+        return Health(
+            live=True,
+            ready=reason is None,
+            reason=reason,
+            phase=phase,
+            sessions_alive=alive,
+            sessions_answering=answering,
+            sessions_wanted=self.config.num_inference_sessions,
+            queue_length=len(self._scheduler),
+            model=self.manifest.name,
+            uptime_s=round(now_s - self._started_s, 3),
+            version=__version__,
+        )
+
+    def _stats(self) -> dict[str, object]:
+        return self._metrics.report(
+            {
+                "uptime_s": round(self._loop.now_s() - self._started_s, 3),
+                "connections_open": len(self._connections),
+                "queue_length": len(self._scheduler),
+                "requests_in_flight": sum(len(c.tickets) for c in self._connections),
+                "sessions_alive": self._pool.sessions_alive,
+                "sessions_wanted": self.config.num_inference_sessions,
+            }
+        )
 
     def _wake_at(self, when_s: float) -> None:
         """Makes sure of a round by that time; one that comes too early is harmless."""

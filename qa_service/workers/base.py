@@ -144,6 +144,9 @@ class PoolOwner(Protocol):
     def on_tickets_lost(self, tickets: Sequence[Ticket]) -> None:
         """A session died with these; they may be retried."""
 
+    def on_session_restart(self) -> None:
+        """A session has died and is about to be started anew."""
+
     def on_boot_failure(self, message: str) -> None:
         """A session could not start; the pool cannot serve."""
 
@@ -197,6 +200,14 @@ class WorkerPool:
     def sessions_alive(self) -> int:
         """Sessions that have answered their warmup question and not died since."""
         return sum(w.state in {WorkerState.IDLE, WorkerState.BUSY} for w in self._workers.values())
+
+    def sessions_answering(self, since_s: float) -> int:
+        """Sessions alive that have answered lately: idle ones, or busy only since that time."""
+        return sum(
+            worker.state is WorkerState.IDLE
+            or (worker.state is WorkerState.BUSY and worker.tickets[0].dispatched_s >= since_s)
+            for worker in self._workers.values()
+        )
 
     @property
     def is_running_any(self) -> bool:
@@ -256,6 +267,7 @@ class WorkerPool:
             self._owner.on_boot_failure(f"session {worker.number} cannot start: {reason}")
             return
         self._schedule_restart(worker, reason)
+        self._owner.on_session_restart()
         if worker.tickets:
             self._owner.on_tickets_lost(worker.tickets)
 
