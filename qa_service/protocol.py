@@ -224,8 +224,10 @@ def _parse_query(body: bytes, fault: str) -> Query:
             fault = f"`type` must be question, {' or '.join(QUERY_TYPES)}"
     except (msgspec.ValidationError, InvalidRequestError) as error:
         fault = str(error)
-    except (msgspec.DecodeError, RecursionError):
-        pass  # what is wrong with it shows further on than the fault that was found first
+    except RecursionError:
+        raise RejectedError(NULL_ID, InvalidFrameError("the JSON is nested too deep")) from None
+    except msgspec.DecodeError as error:
+        raise RejectedError(NULL_ID, InvalidFrameError(str(error))) from None
     raise RejectedError(_readable_id(body), InvalidRequestError(fault))
 
 
