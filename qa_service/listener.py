@@ -23,6 +23,7 @@ class Listener:
         loop: The loop that waits for them.
         host: Address to bind; `::` takes IPv4 clients too.
         port: Port to bind; 0 for a free one.
+        keepalive_s: Silence, in seconds, after which the kernel probes whether a client is there.
         on_client: Takes a new client's socket and its name, `host:port`.
 
     Raises:
@@ -34,10 +35,12 @@ class Listener:
         loop: EventLoop,
         host: str,
         port: int,
+        keepalive_s: int,
         on_client: Callable[[socket.socket, str], None],
     ) -> None:
         self._loop = loop
         self._host = host
+        self._keepalive_s = keepalive_s
         self._on_client = on_client
         self._accepting = False
         self._closed = False
@@ -94,8 +97,15 @@ class Listener:
             except OSError as error:
                 self._rest(error)
                 break
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._tune(sock)
             self._on_client(sock, _name(*address[:2]))
+
+    def _tune(self, sock: socket.socket) -> None:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, self._keepalive_s)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(1, self._keepalive_s // 4))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
 
     def _rest(self, error: OSError) -> None:
         """Out of descriptors or memory: the socket would be ready again at once, in vain."""

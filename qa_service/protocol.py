@@ -24,6 +24,7 @@ from qa_service.errors import FrameTooLargeError, InvalidFrameError, InvalidRequ
 PREFIX = struct.Struct(">I")
 NULL_ID = b"null"
 MAX_ID_BYTES = 256
+MAX_TYPE_BYTES = 64
 MAX_TOP_K = 20
 MAX_PRIORITY = 9
 
@@ -173,23 +174,20 @@ class RejectedError(Exception):
         self.error = error
 
 
-class _OnlyId(msgspec.Struct):
+class _Envelope(msgspec.Struct):
     id: msgspec.Raw = msgspec.Raw(NULL_ID)
-
-
-class _QueryBody(_OnlyId):
-    type: str = "question"
+    type: msgspec.Raw = msgspec.Raw(b'"question"')
 
 
 _request_decoder = msgspec.json.Decoder(Request)
-_id_decoder = msgspec.json.Decoder(_OnlyId)
-_query_decoder = msgspec.json.Decoder(_QueryBody)
+_envelope_decoder = msgspec.json.Decoder(_Envelope)
+_type_decoder = msgspec.json.Decoder(str)
 
 
 def parse_request(body: bytes, limits: RequestLimits) -> Request | Query:
     """Parses a frame's body, once if it is a question, into a request that is within all limits.
 
-    What is no question is looked at again, for its type and its id alone, so that the many
+    What is no question is looked at once more, for its type and its id alone, so that the many
     questions do not pay for the few queries.
 
     Raises:
@@ -197,45 +195,50 @@ def parse_request(body: bytes, limits: RequestLimits) -> Request | Query:
             is JSON but not a request.
     """
     try:
-        request = _request_decoder.decode(str(body, "utf-8"))
-        _check_id(request.id_json)
-        _check_request(request, limits)
+        try:
+            request = _request_decoder.decode(str(body, "utf-8"))
+        except msgspec.ValidationError as error:
+            return _parse_query(_envelope_decoder.decode(body), str(error))
     except UnicodeDecodeError:
         raise RejectedError(NULL_ID, InvalidFrameError("the body is not UTF-8")) from None
     except RecursionError:
         raise RejectedError(NULL_ID, InvalidFrameError("the JSON is nested too deep")) from None
     except msgspec.ValidationError as error:
-        return _parse_query(body, str(error))
+        raise RejectedError(NULL_ID, InvalidRequestError(str(error))) from None
     except msgspec.DecodeError as error:
         raise RejectedError(NULL_ID, InvalidFrameError(str(error))) from None
-    except InvalidRequestError as error:
-        raise RejectedError(_readable_id(body), error) from None
+    _check_id(request.id_json)
+    _check_request(request, limits)
     return request
 
 
-def _parse_query(body: bytes, fault: str) -> Query:
-    """Parses a body that is not a question: a query, or else rejected for its fault."""
+def _parse_query(envelope: _Envelope, fault: str) -> Query:
+    """Makes a query of what is not a question, or rejects it for its fault."""
+    id_json, query_type = bytes(envelope.id), _type_name(bytes(envelope.type))
+    _check_id(id_json)
+    if query_type in QUERY_TYPES:
+        return Query(id_json, cast(QueryType, query_type))
+    if query_type != "question":
+        fault = f"`type` must be question, {' or '.join(QUERY_TYPES)}"
+    raise RejectedError(id_json, InvalidRequestError(fault))
+
+
+def _type_name(type_json: bytes) -> str:
+    """The type, as it may be written in many ways; empty if it is no string or a long one."""
     try:
-        given = _query_decoder.decode(body)
-        if given.type in QUERY_TYPES:
-            _check_id(bytes(given.id))
-            return Query(bytes(given.id), cast(QueryType, given.type))
-        if given.type != "question":
-            fault = f"`type` must be question, {' or '.join(QUERY_TYPES)}"
-    except (msgspec.ValidationError, InvalidRequestError) as error:
-        fault = str(error)
-    except RecursionError:
-        raise RejectedError(NULL_ID, InvalidFrameError("the JSON is nested too deep")) from None
-    except msgspec.DecodeError as error:
-        raise RejectedError(NULL_ID, InvalidFrameError(str(error))) from None
-    raise RejectedError(_readable_id(body), InvalidRequestError(fault))
+        return _type_decoder.decode(type_json) if len(type_json) <= MAX_TYPE_BYTES else ""
+    except msgspec.DecodeError:
+        return ""
 
 
 def _check_id(id_json: bytes) -> None:
     if len(id_json) > MAX_ID_BYTES:
-        raise InvalidRequestError(f"`id` is longer than {MAX_ID_BYTES} bytes")
-    if id_json[:1] in b"[{tf":
-        raise InvalidRequestError("`id` must be a string, a number or null")
+        fault = f"`id` is longer than {MAX_ID_BYTES} bytes"
+    elif id_json[:1] in b"[{tf":
+        fault = "`id` must be a string, a number or null"
+    else:
+        return
+    raise RejectedError(NULL_ID, InvalidRequestError(fault))
 
 
 def _check_request(request: Request, limits: RequestLimits) -> None:
@@ -244,21 +247,12 @@ def _check_request(request: Request, limits: RequestLimits) -> None:
         ("text", request.text, limits.max_text_chars),
     ):
         if not value or value.isspace():
-            raise InvalidRequestError(f"`{name}` is empty")
-        if len(value) > most:
-            raise InvalidRequestError(
-                f"`{name}` has {len(value)} characters; at most {most} are accepted"
-            )
-
-
-def _readable_id(body: bytes) -> bytes:
-    """The id of a body that is no request, so that its sender can tell which it was."""
-    try:
-        id_json = bytes(_id_decoder.decode(body).id)
-        _check_id(id_json)
-    except (msgspec.DecodeError, InvalidRequestError, RecursionError):
-        return NULL_ID
-    return id_json
+            fault = f"`{name}` is empty"
+        elif len(value) > most:
+            fault = f"`{name}` has {len(value)} characters; at most {most} are accepted"
+        else:
+            continue
+        raise RejectedError(request.id_json, InvalidRequestError(fault))
 
 
 class _AnswerBody(msgspec.Struct, frozen=True, omit_defaults=True):

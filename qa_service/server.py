@@ -1,10 +1,10 @@
-"""The server: it joins the loop, the connections, the scheduler and the pool.
+"""The server: it joins the loop, the connections, the scheduler and the sessions.
 
-    accept ──▶ Connection ──on_request──▶ Scheduler ──dispatch──▶ WorkerPool
-                   ▲                                                  │
-                   └──────answer / fail◀── on_results, on_tickets_lost┘
+    Listener ──▶ Connection ──on_request──▶ Scheduler ──dispatch──▶ Sessions
+                     ▲                                                 │
+                     └──────answer, fail◀── on_results, on_tickets_lost┘
 
-    STARTING ──pool ready──▶ SERVING ──signal──▶ DRAINING ──nothing left──▶ STOPPED
+    STARTING ──sessions ready──▶ SERVING ──signal──▶ DRAINING ──all answered──▶ STOPPING
 
 Every accepted request is in exactly one place (the scheduler or a worker) until it is answered.
 """
@@ -19,27 +19,31 @@ import socket
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
-from qa_service import __version__
 from qa_service.config import ServerConfig
 from qa_service.connection import Connection
 from qa_service.errors import (
     ERROR_KINDS,
     DeadlineExceededError,
+    QaError,
     QueueFullError,
+    SessionsLostError,
     SetupError,
     ShuttingDownError,
+    UnavailableError,
     WorkerCrashedError,
 )
-from qa_service.event_loop import EventLoop
-from qa_service.health import Health, why_not_ready
+from qa_service.event_loop import EventLoop, LazyTimer
 from qa_service.listener import Listener
 from qa_service.manifest import load_manifest
 from qa_service.metrics import ABANDONED, Metrics
 from qa_service.protocol import QUERY_TYPES, Query, Request, Timings
 from qa_service.scheduler import Scheduler, Ticket, estimate_tokens
-from qa_service.workers.base import Worker, WorkerFactory, WorkerPool
+from qa_service.status import Status
+from qa_service.workers.base import Worker
 from qa_service.workers.channel import Failure, Results
+from qa_service.workers.pool import PoolOwner, WorkerFactory, WorkerPool
 from qa_service.workers.process import ProcessWorker
+from qa_service.workers.sessions import Sessions
 from qa_service.workers.thread import ThreadWorker
 
 logger = logging.getLogger(__name__)
@@ -72,25 +76,21 @@ class QaServer:
         self.manifest = load_manifest(config.model)
         self._on_ready = on_ready
         self._loop = EventLoop()
-        self._listener = Listener(self._loop, config.host, config.port, self._on_client)
-        self._scheduler = Scheduler(config.scheduler_config)
-        self._pool = WorkerPool(
-            self._loop,
-            config.num_inference_sessions,
-            _worker_factory(config, self._loop),
-            config.worker_setup,
-            self,
+        self._listener = Listener(
+            self._loop, config.host, config.port, config.tcp_keepalive_s, self._on_client
         )
-        self._metrics = Metrics(ERROR_KINDS, QUERY_TYPES)
-        self._started_s = self._loop.now_s()
+        self._scheduler = Scheduler(config.scheduler_config)
+        self._sessions = Sessions(self._make_pool, self)
         self._connections: set[Connection] = set()
+        self._metrics = Metrics(ERROR_KINDS, QUERY_TYPES)
+        self._status = Status(config, self._loop, self._scheduler, self._sessions, self._metrics)
         self._connection_limits = config.connection_limits
         self._ticket_keys = itertools.count()
         self._phase = _Phase.STARTING
-        self._wake_s = math.inf
+        self._wake = LazyTimer(self._loop, lambda: None)
         self._drain_deadline_s = math.inf
         self._exit_deadline_s = math.inf
-        self._boot_failure = ""
+        self._failure: SetupError | None = None
 
     @property
     def address(self) -> str:
@@ -102,20 +102,22 @@ class QaServer:
 
         Raises:
             SetupError: A session could not start.
+            SessionsLostError: Sessions died and none could be started any more.
         """
         self._loop.after_each = self._after_round
         for signum in (signal.SIGTERM, signal.SIGINT):
             self._loop.on_signal(signum, self.stop)
+        self._loop.on_signal(signal.SIGHUP, self.reload)
         try:
-            self._pool.start()
+            self._sessions.start()
             self._loop.run()
         finally:
-            self._pool.close()
-            self._pool.kill()
+            self._sessions.close()
+            self._sessions.kill()
             self._listener.close()
             self._loop.close()
-        if self._boot_failure:
-            raise SetupError(self._boot_failure)
+        if self._failure:
+            raise self._failure
 
     def stop(self) -> None:
         """Drains: takes no new work, answers what it has, and ends. Asked twice, ends now."""
@@ -127,22 +129,37 @@ class QaServer:
         else:
             self._end_now()
 
-    # What the pool reports.
+    def reload(self) -> None:
+        """Loads the model anew; what serves goes on serving until the new one can."""
+        if self._phase is _Phase.SERVING:
+            self._sessions.reload()
 
-    def on_pool_ready(self) -> None:
-        """See `PoolOwner`."""
+    # What the sessions report.
+
+    def on_sessions_ready(self) -> None:
+        """See `SessionsOwner`."""
+        if self._phase is not _Phase.STARTING:
+            return
         try:
             self._listener.open()
         except SetupError as error:
-            self.on_boot_failure(str(error))
+            self._failure = error
+            self._end_now()
             return
         self._phase = _Phase.SERVING
         self._on_ready(self)
 
-    def on_boot_failure(self, message: str) -> None:
-        """See `PoolOwner`."""
-        self._boot_failure = self._boot_failure or message
-        self._end_now()
+    def on_sessions_failure(self, message: str) -> None:
+        """See `SessionsOwner`."""
+        if self._phase is _Phase.STARTING:
+            self._failure = self._failure or SetupError(message)
+            self._end_now()
+        else:
+            logger.critical("no session can be started any more: %s", message)
+            self._failure = SessionsLostError(message)
+            self._listener.close()
+            self._fail_all(UnavailableError())
+            self._end_gently()
 
     def on_results(self, tickets: Sequence[Ticket], results: Results) -> None:
         """See `PoolOwner`."""
@@ -192,13 +209,15 @@ class QaServer:
         try:
             self._scheduler.add(ticket)
         except QueueFullError:
-            raise QueueFullError(retry_after_ms=self._retry_after_ms()) from None
+            raise QueueFullError(retry_after_ms=self._status.retry_after_ms()) from None
         return ticket
 
     def on_query(self, query: Query) -> object:
         """See `ConnectionOwner`."""
         self._metrics.queries_total[query.type] += 1
-        return self._stats() if query.type == "stats" else self._health()
+        if query.type == "stats":
+            return self._status.stats([len(c.tickets) for c in self._connections])
+        return self._status.health(self._phase.name.lower(), self.manifest.name)
 
     def on_outcome(self, outcome: str) -> None:
         """See `ConnectionOwner`."""
@@ -216,6 +235,11 @@ class QaServer:
 
     # The loop's own business.
 
+    def _make_pool(self, owner: PoolOwner) -> WorkerPool:
+        config = self.config
+        factory = _worker_factory(config, self._loop)
+        return WorkerPool(self._loop, config.pool_config, factory, config.worker_setup, owner)
+
     def _deadline_s(self, now_s: float, request: Request) -> float | None:
         limits_ms = [ms for ms in (self.config.request_timeout_ms, request.timeout_ms) if ms]
         return now_s + min(limits_ms) / 1e3 if limits_ms else None
@@ -231,19 +255,20 @@ class QaServer:
 
     def _after_round(self) -> None:
         now_s = self._loop.now_s()
+        self._sessions.end_overdue(now_s)
         for ticket in self._scheduler.expired(now_s):
             ticket.owner.fail(ticket, DeadlineExceededError())
         worker = self._dispatch(now_s)
-        times_s = [self._scheduler.next_deadline_s()]
+        times_s = [self._scheduler.next_deadline_s(), self._sessions.next_deadline_s()]
         if worker:
             times_s.append(self._scheduler.next_departure_s())
-        self._wake_at(min((t for t in times_s if t is not None), default=math.inf))
+        self._wake.by(min((t for t in times_s if t is not None), default=math.inf))
         if self._phase is _Phase.DRAINING:
             self._drain(now_s)
 
     def _dispatch(self, now_s: float) -> Worker | None:
         """Gives work to idle sessions; returns one that is left idle."""
-        while worker := self._pool.idle_worker():
+        while worker := self._sessions.idle_worker():
             batch = self._scheduler.next_batch(now_s)
             if not batch:
                 break
@@ -253,74 +278,33 @@ class QaServer:
             worker.run(batch)
         return worker
 
-    # What it tells of itself.
-
-    def _retry_after_ms(self) -> int:
-        sessions = self._pool.sessions_alive
-        return self._metrics.service_time.retry_after_ms(len(self._scheduler), sessions)
-
-    def _health(self) -> Health:
-        now_s, phase = self._loop.now_s(), self._phase.name.lower()
-        timeout_ms = self.config.ready_timeout_ms
-        alive = self._pool.sessions_alive
-        answering = self._pool.sessions_answering(now_s - timeout_ms / 1e3)
-        reason = why_not_ready(phase, alive, answering, timeout_ms)
-        return Health(
-            live=True,
-            ready=reason is None,
-            reason=reason,
-            phase=phase,
-            sessions_alive=alive,
-            sessions_answering=answering,
-            sessions_wanted=self.config.num_inference_sessions,
-            queue_length=len(self._scheduler),
-            model=self.manifest.name,
-            uptime_s=round(now_s - self._started_s, 3),
-            version=__version__,
-        )
-
-    def _stats(self) -> dict[str, object]:
-        return self._metrics.report(
-            {
-                "uptime_s": round(self._loop.now_s() - self._started_s, 3),
-                "connections_open": len(self._connections),
-                "queue_length": len(self._scheduler),
-                "requests_in_flight": sum(len(c.tickets) for c in self._connections),
-                "sessions_alive": self._pool.sessions_alive,
-                "sessions_wanted": self.config.num_inference_sessions,
-            }
-        )
-
-    def _wake_at(self, when_s: float) -> None:
-        """Makes sure of a round by that time; one that comes too early is harmless."""
-        if when_s < self._wake_s:
-            self._wake_s = when_s
-            self._loop.call_at(when_s, self._forget_wake)
-
-    def _forget_wake(self) -> None:
-        self._wake_s = math.inf
-
     def _drain(self, now_s: float) -> None:
         """Ends when every accepted request is answered, or its time to be is over."""
         if now_s >= self._drain_deadline_s:
-            for connection in list(self._connections):
-                for ticket in list(connection.tickets.values()):
-                    self._scheduler.remove(ticket)
-                    connection.fail(ticket, ShuttingDownError())
+            self._fail_all(ShuttingDownError())
         if any(connection.tickets for connection in self._connections):
-            self._wake_at(self._drain_deadline_s)
-            return
+            self._wake.by(self._drain_deadline_s)
+        else:
+            self._end_gently()
+
+    def _fail_all(self, error: QaError) -> None:
+        for connection in list(self._connections):
+            for ticket in list(connection.tickets.values()):
+                self._scheduler.remove(ticket)
+                connection.fail(ticket, error)
+
+    def _end_gently(self) -> None:
         self._phase = _Phase.STOPPING
-        self._pool.close()
+        self._sessions.close()
         for connection in list(self._connections):
             connection.close_gently()
-        self._exit_deadline_s = now_s + EXIT_TIMEOUT_S
+        self._exit_deadline_s = self._loop.now_s() + EXIT_TIMEOUT_S
         self._finish()
 
     def _finish(self) -> None:
         """Waits for the last bytes to be read and the workers to end, but not for long."""
         now_s = self._loop.now_s()
-        if (self._pool.reap() and not self._connections) or now_s >= self._exit_deadline_s:
+        if (self._sessions.reap() and not self._connections) or now_s >= self._exit_deadline_s:
             self._loop.stop()
         else:
             self._loop.call_at(now_s + REAP_INTERVAL_S, self._finish)
