@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from bisect import bisect_left
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -188,6 +190,12 @@ class TestMetrics:
         counted = metrics.report({})["counters"]["requests_total"]
         assert sum(counted.values()) == len(outcomes)
         assert counted[ANSWERED] == outcomes.count(ANSWERED)
+
+    def test_every_metric_is_documented(self):
+        page = (Path(__file__).parents[2] / "docs" / "PROTOCOL.md").read_text()
+        report = Metrics(ERROR_KINDS, QUERY_TYPES).report({})
+        for name in (*report["counters"], *report["histograms"]):
+            assert re.search(rf"^\| `{name}` \| \w", page, re.MULTILINE), name
 
     def test_the_report_is_json(self):
         report = Metrics(ERROR_KINDS, QUERY_TYPES).report({"uptime_s": 1.5})
