@@ -182,6 +182,7 @@ class QaServer:
             if ticket.attempts == MAX_ATTEMPTS:
                 ticket.owner.fail(ticket, WorkerCrashedError())
             elif ticket.owner.wants(ticket):
+                logger.debug("request %d: its session died; it is put back", ticket.key)
                 self._metrics.request_retries_total += 1
                 self._scheduler.retry(ticket)
 
@@ -227,6 +228,7 @@ class QaServer:
         """See `ConnectionOwner`. Work that nobody waits for any more is not done."""
         logger.debug("%s has gone with %d in flight", connection.name, len(connection.tickets))
         for ticket in connection.tickets.values():
+            logger.debug("%s: request %d: abandoned", connection.name, ticket.key)
             self._scheduler.remove(ticket)
             self.on_outcome(ABANDONED)
         connection.tickets.clear()

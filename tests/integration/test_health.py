@@ -256,6 +256,19 @@ class TestHealth:
             assert query(monitor, "health")["ready"]
             assert query(monitor, "stats")["counters"]["session_restarts_total"] == 2
 
+    def test_a_reload_is_not_felt(self, builtin_model):
+        with running_server(builtin_model) as running, running.connect() as monitor:
+            old = set(running.worker_pids())
+            running.signal(signal.SIGHUP)
+
+            def look():
+                health = query(monitor, "health")
+                assert (health["ready"], health["sessions_alive"]) == (True, 2)
+                return set(running.worker_pids())
+
+            ask_until(look, lambda pids: len(pids) == 2 and not pids & old)
+            assert query(monitor, "stats")["counters"]["session_restarts_total"] == 0
+
     def test_a_retry_is_counted(self, builtin_model):
         with running_server(builtin_model, *ONE_BY_ONE) as running, running.connect() as sock:
             [pid] = running.worker_pids()
