@@ -218,7 +218,7 @@ class QaServer:
         self._metrics.queries_total[query.type] += 1
         if query.type == "stats":
             return self._status.stats([len(c.tickets) for c in self._connections])
-        return self._status.health(self._phase.name.lower(), self.manifest.name)
+        return self._status.health(self._phase.name.lower())
 
     def on_outcome(self, outcome: str) -> None:
         """See `ConnectionOwner`."""

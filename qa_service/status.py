@@ -90,8 +90,8 @@ class Status:
         self._metrics = metrics
         self._started_s = loop.now_s()
 
-    def health(self, phase: str, model: str) -> Health:
-        """How the server is, in that phase and with the model of that name."""
+    def health(self, phase: str) -> Health:
+        """How the server is, in that phase of its life."""
         timeout_ms = self._config.ready_timeout_ms
         alive = self._sessions.alive
         answering = self._sessions.answering(self._loop.now_s() - timeout_ms / 1e3)
@@ -105,7 +105,7 @@ class Status:
             sessions_answering=answering,
             sessions_wanted=self._config.num_inference_sessions,
             queue_length=len(self._scheduler),
-            model=model,
+            model=self._sessions.model,
             uptime_s=self._uptime_s(),
             version=__version__,
         )

@@ -46,6 +46,7 @@ class Reader:
         limits: Bounds on a batch of windows.
 
     Attributes:
+        model_name: The model's name.
         stopwatch: Where the time of `read` goes.
     """
 
@@ -60,6 +61,7 @@ class Reader:
         self._config = config
         self._logits = logits
         self._limits = limits
+        self.model_name = manifest.name
         self.stopwatch = Stopwatch()
 
     def read(self, questions: Sequence[Question]) -> list[list[Answer] | QaError]:

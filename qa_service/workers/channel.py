@@ -45,7 +45,13 @@ class Batch(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """The session is loaded and has answered a warmup question."""
+    """The session is loaded and has answered a warmup question.
+
+    Attributes:
+        model: The name of the model that it found.
+    """
+
+    model: str = ""
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -72,6 +72,9 @@ class WorkerPool:
         make_worker: Starts the worker of that number, with the listener it reports to.
         setup: What each session is to be.
         owner: Who hears of results and losses.
+
+    Attributes:
+        model: The name of the model that its sessions run; empty until one is ready.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class WorkerPool:
         setup: Setup,
         owner: PoolOwner,
     ) -> None:
+        self.model = ""
         self._loop = loop
         self._config = config
         self._make_worker = make_worker
@@ -177,6 +181,7 @@ class WorkerPool:
     def on_worker_ready(self, worker: Worker) -> None:
         """See `WorkerListener`."""
         logger.info("session %d is ready", worker.number)
+        self.model = worker.model
         self._failed_starts[worker.number] = 0
         if self._booting and self.sessions_alive == self._config.num_sessions:
             self._booting = False

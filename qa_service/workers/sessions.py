@@ -82,6 +82,11 @@ class Sessions:
         """Sessions alive that have answered lately: idle ones, or busy only since that time."""
         return self._serving.sessions_answering(since_s)
 
+    @property
+    def model(self) -> str:
+        """The name of the model that serves."""
+        return self._serving.model
+
     def next_deadline_s(self) -> float | None:
         """When `end_overdue` next has something to do, if nothing changes until then."""
         times_s = (pool.next_deadline_s() for pool in self._pools())

@@ -49,7 +49,7 @@ def serve(channel: WorkerChannel) -> None:
     except SetupError as error:
         channel.send(Failed(str(error)))
         return
-    channel.send(Ready())
+    channel.send(Ready(reader.model_name))
     while isinstance(batch := channel.receive(), Batch):
         channel.send(answer_batch(reader, batch))
 

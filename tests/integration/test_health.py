@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -268,6 +269,15 @@ class TestHealth:
 
             ask_until(look, lambda pids: len(pids) == 2 and not pids & old)
             assert query(monitor, "stats")["counters"]["session_restarts_total"] == 0
+
+    def test_it_names_the_model_that_serves(self, builtin_model, tmp_path):
+        model = shutil.copytree(builtin_model, tmp_path / "model")
+        manifest = json.loads((model / "manifest.json").read_text())
+        with running_server(model) as running, running.connect() as monitor:
+            assert query(monitor, "health")["model"] == "builtin"
+            (model / "manifest.json").write_text(json.dumps({**manifest, "name": "another"}))
+            running.signal(signal.SIGHUP)
+            ask_until(lambda: query(monitor, "health")["model"], lambda name: name == "another")
 
     def test_a_retry_is_counted(self, builtin_model):
         with running_server(builtin_model, *ONE_BY_ONE) as running, running.connect() as sock:
