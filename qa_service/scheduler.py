@@ -13,7 +13,6 @@ less than nine steps before it, so every request's turn comes.
 from __future__ import annotations
 
 import bisect
-import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -103,24 +102,6 @@ class _Order:
         del self.items[self.index(ticket)]
 
 
-class _Pace:
-    """How fast requests leave, while there are always some waiting."""
-
-    FIRST_GUESS_S = 0.02
-    WEIGHT = 0.1
-
-    def __init__(self) -> None:
-        self.request_s = self.FIRST_GUESS_S
-        self._busy_since_s: float | None = None
-
-    def left(self, num_left: int, num_waiting: int, now_s: float) -> None:
-        """Takes note of a batch that leaves, and of how many stay behind."""
-        if self._busy_since_s is not None:
-            took_s = (now_s - self._busy_since_s) / num_left
-            self.request_s += self.WEIGHT * (took_s - self.request_s)
-        self._busy_since_s = now_s if num_waiting else None
-
-
 class Scheduler:
     """Holds requests until a session is idle, then says which go together."""
 
@@ -131,7 +112,6 @@ class Scheduler:
         self._by_turn = _Order(self._turn_s)
         self._by_length = _Order(lambda ticket: ticket.tokens)
         self._by_deadline = _Order(lambda ticket: ticket.deadline_s or 0.0)
-        self._pace = _Pace()
 
     def __len__(self) -> int:
         """Requests waiting, those to be retried among them."""
@@ -144,11 +124,10 @@ class Scheduler:
         """Queues a request.
 
         Raises:
-            QueueFullError: As many as allowed are waiting already. Its `retry_after_ms` is the
-                time that those will take to leave, at the present pace.
+            QueueFullError: As many as allowed are waiting already.
         """
         if len(self) >= self._config.max_queue_size:
-            raise QueueFullError(retry_after_ms=math.ceil(len(self) * self._pace.request_s * 1e3))
+            raise QueueFullError
         self._queued[ticket.key] = ticket
         self._by_turn.add(ticket)
         self._by_length.add(ticket)
@@ -208,7 +187,6 @@ class Scheduler:
             return []
         for ticket in batch:
             self.remove(ticket)
-        self._pace.left(len(batch), len(self), now_s)
         return batch
 
     def _with_companions(self, leader: Ticket) -> list[Ticket]:

@@ -8,6 +8,7 @@ from qa_service.protocol import (
     PREFIX,
     Answer,
     FrameReader,
+    Query,
     RejectedError,
     RequestLimits,
     Timings,
@@ -39,6 +40,9 @@ def check_body(body: bytes) -> bool:
         assert len(rejected.id_json) <= MAX_ID_BYTES
         check_json(encode_error(rejected.id_json, rejected.error)[PREFIX.size :])
         return False
+    if isinstance(request, Query):
+        check_json(request.id_json)
+        return True
     assert 0 < len(request.question) <= LIMITS.max_question_chars
     assert 0 < len(request.text) <= LIMITS.max_text_chars
     check_json(encode_answers(request.id_json, [UNKNOWN], Timings(0, 0), 1)[PREFIX.size :])

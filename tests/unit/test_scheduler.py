@@ -67,31 +67,6 @@ def test_full_queue_refuses():
     assert len(queue) == 2
 
 
-def test_a_full_queue_says_how_long_it_takes_to_leave_at_its_pace():
-    queue, now_s = scheduler(max_queue_size=10, max_batch_size=2), 0.0
-    for _ in range(100):
-        while len(queue) < 10:
-            queue.add(ticket(now_s))
-        queue.next_batch(now_s)
-        now_s += 0.5
-    queue.add(ticket(now_s))
-    queue.add(ticket(now_s))
-    with pytest.raises(QueueFullError) as caught:
-        queue.add(ticket(now_s))
-    assert caught.value.retry_after_ms == pytest.approx(10 * 250, rel=0.01)
-
-
-def test_idle_time_is_not_the_queues_pace():
-    queue = scheduler(max_queue_size=1)
-    for now_s in (0.0, 1000.0, 2000.0):
-        queue.add(ticket(now_s))
-        queue.next_batch(now_s)
-    queue.add(ticket())
-    with pytest.raises(QueueFullError) as caught:
-        queue.add(ticket())
-    assert 0 < caught.value.retry_after_ms < 100
-
-
 def test_a_retry_runs_first_and_alone_even_when_the_queue_is_full():
     waiting, lost = ticket(0.0), ticket(0.0)
     queue = scheduler(waiting, max_queue_size=1)
