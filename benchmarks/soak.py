@@ -120,7 +120,7 @@ class Soak:
     async def _send_garbage(self) -> None:
         mutator = Mutator(seed=1, expiring=True)
         while True:
-            bodies = list(mutator.bodies(GARBAGE_FRAMES))
+            bodies = mutator.idle_bodies(GARBAGE_FRAMES)
             await fuzz_connection(self._server.port, bodies, mutator.broken_frame(), 0)
             await asyncio.sleep(GARBAGE_PAUSE_S)
 

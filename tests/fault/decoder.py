@@ -71,7 +71,7 @@ def fuzz(count: int, seed: int) -> int:
     """
     mutator, valid = Mutator(seed), 0
     for _ in range(0, count, BURST):
-        bodies = list(mutator.bodies(BURST - 1))
+        bodies = mutator.bodies(BURST - 1)
         reader = FrameReader(MAX_FRAME_BYTES)
         reader.feed(b"".join(map(frame, bodies)))
         for body in bodies:

@@ -58,7 +58,7 @@ async def fuzz_server(
         await client.close()
     mutator, pause_s = Mutator(seed, expiring=True), FUZZERS * FRAMES_A_BURST / frames_per_s
     shares = [
-        [list(mutator.bodies(FRAMES_A_CONNECTION)) for _ in range(num_connections)]
+        [mutator.idle_bodies(FRAMES_A_CONNECTION) for _ in range(num_connections)]
         for num_connections in [num_frames // FRAMES_A_CONNECTION // FUZZERS] * FUZZERS
     ]
     await fuzz_connection(server.port, shares[0][0], b"", 0)  # what fills up once is full now

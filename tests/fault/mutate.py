@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
+from qa_service.config import ServerConfig
+from qa_service.protocol import RejectedError, Request, parse_request
 from tests.support import frame
 from tests.unit.test_protocol import GOLDEN, body_of
 
@@ -21,6 +24,7 @@ TOKENS = [
     b"\\", b" " * 300, b"\xe2\x80\xa8", b"NaN", b"Infinity", b"0x10", b"/*", b"\xef\xbb\xbf",
 ]  # fmt: skip
 LENGTHS = [0, 1, 3, 255, 65536, 2**20 - 1, 2**20, 2**20 + 1, 2**31 - 1, 2**31, 2**32 - 1]
+LEAST_TIMEOUT_MS = 1e-3
 EXPIRING = b'{"timeout_ms":1e-6,'
 MAX_RANDOM_BYTES = 64
 MAX_EDITS = 3
@@ -31,8 +35,8 @@ class Mutator:
 
     Args:
         seed: What they depend on.
-        expiring: Gives each golden body a timeout that is over at once, so that most of what
-            stays valid is never run: a live test is to measure the loop, not the model.
+        expiring: Gives each golden body a timeout that is over at once, so that what stays
+            valid is not run, if the timeout stays too.
     """
 
     def __init__(self, seed: int, *, expiring: bool = False) -> None:
@@ -54,9 +58,14 @@ class Mutator:
             self._random.choice(self._edits)(body, self._random.randint(0, len(body)))
         return bytes(body)
 
-    def bodies(self, count: int) -> Iterator[bytes]:
+    def bodies(self, count: int) -> list[bytes]:
         """So many bodies."""
-        return (self.body() for _ in range(count))
+        return [self.body() for _ in range(count)]
+
+    def idle_bodies(self, count: int) -> list[bytes]:
+        """So many bodies, none of which makes a server run its model."""
+        bodies = (self.body() for _ in itertools.count())
+        return list(itertools.islice((body for body in bodies if not is_run(body)), count))
 
     def broken_frame(self) -> bytes:
         """A frame whose length is not its body's, or whose end never comes."""
@@ -89,6 +98,15 @@ class Mutator:
 
     def _truncate(self, body: bytearray, at: int) -> None:
         del body[at:]
+
+
+def is_run(body: bytes) -> bool:
+    """Whether it is a request that waits for a session, were it only for a moment."""
+    try:
+        request = parse_request(body, ServerConfig().connection_limits.request)
+    except RejectedError:
+        return False
+    return isinstance(request, Request) and not (request.timeout_ms or 1) < LEAST_TIMEOUT_MS
 
 
 def check_json(data: bytes | bytearray) -> object:

@@ -116,7 +116,7 @@ def fill(sock: socket.socket, number: int) -> None:
 
 def pour(sock: socket.socket, data: bytes) -> None:
     """Sends until the server takes no more of it for a while."""
-    sock.settimeout(0.3)
+    sock.settimeout(0.1)
     with contextlib.suppress(TimeoutError):
         while True:
             sock.sendall(data)
