@@ -18,12 +18,13 @@ import io
 import sys
 from pathlib import Path
 
+from qa_service.cli.access import Access
 from qa_service.cli.conversation import Conversation, print_error
 from qa_service.cli.flags import INTERRUPTED, count, make_parser, port, seconds
 from qa_service.cli.line_editor import LineEditor, history_path
 from qa_service.cli.monitor import show_health, show_stats
 from qa_service.cli.one_shot import ExitCode, ask_once
-from qa_service.client import QaClient
+from qa_service.client import QaClient, QaClientError
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -32,6 +33,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("--host", default="localhost", help="the server's name or address")
     add("--port", type=port, default=9999, help="the server's TCP port")
+    Access.add_flags(parser)
     add("--timeout_s", type=seconds, default=60.0, help="longest wait for an answer, in seconds")
     add("--top_k", type=count, default=1, help="how many answers to show, the best first")
     what = parser.add_mutually_exclusive_group()
@@ -94,7 +96,14 @@ def main() -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         text = read_text(parsed)
-        with QaClient(parsed.host, parsed.port, parsed.timeout_s) as client:
+        access = Access.from_flags(vars(parsed))
+        with QaClient(
+            parsed.host,
+            parsed.port,
+            parsed.timeout_s,
+            tls=access.tls_context(),
+            token=access.token,
+        ) as client:
             if parsed.health:
                 return show_health(client, parsed.json)
             if parsed.stats:
@@ -102,7 +111,7 @@ def main() -> int:
             if parsed.question is None:
                 return converse(client, text, parsed.top_k, parsed.keep_history)
             return ask_once(client, parsed.question, text, top_k=parsed.top_k, as_json=parsed.json)
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, QaClientError) as error:
         print_error(error)
         return ExitCode.ERROR
     except KeyboardInterrupt:

@@ -4,6 +4,8 @@ It takes no more frames, and so slows its client down, while it has as many requ
 as it may, or more unread answers than it may hold; it reads a little ahead all the same, so as
 to see its client hang up. What it takes in one turn is bounded, so that a thousand small frames
 in one segment do not hold up the other clients.
+
+Its first frame is for `Admission` to judge; until that has let the client in, nothing is run.
 """
 
 from __future__ import annotations
@@ -15,7 +17,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from qa_service.errors import DuplicateIdError, FrameTimeoutError, FrameTooLargeError, QaError
+from qa_service.admission import Admission
+from qa_service.errors import (
+    DuplicateIdError,
+    FrameTimeoutError,
+    FrameTooLargeError,
+    QaError,
+    UnauthorizedError,
+)
 from qa_service.event_loop import EventLoop, LazyTimer
 from qa_service.metrics import ANSWERED
 from qa_service.protocol import (
@@ -33,7 +42,6 @@ from qa_service.protocol import (
     parse_request,
 )
 from qa_service.scheduler import Ticket
-from qa_service.stream import Stream
 
 logger = logging.getLogger(__name__)
 
@@ -99,6 +107,8 @@ class Connection:
         name: str,
         limits: ConnectionLimits,
         owner: ConnectionOwner,
+        *,
+        admission: Admission,
     ) -> None:
         self.name = name
         self.tickets: dict[int, Ticket] = {}
@@ -106,13 +116,20 @@ class Connection:
         self._loop = loop
         self._limits = limits
         self._owner = owner
-        self._frames = FrameReader(limits.max_frame_bytes)
+        self._admission = admission
+        self._is_greeted = False
+        self._frames = FrameReader(admission.first_frame_bytes(limits.max_frame_bytes))
         self._turn_is_due = False
         self._is_lost = False
         self._active_s = loop.now_s()
         self._frame_since_s: float | None = None
+        self._auth_by_s = math.inf
+        if admission.wants_token:
+            self._auth_by_s = self._active_s + admission.auth_timeout_s
         self._patience = LazyTimer(loop, self._check_patience)
-        self._stream = Stream(loop, sock, self._on_data, self._on_end, self._take_turn)
+        self._stream = admission.open_stream(
+            sock, name, self._on_data, self._on_end, self._take_turn
+        )
         self._be_patient()
 
     def wants(self, ticket: Ticket) -> bool:
@@ -195,14 +212,17 @@ class Connection:
         try:
             return self._frames.next_frame()
         except FrameTooLargeError as error:
-            self._give_up(error)
+            if self._is_stranger:
+                self._refuse(UnauthorizedError())
+            else:
+                self._give_up(error)
             return None
 
     def _give_up(self, error: QaError) -> None:
         """The stream can't be followed any more, but what came before is still answered."""
         self._is_lost = True
         self._frame_since_s = None
-        self._refuse(NULL_ID, error)
+        self._reject(NULL_ID, error)
         self._close_when_answered()
 
     def _close_when_answered(self) -> None:
@@ -211,6 +231,8 @@ class Connection:
 
     def _late_at_s(self) -> float:
         """When the client is late, if nothing changes: with reading, writing, or anything."""
+        if self._is_stranger:
+            return self._auth_by_s
         if self._stream.waiting_since_s is not None:
             return self._stream.waiting_since_s + self._limits.stall_timeout_s
         if self._frame_since_s is not None:
@@ -224,6 +246,8 @@ class Connection:
     def _check_patience(self) -> None:
         if self._loop.now_s() < self._late_at_s() or not self._stream.is_open:
             self._be_patient()
+        elif self._is_stranger:
+            self._refuse(UnauthorizedError("no token has come in time"))
         elif self._frame_since_s is not None and self._stream.waiting_since_s is None:
             self._give_up(FrameTimeoutError())
         else:
@@ -237,7 +261,32 @@ class Connection:
             and self._stream.output_bytes <= self._limits.max_output_buffer_bytes
         )
 
+    @property
+    def _is_stranger(self) -> bool:
+        """Whether it has a token to show yet."""
+        return self._auth_by_s < math.inf
+
+    def _greet(self, body: bytes) -> bool:
+        """Takes the first frame; says whether that was all about being let in."""
+        try:
+            reply = self._admission.greet(body)
+        except UnauthorizedError as error:
+            self._refuse(error)
+            return True
+        self._is_greeted = True
+        self._auth_by_s = math.inf
+        self._frames.max_frame_bytes = self._limits.max_frame_bytes
+        if reply:
+            self._stream.write(reply)
+        return reply is not None
+
+    def _refuse(self, error: UnauthorizedError) -> None:
+        logger.info("%s is refused: %s", self.name, error.message)
+        self._give_up(error)
+
     def _handle(self, body: bytes) -> None:
+        if not self._is_greeted and self._greet(body):
+            return
         try:
             request = parse_request(body, self._limits.request)
             if isinstance(request, Query):
@@ -245,7 +294,7 @@ class Connection:
             else:
                 self._accept(request)
         except RejectedError as rejected:
-            self._refuse(rejected.id_json, rejected.error)
+            self._reject(rejected.id_json, rejected.error)
 
     def _accept(self, request: Request) -> None:
         id_json = request.id_json
@@ -261,7 +310,7 @@ class Connection:
         if id_json != NULL_ID:
             self._ids.add(id_json)
 
-    def _refuse(self, id_json: bytes, error: QaError) -> None:
-        logger.debug("%s: a request is refused, its id is %r: %s", self.name, id_json, error.code)
+    def _reject(self, id_json: bytes, error: QaError) -> None:
+        logger.debug("%s: a request is rejected, its id is %r: %s", self.name, id_json, error.code)
         self._owner.on_outcome(error.code)
         self._stream.write(encode_error(id_json, error))

@@ -25,6 +25,7 @@ PREFIX = struct.Struct(">I")
 NULL_ID = b"null"
 MAX_ID_BYTES = 256
 MAX_TYPE_BYTES = 64
+MAX_AUTH_FRAME_BYTES = 4096
 MAX_TOP_K = 20
 MAX_PRIORITY = 9
 
@@ -32,12 +33,12 @@ MAX_PRIORITY = 9
 class FrameReader:
     """Cuts a stream of bytes into frames.
 
-    Args:
+    Attributes:
         max_frame_bytes: The longest body accepted.
     """
 
     def __init__(self, max_frame_bytes: int) -> None:
-        self._max_frame_bytes = max_frame_bytes
+        self.max_frame_bytes = max_frame_bytes
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> None:
@@ -53,9 +54,9 @@ class FrameReader:
         if len(self._buffer) < PREFIX.size:
             return None
         (length,) = PREFIX.unpack_from(self._buffer)
-        if length > self._max_frame_bytes:
+        if length > self.max_frame_bytes:
             raise FrameTooLargeError(
-                f"a frame of {length} bytes; at most {self._max_frame_bytes} are accepted"
+                f"a frame of {length} bytes; at most {self.max_frame_bytes} are accepted"
             )
         end = PREFIX.size + length
         if len(self._buffer) < end:
@@ -231,6 +232,34 @@ def _type_name(type_json: bytes) -> str:
         return ""
 
 
+class Auth(msgspec.Struct, frozen=True):
+    """What a client shows in its first frame so as to be let in.
+
+    Attributes:
+        token: A secret that the server knows.
+        id: The JSON value that the reply carries, byte for byte as it was sent.
+    """
+
+    type: Literal["auth"]
+    token: str
+    id: msgspec.Raw = msgspec.Raw(NULL_ID)
+
+
+_auth_decoder = msgspec.json.Decoder(Auth)
+
+
+def parse_auth(body: bytes) -> Auth | None:
+    """Parses a first frame's body; None if it is none that carries a token."""
+    if len(body) > MAX_AUTH_FRAME_BYTES:
+        return None
+    try:
+        auth = _auth_decoder.decode(str(body, "utf-8"))
+        _check_id(bytes(auth.id))
+    except (UnicodeDecodeError, RecursionError, msgspec.DecodeError, RejectedError):
+        return None
+    return auth
+
+
 def _check_id(id_json: bytes) -> None:
     if len(id_json) > MAX_ID_BYTES:
         fault = f"`id` is longer than {MAX_ID_BYTES} bytes"
@@ -303,6 +332,17 @@ def encode_answers(
             answers=answers if top_k > 1 else msgspec.UNSET,
         )
     )
+
+
+class _AuthReply(msgspec.Struct, frozen=True):
+    id: msgspec.Raw
+    type: str = "auth"
+    ok: bool = True
+
+
+def encode_auth_reply(auth: Auth) -> bytearray:
+    """Encodes the frame that tells a client it is let in."""
+    return _frame(_AuthReply(auth.id))
 
 
 def encode_error(id_json: bytes, error: QaError) -> bytearray:

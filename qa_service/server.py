@@ -19,6 +19,7 @@ import socket
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
+from qa_service.admission import Admission
 from qa_service.config import ServerConfig
 from qa_service.connection import Connection
 from qa_service.errors import (
@@ -76,6 +77,7 @@ class QaServer:
         self.manifest = load_manifest(config.model)
         self._on_ready = on_ready
         self._loop = EventLoop()
+        self._admission = Admission(self._loop, config.admission_config)
         self._listener = Listener(
             self._loop, config.host, config.port, config.tcp_keepalive_s, self._on_client
         )
@@ -130,8 +132,9 @@ class QaServer:
             self._end_now()
 
     def reload(self) -> None:
-        """Loads the model anew; what serves goes on serving until the new one can."""
+        """Loads certificates, tokens and model anew; what serves goes on until the new can."""
         if self._phase is _Phase.SERVING:
+            self._admission.reload()
             self._sessions.reload()
 
     # What the sessions report.
@@ -147,6 +150,7 @@ class QaServer:
             self._end_now()
             return
         self._phase = _Phase.SERVING
+        self._admission.warn(self.config.host)
         self._on_ready(self)
 
     def on_sessions_failure(self, message: str) -> None:
@@ -247,7 +251,8 @@ class QaServer:
         return now_s + min(limits_ms) / 1e3 if limits_ms else None
 
     def _on_client(self, sock: socket.socket, name: str) -> None:
-        connection = Connection(self._loop, sock, name, self._connection_limits, self)
+        limits = self._connection_limits
+        connection = Connection(self._loop, sock, name, limits, self, admission=self._admission)
         self._connections.add(connection)
         self._metrics.connections_accepted_total += 1
         if len(self._connections) >= self.config.max_connections:

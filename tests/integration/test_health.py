@@ -339,5 +339,5 @@ class TestLog:
         told = ("accepted, its id is b'\"mine\"'", "taken by session", "answered")
         places = [re.search(rf"request 0: {re.escape(words)}", log).start() for words in told]
         assert places == sorted(places)
-        assert "refused, its id is b'\"bad\"': invalid_request" in log
+        assert "rejected, its id is b'\"bad\"': invalid_request" in log
         assert not any(word in log for word in ("Lovelace", "notes", "1843"))

@@ -8,6 +8,7 @@ import socket
 
 import pytest
 
+from qa_service.admission import Admission, AdmissionConfig
 from qa_service.connection import FRAMES_A_TURN, READ_AHEAD_BYTES, Connection, ConnectionLimits
 from qa_service.errors import DeadlineExceededError, QueueFullError
 from qa_service.event_loop import EventLoop
@@ -35,6 +36,7 @@ class Owner:
             "the client",
             ConnectionLimits(**{**options, **limits}, request=RequestLimits(100, 900)),
             self,
+            admission=Admission(self.loop, AdmissionConfig()),
         )
 
     def on_request(self, connection, request):

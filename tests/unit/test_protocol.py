@@ -20,8 +20,10 @@ from qa_service.protocol import (
     RequestLimits,
     Timings,
     encode_answers,
+    encode_auth_reply,
     encode_error,
     encode_report,
+    parse_auth,
     parse_request,
 )
 from qa_service.status import Health
@@ -55,6 +57,25 @@ def test_golden_request(case):
         request = parse_request(body_of(case), LIMITS)
         parsed = {name: getattr(request, name) for name in case["expect"] if name != "id"}
         assert {**parsed, "id": request.id_json.decode()} == case["expect"]
+
+
+@pytest.mark.parametrize("case", GOLDEN["auth"], ids=lambda case: case["name"])
+def test_golden_first_frame(case):
+    auth = parse_auth(body_of(case))
+    if "token" in case:
+        assert (auth.token, bytes(auth.id).decode()) == (case["token"], case["id"])
+        assert encode_auth_reply(auth).hex() == case["reply_hex"]
+    else:
+        assert auth is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"[" * 4000, b"\xff", b'{"type":"auth","token":"\\ud800"}',
+     b'{"type":"auth","token":"t","id":[]}', b'{"type":"auth","token":"' + b"x" * 4096 + b'"}'],
+)  # fmt: skip
+def test_what_is_no_auth_frame(body):
+    assert parse_auth(body) is None
 
 
 @pytest.mark.parametrize("case", GOLDEN["responses"], ids=lambda case: case["name"])
