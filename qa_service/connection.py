@@ -200,7 +200,9 @@ class Connection:
                 is_starved = True
                 break
             self._frame_since_s = None
-            self._handle(body)
+            if self._handle(body):
+                self._schedule_turn()
+                break
         else:
             self._schedule_turn()
         if is_starved and self._frames.buffered_bytes and self._frame_since_s is None:
@@ -284,17 +286,19 @@ class Connection:
         logger.info("%s is refused: %s", self.name, error.message)
         self._give_up(error)
 
-    def _handle(self, body: bytes) -> None:
+    def _handle(self, body: bytes) -> bool:
+        """Handles a frame; says whether it cost the loop so much that the turn should end."""
         if not self._is_greeted and self._greet(body):
-            return
+            return False
         try:
             request = parse_request(body, self._limits.request)
             if isinstance(request, Query):
                 self._stream.write(encode_report(request, self._owner.on_query(request)))
-            else:
-                self._accept(request)
+                return True
+            self._accept(request)
         except RejectedError as rejected:
             self._reject(rejected.id_json, rejected.error)
+        return False
 
     def _accept(self, request: Request) -> None:
         id_json = request.id_json
