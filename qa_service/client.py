@@ -164,21 +164,6 @@ class Answer(Span):
     response: dict[str, Any] = field(repr=False, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Health:
-    """How a server is.
-
-    Attributes:
-        ready: Whether a question sent now can be expected to be answered.
-        reason: Why it is not ready; None if it is.
-        report: All that the server tells of its health, by name.
-    """
-
-    ready: bool
-    reason: str | None
-    report: dict[str, Any]
-
-
 def tls_context(
     ca_file: Path | str | None = None,
     client_cert: Path | str | None = None,
@@ -209,6 +194,21 @@ def tls_context(
                 f"{client_cert} and its key cannot be used ({_reason(error)})"
             ) from error
     return context
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How a server is.
+
+    Attributes:
+        ready: Whether a question sent now can be expected to be answered.
+        reason: Why it is not ready; None if it is.
+        report: All that the server tells of its health, by name.
+    """
+
+    ready: bool
+    reason: str | None
+    report: dict[str, Any]
 
 
 class QaClient:

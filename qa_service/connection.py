@@ -215,7 +215,7 @@ class Connection:
             return self._frames.next_frame()
         except FrameTooLargeError as error:
             if self._is_stranger:
-                self._refuse(UnauthorizedError())
+                self._turn_away(UnauthorizedError())
             else:
                 self._give_up(error)
             return None
@@ -249,7 +249,7 @@ class Connection:
         if self._loop.now_s() < self._late_at_s() or not self._stream.is_open:
             self._be_patient()
         elif self._is_stranger:
-            self._refuse(UnauthorizedError("no token has come in time"))
+            self._turn_away(UnauthorizedError("no token has come in time"))
         elif self._frame_since_s is not None and self._stream.waiting_since_s is None:
             self._give_up(FrameTimeoutError())
         else:
@@ -273,7 +273,7 @@ class Connection:
         try:
             reply = self._admission.greet(body)
         except UnauthorizedError as error:
-            self._refuse(error)
+            self._turn_away(error)
             return True
         self._is_greeted = True
         self._auth_by_s = math.inf
@@ -282,7 +282,7 @@ class Connection:
             self._stream.write(reply)
         return reply is not None
 
-    def _refuse(self, error: UnauthorizedError) -> None:
+    def _turn_away(self, error: UnauthorizedError) -> None:
         logger.info("%s is refused: %s", self.name, error.message)
         self._give_up(error)
 

@@ -24,8 +24,8 @@ from qa_service.errors import FrameTooLargeError, InvalidFrameError, InvalidRequ
 PREFIX = struct.Struct(">I")
 NULL_ID = b"null"
 MAX_ID_BYTES = 256
-MAX_TYPE_BYTES = 64
 MAX_AUTH_FRAME_BYTES = 4096
+MAX_TYPE_BYTES = 64
 MAX_TOP_K = 20
 MAX_PRIORITY = 9
 
@@ -213,25 +213,6 @@ def parse_request(body: bytes, limits: RequestLimits) -> Request | Query:
     return request
 
 
-def _parse_query(envelope: _Envelope, fault: str) -> Query:
-    """Makes a query of what is not a question, or rejects it for its fault."""
-    id_json, query_type = bytes(envelope.id), _type_name(bytes(envelope.type))
-    _check_id(id_json)
-    if query_type in QUERY_TYPES:
-        return Query(id_json, cast(QueryType, query_type))
-    if query_type != "question":
-        fault = f"`type` must be question, {' or '.join(QUERY_TYPES)}"
-    raise RejectedError(id_json, InvalidRequestError(fault))
-
-
-def _type_name(type_json: bytes) -> str:
-    """The type, as it may be written in many ways; empty if it is no string or a long one."""
-    try:
-        return _type_decoder.decode(type_json) if len(type_json) <= MAX_TYPE_BYTES else ""
-    except msgspec.DecodeError:
-        return ""
-
-
 class Auth(msgspec.Struct, frozen=True):
     """What a client shows in its first frame so as to be let in.
 
@@ -258,6 +239,25 @@ def parse_auth(body: bytes) -> Auth | None:
     except (UnicodeDecodeError, RecursionError, msgspec.DecodeError, RejectedError):
         return None
     return auth
+
+
+def _parse_query(envelope: _Envelope, fault: str) -> Query:
+    """Makes a query of what is not a question, or rejects it for its fault."""
+    id_json, query_type = bytes(envelope.id), _type_name(bytes(envelope.type))
+    _check_id(id_json)
+    if query_type in QUERY_TYPES:
+        return Query(id_json, cast(QueryType, query_type))
+    if query_type != "question":
+        fault = f"`type` must be question, {' or '.join(QUERY_TYPES)}"
+    raise RejectedError(id_json, InvalidRequestError(fault))
+
+
+def _type_name(type_json: bytes) -> str:
+    """The type, as it may be written in many ways; empty if it is no string or a long one."""
+    try:
+        return _type_decoder.decode(type_json) if len(type_json) <= MAX_TYPE_BYTES else ""
+    except msgspec.DecodeError:
+        return ""
 
 
 def _check_id(id_json: bytes) -> None:
