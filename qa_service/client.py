@@ -34,10 +34,10 @@ import ssl
 import struct
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
 _LENGTH = struct.Struct(">I")
 _RECEIVE_BYTES = 1 << 18
@@ -49,6 +49,8 @@ _TLS_REASONS = {
     "TLSV1_ALERT_PROTOCOL_VERSION": "the server wants a later version of it",
     "SSLV3_ALERT_HANDSHAKE_FAILURE": "the server refuses; it may ask for a client's certificate",
 }
+
+_Result = TypeVar("_Result")
 
 
 class QaClientError(Exception):
@@ -192,6 +194,21 @@ def tls_context(
                 f"{client_cert} and its key cannot be used ({_reason(error)})"
             ) from error
     return context
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How a server is.
+
+    Attributes:
+        ready: Whether a question sent now can be expected to be answered.
+        reason: Why it is not ready; None if it is.
+        report: All that the server tells of its health, by name.
+    """
+
+    ready: bool
+    reason: str | None
+    report: dict[str, Any]
 
 
 class QaClient:
@@ -367,12 +384,46 @@ class QaClient:
             _Request(next(self._ids), index, {"question": question, "text": text, **options})
             for index, (question, text) in enumerate(pairs)
         )
-        pipeline = _Pipeline(requests, max_in_flight, self._timeout_s)
+        return self._results(_Pipeline(requests, _answer, max_in_flight, self._timeout_s))
+
+    def health(self) -> Health:
+        """Asks how the server is; it answers at once, however many questions wait.
+
+        Raises:
+            QaClientError: There was no answer, or it could not be read.
+        """
+        report = self._query("health")
+        match report:
+            case {"ready": bool(ready), "reason": str() | None as reason}:
+                return Health(ready, reason, report)
+        raise ProtocolError("the server sent a report of its health without ready or reason")
+
+    def stats(self) -> dict[str, Any]:
+        """Asks what the server has counted: `counters`, `gauges` and `histograms`, by name.
+
+        Raises:
+            QaClientError: There was no answer, or it could not be read.
+        """
+        return self._query("stats")
+
+    def _query(self, kind: str) -> dict[str, Any]:
+        def report(reply: dict[str, Any], _latency_ms: float) -> dict[str, Any]:
+            if not isinstance(reply.get(kind), dict):
+                raise ProtocolError(f"the server sent a reply without {kind}")
+            return dict(reply[kind])
+
+        request = _Request(next(self._ids), 0, {"type": kind})
+        [result] = self._results(_Pipeline(iter([request]), report, 1, self._timeout_s))
+        if isinstance(result, QaClientError):
+            raise result
+        return result
+
+    def _results(self, pipeline: _Pipeline[_Result]) -> list[_Result | QaClientError]:
         while pipeline.has_waiting():
             self._run(pipeline)
         return pipeline.results()
 
-    def _run(self, pipeline: _Pipeline) -> None:
+    def _run(self, pipeline: _Pipeline[_Result]) -> None:
         """Takes the pipeline as far as one connection goes."""
         try:
             pipeline.run(self._connected())
@@ -394,23 +445,35 @@ class _Request:
     started_s: float = 0.0
 
 
-class _Pipeline:
-    """The questions of one call: those waiting, those in flight, and what became of them."""
+class _Pipeline(Generic[_Result]):
+    """The questions of one call: those waiting, those in flight, and what became of them.
+
+    Args:
+        requests: The questions.
+        read_reply: Makes of a reply and its latency in milliseconds what the caller gets.
+        max_in_flight: How many questions are on their way at a time.
+        timeout_s: Longest wait for the next reply; None waits for ever.
+    """
 
     def __init__(
-        self, requests: Iterator[_Request], max_in_flight: int, timeout_s: float | None
+        self,
+        requests: Iterator[_Request],
+        read_reply: Callable[[dict[str, Any], float], _Result],
+        max_in_flight: int,
+        timeout_s: float | None,
     ) -> None:
         self._fresh = requests
+        self._read_reply = read_reply
         self._again: deque[_Request] = deque()
         self._in_flight: dict[int, _Request] = {}
-        self._results: dict[int, Answer | QaClientError] = {}
+        self._results: dict[int, _Result | QaClientError] = {}
         self._max_in_flight = max_in_flight
         self._timeout_s = math.inf if timeout_s is None else timeout_s
         # Of the present connection: an error that named no request, and the replies so far.
         self._refusal: QaServerError | None = None
         self._replies = 0
 
-    def results(self) -> list[Answer | QaClientError]:
+    def results(self) -> list[_Result | QaClientError]:
         """What became of each question, in the order of the questions."""
         return [self._results[index] for index in range(len(self._results))]
 
@@ -487,7 +550,7 @@ class _Pipeline:
             return
         request = self._request_of(reply)
         latency_ms = (arrived_s - request.started_s) * 1e3
-        self._results[request.index] = error or _answer(reply, latency_ms)
+        self._results[request.index] = error or self._read_reply(reply, latency_ms)
         del self._in_flight[request.id]
         self._replies += 1
 

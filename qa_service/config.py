@@ -64,6 +64,11 @@ class ServerConfig:
     request_timeout_ms: int = _flag(
         30_000, "milliseconds a request may wait for a session; 0 for no limit", least=0
     )
+    ready_timeout_ms: int = _flag(
+        10_000,
+        "milliseconds after which a session that is still busy no longer counts as answering",
+        least=1,
+    )
     max_connections: int = _flag(1000, "open connections; further ones wait unaccepted", least=1)
     max_in_flight_per_connection: int = _flag(
         64, "unanswered requests of one connection; past it, the server stops reading", least=1

@@ -26,16 +26,19 @@ from qa_service.errors import (
     UnauthorizedError,
 )
 from qa_service.event_loop import EventLoop, LazyTimer
+from qa_service.metrics import ANSWERED
 from qa_service.protocol import (
     NULL_ID,
     Answer,
     FrameReader,
+    Query,
     RejectedError,
     Request,
     RequestLimits,
     Timings,
     encode_answers,
     encode_error,
+    encode_report,
     parse_request,
 )
 from qa_service.scheduler import Ticket
@@ -78,6 +81,12 @@ class ConnectionOwner(Protocol):
         Raises:
             QaError: It is not accepted; the connection answers with this.
         """
+
+    def on_query(self, query: Query) -> object:
+        """Something is asked about the server; returns the report that answers it."""
+
+    def on_outcome(self, outcome: str) -> None:
+        """A request has been answered, or refused or failed with an error of that code."""
 
     def on_connection_end(self, connection: Connection) -> None:
         """The client has gone, or is not served any more."""
@@ -130,11 +139,12 @@ class Connection:
     def answer(self, ticket: Ticket, answers: Sequence[Answer], timings: Timings) -> None:
         """See `TicketOwner`."""
         request = ticket.request
-        self._finish(ticket, encode_answers(request.id_json, answers, timings, request.top_k))
+        frame = encode_answers(request.id_json, answers, timings, request.top_k)
+        self._finish(ticket, ANSWERED, frame)
 
     def fail(self, ticket: Ticket, error: QaError) -> None:
         """See `TicketOwner`."""
-        self._finish(ticket, encode_error(ticket.request.id_json, error))
+        self._finish(ticket, error.code, encode_error(ticket.request.id_json, error))
 
     def close_gently(self) -> None:
         """Takes nothing more, sends what there is, and closes."""
@@ -145,9 +155,11 @@ class Connection:
         self._patience.cancel()
         self._stream.close()
 
-    def _finish(self, ticket: Ticket, frame: bytearray) -> None:
+    def _finish(self, ticket: Ticket, outcome: str, frame: bytearray) -> None:
         if self.tickets.pop(ticket.key, None) is None:
             return
+        logger.debug("%s: request %d: %s", self.name, ticket.key, outcome)
+        self._owner.on_outcome(outcome)
         self._ids.discard(ticket.request.id_json)
         self._active_s = self._loop.now_s()
         self._stream.write(frame)
@@ -201,7 +213,7 @@ class Connection:
             return self._frames.next_frame()
         except FrameTooLargeError as error:
             if self._is_stranger:
-                self._refuse(UnauthorizedError())
+                self._turn_away(UnauthorizedError())
             else:
                 self._give_up(error)
             return None
@@ -210,7 +222,7 @@ class Connection:
         """The stream can't be followed any more, but what came before is still answered."""
         self._is_lost = True
         self._frame_since_s = None
-        self._stream.write(encode_error(NULL_ID, error))
+        self._refuse(NULL_ID, error)
         self._close_when_answered()
 
     def _close_when_answered(self) -> None:
@@ -235,7 +247,7 @@ class Connection:
         if self._loop.now_s() < self._late_at_s() or not self._stream.is_open:
             self._be_patient()
         elif self._is_stranger:
-            self._refuse(UnauthorizedError("no token has come in time"))
+            self._turn_away(UnauthorizedError("no token has come in time"))
         elif self._frame_since_s is not None and self._stream.waiting_since_s is None:
             self._give_up(FrameTimeoutError())
         else:
@@ -259,7 +271,7 @@ class Connection:
         try:
             reply = self._admission.greet(body)
         except UnauthorizedError as error:
-            self._refuse(error)
+            self._turn_away(error)
             return True
         self._is_greeted = True
         self._auth_by_s = math.inf
@@ -268,7 +280,7 @@ class Connection:
             self._stream.write(reply)
         return reply is not None
 
-    def _refuse(self, error: UnauthorizedError) -> None:
+    def _turn_away(self, error: UnauthorizedError) -> None:
         logger.info("%s is refused: %s", self.name, error.message)
         self._give_up(error)
 
@@ -277,9 +289,12 @@ class Connection:
             return
         try:
             request = parse_request(body, self._limits.request)
-            self._accept(request)
+            if isinstance(request, Query):
+                self._stream.write(encode_report(request, self._owner.on_query(request)))
+            else:
+                self._accept(request)
         except RejectedError as rejected:
-            self._stream.write(encode_error(rejected.id_json, rejected.error))
+            self._refuse(rejected.id_json, rejected.error)
 
     def _accept(self, request: Request) -> None:
         id_json = request.id_json
@@ -290,6 +305,12 @@ class Connection:
             ticket = self._owner.on_request(self, request)
         except QaError as error:
             raise RejectedError(id_json, error) from None
+        logger.debug("%s: request %d: accepted, its id is %r", self.name, ticket.key, id_json)
         self.tickets[ticket.key] = ticket
         if id_json != NULL_ID:
             self._ids.add(id_json)
+
+    def _refuse(self, id_json: bytes, error: QaError) -> None:
+        logger.debug("%s: a request is refused, its id is %r: %s", self.name, id_json, error.code)
+        self._owner.on_outcome(error.code)
+        self._stream.write(encode_error(id_json, error))
