@@ -145,3 +145,7 @@ class TlsSession:
     def output(self) -> bytes:
         """Takes out what is to be sent to the peer."""
         return self._outgoing.read()
+
+    def free(self) -> None:
+        """Gives its memory back now: a stream and its owner know each other, and go late."""
+        del self._ssl, self._incoming, self._outgoing

@@ -1,8 +1,7 @@
 """A stream that speaks TLS: to its owner the same as `Stream`, which it is made of.
 
-    SHAKING ──handshake──▶ OPEN ──close_gently──▶ CLOSING (close_notify, then as a Stream)
-       │                     │
-       └── refused, too late ┴── a bad record ──▶ CLOSING (with an alert)
+    SHAKING ──handshake──▶ OPEN ──close_gently──▶ CLOSING ──as a Stream──▶ CLOSED
+       └── refused ──────────┴── a bad record ───────▲ (with an alert)
 
 A handshake costs a signature, a hundred times the work of a request. So each step of one waits
 for its turn in a `HandshakeQueue`, which takes a few a round: a thousand clients that come at
@@ -80,6 +79,7 @@ class _State(Enum):
     SHAKING = auto()
     OPEN = auto()
     CLOSING = auto()
+    CLOSED = auto()
 
 
 class TlsStream:
@@ -123,7 +123,7 @@ class TlsStream:
     @property
     def is_open(self) -> bool:
         """Whether it still reads and writes."""
-        return self._state is not _State.CLOSING and self._stream.is_open
+        return self._state in {_State.SHAKING, _State.OPEN}
 
     @property
     def output_bytes(self) -> int:
@@ -137,7 +137,7 @@ class TlsStream:
 
     def write(self, data: bytes | bytearray) -> None:
         """Sends as much as fits and keeps the rest; ignored unless it is open to that."""
-        if self._state is _State.OPEN and self._stream.is_open:
+        if self._state is _State.OPEN:
             self._session.write(data)
             self._stream.write(self._session.output())
 
@@ -148,8 +148,9 @@ class TlsStream:
 
     def close(self) -> None:
         """Closes at once; what is not sent yet is lost."""
-        self._timer.cancel()
-        self._stream.close()
+        if self._state is not _State.CLOSED:
+            self._stream.close()
+            self._let_go()
 
     def close_gently(self) -> None:
         """Closes when all is sent and the peer has seen it, or after a while."""
@@ -159,9 +160,10 @@ class TlsStream:
         self._close_stream_gently()
 
     def _close_stream_gently(self) -> None:
-        self._state = _State.CLOSING
-        self._timer.cancel()
-        self._stream.close_gently()
+        if self.is_open:
+            self._state = _State.CLOSING
+            self._timer.cancel()
+            self._stream.close_gently()
 
     def _update_reading(self) -> None:
         if self.is_open:
@@ -190,7 +192,7 @@ class TlsStream:
             self._on_flushed()
 
     def _on_stream_end(self) -> None:
-        self._timer.cancel()
+        self._let_go()
         self._on_end()
 
     # Its own business.
@@ -203,8 +205,8 @@ class TlsStream:
         self._close_stream_gently()
 
     def _shake_hands(self) -> None:
-        if self._state is not _State.SHAKING or not self._stream.is_open:
-            return
+        if self._state is not _State.SHAKING:
+            return  # It has been closed while it waited for its turn.
         self._waits_for_turn = False
         try:
             is_done = self._session.shake_hands()
@@ -213,7 +215,7 @@ class TlsStream:
             return
         self._stream.write(self._session.output())
         self._update_reading()
-        if is_done:
+        if is_done and self.is_open:
             self._timer.cancel()
             self._state = _State.OPEN
             self._take_data()
@@ -252,5 +254,11 @@ class TlsStream:
         self._close_stream_gently()
 
     def _end(self) -> None:
-        self.close()
-        self._on_end()
+        if self._state is not _State.CLOSED:
+            self.close()
+            self._on_end()
+
+    def _let_go(self) -> None:
+        self._state = _State.CLOSED
+        self._timer.cancel()
+        self._session.free()

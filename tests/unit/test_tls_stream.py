@@ -214,6 +214,23 @@ def test_the_peers_end_is_reported_once(make_peer, politely):
     peer.stream.write(b"ignored")
 
 
+def test_its_tls_is_given_back_when_it_ends(make_peer):
+    """Not when Python looks for cycles: a thousand connects a second would pile up till then."""
+    for end in ("close", "peer"):
+        peer = make_peer()
+        peer.shake_hands()
+        session = peer.stream._session
+        if end == "close":
+            peer.stream.close()
+        else:
+            peer.sock.close()
+            peer.run_until(lambda peer=peer: peer.ends == 1, step=lambda: None)
+        assert not hasattr(session, "_ssl")
+        peer.stream.close()
+        peer.stream.close_gently()
+        peer.stream.write(b"ignored")
+
+
 def test_a_fault_in_handling_data_ends_that_stream_alone(make_peer, caplog):
     peer = make_peer()
     peer.shake_hands()
