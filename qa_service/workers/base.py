@@ -63,7 +63,11 @@ class Worker(ABC):
         self._frames = FrameReader(MAX_MESSAGE_BYTES)
         ours, theirs = socket.socketpair()
         self._stream = Stream(loop, ours, self._on_data, self._on_end)
-        self._launch(theirs)
+        try:
+            self._launch(theirs)
+        except OSError:
+            self._stream.close()
+            raise
 
     @abstractmethod
     def _launch(self, channel: socket.socket) -> None:

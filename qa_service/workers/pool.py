@@ -101,8 +101,12 @@ class WorkerPool:
 
     def start(self) -> None:
         """Starts every session; `on_pool_ready` or `on_pool_failure` follows."""
-        for number in range(self._config.num_sessions):
-            self._start_worker(number)
+        try:
+            for number in range(self._config.num_sessions):
+                self._start_worker(number)
+        except OSError as error:
+            message = f"a session cannot be started: {error}"
+            self._loop.call_soon(lambda: self._owner.on_pool_failure(self, message))
 
     def idle_worker(self) -> Worker | None:
         """A session that can take a batch now."""
@@ -239,8 +243,15 @@ class WorkerPool:
         logger.info("session %d starts anew in %.1f s", number, backoff_s)
         self._owner.on_session_restart()
         self._restarts[number] = self._loop.call_at(
-            self._loop.now_s() + backoff_s, lambda: self._start_worker(number)
+            self._loop.now_s() + backoff_s, lambda: self._start_again(number)
         )
+
+    def _start_again(self, number: int) -> None:
+        try:
+            self._start_worker(number)
+        except OSError as error:  # of descriptors, memory or processes, and they may come back
+            logger.error("session %d cannot be started now: %s", number, error)
+            self._schedule_restart(number)
 
     def _start_worker(self, number: int) -> None:
         worker = self._workers[number] = self._make_worker(number, self)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import shutil
 import signal
 import time
@@ -13,6 +14,7 @@ import pytest
 from tests.fault.disturbances import load_during, reload_at_random
 from tests.fault.faults import ANSWER, ASK, ONE_SESSION, marked
 from tests.fault.load import Tally, ask_quietly, play_clients
+from tests.fault.process import num_descriptors
 from tests.running_server import running_server
 from tests.support import frame, receive
 
@@ -69,6 +71,19 @@ def test_a_worker_killed_while_it_reloads_leaves_the_old_model_serving(builtin_m
         os.kill(fresh[0], signal.SIGKILL)
         server.wait_for_log("the old model serves on")
         assert server.ask(**ASK)["answer"] == ANSWER
+
+
+def test_a_reload_for_which_descriptors_are_short_can_be_asked_for_again(builtin_model):
+    with running_server(builtin_model) as server:
+        pid = server.process.pid
+        limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (num_descriptors(pid), limits[1]))
+        server.signal(signal.SIGHUP)
+        server.wait_for_log("the old model serves on: a session cannot be started")
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+        assert server.ask(**ASK)["answer"] == ANSWER
+        server.signal(signal.SIGHUP)
+        server.wait_for_log("the reloaded model serves")
 
 
 def test_a_batch_under_way_when_the_model_changes_is_answered(faulty_server):

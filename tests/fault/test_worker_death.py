@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
+from contextlib import ExitStack
 
 import pytest
 
 from tests.fault.disturbances import kill_workers, load_during
 from tests.fault.faults import ANSWER, ASK, ONE_SESSION, marked, replies_by_id, send_one_batch
+from tests.fault.process import num_descriptors
 from tests.running_server import running_server
 from tests.support import frame
 
@@ -100,3 +103,20 @@ def test_many_that_kill_do_not_starve_those_that_do_not(faulty_server):
         for i in range(3):
             assert replies[f"deadly {i}"]["error"]["code"] == "worker_crashed"
         assert all(replies[i]["answer"] == ANSWER for i in range(20))
+
+
+def test_a_session_starts_again_when_there_are_descriptors_again(builtin_model):
+    """Clients have taken the last ones, so that a worker's channel cannot be made at first."""
+    with running_server(builtin_model, *ONE_SESSION) as server, ExitStack() as clients:
+        pid = server.process.pid
+        _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (num_descriptors(pid) + 5, hard))
+        for _ in range(10):
+            clients.enter_context(server.connect())
+        server.wait_for_log("cannot accept")
+        (worker,) = server.worker_pids()
+        os.kill(worker, signal.SIGKILL)
+        server.wait_for_log("Too many open files")
+        server.wait_for_log("starts anew")
+        clients.close()
+        assert server.ask(**ASK)["answer"] == ANSWER
