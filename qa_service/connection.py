@@ -200,7 +200,9 @@ class Connection:
                 is_starved = True
                 break
             self._frame_since_s = None
-            self._handle(body)
+            if self._handle(body):
+                self._schedule_turn()
+                break
         else:
             self._schedule_turn()
         if is_starved and self._frames.buffered_bytes and self._frame_since_s is None:
@@ -222,7 +224,7 @@ class Connection:
         """The stream can't be followed any more, but what came before is still answered."""
         self._is_lost = True
         self._frame_since_s = None
-        self._refuse(NULL_ID, error)
+        self._reject(NULL_ID, error)
         self._close_when_answered()
 
     def _close_when_answered(self) -> None:
@@ -284,17 +286,19 @@ class Connection:
         logger.info("%s is refused: %s", self.name, error.message)
         self._give_up(error)
 
-    def _handle(self, body: bytes) -> None:
+    def _handle(self, body: bytes) -> bool:
+        """Handles a frame; says whether it cost the loop so much that the turn should end."""
         if not self._is_greeted and self._greet(body):
-            return
+            return False
         try:
             request = parse_request(body, self._limits.request)
             if isinstance(request, Query):
                 self._stream.write(encode_report(request, self._owner.on_query(request)))
-            else:
-                self._accept(request)
+                return True
+            self._accept(request)
         except RejectedError as rejected:
-            self._refuse(rejected.id_json, rejected.error)
+            self._reject(rejected.id_json, rejected.error)
+        return False
 
     def _accept(self, request: Request) -> None:
         id_json = request.id_json
@@ -310,7 +314,7 @@ class Connection:
         if id_json != NULL_ID:
             self._ids.add(id_json)
 
-    def _refuse(self, id_json: bytes, error: QaError) -> None:
-        logger.debug("%s: a request is refused, its id is %r: %s", self.name, id_json, error.code)
+    def _reject(self, id_json: bytes, error: QaError) -> None:
+        logger.debug("%s: a request is rejected, its id is %r: %s", self.name, id_json, error.code)
         self._owner.on_outcome(error.code)
         self._stream.write(encode_error(id_json, error))

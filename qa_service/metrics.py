@@ -77,16 +77,8 @@ class Histogram:
         estimate lies in the bucket of the true value: durations from 0.01 ms to 100 s are at most
         26 % off, and batch sizes up to 16 exact.
         """
-        rank = fraction * sum(self._counts)
-        below = 0
-        for number, count in enumerate(self._counts):
-            if count and below + count >= rank:
-                lower = self._step + (self._bounds[number - 1] if number else 0.0)
-                upper = min(self._upper_bound(number), self._max)
-                share = max(0.0, rank - below) / count
-                return min(upper, lower + (upper - lower) * share)
-            below += count
-        return None
+        held = self._held()
+        return self._estimate(held, fraction * sum(held.values())) if held else None
 
     def report(self) -> dict[str, object]:
         """Count, sum, maximum, estimated quantiles and the buckets that hold anything.
@@ -94,22 +86,33 @@ class Histogram:
         A bucket is `[upper bound, how many values]`, each value in one bucket only; the bound
         is None for the last.
         """
-        count = sum(self._counts)
-        estimates = {name: self.quantile(fraction) for name, fraction in QUANTILES.items()}
+        held = self._held()
+        if not held:
+            return {"count": 0, "sum": 0.0, "max": None, **dict.fromkeys(QUANTILES), "buckets": []}
+        count = sum(held.values())
+        bounds = (*self._bounds, None)
         return {
             "count": count,
             "sum": round(self._sum, 3),
-            "max": round(self._max, 3) if count else None,
-            **{name: None if q is None else round(q, 3) for name, q in estimates.items()},
-            "buckets": [
-                [None if math.isinf(self._upper_bound(number)) else self._bounds[number], held]
-                for number, held in enumerate(self._counts)
-                if held
-            ],
+            "max": round(self._max, 3),
+            **{name: round(self._estimate(held, q * count), 3) for name, q in QUANTILES.items()},
+            "buckets": [(bounds[number], values) for number, values in held.items()],
         }
 
-    def _upper_bound(self, number: int) -> float:
-        return self._bounds[number] if number < len(self._bounds) else math.inf
+    def _held(self) -> dict[int, int]:
+        """The buckets that hold anything: number and count, in order."""
+        return {number: count for number, count in enumerate(self._counts) if count}
+
+    def _estimate(self, held: Mapping[int, int], rank: float) -> float:
+        """The value of that rank, of at most all; see `quantile`."""
+        below = 0
+        for number, count in held.items():
+            if below + count >= rank:
+                lower = self._step + (self._bounds[number - 1] if number else 0.0)
+                upper = min((*self._bounds[number : number + 1], self._max))
+                return min(upper, lower + (upper - lower) * max(0.0, rank - below) / count)
+            below += count
+        return self._max
 
 
 class ServiceTime:

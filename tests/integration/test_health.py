@@ -319,6 +319,22 @@ class TestFromOutside:
         assert (unreachable.returncode, unreachable.stdout) == (2, "")
         assert unreachable.stderr.startswith("Error: no server can be reached")
 
+    def test_where_a_token_is_wanted_it_is_wanted_here_too(self, builtin_model, tmp_path):
+        token = tmp_path / "token"
+        token.write_text("3bQ1xT0yqWcV7uKfJm2sZg\n")
+        token.chmod(0o600)
+        with running_server(builtin_model, "--auth_token_file", str(token)) as running:
+            with running.connect() as stranger:
+                stranger.sendall(frame({"id": 1, "type": "health"}))
+                assert outcome_of(receive(stranger)) == "unauthorized"
+                assert receive(stranger) is None
+            flags = ("--port", str(running.port), "--token_file", str(token))
+            assert cli("--health", *flags).returncode == 0
+            counters = json.loads(cli("--stats", "--json", *flags).stdout)["counters"]
+            counted = {code: n for code, n in counters["requests_total"].items() if n}
+            assert counted == {"unauthorized": 1}
+            assert cli("--health", "--port", str(running.port)).returncode == 2
+
     def test_the_table_of_counts(self, builtin_model):
         with running_server(builtin_model) as running:
             port = ("--port", str(running.port))
@@ -339,5 +355,5 @@ class TestLog:
         told = ("accepted, its id is b'\"mine\"'", "taken by session", "answered")
         places = [re.search(rf"request 0: {re.escape(words)}", log).start() for words in told]
         assert places == sorted(places)
-        assert "refused, its id is b'\"bad\"': invalid_request" in log
+        assert "rejected, its id is b'\"bad\"': invalid_request" in log
         assert not any(word in log for word in ("Lovelace", "notes", "1843"))

@@ -25,7 +25,8 @@ class Owner:
     def __init__(self, **limits):
         self.loop = EventLoop()
         self.keys = itertools.count()
-        self.tickets, self.ended, self.refuse, self.outcomes = [], [], None, []
+        self.tickets, self.ended, self.refuse = [], [], None
+        self.outcomes, self.queries = [], []
         ours, self.client = socket.socketpair()
         self.client.settimeout(20)
         options = {"max_frame_bytes": 1000, "max_in_flight": 100, "max_output_buffer_bytes": 10_000}
@@ -46,6 +47,7 @@ class Owner:
         return self.tickets[-1]
 
     def on_query(self, query):
+        self.queries.append(query)
         return {"asked": query.type}
 
     def on_outcome(self, outcome):
@@ -223,6 +225,16 @@ def test_a_query_is_answered_beside_requests_in_flight(make_owner, kind):
     assert receive(owner.client) == {"id": 1, kind: {"asked": kind}}
     assert len(owner.tickets) == 1
     assert owner.outcomes == []
+
+
+def test_a_turn_ends_with_a_query(make_owner):
+    owner = make_owner()
+    owner.client.sendall(frame({"type": "stats"}) * 50)
+    a_round = []
+    owner.loop.after_each = lambda: (a_round.append(len(owner.queries)), owner.loop.stop())
+    while len(owner.queries) < 50:
+        owner.loop.run()
+    assert max(b - a for a, b in itertools.pairwise([0, *a_round])) <= 2
 
 
 def test_every_frame_has_one_outcome(make_owner):
