@@ -208,8 +208,11 @@ def parse_request(body: bytes, limits: RequestLimits) -> Request | Query:
         raise RejectedError(NULL_ID, InvalidRequestError(str(error))) from None
     except msgspec.DecodeError as error:
         raise RejectedError(NULL_ID, InvalidFrameError(str(error))) from None
-    _check_id(request.id_json)
+    id_json = request.id_json
+    _check_id(id_json)
     _check_request(request, limits)
+    # The decoded id is a view that would keep the whole body in memory as long as the request.
+    msgspec.structs.force_setattr(request, "id", msgspec.Raw(id_json))
     return request
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -220,6 +221,16 @@ def test_hostile_json_is_an_error_or_ignored(field, value):
     else:
         assert field == "extra"
         assert request.question == "q?"
+
+
+def test_a_request_keeps_its_text_but_not_its_body():
+    limits = RequestLimits(max_question_chars=10, max_text_chars=500_000)
+    body = json.dumps({"id": 1, "question": "q?", "text": "t" * 500_000}).encode()
+    tracemalloc.start()
+    request = parse_request(body, limits)
+    held_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(request.text) <= held_bytes < 1.1 * len(request.text)
 
 
 def test_an_infinite_timeout_is_not_a_number():
