@@ -308,7 +308,7 @@ class QaClient:
         reply = _decode(frame)
         if "error" in reply:
             raise _server_error(reply["error"])
-        if reply.get("type") != "auth":
+        if reply.get("auth") != "ok":
             raise ProtocolError("the server did not reply to the token")
 
     def close(self) -> None:

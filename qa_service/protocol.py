@@ -337,15 +337,9 @@ def encode_answers(
     )
 
 
-class _AuthReply(msgspec.Struct, frozen=True):
-    id: msgspec.Raw
-    type: str = "auth"
-    ok: bool = True
-
-
 def encode_auth_reply(auth: Auth) -> bytearray:
     """Encodes the frame that tells a client it is let in."""
-    return _frame(_AuthReply(auth.id))
+    return _frame({"id": auth.id, "auth": "ok"})
 
 
 def encode_error(id_json: bytes, error: QaError) -> bytearray:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import select
 import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from tests.certificates import Certificates
-from tests.running_server import RunningServer
+from tests.running_server import TIMEOUT_S, RunningServer
 from tests.support import frame, receive
 
 ASK = {
@@ -19,7 +20,7 @@ ASK = {
 TOKEN = "3bQ1xT0yqWcV7uKfJm2sZg"
 EXPIRED = "Zt0xT0yqWcV7uKfJm2sZgA"
 AUTH = {"type": "auth", "token": TOKEN}
-LET_IN = {"id": None, "type": "auth", "ok": True}
+LET_IN = {"id": None, "auth": "ok"}
 FEW = ("--num_inference_sessions", "1", "--log_level", "info")
 SHORT_MS = "2000"
 
@@ -37,6 +38,25 @@ def secured(server: RunningServer, context: ssl.SSLContext) -> Iterator[ssl.SSLS
 def is_served(sock: socket.socket) -> bool:
     sock.sendall(frame({"id": 1, **ASK}))
     return "Lovelace" in receive(sock)["answer"]
+
+
+def pipelined(sock: ssl.SSLSocket, data: bytes, num_replies: int) -> list[dict]:
+    """Reads replies while it writes, in one thread: an SSL socket does not bear two."""
+    again = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+    sock.setblocking(False)
+    unsent, inbox, replies = memoryview(data), bytearray(), []
+    while len(replies) < num_replies:
+        select.select([sock], [sock] if unsent else [], [], TIMEOUT_S)
+        with suppress(*again):
+            unsent = unsent[sock.send(unsent[: 1 << 14]) if unsent else 0 :]
+        with suppress(*again):
+            piece = sock.recv(1 << 16)
+            assert piece, "the stream ended"
+            inbox += piece
+        while len(inbox) >= 4 and len(inbox) >= (end := 4 + int.from_bytes(inbox[:4], "big")):
+            replies.append(json.loads(inbox[4:end]))
+            del inbox[:end]
+    return replies
 
 
 def everything(sock: socket.socket) -> bytes:

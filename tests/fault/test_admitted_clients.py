@@ -49,6 +49,16 @@ class TestClient:
         with QaClient("localhost", guarded.port, token=TOKEN) as client:
             assert [a.answer for a in client.ask_many([tuple(ASK.values())] * 3)][2]
 
+    def test_health_and_stats_are_behind_the_same_door(self, guarded):
+        with QaClient("localhost", guarded.port, token=TOKEN) as client:
+            assert client.health().ready
+            assert client.stats()["counters"]
+        with (
+            QaClient("localhost", guarded.port) as client,
+            pytest.raises(QaServerError, match="wants a token"),
+        ):
+            client.health()
+
     @pytest.mark.parametrize(
         ("token", "words"),
         [("wrong", "not accepted"), (EXPIRED, "has expired"), (None, "wants a token")],

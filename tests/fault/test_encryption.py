@@ -6,7 +6,6 @@ import json
 import signal
 import ssl
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
@@ -20,6 +19,7 @@ from tests.fault.doors import (
     error_code,
     everything,
     is_served,
+    pipelined,
     secured,
 )
 from tests.running_server import running_server
@@ -117,28 +117,17 @@ class TestTls:
         """More than all buffers hold, so each side must read while it writes."""
         body = json.dumps({"id": 0, **ASK, "padding": ""}).encode()
         large = {**ASK, "padding": "x" * ((1 << 20) - len(body) - 10)}
-        with (
-            secured(tls, certificates.client_context()) as sock,
-            ThreadPoolExecutor(1) as executor,
-        ):
-            sent = executor.submit(
-                lambda: [sock.sendall(frame({"id": i, **large})) for i in range(20)]
-            )
-            replies = [receive(sock) for _ in range(20)]
-            sent.result()
+        sent = b"".join(frame({"id": i, **large}) for i in range(20))
+        with secured(tls, certificates.client_context()) as sock:
+            replies = pipelined(sock, sent, 20)
         assert sorted(reply["id"] for reply in replies) == list(range(20))
         assert all("Lovelace" in reply["answer"] for reply in replies)
 
-    def test_answers_of_a_megabyte_to_a_slow_reader(self, tls, certificates):
-        """An id echoed 20,000 times is more than the kernel and the output buffer hold."""
+    def test_more_answers_than_all_buffers_hold(self, tls, certificates):
+        """20,000 of them, each with its long id."""
         bad = frame({"id": "x" * 200, "question": 5})
-        with (
-            secured(tls, certificates.client_context()) as sock,
-            ThreadPoolExecutor(1) as executor,
-        ):
-            sent = executor.submit(lambda: sock.sendall(bad * 20_000))
-            replies = [receive(sock) for _ in range(20_000)]
-            sent.result()
+        with secured(tls, certificates.client_context()) as sock:
+            replies = pipelined(sock, bad * 20_000, 20_000)
         assert {reply["error"]["code"] for reply in replies} == {"invalid_request"}
 
     def test_a_client_that_says_goodbye_is_let_go(self, tls, certificates):
