@@ -31,7 +31,7 @@ class CrowdReport:
     def __str__(self) -> str:
         return (
             f"alone:                      {self.quiet}\n"
-            f"beside {self.num_slow} slow and 1 deaf: {self.crowded}\n"
+            f"beside {self.num_slow} slow and a deaf: {self.crowded}\n"
             f"p99 in the crowd / alone:   {self.ratio:.2f}; slow clients cut off: "
             f"{self.num_cut_off}"
         )

@@ -22,7 +22,7 @@ MAX_FRAME_BYTES = ServerConfig().max_frame_bytes
 RESET = b"\1\0\0\0\0\0\0\0"
 MAX_COST_MS = 1.0
 MAX_GROWTH_BYTES = 8 * MIB
-PATIENCE = ("--frame_timeout_ms", "400", "--idle_timeout_ms", "600")
+PATIENCE = ("--frame_timeout_ms", "400", "--idle_timeout_ms", "1200")
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +193,7 @@ class TestPatience:
     def test_a_connection_that_asks_now_and_then_stays(self, hasty_server):
         with hasty_server.connect() as sock:
             for i in range(4):
-                time.sleep(0.3)  # it is the silence that is tested
+                time.sleep(0.4)  # it is the silence that is tested
                 sock.sendall(frame({"id": i, **ASK}))
                 assert receive(sock)["answer"] == ANSWER
 
