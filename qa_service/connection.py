@@ -132,6 +132,11 @@ class Connection:
         )
         self._be_patient()
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether it has requests in flight, or frames whose turn is about to come."""
+        return bool(self.tickets) or self._turn_is_due
+
     def wants(self, ticket: Ticket) -> bool:
         """See `TicketOwner`."""
         return ticket.key in self.tickets

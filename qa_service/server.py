@@ -287,9 +287,10 @@ class QaServer:
 
     def _drain(self, now_s: float) -> None:
         """Ends when every accepted request is answered, or its time to be is over."""
-        if now_s >= self._drain_deadline_s:
+        is_over = now_s >= self._drain_deadline_s
+        if is_over:
             self._fail_all(ShuttingDownError())
-        if any(connection.tickets for connection in self._connections):
+        if not is_over and any(connection.is_busy for connection in self._connections):
             self._wake.by(self._drain_deadline_s)
         else:
             self._end_gently()

@@ -118,6 +118,20 @@ def test_a_stop_under_load_leaves_no_accepted_request_unanswered(builtin_model):
     assert tally.right + tally.errors.total() + tally.lost == tally.sent
 
 
+def test_requests_that_have_come_and_not_been_taken_are_told_of_a_stop(faulty_server):
+    flags = ("--max_in_flight_per_connection", "1", *ONE_SESSION)
+    with faulty_server(*flags) as server, server.connect() as sock, server.connect() as other:
+        requests = [marked("!!slow!!", "slow"), *({"id": i, **ASK} for i in range(40))]
+        sock.sendall(b"".join(map(frame, requests)))
+        server.wait_for_queue(other)
+        server.signal(signal.SIGTERM)
+        replies = {reply["id"]: reply for reply in iter(lambda: receive(sock), None)}
+        assert replies.pop("slow")["answer"] == ANSWER
+        assert len(replies) == 40
+        assert {reply["error"]["code"] for reply in replies.values()} == {"shutting_down"}
+        assert server.wait() == 0
+
+
 def test_a_stop_in_the_middle_of_a_reload_ends_cleanly(builtin_model):
     with running_server(builtin_model) as server:
         server.signal(signal.SIGHUP)
