@@ -1,7 +1,7 @@
 """Fuzzes the decoder guided by coverage, from the golden frames on, with atheris (libFuzzer).
 
     pip install atheris
-    python -m benchmarks.fuzz_decoder_guided -runs=1000000 -seed=1
+    python -m benchmarks.fuzz_decoder_guided -runs=1000000 -seed=1 -max_len=512
 
 Further flags are libFuzzer's. It writes the input it stopped at, if any, to the current folder.
 """
