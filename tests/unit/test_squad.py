@@ -1,0 +1,91 @@
+"""SQuAD's file format and measures, on cases worked out by hand."""
+
+import gzip
+import json
+
+import pytest
+
+from qa_service.squad import exact_match, f1_score, normalize_answer, read_squad
+
+DOCUMENT = {
+    "data": [
+        {
+            "title": "Loire",
+            "paragraphs": [
+                {
+                    "context": "Das Café steht am Ufer.",
+                    "qas": [
+                        {
+                            "id": 7,
+                            "question": "Was steht am Ufer?",
+                            "answers": [
+                                {"text": "Café", "answer_start": 4},
+                                {"text": "Das Café", "answer_start": 0},
+                            ],
+                        },
+                        {"id": "none", "question": "Wer?", "answers": []},
+                    ],
+                }
+            ],
+        }
+    ]
+}
+
+
+@pytest.fixture(params=["squad.json", "squad.json.gz"])
+def squad_file(request, tmp_path):
+    path = tmp_path / request.param
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "wt", encoding="utf-8") as file:
+        json.dump(DOCUMENT, file)
+    return path
+
+
+def test_reads_plain_and_gzip_alike(squad_file):
+    answered, unanswerable = read_squad(squad_file)
+    assert answered.id == "7"
+    assert answered.answers == ("Café", "Das Café")
+    for answer, start in zip(answered.answers, answered.answer_starts, strict=True):
+        assert answered.context[start : start + len(answer)] == answer
+    assert unanswerable.answers == unanswerable.answer_starts == ()
+
+
+@pytest.mark.parametrize("content", ["[]", '{"data": [{"paragraphs": [{}]}]}', "no json"])
+def test_refuses_other_files(tmp_path, content):
+    path = tmp_path / "other.json"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=r"SQuAD|Expecting"):
+        read_squad(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "normal"),
+    [
+        ("The New York Times", "new york times"),
+        ("  an  apple, a day ", "apple day"),
+        ("U.S.", "us"),
+        ("theatre", "theatre"),
+        ("the", ""),
+        ("1 %", "1"),
+    ],
+)
+def test_normalization(text, normal):
+    assert normalize_answer(text) == normal
+
+
+def test_exact_match_takes_the_best_answer():
+    assert exact_match("the Times.", ("New York", "Times")) == 1.0
+    assert exact_match("York", ("New York", "Times")) == 0.0
+
+
+def test_f1_counts_words_as_often_as_they_stand():
+    assert f1_score("very very big", ("very big",)) == pytest.approx(0.8)
+    assert f1_score("small", ("very big",)) == 0.0
+    assert f1_score("York Times", ("Guardian", "New York Times")) == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize("measure", [exact_match, f1_score])
+def test_unanswerable_questions_want_silence(measure):
+    assert measure("", ()) == 1.0
+    assert measure("an answer", ()) == 0.0
+    assert measure("", ("an answer",)) == 0.0
