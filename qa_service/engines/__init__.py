@@ -1,0 +1,34 @@
+"""Engines run a model over padded windows; nothing here knows of questions or answers.
+
+Each engine's libraries are imported only when it is made: a session with the ONNX engine
+never loads torch or transformers, which cost seconds and hundreds of MB.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from qa_service.engines.base import Engine, EngineConfig
+from qa_service.manifest import Manifest
+
+ENGINE_TYPES = ("onnx", "pytorch")
+
+
+def make_engine(
+    engine_type: str, model_dir: Path, manifest: Manifest, config: EngineConfig
+) -> Engine:
+    """Loads a prepared model into an engine.
+
+    Raises:
+        SetupError: The model cannot be loaded.
+        ValueError: There is no such engine.
+    """
+    if engine_type == "onnx":
+        from qa_service.engines.onnx import OnnxEngine  # noqa: PLC0415
+
+        return OnnxEngine(model_dir, manifest, config)
+    if engine_type == "pytorch":
+        from qa_service.engines.pytorch import PyTorchEngine  # noqa: PLC0415
+
+        return PyTorchEngine(model_dir, manifest, config)
+    raise ValueError(f"no engine {engine_type!r}; there are {', '.join(ENGINE_TYPES)}")

@@ -1,0 +1,44 @@
+"""The ONNX Runtime engine. Imports neither torch nor transformers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+
+from qa_service.engines.base import Engine, EngineConfig, FloatArray, Int64Array
+from qa_service.errors import SetupError
+from qa_service.manifest import ONNX_FILE, Manifest
+
+
+class OnnxEngine(Engine):
+    """Runs a prepared model's `model.onnx`.
+
+    Raises:
+        SetupError: ONNX Runtime cannot load the file.
+    """
+
+    def __init__(self, model_dir: Path, manifest: Manifest, config: EngineConfig) -> None:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = config.intra_op_num_threads
+        options.inter_op_num_threads = 1
+        try:
+            self._session = onnxruntime.InferenceSession(
+                str(model_dir / ONNX_FILE), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # onnxruntime raises classes of its own C++ module
+            raise SetupError(f"ONNX Runtime cannot load {ONNX_FILE}: {error}") from None
+        self._inputs = manifest.inputs
+
+    def logits(
+        self, input_ids: Int64Array, attention_mask: Int64Array, token_type_ids: Int64Array
+    ) -> tuple[FloatArray, FloatArray]:
+        """See `Engine.logits`."""
+        given = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "token_type_ids": token_type_ids,
+        }
+        start, end = self._session.run(None, {name: given[name] for name in self._inputs})
+        return np.asarray(start, np.float32), np.asarray(end, np.float32)

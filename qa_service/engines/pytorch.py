@@ -1,0 +1,42 @@
+"""The PyTorch engine: the model as `transformers` loads it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForQuestionAnswering
+
+from qa_service.engines.base import Engine, EngineConfig, FloatArray, Int64Array
+from qa_service.errors import SetupError
+from qa_service.manifest import Manifest
+
+
+class PyTorchEngine(Engine):
+    """Runs a prepared model's `model.safetensors`.
+
+    Raises:
+        SetupError: `transformers` cannot load the folder.
+    """
+
+    def __init__(self, model_dir: Path, manifest: Manifest, config: EngineConfig) -> None:
+        torch.set_num_threads(config.intra_op_num_threads)
+        try:
+            model = AutoModelForQuestionAnswering.from_pretrained(model_dir, local_files_only=True)
+        except (OSError, ValueError) as error:
+            raise SetupError(f"transformers cannot load the model: {error}") from None
+        self._model = model.eval()
+        self._inputs = manifest.inputs
+
+    @torch.inference_mode()
+    def logits(
+        self, input_ids: Int64Array, attention_mask: Int64Array, token_type_ids: Int64Array
+    ) -> tuple[FloatArray, FloatArray]:
+        """See `Engine.logits`."""
+        given = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "token_type_ids": token_type_ids,
+        }
+        output = self._model(**{name: torch.from_numpy(given[name]) for name in self._inputs})
+        return output.start_logits.float().numpy(), output.end_logits.float().numpy()

@@ -1,0 +1,1 @@
+"""Tokens and windows in, answer spans out: what every engine shares."""
