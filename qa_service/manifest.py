@@ -13,6 +13,7 @@ import msgspec
 from qa_service.errors import SetupError
 
 MANIFEST_FILE = "manifest.json"
+CONFIG_FILE = "config.json"
 TOKENIZER_FILE = "tokenizer.json"
 ONNX_FILE = "model.onnx"
 PYTORCH_FILE = "model.safetensors"

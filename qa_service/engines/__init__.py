@@ -6,12 +6,28 @@ never loads torch or transformers, which cost seconds and hundreds of MB.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from qa_service.engines.base import Engine, EngineConfig
 from qa_service.manifest import Manifest
 
+if TYPE_CHECKING:
+    from qa_service.engines.base import Engine
+
 ENGINE_TYPES = ("onnx", "pytorch")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """How a session runs its model.
+
+    Attributes:
+        intra_op_num_threads: Threads within one operator; one a session, so that N sessions
+            on N cores are N threads.
+    """
+
+    intra_op_num_threads: int = 1
 
 
 def make_engine(

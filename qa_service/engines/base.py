@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 Int64Array = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True)
-class EngineConfig:
-    """How a session runs its model.
-
-    Attributes:
-        intra_op_num_threads: Threads within one operator; one a session, so that N sessions
-            on N cores are N threads.
-    """
-
-    intra_op_num_threads: int = 1
 
 
 class Engine(ABC):

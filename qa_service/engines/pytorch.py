@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForQuestionAnswering
 
-from qa_service.engines.base import Engine, EngineConfig, FloatArray, Int64Array
+from qa_service.engines import EngineConfig
+from qa_service.engines.base import Engine, FloatArray, Int64Array
 from qa_service.errors import SetupError
 from qa_service.manifest import Manifest
 

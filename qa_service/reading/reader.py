@@ -11,20 +11,12 @@ from tokenizers import Tokenizer
 
 from qa_service.errors import InternalError, QaError
 from qa_service.manifest import TOKENIZER_FILE, Manifest
-from qa_service.reading.spans import Answer, FloatArray, find_answers
+from qa_service.protocol import Answer, Question
+from qa_service.reading.spans import FloatArray, find_answers
 from qa_service.reading.windows import EncodedQuestion, Int64Array, Window, WindowBuilder
 
 LogitsFunction = Callable[[Int64Array, Int64Array, Int64Array], tuple[FloatArray, FloatArray]]
 """`Engine.logits`: ids, mask and types, int64 [batch, seq], to start and end logits."""
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What is asked of a text, and how many answers are wanted."""
-
-    question: str
-    text: str
-    top_k: int = 1
 
 
 @dataclass(frozen=True, slots=True)

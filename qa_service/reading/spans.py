@@ -19,29 +19,13 @@ import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
 from qa_service.manifest import ReadingConfig
+from qa_service.protocol import Answer
 from qa_service.reading.windows import EncodedQuestion, Window
 
 FloatArray = npt.NDArray[np.float32]
 
 _ZERO_WIDTH_JOINER = "\u200d"
 _EMOJI_MODIFIERS = range(0x1F3FB, 0x1F400)
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A span of the text, or the finding that there is none.
-
-    Attributes:
-        text: The answer, exactly as it stands in the text; empty for "no answer".
-        score: Probability that this is the answer, 0 to 1.
-        start: Where it starts in the text, in code points; None for "no answer".
-        end: One past where it ends; None for "no answer".
-    """
-
-    text: str
-    score: float
-    start: int | None
-    end: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +70,7 @@ def find_answers(
     if spans and not _abstains(spans[0], config):
         return answers
     null_score = math.exp(-log_total) if spans else 1.0
-    return [Answer("", null_score, None, None), *answers][:top_k]
+    return [Answer("", round(null_score, 4), None, None), *answers][:top_k]
 
 
 def _abstains(best: _Span, config: ReadingConfig) -> bool:
@@ -151,7 +135,8 @@ def _answer(text: str, encoded: EncodedQuestion, span: _Span, log_total: float) 
     start = int(encoded.offsets[span.first, 0])
     end = int(encoded.offsets[span.last, 1])
     start, end = whole_characters(text, *_stripped(text, start, end))
-    return Answer(text[start:end], math.exp(span.log_score - log_total), start, end)
+    score = math.exp(span.log_score - log_total)
+    return Answer(text[start:end], round(score, 4), start, end)
 
 
 def _stripped(text: str, start: int, end: int) -> tuple[int, int]:

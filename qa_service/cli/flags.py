@@ -1,0 +1,47 @@
+"""What the flags of the client programs share: their help's form, and bounds with words."""
+
+from __future__ import annotations
+
+import argparse
+import math
+
+INTERRUPTED = 130
+"""The exit code of a program that Ctrl-C ended, as shells have it."""
+
+
+class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Shows the defaults that say something, and the program's docstring as it is written."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.default in (None, False):
+            return action.help
+        return super()._get_help_string(action)
+
+
+def make_parser(docstring: str | None) -> argparse.ArgumentParser:
+    """A parser whose help begins with the docstring's first line and ends with its rest."""
+    description, _, notes = (docstring or "").partition("\n\n")
+    return argparse.ArgumentParser(
+        description=description, epilog=notes, formatter_class=_HelpFormatter
+    )
+
+
+def port(value: str) -> int:
+    """A TCP port that can be connected to."""
+    if not 0 < int(value) < 1 << 16:
+        raise argparse.ArgumentTypeError(f"{value} is not in 1 to 65535")
+    return int(value)
+
+
+def count(value: str) -> int:
+    """An integer of at least 1."""
+    if int(value) < 1:
+        raise argparse.ArgumentTypeError(f"{value} is less than 1")
+    return int(value)
+
+
+def seconds(value: str) -> float:
+    """A finite time above zero."""
+    if not 0 < float(value) < math.inf:
+        raise argparse.ArgumentTypeError(f"{value} is not a time above 0")
+    return float(value)

@@ -1,0 +1,148 @@
+"""The server's configuration: one frozen dataclass, from whose fields the flags are made.
+
+A field is a flag: its name, its default, and in its metadata the help text, the choices or
+the smallest value accepted. Units are in the names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from qa_service.connection import ConnectionLimits
+from qa_service.engines import ENGINE_TYPES
+from qa_service.logs import LOG_FORMATS, LOG_LEVELS
+from qa_service.protocol import RequestLimits
+from qa_service.scheduler import SchedulerConfig
+from qa_service.workers.channel import Setup
+
+WORKER_TYPES = ("process", "thread")
+
+
+DEFAULT_MODEL = Path("saved_models/builtin")
+
+T = TypeVar("T")
+
+
+def _flag(
+    default: T, text: str, *, choices: Sequence[str] | None = None, least: int | None = None
+) -> T:
+    return field(default=default, metadata={"help": text, "choices": choices, "least": least})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """Everything that can be set about a server. Each attribute is a flag; see `--help`."""
+
+    host: str = _flag(
+        "localhost",
+        "address to listen on; 0.0.0.0 for all IPv4 interfaces, :: for all of both kinds",
+    )
+    port: int = _flag(9999, "port to listen on; 0 picks a free one", least=0)
+    model: Path = _flag(  # noqa: RUF009 - a Path is immutable
+        DEFAULT_MODEL, "folder of a model that prepare_model.py has prepared"
+    )
+    num_inference_sessions: int = _flag(2, "inference sessions, one worker each", least=1)
+    inference_engine_type: str = _flag("onnx", "what runs the model", choices=ENGINE_TYPES)
+    worker_type: str = _flag(
+        "process", "where each session runs; threads share the loop's GIL", choices=WORKER_TYPES
+    )
+    intra_op_num_threads: int = _flag(1, "threads within one operator, per session", least=1)
+    max_batch_size: int = _flag(8, "requests in a batch", least=1)
+    max_batch_tokens: int = _flag(4096, "tokens in a batch, padding included", least=1)
+    max_queue_delay_us: int = _flag(
+        0, "microseconds a request may wait for company while a session is idle", least=0
+    )
+    max_queue_size: int = _flag(1000, "requests that may wait for a session", least=1)
+    request_timeout_ms: int = _flag(
+        30_000, "milliseconds a request may wait for a session; 0 for no limit", least=0
+    )
+    max_connections: int = _flag(1000, "open connections; further ones wait unaccepted", least=1)
+    max_in_flight_per_connection: int = _flag(
+        64, "unanswered requests of one connection; past it, the server stops reading", least=1
+    )
+    max_output_buffer_bytes: int = _flag(
+        1 << 20, "bytes of unread answers; past it, the server stops reading", least=1
+    )
+    max_frame_bytes: int = _flag(1 << 20, "bytes in one request", least=2)
+    max_question_chars: int = _flag(2000, "characters in a question", least=1)
+    max_text_chars: int = _flag(500_000, "characters in a text", least=1)
+    drain_timeout_ms: int = _flag(
+        30_000, "milliseconds that a stopping server gives the requests it has", least=0
+    )
+    log_level: str = _flag("info", "least level that is logged", choices=LOG_LEVELS)
+    log_format: str = _flag("text", "one line of text or of JSON an event", choices=LOG_FORMATS)
+
+    @property
+    def connection_limits(self) -> ConnectionLimits:
+        """Bounds on one client."""
+        return ConnectionLimits(
+            max_frame_bytes=self.max_frame_bytes,
+            max_in_flight=self.max_in_flight_per_connection,
+            max_output_buffer_bytes=self.max_output_buffer_bytes,
+            request=RequestLimits(self.max_question_chars, self.max_text_chars),
+        )
+
+    @property
+    def scheduler_config(self) -> SchedulerConfig:
+        """Bounds on the queue and on a batch."""
+        return SchedulerConfig(
+            max_queue_size=self.max_queue_size,
+            max_batch_size=self.max_batch_size,
+            max_batch_tokens=self.max_batch_tokens,
+            max_queue_delay_s=self.max_queue_delay_us / 1e6,
+        )
+
+    @property
+    def worker_setup(self) -> Setup:
+        """What each session is to be."""
+        return Setup(
+            engine_type=self.inference_engine_type,
+            model_dir=str(self.model),
+            intra_op_num_threads=self.intra_op_num_threads,
+            max_batch_size=self.max_batch_size,
+            max_batch_tokens=self.max_batch_tokens,
+        )
+
+
+def parse_server_flags(arguments: Sequence[str] | None = None) -> ServerConfig:
+    """Reads the command line.
+
+    Args:
+        arguments: The words after the program's name; those of this process if None.
+
+    Raises:
+        SystemExit: With code 2 and a message if a flag is wrong; with 0 after `--help`.
+    """
+    parser = argparse.ArgumentParser(
+        description="Question-answering inference server.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    for item in dataclasses.fields(ServerConfig):
+        parser.add_argument(
+            f"--{item.name}",
+            default=item.default,
+            type=_parser_of(item),
+            choices=item.metadata["choices"],
+            help=item.metadata["help"],
+        )
+    return ServerConfig(**vars(parser.parse_args(arguments)))
+
+
+def _parser_of(item: dataclasses.Field[Any]) -> Callable[[str], Any]:
+    least: int | None = item.metadata["least"]
+    if least is None:
+        return Path if isinstance(item.default, Path) else str
+
+    def parse(word: str) -> int:
+        value = int(word)
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{value} is below {least}")
+        return value
+
+    parse.__name__ = "int"
+    return parse

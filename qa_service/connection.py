@@ -1,0 +1,197 @@
+"""One client: frames in, tickets out, answers back.
+
+It takes no more frames, and so slows its client down, while it has as many requests in flight
+as it may, or more unread answers than it may hold; it reads a little ahead all the same, so as
+to see its client hang up. What it takes in one turn is bounded, so that a thousand small frames
+in one segment do not hold up the other clients.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from qa_service.errors import DuplicateIdError, FrameTooLargeError, QaError
+from qa_service.event_loop import EventLoop
+from qa_service.protocol import (
+    NULL_ID,
+    Answer,
+    FrameReader,
+    RejectedError,
+    Request,
+    RequestLimits,
+    Timings,
+    encode_answers,
+    encode_error,
+    parse_request,
+)
+from qa_service.scheduler import Ticket
+from qa_service.stream import Stream
+
+FRAMES_A_TURN = 16
+READ_AHEAD_BYTES = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Bounds on one client.
+
+    Attributes:
+        max_frame_bytes: Bytes in one request.
+        max_in_flight: Unanswered requests.
+        max_output_buffer_bytes: Bytes of unread answers.
+        request: Bounds on what a request may ask.
+    """
+
+    max_frame_bytes: int
+    max_in_flight: int
+    max_output_buffer_bytes: int
+    request: RequestLimits
+
+
+class ConnectionOwner(Protocol):
+    """Who hears from a connection: the server."""
+
+    def on_request(self, connection: Connection, request: Request) -> Ticket:
+        """A request has come.
+
+        Raises:
+            QaError: It is not accepted; the connection answers with this.
+        """
+
+    def on_connection_end(self, connection: Connection) -> None:
+        """The client has gone, or is not served any more."""
+
+
+class Connection:
+    """A client's connection.
+
+    Attributes:
+        name: Its peer's address, for the log.
+        tickets: Its requests in flight, by ticket key.
+    """
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        sock: socket.socket,
+        name: str,
+        limits: ConnectionLimits,
+        owner: ConnectionOwner,
+    ) -> None:
+        self.name = name
+        self.tickets: dict[int, Ticket] = {}
+        self._ids: set[bytes] = set()
+        self._loop = loop
+        self._limits = limits
+        self._owner = owner
+        self._frames = FrameReader(limits.max_frame_bytes)
+        self._turn_is_due = False
+        self._is_lost = False
+        self._stream = Stream(loop, sock, self._on_data, self._on_end, self._take_turn)
+
+    def wants(self, ticket: Ticket) -> bool:
+        """See `TicketOwner`."""
+        return ticket.key in self.tickets
+
+    def answer(self, ticket: Ticket, answers: Sequence[Answer], timings: Timings) -> None:
+        """See `TicketOwner`."""
+        request = ticket.request
+        self._finish(ticket, encode_answers(request.id_json, answers, timings, request.top_k))
+
+    def fail(self, ticket: Ticket, error: QaError) -> None:
+        """See `TicketOwner`."""
+        self._finish(ticket, encode_error(ticket.request.id_json, error))
+
+    def close_gently(self) -> None:
+        """Takes nothing more, sends what there is, and closes."""
+        self._stream.close_gently()
+
+    def close(self) -> None:
+        """Closes at once; its owner hears nothing more of it."""
+        self._stream.close()
+
+    def _finish(self, ticket: Ticket, frame: bytearray) -> None:
+        if self.tickets.pop(ticket.key, None) is None:
+            return
+        self._ids.discard(ticket.request.id_json)
+        self._stream.write(frame)
+        if self._is_lost:
+            self._close_when_answered()
+        elif self._frames.buffered_bytes:
+            self._schedule_turn()
+
+    def _on_data(self, data: bytes) -> None:
+        if not self._is_lost:
+            self._frames.feed(data)
+            self._take_turn()
+
+    def _on_end(self) -> None:
+        self._owner.on_connection_end(self)
+
+    def _schedule_turn(self) -> None:
+        if not self._turn_is_due:
+            self._turn_is_due = True
+            self._loop.call_soon(self._due_turn)
+
+    def _due_turn(self) -> None:
+        self._turn_is_due = False
+        self._take_turn()
+
+    def _take_turn(self) -> None:
+        """Handles a bounded number of frames, while there is room for their requests."""
+        is_starved = False
+        for _ in range(FRAMES_A_TURN):
+            if self._is_lost or not self._stream.is_open:
+                return
+            if not self._has_room():
+                break
+            if (body := self._next_frame()) is None:
+                is_starved = True
+                break
+            self._handle(body)
+        else:
+            self._schedule_turn()
+        self._stream.set_reading(is_starved or self._frames.buffered_bytes < READ_AHEAD_BYTES)
+
+    def _next_frame(self) -> bytes | None:
+        try:
+            return self._frames.next_frame()
+        except FrameTooLargeError as error:
+            self._is_lost = True
+            self._stream.write(encode_error(NULL_ID, error))
+            self._close_when_answered()
+            return None
+
+    def _close_when_answered(self) -> None:
+        """The stream can't be followed any more, but what came before is still answered."""
+        if not self.tickets:
+            self._stream.close_gently()
+
+    def _has_room(self) -> bool:
+        return (
+            len(self.tickets) < self._limits.max_in_flight
+            and self._stream.output_bytes <= self._limits.max_output_buffer_bytes
+        )
+
+    def _handle(self, body: bytes) -> None:
+        try:
+            request = parse_request(body, self._limits.request)
+            self._accept(request)
+        except RejectedError as rejected:
+            self._stream.write(encode_error(rejected.id_json, rejected.error))
+
+    def _accept(self, request: Request) -> None:
+        id_json = request.id_json
+        if id_json in self._ids:
+            message = "a request with this id is still in flight on this connection"
+            raise RejectedError(id_json, DuplicateIdError(message))
+        try:
+            ticket = self._owner.on_request(self, request)
+        except QaError as error:
+            raise RejectedError(id_json, error) from None
+        self.tickets[ticket.key] = ticket
+        if id_json != NULL_ID:
+            self._ids.add(id_json)

@@ -1,0 +1,87 @@
+"""Report: statistics over the requests of a load, never a mean of means."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from qa_service.load.generator import Sample
+
+PERCENTS = (50, 90, 99)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How the requests of a load went.
+
+    Attributes:
+        num_answered: Requests that were answered, `Unknown` included.
+        duration_s: From the first request's start to the last one's end.
+        mean_ms: Mean latency of the answered requests; NaN if there were none.
+        std_ms: Its standard deviation, of the population as `numpy.std` has it.
+        percentiles_ms: Their latency by percent, see `percentile`.
+        errors: Failed requests, by error code.
+    """
+
+    num_answered: int
+    duration_s: float
+    mean_ms: float
+    std_ms: float
+    percentiles_ms: Mapping[int, float]
+    errors: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, samples: Sequence[Sample]) -> Report:
+        """Sums up the requests of a load."""
+        answered_ms = sorted(sample.latency_ms for sample in samples if not sample.error_code)
+        started_s = min((sample.started_s for sample in samples), default=0.0)
+        ended_s = max((s.started_s + s.latency_ms / 1e3 for s in samples), default=0.0)
+        return cls(
+            num_answered=len(answered_ms),
+            duration_s=ended_s - started_s,
+            mean_ms=statistics.fmean(answered_ms) if answered_ms else math.nan,
+            std_ms=statistics.pstdev(answered_ms) if answered_ms else math.nan,
+            percentiles_ms={percent: percentile(answered_ms, percent) for percent in PERCENTS},
+            errors=Counter(sample.error_code for sample in samples if sample.error_code),
+        )
+
+    @property
+    def num_failed(self) -> int:
+        """Requests that were not answered."""
+        return sum(self.errors.values())
+
+    @property
+    def throughput(self) -> float:
+        """Answered requests per second."""
+        return self.num_answered / self.duration_s if self.duration_s else 0.0
+
+    def __str__(self) -> str:
+        percentiles = (f"p{percent} {ms:.2f} ms" for percent, ms in self.percentiles_ms.items())
+        by_code = ", ".join(f"{code} {number}" for code, number in sorted(self.errors.items()))
+        return "\n".join(
+            [
+                f"Latency:     {self.mean_ms:.2f} ± {self.std_ms:.2f} ms (mean ± std)",
+                f"Percentiles: {', '.join(percentiles)}",
+                f"Throughput:  {self.throughput:.1f} requests/s",
+                f"Requests:    {self.num_answered} answered in {self.duration_s:.2f} s",
+                f"Errors:      {self.num_failed}{f' ({by_code})' if by_code else ''}",
+            ]
+        )
+
+
+def percentile(ordered: Sequence[float], percent: float) -> float:
+    """The nearest-rank percentile: the least value that so many percent do not exceed.
+
+    Args:
+        ordered: Values, the least first.
+        percent: Above 0, at most 100.
+
+    Returns:
+        One of the values; NaN if there are none.
+    """
+    if not ordered:
+        return math.nan
+    return ordered[math.ceil(len(ordered) * percent / 100) - 1]

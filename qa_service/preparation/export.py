@@ -1,0 +1,106 @@
+"""A PyTorch model becomes `model.onnx`, its attention fused where that is supported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from onnxruntime.transformers import optimizer
+from onnxruntime.transformers.fusion_options import FusionOptions
+from transformers import PreTrainedConfig
+
+from qa_service.errors import SetupError
+from qa_service.preparation.loading import LoadedModel
+
+_OPSET = 17
+_OUTPUTS = ("start_logits", "end_logits")
+_MAX_FILE_BYTES = 2**31 - 2**20
+
+
+class _Logits(torch.nn.Module):
+    """Takes the inputs by position and gives the two logits: what a graph's ends look like."""
+
+    def __init__(self, loaded: LoadedModel) -> None:
+        super().__init__()
+        self.model = loaded.model
+        self.inputs = loaded.inputs
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        output = self.model(**dict(zip(self.inputs, tensors, strict=True)))
+        return output.start_logits, output.end_logits
+
+
+def export_onnx(loaded: LoadedModel, path: Path) -> None:
+    """Writes the model's ONNX graph.
+
+    Inputs, by the model's names for them: int64 [batch, sequence]; outputs `start_logits` and
+    `end_logits`: float32 [batch, sequence]; both axes are dynamic.
+
+    It is torch's older, tracing exporter that is used: of the graph that the newer one writes,
+    onnxruntime's optimizer fuses no attention.
+
+    Raises:
+        SetupError: torch cannot export the model.
+    """
+    if sum(p.numel() * p.element_size() for p in loaded.model.parameters()) > _MAX_FILE_BYTES:
+        raise SetupError("the model is too large: an ONNX file holds at most 2 GiB of weights")
+    axes = {name: {0: "batch", 1: "sequence"} for name in (*loaded.inputs, *_OUTPUTS)}
+    try:
+        torch.onnx.export(
+            _Logits(loaded).eval(),
+            _example(loaded),
+            str(path),
+            input_names=list(loaded.inputs),
+            output_names=list(_OUTPUTS),
+            dynamic_axes=axes,
+            opset_version=_OPSET,
+            dynamo=False,
+        )
+    except Exception as error:  # a model's own code and torch's symbolic functions raise anything
+        reason = str(error).strip().partition("\n")[0]
+        raise SetupError(f"the model cannot be exported to ONNX: {reason}") from None
+
+
+def fuse(path: Path, config: PreTrainedConfig) -> int:
+    """Rewrites an exported graph in place, with fused operators, if its attention can be fused.
+
+    Residual additions are left apart from their normalization: on a CPU core, with ONNX Runtime's
+    one kernel for both (SkipLayerNormalization), the built-in model takes 8 % longer. A GPU's
+    session fuses them itself when it loads the file.
+
+    Args:
+        path: The graph.
+        config: The model's `transformers` config.
+
+    Returns:
+        How many layers' attention is now one operator; 0 if the graph was left as it was.
+    """
+    options = FusionOptions("bert")
+    options.enable_skip_layer_norm = False
+    try:
+        fused = optimizer.optimize_model(
+            str(path),
+            model_type="bert",
+            num_heads=getattr(config, "num_attention_heads", 0),
+            hidden_size=getattr(config, "hidden_size", 0),
+            optimization_options=options,
+            opt_level=0,
+        )
+    except Exception:  # an unknown architecture may trip it anywhere; the plain graph still serves
+        return 0
+    layers = fused.get_fused_operator_statistics()["Attention"]
+    if layers:
+        fused.save_model_to_file(str(path))
+    return int(layers)
+
+
+def _example(loaded: LoadedModel) -> tuple[torch.Tensor, ...]:
+    """Makes a padded batch to trace: int64 [2, 16], the second row half padding."""
+    mask = torch.ones(2, 16, dtype=torch.int64)
+    mask[1, 8:] = 0
+    tensors = {
+        "input_ids": torch.where(mask == 1, loaded.pad_token_id + 1, loaded.pad_token_id),
+        "attention_mask": mask,
+        "token_type_ids": torch.zeros_like(mask),
+    }
+    return tuple(tensors[name] for name in loaded.inputs)

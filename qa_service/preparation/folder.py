@@ -1,0 +1,76 @@
+"""A prepared model's folder appears whole or not at all.
+
+    .NAME.lock   held by the one run that works on NAME; the kernel lets go of it if the run dies
+    .NAME.new    what that run has written so far
+    .NAME.old    the folder it replaces, between two renames
+    NAME         whole, always
+
+Whoever holds the lock knows that any `.new` and `.old` it finds are a dead run's.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from qa_service.errors import SetupError
+
+
+@contextmanager
+def locked(target: Path, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Makes this run the only one that works on a folder, and clears up after dead ones.
+
+    Args:
+        target: The folder.
+        on_wait: Called if another run is at work on it, before waiting for that to end.
+
+    Raises:
+        SetupError: Nothing can be written beside the folder.
+    """
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        lock = _beside(target, "lock").open("w")
+    except OSError as error:
+        raise SetupError(f"cannot write in {target.parent}: {error.strerror}") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            on_wait()
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        _clear_up(target)
+        yield
+
+
+@contextmanager
+def replacing(target: Path) -> Iterator[Path]:
+    """Yields an empty folder that becomes the target if all goes well, and else is removed.
+
+    Only for the holder of the target's lock.
+    """
+    new, old = _beside(target, "new"), _beside(target, "old")
+    new.mkdir()
+    try:
+        yield new
+    except BaseException:
+        shutil.rmtree(new)
+        raise
+    if target.exists():
+        target.rename(old)
+    new.rename(target)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _clear_up(target: Path) -> None:
+    old = _beside(target, "old")
+    if old.exists() and not target.exists():
+        old.rename(target)  # the run died between its two renames
+    for leftover in (old, _beside(target, "new")):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _beside(target: Path, suffix: str) -> Path:
+    return target.parent / f".{target.name}.{suffix}"

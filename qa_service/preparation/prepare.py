@@ -1,0 +1,212 @@
+"""The whole of the preparation: source, model, graph, check, folder."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from tqdm import tqdm
+
+from qa_service.errors import SetupError
+from qa_service.manifest import (
+    MANIFEST_FILE,
+    ONNX_FILE,
+    Manifest,
+    ReadingConfig,
+    load_manifest,
+    save_manifest,
+)
+from qa_service.preparation.folder import locked, replacing
+from qa_service.preparation.sources import Source, find_source, sha256_of
+
+if TYPE_CHECKING:
+    from qa_service.preparation.loading import LoadedModel
+
+_FORMAT_VERSION = 1
+"""Raised when this code writes something else from the same source."""
+
+_PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "peft", "onnx")
+_ONNX_RUNTIMES = ("onnxruntime", "onnxruntime-gpu")
+_ABSTAINING_NAME = re.compile(r"squad[-_]?v?2(?!\d)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What the person at the terminal asked for.
+
+    Attributes:
+        model: `builtin`, a hub id, or a directory.
+        output_dir: Where the model's folder goes.
+        can_abstain: Whether the model may answer "no answer"; None to find out.
+        null_threshold: See `ReadingConfig`; None for the model's own, or 0.
+    """
+
+    model: str = "builtin"
+    output_dir: Path = Path("saved_models")
+    can_abstain: bool | None = None
+    null_threshold: float | None = None
+
+
+def prepare(choices: Choices) -> Path:
+    """Makes a model's folder, unless it is there and up to date.
+
+    Returns:
+        The folder.
+
+    Raises:
+        SetupError: The model cannot be had, loaded, exported or written, or its two files
+            disagree.
+    """
+    source = find_source(choices.model)
+    reading, reason = choose_reading(source, choices)
+    target = choices.output_dir / source.name
+    if target.resolve() == source.model_dir.resolve():
+        raise SetupError(f"{target} would replace the model that it is made from")
+    with locked(target, lambda: print(f"waiting for another run to finish {target}")):
+        found = fingerprint(source, reading)
+        if is_up_to_date(target, source, found):
+            print(f"{target} is up to date")
+            return target
+        print(f"preparing {source.label}; {reason}")
+        started = time.monotonic()
+        with replacing(target) as folder:
+            _make(source, reading, found, folder)
+        print(f"prepared {target} in {time.monotonic() - started:.0f} s")
+    return target
+
+
+def choose_reading(source: Source, choices: Choices) -> tuple[ReadingConfig, str]:
+    """Decides how the model's logits are read.
+
+    A model's config does not say whether it was trained to abstain. Flags go before the
+    model's own `reading.json`, and that before its name.
+
+    Returns:
+        The decision, and its part on "no answer" in words for the terminal.
+
+    Raises:
+        SetupError: The model's `reading.json` cannot be read, or the flags contradict each other.
+    """
+    if choices.null_threshold is not None and choices.can_abstain is False:
+        raise SetupError("--null_threshold makes no sense with --no-can_abstain")
+    reading, why = _own_reading(source)
+    threshold = reading.null_threshold
+    if choices.can_abstain is not None or choices.null_threshold is not None:
+        why = "as you chose"
+        threshold = None if choices.can_abstain is False else threshold or 0.0
+    if choices.null_threshold is not None:
+        threshold = choices.null_threshold
+    verb = "never abstains" if threshold is None else f"abstains below a threshold of {threshold:g}"
+    return msgspec.structs.replace(reading, null_threshold=threshold), f"it {verb} ({why})"
+
+
+def _own_reading(source: Source) -> tuple[ReadingConfig, str]:
+    path = source.reading_file
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=ReadingConfig), f"says its {path.name}"
+    except FileNotFoundError:
+        pass
+    except (msgspec.DecodeError, OSError) as error:
+        raise SetupError(f"cannot read {path}: {error}") from None
+    if _ABSTAINING_NAME.search(source.label):
+        return ReadingConfig(null_threshold=0.0), "guessed from its name; or give --no-can_abstain"
+    return ReadingConfig(), "guessed from its name; or give --can_abstain"
+
+
+def fingerprint(source: Source, reading: ReadingConfig) -> str:
+    """Hashes everything that the prepared model depends on."""
+    parts = {
+        "format": _FORMAT_VERSION,
+        "label": source.label,
+        "files": {path.name: sha256_of(path) for path in source.files()},
+        "reading": reading,
+        "versions": package_versions(),
+    }
+    return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()
+
+
+def package_versions() -> dict[str, str]:
+    """Looks up the packages that make the files, without importing them."""
+    versions = {name: metadata.version(name) for name in _PACKAGES}
+    for name in _ONNX_RUNTIMES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def is_up_to_date(target: Path, source: Source, wanted: str) -> bool:
+    """Says whether the folder is whole, undamaged, and made from exactly this.
+
+    Raises:
+        SetupError: The folder is another model's, or no model's.
+    """
+    if not target.exists():
+        return False
+    if not (target / MANIFEST_FILE).is_file():
+        raise SetupError(f"{target} is no prepared model; move it away, or choose --output_dir")
+    try:
+        manifest = load_manifest(target)
+    except SetupError:
+        return False
+    if manifest.source != source.label:
+        raise SetupError(
+            f"{target} was made from {manifest.source}; move it away, or choose --output_dir"
+        )
+    return manifest.fingerprint == wanted and all(
+        (target / name).is_file() and sha256_of(target / name) == digest
+        for name, digest in manifest.files.items()
+    )
+
+
+def _make(source: Source, reading: ReadingConfig, found: str, folder: Path) -> None:
+    """Writes the files, checks them, and writes the manifest last."""
+    with tqdm(total=5, desc="starting PyTorch", disable=None, leave=False) as bar:
+        from qa_service.preparation import export, loading, verify  # noqa: PLC0415
+
+        def step(description: str) -> None:
+            bar.update()
+            bar.set_description(description)
+
+        with loading.quiet_libraries():
+            step("loading the model")
+            loaded = loading.load(source)
+            loaded.save(folder)
+            step("exporting to ONNX")
+            export.export_onnx(loaded, folder / ONNX_FILE)
+            step("fusing attention")
+            fused = export.fuse(folder / ONNX_FILE, loaded.model.config)
+            step("comparing both files")
+            manifest = _manifest(source, reading, found, folder, loaded)
+            difference = verify.verify(folder, manifest)
+        save_manifest(folder, manifest)
+    attention = f"fused in {fused} layers" if fused else "not fused: no supported pattern"
+    print(f"attention in the ONNX file: {attention}")
+    print(
+        f"both files give the same {len(verify.QUESTIONS)} answers; "
+        f"largest difference between logits {difference:.1e}"
+    )
+
+
+def _manifest(
+    source: Source, reading: ReadingConfig, found: str, folder: Path, loaded: LoadedModel
+) -> Manifest:
+    return Manifest(
+        name=source.name,
+        source=source.label,
+        fingerprint=found,
+        files={path.name: sha256_of(path) for path in sorted(folder.iterdir())},
+        inputs=loaded.inputs,
+        pad_token_id=loaded.pad_token_id,
+        max_sequence_tokens=loaded.max_sequence_tokens,
+        can_abstain=reading.null_threshold is not None,
+        reading=reading,
+        versions=package_versions(),
+    )

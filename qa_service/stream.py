@@ -1,0 +1,162 @@
+"""A non-blocking socket of the loop: bytes in as they come, bytes out as they fit.
+
+    OPEN ──close_gently──▶ CLOSING (flush, half-close, discard what comes) ──▶ CLOSED
+      └──────────────────────────── close, or the peer's end ─────────────────────▲
+
+Closing with unread bytes in the kernel would make it send a reset, which can destroy the last
+answer before its reader sees it; so a gentle close reads on, for a bounded time, and throws away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+from collections.abc import Callable
+from enum import Enum, auto
+
+from qa_service.event_loop import EventLoop, Timer
+
+logger = logging.getLogger(__name__)
+
+READ_BYTES = 65536
+LINGER_S = 1.0
+
+
+class _State(Enum):
+    OPEN = auto()
+    CLOSING = auto()
+    CLOSED = auto()
+
+
+class Stream:
+    """One connected socket on the loop.
+
+    Args:
+        loop: The loop that waits for it.
+        sock: The socket; it becomes non-blocking and is owned from here on.
+        on_data: Takes the bytes that came, at most `READ_BYTES` a round.
+        on_end: Called once, when it has ended by itself; not when its owner calls `close`.
+        on_flushed: Called when output that had to wait has all been sent.
+    """
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        sock: socket.socket,
+        on_data: Callable[[bytes], None],
+        on_end: Callable[[], None],
+        on_flushed: Callable[[], None] = lambda: None,
+    ) -> None:
+        sock.setblocking(False)
+        self._loop = loop
+        self._sock = sock
+        self._on_data = on_data
+        self._on_end = on_end
+        self._on_flushed = on_flushed
+        self._out = bytearray()
+        self._reading = True
+        self._interest = (False, False)
+        self._state = _State.OPEN
+        self._linger: Timer | None = None
+        self._update_interest()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it still reads and writes."""
+        return self._state is _State.OPEN
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes written to it that the kernel has not taken yet."""
+        return len(self._out)
+
+    def write(self, data: bytes | bytearray) -> None:
+        """Sends as much as fits and keeps the rest; ignored once closing or closed."""
+        if self._state is not _State.OPEN:
+            return
+        self._out += data
+        if len(self._out) == len(data):
+            self._flush()
+
+    def set_reading(self, reading: bool) -> None:
+        """Stops or resumes reading: the peer feels it as backpressure."""
+        if reading != self._reading:
+            self._reading = reading
+            self._update_interest()
+
+    def close(self) -> None:
+        """Closes at once; what is not sent yet is lost."""
+        if self._state is _State.CLOSED:
+            return
+        self._state = _State.CLOSED
+        if self._linger:
+            self._linger.cancel()
+        self._loop.watch(self._sock)
+        self._sock.close()
+
+    def close_gently(self) -> None:
+        """Closes when all is sent and the peer has seen it, or after `LINGER_S`."""
+        if self._state is not _State.OPEN:
+            return
+        self._state = _State.CLOSING
+        self._reading = True
+        self._linger = self._loop.call_at(self._loop.now_s() + LINGER_S, self._ended)
+        self._update_interest()
+        self._flush()
+
+    def _update_interest(self) -> None:
+        reading, writing = interest = (self._reading, bool(self._out))
+        if self._state is not _State.CLOSED and interest != self._interest:
+            self._interest = interest
+            self._loop.watch(
+                self._sock,
+                self._readable if reading else None,
+                self._writable if writing else None,
+            )
+
+    def _readable(self) -> None:
+        if self._state is _State.CLOSED:
+            return
+        try:
+            data = self._sock.recv(READ_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._ended()
+        elif self._state is _State.OPEN:
+            self._handle(data)
+
+    def _handle(self, data: bytes) -> None:
+        try:
+            self._on_data(data)
+        except Exception:
+            logger.exception("a stream's data could not be handled; closing it")
+            self._ended()
+
+    def _writable(self) -> None:
+        if self._state is not _State.CLOSED:
+            self._flush()
+            if self._state is _State.OPEN and not self._out:
+                self._on_flushed()
+
+    def _flush(self) -> None:
+        try:
+            while self._out:
+                del self._out[: self._sock.send(self._out)]
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError:
+            self._ended()
+            return
+        self._update_interest()
+        if not self._out and self._state is _State.CLOSING:
+            with contextlib.suppress(OSError):
+                self._sock.shutdown(socket.SHUT_WR)
+
+    def _ended(self) -> None:
+        if self._state is not _State.CLOSED:
+            self.close()
+            self._on_end()

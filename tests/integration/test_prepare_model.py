@@ -1,0 +1,262 @@
+"""prepare_model.py on real, tiny models: what it writes, what it refuses, what it survives."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from tiny_models import KINDS, MAX_SEQUENCE_TOKENS, make_tiny_model
+from tokenizers import Tokenizer
+from transformers import AutoModelForQuestionAnswering, BertConfig, BertModel
+
+import prepare_model
+from qa_service.engines import make_engine
+from qa_service.engines.base import EngineConfig
+from qa_service.errors import SetupError
+from qa_service.manifest import load_manifest
+from qa_service.preparation import export
+from qa_service.preparation.prepare import Choices, prepare
+
+_ROOT = Path(prepare_model.__file__).parent
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    """A folder with a source model of each kind."""
+    folder = tmp_path_factory.mktemp("sources")
+    for kind in KINDS:
+        make_tiny_model(kind, folder / kind)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def prepared(sources, tmp_path_factory):
+    """A folder with a prepared model of each kind."""
+    output_dir = tmp_path_factory.mktemp("saved_models")
+    for kind in KINDS:
+        prepare(Choices(model=str(sources / kind), output_dir=output_dir))
+    return output_dir
+
+
+def _run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(_ROOT / "prepare_model.py"), *arguments],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def _mtimes(folder: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mtime_ns for path in [folder, *folder.iterdir()]}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_folder_holds_what_the_server_needs(prepared, kind):
+    manifest = load_manifest(prepared / kind)
+    files = {"config.json", "model.onnx", "model.safetensors", "tokenizer.json"}
+    assert manifest.files.keys() == files
+    assert {path.name for path in (prepared / kind).iterdir()} == files | {"manifest.json"}
+    assert (manifest.name, manifest.source) == (kind, kind)
+    assert manifest.max_sequence_tokens == MAX_SEQUENCE_TOKENS
+    assert manifest.pad_token_id == (1 if kind == "roberta" else 0)
+    types = ("token_type_ids",) if kind == "bert" else ()
+    assert manifest.inputs == ("input_ids", "attention_mask", *types)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("rows", "width"), [(1, 3), (1, MAX_SEQUENCE_TOKENS), (5, 17)])
+def test_engines_give_the_source_models_logits(sources, prepared, kind, rows, width):
+    manifest = load_manifest(prepared / kind)
+    ids = np.random.default_rng(rows).integers(5, 60, (rows, width))
+    mask = (np.arange(width) < width - 3 * np.arange(rows)[:, None]).astype(np.int64)
+    ids[mask == 0] = manifest.pad_token_id
+    types = mask * (np.arange(width) > width // 3)
+    given = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+    source = AutoModelForQuestionAnswering.from_pretrained(sources / kind)
+    with torch.inference_mode():
+        wanted = source(**{name: torch.from_numpy(given[name]) for name in manifest.inputs})
+    for engine_type in ("onnx", "pytorch"):
+        engine = make_engine(engine_type, prepared / kind, manifest, EngineConfig())
+        for ours, theirs in zip(
+            engine.logits(ids, mask, types), (wanted.start_logits, wanted.end_logits), strict=True
+        ):
+            np.testing.assert_allclose(ours[mask == 1], theirs.numpy()[mask == 1], atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_attention_is_fused(prepared, kind):
+    graph = onnx.load(prepared / kind / "model.onnx").graph
+    operators = [node.op_type for node in graph.node]
+    assert operators.count("Attention") == 2
+    assert "SkipLayerNormalization" not in operators
+
+
+def test_tokenizer_neither_cuts_nor_pads(sources, tmp_path):
+    source = tmp_path / "limited"
+    make_tiny_model("bert", source)
+    tokenizer = json.loads((source / "tokenizer.json").read_text())
+    tokenizer["truncation"] = {
+        "direction": "Right", "max_length": 8, "strategy": "LongestFirst", "stride": 0
+    }  # fmt: skip
+    (source / "tokenizer.json").write_text(json.dumps(tokenizer))
+    target = prepare(Choices(model=str(source), output_dir=tmp_path / "out"))
+    saved = Tokenizer.from_file(str(target / "tokenizer.json"))
+    assert saved.truncation is None
+    assert saved.padding is None
+    assert len(saved.encode("when was it built " * 9).ids) > 36
+
+
+def test_second_run_says_so_and_touches_nothing(sources, prepared, capsys):
+    before = _mtimes(prepared / "bert")
+    prepare(Choices(model=str(sources / "bert"), output_dir=prepared))
+    assert "up to date" in capsys.readouterr().out
+    assert _mtimes(prepared / "bert") == before
+
+
+@pytest.mark.parametrize("damage", ["changed file", "no file", "other source", "other reading"])
+def test_folder_that_is_not_up_to_date_is_made_anew(tmp_path, damage):
+    source = tmp_path / "model"
+    make_tiny_model("distilbert", source)
+    choices = Choices(model=str(source), output_dir=tmp_path / "out")
+    target = prepare(choices)
+    before = load_manifest(target)
+    if damage == "changed file":
+        (target / "model.onnx").write_bytes(b"not an ONNX file")
+    elif damage == "no file":
+        (target / "tokenizer.json").unlink()
+    elif damage == "other source":
+        (source / "config.json").write_text((source / "config.json").read_text() + "\n")
+    else:
+        (source / "reading.json").write_text('{"null_threshold": 1.5}')
+    prepare(choices)
+    after = load_manifest(target)
+    assert after.files == before.files
+    assert after.can_abstain == (damage == "other reading")
+    assert (after.fingerprint == before.fingerprint) == (damage in ("changed file", "no file"))
+    assert sorted(path.name for path in target.parent.iterdir()) == [".model.lock", "model"]
+
+
+def test_model_without_a_trained_head_is_refused(tmp_path, capsys):
+    source = tmp_path / "encoder"
+    make_tiny_model("bert", source)
+    BertModel(BertConfig.from_pretrained(source)).save_pretrained(source)
+    code = prepare_model.main(["--model", str(source), "--output_dir", str(tmp_path / "out")])
+    error = capsys.readouterr().err
+    assert code == 2
+    assert "qa_outputs" in error
+    assert error.count("\n") == 1
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [".encoder.lock"]
+
+
+def test_old_weights_are_saved_as_safetensors(tmp_path):
+    source = tmp_path / "old"
+    model = make_tiny_model("bert", source)
+    (source / "model.safetensors").unlink()
+    torch.save(model.state_dict(), source / "pytorch_model.bin")
+    target = prepare(Choices(model=str(source), output_dir=tmp_path / "out"))
+    assert "model.safetensors" in load_manifest(target).files
+
+
+def test_graph_that_cannot_be_fused_is_kept(sources, tmp_path, monkeypatch, capsys):
+    def broken(*_, **__):
+        raise KeyError("no such pattern")
+
+    monkeypatch.setattr(export.optimizer, "optimize_model", broken)
+    target = prepare(Choices(model=str(sources / "bert"), output_dir=tmp_path))
+    assert "not fused" in capsys.readouterr().out
+    operators = {node.op_type for node in onnx.load(target / "model.onnx").graph.node}
+    assert "Attention" not in operators
+
+
+def test_wrong_graph_is_found_out(sources, tmp_path, monkeypatch):
+    def break_weights(path, _):
+        model = onnx.load(path)
+        bias = next(i for i in model.graph.initializer if i.name.endswith("qa_outputs.bias"))
+        bias.CopyFrom(onnx.numpy_helper.from_array(np.float32([0.5, 0.0]), bias.name))
+        onnx.save(model, path)
+        return 0
+
+    monkeypatch.setattr(export, "fuse", break_weights)
+    with pytest.raises(SetupError, match=r"differ from PyTorch's by 0\.5"):
+        prepare(Choices(model=str(sources / "bert"), output_dir=tmp_path))
+    assert not (tmp_path / "bert").exists()
+
+
+def test_interrupt_leaves_the_old_folder(sources, tmp_path, monkeypatch, capsys):
+    arguments = ["--model", str(sources / "roberta"), "--output_dir", str(tmp_path)]
+    assert prepare_model.main(arguments) == 0
+    before = _mtimes(tmp_path / "roberta")
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(export, "export_onnx", interrupted)
+    assert prepare_model.main([*arguments, "--can_abstain"]) == 130
+    assert "interrupted" in capsys.readouterr().err
+    assert _mtimes(tmp_path / "roberta") == before
+    assert not (tmp_path / ".roberta.new").exists()
+
+
+_STALLED_RUN = """
+import sys, time
+import prepare_model
+from qa_service.preparation import export
+
+def stall(*_):
+    print("exporting", flush=True)
+    time.sleep(600)
+
+export.export_onnx = stall
+prepare_model.main(sys.argv[1:])
+"""
+
+
+def test_killed_run_is_cleared_up_by_the_next(sources, tmp_path):
+    arguments = ["--model", str(sources / "bert"), "--output_dir", str(tmp_path)]
+    command = [sys.executable, "-c", _STALLED_RUN, *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=_ROOT) as run:
+        assert run.stdout is not None
+        assert any(line.strip() == "exporting" for line in run.stdout)
+        run.kill()
+    assert (tmp_path / ".bert.new").exists()
+    with pytest.raises(SetupError, match="no prepared model"):
+        load_manifest(tmp_path / "bert")
+    assert prepare_model.main(arguments) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".bert.lock", "bert"]
+
+
+def test_unreachable_hub_is_one_line_with_the_ways_out(tmp_path):
+    run = _run(
+        "--model", "deepset/bert-base-cased-squad2", "--output_dir", str(tmp_path / "out"),
+        HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path / "hub"),
+    )  # fmt: skip
+    assert run.returncode == 2
+    assert run.stderr.count("\n") == 1
+    for way in ("--model DIRECTORY", "--model builtin", "HF_HOME"):
+        assert way in run.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_model_in_a_copied_hub_cache_needs_no_network(sources, tmp_path):
+    cached = tmp_path / "hub" / "hub" / "models--someone--tiny-squad2"
+    (cached / "refs").mkdir(parents=True)
+    (cached / "refs" / "main").write_text("0" * 40)
+    make_tiny_model("bert", cached / "snapshots" / ("0" * 40))
+    run = _run(
+        "--model", "someone/tiny-squad2", "--output_dir", str(tmp_path),
+        HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path / "hub"),
+    )  # fmt: skip
+    assert (run.returncode, run.stderr) == (0, "")
+    manifest = load_manifest(tmp_path / "someone--tiny-squad2")
+    assert manifest.source == "someone/tiny-squad2"
+    assert manifest.can_abstain

@@ -1,0 +1,100 @@
+"""A program under a pseudo-terminal, read and typed at as a person would."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import re
+import select
+import subprocess
+import termios
+import time
+from collections.abc import Sequence
+
+# What a terminal acts on rather than shows: cursor movements, modes, bells.
+_CONTROL = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\x07")
+
+
+class Terminal:
+    """Runs a command with a terminal as stdin, stdout and stderr."""
+
+    def __init__(self, command: Sequence[str], env: dict[str, str] | None = None) -> None:
+        self._master, slave = pty.openpty()
+        termios.tcsetwinsize(slave, (24, 80))
+        # Its controlling terminal too, or Ctrl-C would interrupt nobody.
+        self.process = subprocess.Popen(
+            command,
+            env={**os.environ, "TERM": "xterm", "LC_ALL": "C.UTF-8", **(env or {})},
+            preexec_fn=lambda: os.login_tty(slave),  # noqa: PLW1509
+        )
+        os.close(slave)
+        self._unread = b""
+        self.seen = b""
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        self.process.wait()
+        os.close(self._master)
+
+    def type(self, keys: str) -> None:
+        """Types, reading meanwhile: a terminal whose output nobody reads stops its input."""
+        left = keys.encode()
+        while left:
+            _, writable, _ = select.select([], [self._master], [], 0.01)
+            if writable:
+                left = left[os.write(self._master, left[:512]) :]
+            self.read(0)
+
+    def interrupt(self) -> int:
+        """Presses Ctrl-C until the program ends; returns its exit code.
+
+        More than once, because CPython loses an interrupt that comes between its showing
+        the prompt and its waiting for keys until the next key.
+        """
+        while self.process.poll() is None:
+            self.type("\x03")
+            with contextlib.suppress(AssertionError):
+                return self.wait(timeout_s=1.0)
+        return self.wait()
+
+    def paste(self, text: str) -> None:
+        """Pastes as terminals do where a program asked for bracketed pastes."""
+        self.type(f"\x1b[200~{text}\x1b[201~")
+
+    def expect(self, text: str, timeout_s: float = 20.0) -> str:
+        """Reads until the text is shown; returns what was shown up to its end."""
+        deadline_s = time.monotonic() + timeout_s
+        while text.encode() not in (shown := _CONTROL.sub(b"", self._unread)):
+            assert time.monotonic() < deadline_s, f"{text!r} is not in {shown!r}"
+            assert self.read(0.1) is not None, f"ended without {text!r}: {shown!r}"
+        before, _, self._unread = shown.partition(text.encode())
+        return before.decode() + text
+
+    def wait(self, timeout_s: float = 20.0) -> int:
+        """Reads on until the program ends; returns its exit code."""
+        deadline_s = time.monotonic() + timeout_s
+        while self.read(0.1) is not None:
+            assert time.monotonic() < deadline_s, self._unread
+        return self.process.wait(timeout=10)
+
+    @property
+    def rest(self) -> str:
+        """What was shown after the last thing expected."""
+        return _CONTROL.sub(b"", self._unread).decode()
+
+    def read(self, timeout_s: float = 0.1) -> int | None:
+        """Takes what is shown within a time; None at the end."""
+        if not select.select([self._master], [], [], timeout_s)[0]:
+            return 0
+        try:
+            shown = os.read(self._master, 1 << 16)
+        except OSError:  # How Linux says that the last one has left the terminal.
+            return None
+        self._unread += shown
+        self.seen += shown
+        return len(shown) or None

@@ -1,0 +1,457 @@
+"""QaClient against a peer that follows a script, over real sockets."""
+
+import pickle
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from scripted_peer import (
+    PeerConnection,
+    Script,
+    ScriptedPeer,
+    answer_all,
+    answer_to,
+    close_at_once,
+    error_to,
+    frame,
+    unknown_to,
+)
+
+from qa_service.client import (
+    Answer,
+    ConnectionLostError,
+    InvalidRequestError,
+    ProtocolError,
+    QaClient,
+    QaClientError,
+    QaServerError,
+    RequestTimeoutError,
+    ServerUnreachableError,
+    Span,
+)
+
+CLIENT_FILE = Path(__file__).parents[2] / "qa_service" / "client.py"
+PAIRS = [(f"question {number}?", f"text{number} and more") for number in range(20)]
+
+
+def client_of(peer: ScriptedPeer, timeout_s: float | None = 20.0, **options) -> QaClient:
+    return QaClient(peer.host, peer.port, timeout_s, **options)
+
+
+def answers(results: list[Answer | QaClientError]) -> list[str]:
+    return [r.answer if isinstance(r, Answer) else r.code for r in results]
+
+
+def reply_with(*replies: bytes) -> Script:
+    """Reads one request and sends the bytes, then closes."""
+
+    def script(peer: PeerConnection) -> None:
+        peer.receive()
+        peer.sock.sendall(b"".join(replies))
+
+    return script
+
+
+class TestAsk:
+    def test_reads_the_answer(self):
+        text = "Sie aß 🍐 in Zürich."
+
+        def script(peer):
+            request = peer.receive()
+            assert request == {"id": 1, "question": "Wo?", "text": text, "top_k": 1}
+            peer.send(answer_to(request, "Zürich", engine="onnx"))
+
+        with ScriptedPeer(script) as peer, client_of(peer) as client:
+            answer = client.ask("Wo?", text)
+        assert (answer.answer, answer.score, answer.start, answer.end) == ("Zürich", 0.5, 12, 18)
+        assert text[answer.start : answer.end] == answer.answer
+        assert answer.known
+        assert answer.alternatives == ()
+        assert answer.timings_ms == {"queue": 0.1}
+        assert answer.response["engine"] == "onnx"
+
+    def test_sends_the_options_that_were_given(self):
+        def script(peer):
+            request = peer.receive()
+            assert request["top_k"] == 2
+            assert request["timeout_ms"] == 1500
+            assert request["priority"] == 9
+            spans = [answer_to(request, "a"), unknown_to(request)]
+            peer.send(answer_to(request, "a", answers=spans))
+
+        with ScriptedPeer(script) as peer, client_of(peer) as client:
+            answer = client.ask("q", "a b", top_k=2, timeout_ms=1500, priority=9)
+        assert answer.alternatives == (Span("a", 0.5, 0, 1), Span("", 0.9, None, None))
+
+    def test_no_answer_in_the_text_is_an_answer(self):
+        with (
+            ScriptedPeer(lambda peer: peer.send(unknown_to(peer.receive()))) as peer,
+            client_of(peer) as client,
+        ):
+            answer = client.ask("q", "t")
+        assert not answer.known
+        assert (answer.answer, answer.start, answer.end) == ("", None, None)
+
+    def test_the_clock_starts_before_the_send(self):
+        """The server reads the large text after a while, and answers at once."""
+        took_ms = []
+
+        def script(peer):
+            started_s = time.perf_counter()
+            time.sleep(0.05)
+            request = peer.receive()
+            took_ms.append((time.perf_counter() - started_s) * 1e3)
+            peer.send(answer_to(request))
+
+        with ScriptedPeer(script) as peer, client_of(peer) as client:
+            client.connect()
+            answer = client.ask("q", "word " * 400_000)
+        assert answer.latency_ms > 40
+
+    def test_keeps_the_connection_without_delay(self):
+        with ScriptedPeer(answer_all) as peer, client_of(peer) as client:
+            for _ in range(3):
+                assert client.ask("q", "yes no").answer == "yes"
+            assert peer.connections == 1
+            sock = client._connection._socket
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+    def test_reads_a_reply_that_comes_byte_by_byte(self):
+        def script(peer):
+            while (request := peer.receive()) is not None:
+                for byte in frame(answer_to(request)):
+                    peer.sock.sendall(bytes([byte]))
+
+        with ScriptedPeer(script) as peer, client_of(peer) as client:
+            assert client.ask("q", "yes no").answer == "yes"
+            assert client.ask("q", "no yes").answer == "no"
+
+    def test_a_servers_error_is_typed_and_keeps_the_connection(self):
+        def script(peer):
+            peer.send(error_to(peer.receive()["id"], "queue_full", retry_after_ms=40))
+            answer_all(peer)
+
+        with ScriptedPeer(script) as peer, client_of(peer) as client:
+            with pytest.raises(QaServerError) as caught:
+                client.ask("q", "t")
+            assert client.ask("q", "t").answer == "t"
+            assert peer.connections == 1
+        error = caught.value
+        assert (error.code, error.retryable, error.retry_after_ms) == ("queue_full", True, 40)
+        assert str(error) == "it is queue_full (queue_full)"
+        assert vars(pickle.loads(pickle.dumps(error))) == vars(error)
+
+    def test_an_error_without_an_id_is_the_only_requests(self):
+        def script(peer):
+            peer.receive()
+            peer.send(error_to(None, "invalid_frame"))
+            assert peer.receive() is None, "the client must close: the stream is in doubt"
+
+        with (
+            ScriptedPeer(script) as peer,
+            client_of(peer) as client,
+            pytest.raises(QaServerError, match="invalid_frame"),
+        ):
+            client.ask("q", "t")
+
+    @pytest.mark.parametrize("question", ["\ud800", 7j, None.__class__])
+    def test_what_cannot_be_written_is_refused_here(self, question):
+        with ScriptedPeer(answer_all) as peer, client_of(peer) as client:
+            with pytest.raises(InvalidRequestError, match="cannot be sent"):
+                client.ask(question, "t")
+            assert client.ask("q", "t").answer == "t"
+            assert peer.connections == 1
+
+
+class TestLoss:
+    def test_no_server(self):
+        with socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))
+            port = unused.getsockname()[1]
+            client = QaClient("127.0.0.1", port)
+            with pytest.raises(ServerUnreachableError, match=rf"127\.0\.0\.1:{port} \(.*refused"):
+                client.ask("q", "t")
+
+    @pytest.mark.parametrize("host", ["no-such-host.invalid", "a..b", "x" * 70])
+    def test_no_such_host(self, host):
+        with pytest.raises(ServerUnreachableError):
+            QaClient(host).ask("q", "t")
+
+    @pytest.mark.parametrize(
+        "script", [close_at_once, reply_with(), reply_with(b"\0"), reply_with(b"\0\0\0\x09{")]
+    )
+    def test_a_close_before_the_reply_is_whole(self, script):
+        with ScriptedPeer(script, answer_all) as peer, client_of(peer) as client:
+            with pytest.raises(ConnectionLostError):
+                client.ask("q", "t")
+            assert client.ask("q", "t").answer == "t"
+            assert peer.connections == 2
+
+    def test_a_reset_is_a_loss(self):
+        def script(peer):
+            peer.receive()
+            peer.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+        with (
+            ScriptedPeer(script) as peer,
+            client_of(peer) as client,
+            pytest.raises(ConnectionLostError),
+        ):
+            client.ask("q", "t")
+
+    def test_a_connection_that_closed_while_idle_costs_no_question(self):
+        closed = threading.Event()
+
+        def script(peer):
+            peer.send(answer_to(peer.receive()))
+            peer.sock.shutdown(socket.SHUT_RDWR)
+            closed.set()
+
+        with ScriptedPeer(script, answer_all) as peer, client_of(peer) as client:
+            assert client.ask("q", "t").answer == "t"
+            assert closed.wait(10)
+            assert client.ask("q", "t").answer == "t"
+            assert peer.connections == 2
+
+    def test_a_timeout_closes_so_that_the_late_reply_is_nobodys(self):
+        timed_out = threading.Event()
+
+        def late(peer):
+            request = peer.receive()
+            assert timed_out.wait(10)
+            peer.send(answer_to(request, "late"))
+
+        with ScriptedPeer(late, answer_all) as peer, client_of(peer, 0.05) as client:
+            with pytest.raises(RequestTimeoutError, match=r"within 0\.05 s"):
+                client.ask("q", "too late")
+            timed_out.set()
+            client._timeout_s = 20
+            assert client.ask("q", "in time").answer == "in"
+
+    def test_a_trickle_does_not_put_the_timeout_off(self):
+        def trickle(peer):
+            reply = frame(answer_to(peer.receive(), padding="x" * 1000))
+            for byte in reply:
+                peer.sock.sendall(bytes([byte]))
+                time.sleep(0.01)
+
+        with (
+            ScriptedPeer(trickle) as peer,
+            client_of(peer, 0.1) as client,
+            pytest.raises(RequestTimeoutError),
+        ):
+            client.ask("q", "t")
+
+    def test_an_interrupt_closes_the_connection(self):
+        def interrupt():
+            yield PAIRS[0]
+            raise KeyboardInterrupt
+
+        with ScriptedPeer(answer_all) as peer, client_of(peer) as client:
+            with pytest.raises(KeyboardInterrupt):
+                client.ask_many(interrupt())
+            assert client._connection is None
+            assert client.ask("q", "t").answer == "t"
+
+
+class TestMalformedReplies:
+    @pytest.mark.parametrize(
+        "reply",
+        [
+            b"\xff\xff\xff\xff",
+            struct.pack(">I", (1 << 20) + 1),
+            frame(b""),
+            frame(b"garbage"),
+            frame(b"\xff\xfe"),
+            frame(b"[" * 100_000),
+            frame([1]),
+            frame({}),
+            frame({"id": 1}),
+            frame({"id": 1, "answer": "t", "score": "high", "start": 0, "end": 1}),
+            frame({"id": 1, "answer": "t", "score": 1, "start": 0}),
+            frame({"id": 1, "answer": None, "score": 1, "start": None, "end": None}),
+            frame({"id": 1, "error": "no"}),
+            frame({"id": 1, "error": {"code": "no"}}),
+            frame({"id": None, "error": {"code": "no"}}),
+            frame({"id": 99, "answer": "t", "score": 1, "start": 0, "end": 1}),
+            frame({"id": [1], "answer": "t", "score": 1, "start": 0, "end": 1}),
+            frame({"id": None, "answer": "t", "score": 1, "start": 0, "end": 1}),
+            frame(answer_to({"id": 1, "text": "t"}, answers=7)),
+            frame(answer_to({"id": 1, "text": "t"}, answers=[{}])),
+            frame(answer_to({"id": 1, "text": "t"}, timings_ms=7)),
+            b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        ],
+    )
+    def test_is_a_protocol_error_and_the_next_call_is_well(self, reply):
+        with (
+            ScriptedPeer(reply_with(reply), answer_all) as peer,
+            client_of(peer, max_response_bytes=1 << 20) as client,
+        ):
+            with pytest.raises(ProtocolError):
+                client.ask("q", "t")
+            assert client.ask("q", "t").answer == "t"
+
+    def test_a_reply_of_the_largest_size_is_read(self):
+        def script(peer):
+            reply = answer_to(peer.receive(), padding="")
+            reply["padding"] = "x" * (1 << 20)
+            excess = len(frame(reply)) - 4 - (1 << 20)
+            reply["padding"] = reply["padding"][excess:]
+            peer.send(reply)
+
+        with (
+            ScriptedPeer(script) as peer,
+            client_of(peer, max_response_bytes=1 << 20) as client,
+        ):
+            assert client.ask("q", "t").answer == "t"
+
+
+class TestAskMany:
+    def test_nothing_to_ask(self):
+        assert QaClient("no-such-host.invalid").ask_many([]) == []
+
+    def test_results_stand_in_the_order_of_the_questions(self):
+        def backwards(peer):
+            requests = [peer.receive() for _ in PAIRS]
+            peer.send(*(answer_to(request) for request in reversed(requests)))
+
+        with ScriptedPeer(backwards) as peer, client_of(peer) as client:
+            results = client.ask_many(PAIRS)
+        assert answers(results) == [f"text{number}" for number in range(20)]
+
+    def test_a_bad_item_leaves_the_others_alone(self):
+        def script(peer):
+            while (request := peer.receive()) is not None:
+                bad = request["question"] == "bad"
+                peer.send(error_to(request["id"]) if bad else answer_to(request))
+
+        pairs = [("q", "one"), ("bad", "two"), ("\udc80", "three"), ("q", "four")]
+        with ScriptedPeer(script) as peer, client_of(peer) as client:
+            results = client.ask_many(pairs)
+        assert answers(results) == ["one", "queue_full", "invalid_request", "four"]
+
+    def test_no_more_than_the_window_is_in_flight(self):
+        def in_threes(peer):
+            for group in ([0, 1, 2], [3, 4, 5], [6]):
+                requests = [peer.receive() for _ in group]
+                peer.sock.settimeout(0.05)
+                with pytest.raises(TimeoutError):
+                    peer.sock.recv(1)
+                peer.sock.settimeout(None)
+                peer.send(*map(answer_to, requests))
+
+        with ScriptedPeer(in_threes) as peer, client_of(peer) as client:
+            assert answers(client.ask_many(PAIRS[:7], max_in_flight=3))[6] == "text6"
+
+    def test_pairs_are_taken_as_there_is_room(self):
+        taken = []
+
+        def pairs():
+            for pair in PAIRS:
+                taken.append(pair)
+                yield pair
+
+        def script(peer):
+            first = [peer.receive() for _ in range(4)]
+            assert len(taken) == 4
+            peer.send(*map(answer_to, first))
+            answer_all(peer)
+
+        with ScriptedPeer(script) as peer, client_of(peer) as client:
+            assert len(client.ask_many(pairs(), max_in_flight=4)) == len(PAIRS)
+
+    def test_full_buffers_on_both_sides_do_not_deadlock(self):
+        """A server that reads nothing while it writes, and replies as long as the texts."""
+        text = "word" + " x" * 50_000
+
+        def script(peer):
+            while (request := peer.receive()) is not None:
+                peer.send(answer_to(request, echo=request["text"]))
+
+        with (
+            ScriptedPeer(script, receive_buffer_bytes=4096) as peer,
+            client_of(peer) as client,
+        ):
+            results = client.ask_many((("q", f"{n}{text}") for n in range(300)), max_in_flight=100)
+        assert answers(results) == [f"{number}word" for number in range(300)]
+
+    def test_a_loss_costs_what_was_in_flight_and_no_more(self):
+        def first(peer):
+            requests = [peer.receive() for _ in range(4)]
+            peer.send(answer_to(requests[1]))
+
+        with ScriptedPeer(first, answer_all) as peer, client_of(peer) as client:
+            results = client.ask_many(PAIRS[:8], max_in_flight=4)
+        assert answers(results)[:4] == ["connection_lost", "text1", *["connection_lost"] * 2]
+        # The fifth question may have left when the answer to the second made room for it.
+        assert answers(results)[5:] == ["text5", "text6", "text7"]
+
+    def test_a_connection_that_answers_nothing_ends_the_call(self):
+        with ScriptedPeer(close_at_once) as peer, client_of(peer) as client:
+            results = client.ask_many(PAIRS, max_in_flight=2)
+            assert answers(results) == ["connection_lost"] * 20
+            assert peer.connections == 1
+
+    def test_a_server_that_is_gone_ends_the_call(self):
+        def last(peer):
+            requests = [peer.receive() for _ in range(2)]
+            server.stop_listening()
+            peer.send(answer_to(requests[0]))
+
+        server = ScriptedPeer(last)
+        with server, client_of(server) as client:
+            results = client.ask_many(PAIRS, max_in_flight=2)
+        assert answers(results)[0] == "text0"
+        assert answers(results)[-1] == "server_unreachable"
+
+    def test_a_refused_frame_costs_only_itself(self):
+        """The server answers what came before, and has not read what came after."""
+
+        def refuses(peer):
+            peer.send(answer_to(peer.receive()), answer_to(peer.receive()))
+            header = peer.sock.recv(4, socket.MSG_WAITALL)
+            assert struct.unpack(">I", header)[0] > 100_000
+            peer.send(error_to(None, "frame_too_large", retryable=False))
+            peer.sock.shutdown(socket.SHUT_WR)
+            while peer.sock.recv(1 << 16):
+                pass
+
+        pairs = [*PAIRS[:2], ("q", "x" * 100_000), *PAIRS[3:]]
+        with ScriptedPeer(refuses, answer_all) as peer, client_of(peer) as client:
+            results = client.ask_many(pairs)
+            assert peer.connections == 2
+        expected = [f"text{number}" for number in range(20)]
+        expected[2] = "frame_too_large"
+        assert answers(results) == expected
+
+    def test_the_timeout_is_between_replies(self):
+        def slow(peer):
+            requests = [peer.receive() for _ in range(5)]
+            for request in requests:
+                time.sleep(0.1)
+                peer.send(answer_to(request))
+
+        with ScriptedPeer(slow) as peer, client_of(peer, 0.4) as client:
+            results = client.ask_many(PAIRS[:5])
+        assert answers(results) == [f"text{number}" for number in range(5)]
+
+
+def test_the_file_works_alone_and_with_nothing_installed(tmp_path):
+    (tmp_path / "copied.py").write_bytes(CLIENT_FILE.read_bytes())
+    program = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import copied\n"
+        "with copied.QaClient('127.0.0.1', int(sys.argv[1])) as client:\n"
+        "    print(client.ask('q', 'alone here').answer)\n"
+        "assert not any(name.startswith('qa_service') for name in sys.modules)\n"
+    )
+    with ScriptedPeer(answer_all) as peer:
+        command = [sys.executable, "-S", "-I", "-c", program, str(peer.port)]
+        done = subprocess.run(
+            command, capture_output=True, check=False, cwd=tmp_path, text=True, timeout=30
+        )
+    assert (done.stdout, done.stderr, done.returncode) == ("alone\n", "", 0)

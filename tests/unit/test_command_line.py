@@ -1,0 +1,316 @@
+"""client.py as a user runs it, with a bare interpreter, against a scripted peer."""
+
+import json
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from scripted_peer import (
+    ScriptedPeer,
+    answer_all,
+    answer_to,
+    close_at_once,
+    error_to,
+    unknown_to,
+)
+from terminal import Terminal
+
+# Neither site-packages nor the environment: what the client may not lean on.
+CLIENT = [sys.executable, "-S", "-E", "-s", str(Path(__file__).parents[2] / "client.py")]
+
+
+def command(peer: ScriptedPeer, *arguments: str) -> list[str]:
+    return [*CLIENT, "--host", peer.host, "--port", str(peer.port), *arguments]
+
+
+def run(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(arguments, input=stdin, capture_output=True, check=False, timeout=30)
+
+
+@pytest.fixture
+def absent():
+    """The flags of a server that is not there."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        yield ["--host", "127.0.0.1", "--port", str(unused.getsockname()[1])]
+
+
+def serve(reply):
+    def script(peer):
+        while (request := peer.receive()) is not None:
+            if (answer := reply(request)) is not None:
+                peer.send(answer)
+
+    return script
+
+
+class TestOneShot:
+    def test_an_answer(self):
+        with ScriptedPeer(answer_all) as peer:
+            done = run(*command(peer, "--question", "q?", "--text", "Köln am Rhein"))
+        assert (done.stdout.decode(), done.returncode) == ("Köln\n", 0)
+        assert done.stderr.startswith(b"score 0.50, latency ")
+        assert done.stderr.endswith(b" ms\n")
+
+    def test_unknown(self):
+        with ScriptedPeer(serve(unknown_to)) as peer:
+            done = run(*command(peer, "--question", "q?", "--text", "t"))
+        assert (done.stdout, done.returncode) == (b"Unknown\n", 1)
+
+    @pytest.mark.parametrize("source", ["file", "stdin"])
+    def test_the_text_arrives_to_the_byte(self, source, tmp_path):
+        text = "\ufeffeins\r\nzwei 🍐\u0301\n\n"
+        (tmp_path / "text").write_bytes(text.encode())
+        seen = []
+        with ScriptedPeer(serve(lambda r: seen.append(r["text"]) or answer_to(r))) as peer:
+            given = ["-"] if source == "stdin" else ["--text_file", str(tmp_path / "text")]
+            done = run(*command(peer, "--question", "q", *given), stdin=text.encode())
+        assert done.returncode == 0
+        assert seen == [text]
+
+    def test_json_is_the_whole_response(self):
+        with ScriptedPeer(serve(lambda r: answer_to(r, "Köln", engine="onnx"))) as peer:
+            done = run(*command(peer, "--question", "q", "--text", "In Köln", "--json"))
+        response = json.loads(done.stdout)
+        assert response.pop("latency_ms") > 0
+        assert response == {
+            "id": 1,
+            "answer": "Köln",
+            "score": 0.5,
+            "start": 3,
+            "end": 7,
+            "timings_ms": {"queue": 0.1},
+            "engine": "onnx",
+        }
+        assert (done.stderr, done.returncode) == (b"", 0)
+
+    def test_an_error_as_json(self):
+        with ScriptedPeer(serve(lambda r: error_to(r["id"], "queue_full"))) as peer:
+            done = run(*command(peer, "--question", "q", "--text", "t", "--json"))
+        error = {"code": "queue_full", "message": "it is queue_full", "retryable": True}
+        assert json.loads(done.stdout) == {"error": error}
+        assert (done.stderr, done.returncode) == (b"Error: it is queue_full (queue_full)\n", 2)
+
+    def test_top_k_answers_a_line_each(self):
+        def reply(request):
+            assert request["top_k"] == 3
+            spans = [answer_to(request, "a"), answer_to(request, "b"), unknown_to(request)]
+            return answer_to(request, "a", answers=spans)
+
+        with ScriptedPeer(serve(reply)) as peer:
+            done = run(*command(peer, "--question", "q", "--text", "a b", "--top_k", "3"))
+        assert (done.stdout, done.returncode) == (b"a\nb\nUnknown\n", 0)
+
+    def test_no_server_is_one_clear_line(self, absent):
+        done = run(*CLIENT, *absent, "--question", "q", "--text", "t")
+        assert (done.stdout, done.returncode) == (b"", 2)
+        assert done.stderr.startswith(b"Error: no server can be reached at 127.0.0.1:")
+        assert done.stderr.count(b"\n") == 1
+
+    def test_a_server_that_goes_away_is_one_clear_line(self):
+        with ScriptedPeer(close_at_once) as peer:
+            done = run(*command(peer, "--question", "q", "--text", "t"))
+        assert done.stderr == b"Error: the server closed the connection before it answered\n"
+        assert done.returncode == 2
+
+    def test_a_server_that_never_answers(self):
+        with ScriptedPeer(serve(lambda _: None)) as peer:
+            flags = ["--question", "q", "--text", "t", "--timeout_s", "0.1"]
+            done = run(*command(peer, *flags))
+        assert done.stderr == b"Error: the server did not reply within 0.1 s\n"
+        assert done.returncode == 2
+
+    @pytest.mark.parametrize(
+        "flags",
+        [
+            ["--question", "q"],
+            ["--json"],
+            ["-"],
+            ["--question", "q", "--text", "t", "-"],
+            ["--question", "q", "--text", "t", "--text_file", "f"],
+            ["--question", "q", "--text_file", "/no/such/file"],
+            ["--question", "q", "--text_file", "/"],
+            ["--port", "0"],
+            ["--port", "65536"],
+            ["--timeout_s", "0"],
+            ["--timeout_s", "nan"],
+            ["--top_k", "0"],
+        ],
+    )
+    def test_flags_that_make_no_sense(self, flags):
+        done = run(*CLIENT, *flags)
+        assert done.returncode == 2
+        assert b"Traceback" not in done.stderr
+        assert b"rror: " in done.stderr
+
+    def test_a_text_that_is_not_utf_8(self):
+        done = run(*CLIENT, "--question", "q", "-", stdin=b"\xff\xfe")
+        assert done.returncode == 2
+        assert b"Traceback" not in done.stderr
+
+
+class TestPipedConversation:
+    def test_prints_answers_without_prompts(self):
+        lines = b"eins zwei\nq?\nr?\n\n\ndrei vier\nq?\n"
+        with ScriptedPeer(answer_all) as peer:
+            done = run(*command(peer), stdin=lines)
+        shown = done.stdout.decode().splitlines()
+        assert shown[::2] == ["Answer: eins", "Answer: eins", "Answer: drei"]
+        assert (done.stderr, done.returncode) == (b"", 0)
+
+
+class TestConversation:
+    def test_questions_to_one_text_then_another(self):
+        with ScriptedPeer(answer_all) as peer, Terminal(command(peer)) as terminal:
+            terminal.expect("Text: ")
+            terminal.type("Köln am Rhein\r")
+            for _ in range(2):
+                terminal.expect("Question: ")
+                terminal.type("Wo?\r")
+                shown = terminal.expect(" ms")
+                assert "Answer: Köln" in shown
+                assert "latency " in shown
+            terminal.expect("Question: ")
+            terminal.type("\r")
+            terminal.expect("Text: ")
+            terminal.type(" \r")
+            terminal.expect("Text: ")
+            terminal.type("Bonn\r")
+            terminal.expect("Question: ")
+            terminal.type("Wo?\r")
+            terminal.expect("Answer: Bonn")
+            assert peer.connections == 1
+
+    def test_unknown_and_alternatives(self):
+        def reply(request):
+            return unknown_to(request) | {"answers": [unknown_to(request), answer_to(request)]}
+
+        with (
+            ScriptedPeer(serve(reply)) as peer,
+            Terminal(command(peer, "--top_k", "2", "--text", "the text")) as terminal,
+        ):
+            terminal.expect("Question: ")
+            terminal.type("Wo?\r")
+            terminal.expect("Answer: Unknown")
+            terminal.expect("  0.90  Unknown\r\n  0.50  the\r\n")
+
+    @pytest.mark.parametrize("key", ["\x04", "\x03"], ids=["Ctrl-D", "Ctrl-C"])
+    @pytest.mark.parametrize("prompt", ["Text: ", "Question: "])
+    def test_ends_cleanly(self, key, prompt):
+        with ScriptedPeer(answer_all) as peer, Terminal(command(peer)) as terminal:
+            terminal.expect("Text: ")
+            if prompt != "Text: ":
+                terminal.type("t\r")
+                terminal.expect(prompt)
+            if key == "\x03":
+                assert terminal.interrupt() == 0
+            else:
+                terminal.type(key)
+                assert terminal.wait() == 0
+            assert terminal.rest.endswith("\n")
+            assert "Traceback" not in terminal.rest
+
+    def test_ctrl_c_ends_a_wait_for_the_answer(self):
+        asked = []
+        with (
+            ScriptedPeer(serve(asked.append)) as peer,
+            Terminal(command(peer, "--text", "t")) as terminal,
+        ):
+            terminal.expect("Question: ")
+            terminal.type("q\r")
+            terminal.expect("q")
+            while not asked:
+                terminal.read()
+            assert terminal.interrupt() == 0
+            assert "Traceback" not in terminal.rest
+
+    def test_arrow_keys_edit_and_recall(self):
+        asked = []
+        with (
+            ScriptedPeer(serve(lambda r: asked.append(r["question"]) or answer_to(r))) as peer,
+            Terminal(command(peer)) as terminal,
+        ):
+            terminal.expect("Text: ")
+            terminal.type("t\r")
+            for keys in ("Who\x1b[D\x1b[D\x7fS\r", "\x1b[A!\r", "\x1b[A\x1b[A\r"):
+                terminal.expect("Question: ")
+                terminal.type(keys)
+                terminal.expect(" ms")
+        assert asked == ["Sho", "Sho!", "Sho"]
+
+    def test_a_paste_of_many_lines_is_one_text(self):
+        text = "first line\n\n\tthird: déjà vu\n" + "word " * 20 + "\n"
+        text += (text * 600)[: 100_000 - len(text)]
+        seen = []
+        with (
+            ScriptedPeer(serve(lambda r: seen.append(r["text"]) or answer_to(r))) as peer,
+            Terminal(command(peer)) as terminal,
+        ):
+            terminal.expect("Text: ")
+            terminal.paste(text)
+            terminal.type("\r")
+            terminal.expect("Question: ")
+            terminal.type("q\r")
+            terminal.expect("Answer: first")
+        assert seen == [text]
+
+    def test_a_server_that_comes_late(self, absent):
+        with Terminal([*CLIENT, *absent, "--text", "t"]) as terminal:
+            terminal.expect("Error: no server can be reached")
+            terminal.expect("Question: ")
+            terminal.type("q\r")
+            terminal.expect("Error: no server can be reached")
+            terminal.expect("Question: ")
+
+    def test_a_server_that_goes_away_is_found_again(self):
+        def dies(peer):
+            peer.receive()
+
+        with (
+            ScriptedPeer(dies, answer_all) as peer,
+            Terminal(command(peer, "--text", "t")) as terminal,
+        ):
+            terminal.expect("Question: ")
+            terminal.type("q\r")
+            terminal.expect("Error: the server closed the connection before it answered\r\n")
+            terminal.expect("Question: ")
+            terminal.type("q\r")
+            terminal.expect("Answer: t")
+
+
+class TestHistoryFile:
+    def converse(self, peer, state, *keys, flags=("--keep_history",)):
+        with Terminal(command(peer, *flags), env={"XDG_STATE_HOME": str(state)}) as terminal:
+            terminal.expect("Text: ")
+            terminal.type(keys[0])
+            for question in keys[1:]:
+                terminal.expect("Question: ")
+                terminal.type(question)
+                terminal.expect(" ms")
+            terminal.expect("Question: ")
+            terminal.type("\x04")
+            assert terminal.wait() == 0
+
+    def test_is_recalled_by_the_next_conversation(self, tmp_path):
+        seen = []
+        with ScriptedPeer(serve(lambda r: seen.append(r) or answer_to(r))) as peer:
+            self.converse(peer, tmp_path, "the text\r", "one?\r", "two?\r")
+            self.converse(peer, tmp_path, "\x1b[A\r", "\x1b[A\x1b[A\r")
+        assert (seen[2]["text"], seen[2]["question"]) == ("the text", "one?")
+        [kept] = tmp_path.rglob("*.json")
+        assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+
+    def test_is_not_written_unasked(self, tmp_path):
+        with ScriptedPeer(answer_all) as peer:
+            self.converse(peer, tmp_path, "the text\r", "one?\r", flags=())
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize("content", [b"\xff", b"[]", b'{"Text": 7}', b"{"])
+    def test_that_is_broken_is_forgotten(self, tmp_path, content):
+        (tmp_path / "qa_client").mkdir()
+        (tmp_path / "qa_client" / "history.json").write_bytes(content)
+        with ScriptedPeer(answer_all) as peer:
+            self.converse(peer, tmp_path, "the text\r", "one?\r")

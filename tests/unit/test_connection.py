@@ -1,0 +1,230 @@
+"""One client's connection, with a scripted owner in place of the server."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+
+import pytest
+
+from qa_service.connection import FRAMES_A_TURN, READ_AHEAD_BYTES, Connection, ConnectionLimits
+from qa_service.errors import DeadlineExceededError, QueueFullError
+from qa_service.event_loop import EventLoop
+from qa_service.protocol import Answer, RequestLimits, Timings
+from qa_service.scheduler import Ticket
+from tests.support import frame, receive, run_until
+
+ASK = {"question": "q?", "text": "some text"}
+
+
+class Owner:
+    """Takes requests and remembers them; refuses when told to."""
+
+    def __init__(self, **limits):
+        self.loop = EventLoop()
+        self.keys = itertools.count()
+        self.tickets, self.ended, self.refuse = [], [], None
+        ours, self.client = socket.socketpair()
+        self.client.settimeout(20)
+        options = {"max_frame_bytes": 1000, "max_in_flight": 100, "max_output_buffer_bytes": 10_000}
+        self.connection = Connection(
+            self.loop,
+            ours,
+            "the client",
+            ConnectionLimits(**{**options, **limits}, request=RequestLimits(100, 900)),
+            self,
+        )
+
+    def on_request(self, connection, request):
+        if self.refuse:
+            raise self.refuse
+        self.tickets.append(Ticket(next(self.keys), request, connection, 0.0, None, 10))
+        return self.tickets[-1]
+
+    def on_connection_end(self, connection):
+        self.ended.append(connection)
+
+    def answer(self, ticket, text="some"):
+        self.connection.answer(ticket, [Answer(text, 0.5, 0, len(text))], Timings(1.0, 2.0))
+
+    def run_until(self, condition):
+        run_until(self.loop, condition)
+
+
+@pytest.fixture
+def make_owner():
+    made = []
+
+    def make(**limits):
+        made.append(Owner(**limits))
+        return made[-1]
+
+    yield make
+    for owner in made:
+        owner.connection.close()
+        owner.client.close()
+        owner.loop.close()
+
+
+def test_answers_may_come_in_any_order(make_owner):
+    owner = make_owner()
+    owner.client.sendall(b"".join(frame({"id": i, **ASK}) for i in range(3)))
+    owner.run_until(lambda: len(owner.tickets) == 3)
+    for i in (2, 0, 1):
+        owner.answer(owner.tickets[i])
+        assert receive(owner.client)["id"] == i
+    assert owner.connection.tickets == {}
+
+
+def test_a_ticket_is_answered_once(make_owner):
+    owner = make_owner()
+    owner.client.sendall(frame(ASK))
+    owner.run_until(lambda: bool(owner.tickets))
+    assert owner.connection.wants(owner.tickets[0])
+    owner.answer(owner.tickets[0])
+    owner.connection.fail(owner.tickets[0], DeadlineExceededError())
+    assert not owner.connection.wants(owner.tickets[0])
+    owner.connection.close()
+    assert receive(owner.client)["answer"] == "some"
+    assert receive(owner.client) is None
+
+
+def test_an_id_in_flight_is_refused_and_free_again_once_answered(make_owner):
+    owner = make_owner()
+    owner.client.sendall(frame({"id": 7, **ASK}) * 2)
+    assert_code(owner, 7, "duplicate_id")
+    owner.answer(owner.tickets[0])
+    assert receive(owner.client)["answer"] == "some"
+    owner.client.sendall(frame({"id": 7, **ASK}))
+    owner.run_until(lambda: len(owner.tickets) == 2)
+
+
+def test_null_ids_may_be_in_flight_together(make_owner):
+    owner = make_owner()
+    owner.client.sendall(frame(ASK) * 2)
+    owner.run_until(lambda: len(owner.tickets) == 2)
+
+
+def test_a_refused_request_is_answered_and_its_id_is_free(make_owner):
+    owner = make_owner()
+    owner.refuse = QueueFullError()
+    owner.client.sendall(frame({"id": "a", **ASK}))
+    assert_code(owner, "a", "queue_full")
+    owner.refuse = None
+    owner.client.sendall(frame({"id": "a", **ASK}))
+    owner.run_until(lambda: len(owner.tickets) == 1)
+
+
+def test_past_its_requests_in_flight_the_client_waits(make_owner):
+    owner = make_owner(max_in_flight=2)
+    owner.client.sendall(b"".join(frame({"id": i, **ASK}) for i in range(5)))
+    owner.run_until(lambda: len(owner.tickets) == 2)
+    for taken in (3, 4, 5):
+        owner.answer(owner.tickets[taken - 3])
+        owner.run_until(lambda taken=taken: len(owner.tickets) == taken)
+    assert [t.request.id_json for t in owner.tickets] == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_past_its_requests_in_flight_little_is_read_ahead(make_owner):
+    owner = make_owner(max_in_flight=1)
+    owner.client.setblocking(False)
+    flood = frame({"id": None, **ASK}) * 100_000
+    sent = owner.client.send(flood)
+    owner.run_until(lambda: len(owner.tickets) == 1)
+    owner.run_until(lambda: not sendable(owner.client, flood))
+    assert owner.connection._frames.buffered_bytes < 2 * READ_AHEAD_BYTES
+    assert sent
+
+
+def test_a_client_that_hangs_up_while_it_waits_is_noticed(make_owner):
+    owner = make_owner(max_in_flight=1)
+    owner.client.sendall(frame(ASK) * 3)
+    owner.run_until(lambda: len(owner.tickets) == 1)
+    owner.client.close()
+    owner.run_until(lambda: bool(owner.ended))
+
+
+def test_a_client_that_does_not_read_is_not_read_from(make_owner):
+    owner = make_owner(max_output_buffer_bytes=1000)
+    owner.client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    owner.client.setblocking(False)
+    bad = frame(b"x")
+    while sendable(owner.client, bad * 1000):
+        owner.run_until(lambda: True)
+    bound = 1000 + FRAMES_A_TURN * 200
+    assert 1000 < owner.connection._stream.output_bytes <= bound
+    owner.client.settimeout(20)
+    owner.client.shutdown(socket.SHUT_WR)
+    received = []
+
+    def drained():
+        received.append(len(owner.client.recv(1 << 20)))
+        return bool(owner.ended) or received[-1] == 0
+
+    owner.run_until(drained)
+    assert sum(received) > bound
+
+
+def test_many_small_frames_do_not_hold_up_the_loop(make_owner):
+    owner = make_owner(max_in_flight=10_000, max_output_buffer_bytes=10_000_000)
+    owner.client.sendall(frame(ASK) * 1000)
+    a_round = []
+    owner.loop.after_each = lambda: (a_round.append(len(owner.tickets)), owner.loop.stop())
+    while len(owner.tickets) < 1000:
+        owner.loop.run()
+    steps = [b - a for a, b in itertools.pairwise([0, *a_round])]
+    assert max(steps) <= 2 * FRAMES_A_TURN
+
+
+@pytest.mark.parametrize("length", [1001, 2**32 - 1])
+def test_a_refused_length_ends_the_stream_after_what_came_before(make_owner, length):
+    owner = make_owner()
+    owner.client.sendall(frame({"id": 1, **ASK}) + length.to_bytes(4, "big") + b"junk" * 50)
+    assert_code(owner, None, "frame_too_large")
+    owner.client.sendall(b"more junk")
+    owner.answer(owner.tickets[0])
+    assert receive(owner.client)["id"] == 1
+    assert receive(owner.client) is None
+    owner.client.close()
+    owner.run_until(lambda: bool(owner.ended))
+
+
+def test_a_frame_may_come_a_byte_at_a_time(make_owner):
+    owner = make_owner()
+    for byte in frame({"id": 1, **ASK}):
+        owner.client.sendall(bytes([byte]))
+        owner.run_until(lambda: True)
+    owner.run_until(lambda: len(owner.tickets) == 1)
+
+
+def test_an_end_inside_a_frame_is_an_end(make_owner):
+    owner = make_owner()
+    owner.client.sendall(frame(ASK)[:-1])
+    owner.client.close()
+    owner.run_until(lambda: bool(owner.ended))
+    assert owner.tickets == []
+
+
+def assert_code(owner, request_id, code):
+    received = []
+
+    def arrived():
+        owner.client.setblocking(False)
+        try:
+            if owner.client.recv(1, socket.MSG_PEEK):
+                owner.client.settimeout(20)
+                received.append(receive(owner.client))
+        except BlockingIOError:
+            pass
+        owner.client.settimeout(20)
+        return bool(received)
+
+    owner.run_until(arrived)
+    assert (received[0]["id"], received[0]["error"]["code"]) == (request_id, code)
+
+
+def sendable(sock, data):
+    try:
+        return sock.send(data) > 0
+    except BlockingIOError:
+        return False

@@ -1,0 +1,70 @@
+"""Sockets, timers and signals on the real clock, waiting for events and never for time."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+
+import pytest
+
+from qa_service.event_loop import EventLoop
+from tests.support import run_until
+
+
+@pytest.fixture
+def loop():
+    made = EventLoop()
+    yield made
+    made.close()
+
+
+def test_timers_run_in_order_of_their_times(loop):
+    ran = []
+    now_s = loop.now_s()
+    loop.call_at(now_s + 0.002, lambda: ran.append("second"))
+    loop.call_at(now_s + 0.001, lambda: ran.append("first"))
+    loop.call_at(now_s, lambda: ran.append("cancelled")).cancel()
+    run_until(loop, lambda: len(ran) == 2)
+    assert ran == ["first", "second"]
+    assert loop.now_s() >= now_s + 0.002
+
+
+def test_soon_is_the_next_round_even_from_within_one(loop):
+    ran = []
+    loop.call_soon(lambda: loop.call_soon(lambda: ran.append(1)))
+    run_until(loop, lambda: bool(ran))
+
+
+def test_readable_and_writable_are_told_apart_and_forgotten(loop):
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        seen = []
+        loop.watch(ours, lambda: seen.append("r"), lambda: seen.append("w"))
+        run_until(loop, lambda: bool(seen))
+        assert set(seen) == {"w"}
+        loop.watch(ours, lambda: seen.append("r"))
+        theirs.send(b"x")
+        run_until(loop, lambda: "r" in seen)
+        loop.watch(ours)
+        seen.clear()
+        run_until(loop, lambda: True)
+        assert seen == []
+
+
+def test_a_signal_is_handled_in_the_loop(loop):
+    seen = []
+    loop.on_signal(signal.SIGUSR1, lambda: seen.append("usr1"))
+    loop.call_soon(lambda: os.kill(os.getpid(), signal.SIGUSR1))
+    run_until(loop, lambda: bool(seen))
+    assert seen == ["usr1"]
+
+
+def test_a_failing_callback_is_logged_and_the_loop_goes_on(loop, caplog):
+    ran = []
+    loop.call_soon(lambda: 1 / 0)
+    loop.call_soon(lambda: ran.append(1))
+    with caplog.at_level(logging.ERROR):
+        run_until(loop, lambda: bool(ran))
+    assert "ZeroDivisionError" in caplog.text

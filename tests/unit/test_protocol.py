@@ -1,0 +1,182 @@
+"""The wire, byte by byte: the golden frames of docs/, and what no list can hold."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qa_service.errors import ERROR_KINDS, FrameTooLargeError, InvalidFrameError, QueueFullError
+from qa_service.protocol import (
+    NULL_ID,
+    PREFIX,
+    Answer,
+    FrameReader,
+    RejectedError,
+    RequestLimits,
+    Timings,
+    encode_answers,
+    encode_error,
+    parse_request,
+)
+
+DOCS = Path(__file__).parents[2] / "docs"
+GOLDEN = json.loads((DOCS / "golden_frames.json").read_text())
+LIMITS = RequestLimits(max_question_chars=100, max_text_chars=1000)
+
+
+def body_of(case: dict) -> bytes:
+    return bytes.fromhex(case["body_hex"]) if "body_hex" in case else case["body"].encode()
+
+
+def framed(body: bytes) -> bytes:
+    return PREFIX.pack(len(body)) + body
+
+
+def frames_of(reader: FrameReader) -> list[bytes]:
+    return list(iter(reader.next_frame, None))
+
+
+@pytest.mark.parametrize("case", GOLDEN["requests"], ids=lambda case: case["name"])
+def test_golden_request(case):
+    if "error" in case:
+        with pytest.raises(RejectedError) as caught:
+            parse_request(body_of(case), LIMITS)
+        assert caught.value.error.code == case["error"]["code"]
+        assert caught.value.id_json.decode() == case["error"]["id"]
+        assert caught.value.error.message
+    else:
+        request = parse_request(body_of(case), LIMITS)
+        parsed = {name: getattr(request, name) for name in case["expect"] if name != "id"}
+        assert {**parsed, "id": request.id_json.decode()} == case["expect"]
+
+
+@pytest.mark.parametrize("case", GOLDEN["responses"], ids=lambda case: case["name"])
+def test_golden_response(case):
+    means = case["means"]
+    id_json = json.dumps(means["id"]).encode()
+    if "error" in means:
+        kind = ERROR_KINDS[means["error"]["code"]]
+        error = kind(means["error"]["message"], retry_after_ms=means["error"].get("retry_after_ms"))
+        frame = encode_error(id_json, error)
+    else:
+        best = Answer(means["answer"], means["score"], means["start"], means["end"])
+        answers = [Answer(**answer) for answer in means.get("answers", [])] or [best]
+        timings = Timings(**means["timings_ms"])
+        frame = encode_answers(id_json, answers, timings, top_k=len(answers))
+    assert frame.hex() == case["frame_hex"]
+
+
+def test_every_error_code_is_documented():
+    page = (DOCS / "PROTOCOL.md").read_text()
+    for code, kind in ERROR_KINDS.items():
+        assert f"| `{code}` | {'yes' if kind.retryable else 'no'} |" in page
+
+
+def test_frames_whole_and_byte_by_byte_are_the_same():
+    bodies = [body_of(case) for case in GOLDEN["requests"]]
+    stream = b"".join(map(framed, bodies))
+    whole, by_byte = FrameReader(4096), FrameReader(4096)
+    whole.feed(stream)
+    taken = []
+    for i in range(len(stream)):
+        by_byte.feed(stream[i : i + 1])
+        taken += frames_of(by_byte)
+    assert frames_of(whole) == taken == bodies
+    assert by_byte.buffered_bytes == 0
+
+
+@given(st.lists(st.binary(max_size=50)), st.lists(st.integers(1, 60)))
+def test_frames_do_not_depend_on_segments(bodies, sizes):
+    stream = b"".join(map(framed, bodies))
+    reader, taken = FrameReader(50), []
+    for size in [*sizes, max(1, len(stream))]:
+        reader.feed(stream[:size])
+        stream = stream[size:]
+        taken += frames_of(reader)
+    assert taken == bodies
+
+
+@pytest.mark.parametrize("length", [11, 2**31, 2**32 - 1])
+def test_a_length_over_the_limit_is_refused_on_its_prefix(length):
+    reader = FrameReader(max_frame_bytes=10)
+    reader.feed(framed(b"0123456789") + PREFIX.pack(length))
+    assert reader.next_frame() == b"0123456789"
+    with pytest.raises(FrameTooLargeError):
+        reader.next_frame()
+
+
+@given(st.binary(max_size=300))
+def test_no_body_does_anything_but_parse_or_be_rejected(body):
+    try:
+        parse_request(body, LIMITS)
+    except RejectedError as rejected:
+        json.loads(rejected.id_json)
+
+
+@given(
+    st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=100),
+    st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=1000),
+)
+def test_any_text_comes_through_unchanged(question, text):
+    body = json.dumps({"question": question, "text": text}).encode()
+    if question.isspace() or text.isspace():
+        with pytest.raises(RejectedError):
+            parse_request(body, LIMITS)
+    else:
+        request = parse_request(body, LIMITS)
+        assert (request.question, request.text) == (question, text)
+
+
+@pytest.mark.parametrize(
+    ("field", "size", "code"),
+    [("question", 100, None), ("question", 101, "invalid_request"),
+     ("text", 1000, None), ("text", 1001, "invalid_request")],
+)  # fmt: skip
+def test_lengths_are_bounded_in_characters(field, size, code):
+    body = json.dumps({"id": 7, "question": "q?", "text": "t", field: "é" * size}).encode()
+    if code is None:
+        parse_request(body, LIMITS)
+    else:
+        with pytest.raises(RejectedError, match=str(size)) as caught:
+            parse_request(body, LIMITS)
+        assert (caught.value.error.code, caught.value.id_json) == (code, b"7")
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["[" * 100_000 + "]" * 100_000, '{"a":' * 100_000, "1" * 100_000, "-" + "9" * 100_000 + ".5"],
+    ids=["deep array", "deep object", "long integer", "long fraction"],
+)
+@pytest.mark.parametrize("field", ["extra", "id", "timeout_ms", "top_k"])
+def test_hostile_json_is_an_error_or_ignored(field, value):
+    body = f'{{"question":"q?","text":"t","{field}":{value}}}'.encode()
+    try:
+        request = parse_request(body, LIMITS)
+    except RejectedError as rejected:
+        assert rejected.error.code in {"invalid_frame", "invalid_request"}
+    else:
+        assert field == "extra"
+        assert request.question == "q?"
+
+
+def test_an_infinite_timeout_is_not_a_number():
+    with pytest.raises(RejectedError):
+        parse_request(b'{"question":"q?","text":"t","timeout_ms":1e999}', LIMITS)
+
+
+def test_errors_say_whether_to_retry():
+    frame = encode_error(b"7", QueueFullError(retry_after_ms=40))
+    assert json.loads(frame[PREFIX.size :])["error"] == {
+        "code": "queue_full",
+        "message": "the server's queue is full",
+        "retryable": True,
+        "retry_after_ms": 40,
+    }
+    assert (
+        "retry_after_ms"
+        not in json.loads(encode_error(NULL_ID, InvalidFrameError("x"))[PREFIX.size :])["error"]
+    )

@@ -1,0 +1,174 @@
+"""The queue and its batches, with a clock of the test's own."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qa_service.errors import QueueFullError
+from qa_service.protocol import MAX_PRIORITY, Request
+from qa_service.scheduler import Scheduler, SchedulerConfig, Ticket, estimate_tokens
+
+keys = itertools.count()
+
+
+def ticket(arrived_s=0.0, *, tokens=100, priority=0, deadline_s=None):
+    request = Request("q?", "t", priority=priority)
+    return Ticket(next(keys), request, None, arrived_s, deadline_s, tokens)
+
+
+def scheduler(*tickets, max_queue_size=100, max_batch_size=4, max_batch_tokens=1000, **options):
+    made = Scheduler(SchedulerConfig(max_queue_size, max_batch_size, max_batch_tokens, **options))
+    for item in tickets:
+        made.add(item)
+    return made
+
+
+def test_empty_queue_has_no_batch_and_nothing_to_wait_for():
+    empty = scheduler()
+    assert empty.next_batch(0.0) == []
+    assert empty.expired(0.0) == []
+    assert empty.next_deadline_s() is None
+    assert empty.next_departure_s() is None
+
+
+def test_oldest_leads_whatever_the_order_of_arrival_in_the_queue():
+    old, new = ticket(1.0), ticket(2.0)
+    assert scheduler(new, old, max_batch_size=1).next_batch(3.0) == [old]
+
+
+def test_companions_are_the_nearest_in_length():
+    leader = ticket(0.0, tokens=100)
+    far, near_below, near_above, tie = (ticket(1.0, tokens=n) for n in (500, 95, 103, 105))
+    queue = scheduler(leader, far, near_below, near_above, tie, max_batch_size=3)
+    assert queue.next_batch(2.0) == [leader, near_above, tie]
+    assert queue.next_batch(2.0)[0] in {far, near_below}
+
+
+def test_no_more_padded_tokens_than_allowed():
+    leader, longer, shorter = ticket(0.0, tokens=400), ticket(1, tokens=501), ticket(1, tokens=390)
+    assert scheduler(leader, longer, shorter).next_batch(2.0) == [leader, shorter]
+
+
+def test_a_request_longer_than_a_batch_goes_alone():
+    giant, small = ticket(0.0, tokens=5000), ticket(1.0, tokens=10)
+    queue = scheduler(giant, small)
+    assert queue.next_batch(2.0) == [giant]
+    assert queue.next_batch(2.0) == [small]
+
+
+def test_full_queue_refuses():
+    queue = scheduler(ticket(), ticket(), max_queue_size=2)
+    with pytest.raises(QueueFullError):
+        queue.add(ticket())
+    assert len(queue) == 2
+
+
+def test_a_retry_runs_first_and_alone_even_when_the_queue_is_full():
+    waiting, lost = ticket(0.0), ticket(0.0)
+    queue = scheduler(waiting, max_queue_size=1)
+    queue.retry(lost)
+    assert len(queue) == 2
+    assert queue.next_batch(0.0) == [lost]
+    assert queue.next_batch(0.0) == [waiting]
+
+
+def test_a_higher_priority_overtakes():
+    low, high = ticket(1.0), ticket(1.4, priority=5)
+    assert scheduler(low, high, max_batch_size=1).next_batch(2.0) == [high]
+
+
+def test_no_priority_overtakes_for_ever():
+    low = ticket(0.0)
+    later = ticket(MAX_PRIORITY * 0.1 + 0.01, priority=MAX_PRIORITY)
+    assert scheduler(low, later, max_batch_size=1).next_batch(2.0) == [low]
+
+
+def test_delay_waits_for_company_until_the_leaders_time_is_up():
+    leader = ticket(1.0)
+    queue = scheduler(leader, max_queue_delay_s=0.5)
+    assert queue.next_batch(1.4) == []
+    assert queue.next_departure_s() == 1.5
+    assert queue.next_batch(1.5) == [leader]
+
+
+def test_delay_ends_when_the_batch_is_full():
+    tickets = [ticket(1.0) for _ in range(4)]
+    assert len(scheduler(*tickets, max_queue_delay_s=9.0).next_batch(1.0)) == 4
+
+
+def test_expired_requests_leave_and_never_run():
+    short, long = ticket(deadline_s=1.0), ticket(deadline_s=3.0)
+    retried = ticket(deadline_s=2.0)
+    queue = scheduler(long, short, ticket())
+    queue.retry(retried)
+    assert queue.next_deadline_s() == 1.0
+    assert queue.expired(0.9) == []
+    assert queue.expired(2.0) == [short, retried]
+    assert queue.next_deadline_s() == 3.0
+    assert short not in queue.next_batch(2.0)
+
+
+def test_removed_requests_never_run():
+    gone, stays, lost = ticket(deadline_s=5.0), ticket(), ticket()
+    queue = scheduler(gone, stays)
+    queue.retry(lost)
+    assert queue.remove(gone)
+    assert queue.remove(lost)
+    assert not queue.remove(gone)
+    assert queue.next_batch(0.0) == [stays]
+    assert queue.expired(9.0) == []
+
+
+def test_token_estimate_grows_with_the_text():
+    assert estimate_tokens(Request("a" * 40, "b" * 400)) == 113
+
+
+requests = st.lists(
+    st.tuples(
+        st.floats(0, 100),
+        st.integers(1, 3000),
+        st.integers(0, MAX_PRIORITY),
+        st.none() | st.floats(0, 120),
+    ),
+    max_size=40,
+)
+
+
+@given(requests, st.integers(1, 6), st.integers(1, 2000))
+def test_each_request_comes_out_exactly_once_and_every_batch_is_within_bounds(
+    figures, max_batch_size, max_batch_tokens
+):
+    tickets = [
+        ticket(arrived_s, tokens=tokens, priority=priority, deadline_s=deadline_s)
+        for arrived_s, tokens, priority, deadline_s in figures
+    ]
+    queue = scheduler(*tickets, max_batch_size=max_batch_size, max_batch_tokens=max_batch_tokens)
+    out = queue.expired(100.0)
+    assert all(item.deadline_s <= 100.0 for item in out)
+    while batch := queue.next_batch(100.0):
+        turns = [t.arrived_s - 0.1 * t.request.priority for t in tickets if t not in out]
+        assert batch[0].arrived_s - 0.1 * batch[0].request.priority == min(turns)
+        assert len(batch) <= max_batch_size
+        padded = len(batch) * max(item.tokens for item in batch)
+        assert len(batch) == 1 or padded <= max_batch_tokens
+        out += batch
+    assert sorted(t.key for t in out) == [t.key for t in tickets]
+    assert len(queue) == 0
+
+
+@given(requests.filter(len), st.integers(1, 6))
+def test_nobody_is_passed_over_for_ever(figures, max_batch_size):
+    """However the others flood in, the one that waits leads once its turn is the oldest."""
+    waiting = ticket(0.0, tokens=figures[0][1])
+    queue = scheduler(waiting, max_batch_size=max_batch_size, max_batch_tokens=4000)
+    step_s, now_s = 0.1, 0.0
+    for _, tokens, priority, _ in itertools.cycle(figures):
+        now_s += step_s
+        queue.add(ticket(now_s, tokens=tokens, priority=priority))
+        if waiting in queue.next_batch(now_s):
+            break
+        assert now_s <= MAX_PRIORITY * 0.1 + step_s

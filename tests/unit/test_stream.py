@@ -1,0 +1,145 @@
+"""A stream over a real socket pair: partial writes, backpressure, ends of every kind."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from qa_service.event_loop import EventLoop
+from qa_service.stream import READ_BYTES, Stream
+from tests.support import run_until
+
+BIG = bytes(range(256)) * 40_000
+
+
+class Peer:
+    """A stream, the socket at its other end, and what the stream has reported."""
+
+    def __init__(self) -> None:
+        self.loop = EventLoop()
+        ours, self.sock = socket.socketpair()
+        self.sock.settimeout(20)
+        self.data = bytearray()
+        self.ends = 0
+        self.flushes = 0
+        self.stream = Stream(self.loop, ours, self.take, self.end, self.flushed)
+
+    def take(self, data):
+        assert len(data) <= READ_BYTES
+        self.data += data
+
+    def end(self):
+        self.ends += 1
+
+    def flushed(self):
+        self.flushes += 1
+
+    def run_until(self, condition):
+        run_until(self.loop, condition)
+
+
+@pytest.fixture
+def peer():
+    made = Peer()
+    yield made
+    made.stream.close()
+    made.sock.close()
+    made.loop.close()
+
+
+def test_bytes_come_in_as_they_were_sent(peer):
+    peer.sock.setblocking(False)
+    sent = peer.sock.send(BIG)
+    peer.run_until(lambda: len(peer.data) == sent)
+    assert peer.data == BIG[:sent]
+
+
+def test_what_does_not_fit_goes_out_later(peer):
+    got = bytearray()
+
+    def drain() -> bool:
+        got.extend(peer.sock.recv(1 << 20))
+        return len(got) == len(BIG)
+
+    peer.stream.write(BIG)
+    assert 0 < peer.stream.output_bytes < len(BIG)
+    peer.run_until(drain)
+    assert got == BIG
+    assert (peer.stream.output_bytes, peer.flushes) == (0, 1)
+
+
+def test_a_write_that_fits_at_once_is_not_reported_as_flushed(peer):
+    peer.stream.write(b"abc")
+    assert peer.sock.recv(10) == b"abc"
+    peer.run_until(lambda: True)
+    assert peer.flushes == 0
+
+
+def test_not_reading_leaves_the_bytes_with_the_sender(peer):
+    peer.stream.set_reading(False)
+    peer.sock.send(b"abc")
+    peer.run_until(lambda: True)
+    assert peer.data == b""
+    peer.stream.set_reading(True)
+    peer.run_until(lambda: bool(peer.data))
+    assert peer.data == b"abc"
+
+
+def test_the_peers_end_is_reported_once(peer):
+    peer.sock.close()
+    peer.run_until(lambda: peer.ends == 1)
+    peer.stream.write(b"ignored")
+    peer.stream.close()
+    assert (peer.ends, peer.stream.is_open) == (1, False)
+
+
+def test_a_write_to_a_broken_stream_ends_it(peer):
+    peer.sock.close()
+    peer.stream.write(b"abc")
+    peer.stream.write(b"abc")
+    peer.run_until(lambda: peer.ends == 1)
+
+
+def test_own_close_is_not_reported(peer):
+    peer.stream.close()
+    assert peer.sock.recv(1) == b""
+    assert peer.ends == 0
+
+
+def test_gentle_close_sends_the_rest_first_and_discards_what_comes(peer):
+    got = bytearray()
+
+    def drain() -> bool:
+        peer.sock.setblocking(False)
+        try:
+            got.extend(data := peer.sock.recv(1 << 20))
+        except BlockingIOError:
+            return False
+        return data == b""
+
+    peer.stream.write(BIG)
+    peer.sock.send(b"never read by anyone")
+    peer.stream.close_gently()
+    peer.stream.write(b"too late")
+    peer.run_until(drain)
+    assert got == BIG
+    assert peer.data == b""
+    peer.sock.close()
+    peer.run_until(lambda: peer.ends == 1)
+
+
+def test_gentle_close_does_not_wait_for_ever(peer):
+    peer.stream.write(b"last words")
+    peer.stream.close_gently()
+    peer.run_until(lambda: peer.ends == 1)
+    assert peer.sock.recv(100) == b"last words"
+    assert peer.sock.recv(100) == b""
+
+
+def test_a_fault_in_handling_data_ends_that_stream_alone(peer, caplog):
+    peer.take = None
+    peer.stream._on_data = lambda data: 1 / 0
+    peer.sock.send(b"x")
+    peer.run_until(lambda: peer.ends == 1)
+    assert "ZeroDivisionError" in caplog.text
