@@ -18,10 +18,20 @@ def parse_flags(arguments: list[str] | None = None) -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     add = parser.add_argument
-    add("--train", nargs="+", default=[], metavar="FILE[=N]",
-        help="SQuAD JSON, plain or gzip; N questions drawn from it (default: each once)")
-    add("--train_sentences", nargs="+", default=[], metavar="FILE[=N]",
-        help="the same, for files whose contexts are single sentences: put among others")
+    add(
+        "--train",
+        nargs="+",
+        default=[],
+        metavar="FILE[=N]",
+        help="SQuAD JSON, plain or gzip; N questions drawn from it (default: each once)",
+    )
+    add(
+        "--train_sentences",
+        nargs="+",
+        default=[],
+        metavar="FILE[=N]",
+        help="the same, for files whose contexts are single sentences: put among others",
+    )
     add("--dev", nargs="+", type=Path, default=[], metavar="FILE", help="to measure on")
     add("--output_dir", type=Path, metavar="DIR", help="for the adapter, metrics, checkpoint")
     add("--init", type=Path, metavar="ADAPTER", help="adapter to start from")
@@ -29,14 +39,27 @@ def parse_flags(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--learning_rate", type=float, default=5e-4, help="peak (default: %(default)s)")
     add("--batch_size", type=int, default=32, help="questions (default: %(default)s)")
     add("--max_tokens", type=int, default=256, help="of a row (default: %(default)s)")
-    add("--unanswerable_share", type=float, default=0.12,
-        help="of the questions, put to a text without the answer (default: %(default)s)")
+    add(
+        "--unanswerable_share",
+        type=float,
+        default=0.12,
+        help="of the questions, put to a text without the answer (default: %(default)s)",
+    )
     add("--seed", type=int, default=0, help="(default: %(default)s)")
-    add("--label", nargs=2, type=Path, metavar=("FILE", "OUT"),
+    add(
+        "--label",
+        nargs=2,
+        type=Path,
+        metavar=("FILE", "OUT"),
         help="do not train: answer FILE's questions, each from its sentence, with the --init "
-        "adapter, and write those it is sure of to OUT, for self-training")
-    add("--min_score", type=float, default=0.4,
-        help="least score of a label that is kept (default: %(default)s)")
+        "adapter, and write those it is sure of to OUT, for self-training",
+    )
+    add(
+        "--min_score",
+        type=float,
+        default=0.4,
+        help="least score of a label that is kept (default: %(default)s)",
+    )
     flags = parser.parse_args(arguments)
     needed = [flags.init] if flags.label else [flags.train, flags.dev, flags.output_dir]
     if not all(needed):

@@ -80,7 +80,7 @@ def _filled(name: str, factor: torch.Tensor, rank: int) -> torch.Tensor:
 
 def save_adapter(model: PeftModel, directory: Path) -> None:
     """Writes the adapter in peft's format, its weights as float16."""
-    model.save_pretrained(directory)
+    model.save_pretrained(str(directory))
     weights = load_file(directory / WEIGHTS_FILE)
     save_file({name: w.half() for name, w in weights.items()}, directory / WEIGHTS_FILE)
     (directory / "README.md").unlink(missing_ok=True)

@@ -8,7 +8,7 @@ question points at the first token, twice: what reading calls the null answer.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -113,22 +113,15 @@ def _cut_place(span: tuple[int, int], text_tokens: int, room: int, rng: random.R
     return rng.randint(low, max(low, high))
 
 
-def make_batches(
-    rows: Sequence[Features], batch_size: int, pad_token_id: int, rng: random.Random
-) -> Iterator[TrainingBatch]:
-    """Cuts shuffled rows into batches of near lengths, in random order.
+def plan_batches(lengths: Sequence[int], batch_size: int, rng: random.Random) -> list[list[int]]:
+    """Cuts rows, already in random order, into batches of near lengths, in random order.
 
     Rows are sorted by length only within buckets of many batches, so that little is padded
     and yet every batch is a mixture.
+
+    Returns:
+        For each batch the numbers of its rows.
     """
-    for numbers in plan_batches([len(row) for row in rows], batch_size, rng):
-        yield collate([rows[i] for i in numbers], pad_token_id)
-
-
-def plan_batches(
-    lengths: Sequence[int], batch_size: int, rng: random.Random
-) -> list[list[int]]:
-    """Chooses which rows make which batch; see `make_batches`."""
     bucket = batch_size * _BATCHES_A_BUCKET
     batches = []
     for first in range(0, len(lengths), bucket):

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from qa_service.reading.reader import Reader
 from qa_service.squad import SquadQuestion, read_squad
-from qa_service.training.answering import best_answers
+from qa_service.training.measures import best_answers
 from qa_service.training.paragraphs import among_neighbours
 
 _LOG = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ def label_sentences(
     questions = [_plain(question) for question in read_squad(source)]
     answers = best_answers(reader, questions)
     labelled = [
-        replace(question, answers=(answer.text,), answer_starts=(answer.start,))
+        replace(question, answers=(answer.answer,), answer_starts=(answer.start,))
         if answer.start is not None and answer.score >= config.min_score
         else question
         for question, answer in zip(questions, answers, strict=True)

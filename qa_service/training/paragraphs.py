@@ -97,7 +97,7 @@ class UnanswerableMaker:
             texts = self._texts_with.get(word, [])
             if len(texts) <= max(3, _COMMON_SHARE * len(self._contexts)):
                 rarity = math.log(len(self._contexts) / max(1, len(texts)))
-                shared.update(dict.fromkeys(texts, rarity))  # type: ignore[arg-type]
+                shared.update(dict.fromkeys(texts, rarity))
         ranked = [number for number, _ in shared.most_common(4 * _HARD_CHOICES)]
         return [number for number in ranked if self._contexts[number] != question.context]
 

@@ -17,16 +17,12 @@ from transformers import set_seed
 from qa_service.manifest import TOKENIZER_FILE
 from qa_service.squad import SquadQuestion, read_squad
 from qa_service.training.adapters import build_model, encoder_dir, save_adapter
-from qa_service.training.answering import (
-    PAD_TOKEN_ID,
-    best_answers,
-    model_reader,
-    squad_metrics,
-)
+from qa_service.training.answering import PAD_TOKEN_ID, model_reader
 from qa_service.training.features import FeatureMaker, Features, plan_batches
 from qa_service.training.labelling import LabellingConfig, label_sentences
+from qa_service.training.measures import Metrics, best_answers, squad_metrics
 from qa_service.training.mixture import MixtureConfig, Source, draw_mixture
-from qa_service.training.trainer import Metrics, Trainer, TrainingConfig, training_device
+from qa_service.training.trainer import Trainer, TrainingConfig, training_device
 
 METRICS_FILE = "metrics.json"
 _LOG = logging.getLogger(__name__)
@@ -77,7 +73,13 @@ def train(run: RunConfig, mixture: MixtureConfig, training: TrainingConfig) -> M
     trainer = Trainer(model, training, run.output_dir, lambda: _measured(model, sample))
     trained = trainer.train(rows, batches, PAD_TOKEN_ID)
     save_adapter(model, run.output_dir)
-    metrics = {**_measured(model, dev), **trained, "rows": len(rows), "tokens": tokens}
+    metrics = {
+        "questions": len(dev),
+        **_measured(model, dev),
+        **trained,
+        "rows": len(rows),
+        "tokens": tokens,
+    }
     (run.output_dir / METRICS_FILE).write_text(json.dumps(metrics, indent=2) + "\n")
     return metrics
 

@@ -20,12 +20,11 @@ from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
 from tqdm import tqdm
 
 from qa_service.training.features import Features, TrainingBatch, collate
+from qa_service.training.measures import Metrics
 
 _CHECKPOINT_FILE = "checkpoint.pt"
 _LOG_FILE = "training_log.jsonl"
 _LOG = logging.getLogger(__name__)
-
-Metrics = dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
