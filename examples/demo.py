@@ -1,0 +1,75 @@
+"""The whole path in one run: start the server, ask three questions over TCP, stop it.
+
+Exits with 0 only if every answer is the right one.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from qa_service.client import QaClient  # noqa: E402
+
+TEXT = (
+    "According to PolitiFact the top 400 richest Americans "
+    '"have more wealth than half of all Americans combined." '
+    "According to the New York Times on July 22, 2014, the "
+    '"richest 1 percent in the United States now own more wealth than the bottom 90 percent". '
+    "Inherited wealth may help explain why many Americans who have become rich may have had a "
+    '"substantial head start". In September 2012, according to the Institute for Policy Studies, '
+    '"over 60 percent" of the Forbes richest 400 Americans "grew up in substantial privilege".'
+)
+QUESTIONS = {
+    "What publication printed that the wealthiest 1% have more money than those in the "
+    "bottom 90%?": "New York Times",
+    "When did the New York Times print it?": "July 22, 2014",
+    "How many of the Forbes richest 400 Americans grew up in substantial privilege?": (
+        "over 60 percent"
+    ),
+}
+
+
+@contextmanager
+def running_server() -> Iterator[int]:
+    """Runs server.py on a free port; yields the port once it is ready."""
+    server = subprocess.Popen(
+        [sys.executable, str(ROOT / "server.py"), "--port", "0", "--log_level", "warning"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert server.stdout
+    try:
+        ready = server.stdout.readline()
+        if not ready:
+            sys.exit(server.wait())
+        print(ready, end="")
+        yield int(ready.split(": ")[0].rpartition(":")[2])
+    finally:
+        server.send_signal(signal.SIGTERM)
+        print(server.stdout.read(), end="")
+        server.wait()
+
+
+def main() -> int:
+    """Asks the questions; returns 0 if all were answered rightly."""
+    print(f"\n{TEXT}\n")
+    wrong = 0
+    with running_server() as port, QaClient("localhost", port) as client:
+        for question, expected in QUESTIONS.items():
+            answer = client.ask(question, TEXT)
+            wrong += answer.answer != expected
+            print(f"\n  {question}\n  > {answer.answer or 'Unknown'}   ({answer.latency_ms:.1f} ms)")
+        print()
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
