@@ -7,6 +7,7 @@ All three end as files on this machine. Nothing here imports torch or transforme
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ BUILTIN = "builtin"
 READING_FILE = "reading.json"
 
 _ADAPTER_DIR = Path(__file__).resolve().parents[2] / "models" / BUILTIN
+_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
 _ENCODER_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 _HUB_EXAMPLE = "deepset/bert-base-cased-squad2"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
@@ -35,7 +37,8 @@ _CONFIG_FILES = (
 )
 _WEIGHT_FILES = ("model*.safetensors", "model.safetensors.index.json")
 _OLD_WEIGHT_FILES = ("pytorch_model*.bin", "pytorch_model.bin.index.json")
-_ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", READING_FILE)
+_ADAPTER_CONFIG = "adapter_config.json"
+_ADAPTER_FILES = (_ADAPTER_CONFIG, "adapter_model.safetensors", READING_FILE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,7 @@ def sha256_of(path: Path) -> str:
 
 
 def _builtin() -> Source:
-    if not (_ADAPTER_DIR / "adapter_config.json").is_file():
+    if not (_ADAPTER_DIR / _ADAPTER_CONFIG).is_file():
         raise SetupError(
             f"the built-in model's adapter is not in {_ADAPTER_DIR}; "
             "run prepare_model.py from a clone of the project"
@@ -126,9 +129,22 @@ def _encoder_dir() -> Path:
 def _directory(directory: Path) -> Source:
     if directory.name == BUILTIN:
         raise SetupError(f"{directory} cannot be called {BUILTIN}, the name of the built-in model")
+    if (directory / _ADAPTER_CONFIG).is_file():
+        return _adapter(directory)
     if not (directory / "config.json").is_file():
         raise SetupError(f"{directory} holds no transformers model: it has no config.json")
     return Source(directory.name, directory.name, directory)
+
+
+def _adapter(directory: Path) -> Source:
+    """Takes an adapter as finetune_model.py writes it."""
+    try:
+        base = json.loads((directory / _ADAPTER_CONFIG).read_bytes())["base_model_name_or_path"]
+    except (ValueError, LookupError, TypeError) as error:
+        raise SetupError(f"{directory / _ADAPTER_CONFIG} cannot be read: {error!r}") from None
+    if base != _ENCODER:
+        raise SetupError(f"{directory} is an adapter for {base}; only {_ENCODER} is at hand")
+    return Source(directory.name, directory.name, _encoder_dir(), directory)
 
 
 def _from_hub(model_id: str) -> Source:
