@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"prepare_model.py: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print("prepare_model.py: interrupted; nothing was changed", file=sys.stderr)
+        print("prepare_model.py: interrupted", file=sys.stderr)
         return _INTERRUPTED
     return 0
 
@@ -49,12 +49,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--can_abstain",
         action=argparse.BooleanOptionalAction,
+        default=argparse.SUPPRESS,
         help="whether the model may answer that the text holds no answer; if not given, the "
         "model's reading.json says so, or else its name (squad2, squad_v2)",
     )
     parser.add_argument(
         "--null_threshold",
         type=float,
+        default=argparse.SUPPRESS,
         metavar="LOGITS",
         help="let the model abstain unless an answer's logits exceed the null answer's by this "
         "much; if not given, the model's own or 0",

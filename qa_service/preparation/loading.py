@@ -96,6 +96,7 @@ def _load_model(source: Source) -> PreTrainedModel:
             dtype=torch.float32,
             attn_implementation="eager",
             local_files_only=True,
+            trust_remote_code=False,
             output_loading_info=True,
         )
     except (OSError, ValueError, RuntimeError, ImportError) as error:
@@ -125,7 +126,9 @@ def _merge_adapter(encoder: PreTrainedModel, adapter_dir: Path) -> PreTrainedMod
 
 def _load_tokenizer(source: Source) -> PreTrainedTokenizerFast:
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source.model_dir, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(
+            source.model_dir, local_files_only=True, trust_remote_code=False
+        )
     except Exception as error:  # missing packages, files and formats each raise their own
         raise SetupError(f"cannot load the tokenizer of {source.label}: {_line(error)}") from None
     if not isinstance(tokenizer, PreTrainedTokenizerFast):

@@ -69,14 +69,15 @@ def prepare(choices: Choices) -> Path:
     if target.resolve() == source.model_dir.resolve():
         raise SetupError(f"{target} would replace the model that it is made from")
     with locked(target, lambda: print(f"waiting for another run to finish {target}")):
-        found = fingerprint(source, reading)
-        if is_up_to_date(target, source, found):
+        wanted = fingerprint(source, reading)
+        refuse_foreign(target, source)
+        if is_up_to_date(target, wanted):
             print(f"{target} is up to date")
             return target
         print(f"preparing {source.label}; {reason}")
         started = time.monotonic()
         with replacing(target) as folder:
-            _make(source, reading, found, folder)
+            _make(source, reading, wanted, folder)
         print(f"prepared {target} in {time.monotonic() - started:.0f} s")
     return target
 
@@ -124,7 +125,7 @@ def fingerprint(source: Source, reading: ReadingConfig) -> str:
     parts = {
         "format": _FORMAT_VERSION,
         "label": source.label,
-        "files": {path.name: sha256_of(path) for path in source.files()},
+        "files": [(path.name, sha256_of(path)) for path in source.files()],
         "reading": reading,
         "versions": package_versions(),
     }
@@ -132,41 +133,61 @@ def fingerprint(source: Source, reading: ReadingConfig) -> str:
 
 
 def package_versions() -> dict[str, str]:
-    """Looks up the packages that make the files, without importing them."""
-    versions = {name: metadata.version(name) for name in _PACKAGES}
-    for name in _ONNX_RUNTIMES:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return versions
-
-
-def is_up_to_date(target: Path, source: Source, wanted: str) -> bool:
-    """Says whether the folder is whole, undamaged, and made from exactly this.
+    """Looks up the packages that make the files, without importing them.
 
     Raises:
-        SetupError: The folder is another model's, or no model's.
+        SetupError: One of them is not installed.
+    """
+    installed = {name: _version(name) for name in (*_PACKAGES, *_ONNX_RUNTIMES)}
+    missing = [name for name in _PACKAGES if installed[name] is None]
+    if not any(installed[name] for name in _ONNX_RUNTIMES):
+        missing.append(_ONNX_RUNTIMES[0])
+    if missing:
+        raise SetupError(
+            f"preparing a model needs {', '.join(missing)}; "
+            "install the requirements with: pip install -r requirements-cpu.txt"
+        )
+    return {name: version for name, version in installed.items() if version}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def refuse_foreign(target: Path, source: Source) -> None:
+    """Makes sure that the folder, if there is one, is this source's to replace.
+
+    Raises:
+        SetupError: It is another model's, or no prepared model.
     """
     if not target.exists():
-        return False
+        return
     if not (target / MANIFEST_FILE).is_file():
         raise SetupError(f"{target} is no prepared model; move it away, or choose --output_dir")
+    try:
+        owner = load_manifest(target).source
+    except SetupError:
+        return  # damaged, or of another version's format: made anew
+    if owner != source.label:
+        raise SetupError(f"{target} was made from {owner}; move it away, or choose --output_dir")
+
+
+def is_up_to_date(target: Path, wanted: str) -> bool:
+    """Says whether the folder is whole, undamaged, and has the wanted fingerprint."""
     try:
         manifest = load_manifest(target)
     except SetupError:
         return False
-    if manifest.source != source.label:
-        raise SetupError(
-            f"{target} was made from {manifest.source}; move it away, or choose --output_dir"
-        )
     return manifest.fingerprint == wanted and all(
         (target / name).is_file() and sha256_of(target / name) == digest
         for name, digest in manifest.files.items()
     )
 
 
-def _make(source: Source, reading: ReadingConfig, found: str, folder: Path) -> None:
+def _make(source: Source, reading: ReadingConfig, wanted: str, folder: Path) -> None:
     """Writes the files, checks them, and writes the manifest last."""
     with tqdm(total=5, desc="starting PyTorch", disable=None, leave=False) as bar:
         from qa_service.preparation import export, loading, verify  # noqa: PLC0415
@@ -182,13 +203,16 @@ def _make(source: Source, reading: ReadingConfig, found: str, folder: Path) -> N
             step("exporting to ONNX")
             export.export_onnx(loaded, folder / ONNX_FILE)
             step("fusing attention")
-            fused = export.fuse(folder / ONNX_FILE, loaded.model.config)
+            layers = export.fuse(folder / ONNX_FILE, loaded.model.config)
             step("comparing both files")
-            manifest = _manifest(source, reading, found, folder, loaded)
+            manifest = _manifest(source, reading, wanted, folder, loaded)
             difference = verify.verify(folder, manifest)
         save_manifest(folder, manifest)
-    attention = f"fused in {fused} layers" if fused else "not fused: no supported pattern"
-    print(f"attention in the ONNX file: {attention}")
+    print(
+        f"fused the attention of {layers} layers in the ONNX file"
+        if layers
+        else "left attention unfused in the ONNX file: this architecture's is not supported"
+    )
     print(
         f"both files give the same {len(verify.QUESTIONS)} answers; "
         f"largest difference between logits {difference:.1e}"
@@ -196,12 +220,12 @@ def _make(source: Source, reading: ReadingConfig, found: str, folder: Path) -> N
 
 
 def _manifest(
-    source: Source, reading: ReadingConfig, found: str, folder: Path, loaded: LoadedModel
+    source: Source, reading: ReadingConfig, wanted: str, folder: Path, loaded: LoadedModel
 ) -> Manifest:
     return Manifest(
         name=source.name,
         source=source.label,
-        fingerprint=found,
+        fingerprint=wanted,
         files={path.name: sha256_of(path) for path in sorted(folder.iterdir())},
         inputs=loaded.inputs,
         pad_token_id=loaded.pad_token_id,

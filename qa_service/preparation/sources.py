@@ -82,7 +82,7 @@ def find_source(model: str) -> Source:
     """
     if model == BUILTIN:
         return _builtin()
-    directory = Path(model).expanduser()
+    directory = Path(model)
     if directory.is_dir():
         return _directory(directory.resolve())
     if _HUB_ID.fullmatch(model):
@@ -153,11 +153,10 @@ def _from_hub(model_id: str) -> Source:
     The name joins owner and model with `--`, as the hub's cache does, so that models of two
     owners never share a folder.
     """
-    name = model_id.replace("/", "--")
     folder = _download(model_id, _CONFIG_FILES + _WEIGHT_FILES)
     if not _matching(folder, _WEIGHT_FILES):
         folder = _download(model_id, _CONFIG_FILES + _OLD_WEIGHT_FILES)
-    return Source(name, model_id, folder)
+    return Source(model_id.replace("/", "--"), model_id, folder)
 
 
 def _download(model_id: str, patterns: tuple[str, ...]) -> Path:
@@ -174,18 +173,19 @@ def _download(model_id: str, patterns: tuple[str, ...]) -> Path:
         ) from None
     except errors.RepositoryNotFoundError:
         raise SetupError(
-            f"the hub has no model {model_id}, or it is private: check the name or set HF_TOKEN"
+            f"there is no directory {model_id}, and no model of that name on the hub, unless it is "
+            "private: check the name or set HF_TOKEN"
         ) from None
-    except (OSError, ValueError) as error:
+    except Exception as error:  # the hub's client lets its HTTP library's own errors through
         raise SetupError(_unreachable(model_id, error)) from None
 
 
 def _unreachable(model_id: str, error: Exception) -> str:
     reason = str(error.__cause__ or error).partition("\n")[0].rstrip(".")
     return (
-        f"cannot fetch {model_id} from the Hugging Face hub ({reason}); without network use "
-        "--model DIRECTORY, --model builtin, or HF_HOME with a cache copied from a machine "
-        "that has fetched it"
+        f"there is no directory {model_id}, and it cannot be fetched from the Hugging Face hub "
+        f"({reason}); without network use --model DIRECTORY, --model builtin, or HF_HOME with a "
+        "cache copied from a machine that has fetched it"
     )
 
 

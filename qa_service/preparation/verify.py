@@ -12,8 +12,8 @@ from qa_service.engines import EngineConfig, make_engine
 from qa_service.engines.base import Engine
 from qa_service.errors import QaError, SetupError
 from qa_service.manifest import Manifest
-from qa_service.reading.reader import BatchLimits, Question, Reader
-from qa_service.reading.spans import Answer
+from qa_service.protocol import Answer, Question
+from qa_service.reading.reader import BatchLimits, Reader
 
 MAX_LOGIT_DIFFERENCE = 1e-3
 """Far above what float32 arithmetic in another order makes (1e-5), far below what matters."""

@@ -1,8 +1,9 @@
 """A session in a thread of the server's process: the same channel, the same code at its end.
 
 It shares the interpreter with the loop, so the GIL stands between them wherever the model's
-library holds it; and it can't be killed, only hung up on. `--worker_type thread` is for
-measuring that, and for machines where a second copy of the libraries does not fit.
+library holds it; and it can't be killed, only hung up on: the process ends when its present
+batch does. `--worker_type thread` is for measuring that, and for machines where a second copy
+of the libraries does not fit.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class ThreadWorker(Worker):
 
     def _launch(self, channel: socket.socket) -> None:
         self._thread = threading.Thread(
-            target=self._serve, args=(channel,), name=f"session-{self.number}", daemon=True
+            target=self._serve, args=(channel,), name=f"session-{self.number}"
         )
         self._thread.start()
 

@@ -1,0 +1,322 @@
+"""The server from outside: answers, bad input, bounds, start and stop."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from qa_service.client import QaClient
+from tests.running_server import ROOT, running_server
+from tests.support import frame, receive
+from tests.unit.test_protocol import GOLDEN, body_of
+
+TEXT = (
+    "Ada Lovelace wrote the notes in London in 1843. Charles Babbage had designed the Analytical "
+    "Engine, and Luigi Menabrea had described it in French."
+)
+QUESTIONS = {
+    "Who wrote the notes?": "Ada Lovelace",
+    "When were the notes written?": "1843",
+    "Who designed the Analytical Engine?": "Charles Babbage",
+    "In which language did Menabrea describe it?": "French",
+}
+ASK = {"question": "Who wrote the notes?", "text": TEXT}
+
+
+@pytest.fixture(scope="module")
+def server(builtin_model):
+    with running_server(builtin_model) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server):
+    with server.connect() as sock:
+        yield sock
+
+
+@pytest.fixture
+def neighbour(server):
+    """Another client, connected all the while; nothing that happens may touch it."""
+    with QaClient("localhost", server.port) as other:
+        yield other
+        for question, answer in QUESTIONS.items():
+            assert other.ask(question, TEXT).answer == answer
+
+
+@pytest.mark.parametrize("engine", ["onnx", "pytorch"])
+@pytest.mark.parametrize("worker_type", ["process", "thread"])
+def test_every_engine_and_worker_serves_the_same_answers(builtin_model, engine, worker_type):
+    flags = ("--inference_engine_type", engine, "--worker_type", worker_type)
+    with (
+        running_server(builtin_model, *flags) as running,
+        QaClient("localhost", running.port) as client,
+    ):
+        answers = client.ask_many([(question, TEXT) for question in QUESTIONS])
+        assert [answer.answer for answer in answers] == list(QUESTIONS.values())
+        for answer in answers:
+            assert TEXT[answer.start : answer.end] == answer.answer
+        for word in (engine, worker_type, "2", "builtin", f":{running.port}"):
+            assert word in running.ready_line
+
+
+@pytest.mark.parametrize("case", GOLDEN["requests"], ids=lambda case: case["name"])
+def test_golden_request_is_answered_and_the_connection_goes_on(client, neighbour, case):
+    client.sendall(frame(body_of(case)) + frame({"id": "after", **ASK}))
+    first, second = sorted((receive(client), receive(client)), key=lambda r: r["id"] == "after")
+    assert second["answer"] == QUESTIONS[ASK["question"]]
+    if "error" in case:
+        assert first["error"]["code"] == case["error"]["code"]
+        assert first["id"] == json.loads(case["error"]["id"])
+    else:
+        text = case["expect"]["text"]
+        assert first["id"] == json.loads(case["expect"]["id"])
+        assert first["answer"] == text[first["start"] : first["end"]]
+        assert len(first.get("answers", [])) <= case["expect"]["top_k"]
+
+
+@pytest.mark.parametrize("length", [2**32 - 1, 2**20 + 1])
+def test_a_refused_length_is_told_and_closes(client, neighbour, length):
+    client.sendall(frame({"id": 1, **ASK}) + length.to_bytes(4, "big") + b"x" * 1000)
+    replies = [receive(client), receive(client)]
+    assert {reply["id"] for reply in replies} == {1, None}
+    codes = [reply["error"]["code"] for reply in replies if "error" in reply]
+    assert codes == ["frame_too_large"]
+    assert receive(client) is None
+
+
+def test_a_frame_of_exactly_the_limit_is_read(client):
+    body = json.dumps({"id": 1, **ASK, "padding": ""}).encode()
+    padded = body[:-2] + b"x" * (2**20 - len(body)) + body[-2:]
+    client.sendall(frame(padded))
+    assert receive(client)["answer"] == QUESTIONS[ASK["question"]]
+
+
+@pytest.mark.parametrize("cut", [1, 3, 4, 40])
+def test_a_connection_closed_inside_a_frame_hurts_nobody(client, neighbour, cut):
+    client.sendall(frame(ASK)[:cut])
+    client.close()
+
+
+def test_a_reset_connection_hurts_nobody(client, neighbour):
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    client.sendall(frame(ASK) * 3)
+    client.close()
+
+
+def test_a_frame_may_come_a_byte_at_a_time(client, neighbour):
+    for byte in frame({"id": 1, **ASK}):
+        client.sendall(bytes([byte]))
+    assert receive(client)["answer"] == QUESTIONS[ASK["question"]]
+
+
+def test_a_thousand_frames_in_one_segment(client, neighbour):
+    bad, good = b"", frame({"id": "good", **ASK})
+    for i in range(1000):
+        bad += frame({"id": i, "question": 5})
+    client.sendall(bad + good)
+    assert [receive(client)["id"] for _ in range(1000)] == list(range(1000))
+    assert receive(client)["answer"] == QUESTIONS[ASK["question"]]
+
+
+def test_a_thousand_questions_in_one_segment(client):
+    short = {"question": "Who sat?", "text": "A cat sat."}
+    client.sendall(b"".join(frame({"id": i, **short}) for i in range(1000)))
+    replies = [receive(client) for _ in range(1000)]
+    assert sorted(reply["id"] for reply in replies) == list(range(1000))
+    assert {reply["answer"] for reply in replies} == {replies[0]["answer"]}
+
+
+def test_the_same_id_twice_in_flight(client):
+    client.sendall(frame({"id": 7, **ASK}) * 2)
+    refused, answered = receive(client), receive(client)
+    assert (refused["id"], refused["error"]["code"]) == (7, "duplicate_id")
+    assert (answered["id"], answered["answer"]) == (7, QUESTIONS[ASK["question"]])
+
+
+def test_a_question_longer_than_the_model_fails_alone(client):
+    client.sendall(
+        frame({"id": "long", **ASK, "question": "why " * 450}) + frame({"id": "short", **ASK})
+    )
+    replies = {reply["id"]: reply for reply in (receive(client), receive(client))}
+    assert replies["long"]["error"]["code"] == "question_too_long"
+    assert replies["short"]["answer"] == QUESTIONS[ASK["question"]]
+
+
+def test_top_answers_do_not_overlap(client):
+    client.sendall(frame({**ASK, "top_k": 3}))
+    reply = receive(client)
+    spans = sorted((answer["start"], answer["end"]) for answer in reply["answers"])
+    assert len(spans) == 3
+    assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans))
+    assert reply["answers"][0]["answer"] == reply["answer"]
+
+
+class TestBounds:
+    """Each bound that is a flag, reached."""
+
+    def test_a_full_queue_refuses_at_once_and_answers_the_rest(self, builtin_model):
+        flags = ("--max_queue_size", "4", "--num_inference_sessions", "1", "--max_batch_size", "1")
+        with running_server(builtin_model, *flags) as running, running.connect() as sock:
+            sock.sendall(b"".join(frame({"id": i, **ASK}) for i in range(12)))
+            replies = [receive(sock) for _ in range(12)]
+            codes = [reply["error"]["code"] for reply in replies if "error" in reply]
+            assert set(codes) == {"queue_full"}
+            assert len(replies) - len(codes) >= 5
+            assert sorted(reply["id"] for reply in replies) == list(range(12))
+
+    def test_a_client_that_hangs_up_frees_its_place_in_the_queue(self, builtin_model):
+        flags = ("--max_queue_size", "30", "--num_inference_sessions", "1")
+        with running_server(builtin_model, *flags) as running:
+            with running.connect() as gone:
+                gone.sendall(frame(ASK) * 40)
+                assert receive(gone)["error"]["code"] == "queue_full"
+            with running.connect() as sock:
+                sock.sendall(b"".join(frame({"id": i, **ASK}) for i in range(25)))
+                replies = [receive(sock) for _ in range(25)]
+                assert all("answer" in reply for reply in replies)
+
+    def test_connections_past_the_limit_wait_for_a_place(self, builtin_model):
+        with running_server(builtin_model, "--max_connections", "1") as running:
+            first, second = running.connect(), running.connect()
+            second.sendall(frame(ASK))
+            first.sendall(frame(ASK))
+            assert "answer" in receive(first)
+            second.settimeout(0.2)
+            with pytest.raises(TimeoutError):
+                second.recv(1)
+            first.close()
+            second.settimeout(20)
+            assert "answer" in receive(second)
+            second.close()
+
+    def test_a_request_past_its_timeout_is_not_run(self, builtin_model):
+        flags = ("--num_inference_sessions", "1", "--max_batch_size", "1")
+        with running_server(builtin_model, *flags) as running, running.connect() as sock:
+            long = {"id": "long", "question": "Who wrote the notes?", "text": TEXT * 20}
+            hasty = {"id": "hasty", **ASK, "timeout_ms": 1}
+            sock.sendall(frame(long) + frame(hasty) + frame({"id": "patient", **ASK}))
+            replies = {reply["id"]: reply for reply in (receive(sock) for _ in range(3))}
+            assert replies["hasty"]["error"]["code"] == "deadline_exceeded"
+            assert replies["long"]["answer"]
+            assert replies["patient"]["answer"]
+
+    def test_past_its_requests_in_flight_a_client_is_slowed_not_failed(self, builtin_model):
+        flags = ("--max_in_flight_per_connection", "2", "--max_queue_size", "2")
+        with running_server(builtin_model, *flags) as running, running.connect() as sock:
+            sock.sendall(b"".join(frame({"id": i, **ASK}) for i in range(20)))
+            assert all("answer" in receive(sock) for _ in range(20))
+
+    def test_lengths(self, builtin_model):
+        flags = (
+            "--max_question_chars",
+            "30",
+            "--max_text_chars",
+            "200",
+            "--max_frame_bytes",
+            "400",
+        )
+        with running_server(builtin_model, *flags) as running:
+            assert "answer" in running.ask(**ASK)
+            for field, size in (("question", 31), ("text", 201)):
+                reply = running.ask(**{**ASK, field: "x" * size})
+                assert reply["error"]["code"] == "invalid_request"
+            assert running.ask(**ASK, more="x" * 400)["error"]["code"] == "frame_too_large"
+
+
+class TestStartAndStop:
+    """What a person at the terminal sees."""
+
+    @staticmethod
+    def fail(*flags):
+        return subprocess.run(
+            [sys.executable, str(ROOT / "server.py"), *flags],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def test_a_model_not_prepared_is_one_line_and_code_2(self, tmp_path):
+        ended = self.fail("--model", str(tmp_path / "none"))
+        assert ended.returncode == 2
+        assert ended.stderr.count("\n") == 1
+        assert "python prepare_model.py" in ended.stderr
+
+    def test_a_port_in_use_is_one_line_and_code_2(self, server, builtin_model):
+        ended = self.fail("--model", str(builtin_model), "--port", str(server.port))
+        assert ended.returncode == 2
+        assert ended.stderr.count("\n") == 1
+        assert str(server.port) in ended.stderr
+
+    @pytest.mark.parametrize("worker_type", ["process", "thread"])
+    def test_a_model_that_does_not_load_halts_the_start(self, builtin_model, tmp_path, worker_type):
+        broken = tmp_path / "broken"
+        shutil.copytree(builtin_model, broken)
+        (broken / "model.onnx").write_bytes(b"not a model")
+        ended = self.fail("--model", str(broken), "--port", "0", "--worker_type", worker_type)
+        assert ended.returncode == 2
+        assert "cannot load model.onnx" in ended.stderr
+        assert ended.stdout == ""
+
+    @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+    @pytest.mark.parametrize("worker_type", ["process", "thread"])
+    def test_a_signal_drains_what_was_accepted(self, builtin_model, signum, worker_type):
+        flags = ("--num_inference_sessions", "1", "--worker_type", worker_type)
+        with running_server(builtin_model, *flags) as running, running.connect() as sock:
+            sock.sendall(b"".join(frame({"id": i, **ASK}) for i in range(20)))
+            first = receive(sock)
+            running.signal(signum)
+            running.wait_for_log("draining")
+            sock.sendall(frame({"id": "late", **ASK}))
+            replies = [first, *iter(lambda: receive(sock), None)]
+            answered = [reply["id"] for reply in replies if "answer" in reply]
+            assert sorted(answered) == list(range(20))
+            late = [reply["error"]["code"] for reply in replies if reply["id"] == "late"]
+            assert late in ([], ["shutting_down"])
+            with pytest.raises(ConnectionRefusedError):
+                running.connect()
+            assert running.wait() == 0
+
+    def test_a_drain_has_an_end(self, builtin_model):
+        flags = ("--num_inference_sessions", "1", "--drain_timeout_ms", "1")
+        with running_server(builtin_model, *flags) as running, running.connect() as sock:
+            sock.sendall(b"".join(frame({"id": i, **ASK, "text": TEXT * 9}) for i in range(30)))
+            running.wait_for_queue(sock)
+            running.signal(signal.SIGTERM)
+            replies = list(iter(lambda: receive(sock), None))
+            assert sorted(reply["id"] for reply in replies) == list(range(30))
+            codes = {reply["error"]["code"] for reply in replies if "error" in reply}
+            assert codes == {"shutting_down"}
+            assert running.wait() == 0
+
+    def test_a_second_signal_ends_it_now(self, builtin_model):
+        with running_server(builtin_model) as running, running.connect() as sock:
+            sock.sendall(frame({**ASK, "text": TEXT * 500}) * 8)
+            running.wait_for_queue(sock)
+            running.signal(signal.SIGTERM)
+            running.wait_for_log("draining")
+            running.signal(signal.SIGTERM)
+            assert running.wait() == 0
+            assert receive(sock) is None
+
+    def test_no_worker_outlives_a_killed_server(self, builtin_model):
+        with running_server(builtin_model) as running:
+            pids = running.worker_pids()
+            assert len(pids) == 2
+            running.signal(signal.SIGKILL)
+            running.wait()
+            for pid in pids:
+                subprocess.run(["tail", f"--pid={pid}", "-f", "/dev/null"], timeout=20, check=True)
+
+    def test_log_lines_can_be_json(self, builtin_model):
+        with running_server(builtin_model, "--log_format", "json") as running:
+            lines = [json.loads(line) for line in running.log.splitlines()]
+        assert any(line["message"] == "session 0 is ready" for line in lines)

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import pytest
+
+from qa_service.errors import SetupError
+from qa_service.manifest import (
+    MANIFEST_FILE,
+    Manifest,
+    ReadingConfig,
+    load_manifest,
+    save_manifest,
+)
+
+_MANIFEST = Manifest(
+    name="tiny",
+    source="someone/tiny",
+    fingerprint="0" * 64,
+    files={"model.onnx": "1" * 64},
+    inputs=("input_ids", "attention_mask"),
+    pad_token_id=1,
+    max_sequence_tokens=512,
+    can_abstain=True,
+    reading=ReadingConfig(null_threshold=0.5),
+    versions={"torch": "2.13.0"},
+)
+
+
+def test_what_is_saved_is_loaded(tmp_path):
+    save_manifest(tmp_path, _MANIFEST)
+    assert load_manifest(tmp_path) == _MANIFEST
+    assert (tmp_path / MANIFEST_FILE).read_text().startswith('{\n  "name": "tiny",\n')
+
+
+def test_missing_manifest_names_the_command(tmp_path):
+    with pytest.raises(SetupError, match=r"python prepare_model\.py"):
+        load_manifest(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"name": "tiny"}', b"\xff"])
+def test_broken_manifest_names_the_command(tmp_path, content):
+    (tmp_path / MANIFEST_FILE).write_bytes(content)
+    with pytest.raises(SetupError, match=r"make it anew with: python prepare_model.py"):
+        load_manifest(tmp_path)

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib import metadata
+
+import pytest
+
+import prepare_model
+from qa_service.errors import SetupError
+from qa_service.manifest import Manifest, ReadingConfig, save_manifest
+from qa_service.preparation import prepare as preparing
+from qa_service.preparation.prepare import (
+    Choices,
+    choose_reading,
+    fingerprint,
+    is_up_to_date,
+    package_versions,
+    refuse_foreign,
+)
+from qa_service.preparation.sources import Source, sha256_of
+
+
+@pytest.fixture
+def source(tmp_path):
+    folder = tmp_path / "source"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(b"weights")
+    return Source("tiny", "tiny", folder)
+
+
+@pytest.fixture
+def target(tmp_path, source):
+    """A folder that is up to date for the fingerprint "f"."""
+    folder = tmp_path / "out" / "tiny"
+    folder.mkdir(parents=True)
+    (folder / "model.onnx").write_bytes(b"graph")
+    manifest = Manifest(
+        name="tiny",
+        source="tiny",
+        fingerprint="f",
+        files={"model.onnx": sha256_of(folder / "model.onnx")},
+        inputs=("input_ids",),
+        pad_token_id=0,
+        max_sequence_tokens=512,
+        can_abstain=False,
+        reading=ReadingConfig(),
+        versions={},
+    )
+    save_manifest(folder, manifest)
+    return folder
+
+
+def _labelled(source: Source, label: str) -> Source:
+    return Source(source.name, label, source.model_dir)
+
+
+def _threshold(source: Source, **choices: object) -> float | None:
+    return choose_reading(source, Choices(**choices))[0].null_threshold
+
+
+@pytest.mark.parametrize(
+    "label",
+    ["deepset/bert-base-cased-squad2", "x/roberta-squad_v2", "x/SQuAD-v2", "squad-2.0", "squadv2"],
+)
+def test_name_of_a_model_that_can_abstain(source, label):
+    reading, words = choose_reading(_labelled(source, label), Choices())
+    assert reading == ReadingConfig(null_threshold=0.0)
+    assert "guessed from its name" in words
+    assert "--no-can_abstain" in words
+
+
+@pytest.mark.parametrize("label", ["bert-squad", "squad1", "squad-20k", "squad_2023", "squash2"])
+def test_name_of_a_model_that_cannot(source, label):
+    reading, words = choose_reading(_labelled(source, label), Choices())
+    assert reading == ReadingConfig()
+    assert "never abstains" in words
+
+
+def test_flags_go_before_the_file_and_the_file_before_the_name(source):
+    assert _threshold(source, can_abstain=True) == 0.0
+    assert _threshold(source, null_threshold=-1.5) == -1.5
+    source = _labelled(source, "x-squad2")
+    source.reading_file.write_text('{"null_threshold": null, "window_tokens": 256}')
+    assert choose_reading(source, Choices())[0] == ReadingConfig(window_tokens=256)
+    assert _threshold(source, can_abstain=True) == 0.0
+    source.reading_file.write_text('{"null_threshold": 2.5}')
+    assert _threshold(source) == 2.5
+    assert _threshold(source, can_abstain=True) == 2.5
+    assert _threshold(source, can_abstain=True, null_threshold=0.0) == 0.0
+    assert _threshold(source, can_abstain=False) is None
+
+
+def test_contradicting_flags_are_refused(source):
+    with pytest.raises(SetupError, match="makes no sense"):
+        _threshold(source, can_abstain=False, null_threshold=0.0)
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"window_tokens": "many"}'])
+def test_broken_reading_file_is_refused(source, content):
+    source.reading_file.write_text(content)
+    with pytest.raises(SetupError, match=r"cannot read .*reading\.json"):
+        _threshold(source)
+
+
+def test_fingerprint_changes_with_everything_that_matters(source, monkeypatch):
+    seen = {fingerprint(source, ReadingConfig())}
+    assert seen == {fingerprint(source, ReadingConfig())}
+    seen.add(fingerprint(source, ReadingConfig(temperature=2.0)))
+    seen.add(fingerprint(_labelled(source, "other"), ReadingConfig()))
+    (source.model_dir / "README.md").write_text("has no say")
+    seen.add(fingerprint(source, ReadingConfig()))
+    assert len(seen) == 3
+    (source.model_dir / "model.safetensors").write_bytes(b"other weights")
+    seen.add(fingerprint(source, ReadingConfig()))
+    adapter = source.model_dir.parent / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text("{}")
+    seen.add(fingerprint(Source("tiny", "tiny", source.model_dir, adapter), ReadingConfig()))
+    monkeypatch.setattr(preparing, "package_versions", lambda: {"torch": "3.0.0"})
+    seen.add(fingerprint(source, ReadingConfig()))
+    monkeypatch.setattr(preparing, "_FORMAT_VERSION", 0)
+    seen.add(fingerprint(source, ReadingConfig()))
+    assert len(seen) == 7
+
+
+def test_only_a_whole_folder_of_the_right_fingerprint_is_up_to_date(target):
+    assert is_up_to_date(target, "f")
+    assert not is_up_to_date(target, "g")
+    (target / "model.onnx").write_bytes(b"grapf")
+    assert not is_up_to_date(target, "f")
+    (target / "model.onnx").unlink()
+    assert not is_up_to_date(target, "f")
+    assert not is_up_to_date(target.parent, "f")
+
+
+def test_folder_of_another_model_is_left_alone(target, source):
+    refuse_foreign(target, source)
+    refuse_foreign(target / "nothing", source)
+    with pytest.raises(SetupError, match="was made from tiny"):
+        refuse_foreign(target, _labelled(source, "someone/tiny"))
+    with pytest.raises(SetupError, match="is no prepared model"):
+        refuse_foreign(target.parent, source)
+    (target / "manifest.json").write_text("{}")
+    refuse_foreign(target, source)
+
+
+def test_prepared_model_is_not_made_from_itself(source, capsys):
+    arguments = ["--model", str(source.model_dir), "--output_dir", str(source.model_dir.parent)]
+    assert prepare_model.main(arguments) == 2
+    error = capsys.readouterr().err
+    assert "would replace the model that it is made from" in error
+    assert error.startswith("prepare_model.py: ")
+    assert error.count("\n") == 1
+
+
+def test_missing_package_names_the_command(monkeypatch):
+    real = metadata.version
+
+    def version(name: str) -> str:
+        if name in ("peft", "onnxruntime", "onnxruntime-gpu"):
+            raise metadata.PackageNotFoundError(name)
+        return real(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    with pytest.raises(SetupError, match=r"needs peft, onnxruntime; .* pip install -r"):
+        package_versions()
+
+
+def test_deciding_that_nothing_is_to_do_loads_no_framework():
+    code = (
+        "import json, sys, prepare_model; from qa_service.preparation.sources import find_source;"
+        "find_source('builtin'); print(json.dumps(sorted(sys.modules)))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert not {"torch", "transformers", "onnxruntime", "peft"} & set(json.loads(run.stdout))

