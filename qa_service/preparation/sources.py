@@ -1,6 +1,7 @@
 """Where a model comes from: the built-in one, a local directory, or the Hugging Face hub.
 
-All three end as files on this machine. Nothing here imports torch or transformers, so that
+A directory may also hold an adapter for the built-in encoder, as finetune_model.py writes it.
+All end as files on this machine. Nothing here imports torch or transformers, so that
 "is there anything to do?" is answered in a fraction of a second.
 """
 
