@@ -12,6 +12,7 @@ answer, 1 for Unknown, 2 for an error.
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("--host", default="localhost", help="the server's name or address")
     add("--port", type=port, default=9999, help="the server's TCP port")
-    add("--timeout_s", type=seconds, default=30.0, help="longest wait for an answer, in seconds")
+    add("--timeout_s", type=seconds, default=60.0, help="longest wait for an answer, in seconds")
     add("--top_k", type=count, default=1, help="how many answers to show, the best first")
     add("--question", help="ask this one question and end")
     source = parser.add_mutually_exclusive_group()
@@ -77,6 +78,9 @@ def converse(client: QaClient, text: str, top_k: int, keep_history: bool) -> Exi
 def main() -> int:
     """Runs the program; returns its exit code."""
     parsed = parse_arguments()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # What the terminal's encoding lacks is better shown in escapes than not at all.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         text = read_text(parsed)
         with QaClient(parsed.host, parsed.port, parsed.timeout_s) as client:

@@ -39,7 +39,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--num_simultaneous_clients", type=count, default=5, help="clients at a time")
     add("--num_total_clients", type=count, default=100, help="clients altogether")
     add("--num_request_per_client", type=count, default=10, help="requests of each client")
-    add("--timeout_s", type=seconds, default=30.0, help="longest wait for an answer, in seconds")
+    add("--timeout_s", type=seconds, default=60.0, help="longest wait for an answer, in seconds")
     add("--questions_file", type=Path, default=QUESTIONS_FILE, help=QUESTIONS_HELP)
     return parser.parse_args(arguments)
 

@@ -1,7 +1,7 @@
 """QaClient: questions to a QA server, over one TCP connection that is kept.
 
-Standard library only, and nothing from the rest of the package: this file works alone,
-wherever it is copied. ::
+Standard library only, nothing from the rest of the package, and one file on purpose: it
+works alone, wherever it is copied. ::
 
     with QaClient("localhost", 9999) as client:
         answer = client.ask("Who wrote it?", "It was written by Ada.")
@@ -153,7 +153,8 @@ class QaClient:
         host: The server's name or address.
         port: The server's TCP port.
         timeout_s: Longest wait for a connection, and for the next reply while any is
-            outstanding; None waits for ever.
+            outstanding; None waits for ever. Longer than a server lets a request wait in
+            its queue, so that what is heard of a full server is its own error.
         max_response_bytes: Longest reply accepted.
     """
 
@@ -161,7 +162,7 @@ class QaClient:
         self,
         host: str = "localhost",
         port: int = 9999,
-        timeout_s: float | None = 30.0,
+        timeout_s: float | None = 60.0,
         *,
         max_response_bytes: int = 1 << 24,
     ) -> None:
@@ -185,9 +186,12 @@ class QaClient:
         Raises:
             ServerUnreachableError: No connection could be made.
         """
+        self._connected()
+
+    def _connected(self) -> _Connection:
         if self._connection is not None:
             if self._connection.is_quiet():
-                return
+                return self._connection
             self.close()
         try:
             sock = socket.create_connection((self.host, self.port), self._timeout_s)
@@ -197,6 +201,7 @@ class QaClient:
                 f"no server can be reached at {self.host}:{self.port} ({reason})"
             ) from error
         self._connection = _Connection(sock, self._max_response_bytes)
+        return self._connection
 
     def close(self) -> None:
         """Closes the connection, if there is one; the client may be used again."""
@@ -259,7 +264,12 @@ class QaClient:
 
         Returns:
             For each pair, in their order, its answer or its error.
+
+        Raises:
+            ValueError: `max_in_flight` is less than 1.
         """
+        if max_in_flight < 1:
+            raise ValueError("max_in_flight must be at least 1")
         settings = {"top_k": top_k, "timeout_ms": timeout_ms, "priority": priority}
         options = {name: value for name, value in settings.items() if value is not None}
         requests = (
@@ -274,9 +284,7 @@ class QaClient:
     def _run(self, pipeline: _Pipeline) -> None:
         """Takes the pipeline as far as one connection goes."""
         try:
-            self.connect()
-            assert self._connection is not None
-            pipeline.run(self._connection)
+            pipeline.run(self._connected())
         except QaClientError as error:
             self.close()
             pipeline.settle_lost(error)
@@ -334,6 +342,8 @@ class _Pipeline:
             for frame in connection.frames():
                 self._settle(_decode(frame))
                 deadline_s = time.perf_counter() + self._timeout_s
+            if self._refusal is not None and len(self._in_flight) <= 1:
+                raise self._refusal
             if time.perf_counter() >= deadline_s:
                 raise RequestTimeoutError(f"the server did not reply within {self._timeout_s:g} s")
             self._fill(connection)
@@ -377,15 +387,12 @@ class _Pipeline:
         """Gives a reply to the question it answers.
 
         Raises:
-            QaServerError: An error that names no request, with one request left to have it.
             ProtocolError: Not a reply to any question in flight.
         """
         arrived_s = time.perf_counter()
         error = _server_error(reply["error"]) if "error" in reply else None
         if error is not None and reply.get("id") is None:
             self._refusal = error
-            if len(self._in_flight) == 1:
-                raise error
             return
         request = self._request_of(reply)
         latency_ms = (arrived_s - request.started_s) * 1e3
@@ -423,7 +430,7 @@ class _Connection:
         try:
             self._socket.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
-            return not self._inbox and not self._outbox
+            return not self._inbox and self.can_send()
         except OSError:
             pass
         return False

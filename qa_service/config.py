@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ from qa_service.logs import LOG_FORMATS, LOG_LEVELS
 from qa_service.protocol import RequestLimits
 from qa_service.scheduler import SchedulerConfig
 from qa_service.workers.channel import Setup
+from qa_service.workers.pool import PoolConfig
 
 WORKER_TYPES = ("process", "thread")
 
@@ -71,6 +73,24 @@ class ServerConfig:
     max_frame_bytes: int = _flag(1 << 20, "bytes in one request", least=2)
     max_question_chars: int = _flag(2000, "characters in a question", least=1)
     max_text_chars: int = _flag(500_000, "characters in a text", least=1)
+    execution_timeout_ms: int = _flag(
+        120_000, "milliseconds a batch may run before its session is killed", least=1
+    )
+    start_timeout_ms: int = _flag(
+        300_000, "milliseconds a session may take to load and warm up", least=1
+    )
+    idle_timeout_ms: int = _flag(
+        600_000, "milliseconds a connection may stay with nothing to do; 0 for no limit", least=0
+    )
+    frame_timeout_ms: int = _flag(
+        30_000, "milliseconds from a request's first byte to its last", least=1
+    )
+    client_stall_timeout_ms: int = _flag(
+        30_000, "milliseconds a client may leave waiting answers unread", least=1
+    )
+    tcp_keepalive_s: int = _flag(
+        60, "seconds of silence after which the kernel probes whether a peer is there", least=1
+    )
     drain_timeout_ms: int = _flag(
         30_000, "milliseconds that a stopping server gives the requests it has", least=0
     )
@@ -84,7 +104,19 @@ class ServerConfig:
             max_frame_bytes=self.max_frame_bytes,
             max_in_flight=self.max_in_flight_per_connection,
             max_output_buffer_bytes=self.max_output_buffer_bytes,
+            idle_timeout_s=self.idle_timeout_ms / 1e3 or math.inf,
+            frame_timeout_s=self.frame_timeout_ms / 1e3,
+            stall_timeout_s=self.client_stall_timeout_ms / 1e3,
             request=RequestLimits(self.max_question_chars, self.max_text_chars),
+        )
+
+    @property
+    def pool_config(self) -> PoolConfig:
+        """How many sessions there are, and how long they may take."""
+        return PoolConfig(
+            num_sessions=self.num_inference_sessions,
+            start_timeout_s=self.start_timeout_ms / 1e3,
+            execution_timeout_s=self.execution_timeout_ms / 1e3,
         )
 
     @property

@@ -8,13 +8,15 @@ in one segment do not hold up the other clients.
 
 from __future__ import annotations
 
+import logging
+import math
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from qa_service.errors import DuplicateIdError, FrameTooLargeError, QaError
-from qa_service.event_loop import EventLoop
+from qa_service.errors import DuplicateIdError, FrameTimeoutError, FrameTooLargeError, QaError
+from qa_service.event_loop import EventLoop, LazyTimer
 from qa_service.protocol import (
     NULL_ID,
     Answer,
@@ -30,6 +32,8 @@ from qa_service.protocol import (
 from qa_service.scheduler import Ticket
 from qa_service.stream import Stream
 
+logger = logging.getLogger(__name__)
+
 FRAMES_A_TURN = 16
 READ_AHEAD_BYTES = 65536
 
@@ -42,12 +46,18 @@ class ConnectionLimits:
         max_frame_bytes: Bytes in one request.
         max_in_flight: Unanswered requests.
         max_output_buffer_bytes: Bytes of unread answers.
+        idle_timeout_s: With nothing to do.
+        frame_timeout_s: From a frame's first byte to its last.
+        stall_timeout_s: With answers waiting and none of them read.
         request: Bounds on what a request may ask.
     """
 
     max_frame_bytes: int
     max_in_flight: int
     max_output_buffer_bytes: int
+    idle_timeout_s: float
+    frame_timeout_s: float
+    stall_timeout_s: float
     request: RequestLimits
 
 
@@ -90,7 +100,11 @@ class Connection:
         self._frames = FrameReader(limits.max_frame_bytes)
         self._turn_is_due = False
         self._is_lost = False
+        self._active_s = loop.now_s()
+        self._frame_since_s: float | None = None
+        self._patience = LazyTimer(loop, self._check_patience)
         self._stream = Stream(loop, sock, self._on_data, self._on_end, self._take_turn)
+        self._be_patient()
 
     def wants(self, ticket: Ticket) -> bool:
         """See `TicketOwner`."""
@@ -111,13 +125,16 @@ class Connection:
 
     def close(self) -> None:
         """Closes at once; its owner hears nothing more of it."""
+        self._patience.cancel()
         self._stream.close()
 
     def _finish(self, ticket: Ticket, frame: bytearray) -> None:
         if self.tickets.pop(ticket.key, None) is None:
             return
         self._ids.discard(ticket.request.id_json)
+        self._active_s = self._loop.now_s()
         self._stream.write(frame)
+        self._be_patient()
         if self._is_lost:
             self._close_when_answered()
         elif self._frames.buffered_bytes:
@@ -125,10 +142,12 @@ class Connection:
 
     def _on_data(self, data: bytes) -> None:
         if not self._is_lost:
+            self._active_s = self._loop.now_s()
             self._frames.feed(data)
             self._take_turn()
 
     def _on_end(self) -> None:
+        self._patience.cancel()
         self._owner.on_connection_end(self)
 
     def _schedule_turn(self) -> None:
@@ -151,24 +170,54 @@ class Connection:
             if (body := self._next_frame()) is None:
                 is_starved = True
                 break
+            self._frame_since_s = None
             self._handle(body)
         else:
             self._schedule_turn()
+        if is_starved and self._frames.buffered_bytes and self._frame_since_s is None:
+            self._frame_since_s = self._active_s
         self._stream.set_reading(is_starved or self._frames.buffered_bytes < READ_AHEAD_BYTES)
+        self._be_patient()
 
     def _next_frame(self) -> bytes | None:
         try:
             return self._frames.next_frame()
         except FrameTooLargeError as error:
-            self._is_lost = True
-            self._stream.write(encode_error(NULL_ID, error))
-            self._close_when_answered()
+            self._give_up(error)
             return None
 
-    def _close_when_answered(self) -> None:
+    def _give_up(self, error: QaError) -> None:
         """The stream can't be followed any more, but what came before is still answered."""
+        self._is_lost = True
+        self._frame_since_s = None
+        self._stream.write(encode_error(NULL_ID, error))
+        self._close_when_answered()
+
+    def _close_when_answered(self) -> None:
         if not self.tickets:
             self._stream.close_gently()
+
+    def _late_at_s(self) -> float:
+        """When the client is late, if nothing changes: with reading, writing, or anything."""
+        if self._stream.waiting_since_s is not None:
+            return self._stream.waiting_since_s + self._limits.stall_timeout_s
+        if self._frame_since_s is not None:
+            return self._frame_since_s + self._limits.frame_timeout_s
+        return math.inf if self.tickets else self._active_s + self._limits.idle_timeout_s
+
+    def _be_patient(self) -> None:
+        if self._stream.is_open:
+            self._patience.by(self._late_at_s())
+
+    def _check_patience(self) -> None:
+        if self._loop.now_s() < self._late_at_s() or not self._stream.is_open:
+            self._be_patient()
+        elif self._frame_since_s is not None and self._stream.waiting_since_s is None:
+            self._give_up(FrameTimeoutError())
+        else:
+            logger.info("%s is idle or does not read its answers: closed", self.name)
+            self._stream.close()
+            self._on_end()
 
     def _has_room(self) -> bool:
         return (

@@ -17,6 +17,12 @@ class SetupError(Exception):
     exit_code: ClassVar[int] = 2
 
 
+class SessionsLostError(SetupError):
+    """The server ran, but its sessions died and none can be started any more."""
+
+    exit_code = 3
+
+
 class QaError(Exception):
     """A request's error answer.
 
@@ -94,6 +100,14 @@ class WorkerCrashedError(QaError):
     default_message = "the inference session died while running this request"
 
 
+class FrameTimeoutError(QaError):
+    """A frame whose end did not come in time; the stream is given up."""
+
+    code = "frame_timeout"
+    retryable = True
+    default_message = "the rest of a frame did not come in time"
+
+
 class UnavailableError(QaError):
     """No inference session is alive, and none can be started."""
 
@@ -115,6 +129,7 @@ ERROR_KINDS: dict[str, type[QaError]] = {
     for kind in (
         InternalError,
         FrameTooLargeError,
+        FrameTimeoutError,
         InvalidFrameError,
         InvalidRequestError,
         DuplicateIdError,

@@ -10,6 +10,7 @@ import contextlib
 import heapq
 import itertools
 import logging
+import math
 import selectors
 import signal
 import socket
@@ -20,19 +21,54 @@ logger = logging.getLogger(__name__)
 
 Callback = Callable[[], None]
 
+MIN_SWEEP = 64
+
 
 class Timer:
     """A callback that is due at a time; `cancel` makes it never happen."""
 
-    __slots__ = ("callback", "when_s")
+    __slots__ = ("_on_cancel", "callback")
 
-    def __init__(self, when_s: float, callback: Callback) -> None:
-        self.when_s = when_s
+    def __init__(self, callback: Callback, on_cancel: Callback) -> None:
         self.callback: Callback | None = callback
+        self._on_cancel = on_cancel
 
     def cancel(self) -> None:
         """Forgets the callback; harmless when it has run already."""
-        self.callback = None
+        if self.callback is not None:
+            self.callback = None
+            self._on_cancel()
+
+
+class LazyTimer:
+    """Calls back by a time that mostly moves later; it may be early, and is never late.
+
+    Moving a deadline later costs nothing: whoever is called back looks whether it is time yet,
+    and if not says when to call again.
+    """
+
+    def __init__(self, loop: EventLoop, callback: Callback) -> None:
+        self._loop = loop
+        self._callback = callback
+        self._armed_s = math.inf
+        self._timer: Timer | None = None
+
+    def by(self, when_s: float) -> None:
+        """Makes sure of a call at that time or before."""
+        if when_s < self._armed_s:
+            self.cancel()
+            self._armed_s = when_s
+            self._timer = self._loop.call_at(when_s, self._due)
+
+    def cancel(self) -> None:
+        """Calls back no more, until `by` is said again."""
+        self._armed_s = math.inf
+        if self._timer:
+            self._timer.cancel()
+
+    def _due(self) -> None:
+        self._armed_s = math.inf
+        self._callback()
 
 
 class EventLoop:
@@ -46,6 +82,7 @@ class EventLoop:
         self._selector = selectors.DefaultSelector()
         self._timers: list[tuple[float, int, Timer]] = []
         self._timer_numbers = itertools.count()
+        self._cancelled = 0
         self._soon: list[Callback] = []
         self._signal_callbacks: dict[int, Callback] = {}
         self._running = False
@@ -80,9 +117,17 @@ class EventLoop:
 
     def call_at(self, when_s: float, callback: Callback) -> Timer:
         """Calls back once, at a time on the loop's clock."""
-        timer = Timer(when_s, callback)
+        timer = Timer(callback, self._count_cancelled)
         heapq.heappush(self._timers, (when_s, next(self._timer_numbers), timer))
         return timer
+
+    def _count_cancelled(self) -> None:
+        """Sweeps the cancelled timers out once they are most of the heap, as asyncio does."""
+        self._cancelled += 1
+        if self._cancelled > max(MIN_SWEEP, len(self._timers) // 2):
+            self._timers = [item for item in self._timers if item[2].callback is not None]
+            heapq.heapify(self._timers)
+            self._cancelled = 0
 
     def call_soon(self, callback: Callback) -> None:
         """Calls back in the next round."""
@@ -133,14 +178,18 @@ class EventLoop:
             return 0.0
         while self._timers and self._timers[0][2].callback is None:
             heapq.heappop(self._timers)
+            self._cancelled -= 1
         return max(0.0, self._timers[0][0] - self.now_s()) if self._timers else None
 
     def _run_timers(self) -> None:
         now_s = self.now_s()
         while self._timers and self._timers[0][0] <= now_s:
             timer = heapq.heappop(self._timers)[2]
-            if timer.callback is not None:
-                self._call(timer.callback)
+            if timer.callback is None:
+                self._cancelled -= 1
+            else:
+                callback, timer.callback = timer.callback, None
+                self._call(callback)
 
     @staticmethod
     def _call(callback: Callback) -> None:

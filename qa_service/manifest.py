@@ -7,6 +7,7 @@ before it starts a session, and every session reads it again for itself.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -33,10 +34,10 @@ class ReadingConfig(msgspec.Struct, frozen=True, kw_only=True):
             for a model that was never shown an unanswerable question and so cannot abstain.
     """
 
-    max_answer_tokens: int = 30
-    window_tokens: int = 384
-    window_overlap_tokens: int = 128
-    temperature: float = 1.0
+    max_answer_tokens: Annotated[int, msgspec.Meta(ge=1)] = 30
+    window_tokens: Annotated[int, msgspec.Meta(ge=16)] = 384
+    window_overlap_tokens: Annotated[int, msgspec.Meta(ge=0)] = 128
+    temperature: Annotated[float, msgspec.Meta(gt=0)] = 1.0
     null_threshold: float | None = None
 
 
@@ -63,7 +64,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     files: dict[str, str]
     inputs: tuple[str, ...]
     pad_token_id: int
-    max_sequence_tokens: int
+    max_sequence_tokens: Annotated[int, msgspec.Meta(ge=16)]
     can_abstain: bool
     reading: ReadingConfig
     versions: dict[str, str]

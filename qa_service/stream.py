@@ -38,6 +38,10 @@ class Stream:
         on_data: Takes the bytes that came, at most `READ_BYTES` a round.
         on_end: Called once, when it has ended by itself; not when its owner calls `close`.
         on_flushed: Called when output that had to wait has all been sent.
+
+    Attributes:
+        waiting_since_s: When the peer last took something while output waits for it; None if
+            none waits.
     """
 
     def __init__(
@@ -58,6 +62,7 @@ class Stream:
         self._reading = True
         self._interest = (False, False)
         self._state = _State.OPEN
+        self.waiting_since_s: float | None = None
         self._linger: Timer | None = None
         self._update_interest()
 
@@ -143,6 +148,7 @@ class Stream:
                 self._on_flushed()
 
     def _flush(self) -> None:
+        before = len(self._out)
         try:
             while self._out:
                 del self._out[: self._sock.send(self._out)]
@@ -151,6 +157,10 @@ class Stream:
         except OSError:
             self._ended()
             return
+        if not self._out:
+            self.waiting_since_s = None
+        elif self.waiting_since_s is None or len(self._out) < before:
+            self.waiting_since_s = self._loop.now_s()
         self._update_interest()
         if not self._out and self._state is _State.CLOSING:
             with contextlib.suppress(OSError):

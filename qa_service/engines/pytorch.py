@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForQuestionAnswering
+from transformers.utils.logging import disable_progress_bar
 
 from qa_service.engines import EngineConfig
 from qa_service.engines.base import Engine, FloatArray, Int64Array
@@ -22,10 +24,12 @@ class PyTorchEngine(Engine):
 
     def __init__(self, model_dir: Path, manifest: Manifest, config: EngineConfig) -> None:
         torch.set_num_threads(config.intra_op_num_threads)
+        disable_progress_bar()  # type: ignore[no-untyped-call]
         try:
             model = AutoModelForQuestionAnswering.from_pretrained(model_dir, local_files_only=True)
-        except (OSError, ValueError) as error:
-            raise SetupError(f"transformers cannot load the model: {error}") from None
+        except (OSError, ValueError, SafetensorError) as error:
+            reason = str(error).partition("\n")[0]
+            raise SetupError(f"transformers cannot load the model: {reason}") from None
         self._model = model.eval()
         self._inputs = manifest.inputs
 

@@ -51,7 +51,7 @@ class LoadPlan:
     num_simultaneous_clients: int = 5
     num_total_clients: int = 100
     num_request_per_client: int = 10
-    timeout_s: float = 30.0
+    timeout_s: float = 60.0
 
     @property
     def num_requests(self) -> int:
@@ -99,8 +99,9 @@ def run_load(plan: LoadPlan) -> Iterator[list[Sample]]:
         LoadError: A client process died.
     """
     num_processes = min(plan.num_simultaneous_clients, plan.num_total_clients)
-    # What users of the server have too: processes that share nothing with each other.
-    context = multiprocessing.get_context("spawn")
+    # Forked from a process that has imported what they need, so each is up in milliseconds.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__, "tqdm"])
     start, next_client = context.Barrier(num_processes), context.Value("q", 0)
     processes: dict[Connection, BaseProcess] = {}
     try:

@@ -11,6 +11,7 @@ from transformers import PreTrainedConfig
 
 from qa_service.errors import SetupError
 from qa_service.preparation.loading import LoadedModel
+from qa_service.preparation.sources import first_line
 
 _OPSET = 17
 _OUTPUTS = ("start_logits", "end_logits")
@@ -57,8 +58,7 @@ def export_onnx(loaded: LoadedModel, path: Path) -> None:
             dynamo=False,
         )
     except Exception as error:  # a model's own code and torch's symbolic functions raise anything
-        reason = str(error).strip().partition("\n")[0]
-        raise SetupError(f"the model cannot be exported to ONNX: {reason}") from None
+        raise SetupError(f"the model cannot be exported to ONNX: {first_line(error)}") from None
 
 
 def fuse(path: Path, config: PreTrainedConfig) -> int:

@@ -24,7 +24,7 @@ from transformers.utils import logging as transformers_logging
 
 from qa_service.errors import SetupError
 from qa_service.manifest import CONFIG_FILE, PYTORCH_FILE, TOKENIZER_FILE
-from qa_service.preparation.sources import Source
+from qa_service.preparation.sources import Source, first_line
 
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 _USUAL_MAX_TOKENS = 512
@@ -73,12 +73,14 @@ def load(source: Source) -> LoadedModel:
 
     Raises:
         SetupError: `transformers` cannot load it, it is no extractive question-answering model,
-            some of its weights were never trained, or it has no fast tokenizer.
+            some of its weights were never trained, or it has no fast tokenizer of its own.
     """
     tokenizer = _load_tokenizer(source)
     model = _load_model(source)
     if source.adapter_dir:
         model = _merge_adapter(model, source.adapter_dir)
+    if len(tokenizer) > model.config.vocab_size:
+        raise SetupError(f"the tokenizer of {source.label} has more tokens than its model")
     return LoadedModel(
         model=model,
         tokenizer=_without_limits(tokenizer),
@@ -97,17 +99,19 @@ def _load_model(source: Source) -> PreTrainedModel:
             attn_implementation="eager",
             local_files_only=True,
             trust_remote_code=False,
+            ignore_mismatched_sizes=True,
             output_loading_info=True,
         )
-    except (OSError, ValueError, RuntimeError, ImportError) as error:
+    except Exception as error:  # broken files and unknown architectures each raise their own
         raise SetupError(
-            f"transformers cannot load {source.label} for question answering: {_line(error)}"
+            f"transformers cannot load {source.label} for question answering: {first_line(error)}"
         ) from None
-    untrained = sorted(report["missing_keys"])
+    misfits = [name for name, *_ in report["mismatched_keys"]]
+    untrained = sorted([*report["missing_keys"], *misfits])
     if untrained and not source.adapter_dir:
         raise SetupError(
-            f"{source.label} was not trained to answer questions: it has no "
-            f"{', '.join(untrained[:3])}; choose a model fine-tuned for extractive QA"
+            f"{source.label} was not trained for extractive question answering: it has no weights "
+            f"that fit {', '.join(untrained[:3])}; choose a model that was"
         )
     return model
 
@@ -118,8 +122,10 @@ def _merge_adapter(encoder: PreTrainedModel, adapter_dir: Path) -> PreTrainedMod
         warnings.filterwarnings("error", message="Found missing adapter keys")
         try:
             merged = PeftModel.from_pretrained(encoder, str(adapter_dir)).merge_and_unload()
-        except (OSError, ValueError, RuntimeError, UserWarning) as error:
-            raise SetupError(f"the adapter in {adapter_dir} is broken: {_line(error)}") from None
+        except Exception as error:  # missing keys, wrong shapes and broken files, each its own
+            raise SetupError(
+                f"the adapter in {adapter_dir} is broken: {first_line(error)}"
+            ) from None
     assert isinstance(merged, PreTrainedModel)
     return merged
 
@@ -130,7 +136,9 @@ def _load_tokenizer(source: Source) -> PreTrainedTokenizerFast:
             source.model_dir, local_files_only=True, trust_remote_code=False
         )
     except Exception as error:  # missing packages, files and formats each raise their own
-        raise SetupError(f"cannot load the tokenizer of {source.label}: {_line(error)}") from None
+        raise SetupError(
+            f"cannot load the tokenizer of {source.label}: {first_line(error)}"
+        ) from None
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise SetupError(
             f"{source.label} has only a slow tokenizer ({type(tokenizer).__name__}); "
@@ -177,7 +185,3 @@ def _max_sequence_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerF
             return module.num_embeddings - unused
     stated = getattr(model.config, "max_position_embeddings", 0) or tokenizer.model_max_length
     return int(stated) if 0 < stated < 1e6 else _USUAL_MAX_TOKENS
-
-
-def _line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0]

@@ -145,7 +145,7 @@ def package_versions() -> dict[str, str]:
     if missing:
         raise SetupError(
             f"preparing a model needs {', '.join(missing)}; "
-            "install the requirements with: pip install -r requirements-cpu.txt"
+            "install them with: pip install -r requirements-cpu.txt (requirements.txt for a GPU)"
         )
     return {name: version for name, version in installed.items() if version}
 

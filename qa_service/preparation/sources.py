@@ -36,6 +36,7 @@ _CONFIG_FILES = (
     "*.model",
     READING_FILE,
 )
+_VOCABULARY_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 _WEIGHT_FILES = ("model*.safetensors", "model.safetensors.index.json")
 _OLD_WEIGHT_FILES = ("pytorch_model*.bin", "pytorch_model.bin.index.json")
 _ADAPTER_CONFIG = "adapter_config.json"
@@ -65,10 +66,8 @@ class Source:
 
     def files(self) -> list[Path]:
         """Every file that has a say in the prepared model, in a stable order."""
-        weights = _matching(self.model_dir, _WEIGHT_FILES)
-        weights = weights or _matching(self.model_dir, _OLD_WEIGHT_FILES)
         adapter = _matching(self.adapter_dir, _ADAPTER_FILES) if self.adapter_dir else []
-        return _matching(self.model_dir, _CONFIG_FILES) + weights + adapter
+        return _matching(self.model_dir, _CONFIG_FILES) + _weights(self.model_dir) + adapter
 
 
 def find_source(model: str) -> Source:
@@ -97,6 +96,11 @@ def sha256_of(path: Path) -> str:
     """Hashes a file; 90 MB take about 0.1 s."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def first_line(error: BaseException) -> str:
+    """Takes the part of a library's message that fits in one of ours."""
+    return str(error).strip().partition("\n")[0]
 
 
 def _builtin() -> Source:
@@ -132,9 +136,7 @@ def _directory(directory: Path) -> Source:
         raise SetupError(f"{directory} cannot be called {BUILTIN}, the name of the built-in model")
     if (directory / _ADAPTER_CONFIG).is_file():
         return _adapter(directory)
-    if not (directory / "config.json").is_file():
-        raise SetupError(f"{directory} holds no transformers model: it has no config.json")
-    return Source(directory.name, directory.name, directory)
+    return Source(directory.name, directory.name, _checked(directory))
 
 
 def _adapter(directory: Path) -> Source:
@@ -157,7 +159,7 @@ def _from_hub(model_id: str) -> Source:
     folder = _download(model_id, _CONFIG_FILES + _WEIGHT_FILES)
     if not _matching(folder, _WEIGHT_FILES):
         folder = _download(model_id, _CONFIG_FILES + _OLD_WEIGHT_FILES)
-    return Source(model_id.replace("/", "--"), model_id, folder)
+    return Source(model_id.replace("/", "--"), model_id, _checked(folder))
 
 
 def _download(model_id: str, patterns: tuple[str, ...]) -> Path:
@@ -182,12 +184,29 @@ def _download(model_id: str, patterns: tuple[str, ...]) -> Path:
 
 
 def _unreachable(model_id: str, error: Exception) -> str:
-    reason = str(error.__cause__ or error).partition("\n")[0].rstrip(".")
+    reason = first_line(error.__cause__ or error).rstrip(".")
     return (
         f"there is no directory {model_id}, and it cannot be fetched from the Hugging Face hub "
         f"({reason}); without network use --model DIRECTORY, --model builtin, or HF_HOME with a "
         "cache copied from a machine that has fetched it"
     )
+
+
+def _checked(folder: Path) -> Path:
+    """Makes sure that a model's parts are there; transformers makes up an empty vocabulary."""
+    parts = {
+        "config.json": _matching(folder, ("config.json",)),
+        "weights (model.safetensors or pytorch_model.bin)": _weights(folder),
+        "tokenizer (tokenizer.json or a vocabulary)": _matching(folder, _VOCABULARY_FILES),
+    }
+    for part, files in parts.items():
+        if not files:
+            raise SetupError(f"{folder} holds no whole transformers model: it has no {part}")
+    return folder
+
+
+def _weights(folder: Path) -> list[Path]:
+    return _matching(folder, _WEIGHT_FILES) or _matching(folder, _OLD_WEIGHT_FILES)
 
 
 def _matching(folder: Path, patterns: tuple[str, ...]) -> list[Path]:

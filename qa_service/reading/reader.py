@@ -18,6 +18,9 @@ from qa_service.reading.windows import EncodedQuestion, Int64Array, Window, Wind
 LogitsFunction = Callable[[Int64Array, Int64Array, Int64Array], tuple[FloatArray, FloatArray]]
 """`Engine.logits`: ids, mask and types, int64 [batch, seq], to start and end logits."""
 
+Rows = list[tuple[FloatArray, FloatArray]]
+"""Start and end logits, float32 [seq] each, of some windows."""
+
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
@@ -67,13 +70,11 @@ class Reader:
             if isinstance(item, EncodedQuestion)
             for window in item.windows
         ]
-        logits: list[list[tuple[FloatArray, FloatArray]]] = [[] for _ in questions]
+        logits: list[Rows] = [[] for _ in questions]
         for (number, _), row in zip(windows, self._run([w for _, w in windows]), strict=True):
             logits[number].append(row)
         return [
-            item
-            if isinstance(item, QaError)
-            else find_answers(question.text, item, rows, self._config, question.top_k)
+            item if isinstance(item, QaError) else self._answers(question, item, rows)
             for question, item, rows in zip(questions, encoded, logits, strict=True)
         ]
 
@@ -83,7 +84,15 @@ class Reader:
         except QaError as error:
             return error
 
-    def _run(self, windows: Sequence[Window]) -> list[tuple[FloatArray, FloatArray]]:
+    def _answers(
+        self, question: Question, item: EncodedQuestion, rows: Rows
+    ) -> list[Answer] | QaError:
+        try:
+            return find_answers(question.text, item, rows, self._config, question.top_k)
+        except QaError as error:
+            return error
+
+    def _run(self, windows: Sequence[Window]) -> Rows:
         """Runs the windows, those near in length together; returns logits in their order."""
         rows: dict[int, tuple[FloatArray, FloatArray]] = {}
         for batch in self._batches(windows):

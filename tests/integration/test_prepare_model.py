@@ -12,6 +12,8 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
 from tiny_models import KINDS, MAX_SEQUENCE_TOKENS, make_tiny_model
 from tokenizers import Tokenizer
 from transformers import AutoModelForQuestionAnswering, BertConfig, BertModel
@@ -21,7 +23,9 @@ from qa_service.engines import EngineConfig, make_engine
 from qa_service.errors import SetupError
 from qa_service.manifest import load_manifest
 from qa_service.preparation import export
+from qa_service.preparation.loading import load, quiet_libraries
 from qa_service.preparation.prepare import Choices, prepare
+from qa_service.preparation.sources import Source
 
 _ROOT = Path(prepare_model.__file__).parent
 
@@ -155,6 +159,61 @@ def test_model_without_a_trained_head_is_refused(tmp_path, capsys):
     assert "qa_outputs" in error
     assert error.count("\n") == 1
     assert [path.name for path in (tmp_path / "out").iterdir()] == [".encoder.lock"]
+
+
+def _write_head_of_three_labels(source):
+    config = json.loads((source / "config.json").read_text())
+    config["id2label"] = {"0": "start", "1": "end", "2": "type"}
+    (source / "config.json").write_text(json.dumps(config))
+
+
+def _write_larger_vocabulary(source):
+    tokenizer = Tokenizer.from_file(str(source / "tokenizer.json"))
+    tokenizer.add_tokens([f"more{number}" for number in range(100)])
+    tokenizer.save(str(source / "tokenizer.json"))
+
+
+def _write_code_for_the_loader(source):
+    (source / "model.safetensors").unlink()
+    touch = f"c__builtin__\nopen\n(V{source}/ran\nVw\ntR."
+    (source / "pytorch_model.bin").write_text(touch)
+
+
+_BROKEN = {
+    "was not trained for extractive": _write_head_of_three_labels,
+    "more tokens than its model": _write_larger_vocabulary,
+    "transformers cannot load": _write_code_for_the_loader,
+    "Error while deserializing": lambda source: (source / "model.safetensors").write_bytes(b"no"),
+}
+
+
+@pytest.mark.parametrize("words", _BROKEN)
+def test_broken_model_is_refused_in_one_line(tmp_path, words, capsys):
+    source = tmp_path / "broken"
+    make_tiny_model("bert", source)
+    _BROKEN[words](source)
+    code = prepare_model.main(["--model", str(source), "--output_dir", str(tmp_path / "out")])
+    error = capsys.readouterr().err
+    assert code == 2
+    assert words in error
+    assert error.count("\n") == 1
+    assert not (source / "ran").exists()
+
+
+def test_adapter_without_its_head_is_refused(sources, tmp_path):
+    adapter = tmp_path / "adapter"
+    encoder = AutoModelForQuestionAnswering.from_pretrained(sources / "bert")
+    lora = LoraConfig(task_type="QUESTION_ANS", r=2, target_modules=["query"])
+    source = Source("adapted", "adapted", sources / "bert", adapter)
+    with quiet_libraries():
+        get_peft_model(encoder, lora).save_pretrained(adapter)
+        load(source)
+    weights = load_file(adapter / "adapter_model.safetensors")
+    for part in ("qa_outputs", "lora_B"):
+        kept = {name: weight for name, weight in weights.items() if part not in name}
+        save_file(kept, adapter / "adapter_model.safetensors")
+        with quiet_libraries(), pytest.raises(SetupError, match="is broken"):
+            load(source)
 
 
 def test_old_weights_are_saved_as_safetensors(tmp_path):

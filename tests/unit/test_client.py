@@ -1,5 +1,6 @@
 """QaClient against a peer that follows a script, over real sockets."""
 
+import json
 import pickle
 import socket
 import struct
@@ -10,17 +11,6 @@ import time
 from pathlib import Path
 
 import pytest
-from scripted_peer import (
-    PeerConnection,
-    Script,
-    ScriptedPeer,
-    answer_all,
-    answer_to,
-    close_at_once,
-    error_to,
-    frame,
-    unknown_to,
-)
 
 from qa_service.client import (
     Answer,
@@ -34,8 +24,21 @@ from qa_service.client import (
     ServerUnreachableError,
     Span,
 )
+from tests.scripted_peer import (
+    PeerConnection,
+    Script,
+    ScriptedPeer,
+    answer_all,
+    answer_to,
+    close_at_once,
+    error_to,
+    frame,
+    unknown_to,
+)
 
-CLIENT_FILE = Path(__file__).parents[2] / "qa_service" / "client.py"
+PROJECT = Path(__file__).parents[2]
+CLIENT_FILE = PROJECT / "qa_service" / "client.py"
+GOLDEN = json.loads((PROJECT / "docs" / "golden_frames.json").read_text())
 PAIRS = [(f"question {number}?", f"text{number} and more") for number in range(20)]
 
 
@@ -311,9 +314,34 @@ class TestMalformedReplies:
             assert client.ask("q", "t").answer == "t"
 
 
+@pytest.mark.parametrize("case", GOLDEN["responses"], ids=lambda case: case["name"])
+def test_golden_responses_are_understood(case):
+    """As they stand in docs/, but for the id, which is the client's."""
+    means = case["means"]
+    its_id = b"null" if means["id"] is None and "error" in means else b"1"
+    written = b'"id":' + json.dumps(means["id"]).encode()
+    body = bytes.fromhex(case["frame_hex"])[4:].replace(written, b'"id":' + its_id, 1)
+    with ScriptedPeer(reply_with(frame(body))) as peer, client_of(peer) as client:
+        [result] = client.ask_many([("q", "t")])
+    if "error" in means:
+        assert isinstance(result, QaServerError)
+        expected = {"retry_after_ms": None} | means["error"]
+        assert vars(result) == expected
+    else:
+        assert result.response == means | {"id": 1}
+        assert (result.answer, result.score) == (means["answer"], means["score"])
+        assert (result.start, result.end) == (means["start"], means["end"])
+        assert result.timings_ms == means["timings_ms"]
+        assert result.alternatives == tuple(Span(**span) for span in means.get("answers", []))
+
+
 class TestAskMany:
     def test_nothing_to_ask(self):
         assert QaClient("no-such-host.invalid").ask_many([]) == []
+
+    def test_a_window_of_nothing_is_refused(self):
+        with pytest.raises(ValueError, match="at least 1"):
+            QaClient().ask_many(PAIRS, max_in_flight=0)
 
     def test_results_stand_in_the_order_of_the_questions(self):
         def backwards(peer):
@@ -427,6 +455,25 @@ class TestAskMany:
             assert peer.connections == 2
         expected = [f"text{number}" for number in range(20)]
         expected[2] = "frame_too_large"
+        assert answers(results) == expected
+
+    def test_an_error_without_an_id_ends_the_connection_when_the_rest_is_answered(self):
+        """It is taken for the one that stays without an answer, or for nobody's."""
+
+        def script(number_answered):
+            def refuse_one(peer):
+                requests = [peer.receive() for _ in range(3)]
+                peer.send(error_to(None, "invalid_frame"))
+                peer.send(*map(answer_to, requests[:number_answered]))
+                assert peer.receive() is None
+
+            return refuse_one
+
+        with ScriptedPeer(script(2), script(3), answer_all) as peer, client_of(peer) as client:
+            results = client.ask_many(PAIRS[:8], max_in_flight=3)
+            assert peer.connections == 3
+        expected = [f"text{number}" for number in range(8)]
+        expected[2] = "invalid_frame"
         assert answers(results) == expected
 
     def test_the_timeout_is_between_replies(self):

@@ -1,6 +1,7 @@
 """client.py as a user runs it, with a bare interpreter, against a scripted peer."""
 
 import json
+import os
 import socket
 import stat
 import subprocess
@@ -8,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from scripted_peer import (
+
+from tests.scripted_peer import (
     ScriptedPeer,
     answer_all,
     answer_to,
@@ -16,7 +18,7 @@ from scripted_peer import (
     error_to,
     unknown_to,
 )
-from terminal import Terminal
+from tests.terminal import Terminal
 
 # Neither site-packages nor the environment: what the client may not lean on.
 CLIENT = [sys.executable, "-S", "-E", "-s", str(Path(__file__).parents[2] / "client.py")]
@@ -26,8 +28,12 @@ def command(peer: ScriptedPeer, *arguments: str) -> list[str]:
     return [*CLIENT, "--host", peer.host, "--port", str(peer.port), *arguments]
 
 
-def run(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(arguments, input=stdin, capture_output=True, check=False, timeout=30)
+def run(
+    *arguments: str, stdin: bytes = b"", env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        arguments, input=stdin, env=env, capture_output=True, check=False, timeout=30
+    )
 
 
 @pytest.fixture
@@ -150,6 +156,13 @@ class TestOneShot:
         done = run(*CLIENT, "--question", "q", "-", stdin=b"\xff\xfe")
         assert done.returncode == 2
         assert b"Traceback" not in done.stderr
+
+    def test_an_answer_that_the_terminal_cannot_show(self):
+        with ScriptedPeer(answer_all) as peer:
+            arguments = command(peer, "--question", "q", "--text", "Köln am Rhein")
+            arguments.remove("-E")
+            done = run(*arguments, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+        assert (done.stdout, done.returncode) == (b"K\\xf6ln\n", 0)
 
 
 class TestPipedConversation:

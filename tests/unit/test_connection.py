@@ -27,6 +27,7 @@ class Owner:
         ours, self.client = socket.socketpair()
         self.client.settimeout(20)
         options = {"max_frame_bytes": 1000, "max_in_flight": 100, "max_output_buffer_bytes": 10_000}
+        options |= dict.fromkeys(("idle_timeout_s", "frame_timeout_s", "stall_timeout_s"), 60.0)
         self.connection = Connection(
             self.loop,
             ours,
@@ -203,6 +204,49 @@ def test_an_end_inside_a_frame_is_an_end(make_owner):
     owner.client.close()
     owner.run_until(lambda: bool(owner.ended))
     assert owner.tickets == []
+
+
+def test_an_idle_client_is_closed_and_a_waiting_one_is_not(make_owner):
+    owner = make_owner(idle_timeout_s=0.05)
+    owner.client.sendall(frame(ASK))
+    owner.run_until(lambda: bool(owner.tickets))
+    late_s = owner.loop.now_s() + 0.1
+    owner.run_until(lambda: owner.loop.now_s() > late_s)
+    assert owner.ended == []
+    owner.answer(owner.tickets[0])
+    owner.run_until(lambda: bool(owner.ended))
+    assert receive(owner.client)["answer"] == "some"
+    assert receive(owner.client) is None
+
+
+def test_a_frame_that_does_not_end_in_time_is_told_and_closed(make_owner):
+    owner = make_owner(frame_timeout_s=0.05)
+    owner.client.sendall(frame({"id": 1, **ASK}) + frame(ASK)[:-1])
+    assert_code(owner, None, "frame_timeout")
+    assert owner.ended == []
+    owner.answer(owner.tickets[0])
+    assert receive(owner.client)["id"] == 1
+    assert receive(owner.client) is None
+
+
+def test_bytes_that_trickle_do_not_gain_a_frame_time(make_owner):
+    owner = make_owner(frame_timeout_s=0.1)
+    data = iter(frame({"id": 1, **ASK}))
+
+    def trickle() -> None:
+        owner.client.send(bytes([next(data)]))
+        owner.loop.call_at(owner.loop.now_s() + 0.01, trickle)
+
+    trickle()
+    assert_code(owner, None, "frame_timeout")
+    assert owner.tickets == []
+
+
+def test_a_client_that_leaves_its_answers_unread_is_dropped(make_owner):
+    owner = make_owner(stall_timeout_s=0.05, max_output_buffer_bytes=1000)
+    owner.client.setblocking(False)
+    owner.run_until(lambda: not sendable(owner.client, frame(b"x") * 1000) or owner.ended)
+    owner.run_until(lambda: bool(owner.ended))
 
 
 def assert_code(owner, request_id, code):

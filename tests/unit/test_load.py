@@ -5,7 +5,12 @@ import multiprocessing
 from pathlib import Path
 
 import pytest
-from scripted_peer import (
+
+import qa_service
+from qa_service.load.generator import LoadError, LoadPlan, Sample, play_client, run_load
+from qa_service.load.report import Report, percentile
+from qa_service.squad import SquadQuestion, read_squad
+from tests.scripted_peer import (
     ScriptedPeer,
     answer_all,
     answer_to,
@@ -13,11 +18,6 @@ from scripted_peer import (
     error_to,
     unknown_to,
 )
-
-import qa_service
-from qa_service.load.generator import LoadError, LoadPlan, Sample, play_client, run_load
-from qa_service.load.report import Report, percentile
-from qa_service.squad import SquadQuestion, read_squad
 
 QUESTIONS = [SquadQuestion(str(n), f"q{n}?", f"text{n} of it", (), ()) for n in range(7)]
 

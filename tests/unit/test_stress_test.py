@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from scripted_peer import ScriptedPeer, answer_all, answer_to, error_to
-from terminal import Terminal
+
+from tests.scripted_peer import ScriptedPeer, answer_all, answer_to, error_to
+from tests.terminal import Terminal
 
 PROGRAM = [sys.executable, str(Path(__file__).parents[2] / "stress_test.py")]
 

@@ -1,0 +1,48 @@
+"""What a reader sees as one character is never cut.
+
+Tokenizers cut where it suits them: those that strip accents leave a combining mark out of the
+token before it, those that work on bytes cut through a flag or a family of emoji. Answers
+are therefore widened to whole extended grapheme clusters (Unicode UAX #29).
+"""
+
+from __future__ import annotations
+
+import regex
+
+_CLUSTERS = regex.compile(r"\X")
+_MAX_CLUSTER_CHARS = 64
+"""Text in Unicode's Stream-Safe Format (UAX #15) has at most 30 combining marks in a row."""
+
+
+def stripped(text: str, start: int, end: int) -> tuple[int, int]:
+    """Narrows a span to what is left without white space at its ends.
+
+    Byte-level and SentencePiece tokens may hold the space before a word.
+    """
+    while start < end and text[start].isspace():
+        start += 1
+    while end > start and text[end - 1].isspace():
+        end -= 1
+    return start, end
+
+
+def whole_characters(text: str, start: int, end: int) -> tuple[int, int]:
+    """Widens a span so that it does not cut what a reader sees as one character.
+
+    Args:
+        text: The text the span lies in.
+        start: Where the span starts, in code points.
+        end: One past where it ends.
+    """
+    return _cluster_at(text, start)[0], _cluster_at(text, end)[1]
+
+
+def _cluster_at(text: str, position: int) -> tuple[int, int]:
+    """Finds the character that a cut at `position` goes through; empty if it is between two."""
+    if not 0 < position < len(text) or text[position - 1 : position + 1].isascii():
+        return position, position
+    begin = position - 1
+    while begin > 0 and position - begin < _MAX_CLUSTER_CHARS and not text[begin].isascii():
+        begin -= 1
+    cluster = next(c for c in _CLUSTERS.finditer(text, begin) if c.end() >= position)
+    return cluster.span() if cluster.end() > position else (position, position)

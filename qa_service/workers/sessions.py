@@ -1,0 +1,142 @@
+"""The sessions that serve, through every reload of their model.
+
+    reload: a next pool starts ──all its sessions ready──▶ it serves; the old one retires
+                               ──one cannot start──▶ it is closed; the old one serves on
+
+A retiring pool finishes what it runs. So no request notices a reload, but that there are twice
+as many sessions in memory while it lasts.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from qa_service.scheduler import Ticket
+from qa_service.workers.base import Worker
+from qa_service.workers.channel import Results
+from qa_service.workers.pool import PoolOwner, WorkerPool
+
+logger = logging.getLogger(__name__)
+
+
+class SessionsOwner(Protocol):
+    """Who hears from the sessions: the server."""
+
+    def on_sessions_ready(self) -> None:
+        """Every session has answered its warmup question; after the start, and each reload."""
+
+    def on_sessions_failure(self, message: str) -> None:
+        """No session serves, and none can be started."""
+
+    def on_results(self, tickets: Sequence[Ticket], results: Results) -> None:
+        """A batch is finished."""
+
+    def on_tickets_lost(self, tickets: Sequence[Ticket]) -> None:
+        """A session died with these; they may be retried."""
+
+
+class Sessions:
+    """The pool that serves, the one that is to take its place, and those that end.
+
+    Args:
+        make_pool: Makes a pool for an owner, of the model as it is on disk by then.
+        owner: Who hears of results and losses.
+    """
+
+    def __init__(self, make_pool: Callable[[PoolOwner], WorkerPool], owner: SessionsOwner) -> None:
+        self._make_pool = make_pool
+        self._owner = owner
+        self._serving = make_pool(self)
+        self._next: WorkerPool | None = None
+        self._ending: list[WorkerPool] = []
+        self._reload_again = False
+
+    def start(self) -> None:
+        """Starts every session."""
+        self._serving.start()
+
+    def reload(self) -> None:
+        """Loads the model anew in fresh sessions; asked again meanwhile, once more after that."""
+        if self._next:
+            self._reload_again = True
+            return
+        logger.info("reloading the model")
+        self._next = self._make_pool(self)
+        self._next.start()
+
+    def idle_worker(self) -> Worker | None:
+        """A session that can take a batch now."""
+        return self._serving.idle_worker()
+
+    @property
+    def alive(self) -> int:
+        """Sessions that serve."""
+        return self._serving.sessions_alive
+
+    def next_deadline_s(self) -> float | None:
+        """When `end_overdue` next has something to do, if nothing changes until then."""
+        times_s = (pool.next_deadline_s() for pool in self._pools())
+        return min((t for t in times_s if t is not None), default=None)
+
+    def end_overdue(self, now_s: float) -> None:
+        """Ends the sessions that take longer than they may."""
+        for pool in self._pools():
+            pool.end_overdue(now_s)
+        self._ending = [pool for pool in self._ending if not pool.is_gone]
+
+    def close(self) -> None:
+        """Hangs up on every session."""
+        self._reload_again = False
+        for pool in self._pools():
+            pool.close()
+
+    def kill(self) -> None:
+        """Ends what has been hung up on and not ended yet."""
+        for pool in self._pools():
+            pool.kill()
+
+    def reap(self) -> bool:
+        """Forgets what has ended; says whether nothing is left."""
+        for pool in self._pools():
+            pool.reap()
+        return all(pool.is_gone for pool in self._pools())
+
+    def _pools(self) -> list[WorkerPool]:
+        return [pool for pool in (self._serving, self._next, *self._ending) if pool]
+
+    def on_pool_ready(self, pool: WorkerPool) -> None:
+        """See `PoolOwner`."""
+        if pool is self._next:
+            logger.info("the reloaded model serves")
+            self._serving.retire()
+            self._ending.append(self._serving)
+            self._serving, self._next = pool, None
+        self._owner.on_sessions_ready()
+        self._reload_if_asked_again()
+
+    def on_pool_failure(self, pool: WorkerPool, message: str) -> None:
+        """See `PoolOwner`."""
+        if pool is self._next:
+            logger.error("reload failed, the old model serves on: %s", message)
+            pool.close()
+            pool.kill()
+            self._ending.append(pool)
+            self._next = None
+            self._reload_if_asked_again()
+        else:
+            self._owner.on_sessions_failure(message)
+
+    def _reload_if_asked_again(self) -> None:
+        if self._reload_again:
+            self._reload_again = False
+            self.reload()
+
+    def on_results(self, tickets: Sequence[Ticket], results: Results) -> None:
+        """See `PoolOwner`."""
+        self._owner.on_results(tickets, results)
+
+    def on_tickets_lost(self, tickets: Sequence[Ticket]) -> None:
+        """See `PoolOwner`."""
+        self._owner.on_tickets_lost(tickets)

@@ -1,0 +1,92 @@
+"""QaClient, client.py and stress_test.py against the real server."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import qa_service
+from qa_service.client import Answer, QaClient
+from qa_service.squad import f1_score, read_squad
+from tests.running_server import ROOT, running_server
+from tests.terminal import Terminal
+
+QUESTIONS = read_squad(Path(qa_service.__file__).parent / "data" / "questions.json")
+CLIENT = [sys.executable, "-S", "-E", "-s", str(ROOT / "client.py")]
+TEXT = "Ada Lovelace wrote the notes in London in 1843."
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, check=False, text=True, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def port(builtin_model):
+    # Less than the client's window, so that the server has to hold it back.
+    with running_server(builtin_model, "--max_in_flight_per_connection", "4") as server:
+        yield str(server.port)
+
+
+def test_pipelined_questions_come_back_in_order(port):
+    with QaClient("localhost", int(port)) as client:
+        results = client.ask_many((q.question, q.context) for q in QUESTIONS)
+    scores = []
+    for question, answer in zip(QUESTIONS, results, strict=True):
+        assert question.context[answer.start : answer.end] == answer.answer
+        scores.append(f1_score(answer.answer, question.answers))
+    assert sum(scores) / len(scores) > 0.6, "they are easy, if each has its own answer"
+
+
+def test_items_that_the_server_refuses_cost_only_themselves(port):
+    pairs = [("Who wrote the notes?", TEXT)] * 9
+    pairs[2] = ("Who?", "x" * 2_000_000)
+    pairs[4] = ("", TEXT)
+    pairs[7] = ("Who?", "x" * 3_000_000)
+    with QaClient("localhost", int(port)) as client:
+        results = client.ask_many(pairs)
+    seen = [result.answer if isinstance(result, Answer) else result.code for result in results]
+    expected = ["Ada Lovelace"] * 9
+    expected[2] = expected[7] = "frame_too_large"
+    expected[4] = "invalid_request"
+    assert seen == expected
+
+
+def test_one_question_from_a_script(port):
+    given = ["--port", port, "--question", "Who wrote the notes?", "--text", TEXT]
+    done = run(*CLIENT, *given)
+    assert (done.stdout, done.returncode) == ("Ada Lovelace\n", 0)
+    response = json.loads(run(*CLIENT, *given, "--json", "--top_k", "2").stdout)
+    assert response["answer"] == TEXT[response["start"] : response["end"]] == "Ada Lovelace"
+    assert len(response["answers"]) == 2
+    assert response["latency_ms"] > response["timings_ms"]["inference"] > 0
+
+
+def test_a_conversation_outlives_the_server(builtin_model):
+    flags = ("--num_inference_sessions", "1")
+    with running_server(builtin_model, *flags) as first:
+        port = str(first.port)
+        terminal = Terminal([*CLIENT, "--port", port, "--text", TEXT])
+        terminal.expect("Question: ")
+        terminal.type("Who wrote the notes?\r")
+        terminal.expect("Answer: Ada Lovelace")
+        terminal.expect("Question: ")
+    with terminal:
+        terminal.type("Who?\r")
+        terminal.expect("Error: no server can be reached at localhost:")
+        terminal.expect("Question: ")
+        with running_server(builtin_model, *flags, "--port", port):
+            terminal.type("When were the notes written?\r")
+            terminal.expect("Answer: 1843")
+            terminal.expect("Question: ")
+            terminal.type("\x04")
+            assert terminal.wait() == 0
+
+
+def test_a_small_load(port):
+    flags = ["--port", port, "--num_total_clients", "6", "--num_request_per_client", "5"]
+    done = run(sys.executable, str(ROOT / "stress_test.py"), *flags)
+    assert done.returncode == 0, done.stderr
+    assert "Requests:    30 answered" in done.stdout
+    assert done.stdout.endswith("Errors:      0\n")

@@ -1,0 +1,186 @@
+"""The whole reading with real tokenizers and a made-up model."""
+
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import regex
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from qa_service.errors import InternalError, QuestionTooLongError
+from qa_service.manifest import TOKENIZER_FILE, Manifest, ReadingConfig
+from qa_service.protocol import Answer, Question
+from qa_service.reading.reader import BatchLimits, Reader, padded
+from qa_service.reading.windows import WindowBuilder
+from tests.unit.texts import texts
+from tests.unit.tiny_tokenizers import KINDS, PAD_TOKEN_ID, tiny_tokenizer
+
+READING = ReadingConfig(max_answer_tokens=6, window_tokens=24, window_overlap_tokens=8)
+
+
+class MadeUpModel:
+    """Logits that depend on a row's own tokens only, as a model's do; keeps what it was given."""
+
+    def __init__(self, pad_token_id=0):
+        self.pad_token_id = pad_token_id
+        self.batches = []
+
+    def __call__(self, ids, mask, types):
+        assert ids.shape == mask.shape == types.shape
+        assert ids.dtype == mask.dtype == types.dtype == np.int64
+        assert np.all(ids[mask == 0] == self.pad_token_id)
+        assert np.all(types[mask == 0] == 0)
+        self.batches.append((ids, mask, types))
+        waves = ids * 12.9898 + np.arange(ids.shape[1]) * 78.233 + types
+        start, end = 6 * np.sin(waves), 6 * np.cos(waves * 1.7)
+        start[mask == 0] = end[mask == 0] = 1000.0  # nothing may ever be read from padding
+        return start.astype(np.float32), end.astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def make_reader(tmp_path_factory):
+    """Makes a reader with the kind's tokenizer, as a prepared model's folder holds it."""
+
+    @cache
+    def model_dir(kind):
+        folder = tmp_path_factory.mktemp(kind)
+        tiny_tokenizer(kind).save(str(folder / TOKENIZER_FILE))
+        return folder
+
+    def make(kind="bert", logits=None, reading=READING, limits=BatchLimits()):  # noqa: B008
+        manifest = Manifest(
+            name=kind,
+            source=kind,
+            fingerprint="",
+            files={},
+            inputs=(),
+            pad_token_id=PAD_TOKEN_ID[kind],
+            max_sequence_tokens=512,
+            can_abstain=reading.null_threshold is not None,
+            reading=reading,
+            versions={},
+        )
+        model = logits or MadeUpModel(PAD_TOKEN_ID[kind])
+        return Reader(model_dir(kind), manifest, model, limits)
+
+    return make
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(question=texts, text=texts, top_k=st.integers(1, 4))
+@example("why", "\u0301 lone mark", 4)
+@example("why", "\r\n", 1)
+@example("", "the\x00river", 1)
+def test_answers_are_what_stands_in_the_text(make_reader, kind, question, text, top_k):
+    (answers,) = make_reader(kind).read([Question(question[:20], text, top_k)])
+    if isinstance(answers, QuestionTooLongError):
+        return
+    assert 1 <= len(answers) <= top_k
+    ends = {0} | {cluster.end() for cluster in regex.finditer(r"\X", text)}
+    for answer in answers:
+        if answer.start is None:
+            assert (answer.answer, answer.end) == ("", None)
+            continue
+        assert text[answer.start : answer.end] == answer.answer
+        assert answer.answer.strip()
+        assert {answer.start, answer.end} <= ends
+        assert 0 <= answer.score <= 1
+    spans = sorted((a.start, a.end) for a in answers if a.start is not None)
+    assert all(before[1] <= after[0] for before, after in pairwise(spans))
+
+
+@settings(max_examples=30)
+@given(pairs=st.lists(st.tuples(texts, texts), max_size=8), top_k=st.integers(1, 3))
+def test_company_changes_no_answer(make_reader, pairs, top_k):
+    reader = make_reader("bert", limits=BatchLimits(max_batch_size=3, max_batch_tokens=60))
+    questions = [Question(question, text, top_k) for question, text in pairs]
+    together = reader.read(questions)
+    alone = [reader.read([question])[0] for question in questions]
+    assert [comparable(outcome) for outcome in together] == [comparable(o) for o in alone]
+
+
+def comparable(outcome):
+    return (type(outcome), str(outcome)) if isinstance(outcome, Exception) else outcome
+
+
+@given(
+    word_counts=st.lists(st.integers(0, 80), max_size=6),
+    max_batch_size=st.integers(1, 5),
+    max_batch_tokens=st.integers(8, 120),
+)
+def test_batches_keep_within_the_limits(make_reader, word_counts, max_batch_size, max_batch_tokens):
+    model = MadeUpModel()
+    reader = make_reader("bert", model, limits=BatchLimits(max_batch_size, max_batch_tokens))
+    reader.read([Question("why", "river " * count) for count in word_counts])
+    for ids, mask, _ in model.batches:
+        assert len(ids) <= max_batch_size
+        assert ids.size <= max_batch_tokens or len(ids) == 1
+        assert mask.any(axis=0).all(), "a column of nothing but padding"
+    rows = sorted(
+        tuple(row[:length].tolist())
+        for ids, mask, _ in model.batches
+        for row, length in zip(ids, mask.sum(axis=1), strict=True)
+    )
+    builder = WindowBuilder(tiny_tokenizer("bert"), 24, 8)
+    windows = [w for n in word_counts for w in builder.encode("why", "river " * n).windows]
+    assert rows == sorted(tuple(window.input_ids.tolist()) for window in windows)
+
+
+def test_a_bad_question_fails_alone(make_reader):
+    good = [Question("why", "the river"), Question("who", "Ada the 2nd")]
+    outcomes = make_reader().read([good[0], Question("why " * 30, "the river"), good[1]])
+    assert isinstance(outcomes[1], QuestionTooLongError)
+    assert [outcomes[0], outcomes[2]] == make_reader().read(good)
+
+
+def test_logits_that_are_no_numbers_fail_their_question_alone(make_reader):
+    model = MadeUpModel()
+
+    def logits(ids, mask, types):
+        start, end = model(ids, mask, types)
+        unknown = np.any(ids == 1, axis=1)  # 1 is [UNK]
+        start[unknown] = np.nan
+        return start, end
+
+    questions = [Question("why", "the river"), Question("why", "😀"), Question("why", "42")]
+    first, second, third = make_reader(logits=logits).read(questions)
+    assert isinstance(second, InternalError)
+    assert isinstance(first[0], Answer)
+    assert isinstance(third[0], Answer)
+
+
+@pytest.mark.parametrize("rows", [(1, 2), (2, 1), (3, 3), (0, 0)])
+def test_a_wrong_number_of_rows_is_our_fault(make_reader, rows):
+    def logits(ids, mask, types):
+        return tuple(np.zeros((count, ids.shape[1]), np.float32) for count in rows)
+
+    with pytest.raises(InternalError, match="rows of logits for 2 windows"):
+        make_reader(logits=logits).read([Question("why", "the river")] * 2)
+
+
+def test_a_text_without_tokens_costs_no_model_run(make_reader):
+    model = MadeUpModel()
+    assert make_reader(logits=model).read([Question("why", "\u200b")]) == [
+        [Answer("", 1.0, None, None)]
+    ]
+    assert model.batches == []
+    assert make_reader(logits=model).read([]) == []
+
+
+def test_the_window_is_never_longer_than_the_model(make_reader):
+    model = MadeUpModel()
+    reader = make_reader(logits=model, reading=ReadingConfig(window_tokens=10_000))
+    reader.read([Question("why", "river " * 2000)])
+    assert max(ids.shape[1] for ids, _, _ in model.batches) == 512
+
+
+def test_padding_stands_behind_each_row():
+    builder = WindowBuilder(tiny_tokenizer("roberta"), 24, 8)
+    windows = [builder.encode("the", text).windows[0] for text in ("river", "river the")]
+    ids, mask, types = padded(windows, pad_token_id=1)
+    assert mask.tolist() == [[1, 1, 1, 1, 1, 1, 0, 0], [1] * 8]
+    assert ids[0, 6:].tolist() == [1, 1]
+    assert ids[1].tolist() == windows[1].input_ids.tolist()
+    assert types.shape == ids.shape

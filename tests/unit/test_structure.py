@@ -1,0 +1,86 @@
+"""The structure that docs/ARCHITECTURE.md and the README promise."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from qa_service.config import ServerConfig
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "qa_service"
+SERVING = [
+    "errors",
+    "logs",
+    "squad",
+    "manifest",
+    "protocol",
+    "reading",
+    "engines",
+    "scheduler",
+    "event_loop",
+    "stream",
+    "listener",
+    "workers",
+    "connection",
+    "config",
+    "server",
+]
+
+
+def imports(path: Path) -> set[str]:
+    """First parts of the names of qa_service modules that a file imports."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+        elif isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+    return {name.split(".")[1] for name in found if name.startswith("qa_service.")}
+
+
+def files_of(room: str) -> list[Path]:
+    folder = PACKAGE / room
+    return sorted(folder.glob("*.py")) if folder.is_dir() else [PACKAGE / f"{room}.py"]
+
+
+@pytest.mark.parametrize("room", SERVING)
+def test_imports_point_one_way(room):
+    below = SERVING[: SERVING.index(room) + 1]
+    for path in files_of(room):
+        assert imports(path) <= set(below), path
+
+
+def test_the_client_library_stands_alone():
+    assert imports(PACKAGE / "client.py") == set()
+
+
+@pytest.mark.parametrize("module", ["protocol", "scheduler"])
+def test_the_core_knows_no_socket_and_no_clock(module):
+    tree = ast.parse((PACKAGE / f"{module}.py").read_text())
+    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import)
+             for alias in node.names}  # fmt: skip
+    assert names.isdisjoint({"socket", "selectors", "time", "threading", "ssl"})
+
+
+def test_only_the_loop_uses_selectors():
+    users = [p.name for room in SERVING for p in files_of(room) if "selectors." in p.read_text()]
+    assert users == ["event_loop.py"]
+
+
+def test_every_file_is_in_the_architecture():
+    page = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
+    rooms = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or path.is_dir()}
+    for room in rooms - {"__init__", "__pycache__", "data"}:
+        assert f"qa_service/{room}" in page, room
+
+
+def test_the_readme_lists_every_flag_with_its_default():
+    page = (ROOT / "README.md").read_text()
+    listed = dict(re.findall(r"^\| `--(\w+)` \| `?([^|`]*)`? \|", page, re.MULTILINE))
+    flags = {item.name: str(item.default) for item in dataclasses.fields(ServerConfig)}
+    assert listed == flags
