@@ -1,8 +1,8 @@
 """Questions become rows of tokens with the positions a model must point at.
 
-A row is `[CLS] question [SEP] text [SEP]`, the layout the reading uses; a text too long for
-it is cut to a window that holds the whole answer, at a random place. An unanswerable
-question points at the first token, twice: what reading calls the null answer.
+A row is a window as the reading cuts it, `[CLS] question [SEP] text [SEP]`; of a longer text,
+one that holds the whole answer, at random. An unanswerable question points at the first
+token, twice: what reading calls the null answer.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from qa_service.reading.windows import Int64Array, PairLayout
+from qa_service.errors import QuestionTooLongError
+from qa_service.reading.windows import Int64Array, Window, WindowBuilder
 from qa_service.squad import SquadQuestion
 
-_MAX_QUESTION_TOKENS = 64
 _BATCHES_A_BUCKET = 32
 
 
@@ -54,7 +54,7 @@ class TrainingBatch:
 
 
 class FeatureMaker:
-    """Makes training rows from questions.
+    """Makes training rows from questions, with the windows that serving makes.
 
     Args:
         tokenizer: The tokenizer that the model will be served with.
@@ -62,32 +62,26 @@ class FeatureMaker:
     """
 
     def __init__(self, tokenizer: Tokenizer, max_tokens: int) -> None:
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
-        self._tokenizer = tokenizer
-        self._layout = PairLayout.of(tokenizer)
-        self._max_tokens = max_tokens
+        self._windows = WindowBuilder(tokenizer, max_tokens, max_tokens // 4)
 
     def make(self, question: SquadQuestion, rng: random.Random) -> Features | None:
         """Makes the row of a question and its first answer.
 
         Returns:
-            The row; None if the answer is empty or does not fit into a row.
+            The row; None if the question is too long or no window holds the whole answer.
         """
-        asked = self._tokenizer.encode(question.question, add_special_tokens=False).ids
-        encoding = self._tokenizer.encode(question.context, add_special_tokens=False)
-        span = _token_span(question, encoding.offsets)
-        head = [*self._layout.prefix_ids, *asked[:_MAX_QUESTION_TOKENS], *self._layout.middle_ids]
-        room = self._max_tokens - len(head) - len(self._layout.suffix_ids)
-        if span is None or span[1] - span[0] >= room:
+        try:
+            encoded = self._windows.encode(question.question, question.context)
+        except QuestionTooLongError:
             return None
-        cut = _cut_place(span, len(encoding.ids), room, rng)
-        ids = [*head, *encoding.ids[cut : cut + room], *self._layout.suffix_ids]
-        types = np.full(len(ids), self._layout.text_type, dtype=np.int64)
-        types[: len(head)] = self._layout.prefix_type
-        shift = len(head) - cut
-        start, end = (span[0] + shift, span[1] + shift) if question.answers else (0, 0)
-        return Features(np.array(ids, dtype=np.int64), types, start, end)
+        span = _token_span(question, encoded.offsets)
+        holding = [window for window in encoded.windows if _holds(window, span)]
+        if not holding:
+            return None
+        window = rng.choice(holding)
+        shift = window.text_begin - window.first_token
+        start, end = (0, 0) if span is None else (span[0] + shift, span[1] + shift)
+        return Features(window.input_ids, window.token_type_ids, start, end)
 
 
 def _token_span(
@@ -96,21 +90,22 @@ def _token_span(
     """First and last text token of the first answer, less the punctuation after it.
 
     Returns:
-        The span; (0, 0) for an unanswerable question; None if the answer has no token.
+        The span, (-1, -1) if no token is in it; None for an unanswerable question.
     """
     if not question.answers:
-        return (0, 0)
+        return None
     begin = question.answer_starts[0]
     finish = begin + len(question.answers[0].rstrip(" .,;:"))
     inside = [i for i, (b, e) in enumerate(offsets) if b < finish and e > begin]
-    return (inside[0], inside[-1]) if inside else None
+    return (inside[0], inside[-1]) if inside else (-1, -1)
 
 
-def _cut_place(span: tuple[int, int], text_tokens: int, room: int, rng: random.Random) -> int:
-    """First token of a cut of `room` tokens at most that holds the whole span."""
-    low = max(0, span[1] + 1 - room)
-    high = min(span[0], max(0, text_tokens - room))
-    return rng.randint(low, max(low, high))
+def _holds(window: Window, span: tuple[int, int] | None) -> bool:
+    """Whether all of the span is in the window; where there is none, every window will do."""
+    text_tokens = window.text_end - window.text_begin
+    return span is None or (
+        window.first_token <= span[0] and span[1] < window.first_token + text_tokens
+    )
 
 
 def plan_batches(lengths: Sequence[int], batch_size: int, rng: random.Random) -> list[list[int]]:
