@@ -11,7 +11,7 @@ from pathlib import Path
 from qa_service.preparation.loading import quiet_libraries
 from qa_service.training.labelling import LabellingConfig
 from qa_service.training.mixture import MixtureConfig, Source
-from qa_service.training.run import RunConfig, label, train
+from qa_service.training.run import RunConfig, average, label, train
 from qa_service.training.trainer import TrainingConfig
 
 
@@ -56,20 +56,27 @@ def parse_flags(arguments: list[str] | None = None) -> argparse.Namespace:
         "adapter, and write those it is sure of to OUT, for self-training",
     )
     add(
+        "--average",
+        nargs="+",
+        type=Path,
+        metavar="ADAPTER",
+        help="do not train: write the average of these adapters to --output_dir, measured",
+    )
+    add(
         "--min_score",
         type=float,
         default=0.4,
         help="least score of a label that is kept (default: %(default)s)",
     )
     flags = parser.parse_args(arguments)
-    needed = [flags.init] if flags.label else [flags.train, flags.dev, flags.output_dir]
-    if not all(needed):
-        parser.error("training needs --train, --dev and --output_dir; --label needs --init")
+    needed = [flags.train or flags.train_sentences or flags.average, flags.dev, flags.output_dir]
+    if not all([flags.init] if flags.label else needed):
+        parser.error("needed: --train, --dev and --output_dir, or --label and --init")
     return flags
 
 
 def main() -> int:
-    """Trains or labels, and prints what came of it as JSON."""
+    """Trains, averages or labels, and prints what came of it as JSON."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     flags = parse_flags()
     with quiet_libraries():
@@ -86,7 +93,7 @@ def run_labelling(flags: argparse.Namespace) -> dict[str, float]:
 
 
 def run_training(flags: argparse.Namespace) -> dict[str, float]:
-    """Turns the flags into a run."""
+    """Trains, or averages, as the flags say."""
     sources = [Source.parse(text) for text in flags.train]
     sources += [Source.parse(text, are_sentences=True) for text in flags.train_sentences]
     run = RunConfig(
@@ -99,6 +106,8 @@ def run_training(flags: argparse.Namespace) -> dict[str, float]:
         max_tokens=flags.max_tokens,
         seed=flags.seed,
     )
+    if flags.average:
+        return average(flags.average, run)
     mixture = MixtureConfig(unanswerable_share=flags.unanswerable_share, seed=flags.seed)
     return train(run, mixture, TrainingConfig(learning_rate=flags.learning_rate))
 

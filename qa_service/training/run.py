@@ -18,6 +18,7 @@ from qa_service.manifest import TOKENIZER_FILE
 from qa_service.squad import SquadQuestion, read_squad
 from qa_service.training.adapters import build_model, encoder_dir, save_adapter
 from qa_service.training.answering import PAD_TOKEN_ID, model_reader
+from qa_service.training.averaging import average_adapters
 from qa_service.training.features import FeatureMaker, Features, plan_batches
 from qa_service.training.labelling import LabellingConfig, label_sentences
 from qa_service.training.measures import Metrics, best_answers, squad_metrics
@@ -63,7 +64,7 @@ def train(run: RunConfig, mixture: MixtureConfig, training: TrainingConfig) -> M
     """
     run.output_dir.mkdir(parents=True, exist_ok=True)
     set_seed(run.seed)
-    dev = [question for path in run.dev for question in read_squad(path) if question.answers]
+    dev = _dev_questions(run)
     rows = _rows(draw_mixture(run.sources, mixture), run)
     batches = plan_batches([len(row) for row in rows], run.batch_size, random.Random(run.seed))
     tokens = sum(map(len, rows))
@@ -72,16 +73,15 @@ def train(run: RunConfig, mixture: MixtureConfig, training: TrainingConfig) -> M
     sample = random.Random(run.seed).sample(dev, min(run.interval_questions, len(dev)))
     trainer = Trainer(model, training, run.output_dir, lambda: _measured(model, sample))
     trained = trainer.train(rows, batches, PAD_TOKEN_ID)
-    save_adapter(model, run.output_dir)
-    metrics = {
-        "questions": len(dev),
-        **_measured(model, dev),
-        **trained,
-        "rows": len(rows),
-        "tokens": tokens,
-    }
-    (run.output_dir / METRICS_FILE).write_text(json.dumps(metrics, indent=2) + "\n")
-    return metrics
+    trained |= {"rows": len(rows), "tokens": tokens}
+    return _finish(model, dev, run.output_dir, trained)
+
+
+def average(adapters: Sequence[Path], run: RunConfig) -> Metrics:
+    """Averages adapters, measures the average, and writes it; see `averaging`."""
+    run.output_dir.mkdir(parents=True, exist_ok=True)
+    model = average_adapters(adapters, run.rank).to(training_device())
+    return _finish(model, _dev_questions(run), run.output_dir, {"adapters": len(adapters)})
 
 
 def label(model_dir: Path, source: Path, destination: Path, config: LabellingConfig) -> Metrics:
@@ -97,6 +97,20 @@ def _rows(questions: Sequence[SquadQuestion], run: RunConfig) -> list[Features]:
     rng = random.Random(run.seed)
     rows = (maker.make(question, rng) for question in questions)
     return [row for row in rows if row is not None]
+
+
+def _dev_questions(run: RunConfig) -> list[SquadQuestion]:
+    return [question for path in run.dev for question in read_squad(path) if question.answers]
+
+
+def _finish(
+    model: PeftModel, dev: Sequence[SquadQuestion], output_dir: Path, facts: Metrics
+) -> Metrics:
+    """Writes the adapter, then its metrics beside it."""
+    save_adapter(model, output_dir)
+    metrics = {"questions": len(dev), **_measured(model, dev), **facts}
+    (output_dir / METRICS_FILE).write_text(json.dumps(metrics, indent=2) + "\n")
+    return metrics
 
 
 @torch.inference_mode()

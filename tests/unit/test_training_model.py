@@ -11,6 +11,7 @@ from transformers import BertConfig, BertForQuestionAnswering
 from qa_service.protocol import Answer
 from qa_service.squad import read_squad
 from qa_service.training import adapters, labelling
+from qa_service.training.averaging import average_adapters
 from qa_service.training.features import Features
 from qa_service.training.labelling import LabellingConfig, label_sentences
 from qa_service.training.trainer import Trainer, TrainingConfig
@@ -73,6 +74,22 @@ def test_adapter_grows_without_changing_its_answers(tmp_path):
     assert not torch.equal(output_of(model), output_of(adapters.build_model(2)))
     torch.testing.assert_close(output_of(same), output_of(model), atol=2e-2, rtol=0)
     torch.testing.assert_close(output_of(larger), output_of(same))
+
+
+def change_of(model):
+    layer = model.base_model.model.bert.encoder.layer[0].output.dense
+    return layer.get_delta_weight("default")
+
+
+def test_average_is_the_mean_of_the_changes(tmp_path):
+    changes = []
+    for name, batches in (("one", BATCHES), ("two", BATCHES[:5])):
+        model, _ = trained(tmp_path / name, batches)
+        adapters.save_adapter(model, tmp_path / name)
+        changes.append(change_of(model))
+    average = average_adapters([tmp_path / "one", tmp_path / "two"], rank=4)
+    assert not torch.allclose(changes[0], changes[1], atol=1e-3)
+    torch.testing.assert_close(change_of(average), sum(changes) / 2, atol=1e-3, rtol=0)
 
 
 def test_adapter_does_not_shrink(tmp_path):
