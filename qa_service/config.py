@@ -70,9 +70,11 @@ class ServerConfig:
     max_output_buffer_bytes: int = _flag(
         1 << 20, "bytes of unread answers; past it, the server stops reading", least=1
     )
-    max_frame_bytes: int = _flag(1 << 20, "bytes in one request", least=2)
+    max_frame_bytes: int = _flag(
+        1 << 18, "bytes in one request; parsing 256 KiB takes the loop about a millisecond", least=2
+    )
     max_question_chars: int = _flag(2000, "characters in a question", least=1)
-    max_text_chars: int = _flag(500_000, "characters in a text", least=1)
+    max_text_chars: int = _flag(250_000, "characters in a text", least=1)
     execution_timeout_ms: int = _flag(
         120_000, "milliseconds a batch may run before its session is killed", least=1
     )

@@ -13,10 +13,12 @@ import sys
 import pytest
 
 from qa_service.client import QaClient
+from qa_service.config import ServerConfig
 from tests.running_server import ROOT, running_server
 from tests.support import frame, receive
 from tests.unit.test_protocol import GOLDEN, body_of
 
+MAX_FRAME_BYTES = ServerConfig().max_frame_bytes
 TEXT = (
     "Ada Lovelace wrote the notes in London in 1843. Charles Babbage had designed the Analytical "
     "Engine, and Luigi Menabrea had described it in French."
@@ -82,7 +84,7 @@ def test_golden_request_is_answered_and_the_connection_goes_on(client, neighbour
         assert len(first.get("answers", [])) <= case["expect"]["top_k"]
 
 
-@pytest.mark.parametrize("length", [2**32 - 1, 2**20 + 1])
+@pytest.mark.parametrize("length", [2**32 - 1, MAX_FRAME_BYTES + 1])
 def test_a_refused_length_is_told_and_closes(client, neighbour, length):
     client.sendall(frame({"id": 1, **ASK}) + length.to_bytes(4, "big") + b"x" * 1000)
     replies = [receive(client), receive(client)]
@@ -94,7 +96,7 @@ def test_a_refused_length_is_told_and_closes(client, neighbour, length):
 
 def test_a_frame_of_exactly_the_limit_is_read(client):
     body = json.dumps({"id": 1, **ASK, "padding": ""}).encode()
-    padded = body[:-2] + b"x" * (2**20 - len(body)) + body[-2:]
+    padded = body[:-2] + b"x" * (MAX_FRAME_BYTES - len(body)) + body[-2:]
     client.sendall(frame(padded))
     assert receive(client)["answer"] == QUESTIONS[ASK["question"]]
 

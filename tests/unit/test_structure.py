@@ -14,22 +14,9 @@ from qa_service.config import ServerConfig
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "qa_service"
 SERVING = [
-    "errors",
-    "logs",
-    "squad",
-    "manifest",
-    "protocol",
-    "reading",
-    "engines",
-    "scheduler",
-    "event_loop",
-    "stream",
-    "listener",
-    "workers",
-    "connection",
-    "config",
-    "server",
-]
+    "errors", "logs", "squad", "manifest", "protocol", "reading", "engines", "scheduler",
+    "event_loop", "stream", "listener", "workers", "connection", "config", "server",
+]  # fmt: skip
 
 
 def imports(path: Path) -> set[str]:
