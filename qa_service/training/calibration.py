@@ -19,7 +19,7 @@ from qa_service.training.measures import best_answers, calibration_error, squad_
 
 _ANSWER_TOKENS = (8, 10, 12, 16, 20, 30)
 _TEMPERATURES = tuple(step / 20 for step in range(10, 51))
-_THRESHOLDS = tuple(step / 4 for step in range(-40, 41))
+_THRESHOLDS = tuple(step / 4 for step in range(-40, 61))
 
 Measure = Callable[[ReadingConfig], float]
 

@@ -81,7 +81,7 @@ def test_logits_are_computed_once_for_a_batch():
     assert engine.runs == 2
 
 
-@pytest.mark.parametrize(("least", "chosen"), [(80.0, 0.0), (78.0, 2.0), (0.0, 10.0)])
+@pytest.mark.parametrize(("least", "chosen"), [(80.0, 0.0), (78.0, 2.0), (0.0, 15.0)])
 def test_highest_threshold_that_leaves_enough(least, chosen):
     def f1(reading):
         return 80 - max(0.0, reading.null_threshold)
