@@ -20,6 +20,7 @@ _COLUMNS = (
     "exact_match",
     "f1",
     "calibration_error",
+    "right_near_0.8",
     "f1_abstaining",
     "given_up",
     "caught",

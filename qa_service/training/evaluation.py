@@ -26,6 +26,7 @@ from qa_service.training.measures import (
     abstained_percent,
     best_answers,
     calibration_error,
+    right_near,
     squad_metrics,
 )
 
@@ -95,13 +96,14 @@ def measure(model: PreparedModel, dev: DevSet, reading: ReadingConfig) -> Metric
 
     Returns:
         `exact_match` and `f1` on answerable questions with abstention off, and their
-        `calibration_error`; for a model that abstains also `f1_abstaining`, the percentage of
+        `calibration_error` and `right_near_0.8`; for a model that abstains also `f1_abstaining`, the percentage of
         answerable questions it gave up (`given_up`), and of unanswerable ones it caught
         (`caught`).
     """
     answers = best_answers(model.reader(never_abstaining(reading)), dev.answerable)
     metrics = squad_metrics(answers, dev.answerable)
     metrics["calibration_error"] = calibration_error(answers, dev.answerable)
+    metrics["right_near_0.8"] = right_near(0.8, answers, dev.answerable)
     if reading.null_threshold is not None:
         reader = model.reader(reading)
         answers = best_answers(reader, dev.answerable)

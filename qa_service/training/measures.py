@@ -5,6 +5,7 @@ Needs no model library: it takes a reader, whatever engine is under it.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 
@@ -19,6 +20,7 @@ Metrics = dict[str, float]
 
 _CHUNK_QUESTIONS = 512
 _BINS = 10
+_NEAR = 0.05
 
 
 def best_answers(reader: Reader, questions: Sequence[SquadQuestion]) -> list[Answer]:
@@ -61,6 +63,22 @@ def calibration_error(answers: Sequence[Answer], questions: Sequence[SquadQuesti
     bins = np.minimum((scores * _BINS).astype(int), _BINS - 1)
     gaps = np.bincount(bins, weights=scores - right, minlength=_BINS)
     return float(100 * np.abs(gaps).sum() / len(given))
+
+
+def right_near(
+    score: float, answers: Sequence[Answer], questions: Sequence[SquadQuestion]
+) -> float:
+    """Of the answers whose score is within 0.05 of a score, exact matches in percent.
+
+    Returns:
+        The percentage; NaN if there is no such answer.
+    """
+    right = [
+        exact_match(a.answer, q.answers)
+        for a, q in zip(answers, questions, strict=True)
+        if a.start is not None and abs(a.score - score) <= _NEAR
+    ]
+    return 100 * sum(right) / len(right) if right else math.nan
 
 
 def unanswerable_questions(questions: Sequence[SquadQuestion]) -> list[SquadQuestion]:

@@ -13,6 +13,7 @@ from qa_service.training.evaluation import RememberedLogits, never_abstaining
 from qa_service.training.measures import (
     abstained_percent,
     calibration_error,
+    right_near,
     squad_metrics,
     unanswerable_questions,
 )
@@ -44,6 +45,12 @@ def test_calibration_error_weighs_bins_by_their_answers():
 def test_scores_as_often_right_as_they_say_have_no_calibration_error():
     answers = [given("town 0", 0.5), given("wrong", 0.5), given("town 2", 1.0), given("town 3", 1)]
     assert calibration_error(answers, QUESTIONS) == pytest.approx(0)
+
+
+def test_right_near_a_score():
+    answers = [given("town 0", 0.76), given("wrong", 0.84), given("town 2", 0.5), NO_ANSWER]
+    assert right_near(0.8, answers, QUESTIONS) == 50
+    assert math.isnan(right_near(0.2, answers, QUESTIONS))
 
 
 def test_calibration_error_of_silence_is_zero():
