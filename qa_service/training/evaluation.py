@@ -42,13 +42,13 @@ class RememberedLogits:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._seen: dict[bytes, tuple[FloatArray, FloatArray]] = {}
+        self._seen: dict[tuple[tuple[int, ...], bytes], tuple[FloatArray, FloatArray]] = {}
 
     def __call__(
         self, ids: Int64Array, mask: Int64Array, types: Int64Array
     ) -> tuple[FloatArray, FloatArray]:
         """See `Engine.logits`."""
-        key = np.stack((ids, mask, types)).tobytes()
+        key = ids.shape, np.stack((ids, mask, types)).tobytes()
         if key not in self._seen:
             self._seen[key] = self._engine.logits(ids, mask, types)
         return self._seen[key]
@@ -96,9 +96,9 @@ def measure(model: PreparedModel, dev: DevSet, reading: ReadingConfig) -> Metric
 
     Returns:
         `exact_match` and `f1` on answerable questions with abstention off, and their
-        `calibration_error` and `right_near_0.8`; for a model that abstains also `f1_abstaining`, the percentage of
-        answerable questions it gave up (`given_up`), and of unanswerable ones it caught
-        (`caught`).
+        `calibration_error` and `right_near_0.8`; for a model that abstains also
+        `f1_abstaining`, the percentage of answerable questions it gave up (`given_up`), and
+        of unanswerable ones it caught (`caught`).
     """
     answers = best_answers(model.reader(never_abstaining(reading)), dev.answerable)
     metrics = squad_metrics(answers, dev.answerable)
