@@ -18,7 +18,7 @@ from qa_service.training.evaluation import DevSet, PreparedModel
 from qa_service.training.measures import best_answers, calibration_error, squad_metrics
 
 _ANSWER_TOKENS = (8, 10, 12, 16, 20, 30)
-_TEMPERATURES = tuple(step / 20 for step in range(10, 51))
+_TEMPERATURES = tuple(step / 10 for step in range(6, 25))
 _THRESHOLDS = tuple(step / 4 for step in range(-40, 61))
 
 Measure = Callable[[ReadingConfig], float]
