@@ -20,6 +20,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 import qa_service
+from qa_service.cli.access import Access
 from qa_service.cli.flags import INTERRUPTED, count, make_parser, port, seconds
 from qa_service.client import QaClient, QaClientError
 from qa_service.load.generator import LoadError, LoadPlan, Sample, run_load
@@ -36,6 +37,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("--host", default="localhost", help="the server's name or address")
     add("--port", type=port, default=9999, help="the server's TCP port")
+    Access.add_flags(parser)
     add("--num_simultaneous_clients", type=count, default=5, help="clients at a time")
     add("--num_total_clients", type=count, default=100, help="clients altogether")
     add("--num_request_per_client", type=count, default=10, help="requests of each client")
@@ -57,13 +59,13 @@ def load_questions(path: Path, most: int) -> list[SquadQuestion]:
     return questions
 
 
-def check_server(host: str, port: int) -> None:
-    """Makes sure that somebody is there before the clients are.
+def check_server(host: str, port: int, access: Access) -> None:
+    """Makes sure that somebody is there, and lets us in, before the clients are.
 
     Raises:
-        ServerUnreachableError: Nobody is.
+        QaClientError: Nobody is, or does.
     """
-    with QaClient(host, port) as client:
+    with QaClient(host, port, tls=access.tls_context(), token=access.token) as client:
         client.connect()
 
 
@@ -89,8 +91,9 @@ def main() -> int:
     num_requests = flags["num_total_clients"] * flags["num_request_per_client"]
     try:
         questions = load_questions(flags.pop("questions_file"), num_requests)
-        check_server(flags["host"], flags["port"])
-        return measure(LoadPlan(questions=questions, **flags))
+        access = Access.from_flags(flags)
+        check_server(flags["host"], flags["port"], access)
+        return measure(LoadPlan(questions=questions, access=access, **flags))
     except (OSError, ValueError, QaClientError, LoadError) as error:
         print(f"Error: {error}", file=sys.stderr)
         return 2

@@ -14,6 +14,8 @@ come as they finish and are matched by `id`. What is always true:
   to read: two full socket buffers cannot hold each other up.
 - A connection that timed out, or whose reply could not be understood, is closed: a late
   reply is never taken for another question's. The next call opens a new connection.
+- With `tls`, nothing is said before the server's certificate is found good; with `token`, no
+  question leaves before the server has let the client in.
 - A request that may have run is not sent again, with one exception. A server that refuses
   a frame as too large closes the stream; the questions behind it, which it never read,
   are put again on a new connection, and with them any before it that it left unanswered.
@@ -28,15 +30,27 @@ import json
 import math
 import selectors
 import socket
+import ssl
 import struct
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Self
+from pathlib import Path
+from typing import Any, Generic, Self, TypeVar
 
 _LENGTH = struct.Struct(">I")
 _RECEIVE_BYTES = 1 << 18
+_AGAIN = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_TLS_REASONS = {
+    "WRONG_VERSION_NUMBER": "the server does not speak it",
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the server asks for a client's certificate",
+    "TLSV1_ALERT_UNKNOWN_CA": "the server does not trust the client's certificate",
+    "TLSV1_ALERT_PROTOCOL_VERSION": "the server wants a later version of it",
+    "SSLV3_ALERT_HANDSHAKE_FAILURE": "the server refuses; it may ask for a client's certificate",
+}
+
+_Result = TypeVar("_Result")
 
 
 class QaClientError(Exception):
@@ -62,6 +76,12 @@ class ServerUnreachableError(QaClientError):
 
     code = "server_unreachable"
     retryable = True
+
+
+class TlsError(QaClientError):
+    """No connection that can be trusted: one side does not like what the other shows."""
+
+    code = "tls_error"
 
 
 class ConnectionLostError(QaClientError):
@@ -144,6 +164,53 @@ class Answer(Span):
     response: dict[str, Any] = field(repr=False, compare=False)
 
 
+def tls_context(
+    ca_file: Path | str | None = None,
+    client_cert: Path | str | None = None,
+    client_key: Path | str | None = None,
+) -> ssl.SSLContext:
+    """What `QaClient` needs to speak TLS, 1.2 or later, with a server whose name is checked.
+
+    Args:
+        ca_file: Certificates in PEM, one of which must have signed the server's; None takes
+            those that the system trusts.
+        client_cert: The client's own certificate in PEM, for a server that asks for one.
+        client_key: Its private key; None if it is in the same file.
+
+    Raises:
+        TlsError: A file cannot be used.
+    """
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+    except OSError as error:
+        raise TlsError(f"no certificates can be read from {ca_file} ({_reason(error)})") from error
+    if client_key is not None and client_cert is None:
+        raise TlsError("a client's key needs its certificate")
+    if client_cert is not None:
+        try:
+            context.load_cert_chain(client_cert, client_key)
+        except OSError as error:
+            raise TlsError(
+                f"{client_cert} and its key cannot be used ({_reason(error)})"
+            ) from error
+    return context
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How a server is.
+
+    Attributes:
+        ready: Whether a question sent now can be expected to be answered.
+        reason: Why it is not ready; None if it is.
+        report: All that the server tells of its health, by name.
+    """
+
+    ready: bool
+    reason: str | None
+    report: dict[str, Any]
+
+
 class QaClient:
     """A client of one QA server.
 
@@ -156,6 +223,8 @@ class QaClient:
             outstanding; None waits for ever. Longer than a server lets a request wait in
             its queue, so that what is heard of a full server is its own error.
         max_response_bytes: Longest reply accepted.
+        tls: Makes the connection one that speaks TLS, on these terms; see `tls_context`.
+        token: Shown to the server on each connection, before the first question.
     """
 
     def __init__(
@@ -165,11 +234,15 @@ class QaClient:
         timeout_s: float | None = 60.0,
         *,
         max_response_bytes: int = 1 << 24,
+        tls: ssl.SSLContext | None = None,
+        token: str | None = None,
     ) -> None:
         self.host = host
         self.port = port
         self._timeout_s = timeout_s
         self._max_response_bytes = max_response_bytes
+        self._tls = tls
+        self._token = token
         self._connection: _Connection | None = None
         # Never reused, not even on a new connection.
         self._ids = itertools.count(1)
@@ -185,6 +258,9 @@ class QaClient:
 
         Raises:
             ServerUnreachableError: No connection could be made.
+            TlsError: The server cannot be trusted, or does not trust the client.
+            QaServerError: The server does not let the client in.
+            QaClientError: Its other kinds: it let nobody know.
         """
         self._connected()
 
@@ -193,15 +269,47 @@ class QaClient:
             if self._connection.is_quiet():
                 return self._connection
             self.close()
+        self._connection = _Connection(self._open(), self._max_response_bytes)
+        if self._token is not None:
+            try:
+                self._show_token(self._connection, self._token)
+            except BaseException:
+                self.close()
+                raise
+        return self._connection
+
+    def _open(self) -> socket.socket:
+        """A socket that is connected, and speaks TLS if it is to."""
         try:
             sock = socket.create_connection((self.host, self.port), self._timeout_s)
         except (OSError, UnicodeError) as error:
-            reason = getattr(error, "strerror", None) or error
             raise ServerUnreachableError(
-                f"no server can be reached at {self.host}:{self.port} ({reason})"
+                f"no server can be reached at {self.host}:{self.port} ({_reason(error)})"
             ) from error
-        self._connection = _Connection(sock, self._max_response_bytes)
-        return self._connection
+        if self._tls is None:
+            return sock
+        try:
+            return self._tls.wrap_socket(sock, server_hostname=self.host)
+        except (OSError, ValueError) as error:
+            sock.close()
+            is_lost = isinstance(error, ssl.SSLEOFError | ConnectionError | TimeoutError)
+            kind = ServerUnreachableError if is_lost else TlsError
+            raise kind(f"no TLS with {self.host}:{self.port}: {_tls_reason(error)}") from error
+
+    def _show_token(self, connection: _Connection, token: str) -> None:
+        """Waits for the server's word on it, so that a stranger gets no question to read."""
+        connection.send(_encode({"type": "auth", "token": token}))
+        timeout_s = math.inf if self._timeout_s is None else self._timeout_s
+        deadline_s = time.perf_counter() + timeout_s
+        while (frame := next(connection.frames(), None)) is None:
+            connection.exchange(deadline_s - time.perf_counter())
+            if time.perf_counter() >= deadline_s:
+                raise RequestTimeoutError(f"the server did not reply within {timeout_s:g} s")
+        reply = _decode(frame)
+        if "error" in reply:
+            raise _server_error(reply["error"])
+        if reply.get("auth") != "ok":
+            raise ProtocolError("the server did not reply to the token")
 
     def close(self) -> None:
         """Closes the connection, if there is one; the client may be used again."""
@@ -276,12 +384,46 @@ class QaClient:
             _Request(next(self._ids), index, {"question": question, "text": text, **options})
             for index, (question, text) in enumerate(pairs)
         )
-        pipeline = _Pipeline(requests, max_in_flight, self._timeout_s)
+        return self._results(_Pipeline(requests, _answer, max_in_flight, self._timeout_s))
+
+    def health(self) -> Health:
+        """Asks how the server is; it answers at once, however many questions wait.
+
+        Raises:
+            QaClientError: There was no answer, or it could not be read.
+        """
+        report = self._query("health")
+        match report:
+            case {"ready": bool(ready), "reason": str() | None as reason}:
+                return Health(ready, reason, report)
+        raise ProtocolError("the server sent a report of its health without ready or reason")
+
+    def stats(self) -> dict[str, Any]:
+        """Asks what the server has counted: `counters`, `gauges` and `histograms`, by name.
+
+        Raises:
+            QaClientError: There was no answer, or it could not be read.
+        """
+        return self._query("stats")
+
+    def _query(self, kind: str) -> dict[str, Any]:
+        def report(reply: dict[str, Any], _latency_ms: float) -> dict[str, Any]:
+            if not isinstance(reply.get(kind), dict):
+                raise ProtocolError(f"the server sent a reply without {kind}")
+            return dict(reply[kind])
+
+        request = _Request(next(self._ids), 0, {"type": kind})
+        [result] = self._results(_Pipeline(iter([request]), report, 1, self._timeout_s))
+        if isinstance(result, QaClientError):
+            raise result
+        return result
+
+    def _results(self, pipeline: _Pipeline[_Result]) -> list[_Result | QaClientError]:
         while pipeline.has_waiting():
             self._run(pipeline)
         return pipeline.results()
 
-    def _run(self, pipeline: _Pipeline) -> None:
+    def _run(self, pipeline: _Pipeline[_Result]) -> None:
         """Takes the pipeline as far as one connection goes."""
         try:
             pipeline.run(self._connected())
@@ -303,23 +445,35 @@ class _Request:
     started_s: float = 0.0
 
 
-class _Pipeline:
-    """The questions of one call: those waiting, those in flight, and what became of them."""
+class _Pipeline(Generic[_Result]):
+    """The questions of one call: those waiting, those in flight, and what became of them.
+
+    Args:
+        requests: The questions.
+        read_reply: Makes of a reply and its latency in milliseconds what the caller gets.
+        max_in_flight: How many questions are on their way at a time.
+        timeout_s: Longest wait for the next reply; None waits for ever.
+    """
 
     def __init__(
-        self, requests: Iterator[_Request], max_in_flight: int, timeout_s: float | None
+        self,
+        requests: Iterator[_Request],
+        read_reply: Callable[[dict[str, Any], float], _Result],
+        max_in_flight: int,
+        timeout_s: float | None,
     ) -> None:
         self._fresh = requests
+        self._read_reply = read_reply
         self._again: deque[_Request] = deque()
         self._in_flight: dict[int, _Request] = {}
-        self._results: dict[int, Answer | QaClientError] = {}
+        self._results: dict[int, _Result | QaClientError] = {}
         self._max_in_flight = max_in_flight
         self._timeout_s = math.inf if timeout_s is None else timeout_s
         # Of the present connection: an error that named no request, and the replies so far.
         self._refusal: QaServerError | None = None
         self._replies = 0
 
-    def results(self) -> list[Answer | QaClientError]:
+    def results(self) -> list[_Result | QaClientError]:
         """What became of each question, in the order of the questions."""
         return [self._results[index] for index in range(len(self._results))]
 
@@ -396,7 +550,7 @@ class _Pipeline:
             return
         request = self._request_of(reply)
         latency_ms = (arrived_s - request.started_s) * 1e3
-        self._results[request.index] = error or _answer(reply, latency_ms)
+        self._results[request.index] = error or self._read_reply(reply, latency_ms)
         del self._in_flight[request.id]
         self._replies += 1
 
@@ -428,8 +582,8 @@ class _Connection:
     def is_quiet(self) -> bool:
         """Whether it stands and holds nothing unread, as it must between two calls."""
         try:
-            self._socket.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
+            self._socket.recv(1)  # What it takes is not missed: a loud one is closed.
+        except _AGAIN:
             return not self._inbox and self.can_send()
         except OSError:
             pass
@@ -477,7 +631,7 @@ class _Connection:
     def _flush(self) -> None:
         try:
             sent = self._socket.send(self._outbox)
-        except BlockingIOError:
+        except _AGAIN:
             return
         except OSError:
             # The server has closed, but its last words may be here still: go on reading.
@@ -488,14 +642,37 @@ class _Connection:
 
     def _receive(self) -> None:
         try:
-            data = self._socket.recv(_RECEIVE_BYTES)
-        except BlockingIOError:
+            data = self._socket.recv(_RECEIVE_BYTES)  # A TLS record whole: none is left inside.
+        except _AGAIN:
             return
+        except ssl.SSLEOFError:
+            data = b""
+        except ssl.SSLError as error:
+            raise TlsError(_tls_reason(error)) from error
         except OSError:
             data = b""
         if not data:
             raise ConnectionLostError("the server closed the connection before it answered")
         self._inbox += data
+
+
+def _reason(error: Exception) -> str:
+    """The part of an error that says why, without its number."""
+    if isinstance(error, ssl.SSLError):
+        return "not certificates and keys in PEM, or not a pair"
+    return str(getattr(error, "strerror", None) or error)
+
+
+def _tls_reason(error: Exception) -> str:
+    """Why there is no TLS, in words for people."""
+    match error:
+        case ssl.SSLCertVerificationError():
+            return f"the server's certificate is not trusted ({error.verify_message})"
+        case ssl.SSLEOFError() | ConnectionResetError():
+            return "the server closed the connection"
+        case ssl.SSLError(reason=str(reason)):
+            return _TLS_REASONS.get(reason, reason.lower().replace("_", " "))
+    return _reason(error)
 
 
 def _encode(fields: dict[str, Any]) -> bytes:

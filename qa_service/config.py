@@ -4,6 +4,8 @@ A field is a flag: its name, its default, and in its metadata the help text, the
 the smallest value accepted. Units are in the names.
 """
 
+# ruff: noqa: RUF009 - what `_flag` returns is a dataclass field, and a Path is immutable
+
 from __future__ import annotations
 
 import argparse
@@ -14,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from qa_service.admission import AdmissionConfig
 from qa_service.connection import ConnectionLimits
 from qa_service.engines import ENGINE_TYPES
 from qa_service.logs import LOG_FORMATS, LOG_LEVELS
@@ -45,9 +48,7 @@ class ServerConfig:
         "address to listen on; 0.0.0.0 for all IPv4 interfaces, :: for all of both kinds",
     )
     port: int = _flag(9999, "port to listen on; 0 picks a free one", least=0)
-    model: Path = _flag(  # noqa: RUF009 - a Path is immutable
-        DEFAULT_MODEL, "folder of a model that prepare_model.py has prepared"
-    )
+    model: Path = _flag(DEFAULT_MODEL, "folder of a model that prepare_model.py has prepared")
     num_inference_sessions: int = _flag(2, "inference sessions, one worker each", least=1)
     inference_engine_type: str = _flag("onnx", "what runs the model", choices=ENGINE_TYPES)
     worker_type: str = _flag(
@@ -62,6 +63,11 @@ class ServerConfig:
     max_queue_size: int = _flag(1000, "requests that may wait for a session", least=1)
     request_timeout_ms: int = _flag(
         30_000, "milliseconds a request may wait for a session; 0 for no limit", least=0
+    )
+    ready_timeout_ms: int = _flag(
+        10_000,
+        "milliseconds after which a session that is still busy no longer counts as answering",
+        least=1,
     )
     max_connections: int = _flag(1000, "open connections; further ones wait unaccepted", least=1)
     max_in_flight_per_connection: int = _flag(
@@ -93,11 +99,37 @@ class ServerConfig:
     tcp_keepalive_s: int = _flag(
         60, "seconds of silence after which the kernel probes whether a peer is there", least=1
     )
+    tls_cert: Path | None = _flag(
+        None, "the server's certificate and those above it, in PEM; with --tls_key, speaks TLS"
+    )
+    tls_key: Path | None = _flag(None, "the certificate's private key, in PEM")
+    tls_client_ca: Path | None = _flag(
+        None, "certificates in PEM; a client must have one that is signed by one of these"
+    )
+    tls_handshake_timeout_ms: int = _flag(10_000, "milliseconds a TLS handshake may take", least=1)
+    auth_token_file: Path | None = _flag(
+        None, "tokens, one a line; a client must show one; see docs/SECURITY.md"
+    )
+    auth_timeout_ms: int = _flag(
+        10_000, "milliseconds from a client's connecting to its token", least=1
+    )
     drain_timeout_ms: int = _flag(
         30_000, "milliseconds that a stopping server gives the requests it has", least=0
     )
     log_level: str = _flag("info", "least level that is logged", choices=LOG_LEVELS)
     log_format: str = _flag("text", "one line of text or of JSON an event", choices=LOG_FORMATS)
+
+    @property
+    def admission_config(self) -> AdmissionConfig:
+        """Who may come in."""
+        return AdmissionConfig(
+            tls_cert=self.tls_cert,
+            tls_key=self.tls_key,
+            tls_client_ca=self.tls_client_ca,
+            token_file=self.auth_token_file,
+            handshake_timeout_s=self.tls_handshake_timeout_ms / 1e3,
+            auth_timeout_s=self.auth_timeout_ms / 1e3,
+        )
 
     @property
     def connection_limits(self) -> ConnectionLimits:
@@ -170,7 +202,7 @@ def parse_server_flags(arguments: Sequence[str] | None = None) -> ServerConfig:
 def _parser_of(item: dataclasses.Field[Any]) -> Callable[[str], Any]:
     least: int | None = item.metadata["least"]
     if least is None:
-        return Path if isinstance(item.default, Path) else str
+        return str if isinstance(item.default, str) else Path
 
     def parse(word: str) -> int:
         value = int(word)

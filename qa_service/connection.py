@@ -4,6 +4,8 @@ It takes no more frames, and so slows its client down, while it has as many requ
 as it may, or more unread answers than it may hold; it reads a little ahead all the same, so as
 to see its client hang up. What it takes in one turn is bounded, so that a thousand small frames
 in one segment do not hold up the other clients.
+
+Its first frame is for `Admission` to judge; until that has let the client in, nothing is run.
 """
 
 from __future__ import annotations
@@ -15,22 +17,31 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from qa_service.errors import DuplicateIdError, FrameTimeoutError, FrameTooLargeError, QaError
+from qa_service.admission import Admission
+from qa_service.errors import (
+    DuplicateIdError,
+    FrameTimeoutError,
+    FrameTooLargeError,
+    QaError,
+    UnauthorizedError,
+)
 from qa_service.event_loop import EventLoop, LazyTimer
+from qa_service.metrics import ANSWERED
 from qa_service.protocol import (
     NULL_ID,
     Answer,
     FrameReader,
+    Query,
     RejectedError,
     Request,
     RequestLimits,
     Timings,
     encode_answers,
     encode_error,
+    encode_report,
     parse_request,
 )
 from qa_service.scheduler import Ticket
-from qa_service.stream import Stream
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +82,12 @@ class ConnectionOwner(Protocol):
             QaError: It is not accepted; the connection answers with this.
         """
 
+    def on_query(self, query: Query) -> object:
+        """Something is asked about the server; returns the report that answers it."""
+
+    def on_outcome(self, outcome: str) -> None:
+        """A request has been answered, or refused or failed with an error of that code."""
+
     def on_connection_end(self, connection: Connection) -> None:
         """The client has gone, or is not served any more."""
 
@@ -90,6 +107,8 @@ class Connection:
         name: str,
         limits: ConnectionLimits,
         owner: ConnectionOwner,
+        *,
+        admission: Admission,
     ) -> None:
         self.name = name
         self.tickets: dict[int, Ticket] = {}
@@ -97,13 +116,20 @@ class Connection:
         self._loop = loop
         self._limits = limits
         self._owner = owner
-        self._frames = FrameReader(limits.max_frame_bytes)
+        self._admission = admission
+        self._is_greeted = False
+        self._frames = FrameReader(admission.first_frame_bytes(limits.max_frame_bytes))
         self._turn_is_due = False
         self._is_lost = False
         self._active_s = loop.now_s()
         self._frame_since_s: float | None = None
+        self._auth_by_s = math.inf
+        if admission.wants_token:
+            self._auth_by_s = self._active_s + admission.auth_timeout_s
         self._patience = LazyTimer(loop, self._check_patience)
-        self._stream = Stream(loop, sock, self._on_data, self._on_end, self._take_turn)
+        self._stream = admission.open_stream(
+            sock, name, self._on_data, self._on_end, self._take_turn
+        )
         self._be_patient()
 
     def wants(self, ticket: Ticket) -> bool:
@@ -113,11 +139,12 @@ class Connection:
     def answer(self, ticket: Ticket, answers: Sequence[Answer], timings: Timings) -> None:
         """See `TicketOwner`."""
         request = ticket.request
-        self._finish(ticket, encode_answers(request.id_json, answers, timings, request.top_k))
+        frame = encode_answers(request.id_json, answers, timings, request.top_k)
+        self._finish(ticket, ANSWERED, frame)
 
     def fail(self, ticket: Ticket, error: QaError) -> None:
         """See `TicketOwner`."""
-        self._finish(ticket, encode_error(ticket.request.id_json, error))
+        self._finish(ticket, error.code, encode_error(ticket.request.id_json, error))
 
     def close_gently(self) -> None:
         """Takes nothing more, sends what there is, and closes."""
@@ -128,9 +155,11 @@ class Connection:
         self._patience.cancel()
         self._stream.close()
 
-    def _finish(self, ticket: Ticket, frame: bytearray) -> None:
+    def _finish(self, ticket: Ticket, outcome: str, frame: bytearray) -> None:
         if self.tickets.pop(ticket.key, None) is None:
             return
+        logger.debug("%s: request %d: %s", self.name, ticket.key, outcome)
+        self._owner.on_outcome(outcome)
         self._ids.discard(ticket.request.id_json)
         self._active_s = self._loop.now_s()
         self._stream.write(frame)
@@ -171,7 +200,9 @@ class Connection:
                 is_starved = True
                 break
             self._frame_since_s = None
-            self._handle(body)
+            if self._handle(body):
+                self._schedule_turn()
+                break
         else:
             self._schedule_turn()
         if is_starved and self._frames.buffered_bytes and self._frame_since_s is None:
@@ -183,14 +214,17 @@ class Connection:
         try:
             return self._frames.next_frame()
         except FrameTooLargeError as error:
-            self._give_up(error)
+            if self._is_stranger:
+                self._turn_away(UnauthorizedError())
+            else:
+                self._give_up(error)
             return None
 
     def _give_up(self, error: QaError) -> None:
         """The stream can't be followed any more, but what came before is still answered."""
         self._is_lost = True
         self._frame_since_s = None
-        self._stream.write(encode_error(NULL_ID, error))
+        self._reject(NULL_ID, error)
         self._close_when_answered()
 
     def _close_when_answered(self) -> None:
@@ -199,6 +233,8 @@ class Connection:
 
     def _late_at_s(self) -> float:
         """When the client is late, if nothing changes: with reading, writing, or anything."""
+        if self._is_stranger:
+            return self._auth_by_s
         if self._stream.waiting_since_s is not None:
             return self._stream.waiting_since_s + self._limits.stall_timeout_s
         if self._frame_since_s is not None:
@@ -212,6 +248,8 @@ class Connection:
     def _check_patience(self) -> None:
         if self._loop.now_s() < self._late_at_s() or not self._stream.is_open:
             self._be_patient()
+        elif self._is_stranger:
+            self._turn_away(UnauthorizedError("no token has come in time"))
         elif self._frame_since_s is not None and self._stream.waiting_since_s is None:
             self._give_up(FrameTimeoutError())
         else:
@@ -225,12 +263,42 @@ class Connection:
             and self._stream.output_bytes <= self._limits.max_output_buffer_bytes
         )
 
-    def _handle(self, body: bytes) -> None:
+    @property
+    def _is_stranger(self) -> bool:
+        """Whether it has a token to show yet."""
+        return self._auth_by_s < math.inf
+
+    def _greet(self, body: bytes) -> bool:
+        """Takes the first frame; says whether that was all about being let in."""
+        try:
+            reply = self._admission.greet(body)
+        except UnauthorizedError as error:
+            self._turn_away(error)
+            return True
+        self._is_greeted = True
+        self._auth_by_s = math.inf
+        self._frames.max_frame_bytes = self._limits.max_frame_bytes
+        if reply:
+            self._stream.write(reply)
+        return reply is not None
+
+    def _turn_away(self, error: UnauthorizedError) -> None:
+        logger.info("%s is refused: %s", self.name, error.message)
+        self._give_up(error)
+
+    def _handle(self, body: bytes) -> bool:
+        """Handles a frame; says whether it cost the loop so much that the turn should end."""
+        if not self._is_greeted and self._greet(body):
+            return False
         try:
             request = parse_request(body, self._limits.request)
+            if isinstance(request, Query):
+                self._stream.write(encode_report(request, self._owner.on_query(request)))
+                return True
             self._accept(request)
         except RejectedError as rejected:
-            self._stream.write(encode_error(rejected.id_json, rejected.error))
+            self._reject(rejected.id_json, rejected.error)
+        return False
 
     def _accept(self, request: Request) -> None:
         id_json = request.id_json
@@ -241,6 +309,12 @@ class Connection:
             ticket = self._owner.on_request(self, request)
         except QaError as error:
             raise RejectedError(id_json, error) from None
+        logger.debug("%s: request %d: accepted, its id is %r", self.name, ticket.key, id_json)
         self.tickets[ticket.key] = ticket
         if id_json != NULL_ID:
             self._ids.add(id_json)
+
+    def _reject(self, id_json: bytes, error: QaError) -> None:
+        logger.debug("%s: a request is rejected, its id is %r: %s", self.name, id_json, error.code)
+        self._owner.on_outcome(error.code)
+        self._stream.write(encode_error(id_json, error))

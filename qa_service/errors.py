@@ -65,6 +65,20 @@ class InvalidRequestError(QaError):
     code = "invalid_request"
 
 
+class UnauthorizedError(QaError):
+    """No token that is let in: it is missing, wrong or expired. The connection ends."""
+
+    code = "unauthorized"
+    default_message = "this server wants a token in a connection's first frame"
+
+
+class TlsRequiredError(QaError):
+    """The bare protocol where TLS is spoken; told in clear. The connection ends."""
+
+    code = "tls_required"
+    default_message = "this server speaks TLS"
+
+
 class DuplicateIdError(QaError):
     """A request with the id of one that is still in flight on the same connection."""
 
@@ -132,6 +146,8 @@ ERROR_KINDS: dict[str, type[QaError]] = {
         FrameTimeoutError,
         InvalidFrameError,
         InvalidRequestError,
+        UnauthorizedError,
+        TlsRequiredError,
         DuplicateIdError,
         QuestionTooLongError,
         QueueFullError,

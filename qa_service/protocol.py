@@ -15,7 +15,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal, cast, get_args
 
 import msgspec
 
@@ -24,6 +24,8 @@ from qa_service.errors import FrameTooLargeError, InvalidFrameError, InvalidRequ
 PREFIX = struct.Struct(">I")
 NULL_ID = b"null"
 MAX_ID_BYTES = 256
+MAX_AUTH_FRAME_BYTES = 4096
+MAX_TYPE_BYTES = 64
 MAX_TOP_K = 20
 MAX_PRIORITY = 9
 
@@ -31,12 +33,12 @@ MAX_PRIORITY = 9
 class FrameReader:
     """Cuts a stream of bytes into frames.
 
-    Args:
+    Attributes:
         max_frame_bytes: The longest body accepted.
     """
 
     def __init__(self, max_frame_bytes: int) -> None:
-        self._max_frame_bytes = max_frame_bytes
+        self.max_frame_bytes = max_frame_bytes
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> None:
@@ -52,9 +54,9 @@ class FrameReader:
         if len(self._buffer) < PREFIX.size:
             return None
         (length,) = PREFIX.unpack_from(self._buffer)
-        if length > self._max_frame_bytes:
+        if length > self.max_frame_bytes:
             raise FrameTooLargeError(
-                f"a frame of {length} bytes; at most {self._max_frame_bytes} are accepted"
+                f"a frame of {length} bytes; at most {self.max_frame_bytes} are accepted"
             )
         end = PREFIX.size + length
         if len(self._buffer) < end:
@@ -78,8 +80,8 @@ class Question(msgspec.Struct, frozen=True):
     top_k: Annotated[int, msgspec.Meta(ge=1, le=MAX_TOP_K)] = 1
 
 
-class Request(Question, frozen=True):
-    """A question as a client sends it.
+class Request(Question, frozen=True, tag_field="type", tag="question"):
+    """A question as a client sends it; its `type`, if it has one, is `question`.
 
     Attributes:
         id: The JSON value that its answer carries, byte for byte as it was sent.
@@ -99,6 +101,23 @@ class Request(Question, frozen=True):
     def as_question(self) -> Question:
         """The part that a session needs."""
         return Question(self.question, self.text, self.top_k)
+
+
+QueryType = Literal["health", "stats"]
+QUERY_TYPES = get_args(QueryType)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What a client asks about the server itself; the loop answers it at once.
+
+    Attributes:
+        id_json: The id's JSON.
+        type: What is asked.
+    """
+
+    id_json: bytes
+    type: QueryType
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -156,43 +175,102 @@ class RejectedError(Exception):
         self.error = error
 
 
-class _OnlyId(msgspec.Struct):
+class _Envelope(msgspec.Struct):
     id: msgspec.Raw = msgspec.Raw(NULL_ID)
+    type: msgspec.Raw = msgspec.Raw(b'"question"')
 
 
 _request_decoder = msgspec.json.Decoder(Request)
-_id_decoder = msgspec.json.Decoder(_OnlyId)
+_envelope_decoder = msgspec.json.Decoder(_Envelope)
+_type_decoder = msgspec.json.Decoder(str)
 
 
-def parse_request(body: bytes, limits: RequestLimits) -> Request:
-    """Parses a frame's body, once, into a request that is within all limits.
+def parse_request(body: bytes, limits: RequestLimits) -> Request | Query:
+    """Parses a frame's body, once if it is a question, into a request that is within all limits.
+
+    What is no question is looked at once more, for its type and its id alone, so that the many
+    questions do not pay for the few queries.
 
     Raises:
         RejectedError: With `invalid_frame` if it is not UTF-8 JSON, with `invalid_request` if it
             is JSON but not a request.
     """
     try:
-        request = _request_decoder.decode(str(body, "utf-8"))
-        _check_id(request.id_json)
-        _check_request(request, limits)
+        try:
+            request = _request_decoder.decode(str(body, "utf-8"))
+        except msgspec.ValidationError as error:
+            return _parse_query(_envelope_decoder.decode(body), str(error))
     except UnicodeDecodeError:
         raise RejectedError(NULL_ID, InvalidFrameError("the body is not UTF-8")) from None
     except RecursionError:
         raise RejectedError(NULL_ID, InvalidFrameError("the JSON is nested too deep")) from None
     except msgspec.ValidationError as error:
-        raise RejectedError(_readable_id(body), InvalidRequestError(str(error))) from None
+        raise RejectedError(NULL_ID, InvalidRequestError(str(error))) from None
     except msgspec.DecodeError as error:
         raise RejectedError(NULL_ID, InvalidFrameError(str(error))) from None
-    except InvalidRequestError as error:
-        raise RejectedError(_readable_id(body), error) from None
+    id_json = request.id_json
+    _check_id(id_json)
+    _check_request(request, limits)
+    # The decoded id is a view that would keep the whole body in memory as long as the request.
+    msgspec.structs.force_setattr(request, "id", msgspec.Raw(id_json))
     return request
+
+
+class Auth(msgspec.Struct, frozen=True):
+    """What a client shows in its first frame so as to be let in.
+
+    Attributes:
+        token: A secret that the server knows.
+        id: The JSON value that the reply carries, byte for byte as it was sent.
+    """
+
+    type: Literal["auth"]
+    token: str
+    id: msgspec.Raw = msgspec.Raw(NULL_ID)
+
+
+_auth_decoder = msgspec.json.Decoder(Auth)
+
+
+def parse_auth(body: bytes) -> Auth | None:
+    """Parses a first frame's body; None if it is none that carries a token."""
+    if len(body) > MAX_AUTH_FRAME_BYTES:
+        return None
+    try:
+        auth = _auth_decoder.decode(str(body, "utf-8"))
+        _check_id(bytes(auth.id))
+    except (UnicodeDecodeError, RecursionError, msgspec.DecodeError, RejectedError):
+        return None
+    return auth
+
+
+def _parse_query(envelope: _Envelope, fault: str) -> Query:
+    """Makes a query of what is not a question, or rejects it for its fault."""
+    id_json, query_type = bytes(envelope.id), _type_name(bytes(envelope.type))
+    _check_id(id_json)
+    if query_type in QUERY_TYPES:
+        return Query(id_json, cast(QueryType, query_type))
+    if query_type != "question":
+        fault = f"`type` must be question, {' or '.join(QUERY_TYPES)}"
+    raise RejectedError(id_json, InvalidRequestError(fault))
+
+
+def _type_name(type_json: bytes) -> str:
+    """The type, as it may be written in many ways; empty if it is no string or a long one."""
+    try:
+        return _type_decoder.decode(type_json) if len(type_json) <= MAX_TYPE_BYTES else ""
+    except msgspec.DecodeError:
+        return ""
 
 
 def _check_id(id_json: bytes) -> None:
     if len(id_json) > MAX_ID_BYTES:
-        raise InvalidRequestError(f"`id` is longer than {MAX_ID_BYTES} bytes")
-    if id_json[:1] in b"[{tf":
-        raise InvalidRequestError("`id` must be a string, a number or null")
+        fault = f"`id` is longer than {MAX_ID_BYTES} bytes"
+    elif id_json[:1] in b"[{tf":
+        fault = "`id` must be a string, a number or null"
+    else:
+        return
+    raise RejectedError(NULL_ID, InvalidRequestError(fault))
 
 
 def _check_request(request: Request, limits: RequestLimits) -> None:
@@ -201,21 +279,12 @@ def _check_request(request: Request, limits: RequestLimits) -> None:
         ("text", request.text, limits.max_text_chars),
     ):
         if not value or value.isspace():
-            raise InvalidRequestError(f"`{name}` is empty")
-        if len(value) > most:
-            raise InvalidRequestError(
-                f"`{name}` has {len(value)} characters; at most {most} are accepted"
-            )
-
-
-def _readable_id(body: bytes) -> bytes:
-    """The id of a body that is no request, so that its sender can tell which it was."""
-    try:
-        id_json = bytes(_id_decoder.decode(body).id)
-        _check_id(id_json)
-    except (msgspec.DecodeError, InvalidRequestError, RecursionError):
-        return NULL_ID
-    return id_json
+            fault = f"`{name}` is empty"
+        elif len(value) > most:
+            fault = f"`{name}` has {len(value)} characters; at most {most} are accepted"
+        else:
+            continue
+        raise RejectedError(request.id_json, InvalidRequestError(fault))
 
 
 class _AnswerBody(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -268,13 +337,23 @@ def encode_answers(
     )
 
 
+def encode_auth_reply(auth: Auth) -> bytearray:
+    """Encodes the frame that tells a client it is let in."""
+    return _frame({"id": auth.id, "auth": "ok"})
+
+
 def encode_error(id_json: bytes, error: QaError) -> bytearray:
     """Encodes an error frame."""
     detail = _ErrorDetail(error.code, error.message, error.retryable, error.retry_after_ms)
     return _frame(_ErrorBody(msgspec.Raw(id_json), detail))
 
 
-def _frame(body: msgspec.Struct) -> bytearray:
+def encode_report(query: Query, report: object) -> bytearray:
+    """Encodes the answer to a query; the report stands under the query's type."""
+    return _frame({"id": msgspec.Raw(query.id_json), query.type: report})
+
+
+def _frame(body: object) -> bytearray:
     frame = bytearray(PREFIX.size)
     _encoder.encode_into(body, frame, PREFIX.size)
     PREFIX.pack_into(frame, 0, len(frame) - PREFIX.size)

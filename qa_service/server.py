@@ -19,12 +19,14 @@ import socket
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
+from qa_service.admission import Admission
 from qa_service.config import ServerConfig
 from qa_service.connection import Connection
 from qa_service.errors import (
     ERROR_KINDS,
     DeadlineExceededError,
     QaError,
+    QueueFullError,
     SessionsLostError,
     SetupError,
     ShuttingDownError,
@@ -34,8 +36,10 @@ from qa_service.errors import (
 from qa_service.event_loop import EventLoop, LazyTimer
 from qa_service.listener import Listener
 from qa_service.manifest import load_manifest
-from qa_service.protocol import Request, Timings
+from qa_service.metrics import ABANDONED, Metrics
+from qa_service.protocol import QUERY_TYPES, Query, Request, Timings
 from qa_service.scheduler import Scheduler, Ticket, estimate_tokens
+from qa_service.status import Status
 from qa_service.workers.base import Worker
 from qa_service.workers.channel import Failure, Results
 from qa_service.workers.pool import PoolOwner, WorkerFactory, WorkerPool
@@ -73,12 +77,15 @@ class QaServer:
         self.manifest = load_manifest(config.model)
         self._on_ready = on_ready
         self._loop = EventLoop()
+        self._admission = Admission(self._loop, config.admission_config)
         self._listener = Listener(
             self._loop, config.host, config.port, config.tcp_keepalive_s, self._on_client
         )
         self._scheduler = Scheduler(config.scheduler_config)
         self._sessions = Sessions(self._make_pool, self)
         self._connections: set[Connection] = set()
+        self._metrics = Metrics(ERROR_KINDS, QUERY_TYPES)
+        self._status = Status(config, self._loop, self._scheduler, self._sessions, self._metrics)
         self._connection_limits = config.connection_limits
         self._ticket_keys = itertools.count()
         self._phase = _Phase.STARTING
@@ -125,8 +132,9 @@ class QaServer:
             self._end_now()
 
     def reload(self) -> None:
-        """Loads the model anew; what serves goes on serving until the new one can."""
+        """Loads certificates, tokens and model anew; what serves goes on until the new can."""
         if self._phase is _Phase.SERVING:
+            self._admission.reload()
             self._sessions.reload()
 
     # What the sessions report.
@@ -142,6 +150,7 @@ class QaServer:
             self._end_now()
             return
         self._phase = _Phase.SERVING
+        self._admission.warn(self.config.host)
         self._on_ready(self)
 
     def on_sessions_failure(self, message: str) -> None:
@@ -158,11 +167,15 @@ class QaServer:
 
     def on_results(self, tickets: Sequence[Ticket], results: Results) -> None:
         """See `PoolOwner`."""
+        now_s = self._loop.now_s()
+        self._metrics.count_batch(len(tickets), results.inference_ms, results.stages_ms)
         for ticket, outcome in zip(tickets, results.outcomes, strict=True):
+            queue_ms = round((ticket.dispatched_s - ticket.arrived_s) * 1e3, 3)
+            self._metrics.queue_ms.observe(queue_ms)
+            self._metrics.request_ms.observe((now_s - ticket.arrived_s) * 1e3)
             if isinstance(outcome, Failure):
                 ticket.owner.fail(ticket, ERROR_KINDS[outcome.code](outcome.message))
             else:
-                queue_ms = round((ticket.dispatched_s - ticket.arrived_s) * 1e3, 3)
                 timings = Timings(queue_ms, results.inference_ms)
                 ticket.owner.answer(ticket, outcome.answers, timings)
 
@@ -173,7 +186,13 @@ class QaServer:
             if ticket.attempts == MAX_ATTEMPTS:
                 ticket.owner.fail(ticket, WorkerCrashedError())
             elif ticket.owner.wants(ticket):
+                logger.debug("request %d: its session died; it is put back", ticket.key)
+                self._metrics.request_retries_total += 1
                 self._scheduler.retry(ticket)
+
+    def on_session_restart(self) -> None:
+        """See `PoolOwner`."""
+        self._metrics.session_restarts_total += 1
 
     # What the connections report.
 
@@ -192,14 +211,30 @@ class QaServer:
         )
         if len(self._scheduler) >= self.config.max_queue_size:
             self._dispatch(now_s)  # what came in this same round may have a session waiting
-        self._scheduler.add(ticket)
+        try:
+            self._scheduler.add(ticket)
+        except QueueFullError:
+            raise QueueFullError(retry_after_ms=self._status.retry_after_ms()) from None
         return ticket
+
+    def on_query(self, query: Query) -> object:
+        """See `ConnectionOwner`."""
+        self._metrics.queries_total[query.type] += 1
+        if query.type == "stats":
+            return self._status.stats([len(c.tickets) for c in self._connections])
+        return self._status.health(self._phase.name.lower())
+
+    def on_outcome(self, outcome: str) -> None:
+        """See `ConnectionOwner`."""
+        self._metrics.requests_total[outcome] += 1
 
     def on_connection_end(self, connection: Connection) -> None:
         """See `ConnectionOwner`. Work that nobody waits for any more is not done."""
         logger.debug("%s has gone with %d in flight", connection.name, len(connection.tickets))
         for ticket in connection.tickets.values():
+            logger.debug("%s: request %d: abandoned", connection.name, ticket.key)
             self._scheduler.remove(ticket)
+            self.on_outcome(ABANDONED)
         connection.tickets.clear()
         self._connections.discard(connection)
         self._listener.set_accepting(len(self._connections) < self.config.max_connections)
@@ -216,9 +251,13 @@ class QaServer:
         return now_s + min(limits_ms) / 1e3 if limits_ms else None
 
     def _on_client(self, sock: socket.socket, name: str) -> None:
-        connection = Connection(self._loop, sock, name, self._connection_limits, self)
+        limits = self._connection_limits
+        connection = Connection(self._loop, sock, name, limits, self, admission=self._admission)
         self._connections.add(connection)
-        self._listener.set_accepting(len(self._connections) < self.config.max_connections)
+        self._metrics.connections_accepted_total += 1
+        if len(self._connections) >= self.config.max_connections:
+            self._metrics.listener_rests_total += 1
+            self._listener.set_accepting(False)
         logger.debug("%s has connected", name)
 
     def _after_round(self) -> None:
@@ -242,6 +281,7 @@ class QaServer:
                 break
             for ticket in batch:
                 ticket.dispatched_s = now_s
+                logger.debug("request %d: taken by session %d", ticket.key, worker.number)
             worker.run(batch)
         return worker
 

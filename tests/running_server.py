@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,11 +28,15 @@ class RunningServer:
         ready_line: What it said when it was ready.
     """
 
-    def __init__(self, model: Path, *flags: str) -> None:
+    def __init__(self, model: Path, *flags: str, env: Mapping[str, str] | None = None) -> None:
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the process
         command = [sys.executable, str(ROOT / "server.py"), "--port", "0", "--model", str(model)]
         self.process = subprocess.Popen(
-            [*command, *flags], stdout=subprocess.PIPE, stderr=self._log, text=True
+            [*command, *flags],
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            env={**os.environ, **(env or {})},
         )
         self.ready_line = self.process.stdout.readline()
         assert self.ready_line, f"the server did not start:\n{self.log}"

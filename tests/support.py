@@ -41,10 +41,16 @@ def frame(body: bytes | object) -> bytes:
 
 def receive(sock: socket.socket) -> dict | None:
     """The next frame's object; None at the stream's end."""
-    prefix = sock.recv(4, socket.MSG_WAITALL)
-    if len(prefix) < 4:
+    if not (prefix := _read(sock, 4)):
         return None
     (length,) = struct.unpack(">I", prefix)
-    body = sock.recv(length, socket.MSG_WAITALL)
-    assert len(body) == length, "the stream ended in a frame"
-    return json.loads(body)
+    return json.loads(_read(sock, length))
+
+
+def _read(sock: socket.socket, size: int) -> bytes:
+    """So many bytes, or none at the stream's end; an SSL socket knows no MSG_WAITALL."""
+    data = b""
+    while len(data) < size and (piece := sock.recv(size - len(data))):
+        data += piece
+    assert len(data) in {0, size}, "the stream ended in a frame"
+    return data

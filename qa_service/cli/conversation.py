@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from qa_service.cli.line_editor import LineEditor
-from qa_service.client import Answer, QaClient, QaClientError, ServerUnreachableError
+from qa_service.client import Answer, QaClient, QaClientError
 
 WELCOME = """\
 Enter ends a text or a question; a pasted text may have several lines.
@@ -49,7 +49,7 @@ class Conversation:
             print(WELCOME)
         try:
             self._client.connect()
-        except ServerUnreachableError as error:
+        except QaClientError as error:
             print_error(error)
 
     def _ask_for_text(self) -> str:

@@ -14,15 +14,17 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import signal
+import ssl
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Barrier
 from typing import NamedTuple, Protocol
 
-from qa_service.client import QaClient, QaClientError, ServerUnreachableError
+from qa_service.cli.access import Access
+from qa_service.client import QaClient, QaClientError
 from qa_service.squad import SquadQuestion
 
 _REPORT_INTERVAL_S = 0.1
@@ -43,6 +45,7 @@ class LoadPlan:
         num_total_clients: Clients altogether.
         num_request_per_client: Requests of each client, one after another.
         timeout_s: Longest wait for a reply.
+        access: How each client is let in.
     """
 
     host: str
@@ -52,6 +55,7 @@ class LoadPlan:
     num_total_clients: int = 100
     num_request_per_client: int = 10
     timeout_s: float = 60.0
+    access: Access = field(default_factory=Access)
 
     @property
     def num_requests(self) -> int:
@@ -144,11 +148,12 @@ def _play_clients(
     """Plays one client after another until all are played; runs in a process of its own."""
     # Ctrl-C reaches every process of a terminal; the parent is the one to act on it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    tls = plan.access.tls_context()
     start.wait()
     batch: list[Sample] = []
     reported_s = time.perf_counter()
     while (client := _take(next_client)) < plan.num_total_clients:
-        for sample in play_client(plan, client):
+        for sample in play_client(plan, client, tls):
             batch.append(sample)
             if time.perf_counter() - reported_s > _REPORT_INTERVAL_S:
                 results.send(batch)
@@ -162,16 +167,18 @@ def _take(counter: _Counter) -> int:
         return counter.value - 1
 
 
-def play_client(plan: LoadPlan, client: int) -> Iterator[Sample]:
+def play_client(plan: LoadPlan, client: int, tls: ssl.SSLContext | None = None) -> Iterator[Sample]:
     """Connects, then asks this client's questions one after another.
 
     Args:
         plan: The load that the client is a part of.
         client: The client's number, which decides its questions.
+        tls: What `plan.access` makes of its files, which are read once for all clients.
     """
-    with QaClient(plan.host, plan.port, plan.timeout_s) as connected:
+    token = plan.access.token
+    with QaClient(plan.host, plan.port, plan.timeout_s, tls=tls, token=token) as connected:
         # Not in the first request's latency; if it fails, each request says so itself.
-        with contextlib.suppress(ServerUnreachableError):
+        with contextlib.suppress(QaClientError):
             connected.connect()
         for question in plan.questions_of(client):
             yield _ask(connected, question)

@@ -13,6 +13,7 @@ from qa_service.errors import InternalError, QaError
 from qa_service.manifest import TOKENIZER_FILE, Manifest
 from qa_service.protocol import Answer, Question
 from qa_service.reading.spans import FloatArray, find_answers
+from qa_service.reading.stopwatch import Stopwatch
 from qa_service.reading.windows import EncodedQuestion, Int64Array, Window, WindowBuilder
 
 LogitsFunction = Callable[[Int64Array, Int64Array, Int64Array], tuple[FloatArray, FloatArray]]
@@ -43,6 +44,10 @@ class Reader:
         manifest: Its manifest.
         logits: The engine's `logits`.
         limits: Bounds on a batch of windows.
+
+    Attributes:
+        model_name: The model's name.
+        stopwatch: Where the time of `read` goes.
     """
 
     def __init__(
@@ -56,6 +61,8 @@ class Reader:
         self._config = config
         self._logits = logits
         self._limits = limits
+        self.model_name = manifest.name
+        self.stopwatch = Stopwatch()
 
     def read(self, questions: Sequence[Question]) -> list[list[Answer] | QaError]:
         """Answers each question, or says what is wrong with it; one never fails another.
@@ -63,7 +70,9 @@ class Reader:
         Returns:
             For each question, in order: its answers, best first, or its error.
         """
+        self.stopwatch.start()
         encoded = [self._encode(question) for question in questions]
+        self.stopwatch.lap("tokenize")
         windows = [
             (number, window)
             for number, item in enumerate(encoded)
@@ -73,10 +82,13 @@ class Reader:
         logits: list[Rows] = [[] for _ in questions]
         for (number, _), row in zip(windows, self._run([w for _, w in windows]), strict=True):
             logits[number].append(row)
-        return [
+        self.stopwatch.lap("model")
+        answers = [
             item if isinstance(item, QaError) else self._answers(question, item, rows)
             for question, item, rows in zip(questions, encoded, logits, strict=True)
         ]
+        self.stopwatch.lap("read")
+        return answers
 
     def _encode(self, question: Question) -> EncodedQuestion | QaError:
         try:

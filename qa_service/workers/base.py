@@ -45,6 +45,7 @@ class Worker(ABC):
         state: Where it is in its life.
         since_s: When it came to this state, on the loop's clock.
         was_ready: Whether it has ever been ready.
+        model: The name of the model that it found; empty until it is ready.
         tickets: What it is running.
         failure: Why it could not start or had to end, if that is known.
     """
@@ -54,6 +55,7 @@ class Worker(ABC):
         self.state = WorkerState.STARTING
         self.since_s = loop.now_s()
         self.was_ready = False
+        self.model = ""
         self._loop = loop
         self.tickets: Sequence[Ticket] = ()
         self.failure = ""
@@ -61,7 +63,11 @@ class Worker(ABC):
         self._frames = FrameReader(MAX_MESSAGE_BYTES)
         ours, theirs = socket.socketpair()
         self._stream = Stream(loop, ours, self._on_data, self._on_end)
-        self._launch(theirs)
+        try:
+            self._launch(theirs)
+        except OSError:
+            self._stream.close()
+            raise
 
     @abstractmethod
     def _launch(self, channel: socket.socket) -> None:
@@ -104,6 +110,7 @@ class Worker(ABC):
             self._enter(WorkerState.IDLE)
             if isinstance(message, Ready):
                 self.was_ready = True
+                self.model = message.model
                 self._listener.on_worker_ready(self)
             else:
                 tickets, self.tickets = self.tickets, ()

@@ -17,6 +17,7 @@ import socket
 import msgspec
 
 from qa_service.protocol import PREFIX, Answer, Question
+from qa_service.reading.stopwatch import StagesMs
 
 
 class Setup(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -44,7 +45,13 @@ class Batch(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """The session is loaded and has answered a warmup question."""
+    """The session is loaded and has answered a warmup question.
+
+    Attributes:
+        model: The name of the model that it found.
+    """
+
+    model: str = ""
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -72,10 +79,12 @@ class Results(msgspec.Struct, frozen=True, tag=True, array_like=True):
     Attributes:
         outcomes: Answers, or what was wrong with that one question.
         inference_ms: What the batch took in the session, in milliseconds.
+        stages_ms: How much of that each stage took.
     """
 
     outcomes: list[Answers | Failure]
     inference_ms: float
+    stages_ms: StagesMs = StagesMs()
 
 
 ToWorker = Setup | Batch

@@ -53,6 +53,9 @@ class PoolOwner(Protocol):
     def on_pool_failure(self, pool: WorkerPool, message: str) -> None:
         """The pool cannot serve: its sessions cannot start."""
 
+    def on_session_restart(self) -> None:
+        """A session has died and is to be started anew."""
+
     def on_results(self, tickets: Sequence[Ticket], results: Results) -> None:
         """A batch is finished."""
 
@@ -69,6 +72,9 @@ class WorkerPool:
         make_worker: Starts the worker of that number, with the listener it reports to.
         setup: What each session is to be.
         owner: Who hears of results and losses.
+
+    Attributes:
+        model: The name of the model that its sessions run; empty until one is ready.
     """
 
     def __init__(
@@ -79,6 +85,7 @@ class WorkerPool:
         setup: Setup,
         owner: PoolOwner,
     ) -> None:
+        self.model = ""
         self._loop = loop
         self._config = config
         self._make_worker = make_worker
@@ -94,8 +101,12 @@ class WorkerPool:
 
     def start(self) -> None:
         """Starts every session; `on_pool_ready` or `on_pool_failure` follows."""
-        for number in range(self._config.num_sessions):
-            self._start_worker(number)
+        try:
+            for number in range(self._config.num_sessions):
+                self._start_worker(number)
+        except OSError as error:
+            message = f"a session cannot be started: {error}"
+            self._loop.call_soon(lambda: self._owner.on_pool_failure(self, message))
 
     def idle_worker(self) -> Worker | None:
         """A session that can take a batch now."""
@@ -108,6 +119,14 @@ class WorkerPool:
     def sessions_alive(self) -> int:
         """Sessions that have answered their warmup question and not died since."""
         return sum(w.state in {WorkerState.IDLE, WorkerState.BUSY} for w in self._workers.values())
+
+    def sessions_answering(self, since_s: float) -> int:
+        """Sessions alive that have answered lately: idle ones, or busy only since that time."""
+        return sum(
+            worker.state is WorkerState.IDLE
+            or (worker.state is WorkerState.BUSY and worker.since_s >= since_s)
+            for worker in self._workers.values()
+        )
 
     def next_deadline_s(self) -> float | None:
         """When `end_overdue` next has something to do, if nothing changes until then."""
@@ -166,6 +185,7 @@ class WorkerPool:
     def on_worker_ready(self, worker: Worker) -> None:
         """See `WorkerListener`."""
         logger.info("session %d is ready", worker.number)
+        self.model = worker.model
         self._failed_starts[worker.number] = 0
         if self._booting and self.sessions_alive == self._config.num_sessions:
             self._booting = False
@@ -221,9 +241,17 @@ class WorkerPool:
         deaths = self._deaths_in_row[number] = self._deaths_in_row[number] + 1
         backoff_s = min(FIRST_BACKOFF_S * 2 ** (deaths - 2), MAX_BACKOFF_S) if deaths > 1 else 0.0
         logger.info("session %d starts anew in %.1f s", number, backoff_s)
+        self._owner.on_session_restart()
         self._restarts[number] = self._loop.call_at(
-            self._loop.now_s() + backoff_s, lambda: self._start_worker(number)
+            self._loop.now_s() + backoff_s, lambda: self._start_again(number)
         )
+
+    def _start_again(self, number: int) -> None:
+        try:
+            self._start_worker(number)
+        except OSError as error:  # of descriptors, memory or processes, and they may come back
+            logger.error("session %d cannot be started now: %s", number, error)
+            self._schedule_restart(number)
 
     def _start_worker(self, number: int) -> None:
         worker = self._workers[number] = self._make_worker(number, self)

@@ -27,6 +27,9 @@ class SessionsOwner(Protocol):
     def on_sessions_ready(self) -> None:
         """Every session has answered its warmup question; after the start, and each reload."""
 
+    def on_session_restart(self) -> None:
+        """A session has died and is to be started anew."""
+
     def on_sessions_failure(self, message: str) -> None:
         """No session serves, and none can be started."""
 
@@ -74,6 +77,15 @@ class Sessions:
     def alive(self) -> int:
         """Sessions that serve."""
         return self._serving.sessions_alive
+
+    def answering(self, since_s: float) -> int:
+        """Sessions alive that have answered lately: idle ones, or busy only since that time."""
+        return self._serving.sessions_answering(since_s)
+
+    @property
+    def model(self) -> str:
+        """The name of the model that serves."""
+        return self._serving.model
 
     def next_deadline_s(self) -> float | None:
         """When `end_overdue` next has something to do, if nothing changes until then."""
@@ -136,6 +148,10 @@ class Sessions:
     def on_results(self, tickets: Sequence[Ticket], results: Results) -> None:
         """See `PoolOwner`."""
         self._owner.on_results(tickets, results)
+
+    def on_session_restart(self) -> None:
+        """See `PoolOwner`."""
+        self._owner.on_session_restart()
 
     def on_tickets_lost(self, tickets: Sequence[Ticket]) -> None:
         """See `PoolOwner`."""

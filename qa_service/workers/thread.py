@@ -13,7 +13,6 @@ import logging
 import socket
 import threading
 
-from qa_service.workers import worker_main
 from qa_service.workers.base import Worker
 from qa_service.workers.channel import WorkerChannel
 
@@ -30,6 +29,9 @@ class ThreadWorker(Worker):
         self._thread.start()
 
     def _serve(self, sock: socket.socket) -> None:
+        # Only here: a loop that has processes for its sessions needs none of their libraries.
+        from qa_service.workers import worker_main  # noqa: PLC0415
+
         channel = WorkerChannel(sock)
         try:
             with contextlib.suppress(BrokenPipeError):

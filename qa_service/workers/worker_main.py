@@ -45,10 +45,11 @@ def serve(channel: WorkerChannel) -> None:
     try:
         reader = load_reader(setup)
         reader.read([WARMUP])
+        reader.stopwatch.take()
     except SetupError as error:
         channel.send(Failed(str(error)))
         return
-    channel.send(Ready())
+    channel.send(Ready(reader.model_name))
     while isinstance(batch := channel.receive(), Batch):
         channel.send(answer_batch(reader, batch))
 
@@ -71,7 +72,8 @@ def answer_batch(reader: Reader, batch: Batch) -> Results:
     """Answers a batch; a question that breaks it fails alone."""
     started_s = time.monotonic()
     outcomes = [_on_the_wire(outcome) for outcome in _read(reader, batch.questions)]
-    return Results(outcomes, round((time.monotonic() - started_s) * 1e3, 3))
+    inference_ms = round((time.monotonic() - started_s) * 1e3, 3)
+    return Results(outcomes, inference_ms, reader.stopwatch.take())
 
 
 def _read(reader: Reader, questions: Sequence[Question]) -> Sequence[list[Answer] | QaError]:

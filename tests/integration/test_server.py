@@ -77,6 +77,9 @@ def test_golden_request_is_answered_and_the_connection_goes_on(client, neighbour
     if "error" in case:
         assert first["error"]["code"] == case["error"]["code"]
         assert first["id"] == json.loads(case["error"]["id"])
+    elif query_type := case["expect"].get("type"):
+        assert first.keys() == {"id", query_type}
+        assert first["id"] == json.loads(case["expect"]["id"])
     else:
         text = case["expect"]["text"]
         assert first["id"] == json.loads(case["expect"]["id"])

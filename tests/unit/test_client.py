@@ -322,6 +322,17 @@ def test_golden_responses_are_understood(case):
     written = b'"id":' + json.dumps(means["id"]).encode()
     body = bytes.fromhex(case["frame_hex"])[4:].replace(written, b'"id":' + its_id, 1)
     with ScriptedPeer(reply_with(frame(body))) as peer, client_of(peer) as client:
+        if "health" in means:
+            health = client.health()
+            assert (health.ready, health.reason, health.report) == (
+                means["health"]["ready"],
+                means["health"]["reason"],
+                means["health"],
+            )
+            return
+        if "stats" in means:
+            assert client.stats() == means["stats"]
+            return
         [result] = client.ask_many([("q", "t")])
     if "error" in means:
         assert isinstance(result, QaServerError)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import stat
 import subprocess
@@ -134,6 +135,9 @@ class TestOneShot:
         [
             ["--question", "q"],
             ["--json"],
+            ["--health", "--stats"],
+            ["--health", "--question", "q", "--text", "t"],
+            ["--stats", "--text", "t"],
             ["-"],
             ["--question", "q", "--text", "t", "-"],
             ["--question", "q", "--text", "t", "--text_file", "f"],
@@ -163,6 +167,55 @@ class TestOneShot:
             arguments.remove("-E")
             done = run(*arguments, env={**os.environ, "PYTHONIOENCODING": "ascii"})
         assert (done.stdout, done.returncode) == (b"K\\xf6ln\n", 0)
+
+
+READY = {"live": True, "ready": True, "reason": None, "model": "builtin", "queue_length": 3}
+HUNG = {**READY, "ready": False, "reason": "no session is alive"}
+
+
+class TestMonitor:
+    def ask(self, reply, *flags):
+        with ScriptedPeer(serve(lambda request: {"id": request["id"], **reply})) as peer:
+            return run(*command(peer, *flags, "--timeout_s", "5"))
+
+    @pytest.mark.parametrize(
+        ("report", "code", "line"),
+        [(READY, 0, b"ready\n"), (HUNG, 1, b"not ready: no session is alive\n")],
+    )
+    def test_health(self, report, code, line):
+        done = self.ask({"health": report}, "--health")
+        assert (done.returncode, done.stderr) == (code, b"")
+        assert done.stdout.startswith(line)
+        assert re.search(rb"^ +queue_length +3$", done.stdout, re.MULTILINE)
+        done = self.ask({"health": report}, "--health", "--json")
+        assert (json.loads(done.stdout), done.returncode) == (report, code)
+
+    @pytest.mark.parametrize("flag", ["--health", "--stats"])
+    @pytest.mark.parametrize(
+        "reply", [{}, {"health": 5, "stats": []}, error_to(1, "invalid_request")]
+    )
+    def test_no_report_is_an_error(self, flag, reply):
+        done = self.ask(reply, flag)
+        assert (done.returncode, done.stdout) == (2, b"")
+        assert done.stderr.startswith(b"Error: ")
+        assert done.stderr.count(b"\n") == 1
+
+    def test_health_without_readiness_is_an_error(self):
+        assert self.ask({"health": {"live": True}}, "--health").returncode == 2
+
+    @pytest.mark.parametrize("flag", ["--health", "--stats"])
+    def test_no_server(self, absent, flag):
+        done = run(*CLIENT, *absent, flag)
+        assert (done.returncode, done.stdout) == (2, b"")
+        assert done.stderr.startswith(b"Error: no server can be reached at 127.0.0.1:")
+
+    def test_stats_of_a_server_that_has_done_nothing(self):
+        nothing = dict.fromkeys(("max", "p50", "p90", "p99")) | {"count": 0, "sum": 0.0}
+        stats = {"counters": {"batches_total": 0}, "histograms": {"queue_ms": nothing}}
+        done = self.ask({"stats": stats}, "--stats")
+        assert done.returncode == 0
+        assert re.search(rb"^ +batches_total +0$", done.stdout, re.MULTILINE)
+        assert re.search(rb"^ +queue_ms +0( +-){5}$", done.stdout, re.MULTILINE)
 
 
 class TestPipedConversation:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import select
 import socket
 
 import pytest
 
+from qa_service.admission import Admission, AdmissionConfig
 from qa_service.connection import FRAMES_A_TURN, READ_AHEAD_BYTES, Connection, ConnectionLimits
 from qa_service.errors import DeadlineExceededError, QueueFullError
 from qa_service.event_loop import EventLoop
@@ -24,6 +26,7 @@ class Owner:
         self.loop = EventLoop()
         self.keys = itertools.count()
         self.tickets, self.ended, self.refuse = [], [], None
+        self.outcomes, self.queries = [], []
         ours, self.client = socket.socketpair()
         self.client.settimeout(20)
         options = {"max_frame_bytes": 1000, "max_in_flight": 100, "max_output_buffer_bytes": 10_000}
@@ -34,6 +37,7 @@ class Owner:
             "the client",
             ConnectionLimits(**{**options, **limits}, request=RequestLimits(100, 900)),
             self,
+            admission=Admission(self.loop, AdmissionConfig()),
         )
 
     def on_request(self, connection, request):
@@ -41,6 +45,13 @@ class Owner:
             raise self.refuse
         self.tickets.append(Ticket(next(self.keys), request, connection, 0.0, None, 10))
         return self.tickets[-1]
+
+    def on_query(self, query):
+        self.queries.append(query)
+        return {"asked": query.type}
+
+    def on_outcome(self, outcome):
+        self.outcomes.append(outcome)
 
     def on_connection_end(self, connection):
         self.ended.append(connection)
@@ -206,6 +217,46 @@ def test_an_end_inside_a_frame_is_an_end(make_owner):
     assert owner.tickets == []
 
 
+@pytest.mark.parametrize("kind", ["health", "stats"])
+def test_a_query_is_answered_beside_requests_in_flight(make_owner, kind):
+    owner = make_owner(max_in_flight=2)
+    owner.client.sendall(frame({"id": 1, **ASK}) + frame({"id": 1, "type": kind}))
+    owner.run_until(lambda: sent_to(owner.client))
+    assert receive(owner.client) == {"id": 1, kind: {"asked": kind}}
+    assert len(owner.tickets) == 1
+    assert owner.outcomes == []
+
+
+def test_a_turn_ends_with_a_query(make_owner):
+    owner = make_owner()
+    owner.client.sendall(frame({"type": "stats"}) * 50)
+    a_round = []
+    owner.loop.after_each = lambda: (a_round.append(len(owner.queries)), owner.loop.stop())
+    while len(owner.queries) < 50:
+        owner.loop.run()
+    assert max(b - a for a, b in itertools.pairwise([0, *a_round])) <= 2
+
+
+def test_every_frame_has_one_outcome(make_owner):
+    owner = make_owner()
+    owner.client.sendall(frame({"id": 1, **ASK}) * 2 + frame(b"junk") + frame({"id": 2, **ASK}))
+    owner.run_until(lambda: len(owner.tickets) == 2)
+    owner.answer(owner.tickets[0])
+    owner.answer(owner.tickets[0])
+    owner.connection.fail(owner.tickets[1], DeadlineExceededError())
+    owner.refuse = QueueFullError()
+    owner.client.sendall(frame(ASK) + (1001).to_bytes(4, "big"))
+    owner.run_until(lambda: len(owner.outcomes) == 6)
+    assert owner.outcomes == [
+        "duplicate_id",
+        "invalid_frame",
+        "answered",
+        "deadline_exceeded",
+        "queue_full",
+        "frame_too_large",
+    ]
+
+
 def test_an_idle_client_is_closed_and_a_waiting_one_is_not(make_owner):
     owner = make_owner(idle_timeout_s=0.05)
     owner.client.sendall(frame(ASK))
@@ -272,3 +323,8 @@ def sendable(sock, data):
         return sock.send(data) > 0
     except BlockingIOError:
         return False
+
+
+def sent_to(sock):
+    """Whether something has come that can be received."""
+    return bool(select.select([sock], [], [], 0)[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -15,13 +16,18 @@ from qa_service.protocol import (
     PREFIX,
     Answer,
     FrameReader,
+    Query,
     RejectedError,
     RequestLimits,
     Timings,
     encode_answers,
+    encode_auth_reply,
     encode_error,
+    encode_report,
+    parse_auth,
     parse_request,
 )
+from qa_service.status import Health
 
 DOCS = Path(__file__).parents[2] / "docs"
 GOLDEN = json.loads((DOCS / "golden_frames.json").read_text())
@@ -54,11 +60,33 @@ def test_golden_request(case):
         assert {**parsed, "id": request.id_json.decode()} == case["expect"]
 
 
+@pytest.mark.parametrize("case", GOLDEN["auth"], ids=lambda case: case["name"])
+def test_golden_first_frame(case):
+    auth = parse_auth(body_of(case))
+    if "token" in case:
+        assert (auth.token, bytes(auth.id).decode()) == (case["token"], case["id"])
+        assert encode_auth_reply(auth).hex() == case["reply_hex"]
+    else:
+        assert auth is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"[" * 4000, b"\xff", b'{"type":"auth","token":"\\ud800"}',
+     b'{"type":"auth","token":"t","id":[]}', b'{"type":"auth","token":"' + b"x" * 4096 + b'"}'],
+)  # fmt: skip
+def test_what_is_no_auth_frame(body):
+    assert parse_auth(body) is None
+
+
 @pytest.mark.parametrize("case", GOLDEN["responses"], ids=lambda case: case["name"])
 def test_golden_response(case):
     means = case["means"]
     id_json = json.dumps(means["id"]).encode()
-    if "error" in means:
+    if query_type := {"health", "stats"} & means.keys():
+        query = Query(id_json, query_type.pop())
+        frame = encode_report(query, means[query.type])
+    elif "error" in means:
         kind = ERROR_KINDS[means["error"]["code"]]
         error = kind(means["error"]["message"], retry_after_ms=means["error"].get("retry_after_ms"))
         frame = encode_error(id_json, error)
@@ -68,6 +96,38 @@ def test_golden_response(case):
         timings = Timings(**means["timings_ms"])
         frame = encode_answers(id_json, answers, timings, top_k=len(answers))
     assert frame.hex() == case["frame_hex"]
+
+
+@pytest.mark.parametrize("name", ["health", "not_ready"])
+def test_golden_health_has_the_fields_that_health_has(name):
+    [means] = [case["means"] for case in GOLDEN["responses"] if case["name"] == name]
+    frame = encode_report(Query(b"1", "health"), Health(**means["health"]))
+    assert json.loads(frame[PREFIX.size :])["health"] == means["health"]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ('{"id":7,"question":"q?"}', "Object missing required field `text`"),
+        ('{"id":7,"text":"t"}', "Object missing required field `question`"),
+        ('{"id":7,"question":5,"text":"t"}', "Expected `str`, got `int` - at `$.question`"),
+        ("[]", "Expected `object`, got `array`"),
+        ('{"type":"x"}', "`type` must be question, health or stats"),
+        ('{"question":5,"type":"x"}', "`type` must be question, health or stats"),
+        ('{"type":5}', "`type` must be question, health or stats"),
+        ('{"type":"health","id":true}', "`id` must be a string, a number or null"),
+    ],
+)
+def test_an_invalid_request_is_told_what_is_wrong(body, message):
+    with pytest.raises(RejectedError) as caught:
+        parse_request(body.encode(), LIMITS)
+    assert caught.value.error.message == message
+
+
+def test_an_unknown_type_is_not_echoed():
+    with pytest.raises(RejectedError) as caught:
+        parse_request(json.dumps({"type": "x" * 10_000}).encode(), LIMITS)
+    assert len(caught.value.error.message) < 100
 
 
 def test_every_error_code_is_documented():
@@ -151,7 +211,7 @@ def test_lengths_are_bounded_in_characters(field, size, code):
     ["[" * 100_000 + "]" * 100_000, '{"a":' * 100_000, "1" * 100_000, "-" + "9" * 100_000 + ".5"],
     ids=["deep array", "deep object", "long integer", "long fraction"],
 )
-@pytest.mark.parametrize("field", ["extra", "id", "timeout_ms", "top_k"])
+@pytest.mark.parametrize("field", ["extra", "id", "timeout_ms", "top_k", "type"])
 def test_hostile_json_is_an_error_or_ignored(field, value):
     body = f'{{"question":"q?","text":"t","{field}":{value}}}'.encode()
     try:
@@ -161,6 +221,16 @@ def test_hostile_json_is_an_error_or_ignored(field, value):
     else:
         assert field == "extra"
         assert request.question == "q?"
+
+
+def test_a_request_keeps_its_text_but_not_its_body():
+    limits = RequestLimits(max_question_chars=10, max_text_chars=500_000)
+    body = json.dumps({"id": 1, "question": "q?", "text": "t" * 500_000}).encode()
+    tracemalloc.start()
+    request = parse_request(body, limits)
+    held_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(request.text) <= held_bytes < 1.1 * len(request.text)
 
 
 def test_an_infinite_timeout_is_not_a_number():

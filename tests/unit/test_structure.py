@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,8 +16,9 @@ from qa_service.config import ServerConfig
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "qa_service"
 SERVING = [
-    "errors", "logs", "squad", "manifest", "protocol", "reading", "engines", "scheduler",
-    "event_loop", "stream", "listener", "workers", "connection", "config", "server",
+    "errors", "logs", "squad", "manifest", "protocol", "reading", "metrics", "engines",
+    "scheduler", "event_loop", "stream", "tls", "tls_stream", "tokens", "admission", "listener",
+    "workers", "connection", "config", "status", "server",
 ]  # fmt: skip
 
 
@@ -57,6 +60,12 @@ def test_the_core_knows_no_socket_and_no_clock(module):
 def test_only_the_loop_uses_selectors():
     users = [p.name for room in SERVING for p in files_of(room) if "selectors." in p.read_text()]
     assert users == ["event_loop.py"]
+
+
+def test_the_loops_process_loads_no_library_of_the_model():
+    code = "import sys, qa_service.server; print(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True)
+    assert not {b"numpy", b"tokenizers", b"onnxruntime", b"torch"} & set(ran.stdout.split())
 
 
 def test_every_file_is_in_the_architecture():

@@ -1,0 +1,67 @@
+"""Offers up to three times what the server can do, open loop, and prints what becomes of it.
+
+    python -m benchmarks.overload --duration_s 20
+
+Exit code 0 if every request was answered once, rightly or with `queue_full`, 1 otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+
+from qa_service.config import DEFAULT_MODEL
+from tests.fault.load import ask_quietly
+from tests.fault.open_loop import HEADER, OpenLoopReport, capacity_per_s, offer
+from tests.running_server import RunningServer, running_server
+
+TIMES_CAPACITY = (0.5, 0.9, 1.0, 1.5, 2.0, 3.0)
+NUM_CONNECTIONS = 50
+
+
+async def run(server: RunningServer, duration_s: float) -> tuple[float, list[OpenLoopReport]]:
+    """Measures the capacity, and what becomes of each multiple of it; prints as it goes."""
+    questions = ask_quietly(server.port)
+    capacity = await capacity_per_s(server.port, questions, duration_s)
+    print(f"closed loop: {capacity:.1f} answers/s\n   times {HEADER}", flush=True)
+    reports = []
+    for seed, times in enumerate(TIMES_CAPACITY):
+        report = await offer(
+            server.port,
+            questions,
+            rate_per_s=times * capacity,
+            duration_s=duration_s,
+            num_connections=NUM_CONNECTIONS,
+            seed=seed,
+        )
+        print(f"{times:8.1f} {report}", flush=True)
+        reports.append(report)
+    return capacity, reports
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--duration_s", type=float, default=20.0, help="how long each rate")
+    parser.add_argument("--max_queue_size", type=int, default=100, help="the server's")
+    parser.add_argument("--model", type=Path, default=DEFAULT_MODEL, help="a prepared model")
+    flags = parser.parse_args()
+    with running_server(flags.model, "--max_queue_size", str(flags.max_queue_size)) as server:
+        capacity, reports = asyncio.run(run(server, flags.duration_s))
+    peak = max(report.goodput_per_s for report in reports)
+    print(
+        f"goodput at {TIMES_CAPACITY[-1]:g} times capacity: "
+        f"{reports[-1].goodput_per_s / peak:.1%} of the peak; the queue's bound: "
+        f"{flags.max_queue_size / capacity * 1e3:.0f} ms"
+    )
+    is_good = all(
+        report.tally.right + report.tally.errors["queue_full"] == report.tally.sent
+        and not report.tally.doubled
+        for report in reports
+    )
+    return 0 if is_good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""What lets a client program in at a server: TLS and a token, from flags and the environment.
+
+A token is a secret, and a program's arguments are seen by every user of its machine. So it comes
+from a file or from the environment, and no flag takes it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from qa_service.client import QaClientError, tls_context
+
+TOKEN_VARIABLE = "QA_SERVER_TOKEN"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How to be let in; it can be sent to another process.
+
+    Attributes:
+        tls: Whether to speak TLS.
+        ca_file: Who must have signed the server's certificate; None for whom the system trusts.
+        client_cert: The client's own certificate.
+        client_key: Its private key.
+        token: What to show; None shows nothing.
+    """
+
+    tls: bool = False
+    ca_file: Path | None = None
+    client_cert: Path | None = None
+    client_key: Path | None = None
+    token: str | None = field(default=None, repr=False)
+
+    @staticmethod
+    def add_flags(parser: argparse.ArgumentParser) -> None:
+        """Adds the flags that `from_flags` reads."""
+        add = parser.add_argument
+        add("--tls", action="store_true", help="speak TLS; so do the next three flags")
+        add("--ca_file", type=Path, help="who signed the server's certificate, in PEM")
+        add("--client_cert", type=Path, help="a certificate of your own, in PEM")
+        add("--client_key", type=Path, help="its private key, if that is in another file")
+        token = f"a file with the token to show; without it, {TOKEN_VARIABLE} is shown if set"
+        add("--token_file", type=Path, help=token)
+
+    @classmethod
+    def from_flags(cls, flags: dict[str, object]) -> Self:
+        """Takes its flags out of all of a program's.
+
+        Raises:
+            OSError: The token's file cannot be read.
+            UnicodeDecodeError: It is not UTF-8.
+            QaClientError: There is no token in it.
+        """
+        files = {name: flags.pop(name) for name in ("ca_file", "client_cert", "client_key")}
+        token_file = flags.pop("token_file")
+        token = os.environ.get(TOKEN_VARIABLE) or None
+        if isinstance(token_file, Path):
+            token = _first_token(token_file)
+        tls = bool(flags.pop("tls")) or any(files.values())
+        return cls(tls=tls, token=token, **files)  # type: ignore[arg-type]
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """What `QaClient` needs for this.
+
+        Raises:
+            TlsError: A file cannot be used.
+        """
+        return tls_context(self.ca_file, self.client_cert, self.client_key) if self.tls else None
+
+
+def _first_token(path: Path) -> str:
+    """The first token of a file, which may be written as a server's is."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        words = line.split()
+        if words and not words[0].startswith("#"):
+            return words[0]
+    raise QaClientError(f"{path} holds no token")

@@ -1,0 +1,73 @@
+"""How the server is and what it has counted: for health checks, scripts and people."""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from qa_service.cli.conversation import print_error
+from qa_service.client import QaClient, QaClientError
+
+_COLUMNS = ("count", "mean", "p50", "p90", "p99", "max")
+
+
+class MonitorCode(enum.IntEnum):
+    """What a health check learns without reading the output."""
+
+    READY = 0
+    NOT_READY = 1
+    ERROR = 2
+
+
+def show_health(client: QaClient, as_json: bool = False) -> MonitorCode:
+    """Prints whether the server is ready, and why not if it is not."""
+    try:
+        health = client.health()
+    except QaClientError as error:
+        print_error(error)
+        return MonitorCode.ERROR
+    if as_json:
+        print(json.dumps(health.report))
+    else:
+        print("ready" if health.ready else f"not ready: {health.reason}")
+        print(*_lines(health.report), sep="\n")
+    return MonitorCode.READY if health.ready else MonitorCode.NOT_READY
+
+
+def show_stats(client: QaClient, as_json: bool = False) -> MonitorCode:
+    """Prints what the server has counted, as a table or as one line of JSON."""
+    try:
+        stats = client.stats()
+    except QaClientError as error:
+        print_error(error)
+        return MonitorCode.ERROR
+    print(json.dumps(stats) if as_json else "\n".join(_table(stats)))
+    return MonitorCode.READY
+
+
+def _lines(figures: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each figure, and for each label of one that has labels."""
+    for name, value in figures.items():
+        if isinstance(value, dict):
+            yield from _lines({f"{name}{{{label}}}": count for label, count in value.items()})
+        else:
+            yield f"  {name:<36} {value}"
+
+
+def _table(stats: Mapping[str, Any]) -> Iterator[str]:
+    """Counters and gauges a line each, then a row for each histogram."""
+    yield from _lines(stats.get("counters", {}))
+    yield from _lines(stats.get("gauges", {}))
+    yield f"  {'':<24}" + "".join(f"{column:>11}" for column in _COLUMNS)
+    for name, histogram in stats.get("histograms", {}).items():
+        yield f"  {name:<24}" + "".join(f"{cell:>11}" for cell in _cells(histogram))
+
+
+def _cells(histogram: Mapping[str, Any]) -> Iterator[str]:
+    count = histogram.get("count", 0)
+    mean = histogram["sum"] / count if count else None
+    for column in _COLUMNS:
+        figure = mean if column == "mean" else histogram.get(column)
+        yield "-" if figure is None else f"{figure:.5g}"

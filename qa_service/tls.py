@@ -1,0 +1,151 @@
+"""TLS without a socket: ciphertext in, plain bytes out, and back; and the certificates for it.
+
+    socket bytes ──feed──▶ incoming ┐            ┌──▶ read ──▶ plain bytes
+                                    ├─ SSLObject ┤
+    socket bytes ◀─output── outgoing┘            └─── write ◀── plain bytes
+
+As there is no socket, nothing here ever waits, neither to read before it can write nor the
+other way round: what TLS has to say of its own accord (handshake, alerts, key updates) is in
+`output` after each step, and what it has not got yet it takes from the next `feed`. Versions
+are 1.2 and later; renegotiation, which only 1.2 knows, is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+from pathlib import Path
+
+from qa_service.errors import SetupError
+
+RECORD_BYTES = 16384
+"""The most plain bytes in one record (RFC 8446, 5.1)."""
+
+HANDSHAKE_RECORD = 0x16
+"""The first byte of a connection that speaks TLS (RFC 8446, 5.1)."""
+
+
+def server_context(cert: Path, key: Path, client_ca: Path | None) -> ssl.SSLContext:
+    """Loads what a server needs to speak TLS.
+
+    Args:
+        cert: Its certificate in PEM, followed by those between it and the root.
+        key: The certificate's private key in PEM, without a passphrase.
+        client_ca: Certificates in PEM, by one of which a client's must be signed; None asks
+            clients for no certificate.
+
+    Raises:
+        SetupError: A file cannot be read, is not what it should be, or does not fit another.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    for flag, path in (("cert", cert), ("key", key), ("client_ca", client_ca)):
+        if path is not None:
+            _check_readable(flag, path)
+
+    def refuse_to_ask() -> bytes:
+        raise SetupError(f"--tls_key {key} has a passphrase; it must be one without")
+
+    try:
+        context.load_cert_chain(cert, key, password=refuse_to_ask)
+    except ssl.SSLError as error:
+        raise SetupError(f"--tls_cert {cert} and --tls_key {key}: {_mismatch(error)}") from None
+    if client_ca is not None:
+        _ask_for_certificates(context, client_ca)
+    return context
+
+
+def _check_readable(flag: str, path: Path) -> None:
+    """OpenSSL's own errors do not say which of the files it was."""
+    try:
+        with path.open("rb") as file:
+            file.read(1)
+    except OSError as error:
+        raise SetupError(f"cannot read --tls_{flag} {path}: {error.strerror}") from None
+
+
+def _mismatch(error: ssl.SSLError) -> str:
+    if error.reason == "KEY_VALUES_MISMATCH":
+        return "the key is not that of the certificate"
+    if error.reason in {"EE_KEY_TOO_SMALL", "CA_MD_TOO_WEAK"}:
+        return "the certificate is too weak; make one with a P-256 key and SHA-256"
+    return "not a certificate and its private key in PEM"
+
+
+def _ask_for_certificates(context: ssl.SSLContext, client_ca: Path) -> None:
+    context.verify_mode = ssl.CERT_REQUIRED
+    try:
+        context.load_verify_locations(client_ca)
+    except ssl.SSLError:
+        raise SetupError(f"--tls_client_ca {client_ca}: holds no certificate in PEM") from None
+
+
+class TlsSession:
+    """The server's side of one TLS connection.
+
+    Args:
+        context: Its certificates and rules.
+
+    Attributes:
+        has_ended: Whether the peer has said that it will send no more.
+    """
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._ssl = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self.has_ended = False
+
+    def feed(self, data: bytes) -> None:
+        """Takes bytes as they come from the peer."""
+        self._incoming.write(data)
+
+    def shake_hands(self) -> bool:
+        """Takes the handshake as far as the bytes go; says whether it is complete.
+
+        Raises:
+            ssl.SSLError: There can be no agreement; `output` may hold the alert that says so.
+        """
+        try:
+            self._ssl.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        return True
+
+    def read(self) -> bytes:
+        """Takes out the plain bytes of every record that is complete.
+
+        Raises:
+            ssl.SSLError: A record is not what it should be.
+        """
+        pieces = []
+        # What is neither whole nor pending lies inside the SSLObject, so this ends.
+        while (self._incoming.pending or self._ssl.pending()) and not self.has_ended:
+            try:
+                piece = self._ssl.read(RECORD_BYTES)
+            except ssl.SSLWantReadError:
+                break
+            self.has_ended = not piece
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    def write(self, data: bytes | bytearray) -> None:
+        """Encrypts; the records are in `output`."""
+        with memoryview(data) as view:
+            done = 0
+            while done < len(view):
+                done += self._ssl.write(view[done : done + RECORD_BYTES])
+
+    def say_goodbye(self) -> None:
+        """Tells the peer that no more will come, so that it knows nothing was cut off."""
+        with contextlib.suppress(ssl.SSLError):  # It has not said so too, nor need it.
+            self._ssl.unwrap()
+
+    def output(self) -> bytes:
+        """Takes out what is to be sent to the peer."""
+        return self._outgoing.read()
+
+    def free(self) -> None:
+        """Gives its memory back now: a stream and its owner know each other, and go late."""
+        del self._ssl, self._incoming, self._outgoing

@@ -1,0 +1,71 @@
+"""Makes a worker misbehave when a question asks for it.
+
+Python imports a module of this name at its start. A test puts this folder on the `PYTHONPATH`
+of a server, whose workers inherit it; in a worker, and nowhere else, it wraps `Reader.read`.
+The product knows nothing of it. What the markers do is in `FAULTS`.
+"""
+
+import ctypes
+import os
+import resource
+import signal
+import sys
+import time
+from pathlib import Path
+
+SLOW_S = 0.3
+SPARE_BYTES = 1 << 28
+
+
+def raise_exception():
+    raise RuntimeError("the engine failed, as it was asked to")
+
+
+def run_out_of_memory():
+    """Asks for more than a limit allows, which in Python is a `MemoryError`."""
+    held_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (held_bytes + SPARE_BYTES, limits[1]))
+    try:
+        bytearray(2 * SPARE_BYTES)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+def hang_in_c():
+    """Holds the interpreter for ever: no Python signal handler, no other thread runs."""
+    while True:
+        ctypes.PyDLL(None).pause()
+
+
+FAULTS = {
+    "!!kill!!": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "!!segfault!!": lambda: ctypes.string_at(0),
+    "!!sigterm!!": lambda: os.kill(os.getpid(), signal.SIGTERM),
+    "!!exit!!": lambda: os._exit(0),
+    "!!sys_exit!!": lambda: sys.exit(0),
+    "!!exception!!": raise_exception,
+    "!!memory!!": run_out_of_memory,
+    "!!abort!!": os.abort,  # what becomes of a C++ `bad_alloc` that nobody catches
+    "!!hang!!": hang_in_c,
+    "!!slow!!": lambda: time.sleep(SLOW_S),
+}
+
+
+def install():
+    from qa_service.reading.reader import Reader
+
+    read = Reader.read
+
+    def faulty_read(self, questions):
+        for question in questions:
+            for marker, fault in FAULTS.items():
+                if marker in question.question:
+                    fault()
+        return read(self, questions)
+
+    Reader.read = faulty_read
+
+
+if "qa_service.workers.worker_main" in sys.orig_argv:
+    install()

@@ -1,0 +1,79 @@
+"""Bodies made to cost their reader more than their sender, and what must become of them.
+
+Shared by the tests and `benchmarks/frame_cost.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Maker = Callable[[int], bytes]
+"""Makes a body of about so many bytes."""
+
+START = b'{"question":"Who?","text":"It was Ada.",'
+
+
+def filled(start: bytes, unit: bytes, end: bytes) -> Maker:
+    """The unit as often as it fits between a start and an end."""
+    return lambda size: start + unit * max(1, (size - len(start) - len(end)) // len(unit)) + end
+
+
+def nested(start: bytes, opening: bytes, closing: bytes) -> Maker:
+    """So deep that opening and closing fill the size."""
+
+    def make(size: int) -> bytes:
+        depth = max(1, (size - len(start) - 2) // (len(opening) + len(closing)))
+        return start + opening * depth + b"0" + closing * depth + b"}"
+
+    return make
+
+
+def as_text(unit: bytes) -> Maker:
+    return filled(b'{"question":"Who?","text":"', unit, b'"}')
+
+
+OK = "answered"
+FRAME = "invalid_frame"
+REQUEST = "invalid_request"
+
+HOSTILE: dict[str, tuple[Maker, str]] = {
+    "bytes that are no UTF-8": (filled(b"", bytes(range(128, 256)), b"."), FRAME),
+    "UTF-8 that is no JSON": (filled(b"", "жäß漢".encode(), b"."), FRAME),
+    "NUL bytes": (filled(b"", b"\0", b""), FRAME),
+    "NUL bytes in a string": (as_text(b"\0"), FRAME),
+    "spaces": (filled(b"", b" ", b""), FRAME),
+    "opening brackets": (filled(b"", b"[", b""), REQUEST),
+    "a deep array": (nested(START + b'"more":', b"[", b"]"), FRAME),
+    "a deep object": (nested(START + b'"more":', b'{"a":', b"}"), FRAME),
+    "a deep id": (nested(START + b'"id":', b"[", b"]"), FRAME),
+    "many small arrays": (filled(START + b'"more":[', b"[],", b"0]}"), OK),
+    "arrays almost too deep": (
+        filled(START + b'"more":[', b"[" * 500 + b"]" * 500 + b",", b"0]}"),
+        OK,
+    ),
+    "digits in a field that is ignored": (filled(START + b'"more":', b"9", b"}"), OK),
+    "digits in the id": (filled(START + b'"id":', b"9", b"}"), REQUEST),
+    "digits in top_k": (filled(START + b'"top_k":', b"9", b"}"), REQUEST),
+    "digits in timeout_ms": (filled(START + b'"timeout_ms":', b"9", b"}"), REQUEST),
+    "a long fraction in timeout_ms": (filled(START + b'"timeout_ms":9.', b"9", b"}"), OK),
+    "a lone surrogate at the end": (
+        filled(b'{"question":"Who?","text":"', b"\\u00e9", b'\\ud800"}'),
+        FRAME,
+    ),
+    "an encoded surrogate": (filled(START + b'"more":"', b"\xed\xa0\x80", b'"}'), FRAME),
+    "an unpaired quotation mark": (filled(START + b'"more":"', b"a", b""), FRAME),
+    "the id again and again": (filled(START, b'"id":1,', b'"id":1}'), OK),
+    "the text again and again": (filled(START, b'"text":"a",', b'"id":1}'), OK),
+    "many fields": (filled(START, b'"a":0,', b'"id":1}'), OK),
+    "many fields and no text": (filled(b'{"question":"Who?",', b'"a":0,', b'"id":1}'), REQUEST),
+}
+"""By name: the maker, and the outcome: an error's code, or that it is a request."""
+
+HONEST: dict[str, Maker] = {
+    "a text in English": as_text(b"It was Ada. "),
+    "a text in Russian": as_text("Это была Ада. ".encode()),
+    "a text in Chinese": as_text("那是阿达。".encode()),
+    "a text of emoji": as_text("\U0001f600".encode()),
+    "a text in escapes": as_text(b"\\u042d\\u0442"),
+    "a text of line breaks": as_text(b"It was Ada.\\n"),
+}

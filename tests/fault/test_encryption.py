@@ -1,0 +1,184 @@
+"""TLS as clients of every kind find it at a running server."""
+
+from __future__ import annotations
+
+import json
+import signal
+import ssl
+import time
+from contextlib import suppress
+
+import pytest
+
+from tests.certificates import Certificates
+from tests.fault.doors import (
+    ASK,
+    FEW,
+    SHORT_MS,
+    client_hello,
+    error_code,
+    everything,
+    is_served,
+    pipelined,
+    secured,
+)
+from tests.running_server import running_server
+from tests.support import frame, receive
+
+pytest_plugins = ["tests.fault.door_servers"]
+
+
+class TestTls:
+    @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+    def test_serves(self, tls, certificates, version):
+        context = certificates.client_context()
+        context.maximum_version = version
+        with secured(tls, context) as sock:
+            assert is_served(sock)
+
+    @pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1")
+    def test_1_1_is_refused(self, tls, certificates):
+        context = certificates.client_context()
+        context.minimum_version = ssl.TLSVersion.TLSv1
+        context.maximum_version = ssl.TLSVersion.TLSv1_1
+        context.set_ciphers("ALL:@SECLEVEL=0")
+        with pytest.raises(ssl.SSLError, match="ALERT_PROTOCOL_VERSION"), secured(tls, context):
+            pass
+
+    def test_a_client_that_does_not_know_the_authority_goes_away(self, tls, certificates):
+        with (
+            pytest.raises(ssl.SSLCertVerificationError),
+            secured(tls, ssl.create_default_context()),
+        ):
+            pass
+        with secured(tls, certificates.client_context()) as sock:
+            assert is_served(sock)
+
+    def test_the_bare_protocol_is_told_so_and_closed(self, tls):
+        with tls.connect() as sock:
+            sock.sendall(frame({"id": 1, **ASK}) * 100)
+            assert error_code(everything(sock)) == "tls_required"
+
+    @pytest.mark.parametrize(
+        "data", [b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 10_000, b"SSH-2.0-x\r\n"]
+    )
+    def test_anything_else_is_closed_without_a_word(self, tls, data):
+        with tls.connect() as sock:
+            sock.sendall(data)
+            assert everything(sock) == b""
+
+    @pytest.mark.parametrize("data", [b"\x16" * 10_000, b"\x16\x03\x01\x02\x00\x01" + b"\0" * 600])
+    def test_what_begins_like_tls_and_is_not_gets_an_alert_at_most(self, tls, data):
+        with tls.connect() as sock:
+            sock.sendall(data)
+            assert everything(sock)[:1] in {b"", b"\x15"}
+
+    def test_handshakes_that_stall_end_while_others_are_served(self, tls, certificates):
+        hello = client_hello(certificates)
+        stalled = [tls.connect() for _ in range(50)]
+        started_s = time.monotonic()
+        for number, sock in enumerate(stalled):
+            sock.sendall(hello[: number * len(hello) // len(stalled)])
+        with secured(tls, certificates.client_context()) as sock:
+            assert is_served(sock)
+            assert time.monotonic() - started_s < int(SHORT_MS) / 1e3, "while they stall"
+            for waiting in stalled:
+                assert everything(waiting) == b""
+                waiting.close()
+            took_s = time.monotonic() - started_s
+            assert is_served(sock)
+        assert took_s > int(SHORT_MS) / 1e3 * 0.9
+        assert "its TLS handshake takes too long" in tls.log
+
+    def test_a_byte_at_a_time(self, tls, certificates):
+        """The records of a handshake and of a request, each in pieces of one byte."""
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        context = certificates.client_context()
+        session = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
+        with tls.connect() as sock:
+
+            def until_done(step):
+                while True:
+                    try:
+                        result = step()
+                    except ssl.SSLWantReadError:
+                        result = None
+                    for byte in outgoing.read():
+                        sock.sendall(bytes([byte]))
+                    if result is not None:
+                        return result
+                    incoming.write(sock.recv(1 << 16))
+
+            until_done(lambda: session.do_handshake() or True)
+            until_done(lambda: session.write(frame({"id": 1, **ASK})))
+            assert b"Lovelace" in until_done(lambda: session.read(1 << 16))
+
+    def test_frames_of_a_megabyte_pipelined(self, tls, certificates):
+        """More than all buffers hold, so each side must read while it writes."""
+        body = json.dumps({"id": 0, **ASK, "padding": ""}).encode()
+        large = {**ASK, "padding": "x" * ((1 << 20) - len(body) - 10)}
+        sent = b"".join(frame({"id": i, **large}) for i in range(20))
+        with secured(tls, certificates.client_context()) as sock:
+            replies = pipelined(sock, sent, 20)
+        assert sorted(reply["id"] for reply in replies) == list(range(20))
+        assert all("Lovelace" in reply["answer"] for reply in replies)
+
+    def test_more_answers_than_all_buffers_hold(self, tls, certificates):
+        """20,000 of them, each with its long id."""
+        bad = frame({"id": "x" * 200, "question": 5})
+        with secured(tls, certificates.client_context()) as sock:
+            replies = pipelined(sock, bad * 20_000, 20_000)
+        assert {reply["error"]["code"] for reply in replies} == {"invalid_request"}
+
+    def test_a_client_that_says_goodbye_is_let_go(self, tls, certificates):
+        with secured(tls, certificates.client_context()) as sock:
+            assert is_served(sock)
+            with suppress(ssl.SSLError, ConnectionError):
+                sock.unwrap().close()
+        with secured(tls, certificates.client_context()) as sock:
+            assert is_served(sock)
+
+    def test_a_refused_frame_is_told_then_goodbye(self, tls, certificates):
+        with secured(tls, certificates.client_context()) as sock:
+            sock.sendall(b"\xff" * 100)
+            assert receive(sock)["error"]["code"] == "frame_too_large"
+            assert receive(sock) is None, "a close_notify, not a cut"
+
+    def test_a_drain_answers_what_is_in_flight(self, builtin_model, certificates):
+        with (
+            running_server(builtin_model, *FEW, *certificates.server_flags) as server,
+            secured(server, certificates.client_context()) as sock,
+            server.connect() as shaking,
+        ):
+            shaking.sendall(client_hello(certificates)[:50])
+            sock.sendall(b"".join(frame({"id": i, **ASK}) for i in range(20)))
+            server.wait_for_queue(sock)
+            server.signal(signal.SIGTERM)
+            replies = [receive(sock) for _ in range(20)]
+            assert receive(sock) is None
+            assert server.wait() == 0
+        assert sorted(reply["id"] for reply in replies) == list(range(20))
+        assert all("Lovelace" in reply["answer"] for reply in replies)
+
+
+class TestMutualTls:
+    def test_a_client_with_a_certificate_is_served(self, mutual, certificates):
+        with secured(mutual, certificates.client_context(with_certificate=True)) as sock:
+            assert is_served(sock)
+
+    @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+    def test_a_client_without_one_is_not(self, mutual, certificates, version):
+        context = certificates.client_context()
+        context.maximum_version = version
+        with (
+            pytest.raises(ssl.SSLError, match=r"CERTIFICATE_REQUIRED|HANDSHAKE_FAILURE"),
+            secured(mutual, context) as sock,
+        ):
+            is_served(sock)
+
+    def test_a_client_with_somebody_elses_is_not(self, mutual, certificates, tmp_path):
+        other = Certificates(tmp_path)
+        context = certificates.client_context()
+        context.load_cert_chain(other.client_cert, other.client_key)
+        with pytest.raises(ssl.SSLError, match="UNKNOWN_CA"), secured(mutual, context) as sock:
+            is_served(sock)

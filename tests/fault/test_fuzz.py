@@ -1,0 +1,66 @@
+"""Random and mutated frames, at the decoder and at a live server.
+
+A tenth of what `python -m benchmarks.fuzz_decoder` and `python -m benchmarks.fuzz_server` do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.fault.decoder import check_body, check_stream, fuzz
+from tests.fault.live_fuzz import fuzz_server
+from tests.fault.process import MIB
+from tests.running_server import running_server
+
+NUM_DECODER_FRAMES = 100_000
+NUM_SERVER_FRAMES = 10_000
+FRAMES_PER_S = 2000
+MAX_GROWTH_BYTES = 8 * MIB
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+requests = st.fixed_dictionaries(
+    {},
+    optional={
+        name: st.text() | json_values
+        for name in ("id", "question", "text", "top_k", "timeout_ms", "priority", "more")
+    },
+)
+
+
+@given(st.binary(max_size=400))
+@settings(max_examples=2000, deadline=None)
+def test_random_streams(data):
+    check_stream(data)
+
+
+@given(requests)
+@settings(max_examples=2000, deadline=None)
+def test_random_requests(request_fields):
+    import json
+
+    check_body(json.dumps(request_fields).encode("utf-8", "surrogatepass"))
+    check_body(json.dumps(request_fields, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+
+
+def test_mutated_frames():
+    num_valid = fuzz(NUM_DECODER_FRAMES, seed=20)
+    print(f"\n{NUM_DECODER_FRAMES} frames, {num_valid} of them still requests")
+    assert num_valid > NUM_DECODER_FRAMES // 10
+
+
+def test_mutated_frames_at_a_live_server(builtin_model):
+    with running_server(builtin_model) as server:
+        report = asyncio.run(fuzz_server(server, NUM_SERVER_FRAMES, FRAMES_PER_S, seed=21))
+        print(f"\n{report}")
+        report.honest.assert_all_right()
+        assert report.num_replies == report.num_frames
+        assert report.rss_after_bytes - report.rss_before_bytes < MAX_GROWTH_BYTES
+        assert report.descriptors_after <= report.descriptors_before
+        assert " died " not in server.log

@@ -1,0 +1,90 @@
+"""Workers that hang, and sessions that cannot be started any more."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+
+import pytest
+
+from tests.fault.faults import ANSWER, ASK, ONE_SESSION, marked, replies_by_id, send_one_batch
+from tests.running_server import RunningServer
+from tests.support import frame, receive
+
+HASTY = ("--execution_timeout_ms", "1000")
+
+
+def test_a_hung_worker_is_killed_and_its_neighbours_are_answered(faulty_server):
+    """It hangs in C and holds the interpreter: nothing but SIGKILL ends it."""
+    neighbours = [{"id": i, **ASK} for i in range(6)]
+    with faulty_server(*ONE_SESSION, *HASTY) as server, server.connect() as sock:
+        (pid,) = server.worker_pids()
+        send_one_batch(sock, *neighbours[:3], marked("!!hang!!", "guilty"), *neighbours[3:])
+        replies = replies_by_id(sock, 7)
+        guilty = replies.pop("guilty")["error"]
+        assert (guilty["code"], guilty["retryable"]) == ("worker_crashed", False)
+        assert [reply["answer"] for reply in replies.values()] == [ANSWER] * 6
+        assert pid not in server.worker_pids()
+        assert server.log.count("still busy after its time") == 2
+
+
+def test_a_stopped_worker_is_replaced(faulty_server):
+    with faulty_server(*ONE_SESSION, *HASTY) as server, server.connect() as sock:
+        (pid,) = server.worker_pids()
+        os.kill(pid, signal.SIGSTOP)
+        sock.sendall(frame({"id": 1, **ASK}))
+        assert receive(sock)["answer"] == ANSWER
+        assert pid not in server.worker_pids()
+
+
+def test_a_batch_within_its_time_is_left_alone(faulty_server):
+    with faulty_server(*ONE_SESSION, *HASTY) as server:
+        pids = server.worker_pids()
+        assert server.ask(**{**marked("!!slow!!", 1)})["answer"] == ANSWER
+        assert server.worker_pids() == pids
+
+
+@pytest.fixture
+def own_model(builtin_model, tmp_path):
+    return shutil.copytree(builtin_model, tmp_path / "model")
+
+
+def test_sessions_that_cannot_start_any_more_end_the_server_with_its_own_code(own_model):
+    server = RunningServer(own_model)
+    try:
+        with server.connect() as sock:
+            (own_model / "model.onnx").write_bytes(b"not a model")
+            pids = server.worker_pids()
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)  # so that nothing is answered before they die
+            sock.sendall(b"".join(frame({"id": i, **ASK}) for i in range(20)))
+            server.wait_for_queue(sock)
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+            errors = [reply["error"] for reply in replies_by_id(sock, 20).values()]
+            assert {(error["code"], error["retryable"]) for error in errors} == {
+                ("unavailable", True)
+            }
+            assert receive(sock) is None
+        assert server.wait() == 3
+        assert "cannot load model.onnx" in server.log.splitlines()[-1]
+        assert "Traceback" not in server.log
+    finally:
+        server.close()
+
+
+def test_a_session_that_starts_again_in_time_ends_the_outage(own_model):
+    model, saved = own_model / "model.onnx", own_model / "model.onnx.saved"
+    server = RunningServer(own_model, *ONE_SESSION)
+    try:
+        with server.connect() as sock:
+            model.rename(saved)
+            (pid,) = server.worker_pids()
+            os.kill(pid, signal.SIGKILL)
+            sock.sendall(frame({"id": 1, **ASK}))
+            server.wait_for_log("cannot load")
+            saved.rename(model)
+            assert receive(sock)["answer"] == ANSWER
+    finally:
+        server.close()

@@ -1,0 +1,359 @@
+"""What a server says of itself, while it is asked too much, stops, hangs or is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import pytest
+
+from qa_service.client import QaClient
+from qa_service.metrics import MAX_RETRY_AFTER_MS
+from tests.running_server import ROOT, running_server
+from tests.support import frame, receive
+
+TEXT = "Ada Lovelace wrote the notes in London in 1843."
+ASK = {"question": "Who wrote the notes?", "text": TEXT}
+ONE_BY_ONE = ("--num_inference_sessions", "1", "--max_batch_size", "1")
+DEADLINE_S = 30.0
+OUTCOMES = {
+    "answered",
+    "invalid_frame",
+    "invalid_request",
+    "duplicate_id",
+    "queue_full",
+    "question_too_long",
+    "deadline_exceeded",
+    "frame_too_large",
+}
+
+
+@contextlib.contextmanager
+def stopped(running):
+    """Holds the server's sessions still: what they run is not answered until they go on."""
+    pids = running.worker_pids()
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
+def ask_until(ask, condition):
+    """Asks again and again, until the answer is so; returns it."""
+    give_up_s = time.monotonic() + DEADLINE_S
+    while not condition(answer := ask()):
+        assert time.monotonic() < give_up_s, answer
+    return answer
+
+
+def query(sock, kind):
+    sock.sendall(frame({"id": "the query", "type": kind}))
+    reply = receive(sock)
+    assert reply["id"] == "the query"
+    return reply[kind]
+
+
+def outcome_of(reply):
+    return reply["error"]["code"] if "error" in reply else "answered"
+
+
+def requests(count, **more):
+    return [frame({"id": i, **ASK, **more}) for i in range(count)]
+
+
+def cli(*flags):
+    command = [sys.executable, str(ROOT / "client.py"), *flags]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+class TestStats:
+    def test_outcomes_add_up_to_what_was_sent(self, builtin_model):
+        flags = ("--max_queue_size", "8", "--max_in_flight_per_connection", "1000", *ONE_BY_ONE)
+        with running_server(builtin_model, *flags) as running, running.connect() as monitor:
+            seen = Counter()
+            for load in (
+                requests(40),
+                [frame(b"junk")] * 3,
+                [frame({"id": 1, "question": "q?"}), frame({"type": "weather"})],
+                requests(1) * 4,
+                requests(1, question="why " * 450),
+                requests(2) + requests(8, timeout_ms=0.001),
+                [*requests(1), b"\xff" * 4],
+            ):
+                with running.connect() as sock:
+                    sock.sendall(b"".join(load))
+                    seen.update(outcome_of(receive(sock)) for _ in load)
+            counted = query(monitor, "stats")["counters"]["requests_total"]
+            assert {code: count for code, count in counted.items() if count} == seen
+            assert set(seen) == OUTCOMES
+
+    def test_requests_of_clients_that_hang_up_are_abandoned(self, builtin_model):
+        with running_server(builtin_model, *ONE_BY_ONE) as running, running.connect() as monitor:
+            with stopped(running):
+                with running.connect() as sock:
+                    sock.sendall(b"".join(requests(5)))
+                    running.wait_for_queue(sock)
+                    gauges = query(monitor, "stats")["gauges"]
+                    assert (gauges["requests_in_flight"], gauges["queue_length"]) == (5, 4)
+                    assert gauges["connections_open"] == 2
+                gone = ask_until(
+                    lambda: query(monitor, "stats"), lambda s: s["gauges"]["connections_open"] == 1
+                )
+            assert gone["counters"]["requests_total"]["abandoned"] == 5
+            assert gone["gauges"]["requests_in_flight"] == gone["gauges"]["queue_length"] == 0
+
+    def test_batches_and_their_times(self, builtin_model):
+        flags = ("--num_inference_sessions", "1", "--max_batch_size", "4")
+        with running_server(builtin_model, *flags) as running, running.connect() as sock:
+            sock.sendall(b"".join(requests(21)))
+            inference_ms = [receive(sock)["timings_ms"]["inference"] for _ in range(21)]
+            stats = query(sock, "stats")
+            histograms = stats["histograms"]
+            assert histograms["batch_size"]["sum"] == histograms["queue_ms"]["count"] == 21
+            assert histograms["request_ms"]["count"] == 21
+            batches = stats["counters"]["batches_total"]
+            for name in ("batch_size", "inference_ms", "inference_tokenize_ms"):
+                assert histograms[name]["count"] == batches == len(set(inference_ms))
+            assert histograms["batch_size"]["max"] == 4
+            assert histograms["inference_ms"]["sum"] == pytest.approx(sum(set(inference_ms)))
+            stages = ("tokenize", "model", "read")
+            told = sum(histograms[f"inference_{stage}_ms"]["sum"] for stage in stages)
+            assert 0.9 * histograms["inference_ms"]["sum"] < told
+            assert told <= histograms["inference_ms"]["sum"] + 0.01 * batches
+
+    def test_connections_and_the_listeners_rests(self, builtin_model):
+        with running_server(builtin_model, "--max_connections", "2") as running:
+            first, second = running.connect(), running.connect()
+            query(second, "stats")
+            assert query(first, "stats")["counters"]["listener_rests_total"] == 1
+            third = running.connect()
+            second.close()
+            stats = query(third, "stats")
+            assert stats["counters"]["connections_accepted_total"] == 3
+            assert stats["counters"]["listener_rests_total"] == 2
+            assert stats["counters"]["queries_total"] == {"health": 0, "stats": 3}
+            first.close()
+            third.close()
+
+
+class TestHealth:
+    def test_an_idle_server_is_ready(self, builtin_model):
+        flags = ("--ready_timeout_ms", "1")
+        with running_server(builtin_model, *flags) as running, running.connect() as sock:
+            health = query(sock, "health")
+            assert health.pop("uptime_s") > 0
+            assert re.fullmatch(r"\d+\.\d+\.\d+", health.pop("version"))
+            assert health == {
+                "live": True,
+                "ready": True,
+                "reason": None,
+                "phase": "serving",
+                "sessions_alive": 2,
+                "sessions_answering": 2,
+                "sessions_wanted": 2,
+                "queue_length": 0,
+                "model": "builtin",
+            }
+
+    def test_a_full_queue_does_not_hold_it_up(self, builtin_model):
+        flags = ("--max_queue_size", "4", *ONE_BY_ONE)
+        with (
+            running_server(builtin_model, *flags) as running,
+            running.connect() as sock,
+            running.connect() as monitor,
+        ):
+            running.ask(**ASK)
+            with stopped(running):
+                sock.sendall(b"".join(requests(8)))
+                refused = [receive(sock)["error"] for _ in range(3)]
+                assert {error["code"] for error in refused} == {"queue_full"}
+                assert all(1 <= e["retry_after_ms"] <= MAX_RETRY_AFTER_MS for e in refused)
+                health = query(monitor, "health")
+                assert (health["ready"], health["queue_length"]) == (True, 4)
+                assert query(sock, "health")["queue_length"] == 4
+            assert [outcome_of(receive(sock)) for _ in range(5)] == ["answered"] * 5
+            assert query(monitor, "health")["queue_length"] == 0
+
+    def test_sessions_that_hang_are_not_ready(self, builtin_model):
+        with (
+            running_server(builtin_model, "--ready_timeout_ms", "50", *ONE_BY_ONE) as running,
+            running.connect() as sock,
+            running.connect() as monitor,
+        ):
+            with stopped(running):
+                assert query(monitor, "health")["ready"]
+                sock.sendall(frame(ASK))
+                hung = ask_until(lambda: query(monitor, "health"), lambda h: not h["ready"])
+                assert hung["reason"] == "no session has answered for 50 ms"
+                assert (hung["sessions_alive"], hung["sessions_answering"]) == (1, 0)
+                # Nobody waits for the answer any more, but the session still hangs.
+                sock.close()
+                ask_until(
+                    lambda: query(monitor, "stats"), lambda s: s["gauges"]["connections_open"] == 1
+                )
+                assert not query(monitor, "health")["ready"]
+            ask_until(lambda: query(monitor, "health"), lambda h: h["ready"])
+
+    def test_one_session_that_answers_is_enough(self, builtin_model):
+        flags = ("--ready_timeout_ms", "50", "--max_batch_size", "1")
+        with (
+            running_server(builtin_model, *flags) as running,
+            running.connect() as sock,
+            running.connect() as monitor,
+        ):
+            hung = running.worker_pids()[0]
+            os.kill(hung, signal.SIGSTOP)
+            sock.sendall(b"".join(requests(2, text=TEXT * 20)))
+            assert "answer" in receive(sock)
+            health = ask_until(
+                lambda: query(monitor, "health"), lambda h: h["sessions_answering"] == 1
+            )
+            assert health["ready"]
+            assert health["sessions_alive"] == 2
+            os.kill(hung, signal.SIGCONT)
+            assert "answer" in receive(sock)
+
+    def test_a_draining_server_is_live_and_not_ready(self, builtin_model):
+        with (
+            running_server(builtin_model, *ONE_BY_ONE) as running,
+            running.connect() as sock,
+            running.connect() as monitor,
+        ):
+            with stopped(running):
+                sock.sendall(b"".join(requests(3)))
+                running.wait_for_queue(sock)
+                running.signal(signal.SIGTERM)
+                running.wait_for_log("draining")
+                health = query(monitor, "health")
+                assert (health["live"], health["ready"]) == (True, False)
+                assert (health["phase"], health["queue_length"]) == ("draining", 2)
+                assert health["reason"] == "the server is draining"
+                monitor.sendall(frame(ASK))
+                assert outcome_of(receive(monitor)) == "shutting_down"
+                assert query(monitor, "stats")["counters"]["requests_total"]["shutting_down"] == 1
+            assert [outcome_of(receive(sock)) for _ in range(3)] == ["answered"] * 3
+            assert running.wait() == 0
+
+    def test_killed_sessions_are_missed_and_come_back(self, builtin_model):
+        with running_server(builtin_model) as running, running.connect() as monitor:
+            for pid in running.worker_pids():
+                os.kill(pid, signal.SIGKILL)
+            dead = ask_until(lambda: query(monitor, "health"), lambda h: h["sessions_alive"] == 0)
+            assert (dead["ready"], dead["reason"]) == (False, "no session is alive")
+            assert dead["sessions_wanted"] == 2
+            ask_until(lambda: query(monitor, "health"), lambda h: h["sessions_alive"] == 2)
+            assert query(monitor, "health")["ready"]
+            assert query(monitor, "stats")["counters"]["session_restarts_total"] == 2
+
+    def test_a_reload_is_not_felt(self, builtin_model):
+        with running_server(builtin_model) as running, running.connect() as monitor:
+            old = set(running.worker_pids())
+            running.signal(signal.SIGHUP)
+
+            def look():
+                health = query(monitor, "health")
+                assert (health["ready"], health["sessions_alive"]) == (True, 2)
+                return set(running.worker_pids())
+
+            ask_until(look, lambda pids: len(pids) == 2 and not pids & old)
+            assert query(monitor, "stats")["counters"]["session_restarts_total"] == 0
+
+    def test_it_names_the_model_that_serves(self, builtin_model, tmp_path):
+        model = shutil.copytree(builtin_model, tmp_path / "model")
+        manifest = json.loads((model / "manifest.json").read_text())
+        with running_server(model) as running, running.connect() as monitor:
+            assert query(monitor, "health")["model"] == "builtin"
+            (model / "manifest.json").write_text(json.dumps({**manifest, "name": "another"}))
+            running.signal(signal.SIGHUP)
+            ask_until(lambda: query(monitor, "health")["model"], lambda name: name == "another")
+
+    def test_a_retry_is_counted(self, builtin_model):
+        with running_server(builtin_model, *ONE_BY_ONE) as running, running.connect() as sock:
+            [pid] = running.worker_pids()
+            with stopped(running):
+                sock.sendall(frame(ASK))
+                running.wait_for_queue(sock)
+                os.kill(pid, signal.SIGKILL)
+            assert "answer" in receive(sock)
+            counters = query(sock, "stats")["counters"]
+            assert (counters["request_retries_total"], counters["batches_total"]) == (1, 1)
+
+
+class TestFromOutside:
+    """The client library and `client.py --health`, as a container's health check runs it."""
+
+    def test_the_client_library(self, builtin_model):
+        with running_server(builtin_model) as running, QaClient(port=running.port) as client:
+            health = client.health()
+            assert (health.ready, health.reason) == (True, None)
+            assert client.ask(**ASK).answer == "Ada Lovelace"
+            assert client.stats()["counters"]["requests_total"]["answered"] == 1
+            assert health.report["model"] == "builtin"
+
+    def test_exit_codes(self, builtin_model):
+        flags = ("--ready_timeout_ms", "1", *ONE_BY_ONE)
+        with running_server(builtin_model, *flags) as running:
+            port = ("--port", str(running.port))
+            ready = cli("--health", *port)
+            assert (ready.returncode, ready.stdout.splitlines()[0]) == (0, "ready")
+            with stopped(running), running.connect() as sock:
+                sock.sendall(frame(ASK))
+                running.wait_for_queue(sock)
+                hung = cli("--health", *port)
+                assert hung.returncode == 1
+                assert hung.stdout.startswith("not ready: no session has answered for 1 ms\n")
+                assert not json.loads(cli("--health", "--json", *port).stdout)["ready"]
+        unreachable = cli("--health", *port)
+        assert (unreachable.returncode, unreachable.stdout) == (2, "")
+        assert unreachable.stderr.startswith("Error: no server can be reached")
+
+    def test_where_a_token_is_wanted_it_is_wanted_here_too(self, builtin_model, tmp_path):
+        token = tmp_path / "token"
+        token.write_text("3bQ1xT0yqWcV7uKfJm2sZg\n")
+        token.chmod(0o600)
+        with running_server(builtin_model, "--auth_token_file", str(token)) as running:
+            with running.connect() as stranger:
+                stranger.sendall(frame({"id": 1, "type": "health"}))
+                assert outcome_of(receive(stranger)) == "unauthorized"
+                assert receive(stranger) is None
+            flags = ("--port", str(running.port), "--token_file", str(token))
+            assert cli("--health", *flags).returncode == 0
+            counters = json.loads(cli("--stats", "--json", *flags).stdout)["counters"]
+            counted = {code: n for code, n in counters["requests_total"].items() if n}
+            assert counted == {"unauthorized": 1}
+            assert cli("--health", "--port", str(running.port)).returncode == 2
+
+    def test_the_table_of_counts(self, builtin_model):
+        with running_server(builtin_model) as running:
+            port = ("--port", str(running.port))
+            running.ask(**ASK)
+            table = cli("--stats", *port).stdout
+            assert re.search(r"^ +requests_total\{answered\} +1$", table, re.MULTILINE)
+            assert re.search(r"^ +batch_size +1 +1 +1 +1 +1 +1$", table, re.MULTILINE)
+            stats = json.loads(cli("--stats", "--json", *port).stdout)
+            assert stats.keys() == {"counters", "gauges", "histograms"}
+
+
+class TestLog:
+    def test_a_request_can_be_followed_and_its_words_are_not_told(self, builtin_model):
+        with running_server(builtin_model, "--log_level", "debug") as running:
+            running.ask(id="mine", **ASK)
+            assert outcome_of(running.ask(id="bad", question=5)) == "invalid_request"
+            log = running.log
+        told = ("accepted, its id is b'\"mine\"'", "taken by session", "answered")
+        places = [re.search(rf"request 0: {re.escape(words)}", log).start() for words in told]
+        assert places == sorted(places)
+        assert "rejected, its id is b'\"bad\"': invalid_request" in log
+        assert not any(word in log for word in ("Lovelace", "notes", "1843"))

@@ -1,0 +1,202 @@
+"""Counters, histograms and the service time: what they say against what is true."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from bisect import bisect_left
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qa_service.errors import ERROR_KINDS
+from qa_service.metrics import (
+    ABANDONED,
+    ANSWERED,
+    BATCH_SIZE_BOUNDS,
+    DURATION_BOUNDS_MS,
+    MAX_RETRY_AFTER_MS,
+    QUANTILES,
+    UNMEASURED_RETRY_AFTER_MS,
+    Histogram,
+    Metrics,
+    ServiceTime,
+    log_spaced,
+)
+from qa_service.protocol import QUERY_TYPES
+from qa_service.reading.stopwatch import StagesMs
+
+FRACTIONS = [*QUANTILES.values(), 0.001, 1.0]
+durations_ms = st.lists(st.floats(0, 1e6), min_size=1, max_size=200)
+sizes = st.lists(st.integers(1, 1000), min_size=1, max_size=200)
+
+
+def histogram_of(values, bounds=DURATION_BOUNDS_MS, step=0.0):
+    histogram = Histogram(bounds, step)
+    for value in values:
+        histogram.observe(value)
+    return histogram
+
+
+def true_quantile(values, fraction):
+    """The least value that so many of all do not exceed."""
+    return sorted(values)[math.ceil(fraction * len(values)) - 1]
+
+
+def bucket_of(value, bounds):
+    number = bisect_left(bounds, value)
+    lower = bounds[number - 1] if number else 0.0
+    return lower, bounds[number] if number < len(bounds) else math.inf
+
+
+class TestBounds:
+    @pytest.mark.parametrize("bounds", [DURATION_BOUNDS_MS, BATCH_SIZE_BOUNDS])
+    def test_they_ascend(self, bounds):
+        assert all(a < b for a, b in pairwise(bounds))
+
+    def test_durations_are_26_percent_apart(self):
+        assert all(1.25 < b / a < 1.27 for a, b in pairwise(DURATION_BOUNDS_MS))
+        assert (DURATION_BOUNDS_MS[0], DURATION_BOUNDS_MS[-1]) == (0.01, 100_000)
+
+    def test_a_decade_has_as_many_as_asked(self):
+        assert log_spaced(1, 100, per_decade=1) == (1, 10, 100)
+        assert log_spaced(1, 10, per_decade=3) == (1, 2.15, 4.64, 10)
+
+
+class TestHistogram:
+    @given(durations_ms, st.sampled_from(FRACTIONS))
+    def test_an_estimate_lies_in_the_bucket_of_the_truth(self, values, fraction):
+        true = true_quantile(values, fraction)
+        estimate = histogram_of(values).quantile(fraction)
+        lower, upper = bucket_of(true, DURATION_BOUNDS_MS)
+        assert lower <= estimate <= min(upper, max(values))
+
+    @given(st.lists(st.floats(0.01, 1e5, exclude_min=True), min_size=1), st.sampled_from(FRACTIONS))
+    def test_durations_are_at_most_26_percent_off(self, values, fraction):
+        true = true_quantile(values, fraction)
+        assert histogram_of(values).quantile(fraction) == pytest.approx(true, rel=0.262)
+
+    @given(st.lists(st.integers(1, 16), min_size=1), st.sampled_from(FRACTIONS))
+    def test_small_batch_sizes_are_exact(self, values, fraction):
+        histogram = histogram_of(values, BATCH_SIZE_BOUNDS, step=1.0)
+        assert histogram.quantile(fraction) == true_quantile(values, fraction)
+
+    @given(sizes, st.sampled_from(FRACTIONS))
+    def test_any_batch_size_lies_in_its_bucket(self, values, fraction):
+        histogram = histogram_of(values, BATCH_SIZE_BOUNDS, step=1.0)
+        lower, upper = bucket_of(true_quantile(values, fraction), BATCH_SIZE_BOUNDS)
+        assert lower < histogram.quantile(fraction) <= min(upper, max(values))
+
+    @given(durations_ms)
+    def test_estimates_do_not_fall_as_the_fraction_grows(self, values):
+        histogram = histogram_of(values)
+        estimates = [histogram.quantile(k / 20) for k in range(1, 21)]
+        assert estimates == sorted(estimates)
+        assert estimates[-1] == max(values)
+
+    @given(durations_ms)
+    def test_the_report_holds_every_value_once(self, values):
+        report = histogram_of(values).report()
+        assert report["count"] == len(values) == sum(held for _, held in report["buckets"])
+        assert report["sum"] == pytest.approx(sum(values), abs=0.001)
+        assert report["max"] == pytest.approx(max(values), abs=0.001)
+        for bound, held in report["buckets"]:
+            assert held == sum(bucket_of(v, DURATION_BOUNDS_MS)[1] == (bound or math.inf)
+                               for v in values)  # fmt: skip
+
+    def test_a_value_on_a_bound_counts_below_it(self):
+        assert histogram_of([1, 2, 2.5], (1, 2, 3)).report()["buckets"] == [(1, 1), (2, 1), (3, 1)]
+
+    def test_what_is_over_all_bounds_has_a_bucket(self):
+        histogram = histogram_of([5, 9], (1, 2))
+        assert histogram.report()["buckets"] == [(None, 2)]
+        assert histogram.quantile(1.0) == 9
+
+    def test_nothing_seen_is_nothing_claimed(self):
+        assert Histogram((1, 2)).report() == {
+            "count": 0, "sum": 0, "max": None, "p50": None, "p90": None, "p99": None, "buckets": []
+        }  # fmt: skip
+
+    def test_it_interpolates_as_prometheus_does(self):
+        # Ten values in (0, 10] and ten in (10, 20]: the 15th is taken to be halfway.
+        histogram = histogram_of([10] * 10 + [20] * 10, (10, 20))
+        assert histogram.quantile(0.75) == 15
+        assert histogram.quantile(0.25) == 5
+
+
+class TestServiceTime:
+    def test_before_any_batch_it_is_a_guess(self):
+        assert ServiceTime().retry_after_ms(100, 2) == UNMEASURED_RETRY_AFTER_MS
+
+    def test_it_is_the_time_the_queue_takes_to_pass(self):
+        service_time = ServiceTime()
+        service_time.observe(4, 80.0)
+        assert service_time.retry_after_ms(100, 1) == 100 * 20
+        assert service_time.retry_after_ms(100, 2) == 100 * 20 / 2
+
+    def test_it_follows_what_batches_cost(self):
+        service_time = ServiceTime()
+        service_time.observe(1, 1000.0)
+        for _ in range(100):
+            service_time.observe(2, 10.0)
+        assert service_time.retry_after_ms(100, 1) == pytest.approx(500, rel=0.01)
+
+    @given(
+        st.lists(st.tuples(st.integers(1, 100), st.floats(0, 1e7))),
+        st.integers(0, 10**6),
+        st.integers(0, 64),
+    )
+    def test_it_is_bounded_whatever_was_measured(self, batches, queue_length, sessions):
+        service_time = ServiceTime()
+        for size, inference_ms in batches:
+            service_time.observe(size, inference_ms)
+        after_ms = service_time.retry_after_ms(queue_length, sessions)
+        assert isinstance(after_ms, int)
+        assert 1 <= after_ms <= MAX_RETRY_AFTER_MS
+        assert sessions or after_ms == MAX_RETRY_AFTER_MS
+
+
+class TestMetrics:
+    def test_every_outcome_is_there_from_the_start(self):
+        counters = Metrics(ERROR_KINDS, QUERY_TYPES).report({})["counters"]
+        assert set(counters["requests_total"]) == {ANSWERED, ABANDONED, *ERROR_KINDS}
+        assert counters["queries_total"] == {"health": 0, "stats": 0}
+
+    def test_a_batch_counts_everywhere_it_should(self):
+        metrics = Metrics(ERROR_KINDS, QUERY_TYPES)
+        metrics.count_batch(3, 10.0, StagesMs(tokenize=1.0, model=8.0, read=0.5))
+        report = metrics.report({"queue_length": 5})
+        assert report["gauges"] == {"queue_length": 5}
+        assert report["counters"]["batches_total"] == 1
+        sums = {name: h["sum"] for name, h in report["histograms"].items() if h["count"]}
+        assert sums == {
+            "batch_size": 3,
+            "inference_ms": 10,
+            "inference_tokenize_ms": 1,
+            "inference_model_ms": 8,
+            "inference_read_ms": 0.5,
+        }
+        assert metrics.service_time.retry_after_ms(3, 1) == 10
+
+    @given(st.lists(st.sampled_from([ANSWERED, ABANDONED, *ERROR_KINDS])))
+    def test_outcomes_add_up(self, outcomes):
+        metrics = Metrics(ERROR_KINDS, QUERY_TYPES)
+        for outcome in outcomes:
+            metrics.requests_total[outcome] += 1
+        counted = metrics.report({})["counters"]["requests_total"]
+        assert sum(counted.values()) == len(outcomes)
+        assert counted[ANSWERED] == outcomes.count(ANSWERED)
+
+    def test_every_metric_is_documented(self):
+        page = (Path(__file__).parents[2] / "docs" / "PROTOCOL.md").read_text()
+        report = Metrics(ERROR_KINDS, QUERY_TYPES).report({})
+        for name in (*report["counters"], *report["histograms"]):
+            assert re.search(rf"^\| `{name}` \| \w", page, re.MULTILINE), name
+
+    def test_the_report_is_json(self):
+        report = Metrics(ERROR_KINDS, QUERY_TYPES).report({"uptime_s": 1.5})
+        assert json.loads(json.dumps(report, allow_nan=False)) == report

@@ -1,0 +1,33 @@
+"""docs/RELIABILITY.md names tests, programs and flags that exist."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+from qa_service.config import ServerConfig
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "RELIABILITY.md").read_text()
+
+
+def test_every_test_it_names_is_there():
+    named = re.findall(r"`(\w+)\.py::(\w+)`", PAGE)
+    assert len(named) > 20
+    for module, name in named:
+        (path,) = (ROOT / "tests").glob(f"*/{module}.py")
+        assert re.search(rf"^\s*(?:def|class) {name}\b", path.read_text(), re.MULTILINE), name
+
+
+def test_every_program_it_names_is_there():
+    named = re.findall(r"python -m benchmarks\.(\w+)", PAGE)
+    assert named
+    for name in named:
+        assert (ROOT / "benchmarks" / f"{name}.py").is_file()
+
+
+def test_every_flag_it_names_is_there():
+    flags = {field.name for field in dataclasses.fields(ServerConfig)}
+    text = re.sub(r"python -m [^\n`]*", "", PAGE)
+    assert set(re.findall(r"--(\w+)", text)) <= flags

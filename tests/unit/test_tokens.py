@@ -1,0 +1,89 @@
+"""The file of tokens, and who is let in by it."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime
+
+import pytest
+
+from qa_service.errors import SetupError, UnauthorizedError
+from qa_service.tokens import MAX_TOKENS, load_tokens
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+GOOD, OTHER = "3bQ1xT0yqWcV7uKfJm2sZg", "Zt0xT0yqWcV7uKfJm2sZg"
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write_lines(*lines, mode=0o600):
+        path = tmp_path / "tokens"
+        path.write_text("\n".join(lines))
+        path.chmod(mode)
+        return path
+
+    return write_lines
+
+
+def test_a_token_a_line_with_comments_and_blank_lines(write, caplog):
+    tokens = load_tokens(write("# ada", GOOD, "", "   ", f"  {OTHER}\t", "#nobody"))
+    assert len(tokens) == 2
+    tokens.check(GOOD, NOW)
+    tokens.check(OTHER, NOW)
+    for wrong in ("", "# ada", "nobody", GOOD[:-1], GOOD + "x", GOOD.lower(), "\ud800"):
+        with pytest.raises(UnauthorizedError, match="not accepted"):
+            tokens.check(wrong, NOW)
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("expires", ["2026-11-21T12:00:00Z", "2026-11-21T13:00:00+01:00"])
+def test_a_token_is_good_until_it_expires(write, expires):
+    tokens = load_tokens(write(f"{GOOD} {expires}"))
+    tokens.check(GOOD, datetime(2026, 11, 21, 11, 59, 59, tzinfo=UTC))
+    with pytest.raises(UnauthorizedError, match="has expired"):
+        tokens.check(GOOD, NOW)
+
+
+def test_one_line_that_is_good_is_enough(write):
+    load_tokens(write(f"{GOOD} 2020-01-01T00:00:00Z", GOOD)).check(GOOD, NOW)
+
+
+def test_only_hashes_are_kept(write):
+    kept = load_tokens(write(GOOD))._entries
+    assert kept[0].digest == hashlib.sha256(GOOD.encode()).digest()
+    assert GOOD not in repr(kept)
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ([], "holds 0 tokens"),
+        (["# none"], "holds 0 tokens"),
+        ([f"{GOOD}{i}" for i in range(MAX_TOKENS + 1)], "1 to 1000 can be used"),
+        (["# x", f"{GOOD} tomorrow"], "line 2: its expiry is not a time"),
+        ([f"{GOOD} 2027-01-31"], "line 1: its expiry is not a time"),
+        ([f"{GOOD} 2027-01-31T00:00:00"], "line 1: its expiry is not a time"),
+        ([f"{GOOD} 2027-01-31 00:00:00Z"], "line 1: more than a token"),
+        (["x" * 2000], "line 1: longer than 1024 bytes"),
+    ],
+)
+def test_a_bad_file_is_told_without_its_tokens(write, lines, words):
+    with pytest.raises(SetupError, match=words) as caught:
+        load_tokens(write(*lines))
+    assert GOOD not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read(tmp_path):
+    with pytest.raises(SetupError, match="cannot read --auth_token_file"):
+        load_tokens(tmp_path / "none")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    with pytest.raises(SetupError, match="not UTF-8"):
+        load_tokens(tmp_path / "binary")
+
+
+def test_a_file_that_others_can_read_and_a_short_token_are_warned_of(write, caplog):
+    load_tokens(write("secret", mode=0o604)).check("secret", NOW)
+    assert "every user can read" in caplog.text
+    assert "so short that it can be guessed" in caplog.text
+    assert "secret" not in caplog.text
