@@ -28,7 +28,7 @@ from qa_service.preparation.sources import Source, find_source, sha256_of
 if TYPE_CHECKING:
     from qa_service.preparation.loading import LoadedModel
 
-_FORMAT_VERSION = 1
+_FORMAT_VERSION = 2
 """Raised when this code writes something else from the same source."""
 
 _PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "peft", "onnx")

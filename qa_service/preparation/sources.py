@@ -1,12 +1,14 @@
 """Where a model comes from: the built-in one, a local directory, or the Hugging Face hub.
 
-All three end as files on this machine. Nothing here imports torch or transformers, so that
+A directory may also hold an adapter for the built-in encoder, as finetune_model.py writes it.
+All end as files on this machine. Nothing here imports torch or transformers, so that
 "is there anything to do?" is answered in a fraction of a second.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +19,7 @@ BUILTIN = "builtin"
 READING_FILE = "reading.json"
 
 _ADAPTER_DIR = Path(__file__).resolve().parents[2] / "models" / BUILTIN
+_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
 _ENCODER_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 _HUB_EXAMPLE = "deepset/bert-base-cased-squad2"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
@@ -36,7 +39,8 @@ _CONFIG_FILES = (
 _VOCABULARY_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 _WEIGHT_FILES = ("model*.safetensors", "model.safetensors.index.json")
 _OLD_WEIGHT_FILES = ("pytorch_model*.bin", "pytorch_model.bin.index.json")
-_ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", READING_FILE)
+_ADAPTER_CONFIG = "adapter_config.json"
+_ADAPTER_FILES = (_ADAPTER_CONFIG, "adapter_model.safetensors", READING_FILE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +104,7 @@ def first_line(error: BaseException) -> str:
 
 
 def _builtin() -> Source:
-    if not (_ADAPTER_DIR / "adapter_config.json").is_file():
+    if not (_ADAPTER_DIR / _ADAPTER_CONFIG).is_file():
         raise SetupError(
             f"the built-in model's adapter is not in {_ADAPTER_DIR}; "
             "run prepare_model.py from a clone of the project"
@@ -130,7 +134,20 @@ def _encoder_dir() -> Path:
 def _directory(directory: Path) -> Source:
     if directory.name == BUILTIN:
         raise SetupError(f"{directory} cannot be called {BUILTIN}, the name of the built-in model")
+    if (directory / _ADAPTER_CONFIG).is_file():
+        return _adapter(directory)
     return Source(directory.name, directory.name, _checked(directory))
+
+
+def _adapter(directory: Path) -> Source:
+    """Takes an adapter as finetune_model.py writes it."""
+    try:
+        base = json.loads((directory / _ADAPTER_CONFIG).read_bytes())["base_model_name_or_path"]
+    except (ValueError, LookupError, TypeError) as error:
+        raise SetupError(f"{directory / _ADAPTER_CONFIG} cannot be read: {error!r}") from None
+    if base != _ENCODER:
+        raise SetupError(f"{directory} is an adapter for {base}; only {_ENCODER} is at hand")
+    return Source(directory.name, directory.name, _encoder_dir(), directory)
 
 
 def _from_hub(model_id: str) -> Source:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -97,6 +98,32 @@ def test_incomplete_model_in_the_hub_cache_is_refused(hub_cache):
 def test_directory_cannot_take_the_builtin_models_name(tmp_path):
     with pytest.raises(SetupError, match="name of the built-in model"):
         find_source(str(_folder(tmp_path / "builtin", "config.json")))
+
+
+def _adapter(folder: Path, base: str) -> Path:
+    _folder(folder, "adapter_model.safetensors", "reading.json", "MODEL_CARD.md")
+    (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": base}))
+    return folder
+
+
+def test_directory_with_an_adapter_is_put_on_the_encoder(tmp_path):
+    source = find_source(str(_adapter(tmp_path / "second", sources._ENCODER)))
+    assert (source.name, source.label) == ("second", "second")
+    assert source.model_dir == find_source("builtin").model_dir
+    assert source.reading_file == tmp_path / "second" / "reading.json"
+    assert "adapter_model.safetensors" in _names(source.files())
+
+
+def test_adapter_of_another_encoder_is_refused(tmp_path):
+    with pytest.raises(SetupError, match="an adapter for some/other"):
+        find_source(str(_adapter(tmp_path / "second", "some/other")))
+
+
+@pytest.mark.parametrize("config", ["{}", "[]", "no json"])
+def test_broken_adapter_is_refused(tmp_path, config):
+    (tmp_path / "adapter_config.json").write_text(config)
+    with pytest.raises(SetupError, match="cannot be read"):
+        find_source(str(tmp_path))
 
 
 @pytest.mark.parametrize("model", ["/no/such/folder", "a/b/c", "../gone", "~nosuchuser/m", "a b"])

@@ -1,0 +1,73 @@
+"""Chooses how a model is read, on dev questions: longest answer, temperature, threshold.
+
+One after the other, for each is nearly independent of the next: the longest answer by F1, the
+temperature by calibration error (temperature scaling; Guo et al. 2017), and the threshold by
+what abstention may cost.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from qa_service.manifest import ReadingConfig
+from qa_service.training.evaluation import DevSet, PreparedModel
+from qa_service.training.measures import best_answers, calibration_error, squad_metrics
+
+_ANSWER_TOKENS = (12, 16, 20, 30)
+"""None shorter: SQuAD's answers are, but many that people want are not."""
+
+_TEMPERATURES = tuple(step / 10 for step in range(6, 25))
+_THRESHOLDS = tuple(step / 4 for step in range(-40, 61))
+
+Measure = Callable[[ReadingConfig], float]
+
+
+def calibrate(
+    model: PreparedModel, dev: DevSet, reading: ReadingConfig, max_cost_f1: float | None
+) -> ReadingConfig:
+    """Chooses the settings that depend on the model; the windows stay as they are.
+
+    Args:
+        model: The model.
+        dev: The questions; only the answerable ones have a say.
+        reading: Where the windows come from.
+        max_cost_f1: How many points of F1 on answerable questions abstention may cost: the
+            highest threshold within that is taken. None for a model that cannot abstain.
+    """
+
+    def f1(tried: ReadingConfig) -> float:
+        answers = best_answers(model.reader(tried), dev.answerable)
+        return squad_metrics(answers, dev.answerable)["f1"]
+
+    def error(tried: ReadingConfig) -> float:
+        answers = best_answers(model.reader(tried), dev.answerable)
+        return calibration_error(answers, dev.answerable)
+
+    threshold = None if max_cost_f1 is None else -math.inf
+    reading = msgspec.structs.replace(reading, null_threshold=threshold, temperature=1.0)
+    reading = max(_with_each(reading, "max_answer_tokens", _ANSWER_TOKENS), key=f1)
+    reading = min(_with_each(reading, "temperature", _TEMPERATURES), key=error)
+    if max_cost_f1 is None:
+        return reading
+    return highest_threshold(reading, f1, f1(reading) - max_cost_f1)
+
+
+def highest_threshold(reading: ReadingConfig, f1: Measure, least_f1: float) -> ReadingConfig:
+    """Finds the highest threshold that leaves enough F1, by bisection: F1 falls as it rises.
+
+    Raises:
+        ValueError: Not even the lowest leaves enough.
+    """
+    tried = _with_each(reading, "null_threshold", _THRESHOLDS)
+    too_high = bisect.bisect_left(tried, True, key=lambda setting: f1(setting) < least_f1)
+    if too_high == 0:
+        raise ValueError(f"the model abstains too often even at {_THRESHOLDS[0]}")
+    return tried[too_high - 1]
+
+
+def _with_each(reading: ReadingConfig, field: str, values: Sequence[float]) -> list[ReadingConfig]:
+    return [msgspec.structs.replace(reading, **{field: value}) for value in values]

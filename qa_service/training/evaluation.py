@@ -1,0 +1,120 @@
+"""Measures prepared models through the engines that serve.
+
+The model runs once over the dev file; its logits are remembered, and every further setting
+of the reading (temperature, threshold, longest answer) only decodes them again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from qa_service.engines import EngineConfig, make_engine
+from qa_service.engines.base import Engine
+from qa_service.manifest import Manifest, ReadingConfig, load_manifest
+from qa_service.reading.reader import BatchLimits, Reader
+from qa_service.reading.spans import FloatArray
+from qa_service.reading.windows import Int64Array
+from qa_service.squad import SquadQuestion
+from qa_service.training.measures import (
+    Metrics,
+    abstained_percent,
+    best_answers,
+    calibration_error,
+    right_near,
+    squad_metrics,
+)
+
+_LIMITS = BatchLimits(max_batch_size=16, max_batch_tokens=4096)
+
+
+class RememberedLogits:
+    """An engine's `logits` that runs the model once for each different batch.
+
+    Args:
+        engine: The engine.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._seen: dict[tuple[tuple[int, ...], bytes], tuple[FloatArray, FloatArray]] = {}
+
+    def __call__(
+        self, ids: Int64Array, mask: Int64Array, types: Int64Array
+    ) -> tuple[FloatArray, FloatArray]:
+        """See `Engine.logits`."""
+        key = ids.shape, np.stack((ids, mask, types)).tobytes()
+        if key not in self._seen:
+            self._seen[key] = self._engine.logits(ids, mask, types)
+        return self._seen[key]
+
+
+@dataclass(frozen=True, slots=True)
+class DevSet:
+    """Questions to measure on.
+
+    Attributes:
+        answerable: Questions with their accepted answers.
+        unanswerable: Questions put to texts that do not answer them.
+    """
+
+    answerable: Sequence[SquadQuestion]
+    unanswerable: Sequence[SquadQuestion]
+
+
+class PreparedModel:
+    """A prepared model in an engine, to be read in any way.
+
+    Args:
+        model_dir: What prepare_model.py wrote.
+        engine_type: One of `ENGINE_TYPES`.
+        num_threads: Threads within one operator.
+
+    Raises:
+        SetupError: There is no prepared model, or the engine cannot load it.
+    """
+
+    def __init__(self, model_dir: Path, engine_type: str, num_threads: int) -> None:
+        self.manifest: Manifest = load_manifest(model_dir)
+        self._model_dir = model_dir
+        config = EngineConfig(intra_op_num_threads=num_threads)
+        self._logits = RememberedLogits(make_engine(engine_type, model_dir, self.manifest, config))
+
+    def reader(self, reading: ReadingConfig) -> Reader:
+        """Reads the model under other settings than its manifest's."""
+        manifest = msgspec.structs.replace(self.manifest, reading=reading)
+        return Reader(self._model_dir, manifest, self._logits, _LIMITS)
+
+
+def measure(model: PreparedModel, dev: DevSet, reading: ReadingConfig) -> Metrics:
+    """Measures a model as it is read.
+
+    Returns:
+        `exact_match` and `f1` on answerable questions with abstention off, and their
+        `calibration_error` and `right_near_0.8`; for a model that abstains also
+        `f1_abstaining`, the percentage of answerable questions it gave up (`given_up`), and
+        of unanswerable ones it caught (`caught`).
+    """
+    answers = best_answers(model.reader(never_abstaining(reading)), dev.answerable)
+    metrics = squad_metrics(answers, dev.answerable)
+    metrics["calibration_error"] = calibration_error(answers, dev.answerable)
+    metrics["right_near_0.8"] = right_near(0.8, answers, dev.answerable)
+    if reading.null_threshold is not None:
+        reader = model.reader(reading)
+        answers = best_answers(reader, dev.answerable)
+        metrics["f1_abstaining"] = squad_metrics(answers, dev.answerable)["f1"]
+        metrics["given_up"] = abstained_percent(answers)
+        metrics["caught"] = abstained_percent(best_answers(reader, dev.unanswerable))
+    return metrics
+
+
+def never_abstaining(reading: ReadingConfig) -> ReadingConfig:
+    """The same reading, null answer in the sum, but the best span whatever its score."""
+    if reading.null_threshold is None:
+        return reading
+    return msgspec.structs.replace(reading, null_threshold=-math.inf)

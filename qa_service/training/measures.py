@@ -1,0 +1,89 @@
+"""How good answers are: SQuAD's measures, abstention, and whether scores mean something.
+
+Needs no model library: it takes a reader, whatever engine is under it.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+
+import numpy as np
+
+from qa_service.protocol import Answer, Question
+from qa_service.reading.reader import Reader
+from qa_service.squad import SquadQuestion, exact_match, f1_score
+from qa_service.training.paragraphs import UnanswerableMaker
+
+Metrics = dict[str, float]
+
+_CHUNK_QUESTIONS = 512
+_BINS = 10
+_NEAR = 0.05
+
+
+def best_answers(reader: Reader, questions: Sequence[SquadQuestion]) -> list[Answer]:
+    """Answers questions; one that cannot be read gets the empty answer."""
+    answers: list[Answer] = []
+    for first in range(0, len(questions), _CHUNK_QUESTIONS):
+        chunk = questions[first : first + _CHUNK_QUESTIONS]
+        for result in reader.read([Question(q.question, q.context) for q in chunk]):
+            found = result if isinstance(result, list) else []
+            answers.append(found[0] if found else Answer("", 0.0, None, None))
+    return answers
+
+
+def squad_metrics(answers: Sequence[Answer], questions: Sequence[SquadQuestion]) -> Metrics:
+    """Exact match and F1, in percent, over all the questions."""
+    pairs = [(a.answer, q.answers) for a, q in zip(answers, questions, strict=True)]
+    return {
+        "exact_match": 100 * sum(exact_match(*pair) for pair in pairs) / len(pairs),
+        "f1": 100 * sum(f1_score(*pair) for pair in pairs) / len(pairs),
+    }
+
+
+def abstained_percent(answers: Sequence[Answer]) -> float:
+    """How many of the answers are "no answer", in percent."""
+    return 100 * sum(answer.start is None for answer in answers) / len(answers)
+
+
+def calibration_error(answers: Sequence[Answer], questions: Sequence[SquadQuestion]) -> float:
+    """Expected calibration error, in percent, of the answers given ("no answer" left out).
+
+    Answers are put into ten bins of equal width by their score; the error is the mean, over
+    answers, of their bin's distance between mean score and share of exact matches (Naeini
+    et al. 2015; Guo et al. 2017, equation 3).
+    """
+    given = [(a, q) for a, q in zip(answers, questions, strict=True) if a.start is not None]
+    if not given:
+        return 0.0
+    scores = np.array([answer.score for answer, _ in given])
+    right = np.array([exact_match(answer.answer, q.answers) for answer, q in given])
+    bins = np.minimum((scores * _BINS).astype(int), _BINS - 1)
+    gaps = np.bincount(bins, weights=scores - right, minlength=_BINS)
+    return float(100 * np.abs(gaps).sum() / len(given))
+
+
+def right_near(
+    score: float, answers: Sequence[Answer], questions: Sequence[SquadQuestion]
+) -> float:
+    """Of the answers whose score is within 0.05 of a score, exact matches in percent.
+
+    Returns:
+        The percentage; NaN if there is no such answer.
+    """
+    right = [
+        exact_match(a.answer, q.answers)
+        for a, q in zip(answers, questions, strict=True)
+        if a.start is not None and abs(a.score - score) <= _NEAR
+    ]
+    return 100 * sum(right) / len(right) if right else math.nan
+
+
+def unanswerable_questions(questions: Sequence[SquadQuestion]) -> list[SquadQuestion]:
+    """Puts each question to another text of the same file; always the same one."""
+    maker = UnanswerableMaker([question.context for question in questions])
+    rng = random.Random(0)
+    made = (maker.make(question, rng) for question in questions)
+    return [question for question in made if question is not None]

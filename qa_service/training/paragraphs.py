@@ -1,0 +1,113 @@
+"""Paragraphs where a file has none: sentences joined, and texts without the answer.
+
+Some files hold single sentences; a reader must learn to find the sentence too, so each is
+put among its neighbours in the file. And a model learns to abstain from questions put to a
+text that does not answer them: the hard ones are those whose words the text shares (as in
+SQuAD 2.0; Rajpurkar et al., ACL 2018), found here by the rarity of the shared words.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+from qa_service.squad import SquadQuestion, normalize_answer
+
+_WORD = re.compile(r"\w+")
+_HARD_SHARE = 0.75
+"""How many unanswerable questions get a text that shares their words; the rest get any."""
+
+_HARD_CHOICES = 3
+"""The text is drawn from this many that share most."""
+
+_COMMON_SHARE = 0.03
+"""A word in more than this share of the texts says nothing of what a text is about."""
+
+
+def among_neighbours(
+    questions: Sequence[SquadQuestion], max_neighbours: int, rng: random.Random
+) -> list[SquadQuestion]:
+    """Puts the sentence of each question among the sentences around it in the file.
+
+    Args:
+        questions: Questions whose contexts are sentences, in the file's order.
+        max_neighbours: Sentences on each side at most; each number up to it is as likely.
+        rng: Where the numbers come from.
+
+    Returns:
+        The same questions with paragraphs as contexts and answers moved accordingly.
+    """
+    sentences = list(dict.fromkeys(question.context for question in questions))
+    place = {sentence: number for number, sentence in enumerate(sentences)}
+    paragraphs = []
+    for question in questions:
+        here = place[question.context]
+        before = sentences[max(0, here - rng.randint(0, max_neighbours)) : here]
+        after = sentences[here + 1 : here + 1 + rng.randint(0, max_neighbours)]
+        shift = sum(len(sentence) + 1 for sentence in before)
+        paragraphs.append(
+            replace(
+                question,
+                context=" ".join([*before, question.context, *after]),
+                answer_starts=tuple(start + shift for start in question.answer_starts),
+            )
+        )
+    return paragraphs
+
+
+class UnanswerableMaker:
+    """Puts questions to texts that do not hold their answers.
+
+    Args:
+        contexts: The texts to choose from.
+    """
+
+    def __init__(self, contexts: Sequence[str]) -> None:
+        self._contexts = list(dict.fromkeys(contexts))
+        self._texts_with: dict[str, list[int]] = defaultdict(list)
+        for number, context in enumerate(self._contexts):
+            for word in _words(context):
+                self._texts_with[word].append(number)
+
+    def make(self, question: SquadQuestion, rng: random.Random) -> SquadQuestion | None:
+        """Puts a question to another text, one that shares its words most of the time.
+
+        Returns:
+            The question with another context and no answers; None if every text tried
+            holds one of its answers.
+        """
+        hard = rng.random() < _HARD_SHARE
+        numbers = self._similar(question) if hard else []
+        if not numbers:
+            numbers = rng.sample(range(len(self._contexts)), min(8, len(self._contexts)))
+        without = [n for n in numbers if not _holds_answer(self._contexts[n], question)]
+        if not without:
+            return None
+        context = self._contexts[rng.choice(without[:_HARD_CHOICES])]
+        return replace(question, context=context, answers=(), answer_starts=())
+
+    def _similar(self, question: SquadQuestion) -> list[int]:
+        """Numbers of other texts, those first that share most and rarest words (tf-idf)."""
+        shared: Counter[int] = Counter()
+        for word in _words(question.question):
+            texts = self._texts_with.get(word, [])
+            if len(texts) <= max(3, _COMMON_SHARE * len(self._contexts)):
+                rarity = math.log(len(self._contexts) / max(1, len(texts)))
+                shared.update(dict.fromkeys(texts, rarity))
+        ranked = [number for number, _ in shared.most_common(4 * _HARD_CHOICES)]
+        return [number for number in ranked if self._contexts[number] != question.context]
+
+
+def _words(text: str) -> set[str]:
+    return set(_WORD.findall(text.lower()))
+
+
+def _holds_answer(context: str, question: SquadQuestion) -> bool:
+    if context == question.context:
+        return True
+    text = f" {normalize_answer(context)} "
+    return any(f" {normalize_answer(answer)} " in text for answer in question.answers)

@@ -1,0 +1,189 @@
+"""The training loop: batches in, an adapter out, and a cut-off run that goes on.
+
+A run is a fixed list of batches, drawn before it starts from the seed alone. A checkpoint
+holds what the list does not: weights, optimizer, and how many batches are done. So a run
+that was cut off and resumed sees the batches that an unbroken one would have seen.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
+from tqdm import tqdm
+
+from qa_service.training.features import Features, TrainingBatch, collate
+from qa_service.training.measures import Metrics
+
+_CHECKPOINT_FILE = "checkpoint.pt"
+_LOG_FILE = "training_log.jsonl"
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingConfig:
+    """How to train.
+
+    Attributes:
+        learning_rate: Its peak: reached linearly, then lowered linearly to nothing.
+        warmup_share: Share of the steps before the peak.
+        weight_decay: AdamW's (Loshchilov and Hutter, 2019).
+        max_gradient_norm: Longer gradients are shortened to this.
+        checkpoint_steps: Steps between checkpoints.
+        evaluation_steps: Steps between looks at the dev file.
+    """
+
+    learning_rate: float = 5e-4
+    warmup_share: float = 0.05
+    weight_decay: float = 0.01
+    max_gradient_norm: float = 1.0
+    checkpoint_steps: int = 200
+    evaluation_steps: int = 400
+
+
+class Trainer:
+    """Trains a model's adapters on a list of batches.
+
+    Args:
+        model: The model; only its adapters and head are trained.
+        config: How.
+        output_dir: Where the checkpoint and the log go.
+        evaluate: Measures the model; called at intervals with the model in eval mode.
+    """
+
+    def __init__(
+        self,
+        model: PeftModel,
+        config: TrainingConfig,
+        output_dir: Path,
+        evaluate: Callable[[], Metrics],
+    ) -> None:
+        self._model = model.to(training_device())
+        self._config = config
+        self._output_dir = output_dir
+        self._evaluate = evaluate
+        self._weights = [p for p in model.parameters() if p.requires_grad]
+        self._optimizer = torch.optim.AdamW(
+            self._weights, config.learning_rate, weight_decay=config.weight_decay
+        )
+        self._steps_done = 0
+        self._seconds = 0.0
+
+    def train(
+        self, rows: Sequence[Features], batches: Sequence[Sequence[int]], pad_token_id: int
+    ) -> Metrics:
+        """Trains on every batch once, from the checkpoint on if there is one.
+
+        Args:
+            rows: The training rows.
+            batches: For each step, the numbers of its rows.
+            pad_token_id: Fills the end of shorter rows.
+
+        Returns:
+            Steps, hours, and the mean loss of the last tenth.
+        """
+        self._resume(len(batches))
+        losses: list[float] = []
+        bar = tqdm(total=len(batches), initial=self._steps_done, unit="batch", mininterval=5)
+        for numbers in batches[self._steps_done :]:
+            began = time.monotonic()
+            batch = collate([rows[i] for i in numbers], pad_token_id)
+            losses.append(self._step(batch, len(batches)))
+            self._seconds += time.monotonic() - began
+            bar.set_postfix(loss=f"{sum(losses[-100:]) / len(losses[-100:]):.3f}", refresh=False)
+            bar.update()
+            self._at_intervals(len(batches))
+        tail = losses[-max(1, len(losses) // 10) :] or [float("nan")]
+        return {
+            "steps": len(batches),
+            "training_hours": self._seconds / 3600,
+            "final_loss": sum(tail) / len(tail),
+        }
+
+    def _step(self, batch: TrainingBatch, total_steps: int) -> float:
+        self._model.train()
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._config.learning_rate * self._rate(total_steps)
+        with autocast():
+            loss = self._model(**on_device(batch)).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self._weights, self._config.max_gradient_norm)
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        self._steps_done += 1
+        return float(loss.detach())
+
+    def _rate(self, total_steps: int) -> float:
+        """The share of the peak learning rate that the next step takes, in (0, 1]."""
+        warmup_steps = max(1, round(self._config.warmup_share * total_steps))
+        rising = (self._steps_done + 1) / warmup_steps
+        falling = (total_steps - self._steps_done) / max(1, total_steps - warmup_steps)
+        return min(1.0, rising, falling)
+
+    def _at_intervals(self, total_steps: int) -> None:
+        if self._steps_done % self._config.evaluation_steps == 0 < total_steps - self._steps_done:
+            self._model.eval()
+            self._log(self._evaluate())
+        if self._steps_done % self._config.checkpoint_steps == 0:
+            self._save(total_steps)
+
+    def _log(self, metrics: Metrics) -> None:
+        line = json.dumps({"step": self._steps_done, **metrics})
+        _LOG.info("%s", line)
+        with (self._output_dir / _LOG_FILE).open("a") as file:
+            file.write(line + "\n")
+
+    def _save(self, total_steps: int) -> None:
+        state = {
+            "config": asdict(self._config),
+            "total_steps": total_steps,
+            "steps_done": self._steps_done,
+            "seconds": self._seconds,
+            "weights": get_peft_model_state_dict(self._model),
+            "optimizer": self._optimizer.state_dict(),
+            "random": torch.get_rng_state(),
+        }
+        whole = self._output_dir / _CHECKPOINT_FILE
+        partial = whole.with_suffix(".partial")
+        torch.save(state, partial)
+        partial.replace(whole)
+
+    def _resume(self, total_steps: int) -> None:
+        """Goes on from the checkpoint, if there is one.
+
+        Raises:
+            ValueError: It is of another run.
+        """
+        path = self._output_dir / _CHECKPOINT_FILE
+        if not path.exists():
+            return
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        if (state["config"], state["total_steps"]) != (asdict(self._config), total_steps):
+            raise ValueError(f"{path} is of a run with other settings: remove it to start anew")
+        set_peft_model_state_dict(self._model, state["weights"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        torch.set_rng_state(state["random"])
+        self._steps_done, self._seconds = state["steps_done"], state["seconds"]
+        _LOG.info("resumed after %d of %d steps", self._steps_done, total_steps)
+
+
+def training_device() -> torch.device:
+    """A GPU if there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def autocast() -> torch.autocast:
+    """Matrix products in bfloat16: on a CPU too slow only where the hardware lacks it."""
+    return torch.autocast(training_device().type, dtype=torch.bfloat16)
+
+
+def on_device(batch: TrainingBatch) -> dict[str, torch.Tensor]:
+    """The batch as the model's keyword arguments."""
+    return {name: getattr(batch, name).to(training_device()) for name in batch.__slots__}

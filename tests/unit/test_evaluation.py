@@ -1,0 +1,101 @@
+"""Measures worked out by hand, and settings chosen where the best one is known."""
+
+import math
+
+import numpy as np
+import pytest
+
+from qa_service.manifest import ReadingConfig
+from qa_service.protocol import Answer
+from qa_service.squad import SquadQuestion
+from qa_service.training import calibration
+from qa_service.training.evaluation import RememberedLogits, never_abstaining
+from qa_service.training.measures import (
+    abstained_percent,
+    calibration_error,
+    right_near,
+    squad_metrics,
+    unanswerable_questions,
+)
+
+QUESTIONS = [
+    SquadQuestion(str(n), f"where is {word}?", f"{word} is in town {n}.", (f"town {n}",), (0,))
+    for n, word in enumerate(["Ada", "Bo", "Cy", "Di"])
+]
+NO_ANSWER = Answer("", 0.7, None, None)
+
+
+def given(text, score):
+    return Answer(text, score, 0, len(text))
+
+
+def test_squad_metrics_are_percentages_over_all_questions():
+    answers = [given("town 0", 0.9), given("town", 0.9), NO_ANSWER, given("Town 3.", 0.9)]
+    metrics = squad_metrics(answers, QUESTIONS)
+    assert metrics["exact_match"] == 50
+    assert metrics["f1"] == pytest.approx((100 + 100 * 2 / 3 + 0 + 100) / 4)
+    assert abstained_percent(answers) == 25
+
+
+def test_calibration_error_weighs_bins_by_their_answers():
+    answers = [given("town 0", 0.95), given("town 1", 0.95), given("wrong", 0.85), NO_ANSWER]
+    assert calibration_error(answers, QUESTIONS) == pytest.approx(100 * (2 * 0.05 + 0.85) / 3)
+
+
+def test_scores_as_often_right_as_they_say_have_no_calibration_error():
+    answers = [given("town 0", 0.5), given("wrong", 0.5), given("town 2", 1.0), given("town 3", 1)]
+    assert calibration_error(answers, QUESTIONS) == pytest.approx(0)
+
+
+def test_right_near_a_score():
+    answers = [given("town 0", 0.76), given("wrong", 0.84), given("town 2", 0.5), NO_ANSWER]
+    assert right_near(0.8, answers, QUESTIONS) == 50
+    assert math.isnan(right_near(0.2, answers, QUESTIONS))
+
+
+def test_calibration_error_of_silence_is_zero():
+    assert calibration_error([NO_ANSWER] * 4, QUESTIONS) == 0
+
+
+def test_unanswerable_questions_are_always_the_same():
+    made = unanswerable_questions(QUESTIONS)
+    assert made == unanswerable_questions(QUESTIONS)
+    assert len(made) == len(QUESTIONS)
+    texts = {question.id: question.context for question in QUESTIONS}
+    assert all(not question.answers and question.context != texts[question.id] for question in made)
+
+
+def test_never_abstaining_keeps_a_model_that_cannot():
+    assert never_abstaining(ReadingConfig()) == ReadingConfig()
+    assert never_abstaining(ReadingConfig(null_threshold=2.0)).null_threshold == -math.inf
+
+
+def test_logits_are_computed_once_for_a_batch():
+    class Engine:
+        runs = 0
+
+        def logits(self, ids, mask, types):
+            self.runs += 1
+            return ids + mask, ids + types
+
+    engine = Engine()
+    logits = RememberedLogits(engine)
+    ids, ones = np.array([[5, 6]]), np.ones((1, 2), np.int64)
+    first, again = logits(ids, ones, ones), logits(ids, ones, ones)
+    assert engine.runs == 1
+    assert first[0].tolist() == again[0].tolist() == [[6, 7]]
+    logits(ids, ones, 0 * ones)
+    assert engine.runs == 2
+
+
+@pytest.mark.parametrize(("least", "chosen"), [(80.0, 0.0), (78.0, 2.0), (0.0, 15.0)])
+def test_highest_threshold_that_leaves_enough(least, chosen):
+    def f1(reading):
+        return 80 - max(0.0, reading.null_threshold)
+
+    assert calibration.highest_threshold(ReadingConfig(), f1, least).null_threshold == chosen
+
+
+def test_no_threshold_leaves_enough():
+    with pytest.raises(ValueError, match="abstains too often"):
+        calibration.highest_threshold(ReadingConfig(), lambda _: 50.0, 60.0)
