@@ -73,8 +73,9 @@ HEADER = (
 class Soak:
     """The load, and the account of it by interval."""
 
-    def __init__(self, server: RunningServer, questions: list[Asked]) -> None:
+    def __init__(self, server: RunningServer, questions: list[Asked], pause_s: float) -> None:
         self._server = server
+        self._pause_s = pause_s
         self._questions = questions
         self.total = Tally()
         self._tally = Tally()
@@ -104,6 +105,7 @@ class Soak:
         client = await self._client()
         for asked in itertools.cycle(self._questions):
             await self._ask(client, asked)
+            await asyncio.sleep(self._pause_s)
 
     async def _visit(self) -> None:
         """Connects, asks a little and hangs up; every other time with a question in flight."""
@@ -113,6 +115,7 @@ class Soak:
             client = await self._client()
             for _ in range(QUESTIONS_A_VISIT):
                 await self._ask(client, asked)
+                await asyncio.sleep(self._pause_s)
             if breaks_off:
                 await client.abandon(asked)
             await client.close()
@@ -177,10 +180,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--duration_s", type=float, default=3600.0, help="how long")
     parser.add_argument("--interval_s", type=float, default=60.0, help="from line to line")
+    parser.add_argument("--pause_s", type=float, default=0.1, help="of a client between questions")
     parser.add_argument("--model", type=Path, default=DEFAULT_MODEL, help="a prepared model")
     flags = parser.parse_args()
     with running_server(flags.model) as server:
-        soak = Soak(server, ask_quietly(server.port))
+        soak = Soak(server, ask_quietly(server.port), flags.pause_s)
         asyncio.run(soak.run(flags.duration_s, flags.interval_s))
         restarts = server.log.count(" died with ")
     print(f"{soak.total.sent} sent, {soak.total.right} right, sessions that died: {restarts}")
