@@ -1,6 +1,7 @@
 """Offers up to three times what the server can do, open loop, and prints what becomes of it.
 
     python -m benchmarks.overload --duration_s 20
+    python -m benchmarks.overload --duration_s 20 --max_batch_size 1   # further flags: the server's
 
 Exit code 0 if every request was answered once, rightly or with `queue_full`, 1 otherwise.
 """
@@ -46,8 +47,9 @@ def main() -> int:
     parser.add_argument("--duration_s", type=float, default=20.0, help="how long each rate")
     parser.add_argument("--max_queue_size", type=int, default=100, help="the server's")
     parser.add_argument("--model", type=Path, default=DEFAULT_MODEL, help="a prepared model")
-    flags = parser.parse_args()
-    with running_server(flags.model, "--max_queue_size", str(flags.max_queue_size)) as server:
+    flags, server_flags = parser.parse_known_args()
+    server_flags += ["--max_queue_size", str(flags.max_queue_size)]
+    with running_server(flags.model, *server_flags) as server:
         capacity, reports = asyncio.run(run(server, flags.duration_s))
     peak = max(report.goodput_per_s for report in reports)
     print(

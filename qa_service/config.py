@@ -55,6 +55,9 @@ class ServerConfig:
         "process", "where each session runs; threads share the loop's GIL", choices=WORKER_TYPES
     )
     intra_op_num_threads: int = _flag(1, "threads within one operator, per session", least=1)
+    worker_niceness: int = _flag(
+        10, "how far below the loop's the priority of worker processes is, 0 to 19", least=0
+    )
     max_batch_size: int = _flag(8, "requests in a batch", least=1)
     max_batch_tokens: int = _flag(4096, "tokens in a batch, padding included", least=1)
     max_queue_delay_us: int = _flag(

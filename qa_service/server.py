@@ -332,6 +332,7 @@ def _worker_factory(config: ServerConfig, loop: EventLoop) -> WorkerFactory:
         loop,
         listener,
         intra_op_num_threads=config.intra_op_num_threads,
+        niceness=config.worker_niceness,
         log_level=config.log_level,
         log_format=config.log_format,
     )

@@ -27,6 +27,8 @@ class ProcessWorker(Worker):
         loop: The server's loop.
         listener: Who hears from it.
         intra_op_num_threads: Threads for the libraries under the model.
+        niceness: How far its scheduling priority is below the loop's: with every core busy in a
+            worker, the loop is still to run the moment a byte arrives.
         log_level: Level of its log, which goes to the server's standard error.
         log_format: Format of its log.
     """
@@ -38,11 +40,12 @@ class ProcessWorker(Worker):
         listener: WorkerListener,
         *,
         intra_op_num_threads: int,
+        niceness: int,
         log_level: str,
         log_format: str,
     ) -> None:
         self._intra_op_num_threads = intra_op_num_threads
-        self._log_arguments = (log_level, log_format)
+        self._arguments = (str(niceness), log_level, log_format)
         super().__init__(number, loop, listener)
 
     def _launch(self, channel: socket.socket) -> None:
@@ -50,7 +53,7 @@ class ProcessWorker(Worker):
         module = "qa_service.workers.worker_main"
         with channel:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", module, str(descriptor), *self._log_arguments],
+                [sys.executable, "-m", module, str(descriptor), *self._arguments],
                 pass_fds=[descriptor],
                 env=self._environment(),
                 stdin=subprocess.DEVNULL,

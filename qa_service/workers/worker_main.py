@@ -1,6 +1,6 @@
 """What runs inside a worker: load, warm up, then answer batches until the loop hangs up.
 
-As a program (`python -m qa_service.workers.worker_main FD LEVEL FORMAT`) it is the worker
+As a program (`python -m qa_service.workers.worker_main FD NICENESS LEVEL FORMAT`) it is the worker
 process; the thread worker calls `serve` itself. Which libraries are loaded depends on the engine.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import signal
 import socket
 import sys
@@ -96,10 +97,12 @@ def main(arguments: Sequence[str]) -> None:
     """Runs the worker process.
 
     Args:
-        arguments: The channel's file descriptor, the log's level and its format.
+        arguments: The channel's file descriptor, by how much to lower its scheduling priority,
+            the log's level and its format.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    descriptor, log_level, log_format = arguments
+    descriptor, niceness, log_level, log_format = arguments
+    os.nice(int(niceness))
     configure_logging(log_level, log_format)
     with contextlib.suppress(BrokenPipeError):
         serve(WorkerChannel(socket.socket(fileno=int(descriptor))))

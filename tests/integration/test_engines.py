@@ -100,12 +100,16 @@ def test_padding_and_company_change_no_answer(make_reader, kind):
 
 
 def test_answers_plain_questions(reader):
-    outcomes = reader.read(QUESTIONS[:4])
+    outcomes = reader.read([QUESTIONS[0], *QUESTIONS[2:9]])
     assert [answers[0].answer for answers in outcomes] == [
         "Harriet Colquhoun",
-        "90 minutes",
         "1622",
         "1790",
+        "Owen and Idris Pugh",
+        "Portnahaven",
+        "40 %",
+        "14 square kilometres",
+        "",
     ]
 
 
