@@ -33,7 +33,7 @@ def flags_of(config: ServerConfig, *names: str) -> list[str]:
 def test_honest_clients_beside_five_hundred_slow_ones_and_one_that_never_reads(builtin_model):
     """For the figures, `python -m benchmarks.slow_clients`: here others may be running."""
     with running_server(builtin_model) as server:
-        report = asyncio.run(beside_a_crowd(server, num_honest=10, num_slow=500, duration_s=4))
+        report = asyncio.run(beside_a_crowd(server, num_honest=10, num_slow=500, duration_s=3))
     print(f"\n{report}")
     assert report.num_cut_off == 0
     report.quiet.assert_all_right()

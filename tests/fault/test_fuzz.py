@@ -35,13 +35,13 @@ requests = st.fixed_dictionaries(
 
 
 @given(st.binary(max_size=400))
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=1000, deadline=None)
 def test_random_streams(data):
     check_stream(data)
 
 
 @given(requests)
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=1000, deadline=None)
 def test_random_requests(request_fields):
     import json
 

@@ -28,7 +28,7 @@ def test_a_worker_killed_every_second_under_fifty_clients(builtin_model):
     killed = []
     with running_server(builtin_model, "--max_batch_size", "2") as server:
         killing = kill_workers(server, killed, interval_s=1, wait_until_whole=True)
-        tally = asyncio.run(load_during(killing, server, num_clients=50, duration_s=10))
+        tally = asyncio.run(load_during(killing, server, num_clients=50, duration_s=8))
         assert server.wait() == 0, server.log
     print(f"\n{len(killed)} workers killed: {tally}")
     assert len(killed) >= 3
