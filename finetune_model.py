@@ -47,6 +47,17 @@ def parse_flags(arguments: list[str] | None = None) -> argparse.Namespace:
         help="of the questions, put to a text without the answer (default: %(default)s)",
     )
     add("--seed", type=int, default=0, help="(default: %(default)s)")
+    _add_other_modes(parser)
+    flags = parser.parse_args(arguments)
+    needed = [flags.train or flags.train_sentences or flags.average, flags.dev, flags.output_dir]
+    if not all([flags.init] if flags.label else needed):
+        parser.error("needed: --train, --dev and --output_dir, or --label and --init")
+    return flags
+
+
+def _add_other_modes(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of what is done instead of training."""
+    add = parser.add_argument
     add(
         "--label",
         nargs=2,
@@ -68,11 +79,6 @@ def parse_flags(arguments: list[str] | None = None) -> argparse.Namespace:
         default=0.4,
         help="least score of a label that is kept (default: %(default)s)",
     )
-    flags = parser.parse_args(arguments)
-    needed = [flags.train or flags.train_sentences or flags.average, flags.dev, flags.output_dir]
-    if not all([flags.init] if flags.label else needed):
-        parser.error("needed: --train, --dev and --output_dir, or --label and --init")
-    return flags
 
 
 def main() -> int:
