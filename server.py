@@ -7,6 +7,7 @@ import sys
 from qa_service.config import parse_server_flags
 from qa_service.errors import SetupError
 from qa_service.logs import configure_logging
+from qa_service.placement import describe
 from qa_service.server import QaServer
 
 
@@ -27,7 +28,8 @@ def _say_ready(server: QaServer) -> None:
     config = server.config
     print(
         f"QA server ready on {server.address}: {config.inference_engine_type} engine, "
-        f"{config.num_inference_sessions} {config.worker_type} sessions, "
+        f"{config.num_inference_sessions} {config.worker_type} sessions on "
+        f"{describe(server.places)}, "
         f"model {server.manifest.name}",
         flush=True,
     )

@@ -10,22 +10,25 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from qa_service.admission import AdmissionConfig
 from qa_service.connection import ConnectionLimits
-from qa_service.engines import ENGINE_TYPES
+from qa_service.engines import ENGINE_PRECISIONS, ENGINE_TYPES
 from qa_service.logs import LOG_FORMATS, LOG_LEVELS
+from qa_service.placement import AUTO, CPU_AFFINITIES, parse_devices
 from qa_service.protocol import RequestLimits
 from qa_service.scheduler import SchedulerConfig
 from qa_service.workers.channel import Setup
 from qa_service.workers.pool import PoolConfig
 
 WORKER_TYPES = ("process", "thread")
+PRECISION_NAMES = tuple(dict.fromkeys(itertools.chain(*ENGINE_PRECISIONS.values())))
 
 
 DEFAULT_MODEL = Path("saved_models/builtin")
@@ -34,9 +37,29 @@ T = TypeVar("T")
 
 
 def _flag(
-    default: T, text: str, *, choices: Sequence[str] | None = None, least: int | None = None
+    default: T,
+    text: str,
+    *,
+    choices: Sequence[str] | None = None,
+    least: int | None = None,
+    parse: Callable[[str], T] | None = None,
 ) -> T:
-    return field(default=default, metadata={"help": text, "choices": choices, "least": least})
+    metadata = {"help": text, "choices": choices, "least": least, "parse": parse}
+    return field(default=default, metadata=metadata)
+
+
+def _fraction(word: str) -> float:
+    value = float(word)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"{word} is not above 0 and up to 1")
+    return value
+
+
+def _devices(word: str) -> str:
+    try:
+        return parse_devices(word)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +74,27 @@ class ServerConfig:
     model: Path = _flag(DEFAULT_MODEL, "folder of a model that prepare_model.py has prepared")
     num_inference_sessions: int = _flag(2, "inference sessions, one worker each", least=1)
     inference_engine_type: str = _flag("onnx", "what runs the model", choices=ENGINE_TYPES)
+    precision: str = _flag(
+        "fp32",
+        "what the model computes in; onnx has no bf16, int8 is for onnx alone",
+        choices=PRECISION_NAMES,
+    )
+    devices: str = _flag(
+        AUTO,
+        "where sessions run, in turn: cpu, or cuda:0,cuda:1,...; auto takes every GPU, or the CPU",
+        parse=_devices,
+    )
+    gpu_memory_fraction: float = _flag(
+        1.0, "share of its GPU's memory that one session may take", parse=_fraction
+    )
+    cuda_graphs: str = _flag(
+        "on", "whether a GPU's kernels are recorded and replayed", choices=("on", "off")
+    )
+    cpu_affinity: str = _flag(
+        "auto",
+        "auto gives each session on a CPU cores of its own if there are enough",
+        choices=CPU_AFFINITIES,
+    )
     worker_type: str = _flag(
         "process", "where each session runs; threads share the loop's GIL", choices=WORKER_TYPES
     )
@@ -172,9 +216,12 @@ class ServerConfig:
         return Setup(
             engine_type=self.inference_engine_type,
             model_dir=str(self.model),
+            precision=self.precision,
             intra_op_num_threads=self.intra_op_num_threads,
             max_batch_size=self.max_batch_size,
             max_batch_tokens=self.max_batch_tokens,
+            gpu_memory_fraction=self.gpu_memory_fraction,
+            cuda_graphs=self.cuda_graphs == "on",
         )
 
 
@@ -203,6 +250,8 @@ def parse_server_flags(arguments: Sequence[str] | None = None) -> ServerConfig:
 
 
 def _parser_of(item: dataclasses.Field[Any]) -> Callable[[str], Any]:
+    if parse_word := item.metadata["parse"]:
+        return cast("Callable[[str], Any]", parse_word)
     least: int | None = item.metadata["least"]
     if least is None:
         return str if isinstance(item.default, str) else Path

@@ -17,6 +17,10 @@ class SetupError(Exception):
     exit_code: ClassVar[int] = 2
 
 
+class DeviceError(SetupError):
+    """The device asked for is not there, or the libraries installed cannot use it."""
+
+
 class SessionsLostError(SetupError):
     """The server ran, but its sessions died and none can be started any more."""
 

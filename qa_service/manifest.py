@@ -18,6 +18,10 @@ CONFIG_FILE = "config.json"
 TOKENIZER_FILE = "tokenizer.json"
 ONNX_FILE = "model.onnx"
 PYTORCH_FILE = "model.safetensors"
+PLAIN_ONNX_FILE = "model.plain.onnx"
+
+PRECISIONS = {"fp32": ONNX_FILE, "int8": "model.int8.onnx", "fp16": "model.fp16.onnx"}
+"""The ONNX file of each precision; all but the first are made from the first."""
 
 
 class ReadingConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +91,11 @@ def load_manifest(model_dir: Path) -> Manifest:
             f"{model_dir / MANIFEST_FILE} cannot be read ({error}); "
             "make it anew with: python prepare_model.py"
         ) from None
+
+
+def preparing_command(manifest: Manifest, flag: str) -> str:
+    """The command that adds to a prepared model what the flag names."""
+    return f"python prepare_model.py --model {manifest.source} {flag}"
 
 
 def save_manifest(model_dir: Path, manifest: Manifest) -> None:

@@ -22,6 +22,7 @@ from enum import Enum, auto
 from qa_service.admission import Admission
 from qa_service.config import ServerConfig
 from qa_service.connection import Connection
+from qa_service.engines import check_precision
 from qa_service.errors import (
     ERROR_KINDS,
     DeadlineExceededError,
@@ -37,6 +38,7 @@ from qa_service.event_loop import EventLoop, LazyTimer
 from qa_service.listener import Listener
 from qa_service.manifest import load_manifest
 from qa_service.metrics import ABANDONED, Metrics
+from qa_service.placement import Place, Placement, place_sessions
 from qa_service.protocol import QUERY_TYPES, Query, Request, Timings
 from qa_service.scheduler import Scheduler, Ticket, estimate_tokens
 from qa_service.status import Status
@@ -69,12 +71,19 @@ class QaServer:
         on_ready: Called once, when every session has answered its warmup question.
 
     Raises:
-        SetupError: The model is not prepared, or the address cannot be had.
+        SetupError: The model is not prepared, or the address or a device cannot be had.
     """
 
     def __init__(self, config: ServerConfig, on_ready: Callable[[QaServer], None]) -> None:
         self.config = config
         self.manifest = load_manifest(config.model)
+        check_precision(config.inference_engine_type, config.precision)
+        self._placements = place_sessions(
+            config.num_inference_sessions,
+            config.devices,
+            cores_per_session=config.intra_op_num_threads,
+            cpu_affinity=config.cpu_affinity,
+        )
         self._on_ready = on_ready
         self._loop = EventLoop()
         self._admission = Admission(self._loop, config.admission_config)
@@ -98,6 +107,11 @@ class QaServer:
     def address(self) -> str:
         """Where it listens, as `host:port`."""
         return self._listener.address
+
+    @property
+    def places(self) -> list[Place]:
+        """Where the sessions run, in the order of their numbers."""
+        return self._sessions.places
 
     def run(self) -> None:
         """Serves until SIGTERM or SIGINT; returns when all is answered and ended.
@@ -243,7 +257,7 @@ class QaServer:
 
     def _make_pool(self, owner: PoolOwner) -> WorkerPool:
         config = self.config
-        factory = _worker_factory(config, self._loop)
+        factory = _worker_factory(config, self._loop, self._placements)
         return WorkerPool(self._loop, config.pool_config, factory, config.worker_setup, owner)
 
     def _deadline_s(self, now_s: float, request: Request) -> float | None:
@@ -324,13 +338,16 @@ class QaServer:
         self._loop.stop()
 
 
-def _worker_factory(config: ServerConfig, loop: EventLoop) -> WorkerFactory:
+def _worker_factory(
+    config: ServerConfig, loop: EventLoop, placements: Sequence[Placement]
+) -> WorkerFactory:
     if config.worker_type == "thread":
-        return lambda number, listener: ThreadWorker(number, loop, listener)
+        return lambda number, listener: ThreadWorker(number, loop, listener, placements[number])
     return lambda number, listener: ProcessWorker(
         number,
         loop,
         listener,
+        placements[number],
         intra_op_num_threads=config.intra_op_num_threads,
         niceness=config.worker_niceness,
         log_level=config.log_level,

@@ -116,7 +116,7 @@ class Status:
         Args:
             in_flight: The requests in flight of each open connection.
         """
-        return self._metrics.report(
+        report = self._metrics.report(
             {
                 "uptime_s": self._uptime_s(),
                 "connections_open": len(in_flight),
@@ -126,6 +126,7 @@ class Status:
                 "sessions_wanted": self._config.num_inference_sessions,
             }
         )
+        return {**report, "sessions": self._sessions.places}
 
     def retry_after_ms(self) -> int:
         """When a request that the full queue refuses may be sent again."""

@@ -12,7 +12,13 @@ FloatArray = npt.NDArray[np.float32]
 
 
 class Engine(ABC):
-    """One loaded model on one device. Not shared between threads."""
+    """One loaded model on one device. Not shared between threads.
+
+    Attributes:
+        device: `cpu` or `cuda`: where it really runs.
+    """
+
+    device = "cpu"
 
     @abstractmethod
     def logits(

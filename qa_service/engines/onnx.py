@@ -1,7 +1,8 @@
-"""The ONNX Runtime engine. Imports neither torch nor transformers."""
+"""The ONNX Runtime engine on a CPU. Imports neither torch nor transformers."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,32 +11,27 @@ import onnxruntime
 from qa_service.engines import EngineConfig
 from qa_service.engines.base import Engine, FloatArray, Int64Array
 from qa_service.errors import SetupError
-from qa_service.manifest import ONNX_FILE, Manifest
+from qa_service.manifest import PRECISIONS, Manifest, preparing_command
 
 _SLOWER_ON_CPU = ["SkipLayerNormFusion"]
 """Its one kernel costs a core more than the addition and the normalization that it replaces."""
 
+Provider = tuple[str, Mapping[str, str]]
+"""An execution provider's name and its options."""
+
 
 class OnnxEngine(Engine):
-    """Runs a prepared model's `model.onnx`.
+    """Runs a prepared model's ONNX file of one precision.
 
     Raises:
-        SetupError: ONNX Runtime cannot load the file.
+        SetupError: There is no such file, or ONNX Runtime cannot load it.
     """
 
     def __init__(self, model_dir: Path, manifest: Manifest, config: EngineConfig) -> None:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = config.intra_op_num_threads
-        options.inter_op_num_threads = 1
-        try:
-            self._session = onnxruntime.InferenceSession(
-                str(model_dir / ONNX_FILE),
-                options,
-                providers=["CPUExecutionProvider"],
-                disabled_optimizers=_SLOWER_ON_CPU,
-            )
-        except Exception as error:  # onnxruntime raises classes of its own C++ module
-            raise SetupError(f"ONNX Runtime cannot load {ONNX_FILE}: {error}") from None
+        path = onnx_file(model_dir, manifest, config.precision)
+        self._session = open_session(
+            path, config, [("CPUExecutionProvider", {})], disabled_optimizers=_SLOWER_ON_CPU
+        )
         self._inputs = manifest.inputs
 
     def logits(
@@ -49,3 +45,43 @@ class OnnxEngine(Engine):
         }
         start, end = self._session.run(None, {name: given[name] for name in self._inputs})
         return np.asarray(start, np.float32), np.asarray(end, np.float32)
+
+
+def onnx_file(model_dir: Path, manifest: Manifest, precision: str) -> Path:
+    """Finds the file of that precision.
+
+    Raises:
+        SetupError: The model was not prepared in it.
+    """
+    name = PRECISIONS[precision]
+    if name not in manifest.files:
+        command = preparing_command(manifest, f"--precision {precision}")
+        raise SetupError(f"there is no {name} in {model_dir}; make it with: {command}")
+    return model_dir / name
+
+
+def open_session(
+    path: Path,
+    config: EngineConfig,
+    providers: Sequence[Provider],
+    disabled_optimizers: Sequence[str] = (),
+) -> onnxruntime.InferenceSession:
+    """Loads an ONNX file; never into other providers than those named.
+
+    Raises:
+        SetupError: ONNX Runtime cannot load it.
+    """
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = config.intra_op_num_threads
+    options.inter_op_num_threads = 1
+    try:
+        return onnxruntime.InferenceSession(
+            str(path),
+            options,
+            providers=list(providers),
+            disabled_optimizers=list(disabled_optimizers),
+            enable_fallback=0,
+        )
+    except Exception as error:  # onnxruntime raises classes of its own C++ module
+        reason = str(error).strip().replace("\n", " ")
+        raise SetupError(f"ONNX Runtime cannot load {path.name}: {reason}") from None

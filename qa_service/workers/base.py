@@ -13,6 +13,7 @@ from enum import Enum, auto
 from typing import Protocol
 
 from qa_service.event_loop import EventLoop
+from qa_service.placement import Placement
 from qa_service.protocol import FrameReader
 from qa_service.scheduler import Ticket
 from qa_service.stream import Stream
@@ -46,16 +47,22 @@ class Worker(ABC):
         since_s: When it came to this state, on the loop's clock.
         was_ready: Whether it has ever been ready.
         model: The name of the model that it found; empty until it is ready.
+        device: Where it runs; empty until it is ready.
+        placement: Where it was told to run.
         tickets: What it is running.
         failure: Why it could not start or had to end, if that is known.
     """
 
-    def __init__(self, number: int, loop: EventLoop, listener: WorkerListener) -> None:
+    def __init__(
+        self, number: int, loop: EventLoop, listener: WorkerListener, placement: Placement
+    ) -> None:
         self.number = number
+        self.placement = placement
         self.state = WorkerState.STARTING
         self.since_s = loop.now_s()
         self.was_ready = False
         self.model = ""
+        self.device = ""
         self._loop = loop
         self.tickets: Sequence[Ticket] = ()
         self.failure = ""
@@ -111,6 +118,7 @@ class Worker(ABC):
             if isinstance(message, Ready):
                 self.was_ready = True
                 self.model = message.model
+                self.device = message.device
                 self._listener.on_worker_ready(self)
             else:
                 tickets, self.tickets = self.tickets, ()

@@ -26,16 +26,22 @@ class Setup(msgspec.Struct, frozen=True, tag=True, array_like=True):
     Attributes:
         engine_type: One of `ENGINE_TYPES`.
         model_dir: A prepared model's folder.
+        precision: What the model computes in.
         intra_op_num_threads: Threads within one operator.
         max_batch_size: Windows the model is given at once.
         max_batch_tokens: Tokens it is given at once, padding included.
+        gpu_memory_fraction: The share of its GPU's memory that it may take.
+        cuda_graphs: Whether a GPU's kernels are recorded and replayed.
     """
 
     engine_type: str
     model_dir: str
+    precision: str
     intra_op_num_threads: int
     max_batch_size: int
     max_batch_tokens: int
+    gpu_memory_fraction: float = 1.0
+    cuda_graphs: bool = True
 
 
 class Batch(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -49,9 +55,11 @@ class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
     Attributes:
         model: The name of the model that it found.
+        device: Where it runs: `cpu` or `cuda:N`, as the server numbers GPUs.
     """
 
     model: str = ""
+    device: str = "cpu"
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):

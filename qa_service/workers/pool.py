@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from qa_service.event_loop import EventLoop, Timer
+from qa_service.placement import Place
 from qa_service.scheduler import Ticket
 from qa_service.workers.base import Worker, WorkerListener, WorkerState
 from qa_service.workers.channel import Results, Setup
@@ -114,6 +115,14 @@ class WorkerPool:
             if worker.state is WorkerState.IDLE:
                 return worker
         return None
+
+    @property
+    def places(self) -> list[Place]:
+        """Where the sessions that there are run, in the order of their numbers."""
+        return [
+            Place(number, worker.device or worker.placement.device, worker.placement.cores)
+            for number, worker in sorted(self._workers.items())
+        ]
 
     @property
     def sessions_alive(self) -> int:

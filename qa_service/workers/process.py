@@ -6,6 +6,7 @@ is set before any library under the model loads, which is when they read it.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import socket
@@ -13,7 +14,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
+
 from qa_service.event_loop import EventLoop
+from qa_service.placement import Placement
 from qa_service.workers.base import Worker, WorkerListener
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -26,6 +30,7 @@ class ProcessWorker(Worker):
         number: Which session it is.
         loop: The server's loop.
         listener: Who hears from it.
+        placement: Where it runs. It sees no other GPU, and its own under number 0.
         intra_op_num_threads: Threads for the libraries under the model.
         niceness: How far its scheduling priority is below the loop's: with every core busy in a
             worker, the loop is still to run the moment a byte arrives.
@@ -38,6 +43,7 @@ class ProcessWorker(Worker):
         number: int,
         loop: EventLoop,
         listener: WorkerListener,
+        placement: Placement,
         *,
         intra_op_num_threads: int,
         niceness: int,
@@ -45,8 +51,9 @@ class ProcessWorker(Worker):
         log_format: str,
     ) -> None:
         self._intra_op_num_threads = intra_op_num_threads
-        self._arguments = (str(niceness), log_level, log_format)
-        super().__init__(number, loop, listener)
+        its_view = msgspec.json.encode(dataclasses.replace(placement, cuda_index=0)).decode()
+        self._arguments = (its_view, str(niceness), log_level, log_format)
+        super().__init__(number, loop, listener, placement)
 
     def _launch(self, channel: socket.socket) -> None:
         descriptor = channel.fileno()
@@ -68,6 +75,7 @@ class ProcessWorker(Worker):
         return {
             **os.environ,
             **threads,
+            "CUDA_VISIBLE_DEVICES": self.placement.visible_as,
             "TOKENIZERS_PARALLELISM": "false",
             "PYTHONPATH": python_path,
         }

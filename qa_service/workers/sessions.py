@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from qa_service.placement import Place
 from qa_service.scheduler import Ticket
 from qa_service.workers.base import Worker
 from qa_service.workers.channel import Results
@@ -81,6 +82,11 @@ class Sessions:
     def answering(self, since_s: float) -> int:
         """Sessions alive that have answered lately: idle ones, or busy only since that time."""
         return self._serving.sessions_answering(since_s)
+
+    @property
+    def places(self) -> list[Place]:
+        """Where the sessions run that serve, in the order of their numbers."""
+        return self._serving.places
 
     @property
     def model(self) -> str:

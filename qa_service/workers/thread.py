@@ -35,7 +35,7 @@ class ThreadWorker(Worker):
         channel = WorkerChannel(sock)
         try:
             with contextlib.suppress(BrokenPipeError):
-                worker_main.serve(channel)
+                worker_main.serve(channel, self.placement)
         except Exception:
             logger.exception("session %d died", self.number)
         finally:

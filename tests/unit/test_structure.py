@@ -16,9 +16,9 @@ from qa_service.config import ServerConfig
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "qa_service"
 SERVING = [
-    "errors", "logs", "squad", "manifest", "protocol", "reading", "metrics", "engines",
-    "scheduler", "event_loop", "stream", "tls", "tls_stream", "tokens", "admission", "listener",
-    "workers", "connection", "config", "status", "server",
+    "errors", "logs", "gpus", "placement", "squad", "manifest", "protocol", "reading", "metrics",
+    "engines", "scheduler", "event_loop", "stream", "tls", "tls_stream", "tokens", "admission",
+    "listener", "workers", "connection", "config", "status", "server",
 ]  # fmt: skip
 
 
