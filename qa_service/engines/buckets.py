@@ -102,6 +102,7 @@ class BucketedEngine(Engine):
         pad_token_id: What fills rows up.
         make_program: Makes the model ready for one bucket.
         device: See `Engine`.
+        runtime: See `Engine`.
     """
 
     def __init__(
@@ -111,8 +112,10 @@ class BucketedEngine(Engine):
         pad_token_id: int,
         make_program: Callable[[Bucket], Program],
         device: str,
+        runtime: str,
     ) -> None:
         self.device = device
+        self.runtime = runtime
         self._grid = grid
         self._inputs = inputs
         self._pad_token_id = pad_token_id

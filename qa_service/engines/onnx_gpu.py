@@ -70,8 +70,7 @@ def tensorrt_engine(model_dir: Path, manifest: Manifest, config: EngineConfig) -
 
 def make_grid(manifest: Manifest, config: EngineConfig) -> BucketGrid:
     """The buckets of a model's batches."""
-    window_tokens = min(manifest.reading.window_tokens, manifest.max_sequence_tokens)
-    return BucketGrid(config.max_batch_size, config.max_batch_tokens, window_tokens)
+    return BucketGrid(config.max_batch_size, config.max_batch_tokens, manifest.window_tokens)
 
 
 def cuda_options(config: EngineConfig, *, graphs: bool | None = None) -> dict[str, str]:
@@ -211,7 +210,14 @@ def bucketed_engine(
         return OnnxProgram(session, bucket, manifest.inputs, (device, config.cuda_index), graph_id)
 
     grid = make_grid(manifest, config)
-    return BucketedEngine(grid, manifest.inputs, manifest.pad_token_id, make_program, device)
+    provider = session.get_providers()[0]
+    runtime = (
+        f"onnxruntime {onnxruntime.__version__}, {provider}, "
+        f"a GPU of {config.gpu_memory_bytes} bytes, {'graphs' if graphs else 'no graphs'}"
+    )
+    return BucketedEngine(
+        grid, manifest.inputs, manifest.pad_token_id, make_program, device, runtime
+    )
 
 
 class OnnxProgram(Program):

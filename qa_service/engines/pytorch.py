@@ -21,7 +21,7 @@ from transformers import AutoModelForQuestionAnswering, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from qa_service.engines import EngineConfig
-from qa_service.engines.base import Engine, FloatArray, Int64Array
+from qa_service.engines.base import Engine, FloatArray, Int64Array, describe_cpu
 from qa_service.engines.buckets import Bucket, BucketedEngine, BucketGrid, Program
 from qa_service.errors import DeviceError, SetupError
 from qa_service.manifest import Manifest
@@ -52,6 +52,7 @@ class PyTorchEngine(Engine):
         torch.set_num_threads(config.intra_op_num_threads)
         self._forward = make_forward(load_model(model_dir, config.precision), manifest.inputs)
         self._inputs = manifest.inputs
+        self.runtime = f"torch {torch.__version__}, {describe_cpu(config.intra_op_num_threads)}"
 
     def logits(
         self, input_ids: Int64Array, attention_mask: Int64Array, token_type_ids: Int64Array
@@ -88,13 +89,15 @@ def bucketed_engine(
     model.to(place)  # type: ignore[arg-type]
     forward = make_forward(model, manifest.inputs)
     capture = GraphCapture() if device == "cuda" and config.cuda_graphs else run_anew
-    window_tokens = min(manifest.reading.window_tokens, manifest.max_sequence_tokens)
+    name = torch.cuda.get_device_name(place) if device == "cuda" else device
+    graphs = "graphs" if config.cuda_graphs else "no graphs"
     return BucketedEngine(
-        BucketGrid(config.max_batch_size, config.max_batch_tokens, window_tokens),
+        BucketGrid(config.max_batch_size, config.max_batch_tokens, manifest.window_tokens),
         manifest.inputs,
         manifest.pad_token_id,
         lambda bucket: TorchProgram(forward, bucket, len(manifest.inputs), place, capture),
         device,
+        f"torch {torch.__version__}, {name}, {graphs}",
     )
 
 

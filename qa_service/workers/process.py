@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from qa_service.batching import BatchRule
 from qa_service.event_loop import EventLoop
 from qa_service.placement import Placement
 from qa_service.workers.base import Worker, WorkerListener
@@ -31,6 +32,7 @@ class ProcessWorker(Worker):
         loop: The server's loop.
         listener: Who hears from it.
         placement: Where it runs. It sees no other GPU, and its own under number 0.
+        rule: What it can run together, as far as that is known before it has measured.
         intra_op_num_threads: Threads for the libraries under the model.
         niceness: How far its scheduling priority is below the loop's: with every core busy in a
             worker, the loop is still to run the moment a byte arrives.
@@ -44,6 +46,7 @@ class ProcessWorker(Worker):
         loop: EventLoop,
         listener: WorkerListener,
         placement: Placement,
+        rule: BatchRule,
         *,
         intra_op_num_threads: int,
         niceness: int,
@@ -53,7 +56,7 @@ class ProcessWorker(Worker):
         self._intra_op_num_threads = intra_op_num_threads
         its_view = msgspec.json.encode(dataclasses.replace(placement, cuda_index=0)).decode()
         self._arguments = (its_view, str(niceness), log_level, log_format)
-        super().__init__(number, loop, listener, placement)
+        super().__init__(number, loop, listener, placement, rule)
 
     def _launch(self, channel: socket.socket) -> None:
         descriptor = channel.fileno()

@@ -8,36 +8,31 @@ on the engine.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import os
 import signal
 import socket
 import sys
-import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
-from qa_service.engines import EngineConfig, make_engine
+from qa_service.batching import BatchRule, CostTable
+from qa_service.engines import INSTANT, EngineConfig, make_engine
 from qa_service.engines.base import Engine
-from qa_service.errors import DeviceError, InternalError, QaError, SetupError
+from qa_service.errors import DeviceError, SetupError
 from qa_service.logs import configure_logging
 from qa_service.manifest import Manifest, load_manifest
 from qa_service.placement import CPU, Placement
-from qa_service.protocol import Answer, Question
-from qa_service.reading.reader import BatchLimits, Reader
-from qa_service.workers.channel import (
-    Answers,
-    Batch,
-    Failed,
-    Failure,
-    Ready,
-    Results,
-    Setup,
-    WorkerChannel,
-)
+from qa_service.protocol import Question
+from qa_service.reading.instant import InstantReader
+from qa_service.reading.measuring import measure_costs
+from qa_service.reading.reader import Reader
+from qa_service.workers.channel import Batch, Failed, Ready, Setup, WorkerChannel
+from qa_service.workers.costs import find_costs
+from qa_service.workers.jobs import Job, answer_batches
 
 logger = logging.getLogger(__name__)
 
@@ -50,18 +45,46 @@ def serve(channel: WorkerChannel, placement: Placement) -> None:
     if not isinstance(setup, Setup):
         return
     try:
-        manifest = load_manifest(Path(setup.model_dir))
-        engine = load_engine(setup, manifest, placement)
-        reader = make_reader(setup, manifest, engine)
-        reader.read([WARMUP])
-        reader.stopwatch.take()
+        reader, device = load_reader(setup, placement)
+        Job(reader, Batch(0, [WARMUP])).finish()
     except SetupError as error:
         channel.send(Failed(str(error)))
         return
-    device = CPU if engine.device == CPU else placement.device
-    channel.send(Ready(reader.model_name, device))
-    while isinstance(batch := channel.receive(), Batch):
-        channel.send(answer_batch(reader, batch))
+    channel.send(Ready(reader.model_name, device, reader.rule.costs))
+    answer_batches(reader, channel)
+
+
+def load_reader(setup: Setup, placement: Placement) -> tuple[Reader | InstantReader, str]:
+    """Loads the model into its engine, and measures what it costs unless that is known.
+
+    Returns:
+        What answers questions, and the device that it really is on.
+
+    Raises:
+        SetupError: There is no prepared model, the engine cannot load it, or it cannot use the
+            device.
+    """
+    rule = BatchRule(setup.max_batch_size, setup.max_batch_tokens, setup.max_batch_cost_ms)
+    if setup.engine_type == INSTANT:
+        return InstantReader(rule), CPU
+    model_dir = Path(setup.model_dir)
+    manifest = load_manifest(model_dir)
+    engine = load_engine(setup, manifest, placement)
+    reader = Reader(model_dir, manifest, engine.logits, rule)
+
+    def measure() -> CostTable:
+        window_tokens = manifest.window_tokens
+        logger.info("measuring what batches cost on %s", engine.runtime)
+        return measure_costs(
+            engine.logits, manifest.pad_token_id, window_tokens, rule, engine.runtime
+        )
+
+    bounds = (
+        f"{setup.engine_type} {setup.precision} {setup.max_batch_size} {setup.max_batch_tokens}"
+    )
+    key = " ".join([engine.runtime, bounds, *sorted(manifest.files.values())])
+    reader.rule = replace(rule, costs=find_costs(setup.cost_table, model_dir, key, measure))
+    return reader, CPU if engine.device == CPU else placement.device
 
 
 def load_engine(setup: Setup, manifest: Manifest, placement: Placement) -> Engine:
@@ -87,38 +110,8 @@ def load_engine(setup: Setup, manifest: Manifest, placement: Placement) -> Engin
         if not placement.may_fall_back or setup.engine_type == "tensorrt":
             raise
         logger.warning("this session runs on the CPU and not on %s: %s", placement.device, error)
-        config = dataclasses.replace(config, device=CPU)
+        config = replace(config, device=CPU)
         return make_engine(setup.engine_type, Path(setup.model_dir), manifest, config)
-
-
-def make_reader(setup: Setup, manifest: Manifest, engine: Engine) -> Reader:
-    """Puts a reader around the engine."""
-    limits = BatchLimits(setup.max_batch_size, setup.max_batch_tokens)
-    return Reader(Path(setup.model_dir), manifest, engine.logits, limits)
-
-
-def answer_batch(reader: Reader, batch: Batch) -> Results:
-    """Answers a batch; a question that breaks it fails alone."""
-    started_s = time.monotonic()
-    outcomes = [_on_the_wire(outcome) for outcome in _read(reader, batch.questions)]
-    inference_ms = round((time.monotonic() - started_s) * 1e3, 3)
-    return Results(outcomes, inference_ms, reader.stopwatch.take())
-
-
-def _read(reader: Reader, questions: Sequence[Question]) -> Sequence[list[Answer] | QaError]:
-    try:
-        return reader.read(questions)
-    except Exception:
-        logger.exception("a batch of %d failed", len(questions))
-        if len(questions) == 1:
-            return [InternalError()]
-        return [outcome for question in questions for outcome in _read(reader, [question])]
-
-
-def _on_the_wire(outcome: list[Answer] | QaError) -> Answers | Failure:
-    if isinstance(outcome, QaError):
-        return Failure(outcome.code, outcome.message)
-    return Answers(outcome)
 
 
 def main(arguments: Sequence[str]) -> None:
