@@ -20,6 +20,7 @@ from qa_service.admission import AdmissionConfig
 from qa_service.connection import ConnectionLimits
 from qa_service.engines import ENGINE_TYPES
 from qa_service.logs import LOG_FORMATS, LOG_LEVELS
+from qa_service.manifest import PRECISIONS
 from qa_service.protocol import RequestLimits
 from qa_service.scheduler import SchedulerConfig
 from qa_service.workers.channel import Setup
@@ -51,6 +52,9 @@ class ServerConfig:
     model: Path = _flag(DEFAULT_MODEL, "folder of a model that prepare_model.py has prepared")
     num_inference_sessions: int = _flag(2, "inference sessions, one worker each", least=1)
     inference_engine_type: str = _flag("onnx", "what runs the model", choices=ENGINE_TYPES)
+    precision: str = _flag(
+        "fp32", "what the model computes in; int8 needs the onnx engine", choices=tuple(PRECISIONS)
+    )
     worker_type: str = _flag(
         "process", "where each session runs; threads share the loop's GIL", choices=WORKER_TYPES
     )
@@ -172,6 +176,7 @@ class ServerConfig:
         return Setup(
             engine_type=self.inference_engine_type,
             model_dir=str(self.model),
+            precision=self.precision,
             intra_op_num_threads=self.intra_op_num_threads,
             max_batch_size=self.max_batch_size,
             max_batch_tokens=self.max_batch_tokens,

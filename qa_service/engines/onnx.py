@@ -10,32 +10,36 @@ import onnxruntime
 from qa_service.engines import EngineConfig
 from qa_service.engines.base import Engine, FloatArray, Int64Array
 from qa_service.errors import SetupError
-from qa_service.manifest import ONNX_FILE, Manifest
+from qa_service.manifest import PRECISIONS, Manifest, preparing_command
 
 _SLOWER_ON_CPU = ["SkipLayerNormFusion"]
 """Its one kernel costs a core more than the addition and the normalization that it replaces."""
 
 
 class OnnxEngine(Engine):
-    """Runs a prepared model's `model.onnx`.
+    """Runs a prepared model's ONNX file of one precision.
 
     Raises:
-        SetupError: ONNX Runtime cannot load the file.
+        SetupError: There is no such file, or ONNX Runtime cannot load it.
     """
 
     def __init__(self, model_dir: Path, manifest: Manifest, config: EngineConfig) -> None:
+        name = PRECISIONS[config.precision]
+        if name not in manifest.files:
+            command = preparing_command(manifest, config.precision)
+            raise SetupError(f"there is no {name} in {model_dir}; make it with: {command}")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = config.intra_op_num_threads
         options.inter_op_num_threads = 1
         try:
             self._session = onnxruntime.InferenceSession(
-                str(model_dir / ONNX_FILE),
+                str(model_dir / name),
                 options,
                 providers=["CPUExecutionProvider"],
                 disabled_optimizers=_SLOWER_ON_CPU,
             )
         except Exception as error:  # onnxruntime raises classes of its own C++ module
-            raise SetupError(f"ONNX Runtime cannot load {ONNX_FILE}: {error}") from None
+            raise SetupError(f"ONNX Runtime cannot load {name}: {error}") from None
         self._inputs = manifest.inputs
 
     def logits(
