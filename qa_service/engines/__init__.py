@@ -86,6 +86,8 @@ def make_engine(
     if engine_type not in ENGINE_TYPES:
         raise ValueError(f"no engine {engine_type!r}; there are {', '.join(ENGINE_TYPES)}")
     check_precision(engine_type, config.precision)
+    if config.precision == "int8" and config.device != "cpu":
+        raise DeviceError("int8 is for the CPU: use --devices cpu, or fp16 on a GPU")
     if engine_type == "tensorrt" and config.device == "cpu":
         raise DeviceError("the tensorrt engine needs a GPU; on a CPU, use the onnx engine")
     return _maker(engine_type, config.device)(model_dir, manifest, config)

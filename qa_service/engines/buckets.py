@@ -111,6 +111,7 @@ class BucketedEngine(Engine):
         inputs: Sequence[str],
         pad_token_id: int,
         make_program: Callable[[Bucket], Program],
+        *,
         device: str,
         runtime: str,
     ) -> None:

@@ -13,7 +13,7 @@ from qa_service.engines.base import Engine, FloatArray, Int64Array, describe_cpu
 from qa_service.errors import SetupError
 from qa_service.manifest import PRECISIONS, Manifest, preparing_command
 
-_SLOWER_ON_CPU = ["SkipLayerNormFusion"]
+SLOWER_ON_CPU = ["SkipLayerNormFusion"]
 """Its one kernel costs a core more than the addition and the normalization that it replaces."""
 
 Provider = tuple[str, Mapping[str, str]]
@@ -30,7 +30,7 @@ class OnnxEngine(Engine):
     def __init__(self, model_dir: Path, manifest: Manifest, config: EngineConfig) -> None:
         path = onnx_file(model_dir, manifest, config.precision)
         self._session = open_session(
-            path, config, [("CPUExecutionProvider", {})], disabled_optimizers=_SLOWER_ON_CPU
+            path, config, [("CPUExecutionProvider", {})], disabled_optimizers=SLOWER_ON_CPU
         )
         self._inputs = manifest.inputs
         device = describe_cpu(config.intra_op_num_threads)
@@ -73,13 +73,10 @@ def open_session(
     Raises:
         SetupError: ONNX Runtime cannot load it.
     """
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = config.intra_op_num_threads
-    options.inter_op_num_threads = 1
     try:
         return onnxruntime.InferenceSession(
             str(path),
-            options,
+            session_options(config),
             providers=list(providers),
             disabled_optimizers=list(disabled_optimizers),
             enable_fallback=0,
@@ -87,3 +84,13 @@ def open_session(
     except Exception as error:  # onnxruntime raises classes of its own C++ module
         reason = str(error).strip().replace("\n", " ")
         raise SetupError(f"ONNX Runtime cannot load {path.name}: {reason}") from None
+
+
+def session_options(config: EngineConfig) -> onnxruntime.SessionOptions:
+    """Options of a session; what each costs or saves, `benchmarks/onnx_options.py` prints."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = config.intra_op_num_threads
+    options.inter_op_num_threads = 1
+    # A thread that spins for its next piece of work takes the core from another session.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return options

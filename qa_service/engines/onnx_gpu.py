@@ -216,7 +216,7 @@ def bucketed_engine(
         f"a GPU of {config.gpu_memory_bytes} bytes, {'graphs' if graphs else 'no graphs'}"
     )
     return BucketedEngine(
-        grid, manifest.inputs, manifest.pad_token_id, make_program, device, runtime
+        grid, manifest.inputs, manifest.pad_token_id, make_program, device=device, runtime=runtime
     )
 
 

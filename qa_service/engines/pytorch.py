@@ -96,8 +96,8 @@ def bucketed_engine(
         manifest.inputs,
         manifest.pad_token_id,
         lambda bucket: TorchProgram(forward, bucket, len(manifest.inputs), place, capture),
-        device,
-        f"torch {torch.__version__}, {name}, {graphs}",
+        device=device,
+        runtime=f"torch {torch.__version__}, {name}, {graphs}",
     )
 
 
