@@ -81,7 +81,8 @@ class ServerConfig:
     )
     precision: str = _flag(
         "fp32",
-        "what the model computes in; onnx has no bf16, int8 is for onnx alone",
+        "what the model computes in: onnx fp32, fp16 or int8, which is for a CPU; pytorch and "
+        "tensorrt fp32, fp16 or bf16",
         choices=PRECISION_NAMES,
     )
     devices: str = _flag(

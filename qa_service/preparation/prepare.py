@@ -81,9 +81,9 @@ def prepare(choices: Choices) -> Path:
     with locked(target, lambda: print(f"waiting for another run to finish {target}")):
         wanted = fingerprint(source, reading)
         refuse_foreign(target, source)
-        needed = {PRECISIONS[choices.precision]} | (
-            {PLAIN_ONNX_FILE} if choices.tensorrt else set()
-        )
+        needed = {PRECISIONS[choices.precision]}
+        if choices.tensorrt:
+            needed.add(PLAIN_ONNX_FILE)
         if is_up_to_date(target, wanted, needed):
             print(f"{target} is up to date")
             return target
@@ -92,7 +92,7 @@ def prepare(choices: Choices) -> Path:
             print(f"preparing {source.label}; {reason}")
             with replacing(target) as folder:
                 _make(source, reading, wanted, folder)
-        for name in needed - set(load_manifest(target).files):
+        for name in sorted(needed - set(load_manifest(target).files)):
             with replacing(target) as folder:
                 shutil.copytree(target, folder, dirs_exist_ok=True)
                 if name == PLAIN_ONNX_FILE:

@@ -1,0 +1,220 @@
+"""What a GPU would run: its buckets run here on the CPU, its options and errors for real."""
+
+from __future__ import annotations
+
+import dataclasses
+import multiprocessing
+import os
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+from qa_service.engines import EngineConfig, make_engine, onnx_gpu, pytorch
+from qa_service.engines.onnx import open_session
+from qa_service.errors import DeviceError, SetupError
+from qa_service.manifest import ONNX_FILE, PLAIN_ONNX_FILE, load_manifest
+from qa_service.preparation.prepare import Choices, prepare
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = EngineConfig(max_batch_size=3, max_batch_tokens=160)
+MAX_DIFFERENCE = {"fp32": 1e-3, "fp16": 0.1, "bf16": 0.5}
+"""Logits of the built-in model go up to 10; bf16 keeps 8 bits of a number."""
+
+needs_no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+
+
+@pytest.fixture(scope="module")
+def gpu_model():
+    """The built-in model with all that a GPU's engines need."""
+    return prepare(Choices(output_dir=ROOT / "saved_models", precision="fp16", tensorrt=True))
+
+
+@pytest.fixture(scope="module")
+def manifest(gpu_model):
+    return load_manifest(gpu_model)
+
+
+@pytest.fixture(scope="module")
+def reference(gpu_model, manifest):
+    return make_engine("onnx", gpu_model, manifest, EngineConfig())
+
+
+def batches():
+    rng = np.random.default_rng(7)
+    for rows, tokens in ((1, 7), (3, 40), (2, 80), (1, 384)):
+        ids = rng.integers(1000, 20000, (rows, tokens))
+        mask = np.ones_like(ids)
+        for row in range(rows):
+            mask[row, tokens - 3 * row :] = 0
+        yield ids, mask, np.zeros_like(ids)
+
+
+def difference(engine, reference):
+    worst = 0.0
+    for ids, mask, types in batches():
+        logits = engine.logits(ids, mask, types)
+        wanted = reference.logits(ids, mask, types)
+        for got, right in zip(logits, wanted, strict=True):
+            assert got.shape == ids.shape
+            assert got.dtype == np.float32
+            worst = max(worst, np.abs(got - right)[mask == 1].max())
+    return worst
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_pytorch_buckets_give_the_logits(gpu_model, manifest, reference, precision):
+    config = dataclasses.replace(SMALL, precision=precision)
+    engine = pytorch.bucketed_engine(gpu_model, manifest, config, "cpu")
+    assert difference(engine, reference) < MAX_DIFFERENCE[precision]
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_pytorch_computes_in_half_precision_on_a_cpu_too(gpu_model, manifest, reference, precision):
+    config = EngineConfig(precision=precision)
+    engine = make_engine("pytorch", gpu_model, manifest, config)
+    assert 0 < difference(engine, reference) < MAX_DIFFERENCE[precision]
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+@pytest.mark.parametrize("name", [ONNX_FILE, PLAIN_ONNX_FILE])
+def test_onnx_buckets_give_the_logits(gpu_model, manifest, reference, name, graphs):
+    session = open_session(gpu_model / name, SMALL, [("CPUExecutionProvider", {})])
+    engine = onnx_gpu.bucketed_engine(session, manifest, SMALL, "cpu", graphs=graphs)
+    assert difference(engine, reference) < MAX_DIFFERENCE["fp32"]
+
+
+def test_the_fp16_file_gives_the_logits(gpu_model, manifest, reference):
+    engine = make_engine("onnx", gpu_model, manifest, EngineConfig(precision="fp16"))
+    assert 0 < difference(engine, reference) < MAX_DIFFERENCE["fp16"]
+
+
+def test_attention_is_torchs_own_kernel(gpu_model):
+    assert pytorch.load_model(gpu_model, "fp32").config._attn_implementation == "sdpa"
+
+
+def test_cuda_options():
+    config = EngineConfig(
+        device="cuda", cuda_index=3, gpu_memory_bytes=80 << 30, gpu_memory_fraction=0.25
+    )
+    assert onnx_gpu.cuda_options(config) == {
+        "device_id": "3",
+        "arena_extend_strategy": "kSameAsRequested",
+        "enable_cuda_graph": "1",
+        "use_tf32": "0",
+        "gpu_mem_limit": str(20 << 30),
+    }
+    whole = dataclasses.replace(config, gpu_memory_fraction=1.0, cuda_graphs=False)
+    assert "gpu_mem_limit" not in onnx_gpu.cuda_options(whole)
+    assert onnx_gpu.cuda_options(whole)["enable_cuda_graph"] == "0"
+
+
+def test_tensorrt_options(manifest, tmp_path):
+    config = EngineConfig(precision="fp16", max_batch_size=16, gpu_memory_fraction=0.5,
+                          gpu_memory_bytes=8 << 30)  # fmt: skip
+    grid = onnx_gpu.make_grid(manifest, config)
+    inputs = ("input_ids", "attention_mask")
+    options = onnx_gpu.tensorrt_options(config, inputs, grid, tmp_path)
+    assert options == {
+        "device_id": "0",
+        "trt_fp16_enable": "1",
+        "trt_bf16_enable": "0",
+        "trt_engine_cache_enable": "1",
+        "trt_engine_cache_path": str(tmp_path),
+        "trt_timing_cache_enable": "1",
+        "trt_timing_cache_path": str(tmp_path),
+        "trt_profile_min_shapes": "input_ids:1x1,attention_mask:1x1",
+        "trt_profile_opt_shapes": "input_ids:1x384,attention_mask:1x384",
+        "trt_profile_max_shapes": "input_ids:16x384,attention_mask:16x384",
+        "trt_max_workspace_size": str(4 << 30),
+    }
+
+
+def test_no_bucket_is_outside_the_tensorrt_profile(manifest):
+    grid = onnx_gpu.make_grid(manifest, EngineConfig(max_batch_size=16, max_batch_tokens=2048))
+    assert all(b.rows <= 16 and b.tokens <= 384 for b in grid.buckets())
+
+
+def test_the_plain_graph_has_standard_operators_only(gpu_model):
+    import onnx
+
+    def domains(name):
+        return {node.domain for node in onnx.load(str(gpu_model / name)).graph.node}
+
+    assert domains(PLAIN_ONNX_FILE) == {""}
+    assert "com.microsoft" in domains(ONNX_FILE)
+
+
+def _take(cache_dir, manifest, turns):
+    grid = onnx_gpu.make_grid(manifest, SMALL)
+    with onnx_gpu.engine_cache(cache_dir, SMALL, grid) as cache:
+        turns.put(("enters", cache.name))
+        turns.put(("leaves", cache.name))
+
+
+def test_sessions_take_turns_at_the_engine_cache(tmp_path, manifest):
+    context = multiprocessing.get_context("spawn")
+    turns = context.Queue()
+    grid = onnx_gpu.make_grid(manifest, SMALL)
+    with onnx_gpu.engine_cache(tmp_path, SMALL, grid) as cache:
+        other = context.Process(target=_take, args=(tmp_path, manifest, turns))
+        other.start()
+        other.join(timeout=3)
+        assert turns.empty()
+        assert other.is_alive()
+    assert turns.get(timeout=30) == ("enters", cache.name)
+    other.join()
+    assert cache.name == "fp32-3x384"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_an_engine_cache_that_cannot_be_written_is_told(tmp_path, manifest):
+    tmp_path.chmod(0o500)
+    grid = onnx_gpu.make_grid(manifest, SMALL)
+    with (
+        pytest.raises(SetupError, match="cannot be kept"),
+        onnx_gpu.engine_cache(tmp_path, SMALL, grid),
+    ):
+        pass
+
+
+GPU = EngineConfig(device="cuda")
+HAS_PROVIDER = "CUDAExecutionProvider" in onnxruntime.get_available_providers()
+
+
+@needs_no_gpu
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [("onnx", "cannot start its CUDA" if HAS_PROVIDER else "no CUDAExecutionProvider"),
+     ("tensorrt", "cannot start its Tensorrt" if HAS_PROVIDER else "no TensorrtExecutionProvider"),
+     ("pytorch", "PyTorch")],
+)  # fmt: skip
+def test_without_a_gpu_there_is_one_clear_line_and_no_fall_back(gpu_model, manifest, kind, words):
+    with pytest.raises(DeviceError, match=words) as caught:
+        make_engine(kind, gpu_model, manifest, GPU)
+    assert "\n" not in str(caught.value)
+
+
+def test_without_the_plain_graph_the_command_that_makes_it_is_named(
+    gpu_model, manifest, monkeypatch
+):
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [onnx_gpu.TENSORRT])
+    files = {name: digest for name, digest in manifest.files.items() if name != PLAIN_ONNX_FILE}
+    bare = msgspec.structs.replace(manifest, files=files)
+    with pytest.raises(SetupError, match=r"prepare_model\.py --model builtin --tensorrt"):
+        make_engine("tensorrt", gpu_model, bare, GPU)
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "words"),
+    [("tensorrt", EngineConfig(), "needs a GPU"),
+     ("onnx", dataclasses.replace(GPU, precision="int8"), "int8 is for the CPU"),
+     ("onnx", EngineConfig(precision="bf16"), "the onnx engine has no bf16"),
+     ("tensorrt", dataclasses.replace(GPU, precision="int8"), "the tensorrt engine has no int8")],
+)  # fmt: skip
+def test_what_cannot_be_combined_is_told(gpu_model, manifest, kind, config, words):
+    with pytest.raises(SetupError, match=words):
+        make_engine(kind, gpu_model, manifest, config)

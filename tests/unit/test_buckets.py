@@ -1,0 +1,83 @@
+"""Batches on fixed shapes."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qa_service.engines.buckets import Bucket, BucketedEngine, BucketGrid, Program, stage
+
+INPUTS = ("input_ids", "attention_mask")
+PAD = 9
+
+
+@given(st.integers(1, 64), st.integers(1, 8192), st.integers(16, 512), st.data())
+def test_every_batch_within_the_limits_has_a_bucket_that_is_not_much_larger(
+    max_rows, max_tokens, window, data
+):
+    grid = BucketGrid(max_rows, max_tokens, window)
+    tokens = data.draw(st.integers(1, window))
+    rows = data.draw(st.integers(1, max(1, min(max_rows, max_tokens // tokens))))
+    bucket = grid.bucket_for(rows, tokens)
+    assert bucket in grid.buckets()
+    assert rows <= bucket.rows <= min(max_rows, max(rows * 1.5, 3))
+    assert tokens <= bucket.tokens <= min(window, tokens + 63 if tokens > 32 else 32)
+    assert bucket.rows <= grid.most.rows
+    assert bucket.tokens <= grid.most.tokens
+
+
+def test_buckets_come_largest_first_and_only_those_that_can_be_needed():
+    buckets = BucketGrid(4, 200, 128).buckets()
+    assert buckets[0] == Bucket(3, 96)
+    assert Bucket(1, 128) in buckets
+    assert Bucket(2, 128) in buckets  # for 2 rows of 97 to 100 tokens
+    assert Bucket(3, 128) not in buckets
+    assert len(buckets) == len(set(buckets))
+
+
+def test_a_batch_over_the_limits_has_a_bucket_of_its_own():
+    assert BucketGrid(4, 4096, 128).bucket_for(5, 130) == Bucket(5, 130)
+
+
+class Adder(Program):
+    """Gives back what it was staged: ids as start logits, ids and mask added as end logits."""
+
+    def __init__(self, bucket):
+        self.staging = np.full((2, bucket.rows, bucket.tokens), -7, np.int64)
+        self._logits = np.empty((2, bucket.rows, bucket.tokens), np.float32)
+
+    def run(self):
+        self._logits[0] = self.staging[0]
+        self._logits[1] = self.staging.sum(axis=0)
+        return self._logits
+
+
+def test_a_bucket_is_filled_up_and_cut_off_again():
+    made = []
+    engine = BucketedEngine(
+        BucketGrid(4, 4096, 64),
+        INPUTS,
+        PAD,
+        lambda bucket: made.append(bucket) or Adder(bucket),
+        device="cuda",
+        runtime="test",
+    )
+    assert made == BucketGrid(4, 4096, 64).buckets()
+    rng = np.random.default_rng(0)
+    kept = []
+    for shape in ((4, 64), (1, 3), (3, 40), (2, 40), (6, 70)):
+        ids, mask = rng.integers(10, 99, (2, *shape))
+        start, end = engine.logits(ids, mask, mask)
+        kept.append(((start, end), (ids, ids + mask)))
+    for got, wanted in kept:  # none is overwritten by a later run
+        np.testing.assert_array_equal(got, wanted)
+    assert made[-1] == Bucket(6, 70)
+
+
+def test_what_fills_a_bucket_is_masked_but_for_the_first_token_of_a_row():
+    staging = np.full((2, 3, 5), -7, np.int64)
+    batch = np.full((2, 4), 3)
+    stage(staging, INPUTS, {"input_ids": batch, "attention_mask": batch // 3}, PAD)
+    assert staging[0].tolist() == [[3, 3, 3, 3, PAD], [3, 3, 3, 3, PAD], [PAD] * 5]
+    assert staging[1].tolist() == [[1, 1, 1, 1, 0], [1, 1, 1, 1, 0], [1, 0, 0, 0, 0]]
