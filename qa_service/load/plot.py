@@ -65,9 +65,8 @@ def make_figure(cells: Sequence[Cell]) -> Figure:
         _label_load(axes, cells)
         axes.grid(visible=True, which="major", alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
-    handles, labels = throughput.get_legend_handles_labels()
-    if len(handles) > 1:
-        throughput.legend(handles, labels, frameon=False)
+    if _is_open(cells) or len(list(_rows(cells))) > 1:
+        throughput.legend(frameon=False)
     return figure
 
 
@@ -79,11 +78,14 @@ def _draw_latency(axes: Axes, cells: Sequence[Cell]) -> None:
             axes.plot([c.load for c in row], values, style, marker="o", ms=4, color=colour)
     for percent, style in _STYLES.items():
         axes.plot([], [], style, color="black", label=f"p{percent}")
+    if len(list(_rows(cells))) > 1:
+        for colour, label, _ in _rows(cells):
+            axes.plot([], [], color=colour, label=label)
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter("{x:g}")
     axes.set_ylabel("latency (ms, logarithmic)")
     axes.set_title("Latency", loc="left")
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, ncols=2)
 
 
 def _draw_throughput(axes: Axes, cells: Sequence[Cell]) -> None:
@@ -99,13 +101,14 @@ def _draw_throughput(axes: Axes, cells: Sequence[Cell]) -> None:
 
 
 def _label_load(axes: Axes, cells: Sequence[Cell]) -> None:
-    """The loads that were measured are the ticks, spaced as their logarithms."""
+    """Clients as their logarithms, rates as they are: so what was offered is a straight line."""
     loads = sorted({cell.load for cell in cells})
-    axes.set_xscale("log")
+    if not _is_open(cells):
+        axes.set_xscale("log")
+        axes.minorticks_off()
     axes.set_xticks(loads, [f"{load:g}" for load in loads])
-    axes.minorticks_off()
-    is_open = _is_open(cells)
-    axes.set_xlabel("offered load (requests per second)" if is_open else "simultaneous clients")
+    label = "offered load (requests per second)" if _is_open(cells) else "simultaneous clients"
+    axes.set_xlabel(label)
 
 
 def _rows(cells: Sequence[Cell]) -> Iterator[tuple[str, str, list[Cell]]]:

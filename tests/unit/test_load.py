@@ -1,8 +1,13 @@
 """The load generator's clients, its report, and the questions that ship with the project."""
 
+import csv
+import io
 import itertools
 import math
+import os
+import platform
 import statistics
+import sys
 import time
 from pathlib import Path
 
@@ -12,7 +17,10 @@ import qa_service
 from qa_service.cli.access import Access
 from qa_service.load.generator import run_load
 from qa_service.load.plan import LoadPlan, Sample
+from qa_service.load.plot import PlotError, check_plot, make_figure
 from qa_service.load.report import Report, percentile
+from qa_service.load.sweep import Cell
+from qa_service.load.table import CsvFile, markdown
 from qa_service.squad import SquadQuestion, read_squad
 from tests.scripted_peer import (
     ScriptedPeer,
@@ -301,6 +309,13 @@ class TestReport:
         assert report.throughput == 0.0
         assert "nan" in str(report)
 
+    def test_says_what_the_generator_took(self):
+        assert "Generator:   " not in str(Report.of([]))
+        num_cores = os.cpu_count()
+        words = f"{0.5 / num_cores:.1%} of the CPU time of {num_cores} cores"
+        assert f"Generator:   {words}\n" in str(Report.of([], generator_cores=0.5))
+        assert "its one core is full" in str(Report.of([], generator_cores=0.95))
+
     @pytest.mark.parametrize(
         ("size", "percent", "expected"),
         [
@@ -315,6 +330,67 @@ class TestReport:
     )
     def test_percentile_is_the_nearest_rank(self, size, percent, expected):
         assert percentile(range(1, size + 1), percent) == expected
+
+
+def cell(num_sessions: int | None, num_clients: int, **fields) -> Cell:
+    """Requests of 10 and 20 ms in a second."""
+    plan = LoadPlan("localhost", 9999, QUESTIONS, num_simultaneous_clients=num_clients, **fields)
+    samples = [Sample(0.0, 10.0), Sample(0.98, 20.0), Sample(0.5, 1.0, "queue_full")]
+    return Cell(num_sessions, plan, Report.of(samples, generator_cores=0.1))
+
+
+class TestTables:
+    CELLS = (cell(1, 1), cell(1, 20), cell(2, 1))
+
+    def test_markdown_of_a_sweep_that_was_cut_short(self):
+        lines = markdown(self.CELLS).splitlines()
+        assert lines[:5] == [
+            "Latency in ms: p50 / p99 (mean ± std)",
+            "",
+            "| clients |                1 session |               2 sessions |",
+            "|--------:|-------------------------:|-------------------------:|",
+            "|       1 | 10.0 / 20.0 (15.0 ± 5.0) | 10.0 / 20.0 (15.0 ± 5.0) |",
+        ]
+        assert "|      20 | 2.0 (1 failed) |                |" in lines
+        assert lines[-3].endswith("1000 requests a cell, 7 questions.")
+        assert platform.python_version() in lines[-1]
+
+    def test_csv_has_every_figure_in_full(self):
+        file = io.StringIO()
+        rows = CsvFile(file)
+        rows.add(cell(None, 50, rate_per_s=100.0))
+        heads, values = csv.reader(file.getvalue().splitlines())
+        found = dict(zip(heads, values, strict=True))
+        assert (found["sessions"], found["loop"], found["offered_per_s"]) == ("", "open", "100.0")
+        assert (found["answered"], found["failed"]) == ("2", "1")
+        assert found["errors"] == "queue_full=1"
+        assert float(found["mean_ms"]) == 15.0
+
+
+class TestPlot:
+    @pytest.mark.parametrize("rate_per_s", [None, 40.0])
+    def test_has_two_panels_with_units(self, rate_per_s):
+        pytest.importorskip("matplotlib")
+        cells = [cell(number, 5, rate_per_s=rate_per_s) for number in (1, 2)]
+        latency, throughput = make_figure(cells).axes
+        assert latency.get_ylabel() == "latency (ms, logarithmic)"
+        assert throughput.get_ylabel() == "throughput (answers per second)"
+        load = "offered load (requests per second)" if rate_per_s else "simultaneous clients"
+        assert latency.get_xlabel() == throughput.get_xlabel() == load
+        words = [text.get_text() for text in throughput.get_legend().get_texts()]
+        assert words[-2:] == ["1 session", "2 sessions"]
+
+    def test_says_what_is_missing(self, monkeypatch, tmp_path):
+        monkeypatch.setitem(sys.modules, "matplotlib", None)
+        with pytest.raises(PlotError, match=r"needs matplotlib: .* -r requirements-bench.txt"):
+            check_plot(tmp_path / "plot.png")
+
+    def test_of_a_kind_or_in_a_place_that_there_is_not(self, tmp_path):
+        pytest.importorskip("matplotlib")
+        check_plot(tmp_path / "plot.svg")
+        for path, words in (("plot.gif", "not plot.gif"), ("no/plot.png", "there is no folder")):
+            with pytest.raises(PlotError, match=words):
+                check_plot(tmp_path / path)
 
 
 def test_the_shipped_questions_are_answered_where_they_say():
