@@ -67,7 +67,7 @@ def make_flags() -> argparse.ArgumentParser:
     add("--shuffle", action="store_true", help="ask from all over the file, in random order")
     add("--seed", type=int, default=0, help="decides the order of --shuffle, the moments of --rate")
     add("--sweep", action="store_true", help="measure a table, of the next two flags or --rate")
-    add("--clients", type=list_of(count), default=[1, 5, 20, 50], help="clients at a time")
+    add("--clients", type=list_of(count), default="1,5,20,50", help="clients at a time")
     add("--sessions", type=list_of(count), default=[], help="sessions of servers of its own")
     add("--csv", type=Path, help="file for the figures, in full, a row for each load")
     add("--plot", type=Path, help="file for --sweep's plots, .png, .svg or .pdf")
@@ -140,27 +140,55 @@ def progress_bar(num_sessions: int | None, plan: LoadPlan) -> Iterator[Progress]
 
 
 def measure(flags: dict[str, Any]) -> int:
-    """Makes the load, prints the report, and returns the exit code."""
+    """Makes the load, prints the report, and returns the exit code.
+
+    Raises:
+        KeyboardInterrupt: It was interrupted between two loads.
+        Exception: Its other kinds: something is missing; in both cases, what was measured
+            until then has been printed.
+    """
     if flags["plot"]:
         check_plot(flags["plot"])
     sweep = make_sweep(flags)
     if not sweep.sessions:
         check_server(sweep.plan)
     cells: list[Cell] = []
-    with contextlib.ExitStack() as files:
-        csv = None
-        if flags["csv"]:
-            csv = CsvFile(files.enter_context(flags["csv"].open("w", encoding="utf-8")))
-        for cell in sweep.run(progress_bar):
+    try:
+        for cell in written(sweep.run(progress_bar), flags["csv"]):
             cells.append(cell)
-            if csv is not None:
-                csv.add(cell)
-    print(markdown(cells) if flags["sweep"] else cells[0].report)
-    if flags["plot"]:
-        draw(cells, flags["plot"])
+    finally:
+        if cells:
+            show(cells, flags)
     if cells[-1].report.interrupted:
         return INTERRUPTED
     return int(any(cell.report.num_failed for cell in cells))
+
+
+def written(cells: Iterator[Cell], path: Path | None) -> Iterator[Cell]:
+    """Passes the cells on, and writes each to the file, if there is one.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    if path is None:
+        yield from cells
+        return
+    with path.open("w", encoding="utf-8") as file:
+        csv = CsvFile(file)
+        for cell in cells:
+            csv.add(cell)
+            yield cell
+
+
+def show(cells: list[Cell], flags: dict[str, Any]) -> None:
+    """Prints what was measured, and plots it if that was asked for.
+
+    Raises:
+        OSError: The plot cannot be written.
+    """
+    print(markdown(cells) if flags["sweep"] else cells[0].report, flush=True)
+    if flags["plot"]:
+        draw(cells, flags["plot"])
 
 
 def main() -> int:

@@ -95,6 +95,7 @@ class Connection:
         self._loop, self._door, self._owner = loop, door, owner
         self._wire = door.wire()
         self._socket: socket.socket | None = None
+        self._descriptor = -1
         self._steps = self._opening()
         self._inbox, self._outbox, self._backlog = bytearray(), bytearray(), bytearray()
         self._refusal = ""
@@ -149,7 +150,7 @@ class Connection:
 
     def _drop_socket(self) -> None:
         if self._socket is not None:
-            self._loop.unwatch(self._socket.fileno())
+            self._loop.unwatch(self._descriptor)
             self._socket.close()
             self._socket = None
 
@@ -174,8 +175,7 @@ class Connection:
             self.lose(str(lost))
 
     def _watch(self, events: int) -> None:
-        assert self._socket is not None
-        self._loop.watch(self._socket.fileno(), events, self._ready)
+        self._loop.watch(self._descriptor, events, self._ready)
 
     def _step(self) -> None:
         """Goes one step further in opening."""
@@ -202,6 +202,7 @@ class Connection:
     def _connect(self) -> Iterator[int]:
         for family, address in self._door.addresses:
             self._socket = socket.socket(family, socket.SOCK_STREAM)
+            self._descriptor = self._socket.fileno()
             self._socket.setblocking(False)
             error = self._socket.connect_ex(address)
             self._watch(WRITE)
@@ -215,21 +216,17 @@ class Connection:
 
     def _shake_hands(self, tls: ssl.SSLContext) -> Iterator[int]:
         assert self._socket is not None
-        # It has the same descriptor, which the loop goes on watching.
-        self._socket = sock = tls.wrap_socket(
-            self._socket, server_hostname=self._door.host, do_handshake_on_connect=False
-        )
-        while True:
-            try:
-                return sock.do_handshake()
-            except ssl.SSLWantReadError:
-                yield READ
-            except ssl.SSLWantWriteError:
-                yield WRITE
-            except (ssl.SSLEOFError, ConnectionError):
-                raise _Lost("server_unreachable") from None
-            except OSError:
-                raise _Lost("tls_error") from None
+        try:
+            # It has the same descriptor, which the loop goes on watching.
+            self._socket = sock = tls.wrap_socket(
+                self._socket, server_hostname=self._door.host, do_handshake_on_connect=False
+            )
+            while (events := _handshake_step(sock)) is not None:
+                yield events
+        except (ssl.SSLEOFError, ConnectionError):
+            raise _Lost("server_unreachable") from None
+        except OSError:
+            raise _Lost("tls_error") from None
 
     def _show_token(self, token: str) -> Iterator[int]:
         """Waits for the server's word on it, so that a stranger gets no question to read."""
@@ -303,3 +300,14 @@ class Connection:
         if not data:
             raise _Lost("connection_lost")
         self._inbox += data
+
+
+def _handshake_step(sock: ssl.SSLSocket) -> int | None:
+    """What the handshake waits to be ready for; None if it is done."""
+    try:
+        sock.do_handshake()
+    except ssl.SSLWantReadError:
+        return READ
+    except ssl.SSLWantWriteError:
+        return WRITE
+    return None

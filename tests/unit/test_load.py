@@ -26,6 +26,7 @@ from tests.scripted_peer import (
     ScriptedPeer,
     answer_all,
     answer_to,
+    close_at_once,
     error_to,
     unknown_to,
 )
@@ -278,6 +279,15 @@ class TestAccess:
         with ScriptedPeer(script) as peer:
             samples = played(peer, access=self.TOKEN, **ONE_CLIENT, **numbers)
         assert codes(samples) == ["server_unreachable"]
+
+
+class TestTls:
+    @pytest.mark.parametrize("speaks", [close_at_once, lambda peer: peer.send(b"no TLS, this")])
+    def test_a_peer_that_speaks_none_is_a_failure(self, speaks):
+        with ScriptedPeer(speaks) as peer:
+            samples = played(peer, access=Access(tls=True), **ONE_CLIENT, num_request_per_client=2)
+        assert set(codes(samples)) <= {"tls_error", "server_unreachable"}
+        assert len(samples) == 2
 
 
 class TestReport:
