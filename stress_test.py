@@ -38,7 +38,7 @@ from qa_service.load.own_server import ServerStartError
 from qa_service.load.plan import LoadPlan
 from qa_service.load.plot import PlotError, check_plot, draw
 from qa_service.load.sweep import Cell, Progress, Sweep
-from qa_service.load.table import CsvFile, markdown
+from qa_service.load.table import CsvFile, column_head, markdown
 from qa_service.squad import SquadQuestion, read_squad
 
 QUESTIONS_FILE = Path(qa_service.__file__).parent / "data" / "questions.json"
@@ -134,7 +134,7 @@ def progress_bar(num_sessions: int | None, plan: LoadPlan) -> Iterator[Progress]
     load = f"{plan.num_simultaneous_clients} clients"
     if plan.rate_per_s is not None:
         load = f"{plan.rate_per_s:g}/s"
-    sessions = f"{num_sessions} sessions, " if num_sessions else ""
+    sessions = f"{column_head(num_sessions)}, " if num_sessions else ""
     with tqdm(desc=sessions + load, total=plan.num_requests, unit="request") as bar:
         yield bar.update
 
