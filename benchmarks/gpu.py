@@ -1,0 +1,197 @@
+"""What the server does on a GPU, beside what the GPU could do; prints its tables.
+
+    python -m benchmarks.gpu                            # PyTorch, about 8 minutes
+    python -m benchmarks.gpu --engine onnx              # needs onnxruntime-gpu
+    python -m benchmarks.gpu --engine tensorrt
+    python -m benchmarks.gpu --rehearse                 # every step on the CPU, for nothing
+
+Two models: bert-base's shape with random weights, and the built-in one. For each, what the model
+does alone, eagerly and with CUDA graphs, in fp32 and in half precision; then the server in half
+precision with graphs, for each number of clients and sessions on the one GPU.
+
+PyTorch needs torch, transformers and msgspec, and the prepared built-in model.
+Exit code 0 if every request was answered, 1 if not, 2 without a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from qa_service.batching import BatchRule
+from qa_service.config import DEFAULT_MODEL
+from qa_service.engines import EngineConfig, make_engine
+from qa_service.engines.base import Engine
+from qa_service.errors import SetupError
+from qa_service.gpus import find_gpus
+from qa_service.load.own_server import ServerStartError
+from qa_service.load.plan import LoadPlan
+from qa_service.load.sweep import Cell, Sweep
+from qa_service.load.table import markdown
+from qa_service.manifest import Manifest, load_manifest
+from qa_service.protocol import Question
+from qa_service.reading.reader import Reader
+from qa_service.squad import SquadQuestion, read_squad
+
+QUESTIONS = Path(__file__).resolve().parents[1] / "qa_service" / "data" / "questions.json"
+PROTOTYPE_MS = {1: 20.5, 5: 30.8, 20: 96.1, 50: 177.0}
+"""Mean latency by clients of the prototype: bert-base, 4 sessions, an RTX 2080 Ti."""
+PROTOTYPE_SESSIONS = 4
+TOKENS = 128
+SIZES = (1, 8, 32)
+
+
+def main() -> int:
+    flags = _flags()
+    if not flags.rehearse and not (gpus := find_gpus()).found:
+        print(f"benchmarks.gpu: CUDA sees no GPU here ({gpus.why_none})", file=sys.stderr)
+        return 2
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            return _run(flags, Path(folder))
+    except (SetupError, ServerStartError) as error:
+        print(f"benchmarks.gpu: {error}", file=sys.stderr)
+        return 2
+
+
+def _flags() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    add = parser.add_argument
+    add("--engine", choices=("pytorch", "onnx", "tensorrt"), default="pytorch")
+    add("--model", type=Path, default=DEFAULT_MODEL, help="the prepared built-in model")
+    add("--clients", type=int, nargs="+", default=[1, 5, 20, 50, 200])
+    add("--sessions", type=int, nargs="+", default=[1, 2, 4])
+    add("--duration_s", type=float, default=4.0, help="of each load")
+    add("--rehearse", action="store_true", help="run every step on the CPU, briefly")
+    flags = parser.parse_args()
+    if flags.rehearse:
+        flags.clients, flags.sessions, flags.duration_s = [1, 5], [1], 0.5
+    return flags
+
+
+def _run(flags: argparse.Namespace, folder: Path) -> int:
+    from benchmarks.random_bert import make_random_bert  # noqa: PLC0415 - torch takes seconds
+
+    shape = "tiny" if flags.rehearse else "bert-base"
+    load_manifest(flags.model)
+    random_bert = make_random_bert(shape, flags.model, folder, engine_type=flags.engine)
+    questions = read_squad(QUESTIONS)
+    failed = 0
+    for name, model_dir in ((shape, random_bert), ("built-in", flags.model)):
+        print(f"\n# {name}, {flags.engine}\n")
+        limit_per_s = show_offline(flags, model_dir, questions)
+        cells = list(serve(flags, model_dir, questions))
+        print(markdown(cells))
+        best = max(cell.report.throughput for cell in cells)
+        print(f"\nAt its best the server does {best / limit_per_s:.2f} of the offline limit.")
+        if name == "bert-base":
+            show_gains(cells)
+        failed += sum(cell.report.num_failed for cell in cells)
+    return int(failed > 0)
+
+
+def show_offline(
+    flags: argparse.Namespace, model_dir: Path, questions: Sequence[SquadQuestion]
+) -> float:
+    """Prints what one process does without a server; returns the best rate of answers."""
+    manifest = load_manifest(model_dir)
+    sizes = (1, 4) if flags.rehearse else SIZES
+    print(
+        f"Offline, one process. Model: ms for a batch of so many rows of {TOKENS} tokens. Reading: "
+        "answers per second, from question to answer.\n"
+    )
+    print(f"| | {' | '.join(f'{size} rows' for size in sizes)} | answers/s |")
+    print("|---" * (len(sizes) + 2) + "|")
+    best_per_s = 0.0
+    for config in configs(flags):
+        engine = make_engine(flags.engine, model_dir, manifest, config)
+        costs_ms = [median_ms(engine, manifest, size) for size in sizes]
+        rate = answers_per_s(engine, model_dir, manifest, questions, flags.duration_s)
+        best_per_s = max(best_per_s, rate)
+        cells = " | ".join(f"{ms:.2f}" for ms in costs_ms)
+        print(f"| {config.precision}, {engine.runtime} | {cells} | {rate:.0f} |", flush=True)
+    print()
+    return best_per_s
+
+
+def configs(flags: argparse.Namespace) -> Iterator[EngineConfig]:
+    """fp32 and half precision, without graphs and with them; TensorRT has none of ours."""
+    base = EngineConfig(max_batch_size=max(SIZES), max_batch_tokens=max(SIZES) * TOKENS)
+    if flags.rehearse:
+        yield replace(base, precision="fp32")
+        return
+    choices = [True] if flags.engine == "tensorrt" else [False, True]
+    for precision, graphs in itertools.product(("fp32", "fp16"), choices):
+        yield replace(base, device="cuda", precision=precision, cuda_graphs=graphs)
+
+
+def median_ms(engine: Engine, manifest: Manifest, size: int) -> float:
+    """Times one shape of batch: the median of 30 runs."""
+    ids = np.full((size, TOKENS), manifest.pad_token_id, np.int64)
+    mask, types = np.ones_like(ids), np.zeros_like(ids)
+    times_ms = []
+    for _ in range(33):
+        started_s = time.perf_counter()
+        engine.logits(ids, mask, types)
+        times_ms.append((time.perf_counter() - started_s) * 1e3)
+    return float(np.median(times_ms[3:]))
+
+
+def answers_per_s(
+    engine: Engine,
+    model_dir: Path,
+    manifest: Manifest,
+    questions: Sequence[SquadQuestion],
+    duration_s: float,
+) -> float:
+    """How many answers a reader gives in a second when it never waits for a question."""
+    rule = BatchRule(max(SIZES), max(SIZES) * TOKENS)
+    reader = Reader(model_dir, manifest, engine.logits, rule)
+    endless = itertools.cycle(Question(item.question, item.context) for item in questions)
+    count = 0
+    started_s = time.perf_counter()
+    while (took_s := time.perf_counter() - started_s) < duration_s:
+        count += len(reader.read(list(itertools.islice(endless, max(SIZES)))))
+    return count / took_s
+
+
+def serve(
+    flags: argparse.Namespace, model_dir: Path, questions: Sequence[SquadQuestion]
+) -> Iterator[Cell]:
+    """Puts the server under each load, and says how far it is."""
+    where = ["--precision", "fp32", "--devices", "cpu"]
+    if not flags.rehearse:
+        where = ["--precision", "fp16", "--devices", "cuda:0"]
+    engine = ["--model", str(model_dir), "--inference_engine_type", flags.engine]
+    plan = LoadPlan("localhost", 0, questions, duration_s=flags.duration_s)
+    sweep = Sweep(plan, flags.clients, (), flags.sessions, [*engine, *where])
+    return sweep.run(_say)
+
+
+@contextlib.contextmanager
+def _say(num_sessions: int | None, plan: LoadPlan) -> Iterator:
+    print(f"{num_sessions} sessions, {plan.num_simultaneous_clients} clients", file=sys.stderr)
+    yield lambda _: None
+
+
+def show_gains(cells: Sequence[Cell]) -> None:
+    """Prints our mean latencies beside the prototype's, where the cells are the same."""
+    print("\n| clients | prototype, ms | here, ms | times faster |\n|---|---|---|---|")
+    for cell in cells:
+        clients = cell.plan.num_simultaneous_clients
+        if cell.num_sessions == PROTOTYPE_SESSIONS and clients in PROTOTYPE_MS:
+            theirs_ms, ours_ms = PROTOTYPE_MS[clients], cell.report.mean_ms
+            print(f"| {clients} | {theirs_ms} | {ours_ms:.2f} | {theirs_ms / ours_ms:.1f} |")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
