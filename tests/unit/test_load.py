@@ -232,7 +232,7 @@ class TestOpenLoop:
             peer.send(answer_to(late), answer_to(held))
             assert peer.receive() is None
 
-        numbers = {"num_total_clients": 4, "rate_per_s": 100.0, "timeout_s": 0.15}
+        numbers = {"num_total_clients": 4, "rate_per_s": 50.0, "timeout_s": 0.4}
         with ScriptedPeer(script) as peer:
             samples = sorted(played(peer, num_simultaneous_clients=1, **numbers))
             assert peer.connections == 1
