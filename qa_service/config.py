@@ -97,7 +97,7 @@ class ServerConfig:
         "on", "whether a GPU's kernels are recorded and replayed", choices=("on", "off")
     )
     cpu_affinity: str = _flag(
-        "auto",
+        "off",
         "auto gives each session on a CPU cores of its own if there are enough",
         choices=CPU_AFFINITIES,
     )

@@ -22,6 +22,7 @@ AUTO = "auto"
 CPU = "cpu"
 CPU_AFFINITIES = ("auto", "off")
 
+_NO_GPU = "its driver counts none"
 _DEVICE = re.compile(r"cpu|cuda:(0|[1-9]\d{0,3})")
 _SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 
@@ -126,7 +127,10 @@ def _choose(devices: str, find: Callable[[], Gpus]) -> Sequence[Gpu | None]:
     gpus = find()
     if devices == AUTO:
         if not gpus.found:
-            logger.info("sessions run on the CPU: %s", gpus.why_none or "CUDA sees no GPU")
+            logger.info(
+                "sessions run on the CPU: CUDA sees no GPU: %s",
+                gpus.why_none or "its driver counts none",
+            )
         return gpus.found or [None]
     return [_named(word, gpus) for word in devices.split(",")]
 
@@ -138,7 +142,7 @@ def _named(word: str, gpus: Gpus) -> Gpu | None:
     if index < len(gpus.found):
         return gpus.found[index]
     there = ", ".join(f"cuda:{gpu.index}" for gpu in gpus.found)
-    seen = f"only {there}" if there else f"no GPU ({gpus.why_none or 'the driver counts none'})"
+    seen = f"only {there}" if there else f"no GPU ({gpus.why_none or _NO_GPU})"
     raise DeviceError(f"--devices names {word}, but CUDA sees {seen}")
 
 

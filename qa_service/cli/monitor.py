@@ -60,6 +60,10 @@ def _table(stats: Mapping[str, Any]) -> Iterator[str]:
     """Counters and gauges a line each, then a row for each histogram."""
     yield from _lines(stats.get("counters", {}))
     yield from _lines(stats.get("gauges", {}))
+    for place in stats.get("sessions", []):
+        cores = ", ".join(map(str, place["cores"])) or "any"
+        where = place["device"] + (f", cores {cores}" if place["device"] == "cpu" else "")
+        yield f"  {'session ' + str(place['session']):<36} {where}"
     yield f"  {'':<24}" + "".join(f"{column:>11}" for column in _COLUMNS)
     for name, histogram in stats.get("histograms", {}).items():
         yield f"  {name:<24}" + "".join(f"{cell:>11}" for cell in _cells(histogram))

@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import importlib
 import os
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -26,6 +27,9 @@ from qa_service.manifest import PLAIN_ONNX_FILE, Manifest, preparing_command
 
 CUDA = "CUDAExecutionProvider"
 TENSORRT = "TensorrtExecutionProvider"
+
+_DEVICE_FAULT = re.compile(r"CUDA failure [^;]*|(?<=Please )install TensorRT libraries")
+"""What ONNX Runtime says if it is the device, its driver or a library that is wrong."""
 
 _LIBRARIES = {CUDA: "CUDA or cuDNN", TENSORRT: "TensorRT"}
 
@@ -170,18 +174,19 @@ def open_gpu_session(
     try:
         session = open_session(path, config, providers)
     except SetupError as error:
-        if "install TensorRT libraries" in str(error):
-            raise _cannot_start(wanted) from None
+        if found := _DEVICE_FAULT.search(str(error)):
+            raise _cannot_start(wanted, found[0].strip()) from None
         raise
     if session.get_providers()[0] != wanted:
         raise _cannot_start(wanted)
     return session
 
 
-def _cannot_start(provider: str) -> DeviceError:
+def _cannot_start(provider: str, reason: str = "") -> DeviceError:
     return DeviceError(
         f"ONNX Runtime {onnxruntime.__version__} cannot start its {provider}: there is no GPU, or "
         f"{_LIBRARIES[provider]} is not installed in the version it needs; its own log says which"
+        + (f" ({reason})" if reason else "")
     )
 
 

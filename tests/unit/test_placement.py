@@ -52,7 +52,7 @@ def test_auto_takes_every_gpu_and_may_fall_back():
 def test_auto_takes_the_cpu_if_there_is_no_gpu_and_says_so(caplog):
     caplog.set_level("INFO")
     assert place(2, "auto", NONE) == [Placement(), Placement()]
-    assert "sessions run on the CPU: no driver" in caplog.text
+    assert "sessions run on the CPU: CUDA sees no GPU (no driver)" in caplog.text
 
 
 def test_the_driver_is_not_asked_for_the_cpu():
