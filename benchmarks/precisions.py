@@ -15,10 +15,11 @@ import time
 from pathlib import Path
 
 import qa_service
+from qa_service.batching import BatchRule
 from qa_service.engines import EngineConfig, make_engine
 from qa_service.manifest import PRECISIONS, load_manifest
 from qa_service.protocol import Question
-from qa_service.reading.reader import BatchLimits, Reader
+from qa_service.reading.reader import Reader
 from qa_service.squad import read_squad
 
 QUESTIONS = 40
@@ -47,7 +48,7 @@ def main() -> None:
             flags.model,
             manifest,
             make_engine("onnx", flags.model, manifest, EngineConfig(precision=precision)).logits,
-            BatchLimits(),
+            BatchRule(),
         )
         for precision, name in PRECISIONS.items()
         if name in manifest.files

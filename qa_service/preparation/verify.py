@@ -13,12 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 import qa_service
+from qa_service.batching import BatchRule
 from qa_service.engines import EngineConfig, make_engine
 from qa_service.engines.base import Engine
 from qa_service.errors import QaError, SetupError
 from qa_service.manifest import Manifest
 from qa_service.protocol import Answer, Question
-from qa_service.reading.reader import BatchLimits, Reader
+from qa_service.reading.reader import Reader
 from qa_service.squad import read_squad
 
 MAX_LOGIT_DIFFERENCE = 1e-3
@@ -84,7 +85,7 @@ def verify(model_dir: Path, manifest: Manifest) -> float:
     answers, logits = {}, {}
     for engine_type in ("onnx", "pytorch"):
         recorder = _Recorder(make_engine(engine_type, model_dir, manifest, EngineConfig()))
-        answers[engine_type] = Reader(model_dir, manifest, recorder, BatchLimits()).read(QUESTIONS)
+        answers[engine_type] = Reader(model_dir, manifest, recorder, BatchRule()).read(QUESTIONS)
         logits[engine_type] = np.concatenate(recorder.seen)
     difference = float(np.abs(logits["onnx"] - logits["pytorch"]).max())
     if not difference <= MAX_LOGIT_DIFFERENCE:  # so written, NaN fails too
@@ -112,7 +113,7 @@ def verify_precision(model_dir: Path, manifest: Manifest, precision: str) -> flo
         ("pytorch", EngineConfig()),
     ):
         engine = make_engine(engine_type, model_dir, manifest, config)
-        read = Reader(model_dir, manifest, engine.logits, BatchLimits()).read(questions)
+        read = Reader(model_dir, manifest, engine.logits, BatchRule()).read(questions)
         answers.append([_spans(result) for result in read])
     same: float = 100 * np.mean([ours == theirs for ours, theirs in zip(*answers, strict=True)])
     if same < MIN_SAME_PERCENT:
