@@ -127,10 +127,7 @@ def _choose(devices: str, find: Callable[[], Gpus]) -> Sequence[Gpu | None]:
     gpus = find()
     if devices == AUTO:
         if not gpus.found:
-            logger.info(
-                "sessions run on the CPU: CUDA sees no GPU: %s",
-                gpus.why_none or "its driver counts none",
-            )
+            logger.info("sessions run on the CPU: CUDA sees no GPU (%s)", gpus.why_none or _NO_GPU)
         return gpus.found or [None]
     return [_named(word, gpus) for word in devices.split(",")]
 

@@ -34,7 +34,7 @@ class OnnxEngine(Engine):
         )
         self._inputs = manifest.inputs
         device = describe_cpu(config.intra_op_num_threads)
-        self.runtime = f"onnxruntime {onnxruntime.__version__}, {device}"
+        self.runtime = f"onnxruntime {onnxruntime.__version__} {config.precision}, {device}"
 
     def logits(
         self, input_ids: Int64Array, attention_mask: Int64Array, token_type_ids: Int64Array

@@ -24,7 +24,9 @@ def quantize(fp32: Path, int8: Path) -> None:
     """Writes a graph's int8 twin.
 
     Weights are signed, which the 8-bit instructions of x86 (VNNI) and Arm want; left unsigned,
-    the built-in model takes 1.8 times as long.
+    the built-in model takes 1.8 times as long. They use 7 of the 8 bits: the sums of x86 processors
+    without VNNI overflow otherwise (onnxruntime, "Quantize ONNX models"), and the built-in
+    model loses no F1 by it.
 
     Args:
         fp32: The graph, fused if it can be.
@@ -42,6 +44,7 @@ def quantize(fp32: Path, int8: Path) -> None:
             int8,
             op_types_to_quantize=_OPERATORS,
             per_channel=True,
+            reduce_range=True,
             weight_type=QuantType.QInt8,
             extra_options=options,
         )

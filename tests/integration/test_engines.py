@@ -231,6 +231,15 @@ def test_a_precision_that_cannot_be_had_is_told_in_one_line(builtin_model, kind,
     assert "\n" not in str(caught.value)
 
 
+def test_costs_of_one_precision_are_not_taken_for_anothers(builtin_int8_model):
+    manifest = load_manifest(builtin_int8_model)
+    runtimes = {
+        make_engine("onnx", builtin_int8_model, manifest, EngineConfig(precision=name)).runtime
+        for name in ("fp32", "int8")
+    }
+    assert len(runtimes) == 2
+
+
 def test_an_unknown_engine_is_a_fault_of_ours(builtin_model):
     with pytest.raises(ValueError, match="onnx, pytorch"):
         make_engine("abacus", builtin_model, load_manifest(builtin_model), EngineConfig())

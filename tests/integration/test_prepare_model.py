@@ -251,20 +251,20 @@ def test_wrong_graph_is_found_out(sources, tmp_path, monkeypatch):
 
 
 def test_int8_is_made_beside_fp32_and_stays(sources, tmp_path, capsys):
-    arguments = ["--model", str(sources / "bert"), "--output_dir", str(tmp_path)]
+    arguments = ["--model", str(sources / "roberta"), "--output_dir", str(tmp_path)]
     assert prepare_model.main(arguments) == 0
-    before = _mtimes(tmp_path / "bert")
+    before = _mtimes(tmp_path / "roberta")
     assert prepare_model.main([*arguments, "--precision", "int8"]) == 0
     assert "% of the answers that PyTorch gives" in capsys.readouterr().out
-    after = _mtimes(tmp_path / "bert")
-    assert after.keys() - before.keys() == {"bert", "model.int8.onnx"} - before.keys()
+    after = _mtimes(tmp_path / "roberta")
+    assert after.keys() - before.keys() == {"model.int8.onnx"}
     assert after["model.onnx"] == before["model.onnx"]
-    operators = [n.op_type for n in onnx.load(tmp_path / "bert" / "model.int8.onnx").graph.node]
+    operators = [n.op_type for n in onnx.load(tmp_path / "roberta" / "model.int8.onnx").graph.node]
     assert (operators.count("QAttention"), operators.count("MatMul")) == (2, 0)
     for more in ([], ["--precision", "int8"]):
         assert prepare_model.main([*arguments, *more]) == 0
         assert "up to date" in capsys.readouterr().out
-    assert _mtimes(tmp_path / "bert") == after
+    assert _mtimes(tmp_path / "roberta") == after
 
 
 def test_int8_that_answers_otherwise_is_refused(sources, tmp_path, monkeypatch, capsys):
