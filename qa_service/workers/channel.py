@@ -68,13 +68,13 @@ class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
     Attributes:
         model: The name of the model that it found.
-        device: Where it runs: `cpu` or `cuda:N`, as the server numbers GPUs.
         costs: What the model costs there; None if that is not to be looked at.
+        device: Where it runs: `cpu` or `cuda:N`, as the server numbers GPUs.
     """
 
     model: str = ""
-    device: str = "cpu"
     costs: CostTable | None = None
+    device: str = "cpu"
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):

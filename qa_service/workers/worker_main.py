@@ -50,7 +50,7 @@ def serve(channel: WorkerChannel, placement: Placement) -> None:
     except SetupError as error:
         channel.send(Failed(str(error)))
         return
-    channel.send(Ready(reader.model_name, device, reader.rule.costs))
+    channel.send(Ready(reader.model_name, reader.rule.costs, device))
     answer_batches(reader, channel)
 
 

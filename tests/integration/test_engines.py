@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from qa_service.batching import BatchRule
-from qa_service.engines import ENGINE_TYPES, EngineConfig, make_engine
+from qa_service.engines import EngineConfig, make_engine
 from qa_service.errors import SetupError
 from qa_service.manifest import ONNX_FILE, PRECISIONS, PYTORCH_FILE, load_manifest
 from qa_service.protocol import Question
 from qa_service.reading.reader import Reader
 
 MAX_LOGIT_DIFFERENCE = 1e-3
+CPU_ENGINES = ("onnx", "pytorch")
 
 ISLAND = (
     "Skerrow is an island of 14 square kilometres off the west coast. It was settled in 1622 by "
@@ -48,7 +49,7 @@ QUESTIONS = (
 def engines(builtin_model):
     manifest = load_manifest(builtin_model)
     return {
-        kind: make_engine(kind, builtin_model, manifest, EngineConfig()) for kind in ENGINE_TYPES
+        kind: make_engine(kind, builtin_model, manifest, EngineConfig()) for kind in CPU_ENGINES
     }
 
 
@@ -75,7 +76,7 @@ def test_both_engines_give_the_same_logits_in_padded_batches(make_reader, engine
     lengths = set()
 
     def both(ids, mask, types):
-        ours, theirs = (engines[kind].logits(ids, mask, types) for kind in ENGINE_TYPES)
+        ours, theirs = (engines[kind].logits(ids, mask, types) for kind in CPU_ENGINES)
         for mine, other in zip(ours, theirs, strict=True):
             assert mine.shape == other.shape == ids.shape
             assert mine.dtype == other.dtype == np.float32
@@ -88,13 +89,13 @@ def test_both_engines_give_the_same_logits_in_padded_batches(make_reader, engine
 
 
 def test_both_engines_give_the_same_answers(make_reader):
-    onnx, pytorch = (make_reader(kind).read(QUESTIONS) for kind in ENGINE_TYPES)
+    onnx, pytorch = (make_reader(kind).read(QUESTIONS) for kind in CPU_ENGINES)
     assert spans(onnx) == spans(pytorch)
     for ours, theirs in zip(onnx, pytorch, strict=True):
         assert [a.score for a in ours] == pytest.approx([a.score for a in theirs], abs=2e-3)
 
 
-@pytest.mark.parametrize("kind", ENGINE_TYPES)
+@pytest.mark.parametrize("kind", CPU_ENGINES)
 def test_padding_and_company_change_no_answer(make_reader, kind):
     together = make_reader(kind).read(QUESTIONS)
     alone = make_reader(kind, BatchRule(max_batch_size=1)).read(QUESTIONS)
@@ -204,7 +205,7 @@ print(answer.answer, sorted({{"torch", "transformers"}} & set(sys.modules)))
     assert (done.stdout, done.returncode) == ("Ada []\n", 0), done.stderr
 
 
-@pytest.mark.parametrize("kind", ENGINE_TYPES)
+@pytest.mark.parametrize("kind", CPU_ENGINES)
 @pytest.mark.parametrize("damage", ["missing", "cut short"])
 def test_a_damaged_model_is_told_in_one_line(builtin_model, tmp_path, kind, damage):
     for name in ("config.json", "tokenizer.json", ONNX_FILE, PYTORCH_FILE):

@@ -342,9 +342,10 @@ class TestFromOutside:
             running.ask(**ASK)
             table = cli("--stats", *port).stdout
             assert re.search(r"^ +requests_total\{answered\} +1$", table, re.MULTILINE)
+            assert re.search(r"^ +session 1 +cpu, cores any$", table, re.MULTILINE)
             assert re.search(r"^ +batch_size +1 +1 +1 +1 +1 +1$", table, re.MULTILINE)
             stats = json.loads(cli("--stats", "--json", *port).stdout)
-            assert stats.keys() == {"counters", "gauges", "histograms"}
+            assert stats.keys() == {"counters", "gauges", "histograms", "sessions"}
 
 
 class TestLog:

@@ -8,6 +8,7 @@ import pytest
 
 from qa_service.batching import BatchRule, CostTable
 from qa_service.event_loop import EventLoop
+from qa_service.placement import Placement
 from qa_service.protocol import Request
 from qa_service.reading.stopwatch import StagesMs
 from qa_service.scheduler import Ticket
@@ -36,7 +37,7 @@ class Pool:
 
     def __init__(self, costs=TABLE):
         self.loop = EventLoop()
-        self.worker = HandledWorker(0, self.loop, self, BatchRule())
+        self.worker = HandledWorker(0, self.loop, self, Placement(), BatchRule())
         self.results, self.deaths = [], 0
         self.session = self.worker.session
         self.session.send(Ready("a model", costs))
