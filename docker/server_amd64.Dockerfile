@@ -39,6 +39,8 @@ WORKDIR /app
 COPY --from=prepare /opt/serve /opt/serve
 COPY --from=prepare /app/qa_service qa_service
 COPY --from=prepare /app/saved_models saved_models
+# Only what batches cost here is written beside a model, if at all: see compose.yaml's volume.
+RUN for model in saved_models/*/; do install -d -o qa -g qa "${model}costs"; done
 COPY models/builtin/MODEL_CARD.md models/builtin/
 COPY LICENSE client.py server.py ./
 ENV ORT_DISABLE_TELEMETRY=1 PYTHONDONTWRITEBYTECODE=1

@@ -33,12 +33,14 @@ WORKDIR /app
 COPY --from=prepare /opt/serve /opt/serve
 COPY --from=prepare /app/qa_service qa_service
 COPY --from=prepare /app/saved_models saved_models
+# Only what batches cost here is written beside a model, if at all: see compose.yaml's volume.
+RUN for model in saved_models/*/; do install -d -o qa -g qa "${model}costs"; done
 COPY models/builtin/MODEL_CARD.md models/builtin/
 COPY LICENSE client.py server.py ./
 ENV ORT_DISABLE_TELEMETRY=1 PYTHONDONTWRITEBYTECODE=1
 USER 10001:10001
 EXPOSE 9999
 # A server with TLS or tokens needs a health check that has them too: docker/compose.tls.yaml.
-HEALTHCHECK --interval=10s --timeout=5s --start-period=60s \
+HEALTHCHECK --interval=10s --timeout=5s --start-period=120s \
     CMD ["/opt/serve/bin/python", "client.py", "--health", "--timeout_s", "4"]
 ENTRYPOINT ["/opt/serve/bin/python", "server.py", "--host", "0.0.0.0"]
