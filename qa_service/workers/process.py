@@ -80,6 +80,7 @@ class ProcessWorker(Worker):
             **threads,
             "CUDA_VISIBLE_DEVICES": self.placement.visible_as,
             "TOKENIZERS_PARALLELISM": "false",
+            "ORT_DISABLE_TELEMETRY": "1",
             "PYTHONPATH": python_path,
         }
 
