@@ -79,18 +79,18 @@ class QaServer:
         self.config = config
         self.manifest = load_manifest(config.model)
         check_precision(config.inference_engine_type, config.precision)
-        self._placements = place_sessions(
-            config.num_inference_sessions,
-            config.devices,
-            cores_per_session=config.intra_op_num_threads,
-            cpu_affinity=config.cpu_affinity,
-        )
         self._window_tokens = self.manifest.window_tokens
         self._on_ready = on_ready
         self._loop = EventLoop()
         self._admission = Admission(self._loop, config.admission_config)
         self._listener = Listener(
             self._loop, config.host, config.port, config.tcp_keepalive_s, self._on_client
+        )
+        self._placements = place_sessions(
+            config.num_inference_sessions,
+            config.devices,
+            cores_per_session=config.intra_op_num_threads,
+            cpu_affinity=config.cpu_affinity,
         )
         self._scheduler = Scheduler(config.scheduler_config)
         self._sessions = Sessions(self._make_pool, self)

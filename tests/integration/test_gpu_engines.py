@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 import multiprocessing
 import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -179,6 +182,19 @@ def test_an_engine_cache_that_cannot_be_written_is_told(tmp_path, manifest):
         onnx_gpu.engine_cache(tmp_path, SMALL, grid),
     ):
         pass
+
+
+def test_the_benchmark_without_a_gpu_is_one_clear_line():
+    ran = subprocess.run(
+        [sys.executable, "-m", "benchmarks.gpu"],
+        cwd=ROOT,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert re.fullmatch(r"benchmarks\.gpu: CUDA sees no GPU here.*\n", ran.stderr)
 
 
 GPU = EngineConfig(device="cuda")
