@@ -1,0 +1,74 @@
+"""The figures of a benchmark: contestant by row by repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from benchmarks.generator import Load
+from benchmarks.tables import markdown, median, percentile, spread
+
+Figures = dict[str, float]
+
+
+def figures(load: Load, kinds: Sequence[str] = ()) -> Figures:
+    """What is kept of one load.
+
+    Args:
+        load: It.
+        kinds: The kind of each of its requests, if they differ: each kind's latencies are kept
+            apart too.
+    """
+    kept = {
+        "throughput": load.throughput_per_s,
+        "p50": load.p_ms(50),
+        "p99": load.p_ms(99),
+        "requests": float(len(load.latencies_ms())),
+        "failed": float(load.num_failed),
+        "cpu_share": load.cpu_share,
+    }
+    for kind in sorted(set(kinds)):
+        latencies_ms = load.latencies_ms(kinds, kind)
+        kept |= {f"{kind}_p{p}": percentile(latencies_ms, p) for p in (50, 99)}
+    return {name: round(value, 4) for name, value in kept.items()}
+
+
+class Cells:
+    """All figures, and tables of them."""
+
+    def __init__(self) -> None:
+        self._cells: dict[str, dict[str, list[Figures]]] = {}
+
+    def add(self, contestant: str, row: str, figures: Figures) -> None:
+        """Keeps one repeat's figures."""
+        self._cells.setdefault(contestant, {}).setdefault(row, []).append(figures)
+
+    def raw(self) -> dict[str, dict[str, list[Figures]]]:
+        """All of them."""
+        return self._cells
+
+    @property
+    def contestants(self) -> list[str]:
+        """Those with any figures, in the order of their first."""
+        return list(self._cells)
+
+    def values(self, contestant: str, row: str, name: str) -> list[float]:
+        """One figure in each repeat."""
+        return [cell[name] for cell in self._cells[contestant].get(row, []) if name in cell]
+
+    def median(self, contestant: str, row: str, name: str) -> float:
+        """One figure's median; NaN if there is none."""
+        return median(self.values(contestant, row, name))
+
+    def table(self, corner: str, rows: Sequence[str], name: str, digits: int = 1) -> str:
+        """Contestants down, rows across: one figure's medians and their spread."""
+        return self.table_of(corner, rows, lambda c, r: spread(self.values(c, r, name), digits))
+
+    def table_of(self, corner: str, rows: Sequence[str], text: Callable[[str, str], str]) -> str:
+        """Contestants down, rows across, of any text."""
+        lines = [[name, *[text(name, row) for row in rows]] for name in self.contestants]
+        return markdown([corner, *rows], lines)
+
+    def worst(self, name: str) -> float:
+        """The greatest of a figure in all cells."""
+        every = [c for rows in self._cells.values() for cells in rows.values() for c in cells]
+        return max((cell[name] for cell in every), default=0.0)
