@@ -68,6 +68,14 @@ class Cells:
         lines = [[name, *[text(name, row) for row in rows]] for name in self.contestants]
         return markdown([corner, *rows], lines)
 
+    def table_by(self, corner: str, columns: dict[str, tuple[str, str]], digits: int = 1) -> str:
+        """Contestants down; each column a figure of a row, by its label."""
+
+        def text(contestant: str, label: str) -> str:
+            return spread(self.values(contestant, *columns[label]), digits)
+
+        return self.table_of(corner, list(columns), text)
+
     def worst(self, name: str) -> float:
         """The greatest of a figure in all cells."""
         every = [c for rows in self._cells.values() for cells in rows.values() for c in cells]
