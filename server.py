@@ -25,6 +25,8 @@ def main() -> int:
 
 def _say_ready(server: QaServer) -> None:
     config = server.config
+    if config.print_cost_table:
+        print(*server.cost_tables, sep="\n")
     print(
         f"QA server ready on {server.address}: {config.inference_engine_type} engine, "
         f"{config.num_inference_sessions} {config.worker_type} sessions, "

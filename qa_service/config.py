@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from qa_service.admission import AdmissionConfig
+from qa_service.batching import BatchRule
 from qa_service.connection import ConnectionLimits
-from qa_service.engines import ENGINE_TYPES
+from qa_service.engines import ENGINE_TYPES, INSTANT
 from qa_service.logs import LOG_FORMATS, LOG_LEVELS
 from qa_service.protocol import RequestLimits
-from qa_service.scheduler import SchedulerConfig
+from qa_service.scheduler import BATCH_BY, SchedulerConfig
 from qa_service.workers.channel import Setup
 from qa_service.workers.pool import PoolConfig
 
@@ -50,7 +51,11 @@ class ServerConfig:
     port: int = _flag(9999, "port to listen on; 0 picks a free one", least=0)
     model: Path = _flag(DEFAULT_MODEL, "folder of a model that prepare_model.py has prepared")
     num_inference_sessions: int = _flag(2, "inference sessions, one worker each", least=1)
-    inference_engine_type: str = _flag("onnx", "what runs the model", choices=ENGINE_TYPES)
+    inference_engine_type: str = _flag(
+        "onnx",
+        "what runs the model; instant answers without one, to measure the server itself",
+        choices=(*ENGINE_TYPES, INSTANT),
+    )
     worker_type: str = _flag(
         "process", "where each session runs; threads share the loop's GIL", choices=WORKER_TYPES
     )
@@ -58,8 +63,20 @@ class ServerConfig:
     worker_niceness: int = _flag(
         10, "how far below the loop's the priority of worker processes is, 0 to 19", least=0
     )
-    max_batch_size: int = _flag(8, "requests in a batch", least=1)
-    max_batch_tokens: int = _flag(4096, "tokens in a batch, padding included", least=1)
+    max_batch_size: int = _flag(64, "requests in a batch", least=1)
+    max_batch_tokens: int = _flag(16384, "tokens in a batch, padding included", least=1)
+    max_batch_cost_ms: int = _flag(
+        100, "milliseconds that a batch may cost by the table; what costs more runs alone", least=1
+    )
+    cost_table: str = _flag(
+        "auto",
+        "what batches cost: auto is measured once and kept beside the model, measure is measured "
+        "anew, off fills batches to their bounds; or a table's file",
+    )
+    print_cost_table: bool = _flag(False, "print what batches cost, when the server is ready")
+    batch_by: str = _flag(
+        "length", "a request's companions: nearest in length or arrival", choices=BATCH_BY
+    )
     max_queue_delay_us: int = _flag(
         0, "microseconds a request may wait for company while a session is idle", least=0
     )
@@ -158,13 +175,17 @@ class ServerConfig:
 
     @property
     def scheduler_config(self) -> SchedulerConfig:
-        """Bounds on the queue and on a batch."""
+        """Bounds on the queue, and its order."""
         return SchedulerConfig(
             max_queue_size=self.max_queue_size,
-            max_batch_size=self.max_batch_size,
-            max_batch_tokens=self.max_batch_tokens,
             max_queue_delay_s=self.max_queue_delay_us / 1e6,
+            batch_by=self.batch_by,
         )
+
+    @property
+    def batch_rule(self) -> BatchRule:
+        """Bounds on a batch; a session adds what it measured."""
+        return BatchRule(self.max_batch_size, self.max_batch_tokens, self.max_batch_cost_ms)
 
     @property
     def worker_setup(self) -> Setup:
@@ -175,6 +196,8 @@ class ServerConfig:
             intra_op_num_threads=self.intra_op_num_threads,
             max_batch_size=self.max_batch_size,
             max_batch_tokens=self.max_batch_tokens,
+            max_batch_cost_ms=self.max_batch_cost_ms,
+            cost_table=self.cost_table,
         )
 
 
@@ -192,12 +215,16 @@ def parse_server_flags(arguments: Sequence[str] | None = None) -> ServerConfig:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     for item in dataclasses.fields(ServerConfig):
+        help_text = item.metadata["help"]
+        if isinstance(item.default, bool):
+            parser.add_argument(f"--{item.name}", action="store_true", help=help_text)
+            continue
         parser.add_argument(
             f"--{item.name}",
             default=item.default,
             type=_parser_of(item),
             choices=item.metadata["choices"],
-            help=item.metadata["help"],
+            help=help_text,
         )
     return ServerConfig(**vars(parser.parse_args(arguments)))
 

@@ -69,6 +69,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     reading: ReadingConfig
     versions: dict[str, str]
 
+    @property
+    def window_tokens(self) -> int:
+        """The longest window that the model is given."""
+        return min(self.reading.window_tokens, self.max_sequence_tokens)
+
 
 def load_manifest(model_dir: Path) -> Manifest:
     """Reads the manifest of a prepared model.

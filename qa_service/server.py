@@ -16,10 +16,11 @@ import logging
 import math
 import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, auto
 
 from qa_service.admission import Admission
+from qa_service.batching import CostTable
 from qa_service.config import ServerConfig
 from qa_service.connection import Connection
 from qa_service.errors import (
@@ -75,6 +76,7 @@ class QaServer:
     def __init__(self, config: ServerConfig, on_ready: Callable[[QaServer], None]) -> None:
         self.config = config
         self.manifest = load_manifest(config.model)
+        self._window_tokens = self.manifest.window_tokens
         self._on_ready = on_ready
         self._loop = EventLoop()
         self._admission = Admission(self._loop, config.admission_config)
@@ -98,6 +100,12 @@ class QaServer:
     def address(self) -> str:
         """Where it listens, as `host:port`."""
         return self._listener.address
+
+    @property
+    def cost_tables(self) -> set[CostTable]:
+        """What its sessions have measured, each table once."""
+        tables = (worker.rule.costs for worker in self._sessions.workers)
+        return {table for table in tables if table}
 
     def run(self) -> None:
         """Serves until SIGTERM or SIGINT; returns when all is answered and ended.
@@ -170,7 +178,7 @@ class QaServer:
         now_s = self._loop.now_s()
         self._metrics.count_batch(len(tickets), results.inference_ms, results.stages_ms)
         for ticket, outcome in zip(tickets, results.outcomes, strict=True):
-            queue_ms = round((ticket.dispatched_s - ticket.arrived_s) * 1e3, 3)
+            queue_ms = round((results.started_s - ticket.arrived_s) * 1e3, 3)
             self._metrics.queue_ms.observe(queue_ms)
             self._metrics.request_ms.observe((now_s - ticket.arrived_s) * 1e3)
             if isinstance(outcome, Failure):
@@ -179,13 +187,15 @@ class QaServer:
                 timings = Timings(queue_ms, results.inference_ms)
                 ticket.owner.answer(ticket, outcome.answers, timings)
 
-    def on_tickets_lost(self, tickets: Sequence[Ticket]) -> None:
-        """See `PoolOwner`. A request gets one more try, alone: it may be what killed it."""
-        for ticket in tickets:
-            ticket.attempts += 1
+    def on_tickets_lost(self, tickets: Sequence[Ticket], were_running: bool) -> None:
+        """See `PoolOwner`. What ran gets one more try, alone: it may be what killed it."""
+        for ticket in filter(lambda ticket: ticket.owner.wants(ticket), tickets):
+            ticket.attempts += were_running
             if ticket.attempts == MAX_ATTEMPTS:
                 ticket.owner.fail(ticket, WorkerCrashedError())
-            elif ticket.owner.wants(ticket):
+            elif not were_running:
+                self._scheduler.put_back(ticket)
+            else:
                 logger.debug("request %d: its session died; it is put back", ticket.key)
                 self._metrics.request_retries_total += 1
                 self._scheduler.retry(ticket)
@@ -201,13 +211,15 @@ class QaServer:
         if self._phase is not _Phase.SERVING:
             raise ShuttingDownError
         now_s = self._loop.now_s()
+        tokens = estimate_tokens(request)
         ticket = Ticket(
             key=next(self._ticket_keys),
             request=request,
             owner=connection,
             arrived_s=now_s,
             deadline_s=self._deadline_s(now_s, request),
-            tokens=estimate_tokens(request),
+            tokens=tokens,
+            is_long=tokens > self._window_tokens,
         )
         if len(self._scheduler) >= self.config.max_queue_size:
             self._dispatch(now_s)  # what came in this same round may have a session waiting
@@ -265,25 +277,47 @@ class QaServer:
         self._sessions.end_overdue(now_s)
         for ticket in self._scheduler.expired(now_s):
             ticket.owner.fail(ticket, DeadlineExceededError())
-        worker = self._dispatch(now_s)
-        times_s = [self._scheduler.next_deadline_s(), self._sessions.next_deadline_s()]
-        if worker:
-            times_s.append(self._scheduler.next_departure_s())
-        self._wake.by(min((t for t in times_s if t is not None), default=math.inf))
+        self._dispatch(now_s)
+        self._wake.by(min(self._wake_times_s(now_s), default=math.inf))
         if self._phase is _Phase.DRAINING:
             self._drain(now_s)
 
-    def _dispatch(self, now_s: float) -> Worker | None:
-        """Gives work to idle sessions; returns one that is left idle."""
-        while worker := self._sessions.idle_worker():
-            batch = self._scheduler.next_batch(now_s)
-            if not batch:
+    def _wake_times_s(self, now_s: float) -> Iterator[float]:
+        """When there is something to do that no socket tells of."""
+        for when_s in (self._scheduler.next_deadline_s(), self._sessions.next_deadline_s()):
+            if when_s is not None:
+                yield when_s
+        if len(self._scheduler):
+            departure_s = self._scheduler.next_departure_s() or 0.0
+            for worker in self._sessions.workers:
+                takes_s = max(worker.takes_from_s(), departure_s)
+                if takes_s > now_s:
+                    yield takes_s
+
+    def _dispatch(self, now_s: float) -> None:
+        """Gives work to the sessions that can take some now, the idle ones first."""
+        while len(self._scheduler) and self._dispatch_one(now_s):
+            pass
+
+    def _dispatch_one(self, now_s: float) -> bool:
+        free = [(w.takes_from_s(), w.number, w) for w in self._sessions.workers]
+        for takes_from_s, _, worker in sorted(free):
+            if takes_from_s > now_s:
                 break
+            if self._give(worker, now_s):
+                return True
+        return False
+
+    def _give(self, worker: Worker, now_s: float) -> bool:
+        """Gives a session a batch, if there is one for it."""
+        batch = self._scheduler.next_batch(
+            now_s, worker.rule, is_idle=worker.is_idle, takes_long=worker.takes_long
+        )
+        if batch:
             for ticket in batch:
-                ticket.dispatched_s = now_s
-                logger.debug("request %d: taken by session %d", ticket.key, worker.number)
+                logger.debug("request %d: given to session %d", ticket.key, worker.number)
             worker.run(batch)
-        return worker
+        return bool(batch)
 
     def _drain(self, now_s: float) -> None:
         """Ends when every accepted request is answered, or its time to be is over."""
@@ -325,12 +359,14 @@ class QaServer:
 
 
 def _worker_factory(config: ServerConfig, loop: EventLoop) -> WorkerFactory:
+    rule = config.batch_rule
     if config.worker_type == "thread":
-        return lambda number, listener: ThreadWorker(number, loop, listener)
+        return lambda number, listener: ThreadWorker(number, loop, listener, rule)
     return lambda number, listener: ProcessWorker(
         number,
         loop,
         listener,
+        rule,
         intra_op_num_threads=config.intra_op_num_threads,
         niceness=config.worker_niceness,
         log_level=config.log_level,

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 ENGINE_TYPES = ("onnx", "pytorch")
 
+INSTANT = "instant"
+"""No engine: every question is answered at once, so that the server itself can be measured."""
+
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import re
 from abc import ABC, abstractmethod
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +16,14 @@ FloatArray = npt.NDArray[np.float32]
 
 
 class Engine(ABC):
-    """One loaded model on one device. Not shared between threads."""
+    """One loaded model on one device. Not shared between threads.
+
+    Attributes:
+        runtime: The library with its version, and the device; what was measured of the model
+            holds for it.
+    """
+
+    runtime: str
 
     @abstractmethod
     def logits(
@@ -28,3 +39,13 @@ class Engine(ABC):
         Returns:
             Start and end logits, float32 [batch, seq] each.
         """
+
+
+def describe_cpu(num_threads: int) -> str:
+    """The processor's name and how much of it is used, as in `1 of 2 cores of AMD EPYC 9B45`."""
+    try:
+        found = re.search(r"^model name\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    name = found[1] if found else platform.machine()
+    return f"{num_threads} of {os.cpu_count()} cores of {name}"

@@ -8,7 +8,7 @@ import numpy as np
 import onnxruntime
 
 from qa_service.engines import EngineConfig
-from qa_service.engines.base import Engine, FloatArray, Int64Array
+from qa_service.engines.base import Engine, FloatArray, Int64Array, describe_cpu
 from qa_service.errors import SetupError
 from qa_service.manifest import ONNX_FILE, Manifest
 
@@ -37,6 +37,8 @@ class OnnxEngine(Engine):
         except Exception as error:  # onnxruntime raises classes of its own C++ module
             raise SetupError(f"ONNX Runtime cannot load {ONNX_FILE}: {error}") from None
         self._inputs = manifest.inputs
+        device = describe_cpu(config.intra_op_num_threads)
+        self.runtime = f"onnxruntime {onnxruntime.__version__}, {device}"
 
     def logits(
         self, input_ids: Int64Array, attention_mask: Int64Array, token_type_ids: Int64Array

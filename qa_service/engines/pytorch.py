@@ -10,7 +10,7 @@ from transformers import AutoModelForQuestionAnswering
 from transformers.utils.logging import disable_progress_bar
 
 from qa_service.engines import EngineConfig
-from qa_service.engines.base import Engine, FloatArray, Int64Array
+from qa_service.engines.base import Engine, FloatArray, Int64Array, describe_cpu
 from qa_service.errors import SetupError
 from qa_service.manifest import Manifest
 
@@ -32,6 +32,7 @@ class PyTorchEngine(Engine):
             raise SetupError(f"transformers cannot load the model: {reason}") from None
         self._model = model.eval()
         self._inputs = manifest.inputs
+        self.runtime = f"torch {torch.__version__}, {describe_cpu(config.intra_op_num_threads)}"
 
     @torch.inference_mode()
     def logits(

@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from qa_service.batching import BatchRule
 from qa_service.engines import EngineConfig, make_engine
 from qa_service.engines.base import Engine
 from qa_service.errors import QaError, SetupError
 from qa_service.manifest import Manifest
 from qa_service.protocol import Answer, Question
-from qa_service.reading.reader import BatchLimits, Reader
+from qa_service.reading.reader import Reader
 
 MAX_LOGIT_DIFFERENCE = 1e-3
 """Far above what float32 arithmetic in another order makes (1e-5), far below what matters."""
@@ -72,7 +73,7 @@ def verify(model_dir: Path, manifest: Manifest) -> float:
     answers, logits = {}, {}
     for engine_type in ("onnx", "pytorch"):
         recorder = _Recorder(make_engine(engine_type, model_dir, manifest, EngineConfig()))
-        answers[engine_type] = Reader(model_dir, manifest, recorder, BatchLimits()).read(QUESTIONS)
+        answers[engine_type] = Reader(model_dir, manifest, recorder, BatchRule()).read(QUESTIONS)
         logits[engine_type] = np.concatenate(recorder.seen)
     difference = float(np.abs(logits["onnx"] - logits["pytorch"]).max())
     if not difference <= MAX_LOGIT_DIFFERENCE:  # so written, NaN fails too

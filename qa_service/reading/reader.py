@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 from tokenizers import Tokenizer
 
+from qa_service.batching import BatchRule
 from qa_service.errors import InternalError, QaError
 from qa_service.manifest import TOKENIZER_FILE, Manifest
 from qa_service.protocol import Answer, Question
@@ -19,21 +19,11 @@ from qa_service.reading.windows import EncodedQuestion, Int64Array, Window, Wind
 LogitsFunction = Callable[[Int64Array, Int64Array, Int64Array], tuple[FloatArray, FloatArray]]
 """`Engine.logits`: ids, mask and types, int64 [batch, seq], to start and end logits."""
 
+Outcomes = list[list[Answer] | QaError]
+"""For each question, in order: its answers, best first, or its error."""
+
 Rows = list[tuple[FloatArray, FloatArray]]
 """Start and end logits, float32 [seq] each, of some windows."""
-
-
-@dataclass(frozen=True, slots=True)
-class BatchLimits:
-    """Bounds on what the model is given at once.
-
-    Attributes:
-        max_batch_size: Windows in a batch.
-        max_batch_tokens: Tokens in a batch, padding included.
-    """
-
-    max_batch_size: int = 8
-    max_batch_tokens: int = 4096
 
 
 class Reader:
@@ -43,36 +33,53 @@ class Reader:
         model_dir: A prepared model.
         manifest: Its manifest.
         logits: The engine's `logits`.
-        limits: Bounds on a batch of windows.
+        rule: Which windows run together.
 
     Attributes:
         model_name: The model's name.
-        stopwatch: Where the time of `read` goes.
+        rule: Which windows run together; may be set anew.
     """
 
     def __init__(
-        self, model_dir: Path, manifest: Manifest, logits: LogitsFunction, limits: BatchLimits
+        self, model_dir: Path, manifest: Manifest, logits: LogitsFunction, rule: BatchRule
     ) -> None:
         config = manifest.reading
         tokenizer = Tokenizer.from_file(str(model_dir / TOKENIZER_FILE))
-        window_tokens = min(config.window_tokens, manifest.max_sequence_tokens)
-        self._windows = WindowBuilder(tokenizer, window_tokens, config.window_overlap_tokens)
+        self._windows = WindowBuilder(
+            tokenizer, manifest.window_tokens, config.window_overlap_tokens
+        )
         self._pad_token_id = manifest.pad_token_id
         self._config = config
         self._logits = logits
-        self._limits = limits
+        self.rule = rule
         self.model_name = manifest.name
-        self.stopwatch = Stopwatch()
 
-    def read(self, questions: Sequence[Question]) -> list[list[Answer] | QaError]:
+    def read(self, questions: Sequence[Question]) -> Outcomes:
         """Answers each question, or says what is wrong with it; one never fails another.
 
         Returns:
             For each question, in order: its answers, best first, or its error.
         """
-        self.stopwatch.start()
+        steps = self.steps(questions, Stopwatch())
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                outcomes: Outcomes = end.value
+                return outcomes
+
+    def steps(
+        self, questions: Sequence[Question], stopwatch: Stopwatch
+    ) -> Generator[None, None, Outcomes]:
+        """Reads, pausing between two runs of the model, so that other work can come between.
+
+        Args:
+            questions: What is asked.
+            stopwatch: Adds up where the time goes, pauses left out.
+        """
+        stopwatch.start()
         encoded = [self._encode(question) for question in questions]
-        self.stopwatch.lap("tokenize")
+        stopwatch.lap("tokenize")
         windows = [
             (number, window)
             for number, item in enumerate(encoded)
@@ -80,14 +87,14 @@ class Reader:
             for window in item.windows
         ]
         logits: list[Rows] = [[] for _ in questions]
-        for (number, _), row in zip(windows, self._run([w for _, w in windows]), strict=True):
+        rows = yield from self._run([window for _, window in windows], stopwatch)
+        for (number, _), row in zip(windows, rows, strict=True):
             logits[number].append(row)
-        self.stopwatch.lap("model")
         answers = [
             item if isinstance(item, QaError) else self._answers(question, item, rows)
             for question, item, rows in zip(questions, encoded, logits, strict=True)
         ]
-        self.stopwatch.lap("read")
+        stopwatch.lap("read")
         return answers
 
     def _encode(self, question: Question) -> EncodedQuestion | QaError:
@@ -104,24 +111,25 @@ class Reader:
         except QaError as error:
             return error
 
-    def _run(self, windows: Sequence[Window]) -> Rows:
+    def _run(self, windows: Sequence[Window], stopwatch: Stopwatch) -> Generator[None, None, Rows]:
         """Runs the windows, those near in length together; returns logits in their order."""
         rows: dict[int, tuple[FloatArray, FloatArray]] = {}
         for batch in self._batches(windows):
+            if rows:
+                yield
+                stopwatch.start()
             start, end = self._logits(*padded([windows[i] for i in batch], self._pad_token_id))
             if not len(start) == len(end) == len(batch):
                 raise InternalError(f"{len(start)} rows of logits for {len(batch)} windows")
             rows.update({i: (start[row], end[row]) for row, i in enumerate(batch)})
+            stopwatch.lap("model")
         return [rows[i] for i in range(len(windows))]
 
     def _batches(self, windows: Sequence[Window]) -> Iterator[list[int]]:
-        """Cuts the windows, longest first, into batches within the limits."""
+        """Cuts the windows, longest first, into batches by the rule."""
         batch: list[int] = []
         for i in sorted(range(len(windows)), key=lambda i: -len(windows[i])):
-            longest = len(windows[batch[0]]) if batch else 0
-            if len(batch) == self._limits.max_batch_size or (
-                batch and longest * (len(batch) + 1) > self._limits.max_batch_tokens
-            ):
+            if batch and not self.rule.admits(len(batch), len(windows[batch[0]]), len(windows[i])):
                 yield batch
                 batch = []
             batch.append(i)

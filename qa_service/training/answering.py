@@ -6,15 +6,16 @@ import numpy as np
 import torch
 from peft import PeftModel
 
+from qa_service.batching import BatchRule
 from qa_service.manifest import Manifest, ReadingConfig
-from qa_service.reading.reader import BatchLimits, Reader
+from qa_service.reading.reader import Reader
 from qa_service.reading.spans import FloatArray
 from qa_service.reading.windows import Int64Array
 from qa_service.training.adapters import ENCODER_NAME, encoder_dir
 from qa_service.training.trainer import autocast, training_device
 
 PAD_TOKEN_ID = 0
-_LIMITS = BatchLimits(max_batch_size=64, max_batch_tokens=8192)
+_LIMITS = BatchRule(max_batch_size=64, max_batch_tokens=8192)
 
 
 def model_reader(model: PeftModel, reading: ReadingConfig | None = None) -> Reader:

@@ -14,10 +14,11 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from qa_service.batching import BatchRule
 from qa_service.engines import EngineConfig, make_engine
 from qa_service.engines.base import Engine
 from qa_service.manifest import Manifest, ReadingConfig, load_manifest
-from qa_service.reading.reader import BatchLimits, Reader
+from qa_service.reading.reader import Reader
 from qa_service.reading.spans import FloatArray
 from qa_service.reading.windows import Int64Array
 from qa_service.squad import SquadQuestion
@@ -30,7 +31,7 @@ from qa_service.training.measures import (
     squad_metrics,
 )
 
-_LIMITS = BatchLimits(max_batch_size=16, max_batch_tokens=4096)
+_LIMITS = BatchRule(max_batch_size=16, max_batch_tokens=4096)
 
 
 class RememberedLogits:

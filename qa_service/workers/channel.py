@@ -7,7 +7,7 @@ no lock between them that a killed process could keep.
     loop ──Setup──▶ worker            once
     loop ◀──Ready | Failed── worker   once: it has answered a warmup question, or can't
     loop ──Batch──▶ worker            any number
-    loop ◀──Results── worker          one for each batch, in their order
+    loop ◀──Results── worker          one for each batch, with its number
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import socket
 
 import msgspec
 
+from qa_service.batching import CostTable
 from qa_service.protocol import PREFIX, Answer, Question
 from qa_service.reading.stopwatch import StagesMs
 
@@ -29,6 +30,8 @@ class Setup(msgspec.Struct, frozen=True, tag=True, array_like=True):
         intra_op_num_threads: Threads within one operator.
         max_batch_size: Windows the model is given at once.
         max_batch_tokens: Tokens it is given at once, padding included.
+        max_batch_cost_ms: What a batch of several may cost, as it was measured.
+        cost_table: Where the measured costs come from, see `find_costs`.
     """
 
     engine_type: str
@@ -36,12 +39,22 @@ class Setup(msgspec.Struct, frozen=True, tag=True, array_like=True):
     intra_op_num_threads: int
     max_batch_size: int
     max_batch_tokens: int
+    max_batch_cost_ms: float
+    cost_table: str
 
 
 class Batch(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Questions to answer together."""
+    """Questions to answer together.
 
+    Attributes:
+        number: What its results are known by.
+        questions: What is asked.
+        is_long: Whether it is a text of many windows, between whose steps others may run.
+    """
+
+    number: int
     questions: list[Question]
+    is_long: bool = False
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -49,9 +62,11 @@ class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
     Attributes:
         model: The name of the model that it found.
+        costs: What the model costs there; None if that is not to be looked at.
     """
 
     model: str = ""
+    costs: CostTable | None = None
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -77,12 +92,16 @@ class Results(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """A batch's outcomes, one for each question, in their order.
 
     Attributes:
+        number: The batch's.
         outcomes: Answers, or what was wrong with that one question.
-        inference_ms: What the batch took in the session, in milliseconds.
-        stages_ms: How much of that each stage took.
+        started_s: When the session began with it, by the clock that processes share.
+        inference_ms: From then to its end, in milliseconds.
+        stages_ms: How much of that each stage took; what is left went to other batches.
     """
 
+    number: int
     outcomes: list[Answers | Failure]
+    started_s: float
     inference_ms: float
     stages_ms: StagesMs = StagesMs()
 
@@ -120,6 +139,16 @@ class WorkerChannel:
             return None
         body = self._exactly(PREFIX.unpack(prefix)[0])
         return None if body is None else to_worker_decoder.decode(body)
+
+    def has_more(self) -> bool:
+        """Whether `receive` would not have to wait: a message has begun, or the end has come."""
+        try:
+            self._sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except ConnectionError:
+            pass
+        return True
 
     def send(self, message: ToLoop) -> None:
         """Sends a message.

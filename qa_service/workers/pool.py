@@ -10,7 +10,8 @@ later on, `MAX_FAILED_STARTS` in a row of every session.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -59,8 +60,8 @@ class PoolOwner(Protocol):
     def on_results(self, tickets: Sequence[Ticket], results: Results) -> None:
         """A batch is finished."""
 
-    def on_tickets_lost(self, tickets: Sequence[Ticket]) -> None:
-        """A session died with these; they may be retried."""
+    def on_tickets_lost(self, tickets: Sequence[Ticket], were_running: bool) -> None:
+        """A session died with these; they may be retried. Any that ran may be what killed it."""
 
 
 class WorkerPool:
@@ -108,23 +109,20 @@ class WorkerPool:
             message = f"a session cannot be started: {error}"
             self._loop.call_soon(lambda: self._owner.on_pool_failure(self, message))
 
-    def idle_worker(self) -> Worker | None:
-        """A session that can take a batch now."""
-        for worker in self._workers.values():
-            if worker.state is WorkerState.IDLE:
-                return worker
-        return None
+    @property
+    def workers(self) -> Iterable[Worker]:
+        """Its sessions, in whatever state they are."""
+        return self._workers.values()
 
     @property
     def sessions_alive(self) -> int:
         """Sessions that have answered their warmup question and not died since."""
-        return sum(w.state in {WorkerState.IDLE, WorkerState.BUSY} for w in self._workers.values())
+        return sum(w.state is WorkerState.READY for w in self._workers.values())
 
     def sessions_answering(self, since_s: float) -> int:
         """Sessions alive that have answered lately: idle ones, or busy only since that time."""
         return sum(
-            worker.state is WorkerState.IDLE
-            or (worker.state is WorkerState.BUSY and worker.since_s >= since_s)
+            worker.state is WorkerState.READY and (worker.is_idle or worker.since_s >= since_s)
             for worker in self._workers.values()
         )
 
@@ -136,13 +134,15 @@ class WorkerPool:
         """Ends the workers that take longer than they may; a C call can't be interrupted."""
         for worker in list(self._workers.values()):
             if now_s >= self._deadline_s(worker):
-                worker.failure = f"still {worker.state.name.lower()} after its time"
+                doing = "busy" if worker.was_ready else "starting"
+                worker.failure = f"still {doing} after its time"
                 worker.hang_up()
                 self.on_worker_death(worker)
 
     def _deadline_s(self, worker: Worker) -> float:
-        if worker.state is WorkerState.BUSY:
-            return worker.since_s + self._config.execution_timeout_s
+        if worker.in_flight:
+            since_s = min(batch.since_s for batch in worker.in_flight.values())
+            return since_s + self._config.execution_timeout_s
         if worker.state is WorkerState.STARTING:
             return worker.since_s + self._config.start_timeout_s
         return float("inf")
@@ -153,7 +153,7 @@ class WorkerPool:
         for timer in self._restarts.values():
             timer.cancel()
         for worker in list(self._workers.values()):
-            if not worker.tickets:
+            if not worker.in_flight:
                 self._dismiss(worker)
 
     def close(self) -> None:
@@ -196,7 +196,7 @@ class WorkerPool:
     ) -> None:
         """See `WorkerListener`."""
         self._deaths_in_row[worker.number] = 0
-        if self._retiring:
+        if self._retiring and not worker.in_flight:
             self._dismiss(worker)
         self._owner.on_results(tickets, results)
 
@@ -205,17 +205,17 @@ class WorkerPool:
         self._dismiss(worker)
         worker.kill()
         reason = worker.failure or "it died without a word"
-        logger.error(
-            "session %d died with %d requests: %s", worker.number, len(worker.tickets), reason
-        )
+        batches = list(worker.in_flight.values())
+        num_requests = sum(len(batch.tickets) for batch in batches)
+        logger.error("session %d died with %d requests: %s", worker.number, num_requests, reason)
         self._failed_starts[worker.number] += not worker.was_ready
         if self._booting or self._has_given_up():
             message = f"session {worker.number} cannot start: {reason}"
             self._owner.on_pool_failure(self, message)
         elif not self._retiring:
             self._schedule_restart(worker.number)
-        if worker.tickets:
-            self._owner.on_tickets_lost(worker.tickets)
+        for batch in batches:
+            self._owner.on_tickets_lost(batch.tickets, were_running=batch.since_s < math.inf)
 
     def _has_given_up(self) -> bool:
         """Whether no session lives and each has failed to start too often."""

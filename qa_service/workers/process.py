@@ -13,6 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from qa_service.batching import BatchRule
 from qa_service.event_loop import EventLoop
 from qa_service.workers.base import Worker, WorkerListener
 
@@ -26,6 +27,7 @@ class ProcessWorker(Worker):
         number: Which session it is.
         loop: The server's loop.
         listener: Who hears from it.
+        rule: What it can run together, as far as that is known before it has measured.
         intra_op_num_threads: Threads for the libraries under the model.
         niceness: How far its scheduling priority is below the loop's: with every core busy in a
             worker, the loop is still to run the moment a byte arrives.
@@ -38,6 +40,7 @@ class ProcessWorker(Worker):
         number: int,
         loop: EventLoop,
         listener: WorkerListener,
+        rule: BatchRule,
         *,
         intra_op_num_threads: int,
         niceness: int,
@@ -46,7 +49,7 @@ class ProcessWorker(Worker):
     ) -> None:
         self._intra_op_num_threads = intra_op_num_threads
         self._arguments = (str(niceness), log_level, log_format)
-        super().__init__(number, loop, listener)
+        super().__init__(number, loop, listener, rule)
 
     def _launch(self, channel: socket.socket) -> None:
         descriptor = channel.fileno()

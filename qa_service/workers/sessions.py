@@ -10,7 +10,7 @@ as many sessions in memory while it lasts.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from qa_service.scheduler import Ticket
@@ -36,8 +36,8 @@ class SessionsOwner(Protocol):
     def on_results(self, tickets: Sequence[Ticket], results: Results) -> None:
         """A batch is finished."""
 
-    def on_tickets_lost(self, tickets: Sequence[Ticket]) -> None:
-        """A session died with these; they may be retried."""
+    def on_tickets_lost(self, tickets: Sequence[Ticket], were_running: bool) -> None:
+        """A session died with these; they may be retried. Any that ran may be what killed it."""
 
 
 class Sessions:
@@ -69,9 +69,10 @@ class Sessions:
         self._next = self._make_pool(self)
         self._next.start()
 
-    def idle_worker(self) -> Worker | None:
-        """A session that can take a batch now."""
-        return self._serving.idle_worker()
+    @property
+    def workers(self) -> Iterable[Worker]:
+        """Those that serve, in whatever state they are."""
+        return self._serving.workers
 
     @property
     def alive(self) -> int:
@@ -153,6 +154,6 @@ class Sessions:
         """See `PoolOwner`."""
         self._owner.on_session_restart()
 
-    def on_tickets_lost(self, tickets: Sequence[Ticket]) -> None:
+    def on_tickets_lost(self, tickets: Sequence[Ticket], were_running: bool) -> None:
         """See `PoolOwner`."""
-        self._owner.on_tickets_lost(tickets)
+        self._owner.on_tickets_lost(tickets, were_running)

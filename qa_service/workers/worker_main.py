@@ -12,26 +12,22 @@ import os
 import signal
 import socket
 import sys
-import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from qa_service.engines import EngineConfig, make_engine
-from qa_service.errors import InternalError, QaError, SetupError
+from qa_service.batching import BatchRule, CostTable
+from qa_service.engines import INSTANT, EngineConfig, make_engine
+from qa_service.errors import SetupError
 from qa_service.logs import configure_logging
 from qa_service.manifest import load_manifest
-from qa_service.protocol import Answer, Question
-from qa_service.reading.reader import BatchLimits, Reader
-from qa_service.workers.channel import (
-    Answers,
-    Batch,
-    Failed,
-    Failure,
-    Ready,
-    Results,
-    Setup,
-    WorkerChannel,
-)
+from qa_service.protocol import Question
+from qa_service.reading.instant import InstantReader
+from qa_service.reading.measuring import measure_costs
+from qa_service.reading.reader import Reader
+from qa_service.workers.channel import Batch, Failed, Ready, Setup, WorkerChannel
+from qa_service.workers.costs import find_costs
+from qa_service.workers.jobs import Job, answer_batches
 
 logger = logging.getLogger(__name__)
 
@@ -45,52 +41,40 @@ def serve(channel: WorkerChannel) -> None:
         return
     try:
         reader = load_reader(setup)
-        reader.read([WARMUP])
-        reader.stopwatch.take()
+        Job(reader, Batch(0, [WARMUP])).finish()
     except SetupError as error:
         channel.send(Failed(str(error)))
         return
-    channel.send(Ready(reader.model_name))
-    while isinstance(batch := channel.receive(), Batch):
-        channel.send(answer_batch(reader, batch))
+    channel.send(Ready(reader.model_name, reader.rule.costs))
+    answer_batches(reader, channel)
 
 
-def load_reader(setup: Setup) -> Reader:
-    """Loads the model into its engine.
+def load_reader(setup: Setup) -> Reader | InstantReader:
+    """Loads the model into its engine, and measures what it costs unless that is known.
 
     Raises:
         SetupError: There is no prepared model, or the engine cannot load it.
     """
+    rule = BatchRule(setup.max_batch_size, setup.max_batch_tokens, setup.max_batch_cost_ms)
+    if setup.engine_type == INSTANT:
+        return InstantReader(rule)
     model_dir = Path(setup.model_dir)
     manifest = load_manifest(model_dir)
     config = EngineConfig(setup.intra_op_num_threads)
     engine = make_engine(setup.engine_type, model_dir, manifest, config)
-    limits = BatchLimits(setup.max_batch_size, setup.max_batch_tokens)
-    return Reader(model_dir, manifest, engine.logits, limits)
+    reader = Reader(model_dir, manifest, engine.logits, rule)
 
+    def measure() -> CostTable:
+        window_tokens = manifest.window_tokens
+        logger.info("measuring what batches cost on %s", engine.runtime)
+        return measure_costs(
+            engine.logits, manifest.pad_token_id, window_tokens, rule, engine.runtime
+        )
 
-def answer_batch(reader: Reader, batch: Batch) -> Results:
-    """Answers a batch; a question that breaks it fails alone."""
-    started_s = time.monotonic()
-    outcomes = [_on_the_wire(outcome) for outcome in _read(reader, batch.questions)]
-    inference_ms = round((time.monotonic() - started_s) * 1e3, 3)
-    return Results(outcomes, inference_ms, reader.stopwatch.take())
-
-
-def _read(reader: Reader, questions: Sequence[Question]) -> Sequence[list[Answer] | QaError]:
-    try:
-        return reader.read(questions)
-    except Exception:
-        logger.exception("a batch of %d failed", len(questions))
-        if len(questions) == 1:
-            return [InternalError()]
-        return [outcome for question in questions for outcome in _read(reader, [question])]
-
-
-def _on_the_wire(outcome: list[Answer] | QaError) -> Answers | Failure:
-    if isinstance(outcome, QaError):
-        return Failure(outcome.code, outcome.message)
-    return Answers(outcome)
+    bounds = f"{setup.engine_type} {setup.max_batch_size} {setup.max_batch_tokens}"
+    key = " ".join([engine.runtime, bounds, *sorted(manifest.files.values())])
+    reader.rule = replace(rule, costs=find_costs(setup.cost_table, model_dir, key, measure))
+    return reader
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -9,7 +9,8 @@ from tests.running_server import RunningServer
 from tests.support import frame, receive
 
 ANSWER = QUESTIONS[ASK["question"]]
-ONE_SESSION = ("--num_inference_sessions", "1")
+ONE_SESSION = ("--num_inference_sessions", "1", "--cost_table", "off")
+"""A session that takes together all that waits."""
 
 
 def marked(marker: str, request_id: object) -> dict:

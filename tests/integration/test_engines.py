@@ -6,11 +6,12 @@ import sys
 import numpy as np
 import pytest
 
+from qa_service.batching import BatchRule
 from qa_service.engines import ENGINE_TYPES, EngineConfig, make_engine
 from qa_service.errors import SetupError
 from qa_service.manifest import ONNX_FILE, PYTORCH_FILE, load_manifest
 from qa_service.protocol import Question
-from qa_service.reading.reader import BatchLimits, Reader
+from qa_service.reading.reader import Reader
 
 MAX_LOGIT_DIFFERENCE = 1e-3
 
@@ -54,7 +55,7 @@ def engines(builtin_model):
 def make_reader(builtin_model, engines):
     manifest = load_manifest(builtin_model)
 
-    def make(kind="onnx", limits=BatchLimits(), logits=None):  # noqa: B008
+    def make(kind="onnx", limits=BatchRule(), logits=None):  # noqa: B008
         return Reader(builtin_model, manifest, logits or engines[kind].logits, limits)
 
     return make
@@ -81,7 +82,7 @@ def test_both_engines_give_the_same_logits_in_padded_batches(make_reader, engine
         lengths.add(tuple(mask.sum(axis=1)))
         return ours
 
-    make_reader(limits=BatchLimits(6, 4096), logits=both).read(QUESTIONS)
+    make_reader(limits=BatchRule(6, 4096), logits=both).read(QUESTIONS)
     assert any(len(set(batch)) > 3 for batch in lengths), "no batch was padded"
 
 
@@ -95,7 +96,7 @@ def test_both_engines_give_the_same_answers(make_reader):
 @pytest.mark.parametrize("kind", ENGINE_TYPES)
 def test_padding_and_company_change_no_answer(make_reader, kind):
     together = make_reader(kind).read(QUESTIONS)
-    alone = make_reader(kind, BatchLimits(max_batch_size=1)).read(QUESTIONS)
+    alone = make_reader(kind, BatchRule(max_batch_size=1)).read(QUESTIONS)
     assert spans(together) == spans(alone)
 
 
@@ -183,15 +184,16 @@ def test_a_session_with_the_onnx_engine_loads_neither_torch_nor_transformers(bui
 import sys
 from pathlib import Path
 import qa_service.workers.worker_main
+from qa_service.batching import BatchRule
 from qa_service.engines import EngineConfig, make_engine
 from qa_service.manifest import load_manifest
 from qa_service.protocol import Question
-from qa_service.reading.reader import BatchLimits, Reader
+from qa_service.reading.reader import Reader
 
 folder = Path({str(builtin_model)!r})
 manifest = load_manifest(folder)
 engine = make_engine("onnx", folder, manifest, EngineConfig())
-reader = Reader(folder, manifest, engine.logits, BatchLimits())
+reader = Reader(folder, manifest, engine.logits, BatchRule())
 ((answer,),) = reader.read([Question("Who made the tea?", "The tea was made by Ada.")])
 print(answer.answer, sorted({{"torch", "transformers"}} & set(sys.modules)))
 """

@@ -115,7 +115,7 @@ class TestStats:
             assert gone["gauges"]["requests_in_flight"] == gone["gauges"]["queue_length"] == 0
 
     def test_batches_and_their_times(self, builtin_model):
-        flags = ("--num_inference_sessions", "1", "--max_batch_size", "4")
+        flags = ("--num_inference_sessions", "1", "--max_batch_size", "4", "--cost_table", "off")
         with running_server(builtin_model, *flags) as running, running.connect() as sock:
             sock.sendall(b"".join(requests(21)))
             inference_ms = [receive(sock)["timings_ms"]["inference"] for _ in range(21)]
@@ -238,7 +238,8 @@ class TestHealth:
                 running.wait_for_log("draining")
                 health = query(monitor, "health")
                 assert (health["live"], health["ready"]) == (True, False)
-                assert (health["phase"], health["queue_length"]) == ("draining", 2)
+                assert health["phase"] == "draining"
+                assert health["queue_length"] in {1, 2}  # one may lie in the session's channel
                 assert health["reason"] == "the server is draining"
                 monitor.sendall(frame(ASK))
                 assert outcome_of(receive(monitor)) == "shutting_down"
@@ -352,7 +353,7 @@ class TestLog:
             running.ask(id="mine", **ASK)
             assert outcome_of(running.ask(id="bad", question=5)) == "invalid_request"
             log = running.log
-        told = ("accepted, its id is b'\"mine\"'", "taken by session", "answered")
+        told = ("accepted, its id is b'\"mine\"'", "given to session", "answered")
         places = [re.search(rf"request 0: {re.escape(words)}", log).start() for words in told]
         assert places == sorted(places)
         assert "rejected, its id is b'\"bad\"': invalid_request" in log

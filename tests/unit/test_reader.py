@@ -9,10 +9,11 @@ import regex
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from qa_service.batching import BatchRule
 from qa_service.errors import InternalError, QuestionTooLongError
 from qa_service.manifest import TOKENIZER_FILE, Manifest, ReadingConfig
 from qa_service.protocol import Answer, Question
-from qa_service.reading.reader import BatchLimits, Reader, padded
+from qa_service.reading.reader import Reader, padded
 from qa_service.reading.windows import WindowBuilder
 from tests.unit.texts import texts
 from tests.unit.tiny_tokenizers import KINDS, PAD_TOKEN_ID, tiny_tokenizer
@@ -49,7 +50,7 @@ def make_reader(tmp_path_factory):
         tiny_tokenizer(kind).save(str(folder / TOKENIZER_FILE))
         return folder
 
-    def make(kind="bert", logits=None, reading=READING, limits=BatchLimits()):  # noqa: B008
+    def make(kind="bert", logits=None, reading=READING, limits=BatchRule()):  # noqa: B008
         manifest = Manifest(
             name=kind,
             source=kind,
@@ -94,7 +95,7 @@ def test_answers_are_what_stands_in_the_text(make_reader, kind, question, text, 
 @settings(max_examples=30)
 @given(pairs=st.lists(st.tuples(texts, texts), max_size=8), top_k=st.integers(1, 3))
 def test_company_changes_no_answer(make_reader, pairs, top_k):
-    reader = make_reader("bert", limits=BatchLimits(max_batch_size=3, max_batch_tokens=60))
+    reader = make_reader("bert", limits=BatchRule(max_batch_size=3, max_batch_tokens=60))
     questions = [Question(question, text, top_k) for question, text in pairs]
     together = reader.read(questions)
     alone = [reader.read([question])[0] for question in questions]
@@ -112,7 +113,7 @@ def comparable(outcome):
 )
 def test_batches_keep_within_the_limits(make_reader, word_counts, max_batch_size, max_batch_tokens):
     model = MadeUpModel()
-    reader = make_reader("bert", model, limits=BatchLimits(max_batch_size, max_batch_tokens))
+    reader = make_reader("bert", model, limits=BatchRule(max_batch_size, max_batch_tokens))
     reader.read([Question("why", "river " * count) for count in word_counts])
     for ids, mask, _ in model.batches:
         assert len(ids) <= max_batch_size

@@ -1,7 +1,7 @@
 """Makes a worker misbehave when a question asks for it.
 
 Python imports a module of this name at its start. A test puts this folder on the `PYTHONPATH`
-of a server, whose workers inherit it; in a worker, and nowhere else, it wraps `Reader.read`.
+of a server, whose workers inherit it; in a worker, and nowhere else, it wraps `Reader.steps`.
 The product knows nothing of it. What the markers do is in `FAULTS`.
 """
 
@@ -55,16 +55,16 @@ FAULTS = {
 def install():
     from qa_service.reading.reader import Reader
 
-    read = Reader.read
+    steps = Reader.steps
 
-    def faulty_read(self, questions):
+    def faulty_steps(self, questions, stopwatch):
         for question in questions:
             for marker, fault in FAULTS.items():
                 if marker in question.question:
                     fault()
-        return read(self, questions)
+        return steps(self, questions, stopwatch)
 
-    Reader.read = faulty_read
+    Reader.steps = faulty_steps
 
 
 if "qa_service.workers.worker_main" in sys.orig_argv:

@@ -1,0 +1,137 @@
+"""Cost tables, the rule made from them, and where they come from."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qa_service.batching import BatchRule, CostTable, load_costs
+from qa_service.errors import SetupError
+from qa_service.reading.measuring import measure_costs
+from qa_service.workers.costs import COSTS_DIR, find_costs
+
+TABLE = CostTable((10, 20), (1, 2, 4), ((1.0, 1.5, 2.0), (3.0, 6.0)), "a test")
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "tokens", "cost_ms"),
+    [
+        (1, 10, 1.0), (4, 10, 2.0), (3, 10, 1.75),  # on the grid, and between its columns
+        (1, 15, 2.0), (2, 15, 3.75),  # between its rows
+        (8, 10, 4.0), (4, 20, 12.0),  # past what was measured: in proportion to the rows
+        (1, 3, 1.0), (1, 40, 6.0), (2, 30, 9.0),  # shorter and longer than all
+    ],
+)  # fmt: skip
+def test_costs_are_linear_between_and_beyond_the_grid(batch_size, tokens, cost_ms):
+    assert TABLE.cost_ms(batch_size, tokens) == pytest.approx(cost_ms)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        ((), (1,), ()), ((10, 10), (1,), ((1.0,), (1.0,))), ((10,), (2,), ((1.0,),)),
+        ((10,), (1,), ()), ((10,), (1,), ((),)), ((10,), (1,), ((1.0, 2.0),)),
+        ((10,), (1,), ((0.0,),)),
+    ],
+)  # fmt: skip
+def test_what_is_no_table_is_refused(shape, tmp_path):
+    with pytest.raises(ValueError, match=r"must|needs"):
+        CostTable(*shape)
+    lengths, sizes, costs_ms = shape
+    file = tmp_path / "table.json"
+    file.write_bytes(
+        msgspec.json.encode({"lengths": lengths, "batch_sizes": sizes, "costs_ms": costs_ms})
+    )
+    with pytest.raises(SetupError, match=r"table\.json cannot be read"):
+        load_costs(file)
+
+
+def test_a_table_is_printed_with_gaps_where_nothing_was_gained():
+    assert str(TABLE).splitlines() == [
+        "milliseconds of a batch, by tokens and rows (a test)",
+        "tokens        1        2        4",
+        "    10     1.00     1.50     2.00",
+        "    20     3.00     6.00",
+    ]
+
+
+def test_the_rule_admits_what_is_cheaper_together():
+    rule = BatchRule(4, 1000, costs=TABLE)
+    assert rule.admits(1, 10, 10)
+    assert not rule.admits(1, 20, 20)
+    assert not rule.admits(1, 10, 20)
+    assert not rule.admits(4, 10, 10)
+
+
+def test_the_rule_bounds_what_the_first_waits_for_its_companions():
+    assert BatchRule(4, 1000, 1.5, TABLE).admits(1, 10, 10)
+    assert not BatchRule(4, 1000, 1.4, TABLE).admits(1, 10, 10)
+
+
+@given(st.integers(1, 9), st.integers(1, 99), st.integers(1, 99))
+def test_without_a_table_only_the_bounds_count(batch_size, longest, tokens):
+    within = batch_size < 4 and max(longest, tokens) * (batch_size + 1) <= 100
+    assert BatchRule(4, 100).admits(batch_size, longest, tokens) == within
+    assert BatchRule(4, 100).cost_s(batch_size, longest) == 0.0
+
+
+def logits_that_take(ms_of_shape):
+    def logits(ids, mask, types):
+        assert ids.shape == mask.shape == types.shape
+        until_s = time.perf_counter() + ms_of_shape(*ids.shape) / 1e3
+        while time.perf_counter() < until_s:
+            pass
+        return np.zeros(ids.shape, np.float32), np.zeros(ids.shape, np.float32)
+
+    return logits
+
+
+def test_measuring_goes_on_while_larger_batches_pay():
+    table = measure_costs(logits_that_take(lambda *_: 0.2), 0, 32, BatchRule(8, 1000), "a test")
+    assert (table.lengths, table.batch_sizes, table.runtime) == ((16, 32), (1, 2, 4, 8), "a test")
+    assert [len(row) for row in table.costs_ms] == [4, 4]
+    assert min(map(min, table.costs_ms)) >= 0.2
+
+
+def test_measuring_ends_where_they_do_not_pay_or_may_not_be():
+    logits = logits_that_take(lambda rows, length: 0.002 * (rows * length) ** 1.2)
+    table = measure_costs(logits, 0, 100, BatchRule(8, 150), "a test")
+    assert table.lengths == (16, 32, 64, 100)
+    assert [len(row) for row in table.costs_ms] == [2, 2, 2, 1]
+
+
+def test_a_table_is_measured_once_and_kept(tmp_path):
+    measured = []
+
+    def measure():
+        measured.append(1)
+        return TABLE
+
+    for _ in range(2):
+        assert find_costs("auto", tmp_path, "cpu", measure) == TABLE
+    assert len(measured) == 1
+    find_costs("auto", tmp_path, "another cpu", measure)
+    find_costs("measure", tmp_path, "cpu", measure)
+    assert len(measured) == 3
+    (kept, _) = sorted((tmp_path / COSTS_DIR).iterdir())
+    assert find_costs(str(kept), tmp_path, "cpu", measure) == TABLE
+    assert find_costs("off", tmp_path, "cpu", measure) is None
+    kept.write_text("{")
+    assert find_costs("auto", tmp_path, "cpu", measure) == TABLE
+
+
+def test_a_folder_that_cannot_be_written_costs_only_the_time(tmp_path, caplog):
+    (tmp_path / COSTS_DIR).write_text("not a folder")
+    caplog.set_level("INFO")
+    assert find_costs("auto", tmp_path, "cpu", lambda: TABLE) == TABLE
+    assert "not kept" in caplog.text
+
+
+def test_a_table_that_is_not_there_is_an_error_for_the_terminal(tmp_path):
+    with pytest.raises(SetupError, match="cannot be read"):
+        find_costs(str(tmp_path / "none.json"), tmp_path, "cpu", lambda: TABLE)
