@@ -45,7 +45,7 @@ Batches = list[list[Question]]
 
 def run_session(pipe: Connection, model: Path, settings: dict[str, str]) -> None:
     """What runs in a process of the limit: batches in, seconds out."""
-    reader = warm_reader(model, **settings)
+    reader = warm_reader(model, max_batch_size=max(BATCH_SIZES), **settings)
     pipe.send(0.0)
     while batches := pipe.recv():
         started_s = time.perf_counter()

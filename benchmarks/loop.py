@@ -125,9 +125,7 @@ def report(section: Section, loop: Loop) -> None:
     ):
         section.say(f"**{label}**\n\n" + loop.cells.table("", loop.rows, name, digits))
     memory = [f"{name} {spread(kib, 1)}" for name, kib in loop.memory.items()]
-    section.say(
-        f"Memory an idle connection, KiB in all of a server's processes: {'; '.join(memory)}."
-    )
+    section.say(f"Memory an idle connection, KiB, all processes counted: {'; '.join(memory)}.")
     section.say(
         f"Failed requests: at most {loop.cells.worst('failed'):.0f} in a cell. Server, workers "
         "and load share the cores: where the generator's share nears 1, it is the limit."

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
+import sys
 import time
 from pathlib import Path
 
@@ -47,6 +49,8 @@ class Section:
     ) -> None:
         self._name = f"{name}.quick" if flags.quick else name
         self._started_s = time.perf_counter()
+        # Told to stop, it still stops what it has started.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         self.raw: dict[str, object] = {
             "machine": machine(),
             "versions": versions(*PACKAGES, *packages),

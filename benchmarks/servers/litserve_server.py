@@ -11,7 +11,7 @@ from typing import Any
 import litserve
 import msgspec
 
-from benchmarks.servers.reading import answers, warm_reader
+from benchmarks.servers.reading import answers, set_batch_size, warm_reader
 from qa_service.protocol import Question
 
 
@@ -41,6 +41,7 @@ def main() -> None:
     parser.add_argument("--num_api_servers", type=int, default=None)
     parser.add_argument("--fast_queue", action="store_true")
     flags = parser.parse_args()
+    set_batch_size(flags.batch)
     server = litserve.LitServer(
         QaApi(max_batch_size=flags.batch, batch_timeout=flags.wait_ms / 1e3),
         accelerator="cpu",

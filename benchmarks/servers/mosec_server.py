@@ -13,7 +13,14 @@ from typing import Any
 
 import mosec
 
-from benchmarks.servers.reading import answers, decode, encode, instant_answer, warm_reader
+from benchmarks.servers.reading import (
+    answers,
+    decode,
+    encode,
+    instant_answer,
+    set_batch_size,
+    warm_reader,
+)
 from qa_service.protocol import Question
 
 TIMEOUT_MS = 120_000
@@ -56,6 +63,7 @@ def main() -> None:
     parser.add_argument("--instant", action="store_true")
     flags, _ = parser.parse_known_args()
     sys.argv += ["--timeout", str(TIMEOUT_MS)]  # its own 3 s would fail long queues of long texts
+    set_batch_size(flags.batch)
     server = mosec.Server()
     server.append_worker(
         InstantWorker if flags.instant else QaWorker,

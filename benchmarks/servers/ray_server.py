@@ -14,6 +14,8 @@ import ray
 from ray import serve
 from starlette.requests import Request
 
+from benchmarks.servers.reading import set_batch_size
+
 OBJECT_STORE_BYTES = 100 << 20
 
 
@@ -54,6 +56,7 @@ def main() -> None:
     parser.add_argument("--wait_ms", type=int, default=10)
     parser.add_argument("--max_ongoing_requests", type=int, default=5)
     flags = parser.parse_args()
+    set_batch_size(flags.batch)  # the replicas inherit it
     ray.init(
         num_cpus=flags.sessions,
         include_dashboard=False,

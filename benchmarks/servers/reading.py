@@ -1,4 +1,8 @@
-"""The reading code that every contestant serves: this project's own, one thread a session."""
+"""The reading code that every contestant serves: this project's own, one thread a session.
+
+The model is given batches of up to the size that the contestant is set to, the windows of a long
+text among them: without a table of costs, every batch is filled.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ from qa_service.reading.reader import Reader
 from qa_service.workers.worker_main import WARMUP, load_reader
 
 MODEL_VARIABLE = "BENCHMARK_MODEL"
+BATCH_VARIABLE = "BENCHMARK_BATCH"
 
 decode = msgspec.json.Decoder(Question).decode
 """A request's JSON to its question."""
@@ -23,15 +28,26 @@ decode = msgspec.json.Decoder(Question).decode
 encode = msgspec.json.Encoder().encode
 
 
-def warm_reader(model: Path | None = None, **settings: Any) -> Reader:
+def set_batch_size(size: int) -> None:
+    """Tells the sessions that this process will start how large a batch may be."""
+    os.environ[BATCH_VARIABLE] = str(size)
+
+
+def warm_reader(
+    model: Path | None = None, max_batch_size: int | None = None, **settings: Any
+) -> Reader:
     """A session: the model loaded and one question answered.
 
     Args:
         model: A prepared model; by default what the environment names.
-        settings: Fields of `ServerConfig` that a session looks at.
+        max_batch_size: Rows given to the model at once; by default what the environment says.
+        settings: Further fields of `ServerConfig` that a session looks at.
     """
     model = model or Path(os.environ[MODEL_VARIABLE])
-    reader = load_reader(ServerConfig(model=model, **settings).worker_setup)
+    size = max_batch_size or int(os.environ.get(BATCH_VARIABLE, "1"))
+    config = ServerConfig(model=model, max_batch_size=size, cost_table="off", **settings)
+    reader = load_reader(config.worker_setup)
+    assert isinstance(reader, Reader)
     reader.read([WARMUP])
     return reader
 
