@@ -17,7 +17,7 @@ import socket
 import msgspec
 
 from qa_service.batching import CostTable
-from qa_service.protocol import PREFIX, Answer, Question
+from qa_service.protocol import PREFIX, Answer, FrameReader, Question
 from qa_service.reading.stopwatch import StagesMs
 
 
@@ -113,6 +113,7 @@ to_worker_decoder = msgspec.msgpack.Decoder(ToWorker)
 to_loop_decoder = msgspec.msgpack.Decoder(ToLoop)
 
 MAX_MESSAGE_BYTES = 2**32 - 1
+READ_BYTES = 1 << 16
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -131,17 +132,25 @@ class WorkerChannel:
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(True)
         self._sock = sock
+        self._frames = FrameReader(MAX_MESSAGE_BYTES)
 
     def receive(self) -> ToWorker | None:
         """Waits for the next message; None when the loop's end is closed."""
-        prefix = self._exactly(PREFIX.size)
-        if prefix is None:
-            return None
-        body = self._exactly(PREFIX.unpack(prefix)[0])
-        return None if body is None else to_worker_decoder.decode(body)
+        while (frame := self._frames.next_frame()) is None:
+            try:
+                data = self._sock.recv(READ_BYTES)
+            except ConnectionError:
+                return None
+            if not data:
+                return None
+            self._frames.feed(data)
+        message: ToWorker = to_worker_decoder.decode(frame)
+        return message
 
     def has_more(self) -> bool:
         """Whether `receive` would not have to wait: a message has begun, or the end has come."""
+        if self._frames.buffered_bytes:
+            return True
         try:
             self._sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -161,16 +170,3 @@ class WorkerChannel:
     def close(self) -> None:
         """Closes this end; the loop sees end-of-file."""
         self._sock.close()
-
-    def _exactly(self, size: int) -> bytearray | None:
-        data = bytearray(size)
-        view = memoryview(data)
-        while view:
-            try:
-                received = self._sock.recv_into(view)
-            except ConnectionError:
-                return None
-            if not received:
-                return None
-            view = view[received:]
-        return data
