@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from benchmarks.contestants import Running
 from benchmarks.generator import Load
 from benchmarks.tables import markdown, median, percentile, spread
+from benchmarks.texts import Item
 
 Figures = dict[str, float]
 
@@ -30,6 +32,35 @@ def figures(load: Load, kinds: Sequence[str] = ()) -> Figures:
         latencies_ms = load.latencies_ms(kinds, kind)
         kept |= {f"{kind}_p{p}": percentile(latencies_ms, p) for p in (50, 99)}
     return {name: round(value, 4) for name, value in kept.items()}
+
+
+def measure(
+    server: Running,
+    items: Sequence[Item],
+    clients: int,
+    warmup_s: float,
+    duration_s: float,
+    *,
+    first: int = 0,
+    by_kind: bool = False,
+) -> Figures:
+    """Loads a server and keeps its figures, what it used of the processor among them.
+
+    Args:
+        server: It.
+        items: What to ask, over and over.
+        clients: How many ask.
+        warmup_s: For how long before the measurement.
+        duration_s: For how long.
+        first: Which of the items to start with.
+        by_kind: Whether to keep each kind's latencies apart too.
+    """
+    requests = [server.contestant.wire.encode(item.question, item.text) for item in items]
+    before_s = server.cpu_s()
+    load = server.generator(requests, first).run(clients, warmup_s, duration_s)
+    used_ms = (server.cpu_s() - before_s) * 1e3
+    kinds = [item.kind for item in items] if by_kind else ()
+    return figures(load, kinds) | {"cpu_ms": round(used_ms / max(1, len(load.samples)), 4)}
 
 
 class Cells:

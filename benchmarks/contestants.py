@@ -69,6 +69,10 @@ class Running:
         """Clients for it."""
         return Generator(self.port, self.contestant.wire, requests, first)
 
+    def cpu_s(self) -> float:
+        """Processor time that all of its processes have used."""
+        return sum(_cpu_s(pid) for pid in _tree(self.pid))
+
     def rss_bytes(self) -> int:
         """Memory resident in all of its processes."""
         return sum(_rss_bytes(pid) for pid in _tree(self.pid))
@@ -197,6 +201,15 @@ def _children(pid: int) -> list[int]:
     except FileNotFoundError:
         pass
     return found
+
+
+def _cpu_s(pid: int) -> float:
+    """User and system time, threads that have ended included."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except FileNotFoundError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _rss_bytes(pid: int) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import time
 
-from benchmarks.cells import Cells, figures
+from benchmarks.cells import Cells, measure
 from benchmarks.contestants import NotStartedError, ours, running
 from benchmarks.peers import rounds
 from benchmarks.record import Section, make_parser
@@ -50,16 +50,14 @@ def main() -> int:
     flags = make_parser(__doc__).parse_args()
     section = Section("fifo", "First-come or by length", flags)
     items = mixed(read_squad(flags.questions_file))
-    kinds = [item.kind for item in items]
     cells = Cells()
     duration_s = 2.0 if flags.quick else DURATION_S
     for repeat, contestant in rounds(CONTESTANTS, 1 if flags.quick else flags.repeats):
-        requests = [contestant.wire.encode(item.question, item.text) for item in items]
         started_s = time.perf_counter()
         try:
             with running(contestant, flags.model) as server:
-                load = server.generator(requests).run(CLIENTS, WARMUP_S, duration_s)
-            cells.add(contestant.name, ROW, figures(load, kinds))
+                kept = measure(server, items, CLIENTS, WARMUP_S, duration_s, by_kind=True)
+            cells.add(contestant.name, ROW, kept)
         except (NotStartedError, RuntimeError, OSError) as error:
             section.say(f"{contestant.name}: {error}")
         print(f"repeat {repeat}, {contestant.name}: {time.perf_counter() - started_s:.0f} s")

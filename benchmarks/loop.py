@@ -16,10 +16,9 @@ import resource
 import socket
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack
 
-from benchmarks.cells import Cells, figures
+from benchmarks.cells import Cells, measure
 from benchmarks.contestants import MOSEC, NotStartedError, Running, ours, peer, running
 from benchmarks.generator import connect
 from benchmarks.peers import rounds
@@ -99,19 +98,19 @@ class Loop:
         print(f"repeat {repeat}, {contestant.name}: {seconds:.0f} s", flush=True)
 
     def _play(self, server: Running, stack: ExitStack) -> None:
-        wire = server.contestant.wire
-        requests = [wire.encode(item.question, item.text) for item in self._items]
-        self._measure(server, requests, 0)
+        item = self._items[0]
+        request = server.contestant.wire.encode(item.question, item.text)
+        self._measure(server, 0)
         before_bytes = server.rss_bytes()
-        open_idle(stack, server, requests[0], self._idle)
+        open_idle(stack, server, request, self._idle)
         kib = (server.rss_bytes() - before_bytes) / self._idle / 1024
         self.memory.setdefault(server.contestant.name, []).append(round(kib, 2))
-        self._measure(server, requests, self._idle)
+        self._measure(server, self._idle)
 
-    def _measure(self, server: Running, requests: Sequence[bytes], idle: int) -> None:
+    def _measure(self, server: Running, idle: int) -> None:
         for clients in CLIENTS:
-            load = server.generator(requests).run(clients, WARMUP_S, self._duration_s)
-            self.cells.add(server.contestant.name, row(clients, idle), figures(load))
+            kept = measure(server, self._items, clients, WARMUP_S, self._duration_s)
+            self.cells.add(server.contestant.name, row(clients, idle), kept)
 
 
 def report(section: Section, loop: Loop) -> None:
@@ -121,6 +120,7 @@ def report(section: Section, loop: Loop) -> None:
         ("throughput", "answers/s by connections", 0),
         ("p50", "p50, ms", 2),
         ("p99", "p99, ms", 2),
+        ("cpu_ms", "processor time an answer, ms in all of a server's processes", 3),
         ("cpu_share", "share of a core that the load generator used", 2),
     ):
         section.say(f"**{label}**\n\n" + loop.cells.table("", loop.rows, name, digits))

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.cells import Cells, figures
+from benchmarks.cells import Cells, measure
 from benchmarks.contestants import (
     LITSERVE,
     MOSEC,
@@ -89,7 +89,12 @@ ROWS = [
     Row("mixed lengths", 50, 1.5, 6.5),
 ]
 MIXES = list(dict.fromkeys(row.mix for row in ROWS))
-TABLES = [("throughput", "answers/s", 1), ("p50", "p50, ms", 0), ("p99", "p99, ms", 0)]
+TABLES = [
+    ("throughput", "answers/s", 1),
+    ("p50", "p50, ms", 0),
+    ("p99", "p99, ms", 0),
+    ("cpu_ms", "processor time an answer, ms in all of a server's processes", 1),
+]
 
 
 class Match:
@@ -147,11 +152,15 @@ class Match:
 
     def _measure(self, server: Running, row: Row, repeat: int) -> None:
         items = self._items[row.mix]
-        requests = [server.contestant.wire.encode(item.question, item.text) for item in items]
-        generator = server.generator(requests, first=repeat * QUESTIONS_APART)
-        duration_s = row.duration_s * self._shorter
-        load = generator.run(row.clients, row.warmup_s * self._shorter, duration_s)
-        kept = figures(load, [item.kind for item in items] if row.mix == MIXES[1] else ())
+        kept = measure(
+            server,
+            items,
+            row.clients,
+            row.warmup_s * self._shorter,
+            row.duration_s * self._shorter,
+            first=repeat * QUESTIONS_APART,
+            by_kind=row.mix == MIXES[1],
+        )
         self.cells.add(server.contestant.name, f"{row.mix}, {row.name}", kept)
 
 
