@@ -145,16 +145,18 @@ def _wait_for_answer(server: Running, process: subprocess.Popen, log: object) ->
     wire = server.contestant.wire
     request = wire.encode("Who wrote the letter?", WARMUP_TEXT)
     give_up_s = time.monotonic() + START_TIMEOUT_S
+    fault = ""
     while process.poll() is None and time.monotonic() < give_up_s:
         try:
             if wire.is_answer(ask(server.port, wire, request)):
                 return
-        except (OSError, ValueError):
-            pass
+        except (OSError, ValueError) as error:
+            fault = str(error)
         time.sleep(0.1)  # another's program: there is no event to wait for
     log.seek(0)
     lines = [line for line in log.read().splitlines() if line.strip()]
-    raise NotStartedError(lines[-1] if lines else "it said nothing")
+    said = lines[-1] if lines else "nothing"
+    raise NotStartedError(f"last fault: {fault or 'no answer'}; last line of its log: {said}")
 
 
 def _warm_up(server: Running) -> None:

@@ -93,7 +93,7 @@ TABLES = [
     ("throughput", "answers/s", 1),
     ("p50", "p50, ms", 0),
     ("p99", "p99, ms", 0),
-    ("cpu_ms", "processor time an answer, ms in all of a server's processes", 1),
+    ("cpu_ms", "processor time an answer, all processes of a server, ms", 1),
 ]
 
 
@@ -172,16 +172,18 @@ def rounds(contestants: Sequence[Contestant], repeats: int) -> Iterator[tuple[in
             yield repeat, contestant
 
 
-def report(section: Section, match: Match) -> None:
+def report(section: Section, match: Match, contestants: Sequence[Contestant]) -> None:
     """Says it all in tables."""
-    section.say(markdown(["contestant", "settings"], [[c.name, c.settings] for c in CONTESTANTS]))
+    section.say(markdown(["contestant", "settings"], [[c.name, c.settings] for c in contestants]))
     for name, error in match.absent.items():
         section.say(f"{name} did not take part: {error}")
     for mix in MIXES:
-        rows = [f"{mix}, {row.name}" for row in ROWS if row.mix == mix]
+        rows = [row for row in ROWS if row.mix == mix]
         extra = [("sentence_p99", "p99 of the single sentences, ms", 0)] * (mix == MIXES[1])
         for name, label, digits in [*TABLES, *extra]:
-            section.say(f"**{mix}: {label}**\n\n" + match.cells.table("", rows, name, digits))
+            columns = {row.name: (f"{mix}, {row.name}", name) for row in rows}
+            table = match.cells.table_by("", columns, digits)
+            section.say(f"**{mix}: {label}**\n\n{table}")
     section.say(_against_goals(match.cells))
     section.say(
         f"Medians of the repeats, with the least and the greatest. Failed requests: at most "
@@ -209,15 +211,18 @@ def _against_goals(cells: Cells) -> str:
 
 
 def main() -> int:
-    flags = make_parser(__doc__).parse_args()
+    parser = make_parser(__doc__)
+    parser.add_argument("--only", default="", help="words that the name of who takes part has")
+    flags = parser.parse_args()
+    contestants = [contestant for contestant in CONTESTANTS if flags.only in contestant.name]
     section = Section(
         "peers", "The peers", flags, ("mosec", "litserve", "ray", "uvicorn", "starlette")
     )
     match = Match(flags.model, flags.questions_file, 0.2 if flags.quick else 1.0)
-    for repeat, contestant in rounds(CONTESTANTS, 1 if flags.quick else flags.repeats):
+    for repeat, contestant in rounds(contestants, 1 if flags.quick else flags.repeats):
         match.play(contestant, repeat)
     section.raw |= {"cells": match.cells.raw(), "absent": match.absent}
-    report(section, match)
+    report(section, match, contestants)
     section.close()
     return 0
 
