@@ -36,7 +36,7 @@ $(SERVE): $(REQUIREMENTS) requirements-common.txt constraints.txt
 	@$(PIP) -r $(REQUIREMENTS)
 	@touch $@
 
-$(TEST): $(SERVE) requirements-test.txt
+$(TEST): $(SERVE) requirements-test.txt requirements-bench.txt
 	@$(PIP) -r requirements-test.txt
 	@touch $@
 

@@ -140,8 +140,9 @@ class Timings(msgspec.Struct, frozen=True):
     """Where a request's time went, in milliseconds.
 
     Attributes:
-        queue: From its last byte's arrival to its batch's departure for a session.
-        inference: In the session: tokenizing, the model, and reading the logits.
+        queue: From its last byte's arrival until a session began with its batch.
+        inference: From then to the batch's answers: tokenizing, the model, and reading the
+            logits; and for a long text, what the session did between its steps.
     """
 
     queue: float

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Callable
+from typing import TypeVar
+
+_T = TypeVar("_T")
 
 INTERRUPTED = 130
 """The exit code of a program that Ctrl-C ended, as shells have it."""
@@ -13,7 +17,7 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescrip
     """Shows the defaults that say something, and the program's docstring as it is written."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        if action.default in (None, False):
+        if action.default in (None, False, []):
             return action.help
         return super()._get_help_string(action)
 
@@ -45,3 +49,20 @@ def seconds(value: str) -> float:
     if not 0 < float(value) < math.inf:
         raise argparse.ArgumentTypeError(f"{value} is not a time above 0")
     return float(value)
+
+
+def rate(value: str) -> float:
+    """A finite number above zero of something per second."""
+    if not 0 < float(value) < math.inf:
+        raise argparse.ArgumentTypeError(f"{value} is not a rate above 0")
+    return float(value)
+
+
+def list_of(kind: Callable[[str], _T]) -> Callable[[str], list[_T]]:
+    """A flag's type: values of one kind with commas between them, as in `1,5,20`."""
+
+    def parse(value: str) -> list[_T]:
+        return [kind(word) for word in value.split(",")]
+
+    parse.__name__ = f"comma-separated {kind.__name__}"
+    return parse

@@ -1,194 +1,308 @@
-"""Clients in processes of their own, and what became of each of their requests.
+"""Makes the load of a plan from this one process and thread, and yields what came of it.
 
-So many processes run as there are clients at a time; each plays one client after another,
-every client with a connection of its own. The processes are all up before the first
-request leaves, and are used again rather than started for each client: starting Python
-takes longer than answering a question, and on the same machine it would be measured too.
-
-Results go up a pipe a tenth of a second's worth at a time, so that a process spends its
-time on its requests.
+A process a client would take the cores from the server that is measured; here a request costs
+some tens of microseconds, and `measure` says what all of them cost. Latencies are of the
+moment that this loop reads a reply: when its core is full, they are its own.
 """
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
-import signal
-import ssl
+import itertools
+import random
+import socket
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
-from multiprocessing.synchronize import Barrier
-from typing import NamedTuple, Protocol
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Protocol
 
-from qa_service.cli.access import Access
-from qa_service.client import QaClient, QaClientError
-from qa_service.squad import SquadQuestion
+from qa_service.load.connection import Connection, Door, Owner, Request
+from qa_service.load.loop import LoadLoop
+from qa_service.load.plan import LoadPlan, Sample
+from qa_service.load.report import Report
 
 _REPORT_INTERVAL_S = 0.1
-
-WRONG_SPAN = "wrong_span"
-"""Error code of an answer that does not stand in the text where it is said to."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoadPlan:
-    """Who asks how much of whom.
-
-    Attributes:
-        host: The server's name or address.
-        port: The server's TCP port.
-        questions: What is asked, in turn, and from the beginning again; at least one.
-        num_simultaneous_clients: Clients at a time.
-        num_total_clients: Clients altogether.
-        num_request_per_client: Requests of each client, one after another.
-        timeout_s: Longest wait for a reply.
-        access: How each client is let in.
-    """
-
-    host: str
-    port: int
-    questions: Sequence[SquadQuestion]
-    num_simultaneous_clients: int = 5
-    num_total_clients: int = 100
-    num_request_per_client: int = 10
-    timeout_s: float = 60.0
-    access: Access = field(default_factory=Access)
-
-    @property
-    def num_requests(self) -> int:
-        """Requests of all clients together."""
-        return self.num_total_clients * self.num_request_per_client
-
-    def questions_of(self, client: int) -> Iterator[SquadQuestion]:
-        """The questions of one client, which go on where the last one's ended."""
-        first = client * self.num_request_per_client
-        for turn in range(first, first + self.num_request_per_client):
-            yield self.questions[turn % len(self.questions)]
-
-
-class Sample(NamedTuple):
-    """What became of one request.
-
-    Attributes:
-        started_s: When it was about to be sent, by `time.perf_counter`, a clock that the
-            processes of one machine share.
-        latency_ms: From then to the arrival of the reply or the failure.
-        error_code: Why it failed; empty if it was answered.
-    """
-
-    started_s: float
-    latency_ms: float
-    error_code: str = ""
-
-
-class LoadError(Exception):
-    """The load could not be made: a client process died."""
-
-
-class _Counter(Protocol):
-    """A `multiprocessing.Value` of an integer, with its lock."""
-
-    value: int
-
-    def get_lock(self) -> contextlib.AbstractContextManager[bool]: ...
+_RECONNECT_PAUSE_S = 0.01
 
 
 def run_load(plan: LoadPlan) -> Iterator[list[Sample]]:
-    """Makes the load, and yields results as they come, in no order.
+    """Makes the load, and yields results as they come, in no order, ten times a second.
 
     Raises:
-        LoadError: A client process died.
+        OSError: The host has no address, or there are too many connections for this process.
+        TlsError: A file of the plan's access cannot be used.
     """
-    num_processes = min(plan.num_simultaneous_clients, plan.num_total_clients)
-    # Forked from a process that has imported what they need, so each is up in milliseconds.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, "tqdm"])
-    start, next_client = context.Barrier(num_processes), context.Value("q", 0)
-    processes: dict[Connection, BaseProcess] = {}
+    load = _Load(plan)
+    players: _Players = _ClosedLoop(load) if plan.rate_per_s is None else _OpenLoop(load)
     try:
-        for _ in range(num_processes):
-            ours, theirs = context.Pipe(duplex=False)
-            arguments = (plan, next_client, start, theirs)
-            process: BaseProcess = context.Process(
-                target=_play_clients, args=arguments, daemon=True
-            )
-            process.start()
-            theirs.close()
-            processes[ours] = process
-        yield from _collect(dict(processes))
+        players.start()
+        while not players.are_done():
+            until_s = time.perf_counter() + _REPORT_INTERVAL_S
+            while time.perf_counter() < until_s and not players.are_done():
+                load.turn(until_s)
+            yield load.take_samples()
     finally:
-        for results, process in processes.items():
-            process.terminate()
-            process.join()
-            results.close()
+        load.close()
 
 
-def _collect(processes: dict[Connection, BaseProcess]) -> Iterator[list[Sample]]:
-    """Passes on what the processes send until all have ended."""
-    while processes:
-        for results in wait(list(processes)):
-            assert isinstance(results, Connection)
-            try:
-                yield results.recv()
-            except EOFError:
-                process = processes.pop(results)
-                process.join()
-                if process.exitcode:
-                    raise LoadError(
-                        f"a client process died (exit code {process.exitcode})"
-                    ) from None
-
-
-def _play_clients(
-    plan: LoadPlan, next_client: _Counter, start: Barrier, results: Connection
-) -> None:
-    """Plays one client after another until all are played; runs in a process of its own."""
-    # Ctrl-C reaches every process of a terminal; the parent is the one to act on it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    tls = plan.access.tls_context()
-    start.wait()
-    batch: list[Sample] = []
-    reported_s = time.perf_counter()
-    while (client := _take(next_client)) < plan.num_total_clients:
-        for sample in play_client(plan, client, tls):
-            batch.append(sample)
-            if time.perf_counter() - reported_s > _REPORT_INTERVAL_S:
-                results.send(batch)
-                batch, reported_s = [], time.perf_counter()
-    results.send(batch)
-
-
-def _take(counter: _Counter) -> int:
-    with counter.get_lock():
-        counter.value += 1
-        return counter.value - 1
-
-
-def play_client(plan: LoadPlan, client: int, tls: ssl.SSLContext | None = None) -> Iterator[Sample]:
-    """Connects, then asks this client's questions one after another.
+def measure(plan: LoadPlan, progress: Callable[[int], object] = lambda _: None) -> Report:
+    """Makes the load and reports on it; Ctrl-C ends it early.
 
     Args:
-        plan: The load that the client is a part of.
-        client: The client's number, which decides its questions.
-        tls: What `plan.access` makes of its files, which are read once for all clients.
+        plan: The load.
+        progress: Told how many more requests have come to an end.
+
+    Raises:
+        OSError: As of `run_load`.
+        TlsError: As of `run_load`.
     """
-    token = plan.access.token
-    with QaClient(plan.host, plan.port, plan.timeout_s, tls=tls, token=token) as connected:
-        # Not in the first request's latency; if it fails, each request says so itself.
-        with contextlib.suppress(QaClientError):
-            connected.connect()
-        for question in plan.questions_of(client):
-            yield _ask(connected, question)
-
-
-def _ask(client: QaClient, question: SquadQuestion) -> Sample:
-    started_s = time.perf_counter()
+    samples: list[Sample] = []
+    interrupted = False
+    cpu_s, started_s = time.process_time(), time.perf_counter()
     try:
-        answer = client.ask(question.question, question.context)
-    except QaClientError as error:
-        return Sample(started_s, (time.perf_counter() - started_s) * 1e3, error.code)
-    right = not answer.known or question.context[answer.start : answer.end] == answer.answer
-    return Sample(started_s, answer.latency_ms, "" if right else WRONG_SPAN)
+        for batch in run_load(plan):
+            samples += batch
+            progress(len(batch))
+    except KeyboardInterrupt:
+        interrupted = True
+    cpu_s, wall_s = time.process_time() - cpu_s, time.perf_counter() - started_s
+    return Report.of(samples, generator_cores=cpu_s / wall_s, interrupted=interrupted)
+
+
+class _Players(Protocol):
+    """Those who ask."""
+
+    def start(self) -> None: ...
+    def are_done(self) -> bool: ...
+
+
+class _Load:
+    """What all players share: the loop, the questions in turn, patience, and the results."""
+
+    def __init__(self, plan: LoadPlan) -> None:
+        self.plan = plan
+        self.loop = LoadLoop()
+        self._door = _door(plan)
+        self._wire = plan.wire()
+        self._bodies: dict[int, bytes] = {}
+        self._turns = itertools.count()
+        self._samples: list[Sample] = []
+        self._connections: set[Connection] = set()
+        # All wait equally long, so the first one sent is the first to be given up.
+        self._waiting: deque[tuple[Connection, Request]] = deque()
+        self.end_s = float("inf")
+
+    def start_clock(self) -> None:
+        """The plan's duration counts from now."""
+        if self.plan.duration_s is not None:
+            self.end_s = time.perf_counter() + self.plan.duration_s
+
+    def connect(self, owner: Owner) -> Connection:
+        """A connection that is yet to be opened."""
+        connection = Connection(self.loop, self._door, owner)
+        self._connections.add(connection)
+        self.loop.call_at(time.perf_counter() + self.plan.timeout_s, connection.give_up_opening)
+        return connection
+
+    def ask(self, connection: Connection, started_s: float) -> None:
+        """Asks the next question."""
+        turn = next(self._turns)
+        index = turn % len(self.plan.questions)
+        question = self.plan.questions[index]
+        body = self._bodies.get(index) or self._wire.body(question)
+        self._bodies[index] = body
+        request = Request(turn + 1, question, started_s, time.perf_counter() + self.plan.timeout_s)
+        self._waiting.append((connection, request))
+        connection.ask(request, body)
+
+    def record(self, started_s: float, code: str) -> None:
+        """Keeps what became of a request, now."""
+        latency_ms = (time.perf_counter() - started_s) * 1e3
+        self._samples.append(Sample(started_s, latency_ms, code))
+
+    def take_samples(self) -> list[Sample]:
+        """What was recorded since it was last asked for."""
+        samples, self._samples = self._samples, []
+        return samples
+
+    def forget(self, connection: Connection) -> None:
+        """Closes it, if it still is open."""
+        connection.close()
+        self._connections.discard(connection)
+
+    def turn(self, until_s: float) -> None:
+        """Goes on until something happens or the moment comes."""
+        if self._waiting:
+            until_s = min(until_s, self._waiting[0][1].deadline_s)
+        self.loop.turn(until_s)
+        now_s = time.perf_counter()
+        while self._waiting:
+            connection, request = self._waiting[0]
+            if not request.is_settled:
+                if request.deadline_s > now_s:
+                    return
+                connection.give_up(request)
+            self._waiting.popleft()
+
+    def close(self) -> None:
+        """Closes everything."""
+        for connection in self._connections:
+            connection.close()
+        self.loop.close()
+
+
+class _ClosedLoop:
+    """So many clients at a time, until all have had their turn or the time is up."""
+
+    def __init__(self, load: _Load) -> None:
+        self.load = load
+        plan = load.plan
+        is_timed = plan.duration_s is not None
+        self._num_left = plan.num_simultaneous_clients if is_timed else plan.num_total_clients
+        self._num_playing = 0
+
+    def start(self) -> None:
+        self.load.start_clock()
+        for _ in range(self.load.plan.num_simultaneous_clients):
+            self._start_one()
+
+    def are_done(self) -> bool:
+        return not self._num_playing
+
+    def finished(self) -> None:
+        """A client has; another takes its place."""
+        self._num_playing -= 1
+        self._start_one()
+
+    def _start_one(self) -> None:
+        if self._num_left:
+            self._num_left -= 1
+            self._num_playing += 1
+            _Client(self).connect()
+
+
+class _Client:
+    """One client: a connection of its own, one question after another."""
+
+    def __init__(self, players: _ClosedLoop) -> None:
+        self._players = players
+        self._load = players.load
+        plan = self._load.plan
+        counted = float(plan.num_request_per_client)
+        self._num_left = counted if plan.duration_s is None else float("inf")
+        self._connecting_s = 0.0
+
+    def connect(self) -> None:
+        self._connecting_s = time.perf_counter()
+        self._load.connect(self).open()
+
+    def opened(self, connection: Connection) -> None:
+        self._go_on(connection)
+
+    def settled(self, connection: Connection, request: Request, code: str) -> None:
+        self._load.record(request.started_s, code)
+        if not connection.is_closed:
+            self._go_on(connection)
+
+    def lost(self, connection: Connection, code: str) -> None:
+        self._load.forget(connection)
+        if not connection.was_open:
+            self._num_left -= 1
+            self._load.record(self._connecting_s, code)
+        self._load.loop.call_at(time.perf_counter() + _RECONNECT_PAUSE_S, self._connect_again)
+
+    def _connect_again(self) -> None:
+        if self._wants_more(time.perf_counter()):
+            self.connect()
+        else:
+            self._players.finished()
+
+    def _go_on(self, connection: Connection) -> None:
+        now_s = time.perf_counter()
+        if self._wants_more(now_s):
+            self._num_left -= 1
+            self._load.ask(connection, now_s)
+        else:
+            self._load.forget(connection)
+            self._players.finished()
+
+    def _wants_more(self, now_s: float) -> bool:
+        return self._num_left > 0 and now_s < self._load.end_s
+
+
+class _OpenLoop:
+    """Requests that come when they come, over connections that take turns.
+
+    A latency counts from when the request was due, so that neither a server that stops
+    reading nor a loop that is late can hide a delay (coordinated omission, as Gil Tene has
+    named it).
+    """
+
+    def __init__(self, load: _Load) -> None:
+        self._load = load
+        self._moments = random.Random(load.plan.seed)
+        self._connections: deque[Connection] = deque()
+        num_requests = load.plan.num_requests
+        self._num_to_come = float("inf") if num_requests is None else float(num_requests)
+        self._num_in_flight = self._num_opening = 0
+        self._due_s = 0.0
+
+    def start(self) -> None:
+        self._num_opening = self._load.plan.num_simultaneous_clients
+        self._connections.extend(self._load.connect(self) for _ in range(self._num_opening))
+        for connection in list(self._connections):
+            connection.open()
+
+    def are_done(self) -> bool:
+        return not self._num_to_come and not self._num_in_flight
+
+    def opened(self, connection: Connection) -> None:
+        self._count_opening()
+
+    def settled(self, connection: Connection, request: Request, code: str) -> None:
+        self._num_in_flight -= 1
+        self._load.record(request.started_s, code)
+
+    def lost(self, connection: Connection, code: str) -> None:
+        self._load.forget(connection)
+        if not connection.was_open:
+            self._count_opening()
+
+    def _count_opening(self) -> None:
+        """Begins when it is known of every first connection whether it can be had."""
+        self._num_opening -= 1
+        if not self._num_opening:
+            self._load.start_clock()
+            self._due_s = time.perf_counter()
+            self._wait_for_next()
+
+    def _wait_for_next(self) -> None:
+        assert self._load.plan.rate_per_s is not None
+        self._due_s += self._moments.expovariate(self._load.plan.rate_per_s)
+        if self._due_s > self._load.end_s:
+            self._num_to_come = 0
+        if self._num_to_come:
+            self._load.loop.call_at(self._due_s, self._ask)
+
+    def _ask(self) -> None:
+        self._num_to_come -= 1
+        self._num_in_flight += 1
+        connection = self._connections.popleft()
+        is_new = connection.is_closed
+        if is_new:
+            connection = self._load.connect(self)
+        self._connections.append(connection)
+        self._load.ask(connection, self._due_s)
+        if is_new:
+            connection.open()
+        self._wait_for_next()
+
+
+def _door(plan: LoadPlan) -> Door:
+    found = socket.getaddrinfo(plan.host, plan.port, type=socket.SOCK_STREAM)
+    return Door(
+        host=plan.host,
+        addresses=[(family, address) for family, _, _, _, address in found],
+        tls=plan.access.tls_context(),
+        token=plan.access.token,
+        wire=plan.wire,
+    )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from qa_service.load.generator import Sample
+from qa_service.load.plan import Sample
 
 PERCENTS = (50, 90, 99)
 
@@ -24,6 +25,9 @@ class Report:
         std_ms: Its standard deviation, of the population as `numpy.std` has it.
         percentiles_ms: Their latency by percent, see `percentile`.
         errors: Failed requests, by error code.
+        generator_cores: CPU seconds of the load generator per second; NaN if not measured. It
+            has one thread: near 1, the figures are its own and not the server's.
+        interrupted: Whether a person ended it early.
     """
 
     num_answered: int
@@ -32,9 +36,17 @@ class Report:
     std_ms: float
     percentiles_ms: Mapping[int, float]
     errors: Mapping[str, int] = field(default_factory=dict)
+    generator_cores: float = math.nan
+    interrupted: bool = False
 
     @classmethod
-    def of(cls, samples: Sequence[Sample]) -> Report:
+    def of(
+        cls,
+        samples: Sequence[Sample],
+        *,
+        generator_cores: float = math.nan,
+        interrupted: bool = False,
+    ) -> Report:
         """Sums up the requests of a load."""
         answered_ms = sorted(sample.latency_ms for sample in samples if not sample.error_code)
         started_s = min((sample.started_s for sample in samples), default=0.0)
@@ -46,6 +58,8 @@ class Report:
             std_ms=statistics.pstdev(answered_ms) if answered_ms else math.nan,
             percentiles_ms={percent: percentile(answered_ms, percent) for percent in PERCENTS},
             errors=Counter(sample.error_code for sample in samples if sample.error_code),
+            generator_cores=generator_cores,
+            interrupted=interrupted,
         )
 
     @property
@@ -61,15 +75,15 @@ class Report:
     def __str__(self) -> str:
         percentiles = (f"p{percent} {ms:.2f} ms" for percent, ms in self.percentiles_ms.items())
         by_code = ", ".join(f"{code} {number}" for code, number in sorted(self.errors.items()))
-        return "\n".join(
-            [
-                f"Latency:     {self.mean_ms:.2f} ± {self.std_ms:.2f} ms (mean ± std)",
-                f"Percentiles: {', '.join(percentiles)}",
-                f"Throughput:  {self.throughput:.1f} requests/s",
-                f"Requests:    {self.num_answered} answered in {self.duration_s:.2f} s",
-                f"Errors:      {self.num_failed}{f' ({by_code})' if by_code else ''}",
-            ]
-        )
+        lines = [
+            f"Latency:     {self.mean_ms:.2f} ± {self.std_ms:.2f} ms (mean ± std)",
+            f"Percentiles: {', '.join(percentiles)}",
+            f"Throughput:  {self.throughput:.1f} requests/s",
+            f"Requests:    {self.num_answered} answered in {self.duration_s:.2f} s",
+        ]
+        if not math.isnan(self.generator_cores):
+            lines.append(f"Generator:   {share_of_cores(self.generator_cores)}")
+        return "\n".join([*lines, f"Errors:      {self.num_failed}{by_code and f' ({by_code})'}"])
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
@@ -85,3 +99,10 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
     if not ordered:
         return math.nan
     return ordered[math.ceil(len(ordered) * percent / 100) - 1]
+
+
+def share_of_cores(cores: float) -> str:
+    """What the load generator took, in words."""
+    num_cores = os.cpu_count() or 1
+    full = "; its one core is full: these are its figures, not the server's" * (cores > 0.9)
+    return f"{cores / num_cores:.1%} of the CPU time of {num_cores} cores{full}"

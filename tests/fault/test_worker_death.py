@@ -13,6 +13,7 @@ import pytest
 from tests.fault.disturbances import kill_workers, load_during
 from tests.fault.faults import ANSWER, ASK, ONE_SESSION, marked, replies_by_id, send_one_batch
 from tests.fault.process import num_descriptors
+from tests.integration.test_health import query
 from tests.running_server import running_server
 from tests.support import frame
 
@@ -47,6 +48,19 @@ def test_a_request_that_kills_twice_is_found_out_and_takes_nobody_with_it(faulty
         assert server.log.count("died with 7 requests") == 1
         assert server.log.count("died with 1 requests") == 1
         assert server.ask(**ASK)["answer"] == ANSWER
+
+
+def test_what_lay_ready_behind_a_request_that_kills_is_not_blamed(faulty_server):
+    with faulty_server(*ONE_SESSION) as server, server.connect() as sock:
+        sock.sendall(frame(marked("!!die_slowly!!", "guilty")))
+        server.wait_for_queue(sock)
+        sock.sendall(b"".join(frame({"id": i, **ASK}) for i in range(3)))
+        replies = replies_by_id(sock, 4)
+        assert replies.pop("guilty")["error"]["code"] == "worker_crashed"
+        assert [reply["answer"] for reply in replies.values()] == [ANSWER] * 3
+        assert server.log.count("died with 4 requests") == 1
+        assert server.log.count("died with 1 requests") == 1
+        assert query(sock, "stats")["counters"]["request_retries_total"] == 1
 
 
 @pytest.mark.parametrize("marker", ["!!exception!!", "!!memory!!"])

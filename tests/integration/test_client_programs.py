@@ -90,3 +90,14 @@ def test_a_small_load(port):
     assert done.returncode == 0, done.stderr
     assert "Requests:    30 answered" in done.stdout
     assert done.stdout.endswith("Errors:      0\n")
+
+
+def test_a_sweep_starts_and_stops_servers_of_its_own(builtin_model):
+    flags = ["--sweep", "--sessions", "1,2", "--clients", "1,4", "--num_total_clients", "4"]
+    ours = ["--model", str(builtin_model), "--num_request_per_client", "3"]
+    done = run(sys.executable, str(ROOT / "stress_test.py"), *flags, *ours)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.split()[1] for line in lines if line.startswith("|  ")] == ["1", "4"] * 2
+    assert "1 session |" in lines[2]
+    assert "2 sessions |" in lines[2]

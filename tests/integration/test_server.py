@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -213,6 +214,24 @@ class TestBounds:
             assert replies["hasty"]["error"]["code"] == "deadline_exceeded"
             assert replies["long"]["answer"]
             assert replies["patient"]["answer"]
+
+    def test_a_long_text_does_not_hold_up_a_short_one(self, builtin_model):
+        with (
+            running_server(builtin_model, "--num_inference_sessions", "1") as running,
+            running.connect() as sock,
+        ):
+            long = [{"id": f"long {i}", **ASK, "text": TEXT + " Then." * 2000} for i in range(2)]
+            sock.sendall(b"".join(map(frame, long)))
+            short_s = []
+            for i in range(5):
+                started_s = time.monotonic()
+                sock.sendall(frame({"id": i, **ASK}))
+                assert receive(sock)["id"] == i
+                short_s.append(time.monotonic() - started_s)
+            first, second = receive(sock), receive(sock)
+            assert [first["id"], second["id"]] == ["long 0", "long 1"]
+            assert first["answer"] == second["answer"] == "Ada Lovelace"
+            assert first["timings_ms"]["inference"] / 1e3 > max(short_s)
 
     def test_past_its_requests_in_flight_a_client_is_slowed_not_failed(self, builtin_model):
         flags = ("--max_in_flight_per_connection", "2", "--max_queue_size", "2")

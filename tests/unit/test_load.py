@@ -1,14 +1,26 @@
 """The load generator's clients, its report, and the questions that ship with the project."""
 
+import csv
+import io
+import itertools
 import math
-import multiprocessing
+import os
+import platform
+import statistics
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 import qa_service
-from qa_service.load.generator import LoadError, LoadPlan, Sample, play_client, run_load
+from qa_service.cli.access import Access
+from qa_service.load.generator import run_load
+from qa_service.load.plan import LoadPlan, Sample
+from qa_service.load.plot import PlotError, check_plot, make_figure
 from qa_service.load.report import Report, percentile
+from qa_service.load.sweep import Cell
+from qa_service.load.table import CsvFile, markdown
 from qa_service.squad import SquadQuestion, read_squad
 from tests.scripted_peer import (
     ScriptedPeer,
@@ -22,16 +34,20 @@ from tests.scripted_peer import (
 QUESTIONS = [SquadQuestion(str(n), f"q{n}?", f"text{n} of it", (), ()) for n in range(7)]
 
 
-def plan_for(peer: ScriptedPeer, **numbers) -> LoadPlan:
-    return LoadPlan(peer.host, peer.port, QUESTIONS, **numbers)
+ONE_CLIENT = {"num_simultaneous_clients": 1, "num_total_clients": 1}
+
+
+def played(peer: ScriptedPeer, **numbers) -> list[Sample]:
+    plan = LoadPlan(peer.host, peer.port, QUESTIONS, **numbers)
+    return [sample for batch in run_load(plan) for sample in batch]
 
 
 def codes(samples) -> list[str]:
     return [sample.error_code for sample in samples]
 
 
-class TestPlayClient:
-    def test_asks_its_own_questions_in_turn(self):
+class TestClosedLoop:
+    def test_asks_in_turn_over_one_connection_a_client(self):
         seen = []
 
         def script(peer):
@@ -40,10 +56,10 @@ class TestPlayClient:
                 peer.send(answer_to(request))
 
         with ScriptedPeer(script) as peer:
-            samples = list(play_client(plan_for(peer, num_request_per_client=4), client=1))
+            samples = played(peer, **ONE_CLIENT, num_request_per_client=9)
             assert peer.connections == 1
-        assert seen == [(f"q{n}?", f"text{n} of it") for n in (4, 5, 6, 0)]
-        assert codes(samples) == [""] * 4
+        assert seen == [(f"q{n % 7}?", f"text{n % 7} of it") for n in range(9)]
+        assert codes(samples) == [""] * 9
         assert all(0 < sample.latency_ms < 20_000 for sample in samples)
         assert sorted(samples) == samples
 
@@ -52,19 +68,37 @@ class TestPlayClient:
             peer.send(error_to(peer.receive()["id"], "queue_full"))
             peer.send(unknown_to(peer.receive()))
             peer.send(answer_to(peer.receive(), start=1))
+            peer.receive()
 
-        with ScriptedPeer(script, close_at_once) as peer:
-            samples = list(play_client(plan_for(peer, num_request_per_client=4), client=0))
-        assert codes(samples) == ["queue_full", "", "wrong_span", "connection_lost"]
+        with ScriptedPeer(script, answer_all) as peer:
+            samples = played(peer, **ONE_CLIENT, num_request_per_client=5)
+            assert peer.connections == 2
+        assert codes(samples) == ["queue_full", "", "wrong_span", "connection_lost", ""]
 
     def test_without_a_server_every_request_fails(self):
         with ScriptedPeer(answer_all) as peer:
             peer.stop_listening()
-            samples = list(play_client(plan_for(peer, num_request_per_client=3), client=0))
-        assert codes(samples) == ["server_unreachable"] * 3
+            samples = played(peer, num_total_clients=7, num_request_per_client=3)
+        assert codes(samples) == ["server_unreachable"] * 21
 
+    @pytest.mark.parametrize(
+        ("message", "code"),
+        [
+            (b"{", "protocol_error"),
+            ({"id": 9, "answer": "", "score": 0.1, "start": None, "end": None}, "protocol_error"),
+            (error_to(None, "frame_too_large"), "frame_too_large"),
+        ],
+    )
+    def test_a_reply_to_nothing_costs_the_connection(self, message, code):
+        def script(peer):
+            peer.receive()
+            peer.send(message)
+            assert peer.receive() is None
 
-class TestRunLoad:
+        with ScriptedPeer(script, answer_all) as peer:
+            samples = played(peer, **ONE_CLIENT, num_request_per_client=2)
+        assert codes(samples) == [code, ""]
+
     def test_every_client_has_its_turn_and_its_connection(self):
         seen = []
 
@@ -73,13 +107,15 @@ class TestRunLoad:
                 seen.append(request["question"])
                 peer.send(answer_to(request))
 
+        numbers = {
+            "num_simultaneous_clients": 3,
+            "num_total_clients": 7,
+            "num_request_per_client": 2,
+        }
         with ScriptedPeer(script) as peer:
-            plan = plan_for(
-                peer, num_simultaneous_clients=3, num_total_clients=7, num_request_per_client=2
-            )
-            samples = [sample for batch in run_load(plan) for sample in batch]
+            samples = played(peer, **numbers)
             assert peer.connections == 7
-        assert codes(samples) == [""] * plan.num_requests
+        assert codes(samples) == [""] * 14
         assert sorted(seen) == sorted([f"q{n}?" for n in range(7)] * 2)
 
     def test_clients_are_simultaneous(self):
@@ -94,24 +130,164 @@ class TestRunLoad:
                     other.send(answer_to(its_request))
             assert peer.receive() is None
 
+        numbers = {
+            "num_simultaneous_clients": 5,
+            "num_total_clients": 3,
+            "num_request_per_client": 1,
+        }
         with ScriptedPeer(script) as peer:
-            plan = plan_for(
-                peer, num_simultaneous_clients=5, num_total_clients=3, num_request_per_client=1
-            )
-            samples = [sample for batch in run_load(plan) for sample in batch]
-        assert codes(samples) == [""] * 3
+            assert codes(played(peer, **numbers)) == [""] * 3
 
-    def test_a_client_process_that_dies_is_told(self):
+    def test_a_client_gives_up_and_connects_anew(self):
+        def silent(peer):
+            peer.receive()
+            assert peer.receive() is None
+
+        with ScriptedPeer(silent, answer_all) as peer:
+            samples = played(peer, **ONE_CLIENT, num_request_per_client=2, timeout_s=0.2)
+        assert codes(samples) == ["client_timeout", ""]
+        assert samples[0].latency_ms >= 200
+
+    def test_ends_when_the_time_is_up(self):
+        with ScriptedPeer(answer_all) as peer:
+            samples = played(peer, num_simultaneous_clients=3, num_total_clients=1, duration_s=0.2)
+            assert peer.connections == 3
+        starts_s = [sample.started_s for sample in samples]
+        assert 0.1 < max(starts_s) - min(starts_s) <= 0.2
+        assert set(codes(samples)) == {""}
+
+
+class TestOpenLoop:
+    def test_sends_at_the_rate_whatever_comes_back(self):
+        """Nothing is answered before the last request is there."""
+        seen = []
+
+        def script(peer):
+            while (request := peer.receive()) is not None:
+                seen.append((peer, request))
+                if len(seen) == 200:
+                    for each, its_request in seen:
+                        each.send(answer_to(its_request))
+
+        numbers = {"num_total_clients": 20, "num_request_per_client": 10, "rate_per_s": 1000.0}
+        with ScriptedPeer(script) as peer:
+            samples = played(peer, num_simultaneous_clients=2, **numbers)
+            assert peer.connections == 2
+        assert codes(samples) == [""] * 200
+        took_s = max(s.started_s for s in samples) - min(s.started_s for s in samples)
+        assert 0.14 < took_s < 0.28, "200 arrivals at 1000/s, within four standard deviations"
+
+    def test_moments_are_those_of_a_poisson_process_and_of_the_seed(self):
+        def moments(seed: int) -> list[float]:
+            with ScriptedPeer(answer_all) as peer:
+                samples = played(peer, rate_per_s=2000.0, num_request_per_client=5, seed=seed)
+            starts_s = sorted(sample.started_s for sample in samples)
+            return [later - sooner for sooner, later in itertools.pairwise(starts_s)]
+
+        gaps_s = moments(seed=1)
+        assert moments(seed=1) == pytest.approx(gaps_s, abs=1e-9)
+        assert moments(seed=2) != pytest.approx(gaps_s, abs=1e-9)
+        mean_s, std_s = statistics.fmean(gaps_s), statistics.pstdev(gaps_s)
+        assert mean_s == pytest.approx(1 / 2000, rel=0.2)
+        assert std_s == pytest.approx(mean_s, rel=0.2), "as of exponential gaps"
+
+    def test_a_stall_is_in_the_latency_of_all_that_were_due_in_it(self):
+        """The server reads nothing for a while; no request is kept back from the account."""
+        stall_s = 0.3
+
+        def script(peer):
+            request = peer.receive()
+            time.sleep(stall_s)  # what is tested is that it takes time
+            while request is not None:
+                peer.send(answer_to(request))
+                request = peer.receive()
+
+        numbers = {"num_total_clients": 10, "num_request_per_client": 10, "rate_per_s": 500.0}
+        with ScriptedPeer(script) as peer:
+            samples = sorted(played(peer, num_simultaneous_clients=1, **numbers))
+        for sample in samples:
+            due_in_stall_s = samples[0].started_s + stall_s - sample.started_s
+            assert sample.latency_ms >= due_in_stall_s * 1e3
+
+    def test_a_lost_connection_costs_what_was_on_it_and_no_more(self):
+        def leaves(peer):
+            for _ in range(5):
+                peer.receive()
+
+        numbers = {"num_total_clients": 1, "num_request_per_client": 50, "rate_per_s": 500.0}
+        with ScriptedPeer(leaves, answer_all) as peer:
+            samples = played(peer, num_simultaneous_clients=1, **numbers)
+            assert peer.connections == 2
+        assert len(samples) == 50
+        lost = codes(samples).count("connection_lost")
+        assert 5 <= lost < 50
+        assert codes(samples).count("") == 50 - lost
+
+    def test_one_that_waited_too_long_does_not_take_its_neighbours_along(self):
+        def script(peer):
+            late, held = peer.receive(), peer.receive()
+            for _ in range(38):  # one more is always on its way
+                answered, held = held, peer.receive()
+                peer.send(answer_to(answered))
+            peer.send(answer_to(late), answer_to(held))
+            assert peer.receive() is None
+
+        numbers = {"num_total_clients": 4, "rate_per_s": 50.0, "timeout_s": 0.4}
+        with ScriptedPeer(script) as peer:
+            samples = sorted(played(peer, num_simultaneous_clients=1, **numbers))
+            assert peer.connections == 1
+        assert codes(samples) == ["client_timeout"] + [""] * 39
+
+    def test_without_a_server_every_request_fails(self):
+        with ScriptedPeer(answer_all) as peer:
+            peer.stop_listening()
+            samples = played(peer, rate_per_s=500.0, duration_s=0.2)
+        assert set(codes(samples)) == {"server_unreachable"}
+        assert 50 < len(samples) < 200
+
+
+class TestAccess:
+    TOKEN = Access(token="let me in")
+
+    def test_shows_its_token_before_it_asks(self):
+        def script(peer):
+            assert peer.receive() == {"type": "auth", "token": "let me in"}
+            peer.send({"id": None, "auth": "ok"})
+            answer_all(peer)
+
+        for rate_per_s in (None, 500.0):
+            with ScriptedPeer(script) as peer:
+                samples = played(peer, access=self.TOKEN, **ONE_CLIENT, rate_per_s=rate_per_s)
+            assert codes(samples) == [""] * 10
+
+    def test_who_is_not_let_in_asks_nothing(self):
         def script(peer):
             peer.receive()
-            for process in multiprocessing.active_children():
-                process.kill()
+            peer.send(error_to(None, "unauthorized"))
+            assert peer.receive() is None
 
-        with (
-            ScriptedPeer(script) as peer,
-            pytest.raises(LoadError, match=r"died \(exit code -9\)"),
-        ):
-            list(run_load(plan_for(peer, num_simultaneous_clients=2)))
+        with ScriptedPeer(script) as peer:
+            samples = played(peer, access=self.TOKEN, **ONE_CLIENT, num_request_per_client=3)
+        assert codes(samples) == ["unauthorized"] * 3
+
+    def test_is_let_in_nowhere_by_who_says_nothing(self):
+        def script(peer):
+            peer.receive()
+            assert peer.receive() is None
+
+        numbers = {"num_request_per_client": 1, "timeout_s": 0.1}
+        with ScriptedPeer(script) as peer:
+            samples = played(peer, access=self.TOKEN, **ONE_CLIENT, **numbers)
+        assert codes(samples) == ["server_unreachable"]
+
+
+class TestTls:
+    @pytest.mark.parametrize("speaks", [close_at_once, lambda peer: peer.send(b"no TLS, this")])
+    def test_a_peer_that_speaks_none_is_a_failure(self, speaks):
+        with ScriptedPeer(speaks) as peer:
+            samples = played(peer, access=Access(tls=True), **ONE_CLIENT, num_request_per_client=2)
+        assert set(codes(samples)) <= {"tls_error", "server_unreachable"}
+        assert len(samples) == 2
 
 
 class TestReport:
@@ -143,6 +319,13 @@ class TestReport:
         assert report.throughput == 0.0
         assert "nan" in str(report)
 
+    def test_says_what_the_generator_took(self):
+        assert "Generator:   " not in str(Report.of([]))
+        num_cores = os.cpu_count()
+        words = f"{0.5 / num_cores:.1%} of the CPU time of {num_cores} cores"
+        assert f"Generator:   {words}\n" in str(Report.of([], generator_cores=0.5))
+        assert "its one core is full" in str(Report.of([], generator_cores=0.95))
+
     @pytest.mark.parametrize(
         ("size", "percent", "expected"),
         [
@@ -157,6 +340,67 @@ class TestReport:
     )
     def test_percentile_is_the_nearest_rank(self, size, percent, expected):
         assert percentile(range(1, size + 1), percent) == expected
+
+
+def cell(num_sessions: int | None, num_clients: int, **fields) -> Cell:
+    """Requests of 10 and 20 ms in a second."""
+    plan = LoadPlan("localhost", 9999, QUESTIONS, num_simultaneous_clients=num_clients, **fields)
+    samples = [Sample(0.0, 10.0), Sample(0.98, 20.0), Sample(0.5, 1.0, "queue_full")]
+    return Cell(num_sessions, plan, Report.of(samples, generator_cores=0.1))
+
+
+class TestTables:
+    CELLS = (cell(1, 1), cell(1, 20), cell(2, 1))
+
+    def test_markdown_of_a_sweep_that_was_cut_short(self):
+        lines = markdown(self.CELLS).splitlines()
+        assert lines[:5] == [
+            "Latency in ms: p50 / p99 (mean ± std)",
+            "",
+            "| clients |                1 session |               2 sessions |",
+            "|--------:|-------------------------:|-------------------------:|",
+            "|       1 | 10.0 / 20.0 (15.0 ± 5.0) | 10.0 / 20.0 (15.0 ± 5.0) |",
+        ]
+        assert "|      20 | 2.0 (1 failed) |                |" in lines
+        assert lines[-3].endswith("1000 requests a cell, 7 questions.")
+        assert platform.python_version() in lines[-1]
+
+    def test_csv_has_every_figure_in_full(self):
+        file = io.StringIO()
+        rows = CsvFile(file)
+        rows.add(cell(None, 50, rate_per_s=100.0))
+        heads, values = csv.reader(file.getvalue().splitlines())
+        found = dict(zip(heads, values, strict=True))
+        assert (found["sessions"], found["loop"], found["offered_per_s"]) == ("", "open", "100.0")
+        assert (found["answered"], found["failed"]) == ("2", "1")
+        assert found["errors"] == "queue_full=1"
+        assert float(found["mean_ms"]) == 15.0
+
+
+class TestPlot:
+    @pytest.mark.parametrize("rate_per_s", [None, 40.0])
+    def test_has_two_panels_with_units(self, rate_per_s):
+        pytest.importorskip("matplotlib")
+        cells = [cell(number, 5, rate_per_s=rate_per_s) for number in (1, 2)]
+        latency, throughput = make_figure(cells).axes
+        assert latency.get_ylabel() == "latency (ms, logarithmic)"
+        assert throughput.get_ylabel() == "throughput (answers per second)"
+        load = "offered load (requests per second)" if rate_per_s else "simultaneous clients"
+        assert latency.get_xlabel() == throughput.get_xlabel() == load
+        words = [text.get_text() for text in throughput.get_legend().get_texts()]
+        assert words[-2:] == ["1 session", "2 sessions"]
+
+    def test_says_what_is_missing(self, monkeypatch, tmp_path):
+        monkeypatch.setitem(sys.modules, "matplotlib", None)
+        with pytest.raises(PlotError, match=r"needs matplotlib: .* -r requirements-bench.txt"):
+            check_plot(tmp_path / "plot.png")
+
+    def test_of_a_kind_or_in_a_place_that_there_is_not(self, tmp_path):
+        pytest.importorskip("matplotlib")
+        check_plot(tmp_path / "plot.svg")
+        for path, words in (("plot.gif", "not plot.gif"), ("no/plot.png", "there is no folder")):
+            with pytest.raises(PlotError, match=words):
+                check_plot(tmp_path / path)
 
 
 def test_the_shipped_questions_are_answered_where_they_say():

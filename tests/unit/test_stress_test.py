@@ -1,5 +1,6 @@
 """stress_test.py as a user runs it, against a scripted peer."""
 
+import csv
 import json
 import subprocess
 import sys
@@ -16,6 +17,13 @@ PROGRAM = [sys.executable, str(Path(__file__).parents[2] / "stress_test.py")]
 def flags(peer: ScriptedPeer, **numbers: object) -> list[str]:
     given = {"host": peer.host, "port": peer.port} | numbers
     return [f"--{name}={value}" for name, value in given.items()]
+
+
+def questions_file(folder: Path, number: int) -> Path:
+    qas = [{"id": n, "question": f"q{n}"} for n in range(number)]
+    file = folder / "questions.json"
+    file.write_text(json.dumps({"data": [{"paragraphs": [{"context": "C.", "qas": qas}]}]}))
+    return file
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -37,7 +45,7 @@ def test_defaults_are_the_prototypes_and_the_report_counts_every_request():
 def test_failures_are_counted_by_code():
     def script(peer):
         while (request := peer.receive()) is not None:
-            refused = request["id"] == 2
+            refused = request["id"] % 3 == 2
             peer.send(error_to(request["id"]) if refused else answer_to(request))
 
     with ScriptedPeer(script) as peer:
@@ -55,9 +63,7 @@ def test_asks_the_questions_of_a_file(tmp_path):
             seen.add((request["question"], request["text"]))
             peer.send(answer_to(request))
 
-    paragraph = {"context": "C.", "qas": [{"id": n, "question": f"q{n}"} for n in range(3)]}
-    file = tmp_path / "questions.json"
-    file.write_text(json.dumps({"data": [{"paragraphs": [paragraph]}]}))
+    file = questions_file(tmp_path, 3)
     with ScriptedPeer(script) as peer:
         done = run(*flags(peer, questions_file=file, num_total_clients=2))
     assert done.returncode == 0
@@ -89,6 +95,109 @@ def test_numbers_are_at_least_one(flag):
     done = run(f"--{flag}", "0")
     assert done.returncode == 2
     assert f"error: argument --{flag}" in done.stderr
+
+
+def test_shuffle_asks_from_all_over_the_file_as_the_seed_has_it(tmp_path):
+    def asked(seed: int) -> list[str]:
+        seen = []
+
+        def script(peer):
+            while (request := peer.receive()) is not None:
+                seen.append(request["question"])
+                peer.send(answer_to(request))
+
+        file = questions_file(tmp_path, 1000)
+        with ScriptedPeer(script) as peer:
+            given = flags(peer, questions_file=file, num_total_clients=1, seed=seed)
+            assert run(*given, "--shuffle").returncode == 0
+        return seen
+
+    first = asked(seed=1)
+    assert first == asked(seed=1) != asked(seed=2)
+    assert len(set(first)) == 10
+    assert max(int(question[1:]) for question in first) > 500
+
+
+def test_a_rate_for_a_time():
+    with ScriptedPeer(answer_all) as peer:
+        done = run(*flags(peer, rate=200, duration_s=0.5, num_simultaneous_clients=3))
+        assert peer.connections == 1 + 3
+    assert done.returncode == 0
+    assert 50 < int(done.stdout.partition("Requests:")[2].split()[0]) < 150
+    assert "Generator:   " in done.stdout
+
+
+def test_a_sweep_of_the_server_that_runs(tmp_path):
+    file = tmp_path / "sweep.csv"
+    with ScriptedPeer(answer_all) as peer:
+        given = flags(peer, clients="1,2", num_total_clients=4, csv=file)
+        done = run(*given, "--sweep")
+        assert peer.connections == 1 + 2 * 4
+    assert done.returncode == 0
+    assert "| clients | " in done.stdout
+    assert "\n|       2 | " in done.stdout
+    assert "Closed loop: each client asks when it has its answer; 40 requests a cell" in done.stdout
+    one, two = csv.DictReader(file.open())
+    assert (one["clients"], two["clients"]) == ("1", "2")
+    assert one["answered"] == two["answered"] == "40"
+    assert 0 < float(one["p50_ms"]) <= float(one["p90_ms"]) <= float(one["p99_ms"])
+
+
+def test_a_sweep_of_rates_with_its_plot(tmp_path):
+    pytest.importorskip("matplotlib")
+    file = tmp_path / "sweep.png"
+    with ScriptedPeer(answer_all) as peer:
+        done = run(*flags(peer, rate="100,200", duration_s=0.3, plot=file), "--sweep")
+    assert done.returncode == 0, done.stderr
+    assert "| offered, requests/s | " in done.stdout
+    assert file.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["--rate", "1,2"], "only with --sweep"),
+        (["--rate", "0"], "argument --rate: 0 is not a rate above 0"),
+        (["--sweep", "--clients", "1,x"], "argument --clients: invalid"),
+        (["--sessions", "1"], "--sessions and --plot are for --sweep"),
+        (["--max_batch_size", "1"], "unrecognized arguments: --max_batch_size 1"),
+        (["--duration_s", "inf"], "argument --duration_s: inf is not a time above 0"),
+    ],
+)
+def test_flags_that_make_no_sense(given, words):
+    done = run(*given)
+    assert (done.stdout, done.returncode) == ("", 2)
+    assert words in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["--sessions", "1", "--model", "nowhere"], "the server did not start: "),
+        (["--sessions", "1", "--max_batch_sise", "2"], "unrecognized arguments: --max_batch_sise"),
+        (["--csv", "nowhere/sweep.csv"], "nowhere/sweep.csv"),
+        (["--plot", "nowhere/sweep.png"], ""),
+    ],
+)
+def test_a_sweep_that_cannot_begin_is_one_clear_line(given, words):
+    with ScriptedPeer(answer_all) as peer:
+        done = run(*flags(peer), "--sweep", *given)
+    assert (done.stdout, done.returncode) == ("", 2)
+    assert done.stderr.startswith("Error: ")
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_ctrl_c_ends_a_sweep_with_what_was_measured():
+    with (
+        ScriptedPeer(answer_all) as peer,
+        Terminal([*PROGRAM, *flags(peer, duration_s=1000), "--sweep"]) as terminal,
+    ):
+        terminal.expect("request/s]")
+        terminal.expect("request/s]")
+        assert terminal.interrupt() == 130
+        assert "(cut short)" in terminal.rest
+        assert "Traceback" not in terminal.rest
 
 
 def test_ctrl_c_reports_what_was_measured():

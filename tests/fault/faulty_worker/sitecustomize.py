@@ -38,6 +38,11 @@ def hang_in_c():
         ctypes.PyDLL(None).pause()
 
 
+def die_slowly():
+    time.sleep(SLOW_S)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 FAULTS = {
     "!!kill!!": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "!!segfault!!": lambda: ctypes.string_at(0),
@@ -48,6 +53,7 @@ FAULTS = {
     "!!memory!!": run_out_of_memory,
     "!!abort!!": os.abort,  # what becomes of a C++ `bad_alloc` that nobody catches
     "!!hang!!": hang_in_c,
+    "!!die_slowly!!": die_slowly,
     "!!slow!!": lambda: time.sleep(SLOW_S),
 }
 

@@ -1,0 +1,313 @@
+"""One connection of the load generator, which never waits: it is opened step by step.
+
+    connect ─▶ TLS, if it is to be spoken ─▶ token, if there is one ─▶ open ─▶ closed
+
+Requests given to it before it is open are sent when it is. Each request is settled exactly
+once: with its reply's code, with `client_timeout`, or with why the connection was lost.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from qa_service.load.loop import READ, WRITE, LoadLoop
+from qa_service.load.plan import WRONG_SPAN
+from qa_service.load.wire import Reply, Wire, WireError
+from qa_service.squad import SquadQuestion
+
+_RECEIVE_BYTES = 1 << 16
+_AGAIN = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+# A family and the address in it, as `socket.getaddrinfo` has them.
+Address = tuple[int, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Where the server is, and what lets one in; the same for all connections.
+
+    Attributes:
+        host: The name that the server's certificate must have.
+        addresses: Where to try, in this order.
+        tls: How TLS is spoken; None for not.
+        token: What to show; None shows nothing.
+        wire: Makes what a connection speaks.
+    """
+
+    host: str
+    addresses: list[Address]
+    tls: ssl.SSLContext | None
+    token: str | None
+    wire: Callable[[], Wire]
+
+
+@dataclass(slots=True)
+class Request:
+    """A question on its way.
+
+    Attributes:
+        id: Never used twice.
+        question: What is asked.
+        started_s: From when its latency counts.
+        deadline_s: When it is given up.
+        is_settled: Whether its end is known.
+    """
+
+    id: int
+    question: SquadQuestion
+    started_s: float
+    deadline_s: float
+    is_settled: bool = False
+
+
+class Owner(Protocol):
+    """Who is told what becomes of a connection and its requests."""
+
+    def opened(self, connection: Connection) -> None:
+        """Requests leave at once from now on."""
+
+    def settled(self, connection: Connection, request: Request, code: str) -> None:
+        """A request was answered, or failed with this code."""
+
+    def lost(self, connection: Connection, code: str) -> None:
+        """The connection is closed, and its requests are settled."""
+
+
+class _Lost(Exception):  # noqa: N818 - not an error of ours
+    """The connection is of no more use; its argument is the code that says why."""
+
+
+class Connection:
+    """A socket, its buffers and the requests in flight on it.
+
+    Attributes:
+        in_flight: Requests that are not settled, by id.
+        is_open: Whether requests leave at once.
+        was_open: Whether they ever did.
+        is_closed: Whether it is over.
+    """
+
+    def __init__(self, loop: LoadLoop, door: Door, owner: Owner) -> None:
+        self._loop, self._door, self._owner = loop, door, owner
+        self._wire = door.wire()
+        self._socket: socket.socket | None = None
+        self._descriptor = -1
+        self._steps = self._opening()
+        self._inbox, self._outbox, self._backlog = bytearray(), bytearray(), bytearray()
+        self._refusal = ""
+        self._given_up: set[int] = set()
+        self._writing = False
+        self.in_flight: dict[int, Request] = {}
+        self.is_open = self.was_open = self.is_closed = False
+
+    def open(self) -> None:
+        """Begins to connect; the owner hears how that went, perhaps before this returns."""
+        self._ready(0)
+
+    def ask(self, request: Request, body: bytes) -> None:
+        """Sends a request now, or when the connection is open."""
+        self.in_flight[request.id] = request
+        frame = self._wire.request(request.id, body)
+        if not self.is_open:
+            self._backlog += frame
+            return
+        self._outbox += frame
+        if not self._writing:
+            self._guard(self._flush)
+
+    def give_up(self, request: Request) -> None:
+        """Waits for a reply no longer; it may come and is not missed."""
+        if len(self.in_flight) == 1:
+            self.lose("client_timeout")
+            return
+        del self.in_flight[request.id]
+        self._given_up.add(request.id)
+        self._settle(request, "client_timeout")
+
+    def give_up_opening(self) -> None:
+        """Waits no longer to be let in."""
+        if not self.was_open:
+            self.lose("server_unreachable")
+
+    def lose(self, code: str) -> None:
+        """Closes it, and settles what is in flight."""
+        if self.is_closed:
+            return
+        self.close()
+        requests, self.in_flight = self.in_flight, {}
+        for request in requests.values():
+            self._settle(request, self._refusal or code)
+        self._owner.lost(self, self._refusal or code)
+
+    def close(self) -> None:
+        """Closes it, and tells nobody."""
+        self.is_open, self.is_closed = False, True
+        self._drop_socket()
+
+    def _drop_socket(self) -> None:
+        if self._socket is not None:
+            self._loop.unwatch(self._descriptor)
+            self._socket.close()
+            self._socket = None
+
+    def _settle(self, request: Request, code: str) -> None:
+        request.is_settled = True
+        self._owner.settled(self, request, code)
+
+    def _ready(self, ready: int) -> None:
+        """The loop's callback."""
+        if self.is_open:
+            if ready & WRITE:
+                self._guard(self._flush)
+            if ready & READ and self.is_open:
+                self._guard(self._receive)
+        elif not self.is_closed:
+            self._guard(self._step)
+
+    def _guard(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except _Lost as lost:
+            self.lose(str(lost))
+
+    def _watch(self, events: int) -> None:
+        self._loop.watch(self._descriptor, events, self._ready)
+
+    def _step(self) -> None:
+        """Goes one step further in opening."""
+        events = next(self._steps, None)
+        if events is not None:
+            self._watch(events)
+            return
+        self.is_open = self.was_open = True
+        self._outbox, self._writing = self._backlog, False
+        self._watch(READ)
+        self._flush()
+        self._owner.opened(self)
+
+    def _opening(self) -> Iterator[int]:
+        """Connects, and is let in; yields what it waits to be ready for."""
+        yield from self._connect()
+        assert self._socket is not None
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._door.tls is not None:
+            yield from self._shake_hands(self._door.tls)
+        if self._door.token is not None:
+            yield from self._show_token(self._door.token)
+
+    def _connect(self) -> Iterator[int]:
+        for family, address in self._door.addresses:
+            self._socket = socket.socket(family, socket.SOCK_STREAM)
+            self._descriptor = self._socket.fileno()
+            self._socket.setblocking(False)
+            error = self._socket.connect_ex(address)
+            self._watch(WRITE)
+            if error in {0, errno.EINPROGRESS}:
+                yield WRITE
+                error = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if not error:
+                return
+            self._drop_socket()
+        raise _Lost("server_unreachable")
+
+    def _shake_hands(self, tls: ssl.SSLContext) -> Iterator[int]:
+        assert self._socket is not None
+        try:
+            # It has the same descriptor, which the loop goes on watching.
+            self._socket = sock = tls.wrap_socket(
+                self._socket, server_hostname=self._door.host, do_handshake_on_connect=False
+            )
+            while (events := _handshake_step(sock)) is not None:
+                yield events
+        except (ssl.SSLEOFError, ConnectionError):
+            raise _Lost("server_unreachable") from None
+        except OSError:
+            raise _Lost("tls_error") from None
+
+    def _show_token(self, token: str) -> Iterator[int]:
+        """Waits for the server's word on it, so that a stranger gets no question to read."""
+        assert self._socket is not None
+        self._outbox += self._wire.greeting(token)
+        self._flush()
+        while True:
+            yield READ | (WRITE if self._outbox else 0)
+            self._flush()
+            self._fill_inbox()
+            for reply in self._replies():
+                if reply.code:
+                    raise _Lost(reply.code)
+                return
+
+    def _flush(self) -> None:
+        """Sends what the socket takes."""
+        assert self._socket is not None
+        if self._outbox:
+            try:
+                del self._outbox[: self._socket.send(self._outbox)]
+            except _AGAIN:
+                pass
+            except OSError:
+                # The server has closed, but its last words may be here still: go on reading.
+                self._outbox.clear()
+        if self._writing != bool(self._outbox):
+            self._writing = not self._writing
+            self._watch(READ | (WRITE if self._writing else 0))
+
+    def _receive(self) -> None:
+        """Takes what has arrived, and settles what it replies to."""
+        self._fill_inbox()
+        for reply in self._replies():
+            if reply.id is None:
+                self._refuse(reply.code or "protocol_error")
+            elif (request := self.in_flight.pop(reply.id, None)) is not None:
+                right = reply.is_right(request.question.context)
+                self._settle(request, reply.code or ("" if right else WRONG_SPAN))
+            elif reply.id in self._given_up:
+                self._given_up.remove(reply.id)
+            else:
+                raise _Lost("protocol_error")
+            if self.is_closed:
+                return
+
+    def _refuse(self, code: str) -> None:
+        """Takes an error that names no request: it is why the server is about to close."""
+        self._refusal = code
+        if len(self.in_flight) <= 1:
+            raise _Lost(code)
+
+    def _replies(self) -> Iterator[Reply]:
+        try:
+            yield from self._wire.replies(self._inbox)
+        except WireError:
+            raise _Lost("protocol_error") from None
+
+    def _fill_inbox(self) -> None:
+        assert self._socket is not None
+        try:
+            data = self._socket.recv(_RECEIVE_BYTES)
+        except _AGAIN:
+            return
+        except ssl.SSLEOFError:
+            data = b""
+        except ssl.SSLError:
+            raise _Lost("tls_error") from None
+        except OSError:
+            data = b""
+        if not data:
+            raise _Lost("connection_lost")
+        self._inbox += data
+
+
+def _handshake_step(sock: ssl.SSLSocket) -> int | None:
+    """What the handshake waits to be ready for; None if it is done."""
+    try:
+        sock.do_handshake()
+    except ssl.SSLWantReadError:
+        return READ
+    except ssl.SSLWantWriteError:
+        return WRITE
+    return None

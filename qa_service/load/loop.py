@@ -1,0 +1,57 @@
+"""The load generator's loop: sockets and timers in one thread, on time to some 0.1 ms.
+
+`epoll` waits in whole milliseconds, which is longer than a quick server takes. So the waiting
+is done by `select` on the epoll's own descriptor, whose timeout is in microseconds.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import select
+import selectors
+import time
+from collections.abc import Callable
+
+READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
+
+
+class LoadLoop:
+    """Calls back when a socket is ready, or a moment has come."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        # The turn decides between equal moments, as callbacks cannot be compared.
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._turns = itertools.count()
+
+    def call_at(self, due_s: float, callback: Callable[[], None]) -> None:
+        """Calls back once, not before that moment of `time.perf_counter`."""
+        heapq.heappush(self._timers, (due_s, next(self._turns), callback))
+
+    def watch(self, descriptor: int, events: int, callback: Callable[[int], None]) -> None:
+        """Calls back with what the socket is ready for, from now on."""
+        if descriptor in self._selector.get_map():
+            self._selector.modify(descriptor, events, callback)
+        else:
+            self._selector.register(descriptor, events, callback)
+
+    def unwatch(self, descriptor: int) -> None:
+        """Stops that; before the socket is closed."""
+        self._selector.unregister(descriptor)
+
+    def turn(self, until_s: float) -> None:
+        """Waits for a socket or a timer, at most until that moment, and calls back."""
+        due_s = min(until_s, self._timers[0][0]) if self._timers else until_s
+        wait_s = max(0.0, due_s - time.perf_counter())
+        if select.select([self._selector], [], [], wait_s)[0]:
+            for key, ready in self._selector.select(0):
+                key.data(ready)
+        now_s = time.perf_counter()
+        while self._timers and self._timers[0][0] <= now_s:
+            heapq.heappop(self._timers)[2]()
+
+    def close(self) -> None:
+        """Forgets all sockets and timers."""
+        self._selector.close()
+        self._timers.clear()

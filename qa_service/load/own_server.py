@@ -1,0 +1,73 @@
+"""A server of our own: `server.py` in a process, from its ready line to its end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+import qa_service
+
+PROGRAM = Path(qa_service.__file__).resolve().parents[1] / "server.py"
+_STOP_TIMEOUT_S = 60.0
+
+
+class ServerStartError(Exception):
+    """The server did not start; the message says why, in its own last words."""
+
+
+class OwnServer:
+    """Runs a server on a free port, for the time of a `with` block.
+
+    Args:
+        host: Where it listens.
+        flags: Its other flags.
+
+    Attributes:
+        port: Its port.
+    """
+
+    def __init__(self, host: str, flags: Sequence[str]) -> None:
+        self._command = [sys.executable, str(PROGRAM), "--host", host, "--port", "0", *flags]
+        self.port = 0
+
+    def __enter__(self) -> Self:
+        self._log = tempfile.TemporaryFile("w+")
+        self._process = subprocess.Popen(
+            self._command, stdout=subprocess.PIPE, stderr=self._log, text=True
+        )
+        try:
+            self.port = self._wait_until_ready()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(_STOP_TIMEOUT_S)
+        except BaseException:
+            self._process.kill()
+            self._process.wait()
+            raise
+        finally:
+            assert self._process.stdout is not None
+            self._process.stdout.close()
+            self._log.close()
+
+    def _wait_until_ready(self) -> int:
+        assert self._process.stdout is not None
+        ready = self._process.stdout.readline()
+        if not ready:
+            raise ServerStartError(f"the server did not start: {self._last_words()}")
+        return int(ready.split(": ")[0].rpartition(":")[2])
+
+    def _last_words(self) -> str:
+        self._process.wait()
+        self._log.seek(0)
+        lines = [line.strip() for line in self._log if line.strip()]
+        return lines[-1] if lines else f"exit code {self._process.returncode}"

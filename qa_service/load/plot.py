@@ -1,0 +1,123 @@
+"""Plots of a sweep: latency and throughput against load. Needs matplotlib, and only here."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qa_service.load.sweep import Cell
+from qa_service.load.table import column_head
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SUFFIXES = (".png", ".svg", ".pdf")
+_STYLES = {50: "-", 90: "--", 99: ":"}
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+"""Okabe and Ito's, which the colour-blind can tell apart too."""
+_INCHES = (12.0, 5.0)
+
+
+class PlotError(Exception):
+    """No plot can be made."""
+
+
+def check_plot(path: Path) -> None:
+    """Makes sure, before anything is measured, that it can be drawn.
+
+    Raises:
+        PlotError: It cannot.
+    """
+    if importlib.util.find_spec("matplotlib") is None:
+        raise PlotError("--plot needs matplotlib: python -m pip install -r requirements-bench.txt")
+    if path.suffix not in SUFFIXES:
+        raise PlotError(f"--plot writes {', '.join(SUFFIXES)}, not {path.name}")
+    if not path.parent.is_dir():
+        raise PlotError(f"there is no folder {path.parent}")
+
+
+def draw(cells: Sequence[Cell], path: Path) -> None:
+    """Draws latency percentiles on the left and throughput on the right.
+
+    Args:
+        cells: What was measured; closed loops or open ones, not both; at least one.
+        path: The file to write, whose suffix decides the format.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    make_figure(cells).savefig(path, dpi=150)
+
+
+def make_figure(cells: Sequence[Cell]) -> Figure:
+    """Two panels side by side; a colour for each number of sessions."""
+    from matplotlib.figure import Figure  # noqa: PLC0415 - only --plot needs it
+
+    figure = Figure(figsize=_INCHES, layout="constrained")
+    latency, throughput = figure.subplots(1, 2)
+    _draw_latency(latency, cells)
+    _draw_throughput(throughput, cells)
+    for axes in (latency, throughput):
+        _label_load(axes, cells)
+        axes.grid(visible=True, which="major", alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    if _is_open(cells) or len(list(_rows(cells))) > 1:
+        throughput.legend(frameon=False)
+    return figure
+
+
+def _draw_latency(axes: Axes, cells: Sequence[Cell]) -> None:
+    """Percentiles by the line's style, on a logarithmic scale: they are decades apart."""
+    for colour, _, row in _rows(cells):
+        for percent, style in _STYLES.items():
+            values = [cell.report.percentiles_ms[percent] for cell in row]
+            axes.plot([c.load for c in row], values, style, marker="o", ms=4, color=colour)
+    for percent, style in _STYLES.items():
+        axes.plot([], [], style, color="black", label=f"p{percent}")
+    if len(list(_rows(cells))) > 1:
+        for colour, label, _ in _rows(cells):
+            axes.plot([], [], color=colour, label=label)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.set_ylabel("latency (ms, logarithmic)")
+    axes.set_title("Latency", loc="left")
+    axes.legend(frameon=False, ncols=2)
+
+
+def _draw_throughput(axes: Axes, cells: Sequence[Cell]) -> None:
+    if _is_open(cells):
+        offered = sorted({cell.load for cell in cells})
+        axes.plot(offered, offered, color="grey", lw=1, ls="--", label="all that was offered")
+    for colour, label, row in _rows(cells):
+        values = [cell.report.throughput for cell in row]
+        axes.plot([c.load for c in row], values, marker="o", ms=4, color=colour, label=label)
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("throughput (answers per second)")
+    axes.set_title("Throughput", loc="left")
+
+
+def _label_load(axes: Axes, cells: Sequence[Cell]) -> None:
+    """Clients as their logarithms, rates as they are: so what was offered is a straight line."""
+    loads = sorted({cell.load for cell in cells})
+    if not _is_open(cells):
+        axes.set_xscale("log")
+        axes.minorticks_off()
+    axes.set_xticks(loads, [f"{load:g}" for load in loads])
+    label = "offered load (requests per second)" if _is_open(cells) else "simultaneous clients"
+    axes.set_xlabel(label)
+
+
+def _rows(cells: Sequence[Cell]) -> Iterator[tuple[str, str, list[Cell]]]:
+    """The cells of each number of sessions, with its colour and its name."""
+    numbers = list(dict.fromkeys(cell.num_sessions for cell in cells))
+    for colour, number in zip(itertools.cycle(_COLOURS), numbers, strict=False):
+        row = [cell for cell in cells if cell.num_sessions == number]
+        yield colour, column_head(number), sorted(row, key=lambda cell: cell.load)
+
+
+def _is_open(cells: Sequence[Cell]) -> bool:
+    return cells[0].plan.rate_per_s is not None

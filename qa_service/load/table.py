@@ -1,0 +1,142 @@
+"""The cells of a sweep as Markdown, for people, and as CSV, for programs."""
+
+from __future__ import annotations
+
+import csv
+import importlib.metadata
+import os
+import platform
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from qa_service import __version__
+from qa_service.load.report import PERCENTS, share_of_cores
+from qa_service.load.sweep import Cell
+
+COLUMNS = (
+    "sessions", "loop", "clients", "offered_per_s", "answered", "failed", "errors", "duration_s",
+    "throughput_per_s", "mean_ms", "std_ms", *(f"p{percent}_ms" for percent in PERCENTS),
+    "generator_cores",
+)  # fmt: skip
+_LIBRARIES = ("onnxruntime", "onnxruntime-gpu", "torch")
+
+
+def markdown(cells: Sequence[Cell]) -> str:
+    """Two tables, a row for each load and a column for each number of sessions."""
+    return "\n".join(
+        [
+            "Latency in ms: p50 / p99 (mean ± std)",
+            "",
+            _table(cells, _latency),
+            "",
+            "Throughput in answers per second",
+            "",
+            _table(cells, _throughput),
+            "",
+            *_notes(cells),
+        ]
+    )
+
+
+def _latency(cell: Cell) -> str:
+    report = cell.report
+    p50, p99 = report.percentiles_ms[50], report.percentiles_ms[99]
+    return f"{p50:.1f} / {p99:.1f} ({report.mean_ms:.1f} ± {report.std_ms:.1f})"
+
+
+def _throughput(cell: Cell) -> str:
+    report = cell.report
+    failed = f" ({report.num_failed} failed)" if report.num_failed else ""
+    cut_short = " (cut short)" if report.interrupted else ""
+    return f"{report.throughput:.1f}{failed}{cut_short}"
+
+
+def _table(cells: Sequence[Cell], show: Callable[[Cell], str]) -> str:
+    columns = list(dict.fromkeys(cell.num_sessions for cell in cells))
+    is_open = bool(cells) and cells[0].plan.rate_per_s is not None
+    heads = ["offered, requests/s" if is_open else "clients", *map(column_head, columns)]
+    found = {(cell.load, cell.num_sessions): show(cell) for cell in cells}
+    rows = [
+        [f"{load:g}", *(found.get((load, column), "") for column in columns)]
+        for load in dict.fromkeys(cell.load for cell in cells)
+    ]
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    rule = "|".join("-" * (width + 1) + ":" for width in widths)
+    lines = [_row(heads, widths), f"|{rule}|", *(_row(row, widths) for row in rows)]
+    return "\n".join(lines)
+
+
+def column_head(num_sessions: int | None) -> str:
+    """What a number of sessions is called."""
+    if num_sessions is None:
+        return "the server"
+    return f"{num_sessions} session{'s' if num_sessions > 1 else ''}"
+
+
+def _row(words: Sequence[str], widths: Sequence[int]) -> str:
+    padded = (f"{word:>{width}}" for word, width in zip(words, widths, strict=True))
+    return f"| {' | '.join(padded)} |"
+
+
+def _notes(cells: Sequence[Cell]) -> list[str]:
+    """What the figures are of, and on what they were measured."""
+    if not cells:
+        return []
+    plan = cells[0].plan
+    length = f"{plan.num_requests} requests" if plan.num_requests else f"{plan.duration_s:g} s"
+    kind = "Closed loop: each client asks when it has its answer"
+    if plan.rate_per_s is not None:
+        kind = "Open loop (Poisson), latency from when a request was due"
+    most = max(cell.report.generator_cores for cell in cells)
+    return [
+        f"{kind}; {length} a cell, {len(plan.questions)} questions.",
+        f"The load generator took at most {share_of_cores(most)}.",
+        f"Measured on {machine()}.",
+    ]
+
+
+def machine() -> str:
+    """This machine and the versions on it, in a line."""
+    versions = [f"Python {platform.python_version()}", f"QA server {__version__}"]
+    for library in _LIBRARIES:
+        try:
+            versions.append(f"{library} {importlib.metadata.version(library)}")
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    system = f"{platform.system()} {platform.release().partition('-')[0]}"
+    return f"{os.cpu_count()} cores of {_processor()}, {system}; {', '.join(versions)}"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
+
+
+class CsvFile:
+    """A row for each cell, written as soon as it is measured, so that none is lost."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self._rows = csv.writer(file, lineterminator="\n")
+        self._rows.writerow(COLUMNS)
+
+    def add(self, cell: Cell) -> None:
+        """Writes the cell's row, in full precision."""
+        plan, report = cell.plan, cell.report
+        errors = " ".join(f"{code}={number}" for code, number in sorted(report.errors.items()))
+        loop = "closed" if plan.rate_per_s is None else "open"
+        self._rows.writerow(
+            [
+                cell.num_sessions, loop, plan.num_simultaneous_clients, plan.rate_per_s,
+                report.num_answered, report.num_failed, errors, report.duration_s,
+                report.throughput, report.mean_ms, report.std_ms,
+                *(report.percentiles_ms[percent] for percent in PERCENTS),
+                report.generator_cores,
+            ]
+        )  # fmt: skip
+        self._file.flush()

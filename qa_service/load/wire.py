@@ -1,0 +1,129 @@
+"""What a connection of the load generator speaks: requests to bytes, bytes to replies.
+
+Nothing here knows a socket. `QaWire` is this project's protocol (docs/PROTOCOL.md). The load
+generator asks the same questions over and over, so a question's JSON is made once and only
+the id is put before it each time.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from qa_service.squad import SquadQuestion
+
+_LENGTH = struct.Struct(">I")
+_MAX_REPLY_BYTES = 1 << 24
+
+
+class WireError(Exception):
+    """The server's bytes are no replies."""
+
+
+class Reply(NamedTuple):
+    """What the server said.
+
+    Attributes:
+        id: Of which request; None if of the connection.
+        code: Its error code; empty for an answer.
+        answer: The answer; empty if the text holds none.
+        start: Where it begins in the text, in code points; None if the text holds none.
+        end: Where it ends, exclusive; None if the text holds none.
+    """
+
+    id: int | None
+    code: str = ""
+    answer: str = ""
+    start: int | None = None
+    end: int | None = None
+
+    def is_right(self, text: str) -> bool:
+        """Whether the answer stands where it is said to."""
+        return self.start is None or text[self.start : self.end] == self.answer
+
+
+class Wire(Protocol):
+    """The protocol of one connection, with whatever it remembers."""
+
+    def greeting(self, token: str) -> bytes:
+        """What shows a token; it has one reply, without an id, before all others."""
+
+    def body(self, question: SquadQuestion) -> bytes:
+        """The part of a request that is the same each time; made once a question."""
+
+    def request(self, request_id: int, body: bytes) -> bytes:
+        """A request to send."""
+
+    def replies(self, inbox: bytearray) -> Iterator[Reply]:
+        """Takes the complete replies out of what has arrived.
+
+        Raises:
+            WireError: They cannot be understood.
+        """
+
+
+class _Error(msgspec.Struct):
+    code: str
+
+
+class _Frame(msgspec.Struct):
+    id: int | None = None
+    answer: str = ""
+    start: int | None = None
+    end: int | None = None
+    error: _Error | None = None
+
+
+class QaWire:
+    """Length-prefixed JSON."""
+
+    _decode = msgspec.json.Decoder(_Frame).decode
+
+    def greeting(self, token: str) -> bytes:
+        """The auth frame."""
+        return _frame(_json({"type": "auth", "token": token}))
+
+    def body(self, question: SquadQuestion) -> bytes:
+        """Its JSON without the id and the brace before it."""
+        return _json({"question": question.question, "text": question.context})[1:]
+
+    def request(self, request_id: int, body: bytes) -> bytes:
+        """The frame of a request with this id."""
+        return _frame(b'{"id":%d,' % request_id + body)
+
+    def replies(self, inbox: bytearray) -> Iterator[Reply]:
+        """Takes the complete frames.
+
+        Raises:
+            WireError: A frame is too long, or not a reply's JSON.
+        """
+        while len(inbox) >= _LENGTH.size:
+            end = _LENGTH.size + _LENGTH.unpack_from(inbox)[0]
+            if end - _LENGTH.size > _MAX_REPLY_BYTES:
+                raise WireError(f"a reply of {end - _LENGTH.size} bytes")
+            if len(inbox) < end:
+                return
+            body = bytes(inbox[_LENGTH.size : end])
+            del inbox[:end]
+            yield self._reply(body)
+
+    def _reply(self, body: bytes) -> Reply:
+        try:
+            frame = self._decode(body)
+        except msgspec.MsgspecError as error:
+            raise WireError(str(error)) from error
+        code = frame.error.code if frame.error else ""
+        return Reply(frame.id, code, frame.answer, frame.start, frame.end)
+
+
+def _json(fields: dict[str, Any]) -> bytes:
+    # A lone surrogate cannot be sent; the server would refuse the whole frame for it.
+    return json.dumps(fields, ensure_ascii=False).encode(errors="replace")
+
+
+def _frame(body: bytes) -> bytes:
+    return _LENGTH.pack(len(body)) + body
