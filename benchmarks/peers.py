@@ -6,7 +6,7 @@ Every contestant serves the same `model.onnx` through the same reading code in t
 thread, over its own protocol. Each repeat starts each of them anew, one after another, and puts
 all rows to it; the order of contestants moves on by one from repeat to repeat. Before the first
 of its rows its answers are held against those of the reading code called directly.
-`requirements-bench.txt` installs the peers; one that is missing is reported, the others go on.
+`requirements-peers.txt` installs the peers; one that is missing is reported, the others go on.
 """
 
 from __future__ import annotations
