@@ -11,6 +11,7 @@ import msgspec
 
 from qa_service.engines import ENGINE_TYPES
 from qa_service.errors import SetupError
+from qa_service.manifest import PRECISIONS, load_manifest
 from qa_service.squad import read_squad
 from qa_service.training.calibration import calibrate
 from qa_service.training.evaluation import DevSet, PreparedModel, measure
@@ -45,16 +46,29 @@ def main() -> int:
 
 
 def _compare(flags: argparse.Namespace, dev: DevSet) -> None:
-    """Prints a table: a row for each model and engine."""
-    rows = [(d, e) for d in flags.model_dirs for e in flags.inference_engine_types]
+    """Prints a table: a row for each model, engine and precision."""
+    rows = [row for model_dir in flags.model_dirs for row in _rows(flags, model_dir)]
     width = max(len(str(model_dir)) for model_dir in flags.model_dirs)
-    print(f"{'model':{width}}  {'engine':8}", *(f"{name:>17}" for name in _COLUMNS))
-    for model_dir, engine_type in rows:
-        model = PreparedModel(model_dir, engine_type, flags.intra_op_num_threads)
+    print(f"{'model':{width}}  {'engine':12}", *(f"{name:>17}" for name in _COLUMNS))
+    for model_dir, engine_type, precision in rows:
+        model = PreparedModel(model_dir, engine_type, flags.intra_op_num_threads, precision)
         metrics = measure(model, dev, model.manifest.reading)
         values = (metrics.get(name, math.nan) for name in _COLUMNS)
         cells = (f"{'-' if math.isnan(value) else f'{value:.1f}':>17}" for value in values)
-        print(f"{model_dir!s:{width}}  {engine_type:8}", *cells, flush=True)
+        engine = f"{engine_type} {precision}"
+        print(f"{model_dir!s:{width}}  {engine:12}", *cells, flush=True)
+
+
+def _rows(flags: argparse.Namespace, model_dir: Path) -> list[tuple[Path, str, str]]:
+    """What to measure of a model: each engine in each precision it has."""
+    files = load_manifest(model_dir).files
+    here = [precision for precision, name in PRECISIONS.items() if name in files]
+    return [
+        (model_dir, engine_type, precision)
+        for engine_type in flags.inference_engine_types
+        for precision in flags.precisions or here
+        if engine_type == "onnx" or precision == "fp32"
+    ]
 
 
 def _calibrate(flags: argparse.Namespace, dev: DevSet) -> None:
@@ -85,6 +99,12 @@ def _parser() -> argparse.ArgumentParser:
         choices=ENGINE_TYPES,
         default=list(ENGINE_TYPES),
         help="engines to measure",
+    )
+    parser.add_argument(
+        "--precisions",
+        nargs="+",
+        choices=tuple(PRECISIONS),
+        help="precisions to measure; if not given, those that the model was prepared in",
     )
     parser.add_argument(
         "--intra_op_num_threads", type=int, default=1, help="threads within one operator"

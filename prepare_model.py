@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from qa_service.errors import SetupError
+from qa_service.manifest import PRECISIONS
 from qa_service.preparation.prepare import Choices, prepare
 
 _INTERRUPTED = 130
@@ -60,6 +61,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="LOGITS",
         help="let the model abstain unless an answer's logits exceed the null answer's by this "
         "much; if not given, the model's own or 0",
+    )
+    parser.add_argument(
+        "--precision",
+        choices=tuple(PRECISIONS),
+        default=defaults.precision,
+        help="also write the model in this precision for ONNX Runtime; fp32 is always written",
     )
     return parser
 

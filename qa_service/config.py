@@ -21,6 +21,7 @@ from qa_service.batching import BatchRule
 from qa_service.connection import ConnectionLimits
 from qa_service.engines import ENGINE_TYPES, INSTANT
 from qa_service.logs import LOG_FORMATS, LOG_LEVELS
+from qa_service.manifest import PRECISIONS
 from qa_service.protocol import RequestLimits
 from qa_service.scheduler import BATCH_BY, SchedulerConfig
 from qa_service.workers.channel import Setup
@@ -55,6 +56,9 @@ class ServerConfig:
         "onnx",
         "what runs the model; instant answers without one, to measure the server itself",
         choices=(*ENGINE_TYPES, INSTANT),
+    )
+    precision: str = _flag(
+        "fp32", "what the model computes in; int8 needs the onnx engine", choices=tuple(PRECISIONS)
     )
     worker_type: str = _flag(
         "process", "where each session runs; threads share the loop's GIL", choices=WORKER_TYPES
@@ -193,6 +197,7 @@ class ServerConfig:
         return Setup(
             engine_type=self.inference_engine_type,
             model_dir=str(self.model),
+            precision=self.precision,
             intra_op_num_threads=self.intra_op_num_threads,
             max_batch_size=self.max_batch_size,
             max_batch_tokens=self.max_batch_tokens,

@@ -19,6 +19,9 @@ TOKENIZER_FILE = "tokenizer.json"
 ONNX_FILE = "model.onnx"
 PYTORCH_FILE = "model.safetensors"
 
+PRECISIONS = {"fp32": ONNX_FILE, "int8": "model.int8.onnx"}
+"""The ONNX file of each precision; all but the first are made from the first."""
+
 
 class ReadingConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How texts are cut into windows and how logits become an answer.
@@ -92,6 +95,11 @@ def load_manifest(model_dir: Path) -> Manifest:
             f"{model_dir / MANIFEST_FILE} cannot be read ({error}); "
             "make it anew with: python prepare_model.py"
         ) from None
+
+
+def preparing_command(manifest: Manifest, precision: str) -> str:
+    """The command that adds a precision to a prepared model."""
+    return f"python prepare_model.py --model {manifest.source} --precision {precision}"
 
 
 def save_manifest(model_dir: Path, manifest: Manifest) -> None:

@@ -12,6 +12,12 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(scope="session")
+def builtin_int8_model() -> Path:
+    """The same, its int8 file beside; what is there already is kept."""
+    return prepare(Choices(output_dir=ROOT / "saved_models", precision="int8"))
+
+
+@pytest.fixture(scope="session")
 def builtin_model() -> Path:
     """The prepared built-in model; prepared now if it was not."""
     prepare(Choices(model="builtin", output_dir=ROOT / "saved_models"))

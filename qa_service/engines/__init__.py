@@ -28,9 +28,11 @@ class EngineConfig:
     Attributes:
         intra_op_num_threads: Threads within one operator; one a session, so that N sessions
             on N cores are N threads.
+        precision: One of `PRECISIONS`; what the model computes in.
     """
 
     intra_op_num_threads: int = 1
+    precision: str = "fp32"
 
 
 def make_engine(
@@ -39,7 +41,7 @@ def make_engine(
     """Loads a prepared model into an engine.
 
     Raises:
-        SetupError: The model cannot be loaded.
+        SetupError: The model cannot be loaded, or not in this precision.
         ValueError: There is no such engine.
     """
     if engine_type == "onnx":

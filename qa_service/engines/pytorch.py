@@ -19,10 +19,16 @@ class PyTorchEngine(Engine):
     """Runs a prepared model's `model.safetensors`.
 
     Raises:
-        SetupError: `transformers` cannot load the folder.
+        SetupError: `transformers` cannot load the folder, or another precision than fp32 is asked
+            for.
     """
 
     def __init__(self, model_dir: Path, manifest: Manifest, config: EngineConfig) -> None:
+        if config.precision != "fp32":
+            raise SetupError(
+                f"the pytorch engine has no {config.precision}; "
+                "use --inference_engine_type onnx or --precision fp32"
+            )
         torch.set_num_threads(config.intra_op_num_threads)
         disable_progress_bar()  # type: ignore[no-untyped-call]
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shutil
 import time
 from dataclasses import dataclass
 from importlib import metadata
@@ -17,6 +18,7 @@ from qa_service.errors import SetupError
 from qa_service.manifest import (
     MANIFEST_FILE,
     ONNX_FILE,
+    PRECISIONS,
     Manifest,
     ReadingConfig,
     load_manifest,
@@ -45,22 +47,26 @@ class Choices:
         output_dir: Where the model's folder goes.
         can_abstain: Whether the model may answer "no answer"; None to find out.
         null_threshold: See `ReadingConfig`; None for the model's own, or 0.
+        precision: One of `PRECISIONS`, to be there beside fp32, which always is.
     """
 
     model: str = "builtin"
     output_dir: Path = Path("saved_models")
     can_abstain: bool | None = None
     null_threshold: float | None = None
+    precision: str = "fp32"
 
 
 def prepare(choices: Choices) -> Path:
-    """Makes a model's folder, unless it is there and up to date.
+    """Makes a model's folder, unless it is there and up to date, precision included.
+
+    An up-to-date folder keeps the precisions it has; one that is made anew starts with fp32.
 
     Returns:
         The folder.
 
     Raises:
-        SetupError: The model cannot be had, loaded, exported or written, or its two files
+        SetupError: The model cannot be had, loaded, exported, quantised or written, or its files
             disagree.
     """
     source = find_source(choices.model)
@@ -71,13 +77,17 @@ def prepare(choices: Choices) -> Path:
     with locked(target, lambda: print(f"waiting for another run to finish {target}")):
         wanted = fingerprint(source, reading)
         refuse_foreign(target, source)
-        if is_up_to_date(target, wanted):
+        if is_up_to_date(target, wanted, choices.precision):
             print(f"{target} is up to date")
             return target
-        print(f"preparing {source.label}; {reason}")
         started = time.monotonic()
-        with replacing(target) as folder:
-            _make(source, reading, wanted, folder)
+        if not is_up_to_date(target, wanted):
+            print(f"preparing {source.label}; {reason}")
+            with replacing(target) as folder:
+                _make(source, reading, wanted, folder)
+        if choices.precision != "fp32":
+            with replacing(target) as folder:
+                _add_precision(target, choices.precision, folder)
         print(f"prepared {target} in {time.monotonic() - started:.0f} s")
     return target
 
@@ -175,13 +185,15 @@ def refuse_foreign(target: Path, source: Source) -> None:
         raise SetupError(f"{target} was made from {owner}; move it away, or choose --output_dir")
 
 
-def is_up_to_date(target: Path, wanted: str) -> bool:
-    """Says whether the folder is whole, undamaged, and has the wanted fingerprint."""
+def is_up_to_date(target: Path, wanted: str, precision: str = "fp32") -> bool:
+    """Says whether the folder is whole, undamaged, and has the wanted fingerprint and precision."""
     try:
         manifest = load_manifest(target)
     except SetupError:
         return False
-    return manifest.fingerprint == wanted and all(
+    if manifest.fingerprint != wanted or PRECISIONS[precision] not in manifest.files:
+        return False
+    return all(
         (target / name).is_file() and sha256_of(target / name) == digest
         for name, digest in manifest.files.items()
     )
@@ -217,6 +229,28 @@ def _make(source: Source, reading: ReadingConfig, wanted: str, folder: Path) -> 
         f"both files give the same {len(verify.QUESTIONS)} answers; "
         f"largest difference between logits {difference:.1e}"
     )
+
+
+def _add_precision(prepared: Path, precision: str, folder: Path) -> None:
+    """Writes the files of a prepared model, and one more made from its `model.onnx`."""
+    with tqdm(total=3, desc="starting PyTorch", disable=None, leave=False) as bar:
+        from qa_service.preparation import loading, quantize, verify  # noqa: PLC0415
+
+        makers = {"int8": quantize.quantize}
+        shutil.copytree(prepared, folder, dirs_exist_ok=True)
+        path = folder / PRECISIONS[precision]
+        with loading.quiet_libraries():
+            bar.update()
+            bar.set_description(f"converting to {precision}")
+            makers[precision](folder / ONNX_FILE, path)
+            bar.update()
+            bar.set_description("comparing with PyTorch")
+            manifest = load_manifest(prepared)
+            files = dict(sorted({**manifest.files, path.name: sha256_of(path)}.items()))
+            manifest = msgspec.structs.replace(manifest, files=files)
+            same = verify.verify_precision(folder, manifest, precision)
+        save_manifest(folder, manifest)
+    print(f"{path.name} gives {same:.0f} % of the answers that PyTorch gives")
 
 
 def _manifest(

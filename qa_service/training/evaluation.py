@@ -75,15 +75,18 @@ class PreparedModel:
         model_dir: What prepare_model.py wrote.
         engine_type: One of `ENGINE_TYPES`.
         num_threads: Threads within one operator.
+        precision: One of `PRECISIONS`.
 
     Raises:
         SetupError: There is no prepared model, or the engine cannot load it.
     """
 
-    def __init__(self, model_dir: Path, engine_type: str, num_threads: int) -> None:
+    def __init__(
+        self, model_dir: Path, engine_type: str, num_threads: int, precision: str = "fp32"
+    ) -> None:
         self.manifest: Manifest = load_manifest(model_dir)
         self._model_dir = model_dir
-        config = EngineConfig(intra_op_num_threads=num_threads)
+        config = EngineConfig(num_threads, precision)
         self._logits = RememberedLogits(make_engine(engine_type, model_dir, self.manifest, config))
 
     def reader(self, reading: ReadingConfig) -> Reader:

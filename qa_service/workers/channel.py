@@ -27,6 +27,7 @@ class Setup(msgspec.Struct, frozen=True, tag=True, array_like=True):
     Attributes:
         engine_type: One of `ENGINE_TYPES`.
         model_dir: A prepared model's folder.
+        precision: One of `PRECISIONS`.
         intra_op_num_threads: Threads within one operator.
         max_batch_size: Windows the model is given at once.
         max_batch_tokens: Tokens it is given at once, padding included.
@@ -36,6 +37,7 @@ class Setup(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
     engine_type: str
     model_dir: str
+    precision: str
     intra_op_num_threads: int
     max_batch_size: int
     max_batch_tokens: int

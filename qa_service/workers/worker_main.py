@@ -60,7 +60,7 @@ def load_reader(setup: Setup) -> Reader | InstantReader:
         return InstantReader(rule)
     model_dir = Path(setup.model_dir)
     manifest = load_manifest(model_dir)
-    config = EngineConfig(setup.intra_op_num_threads)
+    config = EngineConfig(setup.intra_op_num_threads, setup.precision)
     engine = make_engine(setup.engine_type, model_dir, manifest, config)
     reader = Reader(model_dir, manifest, engine.logits, rule)
 

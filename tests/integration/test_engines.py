@@ -3,13 +3,14 @@
 import subprocess
 import sys
 
+import msgspec
 import numpy as np
 import pytest
 
 from qa_service.batching import BatchRule
 from qa_service.engines import ENGINE_TYPES, EngineConfig, make_engine
 from qa_service.errors import SetupError
-from qa_service.manifest import ONNX_FILE, PYTORCH_FILE, load_manifest
+from qa_service.manifest import ONNX_FILE, PRECISIONS, PYTORCH_FILE, load_manifest
 from qa_service.protocol import Question
 from qa_service.reading.reader import Reader
 
@@ -215,6 +216,28 @@ def test_a_damaged_model_is_told_in_one_line(builtin_model, tmp_path, kind, dama
     with pytest.raises(SetupError) as caught:
         make_engine(kind, tmp_path, load_manifest(builtin_model), EngineConfig())
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [("onnx", "prepare_model.py --model builtin --precision int8"), ("pytorch", "has no int8")],
+)
+def test_a_precision_that_cannot_be_had_is_told_in_one_line(builtin_model, kind, words):
+    manifest = load_manifest(builtin_model)
+    only_fp32 = {name: file for name, file in manifest.files.items() if name != PRECISIONS["int8"]}
+    manifest = msgspec.structs.replace(manifest, files=only_fp32)
+    with pytest.raises(SetupError, match=words) as caught:
+        make_engine(kind, builtin_model, manifest, EngineConfig(precision="int8"))
+    assert "\n" not in str(caught.value)
+
+
+def test_costs_of_one_precision_are_not_taken_for_anothers(builtin_int8_model):
+    manifest = load_manifest(builtin_int8_model)
+    runtimes = {
+        make_engine("onnx", builtin_int8_model, manifest, EngineConfig(precision=name)).runtime
+        for name in ("fp32", "int8")
+    }
+    assert len(runtimes) == 2
 
 
 def test_an_unknown_engine_is_a_fault_of_ours(builtin_model):

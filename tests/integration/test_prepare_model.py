@@ -22,7 +22,7 @@ import prepare_model
 from qa_service.engines import EngineConfig, make_engine
 from qa_service.errors import SetupError
 from qa_service.manifest import load_manifest
-from qa_service.preparation import export
+from qa_service.preparation import export, quantize
 from qa_service.preparation.loading import load, quiet_libraries
 from qa_service.preparation.prepare import Choices, prepare
 from qa_service.preparation.sources import Source
@@ -248,6 +248,46 @@ def test_wrong_graph_is_found_out(sources, tmp_path, monkeypatch):
     with pytest.raises(SetupError, match=r"differ from PyTorch's by 0\.5"):
         prepare(Choices(model=str(sources / "bert"), output_dir=tmp_path))
     assert not (tmp_path / "bert").exists()
+
+
+def test_int8_is_made_beside_fp32_and_stays(sources, tmp_path, capsys):
+    arguments = ["--model", str(sources / "roberta"), "--output_dir", str(tmp_path)]
+    assert prepare_model.main(arguments) == 0
+    before = _mtimes(tmp_path / "roberta")
+    assert prepare_model.main([*arguments, "--precision", "int8"]) == 0
+    assert "% of the answers that PyTorch gives" in capsys.readouterr().out
+    after = _mtimes(tmp_path / "roberta")
+    assert after.keys() - before.keys() == {"model.int8.onnx"}
+    assert after["model.onnx"] == before["model.onnx"]
+    operators = [n.op_type for n in onnx.load(tmp_path / "roberta" / "model.int8.onnx").graph.node]
+    assert (operators.count("QAttention"), operators.count("MatMul")) == (2, 0)
+    for more in ([], ["--precision", "int8"]):
+        assert prepare_model.main([*arguments, *more]) == 0
+        assert "up to date" in capsys.readouterr().out
+    assert _mtimes(tmp_path / "roberta") == after
+
+
+def test_int8_that_answers_otherwise_is_refused(sources, tmp_path, monkeypatch, capsys):
+    def break_weights(fp32, int8):
+        model = onnx.load(fp32)
+        head = next(i for i in model.graph.initializer if "qa_outputs" in i.name and i.dims == [2])
+        head.CopyFrom(onnx.numpy_helper.from_array(np.float32([0, 0]) * np.nan, head.name))
+        onnx.save(model, int8)
+
+    monkeypatch.setattr(quantize, "quantize", break_weights)
+    arguments = ["--model", str(sources / "bert"), "--output_dir", str(tmp_path)]
+    assert prepare_model.main([*arguments, "--precision", "int8"]) == 2
+    assert "serve it in fp32" in capsys.readouterr().err
+    assert "model.int8.onnx" not in _mtimes(tmp_path / "bert")
+    assert prepare_model.main(arguments) == 0
+    assert "up to date" in capsys.readouterr().out
+
+
+def test_graph_that_cannot_be_quantised_is_one_line(tmp_path):
+    (tmp_path / "model.onnx").write_bytes(b"not an ONNX file")
+    with pytest.raises(SetupError, match="cannot be quantised") as caught:
+        quantize.quantize(tmp_path / "model.onnx", tmp_path / "model.int8.onnx")
+    assert "\n" not in str(caught.value)
 
 
 def test_interrupt_leaves_the_old_folder(sources, tmp_path, monkeypatch, capsys):

@@ -70,6 +70,15 @@ def test_every_engine_and_worker_serves_the_same_answers(builtin_model, engine, 
             assert word in running.ready_line
 
 
+def test_int8_serves_the_same_answers(builtin_int8_model):
+    with (
+        running_server(builtin_int8_model, "--precision", "int8") as running,
+        QaClient("localhost", running.port) as client,
+    ):
+        answers = client.ask_many([(question, TEXT) for question in QUESTIONS])
+        assert [answer.answer for answer in answers] == list(QUESTIONS.values())
+
+
 @pytest.mark.parametrize("case", GOLDEN["requests"], ids=lambda case: case["name"])
 def test_golden_request_is_answered_and_the_connection_goes_on(client, neighbour, case):
     client.sendall(frame(body_of(case)) + frame({"id": "after", **ASK}))

@@ -34,7 +34,8 @@ def test_flags_are_read():
 @pytest.mark.parametrize(
     "words",
     [["--port", "-1"], ["--port", "many"], ["--num_inference_sessions", "0"],
-     ["--inference_engine_type", "tea"], ["--max_batch_size", "1.5"], ["--nonsense"]],
+     ["--inference_engine_type", "tea"], ["--precision", "int3"], ["--max_batch_size", "1.5"],
+     ["--nonsense"]],
 )  # fmt: skip
 def test_a_wrong_flag_is_one_message_and_code_2(words, capsys):
     with pytest.raises(SystemExit) as ended:

@@ -5,11 +5,12 @@ import subprocess
 import sys
 from importlib import metadata
 
+import msgspec
 import pytest
 
 import prepare_model
 from qa_service.errors import SetupError
-from qa_service.manifest import Manifest, ReadingConfig, save_manifest
+from qa_service.manifest import Manifest, ReadingConfig, load_manifest, save_manifest
 from qa_service.preparation import prepare as preparing
 from qa_service.preparation.prepare import (
     Choices,
@@ -135,6 +136,19 @@ def test_only_a_whole_folder_of_the_right_fingerprint_is_up_to_date(target):
     (target / "model.onnx").unlink()
     assert not is_up_to_date(target, "f")
     assert not is_up_to_date(target.parent, "f")
+
+
+def test_a_precision_that_is_not_there_is_not_up_to_date(target):
+    assert not is_up_to_date(target, "f", "int8")
+    (target / "model.int8.onnx").write_bytes(b"graph")
+    assert not is_up_to_date(target, "f", "int8")
+    manifest = load_manifest(target)
+    files = manifest.files | {"model.int8.onnx": sha256_of(target / "model.int8.onnx")}
+    save_manifest(target, msgspec.structs.replace(manifest, files=files))
+    assert is_up_to_date(target, "f", "int8")
+    assert is_up_to_date(target, "f")
+    (target / "model.int8.onnx").write_bytes(b"grapf")
+    assert not is_up_to_date(target, "f")
 
 
 def test_folder_of_another_model_is_left_alone(target, source):
