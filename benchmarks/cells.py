@@ -59,8 +59,16 @@ def measure(
     before_s = server.cpu_s()
     load = server.generator(requests, first).run(clients, warmup_s, duration_s)
     used_ms = (server.cpu_s() - before_s) * 1e3
-    kinds = [item.kind for item in items] if by_kind else ()
-    return figures(load, kinds) | {"cpu_ms": round(used_ms / max(1, len(load.samples)), 4)}
+    kept = figures(load, [item.kind for item in items] if by_kind else ())
+    kept["work"] = round(load.work_per_s(weights(items)), 4)
+    kept["cpu_ms"] = round(used_ms / max(1, len(load.samples)), 4)
+    return kept
+
+
+def weights(items: Sequence[Item]) -> list[float]:
+    """Each item's length over the mean length: about what share of the work it is."""
+    lengths = [len(item.question) + len(item.text) for item in items]
+    return [length * len(items) / sum(lengths) for length in lengths]
 
 
 class Cells:

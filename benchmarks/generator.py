@@ -65,6 +65,12 @@ class Load:
         ended = sum(s.is_answer and start_s <= s.ended_s < end_s for s in self.samples)
         return ended / (end_s - start_s)
 
+    def work_per_s(self, weights: Sequence[float]) -> float:
+        """Answers that ended within the window, a second, each counted by its request's weight."""
+        start_s, end_s = self.window_s
+        ended = [s for s in self.samples if s.is_answer and start_s <= s.ended_s < end_s]
+        return sum(weights[sample.index] for sample in ended) / (end_s - start_s)
+
     @property
     def num_failed(self) -> int:
         """Requests that got no answer."""
