@@ -255,7 +255,8 @@ class Generator:
         data = client.sock.recv(RECEIVE_BYTES)
         now_s = time.perf_counter()
         if not data:
-            samples.append(Sample(client.index, client.started_s, now_s, False))
+            if client.index >= 0:  # else it is tired of a connection that keeps silent
+                samples.append(Sample(client.index, client.started_s, now_s, False))
             self._replace(client)
             return
         buffer = client.buffer + data if client.buffer else data
