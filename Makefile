@@ -29,7 +29,7 @@ lint: $(TEST)  ## Style, format and types.
 model: $(SERVE)
 	$(BIN)/python prepare_model.py
 
-$(SERVE): $(REQUIREMENTS) requirements-common.txt constraints.txt
+$(SERVE): $(REQUIREMENTS) requirements-serve.txt requirements-common.txt constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or later is needed: make PYTHON=python3.11")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing $(REQUIREMENTS) into $(VENV) (minutes the first time)"

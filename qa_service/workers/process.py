@@ -72,6 +72,7 @@ class ProcessWorker(Worker):
             **os.environ,
             **threads,
             "TOKENIZERS_PARALLELISM": "false",
+            "ORT_DISABLE_TELEMETRY": "1",
             "PYTHONPATH": python_path,
         }
 

@@ -45,6 +45,9 @@ def serve(channel: WorkerChannel) -> None:
     except SetupError as error:
         channel.send(Failed(str(error)))
         return
+    except ImportError as error:  # an image for the ONNX engine has no torch
+        channel.send(Failed(f"the {setup.engine_type} engine cannot be imported: {error}"))
+        return
     channel.send(Ready(reader.model_name, reader.rule.costs))
     answer_batches(reader, channel)
 

@@ -1,0 +1,117 @@
+"""What docker/ says, held against the files and the imports that it speaks of."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+from test_manifest import _MANIFEST
+from test_structure import SERVING, files_of
+
+from qa_service.manifest import save_manifest
+
+ROOT = Path(__file__).parents[2]
+DOCKERFILES = sorted((ROOT / "docker").glob("*.Dockerfile"))
+LEFT_TO_THE_GPU_IMAGE = {"torch", "transformers", "safetensors"}
+
+
+def instructions(dockerfile: Path, name: str) -> list[str]:
+    """The arguments of an instruction, wherever it stands, continued lines joined."""
+    text = re.sub(r"^#.*\n", "", dockerfile.read_text(), flags=re.MULTILINE).replace("\\\n", " ")
+    return re.findall(rf"^{name} +(.*)$", text, re.MULTILINE)
+
+
+def requirements(file: str) -> dict[str, str]:
+    return dict(re.findall(r"^([\w-]+)==(\S+)$", (ROOT / file).read_text(), re.MULTILINE))
+
+
+def sources(dockerfile: Path) -> list[str]:
+    """What is copied from the repository, not from another stage."""
+    copies = [words.split() for words in instructions(dockerfile, "COPY")]
+    return [source for words in copies if "--from=prepare" not in words for source in words[:-1]]
+
+
+def test_there_are_two_images():
+    assert [path.name for path in DOCKERFILES] == [
+        "server_amd64.Dockerfile",
+        "server_cpu.Dockerfile",
+    ]
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.stem)
+def test_what_is_copied_is_there_and_sent_to_the_builder(dockerfile):
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    sent = [line[1:] for line in lines if line.startswith("!")]
+    for source in sources(dockerfile):
+        assert (ROOT / source).exists(), source
+        parts = ["/".join(source.split("/")[: n + 1]) for n in range(source.count("/") + 1)]
+        allowed = any(fnmatch(part, pattern) for part in parts for pattern in sent)
+        assert allowed or any(pattern.startswith(f"{source}/") for pattern in sent), source
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.stem)
+def test_the_server_is_pid_1_and_nobody_in_particular(dockerfile):
+    (entry,) = instructions(dockerfile, "ENTRYPOINT")
+    assert json.loads(entry)[:2] == ["/opt/serve/bin/python", "server.py"]
+    (health,) = instructions(dockerfile, "HEALTHCHECK")
+    assert "--health" in json.loads(health.partition("CMD ")[2])
+    (user,) = instructions(dockerfile, "USER")
+    assert int(user.split(":")[0]) > 0
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.stem)
+def test_the_base_is_pinned_to_a_patch_release(dockerfile):
+    (base,) = [words for words in instructions(dockerfile, "ARG") if words.startswith("BASE_IMAGE")]
+    assert re.fullmatch(r"BASE_IMAGE=\S+:\d+\.\d+\.\d+-\S+", base)
+
+
+def test_the_serving_requirements_are_what_serving_imports():
+    """Else the CPU image, which is installed from nothing else, would not start."""
+    found = set()
+    for path in [
+        ROOT / "server.py",
+        ROOT / "client.py",
+        *(p for r in SERVING for p in files_of(r)),
+    ]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                found.update(alias.name.split(".")[0] for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                found.add(node.module.split(".")[0])
+    foreign = found - sys.stdlib_module_names - {"qa_service"} - LEFT_TO_THE_GPU_IMAGE
+    assert foreign == {*requirements("requirements-serve.txt"), "onnxruntime"}
+
+
+def test_pins_agree_with_the_constraints_and_with_each_other():
+    constraints = requirements("constraints.txt")
+    for path in ROOT.glob("requirements*.txt"):
+        for name, version in requirements(path.name).items():
+            assert constraints.get(name, version) == version, (path.name, name)
+    gpu, cpu = requirements("requirements.txt"), requirements("requirements-cpu.txt")
+    assert gpu["onnxruntime-gpu"] == cpu["onnxruntime"]
+
+
+def test_an_engine_that_is_not_in_the_image_is_told_in_one_line(tmp_path):
+    save_manifest(tmp_path, _MANIFEST)
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")\n")
+    flags = ["--model", str(tmp_path), "--inference_engine_type", "pytorch", "--port", "0"]
+    done = subprocess.run(
+        [sys.executable, "server.py", *flags, "--log_level", "error"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert done.stderr.endswith(
+        "cannot start: the pytorch engine cannot be imported: No module named 'torch'\n"
+    )
