@@ -15,7 +15,7 @@ def machine() -> str:
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return (
         f"{os.cpu_count()} cores of {_processor()}, {memory_gib:.0f} GiB, "
-        f"{platform.system()} {platform.release()}"
+        f"{platform.system()} {platform.release().partition('-')[0]}"
     )
 
 
