@@ -1,0 +1,179 @@
+"""The server against the limit: what its sessions do with no server around them.
+
+    python -m benchmarks.limit --questions_file dev.json
+
+The limit is the throughput of two processes that each run the reading code over batches of
+questions sorted by length, at the best of the batch sizes 1, 4 and 8; the sum of their rates.
+Against it, the server with as many sessions, asked the same questions in shuffled order by 16
+closed-loop clients from this process; its rate is that of the answers in the midst of the load.
+Both stay loaded throughout and take turns, repeat by repeat.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from benchmarks.contestants import Running, ours, running
+from benchmarks.record import Section, make_parser
+from benchmarks.servers.reading import warm_reader
+from benchmarks.tables import markdown, median, spread
+from benchmarks.texts import Item, uniform
+from qa_service.config import ServerConfig
+from qa_service.manifest import TOKENIZER_FILE
+from qa_service.protocol import Question
+from qa_service.squad import read_squad
+
+SESSIONS = 2
+BATCH_SIZES = (1, 4, 8)
+CLIENTS = 16
+WARMUP_REQUESTS = 2 * CLIENTS
+NUM_QUESTIONS = 280
+GOAL = 0.98
+
+Batches = list[list[Question]]
+
+
+def run_session(pipe: Connection, model: Path, settings: dict[str, str]) -> None:
+    """What runs in a process of the limit: batches in, seconds out."""
+    reader = warm_reader(model, max_batch_size=max(BATCH_SIZES), **settings)
+    pipe.send(0.0)
+    while batches := pipe.recv():
+        started_s = time.perf_counter()
+        for batch in batches:
+            reader.read(batch)
+        pipe.send(time.perf_counter() - started_s)
+
+
+class Limit:
+    """The sessions with no server around them."""
+
+    def __init__(self, model: Path, settings: dict[str, str]) -> None:
+        os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+        context = multiprocessing.get_context("spawn")
+        self._pipes = []
+        for _ in range(SESSIONS):
+            pipe, theirs = context.Pipe()
+            arguments = (theirs, model, settings)
+            context.Process(target=run_session, args=arguments, daemon=True).start()
+            self._pipes.append(pipe)
+        for pipe in self._pipes:
+            pipe.recv()
+
+    def throughput_per_s(self, questions: Sequence[Question], batch_size: int) -> float:
+        """Answers a second of all sessions, over batches of questions in the order given."""
+        firsts = range(0, len(questions), batch_size)
+        batches = [list(questions[first : first + batch_size]) for first in firsts]
+        shares = [batches[number::SESSIONS] for number in range(SESSIONS)]
+        for pipe, share in zip(self._pipes, shares, strict=True):
+            pipe.send(share)
+        return sum(
+            sum(map(len, share)) / pipe.recv()
+            for pipe, share in zip(self._pipes, shares, strict=True)
+        )
+
+    def close(self) -> None:
+        """Ends the sessions."""
+        for pipe in self._pipes:
+            pipe.send(None)
+
+
+def server_throughput_per_s(server: Running, items: Sequence[Item]) -> tuple[float, float]:
+    """Answers a second while every question is answered once, and the generator's CPU share."""
+    requests = [server.contestant.wire.encode(item.question, item.text) for item in items]
+    num_requests = WARMUP_REQUESTS + len(items) + CLIENTS
+    load = server.generator(requests).run_count(CLIENTS, num_requests)
+    if load.num_failed:
+        raise RuntimeError(f"{load.num_failed} requests failed")
+    ended_s = [sample.ended_s for sample in load.samples]
+    took_s = ended_s[WARMUP_REQUESTS + len(items) - 1] - ended_s[WARMUP_REQUESTS - 1]
+    return len(items) / took_s, load.cpu_share
+
+
+def by_length(items: Sequence[Item], model: Path) -> list[Question]:
+    """The questions, the fewest tokens first."""
+    tokenizer = Tokenizer.from_file(str(model / TOKENIZER_FILE))
+
+    def tokens(item: Item) -> int:
+        return len(tokenizer.encode(item.question, item.text))
+
+    return [Question(item.question, item.text) for item in sorted(items, key=tokens)]
+
+
+def compare(
+    model: Path, items: Sequence[Item], repeats: int, settings: dict[str, str]
+) -> dict[str, list[float]]:
+    """Both in turn; after the first repeat the limit runs at its best batch size alone."""
+    questions = by_length(items, model)
+    found: dict[str, list[float]] = {f"limit {size}": [] for size in BATCH_SIZES}
+    found |= {"server": [], "cpu_share": []}
+    flags = [word for name, value in settings.items() for word in (f"--{name}", value)]
+    limit = Limit(model, settings)
+    sizes: Sequence[int] = BATCH_SIZES
+    with running(
+        ours("server", "--num_inference_sessions", str(SESSIONS), *flags), model
+    ) as server:
+        for _ in range(repeats):
+            for size in sizes:
+                found[f"limit {size}"].append(limit.throughput_per_s(questions, size))
+            rate_per_s, cpu_share = server_throughput_per_s(server, items)
+            found["server"].append(rate_per_s)
+            found["cpu_share"].append(cpu_share)
+            sizes = [max(sizes, key=lambda size: found[f"limit {size}"][0])]
+    limit.close()
+    return found
+
+
+def precisions(model: Path) -> list[dict[str, str]]:
+    """The settings to compare: fp32, and int8 where the model has it."""
+    names = {item.name for item in dataclasses.fields(ServerConfig)}
+    if "precision" not in names:
+        return [{}]
+    has_int8 = (model / "model.int8.onnx").exists()
+    return [{"precision": name} for name in ("fp32", "int8") if name == "fp32" or has_int8]
+
+
+def report(section: Section, precision: str, found: dict[str, list[float]]) -> None:
+    """Says what was found, and how near the server comes."""
+    best = max(BATCH_SIZES, key=lambda size: found[f"limit {size}"][0])
+    limits = found[f"limit {best}"]
+    ratios = [server / limit for server, limit in zip(found["server"], limits, strict=True)]
+    rows = [
+        [f"limit, batches of {size}", spread(found[f"limit {size}"], 2)] for size in BATCH_SIZES
+    ]
+    rows += [["the server", spread(found["server"], 2)]]
+    rows += [[f"**server / limit** (goal {GOAL})", f"**{spread(ratios, 3)}**"]]
+    section.say(f"**{precision}**\n\n" + markdown(["", "answers/s"], rows))
+    section.raw[precision] = found | {"ratio": ratios, "median_ratio": median(ratios)}
+
+
+def main() -> int:
+    parser = make_parser(__doc__)
+    parser.set_defaults(repeats=7)
+    flags: argparse.Namespace = parser.parse_args()
+    section = Section("limit", "Against the limit", flags)
+    items = uniform(read_squad(flags.questions_file))[: 24 if flags.quick else NUM_QUESTIONS]
+    for settings in precisions(flags.model):
+        found = compare(flags.model, items, 1 if flags.quick else flags.repeats, settings)
+        report(section, settings.get("precision", "fp32"), found)
+        section.say(f"The load generator used {max(found['cpu_share']):.1%} of one core at most.")
+    section.say(
+        f"{len(items)} questions each time, {SESSIONS} sessions of one thread, {CLIENTS} clients. "
+        "Medians of the repeats, with the least and the greatest; the ratio is taken in each "
+        "repeat. The limit's batch sizes but the best ran in the first repeat alone."
+    )
+    section.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+"""What a figure was measured on: machine, versions, date and command."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+
+def machine() -> str:
+    """Cores, processor and memory of this machine."""
+    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return (
+        f"{os.cpu_count()} cores of {_processor()}, {memory_gib:.0f} GiB, "
+        f"{platform.system()} {platform.release().partition('-')[0]}"
+    )
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(": ")[2].strip()
+    return platform.machine()
+
+
+def versions(*packages: str) -> str:
+    """Python's version and those of the packages; what is not installed is said to be so."""
+    return ", ".join([f"Python {platform.python_version()}", *map(_version, packages)])
+
+
+def _version(package: str) -> str:
+    try:
+        return f"{package} {version(package)}"
+    except PackageNotFoundError:
+        return f"{package} not installed"
+
+
+def command() -> str:
+    """The command line, with each file by its name alone."""
+    module = sys.modules["__main__"].__spec__
+    words = [Path(word).name if "/" in word else word for word in sys.argv[1:]]
+    return " ".join(["python", "-m", module.name if module else "?", *words])
+
+
+def now() -> str:
+    """Date and time, UTC."""
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def load_average() -> str:
+    """How many processes ran or waited in the last minute: what else the machine was doing."""
+    return f"{os.getloadavg()[0]:.1f}"

@@ -1,0 +1,233 @@
+"""This server beside mosec, LitServe, Ray Serve and the prototype's design: the same model.
+
+    python -m benchmarks.peers --questions_file dev.json
+
+Every contestant serves the same `model.onnx` through the same reading code in two sessions of one
+thread, over its own protocol. Each repeat starts each of them anew, one after another, and puts
+all rows to it; the order of contestants moves on by one from repeat to repeat. Before the first
+of its rows its answers are held against those of the reading code called directly.
+`requirements-peers.txt` installs the peers; one that is missing is reported, the others go on.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.cells import Cells, measure
+from benchmarks.contestants import (
+    LITSERVE,
+    MOSEC,
+    RAY,
+    Contestant,
+    NotStartedError,
+    Running,
+    ours,
+    peer,
+    running,
+)
+from benchmarks.generator import ask
+from benchmarks.record import Section, make_parser
+from benchmarks.servers.reading import answers, warm_reader
+from benchmarks.tables import markdown
+from benchmarks.texts import Item, mixed, uniform
+from benchmarks.wires import Frames
+from qa_service.protocol import Question
+from qa_service.squad import read_squad
+
+OURS = "this server"
+USUAL = "as documented: batches of 8, 10 ms for company"
+GOAL_USUAL, GOAL_BEST = 1.4, 1.0
+CHECKED = 6
+QUESTIONS_APART = 97
+CONTESTANTS = [
+    ours(OURS, settings="its defaults"),
+    peer("mosec, batches of 8", "mosec_server", MOSEC, "--batch", "8", settings=USUAL),
+    peer("mosec, no batching", "mosec_server", MOSEC, settings="at its best here"),
+    peer(
+        "LitServe, batches of 8", "litserve_server", LITSERVE,
+        "--batch", "8", "--wait_ms", "10", settings=USUAL,
+    ),
+    peer("LitServe, no batching", "litserve_server", LITSERVE, settings="at its best here"),
+    peer(
+        "Ray Serve, batches of 8", "ray_server", RAY,
+        "--batch", "8", "--max_ongoing_requests", "16", settings=USUAL,
+    ),
+    peer(
+        "Ray Serve, no batching", "ray_server", RAY,
+        "--max_ongoing_requests", "2", settings="at its best here: two requests a replica",
+    ),
+    peer("prototype's design", "prototype_server", Frames(), settings="no batching"),
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One load: which texts, how many clients, for how long."""
+
+    mix: str
+    clients: int
+    warmup_s: float
+    duration_s: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.clients} client{'s' * (self.clients > 1)}"
+
+
+ROWS = [
+    Row("paragraphs", 1, 0.2, 2.0),
+    Row("paragraphs", 5, 0.3, 2.5),
+    Row("paragraphs", 20, 0.6, 3.0),
+    Row("paragraphs", 50, 1.2, 3.5),
+    Row("mixed lengths", 1, 0.2, 3.0),
+    Row("mixed lengths", 5, 0.3, 3.0),
+    Row("mixed lengths", 20, 0.8, 4.5),
+    Row("mixed lengths", 50, 1.5, 5.5),
+]
+MIXES = list(dict.fromkeys(row.mix for row in ROWS))
+TABLES = [
+    ("work", "answers/s, each counted by its length over the mean", 1),
+    ("p50", "p50, ms", 0),
+    ("p99", "p99, ms", 0),
+    ("cpu_ms", "processor time an answer, all processes of a server, ms", 1),
+]
+
+
+class Match:
+    """The comparison: all contestants, all rows, so many repeats."""
+
+    def __init__(self, model: Path, questions_file: Path, shorter: float) -> None:
+        questions = read_squad(questions_file)
+        self._model = model
+        self._shorter = shorter
+        self._items = dict(zip(MIXES, (uniform(questions), mixed(questions)), strict=True))
+        self._expected = self._direct_answers()
+        self.cells = Cells()
+        self.absent: dict[str, str] = {}
+
+    def _sample(self) -> list[Item]:
+        return [item for items in self._items.values() for item in items[:CHECKED]]
+
+    def _direct_answers(self) -> list[tuple[object, ...]]:
+        reader = warm_reader(self._model)
+        asked = [Question(item.question, item.text) for item in self._sample()]
+        return [
+            (answer["answer"], answer["start"], answer["end"])
+            for question in asked
+            for answer in answers(reader, [question])
+        ]
+
+    def play(self, contestant: Contestant, repeat: int) -> None:
+        """Starts a contestant and puts all rows to it; keeps why, if it cannot take part."""
+        if contestant.name in self.absent:
+            return
+        started_s = time.perf_counter()
+        try:
+            with running(contestant, self._model) as server:
+                if not repeat:
+                    self._check(server)
+                for row in ROWS:
+                    self._measure(server, row, repeat)
+        except (NotStartedError, RuntimeError, OSError) as error:
+            self.absent[contestant.name] = f"{type(error).__name__}: {error}"
+        seconds = time.perf_counter() - started_s
+        said = self.absent.get(contestant.name, "measured")
+        print(f"repeat {repeat}, {contestant.name}: {said}, {seconds:.0f} s", flush=True)
+
+    def _check(self, server: Running) -> None:
+        """Sees that it gives the same answers.
+
+        Raises:
+            NotStartedError: It does not.
+        """
+        wire = server.contestant.wire
+        for item, expected in zip(self._sample(), self._expected, strict=True):
+            reply = ask(server.port, wire, wire.encode(item.question, item.text))
+            if not wire.is_answer(reply) or wire.span(reply) != expected:
+                raise NotStartedError(f"answers {wire.body(reply)[:80]!r}, not {expected!r}")
+
+    def _measure(self, server: Running, row: Row, repeat: int) -> None:
+        items = self._items[row.mix]
+        kept = measure(
+            server,
+            items,
+            row.clients,
+            row.warmup_s * self._shorter,
+            row.duration_s * self._shorter,
+            first=repeat * QUESTIONS_APART,
+            by_kind=row.mix == MIXES[1],
+        )
+        self.cells.add(server.contestant.name, f"{row.mix}, {row.name}", kept)
+
+
+def rounds(contestants: Sequence[Contestant], repeats: int) -> Iterator[tuple[int, Contestant]]:
+    """Every contestant in every repeat, each repeat beginning one further."""
+    for repeat in range(repeats):
+        first = repeat % len(contestants)
+        for contestant in [*contestants[first:], *contestants[:first]]:
+            yield repeat, contestant
+
+
+def report(section: Section, match: Match, contestants: Sequence[Contestant]) -> None:
+    """Says it all in tables."""
+    section.say(markdown(["contestant", "settings"], [[c.name, c.settings] for c in contestants]))
+    for name, error in match.absent.items():
+        section.say(f"{name} did not take part: {error}")
+    for mix in MIXES:
+        rows = [row for row in ROWS if row.mix == mix]
+        extra = [("sentence_p99", "p99 of the single sentences, ms", 0)] * (mix == MIXES[1])
+        for name, label, digits in [*TABLES, *extra]:
+            columns = {row.name: (f"{mix}, {row.name}", name) for row in rows}
+            table = match.cells.table_by("", columns, digits)
+            section.say(f"**{mix}: {label}**\n\n{table}")
+    section.say(_against_goals(match.cells))
+    section.say(
+        "A text of 2,000 words is most of the work of its ten, and a measurement of seconds holds "
+        "few of them: counted by length, an answer more or less of one weighs what it should. "
+        f"Medians of the repeats, with the least and the greatest. Failed requests: at most "
+        f"{match.cells.worst('failed'):.0f} in a cell. The load generator used at most "
+        f"{match.cells.worst('cpu_share'):.1%} of one core."
+    )
+
+
+def _against_goals(cells: Cells) -> str:
+    """This server's throughput over each other's, and whether that meets its goal."""
+    rows = [f"{row.mix}, {row.name}" for row in ROWS]
+    if OURS not in cells.contestants:
+        return "This server did not take part."
+
+    def ratio(contestant: str, row: str) -> str:
+        goal = GOAL_USUAL if "batches" in contestant else GOAL_BEST
+        value = cells.median(OURS, row, "work") / cells.median(contestant, row, "work")
+        return f"{value:.2f}" if value >= goal else f"**{value:.2f}**"
+
+    return (
+        f"**This server's throughput over each one's** (bold where the goal is missed: "
+        f"{GOAL_USUAL} with batches of 8, {GOAL_BEST:g} without)\n\n"
+        + cells.table_of("", rows, ratio)
+    )
+
+
+def main() -> int:
+    parser = make_parser(__doc__)
+    parser.add_argument("--only", default="", help="words that the name of who takes part has")
+    flags = parser.parse_args()
+    contestants = [contestant for contestant in CONTESTANTS if flags.only in contestant.name]
+    section = Section(
+        "peers", "The peers", flags, ("mosec", "litserve", "ray", "uvicorn", "starlette")
+    )
+    match = Match(flags.model, flags.questions_file, 0.2 if flags.quick else 1.0)
+    for repeat, contestant in rounds(contestants, 1 if flags.quick else flags.repeats):
+        match.play(contestant, repeat)
+    section.raw |= {"cells": match.cells.raw(), "absent": match.absent}
+    report(section, match, contestants)
+    section.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
