@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -52,7 +53,7 @@ class Ticket:
         request: What was asked.
         owner: Who is to be answered; the scheduler only carries it.
         arrived_s: When it arrived, on the clock that the scheduler is told.
-        deadline_s: When it expires if no session has taken it; None for never.
+        deadline_s: When it expires if no session has taken it; infinity for never.
         tokens: About how many tokens it will be.
         is_long: Whether it will be more than one window.
         attempts: How many sessions have died running it.
@@ -62,7 +63,7 @@ class Ticket:
     request: Request
     owner: TicketOwner
     arrived_s: float
-    deadline_s: float | None
+    deadline_s: float
     tokens: int
     is_long: bool = False
     attempts: int = 0
@@ -125,7 +126,7 @@ class Scheduler:
         self._by_turn = _Order(self._turn_s)
         self._long_by_turn = _Order(self._turn_s)
         self._by_length = _Order(lambda ticket: ticket.tokens)
-        self._by_deadline = _Order(lambda ticket: ticket.deadline_s or 0.0)
+        self._by_deadline = _Order(lambda ticket: ticket.deadline_s)
 
     def __len__(self) -> int:
         """Requests waiting, those to be retried among them."""
@@ -157,7 +158,7 @@ class Scheduler:
         else:
             yield self._by_turn
             yield self._by_length
-        if ticket.deadline_s is not None:
+        if ticket.deadline_s < math.inf:
             yield self._by_deadline
 
     def retry(self, ticket: Ticket) -> None:
@@ -183,7 +184,7 @@ class Scheduler:
     def expired(self, now_s: float) -> list[Ticket]:
         """Takes out every request whose deadline has passed."""
         waiting = [ticket for deadline_s, _, ticket in self._expired_items(now_s)]
-        waiting += [t for t in self._retries if t.deadline_s is not None and t.deadline_s <= now_s]
+        waiting += [ticket for ticket in self._retries if ticket.deadline_s <= now_s]
         for ticket in waiting:
             self.remove(ticket)
         return waiting
@@ -271,11 +272,11 @@ class Scheduler:
     def _is_nearer(longer: Ticket, shorter: Ticket | None, leader: Ticket) -> bool:
         return shorter is None or longer.tokens - leader.tokens <= leader.tokens - shorter.tokens
 
-    def next_deadline_s(self) -> float | None:
+    def next_deadline_s(self) -> float:
         """When `expired` next has something, if nothing changes until then."""
-        times = [ticket.deadline_s for ticket in self._retries if ticket.deadline_s is not None]
-        times += [item[0] for item in self._by_deadline.items[:1]]
-        return min(times, default=None)
+        times_s = [ticket.deadline_s for ticket in self._retries]
+        times_s += [item[0] for item in self._by_deadline.items[:1]]
+        return min(times_s, default=math.inf)
 
     def next_departure_s(self) -> float | None:
         """When `next_batch` next has something, if no more requests come."""

@@ -16,7 +16,7 @@ import logging
 import math
 import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
 from qa_service.admission import Admission
@@ -101,6 +101,7 @@ class QaServer:
         self._ticket_keys = itertools.count()
         self._phase = _Phase.STARTING
         self._wake = LazyTimer(self._loop, lambda: None)
+        self._expiry = LazyTimer(self._loop, self._fail_expired)
         self._drain_deadline_s = math.inf
         self._exit_deadline_s = math.inf
         self._failure: SetupError | None = None
@@ -209,10 +210,12 @@ class QaServer:
                 ticket.owner.fail(ticket, WorkerCrashedError())
             elif not were_running:
                 self._scheduler.put_back(ticket)
+                self._expiry.by(ticket.deadline_s)
             else:
                 logger.debug("request %d: its session died; it is put back", ticket.key)
                 self._metrics.request_retries_total += 1
                 self._scheduler.retry(ticket)
+                self._expiry.by(ticket.deadline_s)
 
     def on_session_restart(self) -> None:
         """See `PoolOwner`."""
@@ -241,6 +244,7 @@ class QaServer:
             self._scheduler.add(ticket)
         except QueueFullError:
             raise QueueFullError(retry_after_ms=self._status.retry_after_ms()) from None
+        self._expiry.by(ticket.deadline_s)
         return ticket
 
     def on_query(self, query: Query) -> object:
@@ -272,9 +276,9 @@ class QaServer:
         factory = _worker_factory(config, self._loop, self._placements)
         return WorkerPool(self._loop, config.pool_config, factory, config.worker_setup, owner)
 
-    def _deadline_s(self, now_s: float, request: Request) -> float | None:
+    def _deadline_s(self, now_s: float, request: Request) -> float:
         limits_ms = [ms for ms in (self.config.request_timeout_ms, request.timeout_ms) if ms]
-        return now_s + min(limits_ms) / 1e3 if limits_ms else None
+        return now_s + min(limits_ms) / 1e3 if limits_ms else math.inf
 
     def _on_client(self, sock: socket.socket, name: str) -> None:
         limits = self._connection_limits
@@ -288,25 +292,25 @@ class QaServer:
 
     def _after_round(self) -> None:
         now_s = self._loop.now_s()
-        self._sessions.end_overdue(now_s)
-        for ticket in self._scheduler.expired(now_s):
-            ticket.owner.fail(ticket, DeadlineExceededError())
-        self._dispatch(now_s)
-        self._wake.by(min(self._wake_times_s(now_s), default=math.inf))
+        if len(self._scheduler):
+            self._dispatch(now_s)
+            self._wake.by(self._next_turn_s(now_s))
         if self._phase is _Phase.DRAINING:
             self._drain(now_s)
 
-    def _wake_times_s(self, now_s: float) -> Iterator[float]:
-        """When there is something to do that no socket tells of."""
-        for when_s in (self._scheduler.next_deadline_s(), self._sessions.next_deadline_s()):
-            if when_s is not None:
-                yield when_s
-        if len(self._scheduler):
-            departure_s = self._scheduler.next_departure_s() or 0.0
-            for worker in self._sessions.workers:
-                takes_s = max(worker.takes_from_s(), departure_s)
-                if takes_s > now_s:
-                    yield takes_s
+    def _next_turn_s(self, now_s: float) -> float:
+        """When a session can be given what waits, if none gives results before."""
+        if not len(self._scheduler):
+            return math.inf
+        departure_s = self._scheduler.next_departure_s() or 0.0
+        turns_s = (max(worker.takes_from_s(), departure_s) for worker in self._sessions.workers)
+        return min((turn_s for turn_s in turns_s if turn_s > now_s), default=math.inf)
+
+    def _fail_expired(self) -> None:
+        """Answers what has waited too long."""
+        for ticket in self._scheduler.expired(self._loop.now_s()):
+            ticket.owner.fail(ticket, DeadlineExceededError())
+        self._expiry.by(self._scheduler.next_deadline_s())
 
     def _dispatch(self, now_s: float) -> None:
         """Gives work to the sessions that can take some now, the idle ones first."""
@@ -330,7 +334,7 @@ class QaServer:
         if batch:
             for ticket in batch:
                 logger.debug("request %d: given to session %d", ticket.key, worker.number)
-            worker.run(batch)
+            self._sessions.run(worker, batch)
         return bool(batch)
 
     def _drain(self, now_s: float) -> None:

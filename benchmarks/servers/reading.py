@@ -15,6 +15,7 @@ import msgspec
 
 from qa_service.config import ServerConfig
 from qa_service.errors import QaError
+from qa_service.placement import Placement
 from qa_service.protocol import Question
 from qa_service.reading.reader import Reader
 from qa_service.workers.worker_main import WARMUP, load_reader
@@ -46,7 +47,7 @@ def warm_reader(
     model = model or Path(os.environ[MODEL_VARIABLE])
     size = max_batch_size or int(os.environ.get(BATCH_VARIABLE, "1"))
     config = ServerConfig(model=model, max_batch_size=size, cost_table="off", **settings)
-    reader = load_reader(config.worker_setup)
+    reader, _ = load_reader(config.worker_setup, Placement())
     assert isinstance(reader, Reader)
     reader.read([WARMUP])
     return reader

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from qa_service.event_loop import EventLoop, Timer
+from qa_service.event_loop import EventLoop, LazyTimer, Timer
 from qa_service.placement import Place
 from qa_service.scheduler import Ticket
 from qa_service.workers.base import Worker, WorkerListener, WorkerState
@@ -100,6 +100,7 @@ class WorkerPool:
         self._restarts: dict[int, Timer] = {}
         self._booting = True
         self._retiring = False
+        self._overdue = LazyTimer(loop, self._end_overdue)
 
     def start(self) -> None:
         """Starts every session; `on_pool_ready` or `on_pool_failure` follows."""
@@ -135,18 +136,21 @@ class WorkerPool:
             for worker in self._workers.values()
         )
 
-    def next_deadline_s(self) -> float | None:
-        """When `end_overdue` next has something to do, if nothing changes until then."""
-        return min(map(self._deadline_s, self._workers.values()), default=None)
+    def run(self, worker: Worker, tickets: Sequence[Ticket]) -> None:
+        """Gives one of its sessions a batch."""
+        worker.run(tickets)
+        self._overdue.by(self._deadline_s(worker))
 
-    def end_overdue(self, now_s: float) -> None:
+    def _end_overdue(self) -> None:
         """Ends the workers that take longer than they may; a C call can't be interrupted."""
+        now_s = self._loop.now_s()
         for worker in list(self._workers.values()):
             if now_s >= self._deadline_s(worker):
                 doing = "busy" if worker.was_ready else "starting"
                 worker.failure = f"still {doing} after its time"
                 worker.hang_up()
                 self.on_worker_death(worker)
+        self._overdue.by(min(map(self._deadline_s, self._workers.values()), default=math.inf))
 
     def _deadline_s(self, worker: Worker) -> float:
         if worker.in_flight:
@@ -154,7 +158,7 @@ class WorkerPool:
             return since_s + self._config.execution_timeout_s
         if worker.state is WorkerState.STARTING:
             return worker.since_s + self._config.start_timeout_s
-        return float("inf")
+        return math.inf
 
     def retire(self) -> None:
         """Takes no more work: each session ends when it has finished what it runs."""
@@ -265,3 +269,4 @@ class WorkerPool:
     def _start_worker(self, number: int) -> None:
         worker = self._workers[number] = self._make_worker(number, self)
         worker.set_up(self._setup)
+        self._overdue.by(self._deadline_s(worker))

@@ -67,6 +67,7 @@ class Sessions:
             self._reload_again = True
             return
         logger.info("reloading the model")
+        self._ending = [pool for pool in self._ending if not pool.is_gone]
         self._next = self._make_pool(self)
         self._next.start()
 
@@ -94,16 +95,9 @@ class Sessions:
         """The name of the model that serves."""
         return self._serving.model
 
-    def next_deadline_s(self) -> float | None:
-        """When `end_overdue` next has something to do, if nothing changes until then."""
-        times_s = (pool.next_deadline_s() for pool in self._pools())
-        return min((t for t in times_s if t is not None), default=None)
-
-    def end_overdue(self, now_s: float) -> None:
-        """Ends the sessions that take longer than they may."""
-        for pool in self._pools():
-            pool.end_overdue(now_s)
-        self._ending = [pool for pool in self._ending if not pool.is_gone]
+    def run(self, worker: Worker, tickets: Sequence[Ticket]) -> None:
+        """Gives one of those that serve a batch."""
+        self._serving.run(worker, tickets)
 
     def close(self) -> None:
         """Hangs up on every session."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import select
 import socket
 
@@ -43,7 +44,7 @@ class Owner:
     def on_request(self, connection, request):
         if self.refuse:
             raise self.refuse
-        self.tickets.append(Ticket(next(self.keys), request, connection, 0.0, None, 10))
+        self.tickets.append(Ticket(next(self.keys), request, connection, 0.0, math.inf, 10))
         return self.tickets[-1]
 
     def on_query(self, query):

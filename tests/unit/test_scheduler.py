@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 from hypothesis import given
@@ -16,7 +17,7 @@ from qa_service.scheduler import BATCH_BY, Scheduler, SchedulerConfig, Ticket, e
 keys = itertools.count()
 
 
-def ticket(arrived_s=0.0, *, tokens=100, priority=0, deadline_s=None, is_long=False):
+def ticket(arrived_s=0.0, *, tokens=100, priority=0, deadline_s=math.inf, is_long=False):
     request = Request("q?", "t", priority=priority)
     return Ticket(next(keys), request, None, arrived_s, deadline_s, tokens, is_long)
 
@@ -46,7 +47,7 @@ def test_empty_queue_has_no_batch_and_nothing_to_wait_for():
     empty = scheduler()
     assert empty.next_batch(0.0) == []
     assert empty.expired(0.0) == []
-    assert empty.next_deadline_s() is None
+    assert empty.next_deadline_s() == math.inf
     assert empty.next_departure_s() is None
 
 
@@ -208,7 +209,7 @@ requests = st.lists(
         st.floats(0, 100),
         st.integers(1, 3000),
         st.integers(0, MAX_PRIORITY),
-        st.none() | st.floats(0, 120),
+        st.just(math.inf) | st.floats(0, 120),
     ),
     max_size=40,
 )

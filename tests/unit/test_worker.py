@@ -77,7 +77,7 @@ def pool():
 
 
 def ticket(key=0, *, is_long=False, attempts=0):
-    return Ticket(key, Request("q", "t"), None, 0.0, None, 100, is_long, attempts)
+    return Ticket(key, Request("q", "t"), None, 0.0, math.inf, 100, is_long, attempts)
 
 
 def test_an_idle_session_takes_work_at_any_time(pool):
