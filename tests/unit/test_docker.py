@@ -29,7 +29,9 @@ def instructions(dockerfile: Path, name: str) -> list[str]:
 
 
 def requirements(file: str) -> dict[str, str]:
-    return dict(re.findall(r"^([\w-]+)==(\S+)$", (ROOT / file).read_text(), re.MULTILINE))
+    return dict(
+        re.findall(r"^([\w-]+)(?:\[[\w,]+\])?==(\S+)$", (ROOT / file).read_text(), re.MULTILINE)
+    )
 
 
 def sources(dockerfile: Path) -> list[str]:
