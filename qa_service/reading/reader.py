@@ -71,7 +71,9 @@ class Reader:
     def steps(
         self, questions: Sequence[Question], stopwatch: Stopwatch
     ) -> Generator[None, None, Outcomes]:
-        """Reads, pausing between two runs of the model, so that other work can come between.
+        """Reads, pausing after the tokenizing and between two runs of the model.
+
+        So other work can come between, and the tokenizing be done while the model runs for others.
 
         Args:
             questions: What is asked.
@@ -80,6 +82,8 @@ class Reader:
         stopwatch.start()
         encoded = [self._encode(question) for question in questions]
         stopwatch.lap("tokenize")
+        yield
+        stopwatch.start()
         windows = [
             (number, window)
             for number, item in enumerate(encoded)

@@ -3,14 +3,19 @@
 Of a long text, which has many windows, one run of the model is done after each batch of short
 questions, or all of them one after another while there are none. So a short question waits for
 one step of a long text, and a long text has at least every second step.
+
+Beside a GPU, a thread of its own tokenizes the next batch while the present one runs; on a CPU, whose
+cores the model has anyway, it would only be in the way.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Generator, Sequence
+from queue import SimpleQueue
 from typing import Protocol
 
 from qa_service.errors import InternalError, QaError
@@ -40,9 +45,18 @@ class Job:
         self._stopwatch = Stopwatch()
         self._steps = answer_in_steps(reader, batch.questions, self._stopwatch)
         self._started_s = 0.0
+        self._results: Results | None = None
+
+    def begin(self) -> Job:
+        """Does the first step, which needs no model, ahead of time."""
+        self._results = self.step()
+        self._started_s = 0.0
+        return self
 
     def step(self) -> Results | None:
         """Does the next step; the results, if it was the last."""
+        if self._results:
+            return self._results
         self._started_s = self._started_s or time.monotonic()
         try:
             next(self._steps)
@@ -83,7 +97,49 @@ def _on_the_wire(outcome: list[Answer] | QaError) -> Answers | Failure:
     return Answers(outcome)
 
 
-def answer_batches(reader: StepwiseReader, channel: WorkerChannel) -> None:
+class Intake:
+    """Where a session's jobs come from: its channel, when it has time for them."""
+
+    def __init__(self, reader: StepwiseReader, channel: WorkerChannel) -> None:
+        self._reader = reader
+        self._channel = channel
+
+    def has_more(self) -> bool:
+        """Whether `next_job` would not have to wait."""
+        return self._channel.has_more()
+
+    def next_job(self) -> tuple[Job, bool] | None:
+        """Waits for the next job, and whether it is a long text; None when the channel ends."""
+        batch = self._channel.receive()
+        return (Job(self._reader, batch), batch.is_long) if isinstance(batch, Batch) else None
+
+
+class IntakeAhead(Intake):
+    """Receives and begins the next jobs in a thread of its own, while the model runs."""
+
+    def __init__(self, reader: StepwiseReader, channel: WorkerChannel) -> None:
+        super().__init__(reader, channel)
+        self._begun: SimpleQueue[tuple[Job, bool] | None] = SimpleQueue()
+        threading.Thread(target=self._receive, name="intake", daemon=True).start()
+
+    def has_more(self) -> bool:
+        """See `Intake`."""
+        return not self._begun.empty()
+
+    def next_job(self) -> tuple[Job, bool] | None:
+        """See `Intake`."""
+        return self._begun.get()
+
+    def _receive(self) -> None:
+        try:
+            while item := super().next_job():
+                item[0].begin()
+                self._begun.put(item)
+        finally:
+            self._begun.put(None)
+
+
+def answer_batches(intake: Intake, channel: WorkerChannel) -> None:
     """Answers batches until the channel ends.
 
     Raises:
@@ -92,11 +148,11 @@ def answer_batches(reader: StepwiseReader, channel: WorkerChannel) -> None:
     short: deque[Job] = deque()
     long: deque[Job] = deque()
     while True:
-        if not (short or long) or channel.has_more():
-            batch = channel.receive()
-            if not isinstance(batch, Batch):
+        if not (short or long) or intake.has_more():
+            if (item := intake.next_job()) is None:
                 return
-            (long if batch.is_long else short).append(Job(reader, batch))
+            job, is_long = item
+            (long if is_long else short).append(job)
             continue
         if long and (results := long[0].step()):
             long.popleft()

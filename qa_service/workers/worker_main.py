@@ -32,7 +32,7 @@ from qa_service.reading.measuring import measure_costs
 from qa_service.reading.reader import Reader
 from qa_service.workers.channel import Batch, Failed, Ready, Setup, WorkerChannel
 from qa_service.workers.costs import find_costs
-from qa_service.workers.jobs import Job, answer_batches
+from qa_service.workers.jobs import Intake, IntakeAhead, Job, answer_batches
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,8 @@ def serve(channel: WorkerChannel, placement: Placement) -> None:
         channel.send(Failed(f"the {setup.engine_type} engine cannot be imported: {error}"))
         return
     channel.send(Ready(reader.model_name, reader.rule.costs, device))
-    answer_batches(reader, channel)
+    intake = Intake if device == CPU else IntakeAhead
+    answer_batches(intake(reader, channel), channel)
 
 
 def load_reader(setup: Setup, placement: Placement) -> tuple[Reader | InstantReader, str]:
