@@ -232,6 +232,10 @@ class Generator:
         return self._probe_due_s - now_s
 
     def _turn(self, timeout_s: float) -> None:
+        if self._prober:
+            # By `select`, which waits in microseconds: `epoll` rounds up to whole milliseconds.
+            select.select([self._epoll], [], [], timeout_s)
+            timeout_s = 0.0
         for descriptor, _ in self._epoll.poll(timeout_s):
             client = self._clients[descriptor]
             if client is self._prober:

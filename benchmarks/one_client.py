@@ -83,8 +83,8 @@ def report(section: Section, name: str, here: list[list[float]], served: list[li
     ]
     section.say(f"**{name}**\n\n" + markdown(["", "p50, ms", "p99, ms"], rows))
     section.raw[name] = {
-        "here_ms": here,
-        "served_ms": served,
+        "p50_here_ms": medians(here),
+        "p50_served_ms": medians(served),
         "ratios": ratios,
         "added_ms": added_ms,
     }

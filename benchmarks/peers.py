@@ -100,10 +100,10 @@ TABLES = [
 class Match:
     """The comparison: all contestants, all rows, so many repeats."""
 
-    def __init__(self, model: Path, questions_file: Path, shorter: float) -> None:
+    def __init__(self, model: Path, questions_file: Path, longer: float) -> None:
         questions = read_squad(questions_file)
         self._model = model
-        self._shorter = shorter
+        self._longer = longer
         self._items = dict(zip(MIXES, (uniform(questions), mixed(questions)), strict=True))
         self._expected = self._direct_answers()
         self.cells = Cells()
@@ -156,8 +156,8 @@ class Match:
             server,
             items,
             row.clients,
-            row.warmup_s * self._shorter,
-            row.duration_s * self._shorter,
+            row.warmup_s * self._longer,
+            row.duration_s * self._longer,
             first=repeat * QUESTIONS_APART,
             by_kind=row.mix == MIXES[1],
         )
@@ -215,12 +215,13 @@ def _against_goals(cells: Cells) -> str:
 def main() -> int:
     parser = make_parser(__doc__)
     parser.add_argument("--only", default="", help="words that the name of who takes part has")
+    parser.add_argument("--longer", type=float, default=1.0, help="times the usual durations")
     flags = parser.parse_args()
     contestants = [contestant for contestant in CONTESTANTS if flags.only in contestant.name]
     section = Section(
         "peers", "The peers", flags, ("mosec", "litserve", "ray", "uvicorn", "starlette")
     )
-    match = Match(flags.model, flags.questions_file, 0.2 if flags.quick else 1.0)
+    match = Match(flags.model, flags.questions_file, 0.2 if flags.quick else flags.longer)
     for repeat, contestant in rounds(contestants, 1 if flags.quick else flags.repeats):
         match.play(contestant, repeat)
     section.raw |= {"cells": match.cells.raw(), "absent": match.absent}
