@@ -4,8 +4,8 @@ Of a long text, which has many windows, one run of the model is done after each 
 questions, or all of them one after another while there are none. So a short question waits for
 one step of a long text, and a long text has at least every second step.
 
-Beside a GPU, a thread of its own tokenizes the next batch while the present one runs; on a CPU, whose
-cores the model has anyway, it would only be in the way.
+Beside a GPU, a thread of its own tokenizes the next batch while the present one runs; on a CPU,
+whose cores the model has anyway, it would only be in the way.
 """
 
 from __future__ import annotations
