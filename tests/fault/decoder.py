@@ -46,7 +46,7 @@ def check_body(body: bytes) -> bool:
     assert 0 < len(request.question) <= LIMITS.max_question_chars
     assert 0 < len(request.text) <= LIMITS.max_text_chars
     check_json(encode_answers(request.id_json, [UNKNOWN], Timings(0, 0), 1)[PREFIX.size :])
-    batch = Batch([request.as_question()])
+    batch = Batch(0, [request.as_question()])
     assert to_worker_decoder.decode(encode(batch)[PREFIX.size :]) == batch
     return True
 

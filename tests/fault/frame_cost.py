@@ -7,6 +7,7 @@ import time
 from qa_service.config import ServerConfig
 from qa_service.protocol import FrameReader, RejectedError, encode_error
 from qa_service.protocol import parse_request as parse
+from qa_service.scheduler import estimate_tokens
 from qa_service.workers.channel import Batch, encode
 from tests.fault.hostile_frames import OK
 from tests.support import frame
@@ -23,7 +24,8 @@ def handle(body: bytes) -> str:
     except RejectedError as rejected:
         encode_error(rejected.id_json, rejected.error)
         return rejected.error.code
-    encode(Batch([request.as_question()]))
+    estimate_tokens(request)
+    encode(Batch(0, [request.as_question()]))
     return OK
 
 
