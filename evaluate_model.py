@@ -97,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
         "--inference_engine_types",
         nargs="+",
         choices=ENGINE_TYPES,
-        default=list(ENGINE_TYPES),
+        default=["onnx", "pytorch"],
         help="engines to measure",
     )
     parser.add_argument(
