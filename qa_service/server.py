@@ -177,11 +177,11 @@ class QaServer:
         self._on_ready(self)
 
     def on_sessions_failure(self, message: str) -> None:
-        """See `SessionsOwner`."""
+        """See `SessionsOwner`. Of several that fail at once, the first has said why."""
         if self._phase is _Phase.STARTING:
             self._failure = self._failure or SetupError(message)
             self._end_now()
-        else:
+        elif self._phase is not _Phase.STOPPING:
             logger.critical("no session can be started any more: %s", message)
             self._failure = SessionsLostError(message)
             self._listener.close()
