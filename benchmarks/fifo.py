@@ -9,11 +9,10 @@ pay, and once with the cost table off, when every batch is filled up to eight.
 from __future__ import annotations
 
 import sys
-import time
 
 from benchmarks.cells import Cells, measure
-from benchmarks.contestants import NotStartedError, ours, running
-from benchmarks.peers import rounds
+from benchmarks.contestants import Contestant, ours, running
+from benchmarks.peers import play_in_turn
 from benchmarks.record import Section, make_parser
 from benchmarks.texts import mixed
 from qa_service.squad import read_squad
@@ -53,15 +52,13 @@ def main() -> int:
     items = mixed(read_squad(flags.questions_file))
     cells = Cells()
     duration_s = 2.0 if flags.quick else DURATION_S
-    for repeat, contestant in rounds(CONTESTANTS, 1 if flags.quick else flags.repeats):
-        started_s = time.perf_counter()
-        try:
-            with running(contestant, flags.model) as server:
-                kept = measure(server, items, CLIENTS, WARMUP_S, duration_s, by_kind=True)
-            cells.add(contestant.name, ROW, kept)
-        except (NotStartedError, RuntimeError, OSError) as error:
-            section.say(f"{contestant.name}: {error}")
-        print(f"repeat {repeat}, {contestant.name}: {time.perf_counter() - started_s:.0f} s")
+
+    def play(contestant: Contestant) -> None:
+        with running(contestant, flags.model) as server:
+            kept = measure(server, items, CLIENTS, WARMUP_S, duration_s, by_kind=True)
+        cells.add(contestant.name, ROW, kept)
+
+    play_in_turn(section, CONTESTANTS, 1 if flags.quick else flags.repeats, play)
     section.raw["cells"] = cells.raw()
     report(section, cells)
     section.close()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -170,6 +170,23 @@ def rounds(contestants: Sequence[Contestant], repeats: int) -> Iterator[tuple[in
         first = repeat % len(contestants)
         for contestant in [*contestants[first:], *contestants[:first]]:
             yield repeat, contestant
+
+
+def play_in_turn(
+    section: Section,
+    contestants: Sequence[Contestant],
+    repeats: int,
+    play: Callable[[Contestant], None],
+) -> None:
+    """Plays every contestant in every repeat; says it of one that cannot, and goes on."""
+    for repeat, contestant in rounds(contestants, repeats):
+        name = ", ".join(filter(None, (contestant.name, contestant.settings)))
+        started_s = time.perf_counter()
+        try:
+            play(contestant)
+        except (NotStartedError, RuntimeError, OSError) as error:
+            section.say(f"{name}: {error}")
+        print(f"repeat {repeat}, {name}: {time.perf_counter() - started_s:.0f} s")
 
 
 def report(section: Section, match: Match, contestants: Sequence[Contestant]) -> None:

@@ -11,12 +11,11 @@ lets wait whoever comes.
 from __future__ import annotations
 
 import sys
-import time
 
 from benchmarks.cells import Cells, figures
-from benchmarks.contestants import NotStartedError, ours, running
+from benchmarks.contestants import ours, running
 from benchmarks.generator import Probe
-from benchmarks.peers import rounds
+from benchmarks.peers import play_in_turn
 from benchmarks.record import Section, make_parser
 from benchmarks.tables import percentile
 from benchmarks.texts import Item, uniform
@@ -81,14 +80,12 @@ def main() -> int:
     items = uniform(read_squad(flags.questions_file))
     cells = Cells()
     duration_s = 1.0 if flags.quick else DURATION_S
-    for repeat, contestant in rounds(contestants(), 1 if flags.quick else flags.repeats):
-        started_s = time.perf_counter()
-        try:
-            measure(contestant, flags.model, items, duration_s, cells)
-        except (NotStartedError, RuntimeError, OSError) as error:
-            section.say(f"{contestant.name}, {contestant.settings}: {error}")
-        seconds = time.perf_counter() - started_s
-        print(f"repeat {repeat}, {contestant.name}, {contestant.settings}: {seconds:.0f} s")
+    play_in_turn(
+        section,
+        contestants(),
+        1 if flags.quick else flags.repeats,
+        lambda contestant: measure(contestant, flags.model, items, duration_s, cells),
+    )
     section.raw["cells"] = cells.raw()
     report(section, cells)
     section.close()
