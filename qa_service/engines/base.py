@@ -22,9 +22,11 @@ class Engine(ABC):
         device: `cpu` or `cuda`: where it really runs.
         runtime: The library with its version, and the device; what was measured of the model
             holds for it.
+        chooses_spans: Whether it has `peaks`: not where logits are in the reader's memory anyway.
     """
 
     device = "cpu"
+    chooses_spans = False
     runtime: str
 
     @abstractmethod
@@ -41,6 +43,28 @@ class Engine(ABC):
         Returns:
             Start and end logits, float32 [batch, seq] each.
         """
+
+    def peaks(
+        self,
+        input_ids: Int64Array,
+        attention_mask: Int64Array,
+        token_type_ids: Int64Array,
+        text_mask: Int64Array,
+    ) -> FloatArray:
+        """Runs the model and chooses the best span of each row beside it; if `chooses_spans`.
+
+        Args:
+            input_ids: See `logits`.
+            attention_mask: See `logits`.
+            token_type_ids: See `logits`.
+            text_mask: int64 [batch, seq], 1 for tokens of the text, of which each row has one
+                or more, in one piece.
+
+        Returns:
+            float32 [batch, 4]: the span's first and last token, its log score, and the log of the
+            sum over all spans of the row, as `reading.spans` defines them.
+        """
+        raise NotImplementedError
 
 
 def describe_cpu(num_threads: int) -> str:

@@ -14,6 +14,11 @@ from dataclasses import dataclass
 
 from qa_service.engines.base import Engine, FloatArray, Int64Array
 
+TEXT_MASK = "text_mask"
+"""Staged beside the model's inputs for an engine that chooses spans."""
+
+_GIVEN = ("input_ids", "attention_mask", "token_type_ids", TEXT_MASK)
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Bucket:
@@ -84,12 +89,15 @@ class Program(ABC):
     staging: Int64Array
 
     @abstractmethod
-    def run(self) -> FloatArray:
+    def run(self, *, only_peaks: bool = False) -> FloatArray:
         """Runs the model on what is staged.
 
+        Args:
+            only_peaks: Whether only the best spans are wanted; for an engine that chooses them.
+
         Returns:
-            Start and end logits in host memory, float32 [2, rows, tokens]; overwritten by the
-            next run.
+            Start and end logits in host memory, float32 [2, rows, tokens], or the best spans,
+            float32 [rows, 4]; overwritten by the next run.
         """
 
 
@@ -98,11 +106,12 @@ class BucketedEngine(Engine):
 
     Args:
         grid: The buckets; a program for each is made at once, which is part of warming up.
-        inputs: Names of the model's inputs, in their order.
+        inputs: Names of what a program's staging holds, in its order.
         pad_token_id: What fills rows up.
         make_program: Makes the model ready for one bucket.
         device: See `Engine`.
         runtime: See `Engine`.
+        chooses_spans: See `Engine`.
     """
 
     def __init__(
@@ -114,9 +123,11 @@ class BucketedEngine(Engine):
         *,
         device: str,
         runtime: str,
+        chooses_spans: bool = False,
     ) -> None:
         self.device = device
         self.runtime = runtime
+        self.chooses_spans = chooses_spans
         self._grid = grid
         self._inputs = inputs
         self._pad_token_id = pad_token_id
@@ -128,15 +139,27 @@ class BucketedEngine(Engine):
     ) -> tuple[FloatArray, FloatArray]:
         """See `Engine.logits`."""
         rows, tokens = input_ids.shape
-        program = self._program(self._grid.bucket_for(rows, tokens))
-        given = {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
-            "token_type_ids": token_type_ids,
-        }
-        stage(program.staging, self._inputs, given, self._pad_token_id)
+        program = self._staged(input_ids, attention_mask, token_type_ids)
         start, end = program.run()[:, :rows, :tokens].copy()
         return start, end
+
+    def peaks(
+        self,
+        input_ids: Int64Array,
+        attention_mask: Int64Array,
+        token_type_ids: Int64Array,
+        text_mask: Int64Array,
+    ) -> FloatArray:
+        """See `Engine.peaks`."""
+        program = self._staged(input_ids, attention_mask, token_type_ids, text_mask)
+        return program.run(only_peaks=True)[: len(input_ids)].copy()
+
+    def _staged(self, *batch: Int64Array) -> Program:
+        """The program for a batch, which lies in its staging memory."""
+        program = self._program(self._grid.bucket_for(*batch[0].shape))
+        given = dict(zip(_GIVEN, batch, strict=False))
+        stage(program.staging, self._inputs, given, self._pad_token_id)
+        return program
 
     def _program(self, bucket: Bucket) -> Program:
         if bucket not in self._programs:
@@ -150,13 +173,15 @@ def stage(
     given: Mapping[str, Int64Array],
     pad_token_id: int,
 ) -> None:
-    """Copies a batch into a bucket's staging memory, and fills that up.
+    """Copies a batch into a bucket's staging memory, and fills that up; what is not given, with 0.
 
     A row of filling attends to its first token: a softmax over nothing would be NaN.
     """
     for plane, name in zip(staging, inputs, strict=True):
-        rows, tokens = given[name].shape
         plane[...] = pad_token_id if name == "input_ids" else 0
+        if name not in given:
+            continue
+        rows, tokens = given[name].shape
         plane[:rows, :tokens] = given[name]
         if name == "attention_mask":
             plane[rows:, 0] = 1

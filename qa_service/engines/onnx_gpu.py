@@ -266,8 +266,9 @@ class OnnxProgram(Program):
             self._options.add_run_config_entry("gpu_graph_id", str(graph_id))
         self.run()
 
-    def run(self) -> FloatArray:
-        """See `Program.run`."""
+    def run(self, *, only_peaks: bool = False) -> FloatArray:
+        """See `Program.run`; spans are not chosen here."""
+        assert not only_peaks
         for value, plane in zip(self._inputs, self.staging, strict=True):
             value.update_inplace(plane)
         self._session.run_with_iobinding(self._binding, self._options)

@@ -2,8 +2,8 @@
 
 On a CPU it runs each batch as it comes. On a GPU it runs buckets (`buckets`): what is staged
 lies in pinned memory and goes over in one copy, the kernels are a CUDA graph recorded at warmup,
-and the logits come back in one copy. A batch of a small model is hundreds of kernels, and to
-launch them one by one takes longer than to run them.
+and the logits, or the best span of each row, come back in one copy. A batch of a small model is
+hundreds of kernels, and to launch them one by one takes longer than to run them.
 
 Attention is `scaled_dot_product_attention` wherever `transformers` has it for the architecture.
 """
@@ -22,7 +22,8 @@ from transformers.utils.logging import disable_progress_bar
 
 from qa_service.engines import EngineConfig
 from qa_service.engines.base import Engine, FloatArray, Int64Array, describe_cpu
-from qa_service.engines.buckets import Bucket, BucketedEngine, BucketGrid, Program
+from qa_service.engines.buckets import TEXT_MASK, Bucket, BucketedEngine, BucketGrid, Program
+from qa_service.engines.torch_spans import SpanChooser
 from qa_service.errors import DeviceError, SetupError
 from qa_service.manifest import Manifest
 
@@ -37,8 +38,11 @@ Forward = Callable[[Tensor], Tensor]
 """Stacked inputs, int64 [inputs, rows, tokens], to start and end logits, float32
 [2, rows, tokens]."""
 
-Capture = Callable[[Forward, Tensor], Callable[[], Tensor]]
-"""Takes a forward and the tensor that its inputs will always be in; returns what runs it again."""
+Scoring = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""The same inputs and the text's mask to the logits and the best spans, float32 [rows, 4]."""
+
+Capture = Callable[[Scoring, Tensor], Callable[[], tuple[Tensor, Tensor]]]
+"""Takes a scoring and the tensor that its inputs will always be in; returns what runs it again."""
 
 
 class PyTorchEngine(Engine):
@@ -87,17 +91,19 @@ def bucketed_engine(
     place = claim_gpu(config) if device == "cuda" else torch.device(device)
     model = load_model(model_dir, config.precision)
     model.to(place)  # type: ignore[arg-type]
-    forward = make_forward(model, manifest.inputs)
+    scoring = make_scoring(make_forward(model, manifest.inputs), SpanChooser(manifest.reading))
+    inputs = (*manifest.inputs, TEXT_MASK)
     capture = GraphCapture() if device == "cuda" and config.cuda_graphs else run_anew
     name = torch.cuda.get_device_name(place) if device == "cuda" else device
     graphs = "graphs" if config.cuda_graphs else "no graphs"
     return BucketedEngine(
         BucketGrid(config.max_batch_size, config.max_batch_tokens, manifest.window_tokens),
-        manifest.inputs,
+        inputs,
         manifest.pad_token_id,
-        lambda bucket: TorchProgram(forward, bucket, len(manifest.inputs), place, capture),
+        lambda bucket: TorchProgram(scoring, bucket, len(inputs), place, capture),
         device=device,
         runtime=f"torch {torch.__version__}, {name}, {graphs}",
+        chooses_spans=True,
     )
 
 
@@ -152,20 +158,31 @@ def make_forward(model: PreTrainedModel, inputs: Sequence[str]) -> Forward:
     return forward
 
 
+def make_scoring(forward: Forward, choose: SpanChooser) -> Scoring:
+    """Lets the best spans be chosen right after the model."""
+
+    @torch.inference_mode()
+    def scoring(staged: Tensor) -> tuple[Tensor, Tensor]:
+        logits = forward(staged[:-1])
+        return logits, choose(logits, staged[-1])
+
+    return scoring
+
+
 class TorchProgram(Program):
     """A model on one bucket; see `Program`.
 
     Args:
-        forward: The model.
+        scoring: The model, and who chooses spans.
         bucket: The shape.
-        num_inputs: How many inputs the model takes.
+        num_inputs: How many inputs they take.
         device: Where it is.
         capture: Makes it ready.
     """
 
     def __init__(
         self,
-        forward: Forward,
+        scoring: Scoring,
         bucket: Bucket,
         num_inputs: int,
         device: torch.device,
@@ -176,24 +193,27 @@ class TorchProgram(Program):
         pinned = self._stream is not None
         self._staged = torch.ones((num_inputs, *shape), dtype=torch.int64, pin_memory=pinned)
         self._logits = torch.empty((2, *shape), dtype=torch.float32, pin_memory=pinned)
+        self._peaks = torch.empty((bucket.rows, 4), dtype=torch.float32, pin_memory=pinned)
         self._inputs = self._staged.to(device, copy=True)
-        self._replay = capture(forward, self._inputs)
+        self._replay = capture(scoring, self._inputs)
         self.staging = self._staged.numpy()
 
-    def run(self) -> FloatArray:
+    def run(self, *, only_peaks: bool = False) -> FloatArray:
         """See `Program.run`."""
         self._inputs.copy_(self._staged, non_blocking=True)
-        self._logits.copy_(self._replay(), non_blocking=True)
+        logits, peaks = self._replay()
+        wanted, source = (self._peaks, peaks) if only_peaks else (self._logits, logits)
+        wanted.copy_(source, non_blocking=True)
         if self._stream:
             self._stream.synchronize()
-        logits: FloatArray = self._logits.numpy()
-        return logits
+        result: FloatArray = wanted.numpy()
+        return result
 
 
-def run_anew(forward: Forward, inputs: Tensor) -> Callable[[], Tensor]:
+def run_anew(scoring: Scoring, inputs: Tensor) -> Callable[[], tuple[Tensor, Tensor]]:
     """Records nothing: each run calls the model. See `Capture`."""
-    forward(inputs)
-    return lambda: forward(inputs)
+    scoring(inputs)
+    return lambda: scoring(inputs)
 
 
 class GraphCapture:
@@ -207,31 +227,31 @@ class GraphCapture:
         self._pool = torch.cuda.graph_pool_handle()
         self._is_able = True
 
-    def __call__(self, forward: Forward, inputs: Tensor) -> Callable[[], Tensor]:
-        """Makes a forward ready to be replayed on those inputs."""
+    def __call__(self, scoring: Scoring, inputs: Tensor) -> Callable[[], tuple[Tensor, Tensor]]:
+        """Makes a scoring ready to be replayed on those inputs."""
         if self._is_able:
             try:
-                return self._record(forward, inputs)
+                return self._record(scoring, inputs)
             except RuntimeError as error:
                 self._is_able = False
                 reason = str(error).partition("\n")[0]
                 logger.warning("no CUDA graphs for this model, it runs without: %s", reason)
-        return run_anew(forward, inputs)
+        return run_anew(scoring, inputs)
 
-    def _record(self, forward: Forward, inputs: Tensor) -> Callable[[], Tensor]:
+    def _record(self, scoring: Scoring, inputs: Tensor) -> Callable[[], tuple[Tensor, Tensor]]:
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(_RUNS_BEFORE_CAPTURE):
-                forward(inputs)
+                scoring(inputs)
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         # Other threads may be sessions too, and may allocate meanwhile.
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            logits = forward(inputs)
+            scores = scoring(inputs)
 
-        def replay() -> Tensor:
+        def replay() -> tuple[Tensor, Tensor]:
             graph.replay()
-            return logits
+            return scores
 
         return replay

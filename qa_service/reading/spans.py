@@ -32,6 +32,25 @@ FloatArray = npt.NDArray[np.float32]
 _MAX_CANDIDATES = 100
 """So many spans are looked at for `top_k` good ones, whatever the text is made of."""
 
+_NOT_FINITE = "the model's logits are not finite"
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The best span of a window, chosen where the model ran, instead of the window's logits.
+
+    Attributes:
+        first: The span's first token, counted from the window's first text token.
+        last: Its last token, likewise.
+        log_score: Its log score; not finite if the logits are not.
+        log_total: Log of the sum over all spans of the window, the null answer left out.
+    """
+
+    first: int
+    last: int
+    log_score: float
+    log_total: float
+
 
 @dataclass(frozen=True, slots=True)
 class _Span:
@@ -75,9 +94,37 @@ def find_answers(
         rows = table[window.first_token : window.first_token + len(scores)]
         np.maximum(rows, scores, out=rows)
     log_total = _log_sum_exp(table)
+    return _answers(text, _best_spans(text, encoded, table, top_k), log_total, config, top_k)
+
+
+def answers_at_peak(
+    text: str, encoded: EncodedQuestion, peak: Peak, config: ReadingConfig
+) -> list[Answer] | None:
+    """Finds what `find_answers` does, for a text of one window and one answer.
+
+    Args:
+        text: The text as it was sent.
+        encoded: Its window and offsets.
+        peak: The window's.
+        config: How the logits were read.
+
+    Returns:
+        The answer; None if the best span is white space, and the logits have to be asked.
+
+    Raises:
+        InternalError: The logits hold NaN or an infinity.
+    """
+    if not math.isfinite(peak.log_score):
+        raise InternalError(_NOT_FINITE)
+    span = _span(text, encoded, peak.log_score, peak.first, peak.last)
+    return _answers(text, [span], peak.log_total, config, 1) if span.start < span.end else None
+
+
+def _answers(
+    text: str, spans: Sequence[_Span], log_total: float, config: ReadingConfig, top_k: int
+) -> list[Answer]:
     if config.null_threshold is not None:
         log_total = float(np.logaddexp(log_total, 0.0))
-    spans = _best_spans(text, encoded, table, top_k)
     answers = [
         Answer(
             text[span.start : span.end], _score(span.log_score - log_total), span.start, span.end
@@ -124,7 +171,7 @@ def _window_scores(
 def _log_sum_exp(table: FloatArray) -> float:
     peak = float(table.max())
     if not math.isfinite(peak):
-        raise InternalError("the model's logits are not finite")
+        raise InternalError(_NOT_FINITE)
     return peak + math.log(float(np.exp(table - peak).sum()))
 
 
@@ -136,8 +183,7 @@ def _best_spans(text: str, encoded: EncodedQuestion, table: FloatArray, top_k: i
         log_score = float(table[first, further])
         if log_score == -math.inf:
             break
-        start, end = encoded.offsets[first][0], encoded.offsets[first + further][1]
-        span = _Span(log_score, *whole_characters(text, *stripped(text, start, end)))
+        span = _span(text, encoded, log_score, first, first + further)
         # White space may be a token, and the bytes of one character may be several.
         if span.start < span.end and not any(map(span.overlaps, spans)):
             spans.append(span)
@@ -145,6 +191,11 @@ def _best_spans(text: str, encoded: EncodedQuestion, table: FloatArray, top_k: i
             break
         _strike_out(table, first, first + further)
     return spans
+
+
+def _span(text: str, encoded: EncodedQuestion, log_score: float, first: int, last: int) -> _Span:
+    start, end = encoded.offsets[first][0], encoded.offsets[last][1]
+    return _Span(log_score, *whole_characters(text, *stripped(text, start, end)))
 
 
 def _strike_out(table: FloatArray, first: int, last: int) -> None:

@@ -74,7 +74,8 @@ def load_reader(setup: Setup, placement: Placement) -> tuple[Reader | InstantRea
     model_dir = Path(setup.model_dir)
     manifest = load_manifest(model_dir)
     engine = load_engine(setup, manifest, placement)
-    reader = Reader(model_dir, manifest, engine.logits, rule)
+    peaks = engine.peaks if engine.chooses_spans else None
+    reader = Reader(model_dir, manifest, engine.logits, rule, peaks)
 
     def measure() -> CostTable:
         window_tokens = manifest.window_tokens

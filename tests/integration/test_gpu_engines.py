@@ -16,13 +16,18 @@ import onnxruntime
 import pytest
 import torch
 
+from qa_service.batching import BatchRule
 from qa_service.engines import EngineConfig, make_engine, onnx_gpu, pytorch
 from qa_service.engines.onnx import open_session
 from qa_service.errors import DeviceError, SetupError
 from qa_service.manifest import ONNX_FILE, PLAIN_ONNX_FILE, load_manifest
 from qa_service.preparation.prepare import Choices, prepare
+from qa_service.protocol import Question
+from qa_service.reading.reader import Reader
+from qa_service.squad import read_squad
 
 ROOT = Path(__file__).resolve().parents[2]
+QUESTIONS = ROOT / "qa_service" / "data" / "questions.json"
 SMALL = EngineConfig(max_batch_size=3, max_batch_tokens=160)
 MAX_DIFFERENCE = {"fp32": 1e-3, "fp16": 0.1, "bf16": 0.5}
 """Logits of the built-in model go up to 10; bf16 keeps 8 bits of a number."""
@@ -73,6 +78,19 @@ def test_pytorch_buckets_give_the_logits(gpu_model, manifest, reference, precisi
     config = dataclasses.replace(SMALL, precision=precision)
     engine = pytorch.bucketed_engine(gpu_model, manifest, config, "cpu")
     assert difference(engine, reference) < MAX_DIFFERENCE[precision]
+
+
+def test_pytorch_buckets_choose_the_spans_that_the_reader_would(gpu_model, manifest, reference):
+    engine = pytorch.bucketed_engine(gpu_model, manifest, SMALL, "cpu")
+    rule = BatchRule(SMALL.max_batch_size, SMALL.max_batch_tokens)
+    plain = Reader(gpu_model, manifest, reference.logits, rule)
+    choosing = Reader(gpu_model, manifest, engine.logits, rule, engine.peaks)
+    questions = [Question(item.question, item.context) for item in read_squad(QUESTIONS)]
+    asked = [*questions[:24], msgspec.structs.replace(questions[24], top_k=3)]
+    assert {len(answers) for answers in choosing.read(asked)} == {1, 3}
+    for one, other in zip(plain.read(asked), choosing.read(asked), strict=True):
+        assert [(a.answer, a.start) for a in one] == [(a.answer, a.start) for a in other]
+        assert [a.score for a in one] == pytest.approx([a.score for a in other], abs=2e-3)
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qa_service.engines.buckets import Bucket, BucketedEngine, BucketGrid, Program, stage
+from qa_service.engines.buckets import TEXT_MASK, Bucket, BucketedEngine, BucketGrid, Program, stage
 
 INPUTS = ("input_ids", "attention_mask")
 PAD = 9
@@ -41,13 +41,15 @@ def test_a_batch_over_the_limits_has_a_bucket_of_its_own():
 
 
 class Adder(Program):
-    """Gives back what it was staged: ids as start logits, ids and mask added as end logits."""
+    """Gives back what it was staged: ids as start logits, all added as end logits."""
 
-    def __init__(self, bucket):
-        self.staging = np.full((2, bucket.rows, bucket.tokens), -7, np.int64)
+    def __init__(self, bucket, num_inputs=2):
+        self.staging = np.full((num_inputs, bucket.rows, bucket.tokens), -7, np.int64)
         self._logits = np.empty((2, bucket.rows, bucket.tokens), np.float32)
 
-    def run(self):
+    def run(self, *, only_peaks=False):
+        if only_peaks:
+            return self.staging[-1, :, :4].astype(np.float32)
         self._logits[0] = self.staging[0]
         self._logits[1] = self.staging.sum(axis=0)
         return self._logits
@@ -73,6 +75,26 @@ def test_a_bucket_is_filled_up_and_cut_off_again():
     for got, wanted in kept:  # none is overwritten by a later run
         np.testing.assert_array_equal(got, wanted)
     assert made[-1] == Bucket(6, 70)
+
+
+def test_the_texts_mask_is_staged_where_spans_are_chosen():
+    grid = BucketGrid(4, 4096, 64)
+    engine = BucketedEngine(
+        grid,
+        (*INPUTS, TEXT_MASK),
+        PAD,
+        lambda bucket: Adder(bucket, num_inputs=3),
+        device="cuda",
+        runtime="test",
+        chooses_spans=True,
+    )
+    batch = np.arange(15).reshape(3, 5)
+    peaks = engine.peaks(batch, batch, batch, batch + 100)
+    assert engine.chooses_spans
+    assert peaks.dtype == np.float32
+    assert peaks.tolist() == (batch + 100)[:, :4].tolist()
+    start, _ = engine.logits(batch, batch, batch)
+    assert start.tolist() == batch.tolist()
 
 
 def test_what_fills_a_bucket_is_masked_but_for_the_first_token_of_a_row():

@@ -3,13 +3,16 @@
 from functools import cache
 from itertools import pairwise
 
+import msgspec
 import numpy as np
 import pytest
 import regex
+import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from qa_service.batching import BatchRule
+from qa_service.engines.torch_spans import SpanChooser
 from qa_service.errors import InternalError, QuestionTooLongError
 from qa_service.manifest import TOKENIZER_FILE, Manifest, ReadingConfig
 from qa_service.protocol import Answer, Question
@@ -40,6 +43,20 @@ class MadeUpModel:
         return start.astype(np.float32), end.astype(np.float32)
 
 
+class Chooser:
+    """An engine's `peaks` over that model's logits; counts the rows it chose spans for."""
+
+    def __init__(self, model, reading=READING):
+        self._model = model
+        self._choose = SpanChooser(reading)
+        self.num_rows = 0
+
+    def __call__(self, ids, mask, types, text_mask):
+        self.num_rows += len(ids)
+        logits = torch.from_numpy(np.stack(self._model(ids, mask, types)))
+        return self._choose(logits, torch.from_numpy(text_mask)).numpy()
+
+
 @pytest.fixture(scope="module")
 def make_reader(tmp_path_factory):
     """Makes a reader with the kind's tokenizer, as a prepared model's folder holds it."""
@@ -50,7 +67,7 @@ def make_reader(tmp_path_factory):
         tiny_tokenizer(kind).save(str(folder / TOKENIZER_FILE))
         return folder
 
-    def make(kind="bert", logits=None, reading=READING, limits=BatchRule()):  # noqa: B008
+    def make(kind="bert", logits=None, reading=READING, limits=BatchRule(), peaks=None):  # noqa: B008
         manifest = Manifest(
             name=kind,
             source=kind,
@@ -64,7 +81,7 @@ def make_reader(tmp_path_factory):
             versions={},
         )
         model = logits or MadeUpModel(PAD_TOKEN_ID[kind])
-        return Reader(model_dir(kind), manifest, model, limits)
+        return Reader(model_dir(kind), manifest, model, limits, peaks)
 
     return make
 
@@ -100,6 +117,51 @@ def test_company_changes_no_answer(make_reader, pairs, top_k):
     together = reader.read(questions)
     alone = [reader.read([question])[0] for question in questions]
     assert [comparable(outcome) for outcome in together] == [comparable(o) for o in alone]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("threshold", [None, 0.0])
+@settings(max_examples=30)
+@given(asked=st.lists(st.tuples(texts, texts, st.integers(1, 2)), max_size=6))
+@example([("why", "\r\n", 1), ("why", "a \n b", 1), ("why", "the river " * 30, 1)])
+def test_spans_chosen_beside_the_model_are_those_chosen_here(make_reader, kind, threshold, asked):
+    reading = msgspec.structs.replace(READING, null_threshold=threshold)
+    model = MadeUpModel(PAD_TOKEN_ID[kind])
+    limits = BatchRule(max_batch_size=2, max_batch_tokens=60)
+    plain = make_reader(kind, model, reading, limits)
+    choosing = make_reader(kind, model, reading, limits, Chooser(model, reading))
+    questions = [Question(question[:20], text, top_k) for question, text, top_k in asked]
+    for one, other in zip(plain.read(questions), choosing.read(questions), strict=True):
+        if not isinstance(one, list):
+            assert comparable(one) == comparable(other)
+            continue
+        assert [(a.answer, a.start, a.end) for a in one] == [
+            (a.answer, a.start, a.end) for a in other
+        ]
+        assert [a.score for a in one] == pytest.approx([a.score for a in other], abs=2e-4)
+
+
+def test_only_the_one_best_answer_of_one_window_is_chosen_beside_the_model(make_reader):
+    model = MadeUpModel()
+    chooser = Chooser(model)
+    reader = make_reader(logits=model, peaks=chooser, limits=BatchRule(max_batch_size=1))
+    reader.read([Question("why", "the river"), Question("why", "Ada", 1)])
+    assert chooser.num_rows == len(model.batches) == 2
+    reader.read([Question("why", "the river", 2), Question("why", "the river " * 30)])
+    assert chooser.num_rows == 2
+
+
+def test_a_best_span_of_white_space_has_the_logits_asked(make_reader):
+    def logits(ids, mask, types):
+        model.append(ids)
+        newline = tiny_tokenizer("roberta").encode("\n", add_special_tokens=False).ids[0]
+        return (9.0 * (ids == newline)).astype(np.float32), np.zeros(ids.shape, np.float32)
+
+    model = []
+    reader = make_reader("roberta", logits, peaks=Chooser(logits))
+    ((answer,),) = reader.read([Question("why", "the\n")])
+    assert answer.answer == "the"
+    assert len(model) == 2
 
 
 def comparable(outcome):
@@ -150,6 +212,27 @@ def test_logits_that_are_no_numbers_fail_their_question_alone(make_reader):
     assert isinstance(second, InternalError)
     assert isinstance(first[0], Answer)
     assert isinstance(third[0], Answer)
+
+
+def test_spans_of_logits_that_are_no_numbers_fail_their_question_alone(make_reader):
+    def logits(ids, mask, types):
+        start = np.where(np.any(ids == 1, axis=1, keepdims=True), np.nan, ids)  # 1 is [UNK]
+        return start.astype(np.float32), start.astype(np.float32)
+
+    questions = [Question("why", "the river"), Question("why", "😀"), Question("why", "42")]
+    first, second, third = make_reader(logits=logits, peaks=Chooser(logits)).read(questions)
+    assert isinstance(second, InternalError)
+    assert isinstance(first[0], Answer)
+    assert isinstance(third[0], Answer)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_wrong_number_of_spans_is_our_fault(make_reader, rows):
+    def peaks(*_):
+        return np.zeros((rows, 4), np.float32)
+
+    with pytest.raises(InternalError, match=f"{rows} spans for 2 windows"):
+        make_reader(peaks=peaks).read([Question("why", "the river")] * 2)
 
 
 @pytest.mark.parametrize("rows", [(1, 2), (2, 1), (3, 3), (0, 0)])
