@@ -117,3 +117,15 @@ def test_an_engine_that_is_not_in_the_image_is_told_in_one_line(tmp_path):
     assert done.stderr.endswith(
         "cannot start: the pytorch engine cannot be imported: No module named 'torch'\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("linter", "files"),
+    [("hadolint", DOCKERFILES), ("shellcheck", [*ROOT.glob("docker/*.sh"), ROOT / ".ci" / "run"])],
+)
+def test_linters_find_nothing_to_say(linter, files):
+    program = Path(sys.executable).with_name(linter)
+    if not program.exists():
+        pytest.skip(f"{linter} has no package for this platform")
+    assert len(files) == 2
+    assert subprocess.run([program, *files], check=False).returncode == 0
