@@ -33,6 +33,12 @@ MAX_DIFFERENCE = {"fp32": 1e-3, "fp16": 0.1, "bf16": 0.5}
 """Logits of the built-in model go up to 10; bf16 keeps 8 bits of a number."""
 
 needs_no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+PLACES = [
+    ("cpu", False),
+    pytest.param("cuda", False, marks=needs_gpu),
+    pytest.param("cuda", True, marks=needs_gpu),
+]
 
 
 @pytest.fixture(scope="module")
@@ -74,14 +80,19 @@ def difference(engine, reference):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_pytorch_buckets_give_the_logits(gpu_model, manifest, reference, precision):
-    config = dataclasses.replace(SMALL, precision=precision)
-    engine = pytorch.bucketed_engine(gpu_model, manifest, config, "cpu")
+@pytest.mark.parametrize(("device", "graphs"), PLACES)
+def test_pytorch_buckets_give_the_logits(gpu_model, manifest, reference, device, graphs, precision):
+    config = dataclasses.replace(SMALL, precision=precision, cuda_graphs=graphs)
+    engine = pytorch.bucketed_engine(gpu_model, manifest, config, device)
     assert difference(engine, reference) < MAX_DIFFERENCE[precision]
 
 
-def test_pytorch_buckets_choose_the_spans_that_the_reader_would(gpu_model, manifest, reference):
-    engine = pytorch.bucketed_engine(gpu_model, manifest, SMALL, "cpu")
+@pytest.mark.parametrize(("device", "graphs"), PLACES)
+def test_pytorch_buckets_choose_the_spans_that_the_reader_would(
+    gpu_model, manifest, reference, device, graphs
+):
+    config = dataclasses.replace(SMALL, cuda_graphs=graphs)
+    engine = pytorch.bucketed_engine(gpu_model, manifest, config, device)
     rule = BatchRule(SMALL.max_batch_size, SMALL.max_batch_tokens)
     plain = Reader(gpu_model, manifest, reference.logits, rule)
     choosing = Reader(gpu_model, manifest, engine.logits, rule, engine.peaks)
