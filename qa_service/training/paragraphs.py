@@ -102,8 +102,9 @@ class UnanswerableMaker:
         return [number for number in ranked if self._contexts[number] != question.context]
 
 
-def _words(text: str) -> set[str]:
-    return set(_WORD.findall(text.lower()))
+def _words(text: str) -> list[str]:
+    """Each once, in the text's order: a set's would differ from process to process."""
+    return list(dict.fromkeys(_WORD.findall(text.lower())))
 
 
 def _holds_answer(context: str, question: SquadQuestion) -> bool:

@@ -2,7 +2,11 @@
 
 import gzip
 import json
+import os
 import random
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
@@ -12,6 +16,7 @@ from qa_service.training.features import FeatureMaker, collate, plan_batches
 from qa_service.training.mixture import MixtureConfig, Source, draw_mixture
 from qa_service.training.paragraphs import UnanswerableMaker, among_neighbours
 
+ROOT = Path(__file__).parents[2]
 SENTENCES = ("Ada wrote notes.", "Bo sang.", "Cy dug wells.", "Di flew.", "Ed slept.")
 QUESTIONS = [
     SquadQuestion(str(n), "who?", s, (s.split()[0],), (0,)) for n, s in enumerate(SENTENCES)
@@ -79,6 +84,30 @@ def test_no_unanswerable_where_every_text_holds_the_answer():
     maker = UnanswerableMaker(["It was June.", "In June!"])
     question = SquadQuestion("1", "When?", "It was June.", ("June",), (7,))
     assert maker.make(question, random.Random(0)) is None
+
+
+def test_unanswerable_questions_are_the_same_in_every_process():
+    program = """
+import random
+from qa_service.squad import SquadQuestion
+from qa_service.training.paragraphs import UnanswerableMaker
+texts = [f"a{n} a{n + 1} a{n + 2}" for n in range(40)]
+asked = [SquadQuestion(str(n), text, text, ("no",), (0,)) for n, text in enumerate(texts)]
+rng = random.Random(0)
+print([UnanswerableMaker(texts).make(question, rng).context for question in asked])
+"""
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": str(seed)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in (1, 2)
+    ]
+    assert runs[0] == runs[1]
 
 
 @pytest.mark.parametrize(
