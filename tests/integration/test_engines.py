@@ -108,7 +108,7 @@ def test_answers_plain_questions(reader):
         "Harriet Colquhoun",
         "1622",
         "1790",
-        "Owen and Idris Pugh",
+        "Idris Pugh",  # and his brother Owen, whom the model leaves out
         "Portnahaven",
         "40 %",
         "14 square kilometres",
