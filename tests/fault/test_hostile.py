@@ -20,7 +20,7 @@ from tests.support import frame, receive
 
 MAX_FRAME_BYTES = ServerConfig().max_frame_bytes
 RESET = b"\1\0\0\0\0\0\0\0"
-MAX_COST_MS = 1.0
+MAX_TIMES_HONEST = 4
 MAX_GROWTH_BYTES = 8 * MIB
 PATIENCE = ("--frame_timeout_ms", "400", "--idle_timeout_ms", "1200")
 
@@ -41,14 +41,23 @@ def neighbour(server):
         assert other.ask(ASK["question"], ASK["text"]).answer == ANSWER
 
 
+@pytest.fixture(scope="module")
+def honest_ms():
+    """By size, what the dearest honest frame costs the loop."""
+    return {
+        size: max(cost_ms(make(size))[0] for make in HONEST.values())
+        for size in (1 << 16, MAX_FRAME_BYTES)
+    }
+
+
 @pytest.mark.parametrize("size", [1 << 16, MAX_FRAME_BYTES], ids=["64 KiB", "the largest"])
-@pytest.mark.parametrize("name", [*HOSTILE, *HONEST])
-def test_a_frame_costs_the_loop_about_a_millisecond_at_most(name, size):
-    """`python -m benchmarks.frame_cost` prints them; the largest may take longer when disturbed."""
-    make, expected = HOSTILE.get(name) or (HONEST[name], None)
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_frame_costs_the_loop_about_what_honest_ones_do(honest_ms, name, size):
+    """`python -m benchmarks.frame_cost` prints the milliseconds, which are the machine's."""
+    make, expected = HOSTILE[name]
     took_ms, outcome = cost_ms(make(size))
-    assert expected in {None, outcome}
-    assert took_ms < (MAX_COST_MS if size < MAX_FRAME_BYTES else 3 * MAX_COST_MS)
+    assert outcome == expected
+    assert took_ms < MAX_TIMES_HONEST * honest_ms[size]
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -83,7 +92,7 @@ def test_another_protocol_is_refused_on_its_first_four_bytes(server, neighbour, 
     assert rss_bytes(server.process.pid) - before < MAX_GROWTH_BYTES
 
 
-def test_a_hundred_thousand_deep_and_a_hundred_thousand_digits(server, neighbour):
+def test_a_hundred_thousand_deep_and_a_hundred_thousand_digits(server, neighbour, honest_ms):
     """The same as above at the very figures that are promised."""
     hundred_thousand = 100_000
     bodies = {
@@ -95,7 +104,7 @@ def test_a_hundred_thousand_deep_and_a_hundred_thousand_digits(server, neighbour
     with server.connect() as sock:
         for name, body in bodies.items():
             took_ms, _ = cost_ms(body)
-            assert took_ms < MAX_COST_MS, name
+            assert took_ms < honest_ms[MAX_FRAME_BYTES], name
             sock.sendall(frame(body))
             assert receive(sock)["error"]["code"] in {"invalid_frame", "invalid_request"}
 
