@@ -20,7 +20,7 @@ from tests.support import frame, receive
 
 MAX_FRAME_BYTES = ServerConfig().max_frame_bytes
 RESET = b"\1\0\0\0\0\0\0\0"
-MAX_TIMES_HONEST = 4
+MAX_TIMES_HONEST = 3
 MAX_GROWTH_BYTES = 8 * MIB
 PATIENCE = ("--frame_timeout_ms", "400", "--idle_timeout_ms", "1200")
 
