@@ -5,17 +5,19 @@ python -m benchmarks.frame_cost
 
 from __future__ import annotations
 
-from tests.fault.frame_cost import cost_ms
+from tests.fault.frame_cost import LIMITS, MAX_FRAME_BYTES, cost_ms
 from tests.fault.hostile_frames import HONEST, HOSTILE
 
-SIZES_BYTES = (1 << 16, 1 << 18)
+SIZES_BYTES = (2 * LIMITS.margin_bytes, 1 << 16, MAX_FRAME_BYTES)
 
 
 def main() -> None:
-    print(f"{'milliseconds of the loop, by frame':40}{'64 KiB':>10}{'256 KiB':>10}  outcome")
-    for name, make in {**HONEST, **{name: make for name, (make, _) in HOSTILE.items()}}.items():
-        costs, outcomes = zip(*(cost_ms(make(size)) for size in SIZES_BYTES), strict=True)
-        print(f"{name:40}{costs[0]:10.3f}{costs[1]:10.3f}  {' / '.join(dict.fromkeys(outcomes))}")
+    sizes = "".join(f"{f'{size / 1024:.0f} KiB':>10}" for size in SIZES_BYTES)
+    print(f"{'milliseconds of the loop, by frame':38}{sizes}  outcome")
+    for name, make in {**HONEST, **{name: make for name, (make, *_) in HOSTILE.items()}}.items():
+        costs_ms, outcomes = zip(*(cost_ms(make(size)) for size in SIZES_BYTES), strict=True)
+        costs = "".join(f"{cost:10.3f}" for cost in costs_ms)
+        print(f"{name:38}{costs}  {' / '.join(dict.fromkeys(outcomes))}")
 
 
 if __name__ == "__main__":

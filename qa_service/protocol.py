@@ -20,12 +20,14 @@ from typing import Annotated, Literal, cast, get_args
 import msgspec
 
 from qa_service.errors import FrameTooLargeError, InvalidFrameError, InvalidRequestError, QaError
+from qa_service.long_body import is_mostly_one_string
 
 PREFIX = struct.Struct(">I")
 NULL_ID = b"null"
 MAX_ID_BYTES = 256
 MAX_AUTH_FRAME_BYTES = 4096
 MAX_TYPE_BYTES = 64
+OTHER_FIELDS_BYTES = 4096
 MAX_TOP_K = 20
 MAX_PRIORITY = 9
 
@@ -80,7 +82,7 @@ class Question(msgspec.Struct, frozen=True):
     top_k: Annotated[int, msgspec.Meta(ge=1, le=MAX_TOP_K)] = 1
 
 
-class Request(Question, frozen=True, tag_field="type", tag="question"):
+class Request(Question, frozen=True, tag_field="type", tag="question", forbid_unknown_fields=True):
     """A question as a client sends it; its `type`, if it has one, is `question`.
 
     Attributes:
@@ -161,6 +163,14 @@ class RequestLimits:
     max_question_chars: int
     max_text_chars: int
 
+    @property
+    def margin_bytes(self) -> int:
+        r"""What a long body may hold before its text, and what after it, see `long_body`.
+
+        Room for a question in escapes (`\u00e9`), and for the other fields.
+        """
+        return 6 * self.max_question_chars + OTHER_FIELDS_BYTES
+
 
 class RejectedError(Exception):
     """A body that is not a request.
@@ -181,26 +191,27 @@ class _Envelope(msgspec.Struct):
     type: msgspec.Raw = msgspec.Raw(b'"question"')
 
 
+class _LenientRequest(Request, frozen=True, forbid_unknown_fields=False):
+    """A question with fields that nobody knows, which are ignored."""
+
+
 _request_decoder = msgspec.json.Decoder(Request)
+_lenient_decoder = msgspec.json.Decoder(_LenientRequest)
 _envelope_decoder = msgspec.json.Decoder(_Envelope)
 _type_decoder = msgspec.json.Decoder(str)
 
 
 def parse_request(body: bytes, limits: RequestLimits) -> Request | Query:
-    """Parses a frame's body, once if it is a question, into a request that is within all limits.
-
-    What is no question is looked at once more, for its type and its id alone, so that the many
-    questions do not pay for the few queries.
+    """Parses a frame's body into a request that is within all limits.
 
     Raises:
-        RejectedError: With `invalid_frame` if it is not UTF-8 JSON, with `invalid_request` if it
-            is JSON but not a request.
+        RejectedError: With `invalid_frame` if it is not UTF-8 JSON, or long and not mostly one
+            string, with `invalid_request` if it is JSON but not a request.
     """
     try:
-        try:
-            request = _request_decoder.decode(str(body, "utf-8"))
-        except msgspec.ValidationError as error:
-            return _parse_query(_envelope_decoder.decode(body), str(error))
+        if not is_mostly_one_string(body, limits.margin_bytes):
+            raise RejectedError(NULL_ID, InvalidFrameError(_not_one_string(limits)))
+        request = _decode_request(body)
     except UnicodeDecodeError:
         raise RejectedError(NULL_ID, InvalidFrameError("the body is not UTF-8")) from None
     except RecursionError:
@@ -209,12 +220,37 @@ def parse_request(body: bytes, limits: RequestLimits) -> Request | Query:
         raise RejectedError(NULL_ID, InvalidRequestError(str(error))) from None
     except msgspec.DecodeError as error:
         raise RejectedError(NULL_ID, InvalidFrameError(str(error))) from None
+    if isinstance(request, Request):
+        _check_request(request, limits)
+    return request
+
+
+def _decode_request(body: bytes) -> Request | Query:
+    """Decodes a body; the many questions of known fields alone do not pay for what else comes.
+
+    Of what is no question, the type and the id are read once more.
+    """
+    try:
+        request = _request_decoder.decode(body)
+    except msgspec.ValidationError:
+        str(body, "utf-8")  # msgspec does not look at the strings in fields that it ignores
+        try:
+            request = _lenient_decoder.decode(body)
+        except msgspec.ValidationError as error:
+            return _parse_query(_envelope_decoder.decode(body), str(error))
     id_json = request.id_json
     _check_id(id_json)
-    _check_request(request, limits)
     # The decoded id is a view that would keep the whole body in memory as long as the request.
     msgspec.structs.force_setattr(request, "id", msgspec.Raw(id_json))
     return request
+
+
+def _not_one_string(limits: RequestLimits) -> str:
+    margin = limits.margin_bytes
+    return (
+        f"a body of over {2 * margin} bytes is to be a JSON object, of which all but the first and "
+        f"the last {margin} bytes lie within one string"
+    )
 
 
 class Auth(msgspec.Struct, frozen=True):
@@ -270,6 +306,7 @@ def _check_id(id_json: bytes) -> None:
     elif id_json[:1] in b"[{tf":
         fault = "`id` must be a string, a number or null"
     else:
+        str(id_json, "utf-8")  # raises UnicodeDecodeError
         return
     raise RejectedError(NULL_ID, InvalidRequestError(fault))
 

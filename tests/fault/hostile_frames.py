@@ -13,6 +13,9 @@ Maker = Callable[[int], bytes]
 START = b'{"question":"Who?","text":"It was Ada.",'
 
 
+DEEP = b"[" * 500 + b"]" * 500 + b","
+
+
 def filled(start: bytes, unit: bytes, end: bytes) -> Maker:
     """The unit as often as it fits between a start and an end."""
     return lambda size: start + unit * max(1, (size - len(start) - len(end)) // len(unit)) + end
@@ -36,38 +39,51 @@ OK = "answered"
 FRAME = "invalid_frame"
 REQUEST = "invalid_request"
 
-HOSTILE: dict[str, tuple[Maker, str]] = {
-    "bytes that are no UTF-8": (filled(b"", bytes(range(128, 256)), b"."), FRAME),
-    "UTF-8 that is no JSON": (filled(b"", "жäß漢".encode(), b"."), FRAME),
-    "NUL bytes": (filled(b"", b"\0", b""), FRAME),
-    "NUL bytes in a string": (as_text(b"\0"), FRAME),
-    "spaces": (filled(b"", b" ", b""), FRAME),
-    "opening brackets": (filled(b"", b"[", b""), REQUEST),
-    "a deep array": (nested(START + b'"more":', b"[", b"]"), FRAME),
-    "a deep object": (nested(START + b'"more":', b'{"a":', b"}"), FRAME),
-    "a deep id": (nested(START + b'"id":', b"[", b"]"), FRAME),
-    "many small arrays": (filled(START + b'"more":[', b"[],", b"0]}"), OK),
-    "arrays almost too deep": (
-        filled(START + b'"more":[', b"[" * 500 + b"]" * 500 + b",", b"0]}"),
+HOSTILE: dict[str, tuple[Maker, str, str]] = {
+    "bytes that are no UTF-8": (filled(b"", bytes(range(128, 256)), b"."), FRAME, FRAME),
+    "UTF-8 that is no JSON": (filled(b"", "žäß漢".encode(), b"."), FRAME, FRAME),
+    "NUL bytes": (filled(b"", b"\0", b""), FRAME, FRAME),
+    "NUL bytes in a string": (as_text(b"\0"), FRAME, FRAME),
+    "spaces": (filled(b"", b" ", b""), FRAME, FRAME),
+    "opening brackets": (filled(b"", b"[", b""), REQUEST, FRAME),
+    "a deep array": (nested(START + b'"more":', b"[", b"]"), FRAME, FRAME),
+    "a deep object": (nested(START + b'"more":', b'{"a":', b"}"), FRAME, FRAME),
+    "a deep id": (nested(START + b'"id":', b"[", b"]"), FRAME, FRAME),
+    "many small arrays": (filled(START + b'"more":[', b"[],", b"0]}"), OK, FRAME),
+    "arrays almost too deep": (filled(START + b'"more":[', DEEP, b"0]}"), OK, FRAME),
+    "arrays before and after a string": (
+        filled(
+            START + b'"more":[' + 15 * DEEP + b'0],"more":"',
+            b"a",
+            b'","more":[' + 15 * DEEP + b"0]}",
+        ),
+        OK,
         OK,
     ),
-    "digits in a field that is ignored": (filled(START + b'"more":', b"9", b"}"), OK),
-    "digits in the id": (filled(START + b'"id":', b"9", b"}"), REQUEST),
-    "digits in top_k": (filled(START + b'"top_k":', b"9", b"}"), REQUEST),
-    "digits in timeout_ms": (filled(START + b'"timeout_ms":', b"9", b"}"), REQUEST),
-    "a long fraction in timeout_ms": (filled(START + b'"timeout_ms":9.', b"9", b"}"), OK),
+    "digits in a field that is ignored": (filled(START + b'"more":', b"9", b"}"), OK, FRAME),
+    "digits in the id": (filled(START + b'"id":', b"9", b"}"), REQUEST, FRAME),
+    "digits in top_k": (filled(START + b'"top_k":', b"9", b"}"), REQUEST, FRAME),
+    "digits in timeout_ms": (filled(START + b'"timeout_ms":', b"9", b"}"), REQUEST, FRAME),
+    "a long fraction in timeout_ms": (filled(START + b'"timeout_ms":9.', b"9", b"}"), OK, FRAME),
     "a lone surrogate at the end": (
         filled(b'{"question":"Who?","text":"', b"\\u00e9", b'\\ud800"}'),
         FRAME,
+        FRAME,
     ),
-    "an encoded surrogate": (filled(START + b'"more":"', b"\xed\xa0\x80", b'"}'), FRAME),
-    "an unpaired quotation mark": (filled(START + b'"more":"', b"a", b""), FRAME),
-    "the id again and again": (filled(START, b'"id":1,', b'"id":1}'), OK),
-    "the text again and again": (filled(START, b'"text":"a",', b'"id":1}'), OK),
-    "many fields": (filled(START, b'"a":0,', b'"id":1}'), OK),
-    "many fields and no text": (filled(b'{"question":"Who?",', b'"a":0,', b'"id":1}'), REQUEST),
+    "an encoded surrogate": (filled(START + b'"more":"', b"\xed\xa0\x80", b'"}'), FRAME, FRAME),
+    "an unpaired quotation mark": (filled(START + b'"more":"', b"a", b""), FRAME, FRAME),
+    "an id of one string": (filled(START + b'"id":"', b"a", b'"}'), REQUEST, REQUEST),
+    "the id again and again": (filled(START, b'"id":1,', b'"id":1}'), OK, FRAME),
+    "the text again and again": (filled(START, b'"text":"a",', b'"id":1}'), OK, FRAME),
+    "many fields": (filled(START, b'"a":0,', b'"id":1}'), OK, FRAME),
+    "many fields and no text": (
+        filled(b'{"question":"Who?",', b'"a":0,', b'"id":1}'),
+        REQUEST,
+        FRAME,
+    ),
 }
-"""By name: the maker, and the outcome: an error's code, or that it is a request."""
+"""By name: the maker, and the outcome, an error's code or that it is a request: of a body that is
+short enough to be of anything, and of a longer one."""
 
 HONEST: dict[str, Maker] = {
     "a text in English": as_text(b"It was Ada. "),
@@ -76,4 +92,7 @@ HONEST: dict[str, Maker] = {
     "a text of emoji": as_text("\U0001f600".encode()),
     "a text in escapes": as_text(b"\\u042d\\u0442"),
     "a text of line breaks": as_text(b"It was Ada.\\n"),
+    "a text of quotation marks": as_text(b'\\"'),
+    "a text of backslashes": as_text(b"\\\\"),
+    "a text in HTML": as_text(b'<p class=\\"who\\">It was Ada.</p>\\n'),
 }

@@ -147,6 +147,14 @@ def test_tokens_are_estimated_from_bytes(question, text, tokens):
     assert estimate_tokens(Request(question, text)) == tokens
 
 
+@pytest.mark.parametrize(
+    "text", ["東" * 99_999, "Ada" * 30_000 + "東" * 9_999, "\U0001f600e" * 5000]
+)
+def test_tokens_of_a_long_text_are_estimated_from_a_sample(text):
+    exact = 3 + len(text.encode()) // 4
+    assert estimate_tokens(Request("?", text)) == pytest.approx(exact, rel=0.01)
+
+
 CORE = CostTable((16, 384), (1, 2), ((1.0, 2.0), (30.0, 64.0)))
 GPU = CostTable((16, 384), (1, 64), ((1.0, 2.0), (2.0, 20.0)))
 
