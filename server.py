@@ -7,7 +7,7 @@ import sys
 from qa_service.config import parse_server_flags
 from qa_service.errors import SetupError
 from qa_service.logs import configure_logging
-from qa_service.placement import describe
+from qa_service.placement import describe, run_in_real_time
 from qa_service.server import QaServer
 
 
@@ -16,6 +16,8 @@ def main() -> int:
     config = parse_server_flags()
     configure_logging(config.log_level, config.log_format)
     try:
+        if config.realtime_loop:
+            run_in_real_time()
         QaServer(config, on_ready=_say_ready).run()
     except SetupError as error:
         print(f"server.py: {error}", file=sys.stderr)

@@ -3,6 +3,9 @@
     python -m benchmarks.overload --duration_s 20
     python -m benchmarks.overload --duration_s 20 --max_batch_size 1   # further flags: the server's
 
+With `--realtime_clients` the clients do not wait for a core that the sessions keep busy, as clients
+on another machine would not.
+
 Exit code 0 if every request was answered once, rightly or with `queue_full`, 1 otherwise.
 """
 
@@ -14,6 +17,7 @@ import sys
 from pathlib import Path
 
 from qa_service.config import DEFAULT_MODEL
+from qa_service.placement import run_in_real_time
 from tests.fault.load import ask_quietly
 from tests.fault.open_loop import HEADER, OpenLoopReport, capacity_per_s, offer
 from tests.running_server import RunningServer, running_server
@@ -47,8 +51,11 @@ def main() -> int:
     parser.add_argument("--duration_s", type=float, default=20.0, help="how long each rate")
     parser.add_argument("--max_queue_size", type=int, default=100, help="the server's")
     parser.add_argument("--model", type=Path, default=DEFAULT_MODEL, help="a prepared model")
+    parser.add_argument("--realtime_clients", action="store_true", help="see above")
     flags, server_flags = parser.parse_known_args()
     server_flags += ["--max_queue_size", str(flags.max_queue_size)]
+    if flags.realtime_clients:
+        run_in_real_time()
     with running_server(flags.model, *server_flags) as server:
         capacity, reports = asyncio.run(run(server, flags.duration_s))
     peak = max(report.goodput_per_s for report in reports)

@@ -108,6 +108,10 @@ class ServerConfig:
     worker_niceness: int = _flag(
         10, "how far below the loop's the priority of worker processes is, 0 to 19", least=0
     )
+    realtime_loop: bool = _flag(
+        False,
+        "run the loop at real-time priority, so that it never waits for a core; takes CAP_SYS_NICE",
+    )
     max_batch_size: int = _flag(64, "requests in a batch", least=1)
     max_batch_tokens: int = _flag(16384, "tokens in a batch, padding included", least=1)
     max_batch_cost_ms: int = _flag(

@@ -1,4 +1,4 @@
-"""Where each session runs: its device, and on a CPU the cores that are its own.
+"""Where each session runs: its device, and on a CPU its own cores; and before whom the loop runs.
 
 Sessions go round the devices that were named, in turn. Asked for a GPU that is not there, the
 server does not start; only `auto` takes the CPU instead, and says so.
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from qa_service.errors import DeviceError
+from qa_service.errors import DeviceError, SetupError
 from qa_service.gpus import Gpu, Gpus, find_gpus
 
 logger = logging.getLogger(__name__)
@@ -66,6 +66,25 @@ class Place:
     session: int
     device: str
     cores: tuple[int, ...]
+
+
+def run_in_real_time() -> None:
+    """Has the kernel run the calling thread before all ordinary ones; what it starts is ordinary.
+
+    A kernel that preempts lazily or not at all lets an ordinary thread that is woken on a busy core
+    wait for that core's next tick, 4 ms at 250 Hz, however low the priority of what runs there.
+    Linux, sched(7).
+
+    Raises:
+        SetupError: This process may not.
+    """
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+    except PermissionError:
+        raise SetupError(
+            "real-time priority is not permitted here: it takes CAP_SYS_NICE (docker run --cap-add "
+            "SYS_NICE) or a limit on it above 0 (ulimit -r)"
+        ) from None
 
 
 def parse_devices(word: str) -> str:

@@ -49,6 +49,35 @@ def test_each_session_has_its_core_and_sees_no_gpu(builtin_model):
         assert {environment(pid)["CUDA_VISIBLE_DEVICES"] for pid in pids} == {""}
 
 
+@pytest.mark.parametrize("worker_type", ["process", "thread"])
+def test_a_realtime_loop_goes_before_its_sessions(builtin_model, worker_type):
+    flags = ["--realtime_loop", "--worker_type", worker_type, "--inference_engine_type", "instant"]
+    if run_in_a_child("run_in_real_time()").returncode:
+        pytest.skip("this user may not give real-time priority")
+    with running_server(builtin_model, *flags) as server:
+        pid = server.process.pid
+        threads = {int(path.name) for path in Path(f"/proc/{pid}/task").iterdir()} - {pid}
+        others = {*threads, *server.worker_pids()}
+        assert os.sched_getscheduler(pid) == os.SCHED_RR | os.SCHED_RESET_ON_FORK
+        assert others
+        assert {os.sched_getscheduler(other) for other in others} == {os.SCHED_OTHER}
+
+
+def test_real_time_priority_that_is_not_permitted_is_said_so():
+    done = run_in_a_child(
+        "resource.setrlimit(resource.RLIMIT_RTPRIO, (0, 0))",
+        "os.getuid() or os.setuid(65534)",
+        "run_in_real_time()",
+    )
+    assert "SetupError: real-time priority is not permitted here" in done.stderr
+
+
+def run_in_a_child(*lines):
+    imports = "import os, resource", "from qa_service.placement import run_in_real_time"
+    command = [sys.executable, "-c", "\n".join((*imports, *lines))]
+    return subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
+
+
 def test_auto_falls_back_to_the_cpu_if_the_engine_cannot_use_the_gpu(builtin_model, with_driver):
     flags = ["--num_inference_sessions", "2", "--cost_table", "off"]
     server = RunningServer(builtin_model, *flags, env=with_driver)
