@@ -22,6 +22,16 @@ from tests.support import frame
 
 LIMITS = RequestLimits(max_question_chars=200, max_text_chars=2000)
 MAX_FRAME_BYTES = 4096
+MARGIN_BYTES = 36
+
+
+class NarrowLimits(RequestLimits):
+    """By which nearly every frame is a long one."""
+
+    margin_bytes = MARGIN_BYTES
+
+
+NARROW_LIMITS = NarrowLimits(LIMITS.max_question_chars, LIMITS.max_text_chars)
 UNKNOWN = Answer("", 0.5, None, None)
 BURST = 50
 
@@ -31,14 +41,17 @@ def check_body(body: bytes) -> bool:
 
     Raises:
         Exception: It did anything but become a request within limits, whose answer can be
-            written and which a worker can read, or an error that can be answered.
+            written and which a worker can read, or an error that can be answered; or what is no
+            request is one where bodies of its length have to be mostly one string.
     """
+    is_accepted_as_long = _is_accepted(body, NARROW_LIMITS)
     try:
         request = parse_request(body, LIMITS)
     except RejectedError as rejected:
         assert ERROR_KINDS[rejected.error.code] is type(rejected.error)
         assert len(rejected.id_json) <= MAX_ID_BYTES
         check_json(encode_error(rejected.id_json, rejected.error)[PREFIX.size :])
+        assert not is_accepted_as_long
         return False
     if isinstance(request, Query):
         check_json(request.id_json)
@@ -48,6 +61,14 @@ def check_body(body: bytes) -> bool:
     check_json(encode_answers(request.id_json, [UNKNOWN], Timings(0, 0), 1)[PREFIX.size :])
     batch = Batch(0, [request.as_question()])
     assert to_worker_decoder.decode(encode(batch)[PREFIX.size :]) == batch
+    return True
+
+
+def _is_accepted(body: bytes, limits: RequestLimits) -> bool:
+    try:
+        parse_request(body, limits)
+    except RejectedError:
+        return False
     return True
 
 
