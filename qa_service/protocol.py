@@ -20,14 +20,14 @@ from typing import Annotated, Literal, cast, get_args
 import msgspec
 
 from qa_service.errors import FrameTooLargeError, InvalidFrameError, InvalidRequestError, QaError
-from qa_service.long_body import is_mostly_one_string
+from qa_service.long_body import without_middle
 
 PREFIX = struct.Struct(">I")
 NULL_ID = b"null"
 MAX_ID_BYTES = 256
 MAX_AUTH_FRAME_BYTES = 4096
 MAX_TYPE_BYTES = 64
-OTHER_FIELDS_BYTES = 4096
+OTHER_FIELDS_BYTES = 2048
 MAX_TOP_K = 20
 MAX_PRIORITY = 9
 
@@ -82,7 +82,7 @@ class Question(msgspec.Struct, frozen=True):
     top_k: Annotated[int, msgspec.Meta(ge=1, le=MAX_TOP_K)] = 1
 
 
-class Request(Question, frozen=True, tag_field="type", tag="question", forbid_unknown_fields=True):
+class Request(Question, frozen=True, tag_field="type", tag="question"):
     """A question as a client sends it; its `type`, if it has one, is `question`.
 
     Attributes:
@@ -191,12 +191,7 @@ class _Envelope(msgspec.Struct):
     type: msgspec.Raw = msgspec.Raw(b'"question"')
 
 
-class _LenientRequest(Request, frozen=True, forbid_unknown_fields=False):
-    """A question with fields that nobody knows, which are ignored."""
-
-
 _request_decoder = msgspec.json.Decoder(Request)
-_lenient_decoder = msgspec.json.Decoder(_LenientRequest)
 _envelope_decoder = msgspec.json.Decoder(_Envelope)
 _type_decoder = msgspec.json.Decoder(str)
 
@@ -209,9 +204,13 @@ def parse_request(body: bytes, limits: RequestLimits) -> Request | Query:
             string, with `invalid_request` if it is JSON but not a request.
     """
     try:
-        if not is_mostly_one_string(body, limits.margin_bytes):
+        short = without_middle(body, limits.margin_bytes)
+        if short is None:
             raise RejectedError(NULL_ID, InvalidFrameError(_not_one_string(limits)))
-        request = _decode_request(body)
+        str(short, "utf-8")  # msgspec does not look at the strings in fields that it ignores
+        request = _decode(short)
+        if short is not body:
+            request = _decode_long(body, request)
     except UnicodeDecodeError:
         raise RejectedError(NULL_ID, InvalidFrameError("the body is not UTF-8")) from None
     except RecursionError:
@@ -221,27 +220,31 @@ def parse_request(body: bytes, limits: RequestLimits) -> Request | Query:
     except msgspec.DecodeError as error:
         raise RejectedError(NULL_ID, InvalidFrameError(str(error))) from None
     if isinstance(request, Request):
+        _check_id(request.id_json)
         _check_request(request, limits)
+        # The decoded id is a view that would keep the whole body in memory as long as the request.
+        msgspec.structs.force_setattr(request, "id", msgspec.Raw(request.id_json))
     return request
 
 
-def _decode_request(body: bytes) -> Request | Query:
-    """Decodes a body; the many questions of known fields alone do not pay for what else comes.
-
-    Of what is no question, the type and the id are read once more.
-    """
+def _decode(body: bytes) -> Request | Query:
+    """Decodes a body, once if it is a question; of what else comes, type and id are read again."""
     try:
-        request = _request_decoder.decode(body)
-    except msgspec.ValidationError:
-        str(body, "utf-8")  # msgspec does not look at the strings in fields that it ignores
-        try:
-            request = _lenient_decoder.decode(body)
-        except msgspec.ValidationError as error:
-            return _parse_query(_envelope_decoder.decode(body), str(error))
-    id_json = request.id_json
-    _check_id(id_json)
-    # The decoded id is a view that would keep the whole body in memory as long as the request.
-    msgspec.structs.force_setattr(request, "id", msgspec.Raw(id_json))
+        return _request_decoder.decode(body)
+    except msgspec.ValidationError as error:
+        return _parse_query(_envelope_decoder.decode(body), str(error))
+
+
+def _decode_long(body: bytes, short: Request | Query) -> Request | Query:
+    """Decodes a body which, without its middle, has been found to be in order."""
+    request: Request | Query
+    if isinstance(short, Query):
+        request = _parse_query(_envelope_decoder.decode(body), "`type` is wrong")
+    else:
+        request = _decode(body)
+        if isinstance(request, Request) and request.as_question() != short.as_question():
+            return request
+    str(body, "utf-8")  # the middle is in a field that msgspec has not looked at
     return request
 
 
@@ -306,7 +309,6 @@ def _check_id(id_json: bytes) -> None:
     elif id_json[:1] in b"[{tf":
         fault = "`id` must be a string, a number or null"
     else:
-        str(id_json, "utf-8")  # raises UnicodeDecodeError
         return
     raise RejectedError(NULL_ID, InvalidRequestError(fault))
 

@@ -10,6 +10,7 @@ from qa_service.protocol import (
     FrameReader,
     Query,
     RejectedError,
+    Request,
     RequestLimits,
     Timings,
     encode_answers,
@@ -41,18 +42,19 @@ def check_body(body: bytes) -> bool:
 
     Raises:
         Exception: It did anything but become a request within limits, whose answer can be
-            written and which a worker can read, or an error that can be answered; or what is no
-            request is one where bodies of its length have to be mostly one string.
+            written and which a worker can read, or an error that can be answered; or it is
+            something else where bodies of its length have to be mostly one string.
     """
-    is_accepted_as_long = _is_accepted(body, NARROW_LIMITS)
+    as_long = _parsed(body, NARROW_LIMITS)
     try:
         request = parse_request(body, LIMITS)
     except RejectedError as rejected:
         assert ERROR_KINDS[rejected.error.code] is type(rejected.error)
         assert len(rejected.id_json) <= MAX_ID_BYTES
         check_json(encode_error(rejected.id_json, rejected.error)[PREFIX.size :])
-        assert not is_accepted_as_long
+        assert as_long is None
         return False
+    assert as_long is None or as_long == request
     if isinstance(request, Query):
         check_json(request.id_json)
         return True
@@ -64,12 +66,11 @@ def check_body(body: bytes) -> bool:
     return True
 
 
-def _is_accepted(body: bytes, limits: RequestLimits) -> bool:
+def _parsed(body: bytes, limits: RequestLimits) -> Request | Query | None:
     try:
-        parse_request(body, limits)
+        return parse_request(body, limits)
     except RejectedError:
-        return False
-    return True
+        return None
 
 
 def check_stream(data: bytes) -> None:

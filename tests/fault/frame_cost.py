@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from qa_service.config import ServerConfig
-from qa_service.protocol import FrameReader, RejectedError, encode_error
+from qa_service.protocol import FrameReader, Query, RejectedError, encode_error
 from qa_service.protocol import parse_request as parse
 from qa_service.scheduler import estimate_tokens
 from qa_service.workers.channel import Batch, encode
@@ -24,6 +24,8 @@ def handle(body: bytes) -> str:
     except RejectedError as rejected:
         encode_error(rejected.id_json, rejected.error)
         return rejected.error.code
+    if isinstance(request, Query):
+        return OK
     estimate_tokens(request)
     encode(Batch(0, [request.as_question()]))
     return OK

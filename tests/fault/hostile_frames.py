@@ -53,9 +53,9 @@ HOSTILE: dict[str, tuple[Maker, str, str]] = {
     "arrays almost too deep": (filled(START + b'"more":[', DEEP, b"0]}"), OK, FRAME),
     "arrays before and after a string": (
         filled(
-            START + b'"more":[' + 15 * DEEP + b'0],"more":"',
+            START + b'"more":[' + 13 * DEEP + b'0],"more":"',
             b"a",
-            b'","more":[' + 15 * DEEP + b"0]}",
+            b'","more":[' + 13 * DEEP + b"0]}",
         ),
         OK,
         OK,
@@ -76,6 +76,21 @@ HOSTILE: dict[str, tuple[Maker, str, str]] = {
     "the id again and again": (filled(START, b'"id":1,', b'"id":1}'), OK, FRAME),
     "the text again and again": (filled(START, b'"text":"a",', b'"id":1}'), OK, FRAME),
     "many fields": (filled(START, b'"a":0,', b'"id":1}'), OK, FRAME),
+    "a text and too many answers wanted": (
+        filled(b'{"question":"Who?","text":"', b"\\u042d", b'","top_k":99}'),
+        REQUEST,
+        REQUEST,
+    ),
+    "a text and the type of a query": (
+        filled(b'{"question":"Who?","text":"', b"\\u042d", b'","type":"health"}'),
+        OK,
+        OK,
+    ),
+    "a text of another type": (
+        filled(b'{"question":"Who?","text":"', b"\\u042d", b'","type":"other"}'),
+        REQUEST,
+        REQUEST,
+    ),
     "many fields and no text": (
         filled(b'{"question":"Who?",', b'"a":0,', b'"id":1}'),
         REQUEST,
@@ -94,5 +109,8 @@ HONEST: dict[str, Maker] = {
     "a text of line breaks": as_text(b"It was Ada.\\n"),
     "a text of quotation marks": as_text(b'\\"'),
     "a text of backslashes": as_text(b"\\\\"),
+    "a text in Russian, and what is ignored": filled(
+        b'{"question":"Who?","text":"', "Это была Ада. ".encode(), b'","more":1}'
+    ),
     "a text in HTML": as_text(b'<p class=\\"who\\">It was Ada.</p>\\n'),
 }

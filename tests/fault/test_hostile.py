@@ -62,7 +62,7 @@ def test_a_hostile_frame_costs_the_loop_no_more_than_honest_ones(honest_ms, name
     assert took_ms < NOISE * honest_ms[size]
 
 
-@pytest.mark.parametrize("size", [30_000, 200_000])
+@pytest.mark.parametrize("size", [28_000, 200_000])
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_frame_is_answered_and_the_connection_goes_on(server, neighbour, name, size):
     make, of_a_short_one, of_a_long_one = HOSTILE[name]

@@ -10,8 +10,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from qa_service.errors import InvalidFrameError
-from qa_service.long_body import ESCAPE_BYTES, is_mostly_one_string
-from qa_service.protocol import NULL_ID, RejectedError, Request, RequestLimits, parse_request
+from qa_service.long_body import ESCAPE_BYTES, without_middle
+from qa_service.protocol import NULL_ID, Query, RejectedError, Request, RequestLimits, parse_request
 
 LIMITS = RequestLimits(max_question_chars=100, max_text_chars=100_000)
 MARGIN = LIMITS.margin_bytes
@@ -44,20 +44,37 @@ def test_it_is_what_a_scanner_finds(fields, is_ascii, margin):
     assume(len(body) > 2 * margin)
     spans, end, slack = strings_of_fields(body), len(body) - margin, 2 * ESCAPE_BYTES
     if any(start <= margin - slack and stop >= end for start, stop in spans):
-        assert is_mostly_one_string(body, margin)
-    if is_mostly_one_string(body, margin):
+        assert without_middle(body, margin)
+    if without_middle(body, margin):
         assert any(start <= margin and stop >= end - slack for start, stop in spans)
+
+
+@given(objects, st.booleans(), st.integers(0, 60))
+def test_without_its_middle_a_body_is_what_it_was_but_for_one_string(fields, is_ascii, margin):
+    body = dumped(fields, is_ascii)
+    short = without_middle(body, margin)
+    assume(short is not None)
+    cut = json.loads(short)
+    (name,) = [name for name in fields if cut[name] != fields[name]] or [None]
+    assert {**cut, name: 0} == {**fields, name: 0}
+    if name is not None:
+        size, left = len(fields[name]), len(cut[name])
+        assert any(
+            cut[name] == fields[name][:i] + fields[name][i + size - left :] for i in range(left + 1)
+        )
+        assert len(short) <= 2 * (margin + 2 * ESCAPE_BYTES)
 
 
 @given(st.binary(max_size=60) | awkward.map(str.encode), st.integers(0, 40))
 def test_no_bytes_do_anything_but_pass_or_not(body, margin):
-    assert is_mostly_one_string(body, margin) in {True, False}
+    short = without_middle(body, margin)
+    assert short is None or len(short) <= len(body)
 
 
 @given(objects, st.booleans())
 def test_a_short_body_may_be_anything(fields, is_ascii):
     body = dumped(fields, is_ascii)
-    assert is_mostly_one_string(body, (len(body) + 1) // 2)
+    assert without_middle(body, (len(body) + 1) // 2) is body
 
 
 @pytest.mark.parametrize("is_ascii", [True, False])
@@ -99,10 +116,56 @@ def test_what_is_not_mostly_one_string_is_refused_if_it_is_long(name):
     assert caught.value.id_json == NULL_ID
 
 
-def test_a_long_body_has_its_own_faults_told():
-    body = dumped({"id": 7, "question": "Who?", "text": LONG, "top_k": 99}, True)
-    with pytest.raises(RejectedError, match="top_k") as caught:
+@pytest.mark.parametrize(
+    ("fields", "id_json", "words"),
+    [({"top_k": 99}, b"7", "top_k"), ({"type": "other"}, b"7", "`type` must be"),
+     ({"id": []}, b"null", "`id` must be"), ({"question": ""}, b"7", "`question` is empty"),
+     ({"text": 2 * LONG}, b"7", "characters; at most 10000")],
+)  # fmt: skip
+def test_a_long_body_has_its_own_faults_told(fields, id_json, words):
+    limits = RequestLimits(LIMITS.max_question_chars, 10_000)
+    body = dumped({"id": 7, "question": "Who?", "text": LONG, **fields}, True)
+    with pytest.raises(RejectedError, match=words) as caught:
+        parse_request(body, limits)
+    assert caught.value.id_json == id_json
+
+
+@pytest.mark.parametrize("field", ["text", "more", "id", "type"])
+@pytest.mark.parametrize("wrong", [b"\xff", b"\xed\xa0\x80", b"\n", b"\\x", b"\\ud800"])
+@pytest.mark.parametrize("query", [b"question", b"health"])
+@pytest.mark.parametrize("is_quoted", [True, False])
+def test_what_is_wrong_in_the_middle_is_found(field, wrong, query, is_quoted):
+    body = dumped({"question": "Who?", "text": "Ada.", "type": query.decode(), field: LONG}, True)
+    for shift in range(0, len(LONG), 997):
+        place = body.index(b"aaa") + shift
+        faulty = body[:place] + b'\\"' * is_quoted + wrong + body[place:]
+        with pytest.raises(RejectedError):
+            parse_request(faulty, LIMITS)
+
+
+@pytest.mark.parametrize("word", ["question", "health"])
+@pytest.mark.parametrize("field", ["id", "type"])
+def test_a_string_that_is_short_without_its_middle_is_still_a_long_one(field, word):
+    """As the id is, or the type, where it begins just before the middle and ends just after."""
+    head, tail = word[: len(word) // 2], word[len(word) // 2 :]
+    types = "" if field == "type" else f'"type":"{word}",'
+    front, end = f'{{"question":"Who?","text":"Ada.",{types}"-":"', '","+":"'
+    front += "-" * (MARGIN - len(front) - len(f'","{field}":"{head}')) + f'","{field}":"{head}'
+    end = f"{tail}{end}" + "-" * (MARGIN - len(f'{tail}{end}"}}')) + '"}'
+    body = f"{front}{LONG}{end}".encode()
+    assert json.loads(without_middle(body, MARGIN))[field] == word
+    with pytest.raises(RejectedError, match=r"`id` is longer|`type` must be") as caught:
         parse_request(body, LIMITS)
-    assert caught.value.id_json == b"7"
+    assert len(caught.value.error.message) < 100
+
+
+def test_a_long_body_that_ends_early_is_no_json():
+    body = dumped({"id": 7, "question": "Who?", "text": LONG}, True)
     with pytest.raises(RejectedError, match="truncated"):
         parse_request(body[:-20], LIMITS)
+
+
+def test_a_long_query_is_a_query():
+    query = parse_request(dumped({"type": "health", "id": 7, "more": LONG}, True), LIMITS)
+    assert isinstance(query, Query)
+    assert query.id_json == b"7"
