@@ -8,7 +8,7 @@ from __future__ import annotations
 from tests.fault.frame_cost import LIMITS, MAX_FRAME_BYTES, cost_ms
 from tests.fault.hostile_frames import HONEST, HOSTILE
 
-SIZES_BYTES = (2 * LIMITS.margin_bytes, 1 << 16, MAX_FRAME_BYTES)
+SIZES_BYTES = (LIMITS.max_short_body_bytes, 1 << 16, MAX_FRAME_BYTES)
 
 
 def main() -> None:

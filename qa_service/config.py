@@ -146,7 +146,7 @@ class ServerConfig:
         1 << 20, "bytes of unread answers; past it, the server stops reading", least=1
     )
     max_frame_bytes: int = _flag(
-        1 << 18, "bytes in one request; 256 KiB take the loop 1 to 2 milliseconds", least=2
+        1 << 18, "bytes in one request; 256 KiB take the loop about a millisecond", least=2
     )
     max_question_chars: int = _flag(2000, "characters in a question", least=1)
     max_text_chars: int = _flag(250_000, "characters in a text", least=1)

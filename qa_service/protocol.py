@@ -20,7 +20,7 @@ from typing import Annotated, Literal, cast, get_args
 import msgspec
 
 from qa_service.errors import FrameTooLargeError, InvalidFrameError, InvalidRequestError, QaError
-from qa_service.long_body import without_middle
+from qa_service.long_body import RULE, cut
 
 PREFIX = struct.Struct(">I")
 NULL_ID = b"null"
@@ -28,6 +28,7 @@ MAX_ID_BYTES = 256
 MAX_AUTH_FRAME_BYTES = 4096
 MAX_TYPE_BYTES = 64
 OTHER_FIELDS_BYTES = 2048
+SHORTEST_MIDDLE_BYTES = 256  # longer than any name or type that means something
 MAX_TOP_K = 20
 MAX_PRIORITY = 9
 
@@ -165,11 +166,13 @@ class RequestLimits:
 
     @property
     def margin_bytes(self) -> int:
-        r"""What a long body may hold before its text, and what after it, see `long_body`.
-
-        Room for a question in escapes (`\u00e9`), and for the other fields.
-        """
+        r"""Room for a question in escapes (`\u00e9`) and for the other fields, see `long_body`."""
         return 6 * self.max_question_chars + OTHER_FIELDS_BYTES
+
+    @property
+    def max_short_body_bytes(self) -> int:
+        """The longest body that may be of anything."""
+        return 2 * self.margin_bytes + SHORTEST_MIDDLE_BYTES
 
 
 class RejectedError(Exception):
@@ -193,7 +196,7 @@ class _Envelope(msgspec.Struct):
 
 _request_decoder = msgspec.json.Decoder(Request)
 _envelope_decoder = msgspec.json.Decoder(_Envelope)
-_type_decoder = msgspec.json.Decoder(str)
+_string_decoder = msgspec.json.Decoder(str)
 
 
 def parse_request(body: bytes, limits: RequestLimits) -> Request | Query:
@@ -203,14 +206,9 @@ def parse_request(body: bytes, limits: RequestLimits) -> Request | Query:
         RejectedError: With `invalid_frame` if it is not UTF-8 JSON, or long and not mostly one
             string, with `invalid_request` if it is JSON but not a request.
     """
+    is_long = len(body) > limits.max_short_body_bytes
     try:
-        short = without_middle(body, limits.margin_bytes)
-        if short is None:
-            raise RejectedError(NULL_ID, InvalidFrameError(_not_one_string(limits)))
-        str(short, "utf-8")  # msgspec does not look at the strings in fields that it ignores
-        request = _decode(short)
-        if short is not body:
-            request = _decode_long(body, request)
+        request = _decode_long(body, limits.margin_bytes) if is_long else _decode(body)
     except UnicodeDecodeError:
         raise RejectedError(NULL_ID, InvalidFrameError("the body is not UTF-8")) from None
     except RecursionError:
@@ -218,7 +216,9 @@ def parse_request(body: bytes, limits: RequestLimits) -> Request | Query:
     except msgspec.ValidationError as error:
         raise RejectedError(NULL_ID, InvalidRequestError(str(error))) from None
     except msgspec.DecodeError as error:
-        raise RejectedError(NULL_ID, InvalidFrameError(str(error))) from None
+        sizes = limits.max_short_body_bytes, limits.margin_bytes
+        fault = RULE.format(*sizes) if is_long else str(error)
+        raise RejectedError(NULL_ID, InvalidFrameError(fault)) from None
     if isinstance(request, Request):
         _check_id(request.id_json)
         _check_request(request, limits)
@@ -229,30 +229,29 @@ def parse_request(body: bytes, limits: RequestLimits) -> Request | Query:
 
 def _decode(body: bytes) -> Request | Query:
     """Decodes a body, once if it is a question; of what else comes, type and id are read again."""
+    str(body, "utf-8")  # msgspec does not look at the strings in fields that it ignores
     try:
         return _request_decoder.decode(body)
     except msgspec.ValidationError as error:
         return _parse_query(_envelope_decoder.decode(body), str(error))
 
 
-def _decode_long(body: bytes, short: Request | Query) -> Request | Query:
-    """Decodes a body which, without its middle, has been found to be in order."""
-    request: Request | Query
-    if isinstance(short, Query):
-        request = _parse_query(_envelope_decoder.decode(body), "`type` is wrong")
-    else:
-        request = _decode(body)
-        if isinstance(request, Request) and request.as_question() != short.as_question():
-            return request
-    str(body, "utf-8")  # the middle is in a field that msgspec has not looked at
-    return request
-
-
-def _not_one_string(limits: RequestLimits) -> str:
-    margin = limits.margin_bytes
-    return (
-        f"a body of over {2 * margin} bytes is to be a JSON object, of which all but the first and "
-        f"the last {margin} bytes lie within one string"
+def _decode_long(body: bytes, margin_bytes: int) -> Request | Query:
+    """Decodes a body's middle, then the rest, and puts the one where it was in the other."""
+    parts = cut(body, margin_bytes)
+    middle, marker = _string_decoder.decode(parts.middle), parts.marker.decode()
+    request = _decode(parts.rest)
+    id_json = request.id_json
+    if parts.marker in id_json:
+        id_json = id_json.replace(parts.marker, parts.middle[1:-1])
+        _check_id(id_json)
+    if isinstance(request, Query):
+        return Query(id_json, request.type)
+    return msgspec.structs.replace(
+        request,
+        id=msgspec.Raw(id_json),
+        question=request.question.replace(marker, middle),
+        text=request.text.replace(marker, middle),
     )
 
 
@@ -298,7 +297,7 @@ def _parse_query(envelope: _Envelope, fault: str) -> Query:
 def _type_name(type_json: bytes) -> str:
     """The type, as it may be written in many ways; empty if it is no string or a long one."""
     try:
-        return _type_decoder.decode(type_json) if len(type_json) <= MAX_TYPE_BYTES else ""
+        return _string_decoder.decode(type_json) if len(type_json) <= MAX_TYPE_BYTES else ""
     except msgspec.DecodeError:
         return ""
 

@@ -45,7 +45,7 @@ HOSTILE: dict[str, tuple[Maker, str, str]] = {
     "NUL bytes": (filled(b"", b"\0", b""), FRAME, FRAME),
     "NUL bytes in a string": (as_text(b"\0"), FRAME, FRAME),
     "spaces": (filled(b"", b" ", b""), FRAME, FRAME),
-    "opening brackets": (filled(b"", b"[", b""), REQUEST, FRAME),
+    "opening brackets": (filled(b"", b"[", b""), REQUEST, REQUEST),
     "a deep array": (nested(START + b'"more":', b"[", b"]"), FRAME, FRAME),
     "a deep object": (nested(START + b'"more":', b'{"a":', b"}"), FRAME, FRAME),
     "a deep id": (nested(START + b'"id":', b"[", b"]"), FRAME, FRAME),

@@ -17,7 +17,7 @@ from tests.fault.process import MIB, num_descriptors, rss_bytes
 from tests.running_server import running_server
 from tests.support import frame, receive
 
-LONGEST_SHORT_BODY = 2 * LIMITS.margin_bytes
+LONGEST_SHORT_BODY = LIMITS.max_short_body_bytes
 SIZES = (LONGEST_SHORT_BODY, 1 << 16, MAX_FRAME_BYTES)
 RESET = b"\1\0\0\0\0\0\0\0"
 NOISE = 2
@@ -148,13 +148,17 @@ def test_memory_does_not_stay(server, neighbour):
                 receive(sock)
                 sock.sendall(frame(make(200_000))[:150_000])
 
-    for _ in range(2):
-        all_kinds()
-    before = rss_bytes(server.process.pid)
-    for _ in range(5):
-        all_kinds()
-    after = rss_bytes(server.process.pid)
-    print(f"\nRSS {before / MIB:.1f} MiB before, {after / MIB:.1f} MiB after")
+    def most_bytes(num_rounds):
+        """The C library gives memory back now and then: what counts is how far it goes."""
+        seen = []
+        for _ in range(num_rounds):
+            all_kinds()
+            seen.append(rss_bytes(server.process.pid))
+        return max(seen)
+
+    before = most_bytes(5)
+    after = most_bytes(5)
+    print(f"\nRSS at most {before / MIB:.1f} MiB, then {after / MIB:.1f} MiB")
     assert after - before < MAX_GROWTH_BYTES
 
 

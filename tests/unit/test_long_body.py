@@ -10,71 +10,69 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from qa_service.errors import InvalidFrameError
-from qa_service.long_body import ESCAPE_BYTES, without_middle
-from qa_service.protocol import NULL_ID, Query, RejectedError, Request, RequestLimits, parse_request
+from qa_service.long_body import ESCAPE_BYTES, cut
+from qa_service.protocol import (
+    NULL_ID,
+    SHORTEST_MIDDLE_BYTES,
+    Query,
+    Question,
+    RejectedError,
+    Request,
+    RequestLimits,
+    parse_request,
+)
 
 LIMITS = RequestLimits(max_question_chars=100, max_text_chars=100_000)
 MARGIN = LIMITS.margin_bytes
-STRING = re.compile(rb'"((?:[^"\\]|\\.)*+)"(\s*:)?')
+STRING = re.compile(rb'"((?:[^"\\]|\\.)*+)"')
 
 awkward = st.text(st.sampled_from('ab"\\/[]{}:,\n\té漢\U0001f600'), max_size=40)
 values = st.one_of(awkward, st.integers(), st.lists(st.integers() | awkward, max_size=4))
 objects = st.dictionaries(awkward, values, max_size=4)
 
 
-def strings_of_fields(body: bytes) -> list[tuple[int, int]]:
-    """Where the strings begin and end that are fields of a JSON object, without their quotes."""
-    spans, depth, position = [], 0, 0
-    for match in STRING.finditer(body):
-        between = body[position : match.start()]
-        depth += sum(map(between.count, b"[{")) - sum(map(between.count, b"]}"))
-        if depth == 1 and not match[2]:
-            spans.append(match.span(1))
-        position = match.end()
-    return spans
-
-
 def dumped(fields: dict, is_ascii: bool) -> bytes:
     return json.dumps(fields, ensure_ascii=is_ascii).encode()
 
 
+def is_json(data: bytes) -> bool:
+    try:
+        json.loads(data)
+    except ValueError:
+        return False
+    return True
+
+
 @given(objects, st.booleans(), st.integers(0, 60))
-def test_it_is_what_a_scanner_finds(fields, is_ascii, margin):
+def test_both_parts_are_json_just_if_the_cuts_are_in_one_string(fields, is_ascii, margin):
     body = dumped(fields, is_ascii)
     assume(len(body) > 2 * margin)
-    spans, end, slack = strings_of_fields(body), len(body) - margin, 2 * ESCAPE_BYTES
-    if any(start <= margin - slack and stop >= end for start, stop in spans):
-        assert without_middle(body, margin)
-    if without_middle(body, margin):
-        assert any(start <= margin and stop >= end - slack for start, stop in spans)
+    parts, end, slack = cut(body, margin), len(body) - margin, 2 * ESCAPE_BYTES
+    strings = [match.span(1) for match in STRING.finditer(body)]
+    are_json = is_json(parts.rest) and is_json(parts.middle)
+    if any(start <= margin - slack and stop >= end for start, stop in strings):
+        assert are_json
+    if are_json:
+        assert any(start <= margin and stop >= end - slack for start, stop in strings)
 
 
 @given(objects, st.booleans(), st.integers(0, 60))
-def test_without_its_middle_a_body_is_what_it_was_but_for_one_string(fields, is_ascii, margin):
+def test_the_middle_put_back_is_the_body_again(fields, is_ascii, margin):
     body = dumped(fields, is_ascii)
-    short = without_middle(body, margin)
-    assume(short is not None)
-    cut = json.loads(short)
-    (name,) = [name for name in fields if cut[name] != fields[name]] or [None]
-    assert {**cut, name: 0} == {**fields, name: 0}
-    if name is not None:
-        size, left = len(fields[name]), len(cut[name])
-        assert any(
-            cut[name] == fields[name][:i] + fields[name][i + size - left :] for i in range(left + 1)
-        )
-        assert len(short) <= 2 * (margin + 2 * ESCAPE_BYTES)
+    assume(len(body) > 2 * margin)
+    parts = cut(body, margin)
+    assert parts.rest.replace(parts.marker, parts.middle[1:-1]) == body
+    if is_json(parts.rest) and is_json(parts.middle):
+        rest = json.dumps(json.loads(parts.rest), ensure_ascii=False)
+        middle = json.dumps(json.loads(parts.middle), ensure_ascii=False)[1:-1]
+        assert json.loads(rest.replace(parts.marker.decode(), middle)) == fields
 
 
 @given(st.binary(max_size=60) | awkward.map(str.encode), st.integers(0, 40))
-def test_no_bytes_do_anything_but_pass_or_not(body, margin):
-    short = without_middle(body, margin)
-    assert short is None or len(short) <= len(body)
-
-
-@given(objects, st.booleans())
-def test_a_short_body_may_be_anything(fields, is_ascii):
-    body = dumped(fields, is_ascii)
-    assert without_middle(body, (len(body) + 1) // 2) is body
+def test_any_bytes_are_cut_and_nothing_is_lost(body, margin):
+    assume(len(body) > 2 * margin)
+    parts = cut(body, margin)
+    assert parts.rest.replace(parts.marker, parts.middle[1:-1]) == body
 
 
 @pytest.mark.parametrize("is_ascii", [True, False])
@@ -93,15 +91,13 @@ def test_any_long_text_comes_through_wherever_it_stands(unit, is_ascii):
             assert (request.text, request.id_json) == (text, b"7")
 
 
-LONG = "a" * 2 * MARGIN
+LONG = "a" * 3 * MARGIN
 TOO_MUCH = {
     "a list": {"more": [0] * MARGIN},
     "a list before the text": {"more": [0] * MARGIN, "text": LONG},
     "a list after the text": {"text": LONG, "more": [0] * MARGIN},
     "fields": {str(i): i for i in range(MARGIN)},
     "another string within the text's length": {"text": LONG, "more": LONG},
-    "a string that is not a field": {"more": [LONG]},
-    "a name": {LONG: 1},
     "digits": {"id": 10 ** (4 * MARGIN // 10)},
 }
 
@@ -110,7 +106,7 @@ TOO_MUCH = {
 def test_what_is_not_mostly_one_string_is_refused_if_it_is_long(name):
     body = dumped({"question": "Who?", "text": "Ada.", **TOO_MUCH[name]}, True)
     body = body.replace(b'"id": 1', b'"id": 1' + b"0" * 2 * MARGIN)
-    with pytest.raises(RejectedError, match=f"over {2 * MARGIN} bytes") as caught:
+    with pytest.raises(RejectedError, match=f"over {LIMITS.max_short_body_bytes} bytes") as caught:
         parse_request(body, LIMITS)
     assert isinstance(caught.value.error, InvalidFrameError)
     assert caught.value.id_json == NULL_ID
@@ -153,7 +149,8 @@ def test_a_string_that_is_short_without_its_middle_is_still_a_long_one(field, wo
     front += "-" * (MARGIN - len(front) - len(f'","{field}":"{head}')) + f'","{field}":"{head}'
     end = f"{tail}{end}" + "-" * (MARGIN - len(f'{tail}{end}"}}')) + '"}'
     body = f"{front}{LONG}{end}".encode()
-    assert json.loads(without_middle(body, MARGIN))[field] == word
+    parts = cut(body, MARGIN)
+    assert json.loads(parts.rest.replace(parts.marker, b""))[field] == word
     with pytest.raises(RejectedError, match=r"`id` is longer|`type` must be") as caught:
         parse_request(body, LIMITS)
     assert len(caught.value.error.message) < 100
@@ -161,8 +158,38 @@ def test_a_string_that_is_short_without_its_middle_is_still_a_long_one(field, wo
 
 def test_a_long_body_that_ends_early_is_no_json():
     body = dumped({"id": 7, "question": "Who?", "text": LONG}, True)
-    with pytest.raises(RejectedError, match="truncated"):
+    with pytest.raises(RejectedError, match="must be JSON"):
         parse_request(body[:-20], LIMITS)
+
+
+@pytest.mark.parametrize("fields", [{"more": [LONG]}, {LONG: 1}, {"more": {"a": {"b": LONG}}}])
+def test_the_one_string_may_be_anywhere(fields):
+    request = parse_request(dumped({"question": "Who?", "text": "Ada.", **fields}, True), LIMITS)
+    assert isinstance(request, Request)
+    assert request.as_question() == Question("Who?", "Ada.")
+
+
+def test_where_the_fields_meet_does_not_matter():
+    """A body just long enough to be cut, with any part of it in the middle."""
+    half = MARGIN + SHORTEST_MIDDLE_BYTES // 2
+    front = b'"id":7,"question":"Who?","top_k":2,"priority":3,"timeout_ms":500,"text":"'
+    front += b'Ada \\"wrote\\" it \\ud83d\\ude00.","type":"question","-":"'
+    for shift in range(half - len(front) - 100, half + 100):
+        start = b'{"+":"%b",%b' % (b"+" * shift, front)
+        body = start + b"-" * (LIMITS.max_short_body_bytes - len(start)) + b'"}'
+        assert len(body) > LIMITS.max_short_body_bytes
+        try:
+            request = parse_request(body, LIMITS)
+        except RejectedError as rejected:
+            assert "within one string" in str(rejected)
+        else:
+            assert request == parse_request(b"{" + front + b'"}', LIMITS)
+
+
+def test_a_long_question_is_put_back():
+    limits = RequestLimits(max_question_chars=1, max_text_chars=1)
+    with pytest.raises(RejectedError, match=f"`question` has {len(LONG)} characters"):
+        parse_request(dumped({"question": LONG, "text": "Ada."}, True), limits)
 
 
 def test_a_long_query_is_a_query():
