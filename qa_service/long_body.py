@@ -19,6 +19,7 @@ RULE = (
     "a body of over {} bytes must be JSON of which all but the first and the last {} bytes lie "
     "within one string"
 )
+MIN_MIDDLE_BYTES = 512
 ESCAPE_BYTES = 6
 UTF8_BYTES = 4
 
@@ -31,7 +32,8 @@ class CutBody:
 
     Attributes:
         rest: The margins, with the marker between them.
-        marker: Stands for the middle. It is no JSON but in a string, and nobody can foresee it.
+        marker: Stands for the middle. It is no JSON but in a string, nobody can foresee it, and
+            like the middle it is longer than any name, type or id that is let in.
         middle: What was there, as a JSON string of its own.
     """
 
@@ -51,7 +53,7 @@ def cut(body: bytes, margin_bytes: int) -> CutBody:
         margin_bytes: How much is left of it, at each end.
     """
     start, end = (_boundary(body, at) for at in (margin_bytes, len(body) - margin_bytes))
-    marker = b"~" + secrets.token_hex(8).encode()
+    marker = b"~" + secrets.token_hex(MIN_MIDDLE_BYTES // 4).encode()
     middle = b"".join((b'"', memoryview(body)[start:end], b'"'))
     return CutBody(body[:start] + marker + body[end:], marker, middle)
 

@@ -20,7 +20,7 @@ from typing import Annotated, Literal, cast, get_args
 import msgspec
 
 from qa_service.errors import FrameTooLargeError, InvalidFrameError, InvalidRequestError, QaError
-from qa_service.long_body import RULE, cut
+from qa_service.long_body import MIN_MIDDLE_BYTES, RULE, cut
 
 PREFIX = struct.Struct(">I")
 NULL_ID = b"null"
@@ -28,7 +28,6 @@ MAX_ID_BYTES = 256
 MAX_AUTH_FRAME_BYTES = 4096
 MAX_TYPE_BYTES = 64
 OTHER_FIELDS_BYTES = 2048
-SHORTEST_MIDDLE_BYTES = 256  # longer than any name or type that means something
 MAX_TOP_K = 20
 MAX_PRIORITY = 9
 
@@ -172,7 +171,7 @@ class RequestLimits:
     @property
     def max_short_body_bytes(self) -> int:
         """The longest body that may be of anything."""
-        return 2 * self.margin_bytes + SHORTEST_MIDDLE_BYTES
+        return 2 * self.margin_bytes + MIN_MIDDLE_BYTES
 
 
 class RejectedError(Exception):
@@ -241,15 +240,10 @@ def _decode_long(body: bytes, margin_bytes: int) -> Request | Query:
     parts = cut(body, margin_bytes)
     middle, marker = _string_decoder.decode(parts.middle), parts.marker.decode()
     request = _decode(parts.rest)
-    id_json = request.id_json
-    if parts.marker in id_json:
-        id_json = id_json.replace(parts.marker, parts.middle[1:-1])
-        _check_id(id_json)
     if isinstance(request, Query):
-        return Query(id_json, request.type)
+        return request
     return msgspec.structs.replace(
         request,
-        id=msgspec.Raw(id_json),
         question=request.question.replace(marker, middle),
         text=request.text.replace(marker, middle),
     )

@@ -10,10 +10,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from qa_service.errors import InvalidFrameError
-from qa_service.long_body import ESCAPE_BYTES, cut
+from qa_service.long_body import ESCAPE_BYTES, MIN_MIDDLE_BYTES, cut
 from qa_service.protocol import (
+    MAX_ID_BYTES,
+    MAX_TYPE_BYTES,
     NULL_ID,
-    SHORTEST_MIDDLE_BYTES,
     Query,
     Question,
     RejectedError,
@@ -141,10 +142,11 @@ def test_what_is_wrong_in_the_middle_is_found(field, wrong, query, is_quoted):
 
 @pytest.mark.parametrize("word", ["question", "health"])
 @pytest.mark.parametrize("field", ["id", "type"])
-def test_a_string_that_is_short_without_its_middle_is_still_a_long_one(field, word):
+@pytest.mark.parametrize("also", ["", '"top_k":99,'])
+def test_a_string_that_is_short_without_its_middle_is_still_a_long_one(field, word, also):
     """As the id is, or the type, where it begins just before the middle and ends just after."""
     head, tail = word[: len(word) // 2], word[len(word) // 2 :]
-    types = "" if field == "type" else f'"type":"{word}",'
+    types = also if field == "type" else f'{also}"type":"{word}",'
     front, end = f'{{"question":"Who?","text":"Ada.",{types}"-":"', '","+":"'
     front += "-" * (MARGIN - len(front) - len(f'","{field}":"{head}')) + f'","{field}":"{head}'
     end = f"{tail}{end}" + "-" * (MARGIN - len(f'{tail}{end}"}}')) + '"}'
@@ -153,7 +155,14 @@ def test_a_string_that_is_short_without_its_middle_is_still_a_long_one(field, wo
     assert json.loads(parts.rest.replace(parts.marker, b""))[field] == word
     with pytest.raises(RejectedError, match=r"`id` is longer|`type` must be") as caught:
         parse_request(body, LIMITS)
+    assert caught.value.id_json == NULL_ID
     assert len(caught.value.error.message) < 100
+
+
+def test_no_id_is_longer_than_the_marker_and_the_middle():
+    parts = cut(b"-" * LIMITS.max_short_body_bytes, MARGIN)
+    assert len(parts.marker) > MAX_ID_BYTES
+    assert len(parts.middle) - 2 * ESCAPE_BYTES > MAX_ID_BYTES > MAX_TYPE_BYTES
 
 
 def test_a_long_body_that_ends_early_is_no_json():
@@ -171,7 +180,7 @@ def test_the_one_string_may_be_anywhere(fields):
 
 def test_where_the_fields_meet_does_not_matter():
     """A body just long enough to be cut, with any part of it in the middle."""
-    half = MARGIN + SHORTEST_MIDDLE_BYTES // 2
+    half = MARGIN + MIN_MIDDLE_BYTES // 2
     front = b'"id":7,"question":"Who?","top_k":2,"priority":3,"timeout_ms":500,"text":"'
     front += b'Ada \\"wrote\\" it \\ud83d\\ude00.","type":"question","-":"'
     for shift in range(half - len(front) - 100, half + 100):
