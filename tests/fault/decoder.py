@@ -27,7 +27,7 @@ MARGIN_BYTES = 36
 
 
 class NarrowLimits(RequestLimits):
-    """By which nearly every frame is a long one."""
+    """By which a body of some 600 bytes is a long one."""
 
     margin_bytes = MARGIN_BYTES
 

@@ -31,8 +31,9 @@ def nested(start: bytes, opening: bytes, closing: bytes) -> Maker:
     return make
 
 
-def as_text(unit: bytes) -> Maker:
-    return filled(b'{"question":"Who?","text":"', unit, b'"}')
+def as_text(unit: bytes, end: bytes = b'"}') -> Maker:
+    """The unit as the text of a question, and how its body ends."""
+    return filled(b'{"question":"Who?","text":"', unit, end)
 
 
 OK = "answered"
@@ -65,11 +66,7 @@ HOSTILE: dict[str, tuple[Maker, str, str]] = {
     "digits in top_k": (filled(START + b'"top_k":', b"9", b"}"), REQUEST, FRAME),
     "digits in timeout_ms": (filled(START + b'"timeout_ms":', b"9", b"}"), REQUEST, FRAME),
     "a long fraction in timeout_ms": (filled(START + b'"timeout_ms":9.', b"9", b"}"), OK, FRAME),
-    "a lone surrogate at the end": (
-        filled(b'{"question":"Who?","text":"', b"\\u00e9", b'\\ud800"}'),
-        FRAME,
-        FRAME,
-    ),
+    "a lone surrogate at the end": (as_text(b"\\u00e9", b'\\ud800"}'), FRAME, FRAME),
     "an encoded surrogate": (filled(START + b'"more":"', b"\xed\xa0\x80", b'"}'), FRAME, FRAME),
     "an unpaired quotation mark": (filled(START + b'"more":"', b"a", b""), FRAME, FRAME),
     "an id of one string": (filled(START + b'"id":"', b"a", b'"}'), REQUEST, REQUEST),
@@ -77,20 +74,12 @@ HOSTILE: dict[str, tuple[Maker, str, str]] = {
     "the text again and again": (filled(START, b'"text":"a",', b'"id":1}'), OK, FRAME),
     "many fields": (filled(START, b'"a":0,', b'"id":1}'), OK, FRAME),
     "a text and too many answers wanted": (
-        filled(b'{"question":"Who?","text":"', b"\\u042d", b'","top_k":99}'),
+        as_text(b"\\u042d", b'","top_k":99}'),
         REQUEST,
         REQUEST,
     ),
-    "a text and the type of a query": (
-        filled(b'{"question":"Who?","text":"', b"\\u042d", b'","type":"health"}'),
-        OK,
-        OK,
-    ),
-    "a text of another type": (
-        filled(b'{"question":"Who?","text":"', b"\\u042d", b'","type":"other"}'),
-        REQUEST,
-        REQUEST,
-    ),
+    "a text and the type of a query": (as_text(b"\\u042d", b'","type":"health"}'), OK, OK),
+    "a text of another type": (as_text(b"\\u042d", b'","type":"other"}'), REQUEST, REQUEST),
     "many fields and no text": (
         filled(b'{"question":"Who?",', b'"a":0,', b'"id":1}'),
         REQUEST,
@@ -109,8 +98,6 @@ HONEST: dict[str, Maker] = {
     "a text of line breaks": as_text(b"It was Ada.\\n"),
     "a text of quotation marks": as_text(b'\\"'),
     "a text of backslashes": as_text(b"\\\\"),
-    "a text in Russian, and what is ignored": filled(
-        b'{"question":"Who?","text":"', "Это была Ада. ".encode(), b'","more":1}'
-    ),
+    "a text in Russian, and what is ignored": as_text("Это была Ада. ".encode(), b'","more":1}'),
     "a text in HTML": as_text(b'<p class=\\"who\\">It was Ada.</p>\\n'),
 }
