@@ -1,44 +1,54 @@
-# Two commands do everything: `make demo` and `make test`. The README has the same as plain lines.
+# Two commands do everything: `make demo` and `make test`; `make` alone lists the others.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-GPU := $(shell nvidia-smi -L 2>/dev/null | head -n 1)
-REQUIREMENTS := $(if $(GPU),requirements.txt,requirements-cpu.txt)
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+EXTRA := $(if $(shell nvidia-smi -L 2>/dev/null),gpu,cpu)
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e
 SERVE := $(VENV)/.serve
 TEST := $(VENV)/.test
+PYTEST := $(BIN)/python -m pytest
+# A file's tests share servers, so a file stays in one process; long files are collected first.
+PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo run test lint model clean
+.PHONY: help demo run test test-fast lint model clean
 .DELETE_ON_ERROR:
 
-demo: model  ## Prepares the built-in model, starts the server, asks three questions, stops it.
+help:  ## Lists what make can do.
+	@sed -n 's/^\([a-z-]*\):.*## /make \1	/p' $(MAKEFILE_LIST) | expand -t 16
+
+demo: $(SERVE)  ## Prepares the built-in model, starts the server, asks three questions, stops it.
+	$(BIN)/python prepare_model.py --precision fp32
 	$(BIN)/python examples/demo.py
 
 run: model  ## Serves on port 9999 until Ctrl-C.
 	@exec $(BIN)/python server.py
 
-test: $(TEST)  ## Runs all tests.
-	$(BIN)/python -m pytest
+test: $(TEST)  ## Runs every test.
+	$(PYTEST) $(PARALLEL) -m "not soak"
+	$(PYTEST) -m soak
 
-lint: $(TEST)  ## Style, format and types.
+test-fast: $(TEST)  ## Runs the tests that need no long load and no training.
+	$(PYTEST) $(PARALLEL) -m "not soak and not slow"
+
+lint: $(TEST)  ## Checks style, format and types.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-model: $(SERVE)
+model: $(SERVE)  ## Installs what serving needs and prepares the built-in model.
 	$(BIN)/python prepare_model.py
 
-$(SERVE): $(REQUIREMENTS) requirements-serve.txt requirements-common.txt constraints.txt
+$(SERVE): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or later is needed: make PYTHON=python3.11")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "installing $(REQUIREMENTS) into $(VENV) (minutes the first time)"
-	@$(PIP) -r $(REQUIREMENTS)
+	@echo "installing .[$(EXTRA)] into $(VENV) (minutes the first time)"
+	@$(INSTALL) '.[$(EXTRA)]'
 	@touch $@
 
-$(TEST): $(SERVE) requirements-test.txt requirements-bench.txt
-	@$(PIP) -r requirements-test.txt
+$(TEST): $(SERVE)
+	@$(INSTALL) '.[$(EXTRA),test]'
 	@touch $@
 
-clean:
-	rm -rf $(VENV) saved_models/*/ saved_models/.*.lock
+clean:  ## Removes the environment and the prepared models.
+	rm -rf $(VENV) build saved_models/*/ saved_models/.*.lock

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import math
 import sys
 from pathlib import Path
 
 import msgspec
 
-from qa_service.engines import ENGINE_TYPES
 from qa_service.errors import SetupError
-from qa_service.manifest import PRECISIONS, load_manifest
-from qa_service.squad import read_squad
+from qa_service.inference.engines import ENGINE_TYPES
+from qa_service.load.plot import PlotError, check_plot
+from qa_service.repository.manifest import PRECISIONS, load_manifest
+from qa_service.serving.options import RouteOptions
 from qa_service.training.calibration import calibrate
+from qa_service.training.cascade import (
+    MIN_SCORES,
+    CascadePoint,
+    ModelRun,
+    draw,
+    run_model,
+    sweep,
+)
 from qa_service.training.evaluation import DevSet, PreparedModel, measure
-from qa_service.training.measures import unanswerable_questions
+from qa_service.training.measures import abstained_percent, squad_metrics
 
 _COLUMNS = (
     "exact_match",
@@ -31,14 +41,21 @@ _COLUMNS = (
 def main() -> int:
     """Runs the program; returns its exit code."""
     flags = _parser().parse_args()
-    questions = [q for path in flags.dev for q in read_squad(path) if q.answers]
-    dev = DevSet(questions, unanswerable_questions(questions))
-    print(f"{len(dev.answerable)} answerable questions, {len(dev.unanswerable)} unanswerable")
     try:
+        dev = DevSet.read(flags.dev)
+        print(dev)
+        if flags.max_questions:
+            dev = dev.sample(flags.max_questions)
+            print(f"of these: {dev}")
         if flags.calibrate:
             _calibrate(flags, dev)
+        elif flags.cascade:
+            _cascade(flags, dev)
         else:
             _compare(flags, dev)
+    except PlotError as error:
+        print(f"evaluate_model.py: {error}", file=sys.stderr)
+        return 1
     except SetupError as error:
         print(f"evaluate_model.py: {error}", file=sys.stderr)
         return error.exit_code
@@ -69,6 +86,41 @@ def _rows(flags: argparse.Namespace, model_dir: Path) -> list[tuple[Path, str, s
         for precision in flags.precisions or here
         if engine_type == "onnx" or precision == "fp32"
     ]
+
+
+def _cascade(flags: argparse.Namespace, dev: DevSet) -> None:
+    """Prints what a cascade of the models would come to, a row for each `min_score`."""
+    if len(flags.model_dirs) < 2:
+        raise SetupError("--cascade needs two models or more, in the order in which they are asked")
+    if flags.plot:
+        check_plot(flags.plot)
+    runs = [_run(flags, model_dir, dev) for model_dir in flags.model_dirs]
+    names, unknown = [f"model_{i}" for i in range(len(runs))], flags.ask_next_if_unknown
+    routes = [
+        RouteOptions(cascade=names, min_score=score, ask_next_if_unknown=unknown)
+        for score in MIN_SCORES
+    ]
+    points = list(sweep(runs, dev.answerable, routes))
+    columns = dataclasses.fields(CascadePoint)
+    print(*(f"{column.name:>10}" for column in columns))
+    for point in points:
+        print(*(f"{getattr(point, column.name):10.3f}" for column in columns))
+    if flags.plot:
+        draw(points, flags.plot)
+
+
+def _run(flags: argparse.Namespace, model_dir: Path, dev: DevSet) -> ModelRun:
+    """Has a model answer everything, and prints how well and how fast it does."""
+    engine_type = flags.inference_engine_types[0]
+    precision = flags.precisions[0] if flags.precisions else "fp32"
+    model = PreparedModel(model_dir, engine_type, flags.intra_op_num_threads, precision)
+    run = run_model(model, dev.answerable, dev.unanswerable)
+    f1 = squad_metrics(run.answers, dev.answerable)["f1"]
+    caught = abstained_percent(run.to_unanswerable)
+    ms = run.seconds / len(run.answers) * 1e3
+    figures = f"F1 {f1:.2f}, caught {caught:.1f} %, {ms:.1f} ms a question"
+    print(f"{model_dir}, {engine_type} {precision}: {figures}", flush=True)
+    return run
 
 
 def _calibrate(flags: argparse.Namespace, dev: DevSet) -> None:
@@ -109,11 +161,34 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--intra_op_num_threads", type=int, default=1, help="threads within one operator"
     )
+    _add_other_modes(parser)
+    return parser
+
+
+def _add_other_modes(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of what is done instead of comparing."""
     parser.add_argument(
         "--calibrate",
         type=Path,
         metavar="READING_JSON",
         help="do not compare: choose the first model's reading settings and write them here",
+    )
+    parser.add_argument(
+        "--cascade",
+        action="store_true",
+        help="do not compare: what asking the models in turn, the next one only where the score is "
+        "below min_score, would come to: F1 and cost for a range of min_scores",
+    )
+    parser.add_argument(
+        "--ask_next_if_unknown",
+        action="store_true",
+        help="with --cascade: ask the next model too where one finds no answer",
+    )
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="with --cascade: draw F1 against cost"
+    )
+    parser.add_argument(
+        "--max_questions", type=int, default=0, help="measure on so many of each kind; 0 for all"
     )
     parser.add_argument(
         "--max_cost_f1",
@@ -126,7 +201,6 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="with --calibrate: the model was never shown an unanswerable question",
     )
-    return parser
 
 
 if __name__ == "__main__":

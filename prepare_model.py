@@ -1,80 +1,8 @@
-"""Prepares a question-answering model for the server: `python prepare_model.py --help`."""
+"""Prepares a question-answering model for the server; `--help` lists the flags."""
 
-from __future__ import annotations
-
-import argparse
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 
-from qa_service.errors import SetupError
-from qa_service.manifest import PRECISIONS
-from qa_service.preparation.prepare import Choices, prepare
-
-_INTERRUPTED = 130
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program; returns its exit code."""
-    try:
-        prepare(Choices(**vars(_parser().parse_args(arguments))))
-    except SetupError as error:
-        print(f"prepare_model.py: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("prepare_model.py: interrupted", file=sys.stderr)
-        return _INTERRUPTED
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    defaults = Choices()
-    parser = argparse.ArgumentParser(
-        description="Prepares a question-answering model for the server: writes it for PyTorch and "
-        "for ONNX Runtime, and checks that both give the same answers.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
-    parser.add_argument(
-        "--model",
-        default=defaults.model,
-        metavar="builtin|HUB_ID|DIRECTORY",
-        help="the model that ships with the project, one on the Hugging Face hub "
-        "(for example deepset/bert-base-cased-squad2), or one in a local directory",
-    )
-    parser.add_argument(
-        "--output_dir",
-        type=Path,
-        default=defaults.output_dir,
-        help="where the model's folder goes",
-    )
-    parser.add_argument(
-        "--can_abstain",
-        action=argparse.BooleanOptionalAction,
-        default=argparse.SUPPRESS,
-        help="whether the model may answer that the text holds no answer; if not given, the "
-        "model's reading.json says so, or else its name (squad2, squad_v2)",
-    )
-    parser.add_argument(
-        "--null_threshold",
-        type=float,
-        default=argparse.SUPPRESS,
-        metavar="LOGITS",
-        help="let the model abstain unless an answer's logits exceed the null answer's by this "
-        "much; if not given, the model's own or 0",
-    )
-    parser.add_argument(
-        "--precision",
-        choices=tuple(PRECISIONS),
-        default=defaults.precision,
-        help="also write the model in this precision for ONNX Runtime; fp32 is always written",
-    )
-    parser.add_argument(
-        "--tensorrt",
-        action="store_true",
-        help="also write what the server's tensorrt engine needs",
-    )
-    return parser
-
+from qa_service.cli.prepare_model_main import main
 
 if __name__ == "__main__":
     sys.exit(main())

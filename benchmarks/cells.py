@@ -1,12 +1,12 @@
-"""The figures of a benchmark: contestant by row by repeat."""
+"""The figures of a benchmark: target by row by repeat."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from benchmarks.contestants import Running
-from benchmarks.generator import Load
+from benchmarks.load import Load, timed
 from benchmarks.tables import markdown, median, percentile, spread
+from benchmarks.targets import Running
 from benchmarks.texts import Item
 
 Figures = dict[str, float]
@@ -55,9 +55,8 @@ def measure(
         first: Which of the items to start with.
         by_kind: Whether to keep each kind's latencies apart too.
     """
-    requests = [server.contestant.wire.encode(item.question, item.text) for item in items]
     before_s = server.cpu_s()
-    load = server.generator(requests, first).run(clients, warmup_s, duration_s)
+    load = timed(server, items, clients, warmup_s, duration_s, first=first)
     used_ms = (server.cpu_s() - before_s) * 1e3
     kept = figures(load, [item.kind for item in items] if by_kind else ())
     kept["work"] = round(load.work_per_s(weights(items)), 4)
@@ -77,41 +76,41 @@ class Cells:
     def __init__(self) -> None:
         self._cells: dict[str, dict[str, list[Figures]]] = {}
 
-    def add(self, contestant: str, row: str, figures: Figures) -> None:
+    def add(self, target: str, row: str, figures: Figures) -> None:
         """Keeps one repeat's figures."""
-        self._cells.setdefault(contestant, {}).setdefault(row, []).append(figures)
+        self._cells.setdefault(target, {}).setdefault(row, []).append(figures)
 
     def raw(self) -> dict[str, dict[str, list[Figures]]]:
         """All of them."""
         return self._cells
 
     @property
-    def contestants(self) -> list[str]:
+    def targets(self) -> list[str]:
         """Those with any figures, in the order of their first."""
         return list(self._cells)
 
-    def values(self, contestant: str, row: str, name: str) -> list[float]:
+    def values(self, target: str, row: str, name: str) -> list[float]:
         """One figure in each repeat."""
-        return [cell[name] for cell in self._cells[contestant].get(row, []) if name in cell]
+        return [cell[name] for cell in self._cells[target].get(row, []) if name in cell]
 
-    def median(self, contestant: str, row: str, name: str) -> float:
+    def median(self, target: str, row: str, name: str) -> float:
         """One figure's median; NaN if there is none."""
-        return median(self.values(contestant, row, name))
+        return median(self.values(target, row, name))
 
     def table(self, corner: str, rows: Sequence[str], name: str, digits: int = 1) -> str:
-        """Contestants down, rows across: one figure's medians and their spread."""
+        """Targets down, rows across: one figure's medians and their spread."""
         return self.table_of(corner, rows, lambda c, r: spread(self.values(c, r, name), digits))
 
     def table_of(self, corner: str, rows: Sequence[str], text: Callable[[str, str], str]) -> str:
-        """Contestants down, rows across, of any text."""
-        lines = [[name, *[text(name, row) for row in rows]] for name in self.contestants]
+        """Targets down, rows across, of any text."""
+        lines = [[name, *[text(name, row) for row in rows]] for name in self.targets]
         return markdown([corner, *rows], lines)
 
     def table_by(self, corner: str, columns: dict[str, tuple[str, str]], digits: int = 1) -> str:
-        """Contestants down; each column a figure of a row, by its label."""
+        """Targets down; each column a figure of a row, by its label."""
 
-        def text(contestant: str, label: str) -> str:
-            return spread(self.values(contestant, *columns[label]), digits)
+        def text(target: str, label: str) -> str:
+            return spread(self.values(target, *columns[label]), digits)
 
         return self.table_of(corner, list(columns), text)
 

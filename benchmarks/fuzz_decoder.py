@@ -9,7 +9,7 @@ import argparse
 import sys
 import time
 
-from tests.fault.decoder import fuzz
+from harness.decoder import fuzz
 
 
 def main() -> int:

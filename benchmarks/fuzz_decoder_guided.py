@@ -14,10 +14,10 @@ from pathlib import Path
 
 import atheris
 
-with atheris.instrument_imports(include=["qa_service", "tests.fault"]):
-    from tests.fault.decoder import check_stream
-    from tests.fault.mutate import BODIES
-    from tests.support import frame
+with atheris.instrument_imports(include=["qa_service", "harness"]):
+    from harness.decoder import check_stream
+    from harness.frames import frame
+    from harness.mutate import BODIES
 
 
 def main() -> None:

@@ -13,10 +13,10 @@ import asyncio
 import sys
 from pathlib import Path
 
-from qa_service.config import DEFAULT_MODEL
-from tests.fault.live_fuzz import fuzz_server
-from tests.fault.process import MIB
-from tests.running_server import running_server
+from harness.live_fuzz import fuzz_server
+from harness.process import MIB
+from harness.server import running_server
+from qa_service.repository.options import DEFAULT_MODEL
 
 MAX_GROWTH_BYTES = 8 * MIB
 
@@ -33,7 +33,7 @@ def main() -> int:
     print(report)
     is_good = (
         report.num_replies == report.num_frames
-        and report.honest.sent == report.honest.right
+        and not report.honest.errors
         and report.rss_after_bytes - report.rss_before_bytes < MAX_GROWTH_BYTES
         and report.descriptors_after <= report.descriptors_before
     )

@@ -7,7 +7,7 @@
 
 Two models: bert-base's shape with random weights, and the built-in one. For each, what the model
 does alone, eagerly and with CUDA graphs, in fp32 and in half precision; then the server in half
-precision with graphs, for each number of clients and sessions on the one GPU.
+precision with graphs, for each number of clients and instances on the one GPU.
 
 PyTorch needs torch, transformers and msgspec, and the prepared built-in model.
 Exit code 0 if every request was answered, 1 if not, 2 without a GPU.
@@ -27,20 +27,20 @@ from pathlib import Path
 
 import numpy as np
 
-from qa_service.batching import BatchRule
-from qa_service.config import DEFAULT_MODEL
-from qa_service.engines import EngineConfig, make_engine
-from qa_service.engines.base import Engine
+from qa_service.data.squad import SquadQuestion, read_squad
 from qa_service.errors import SetupError
-from qa_service.gpus import find_gpus
+from qa_service.inference.engines import EngineConfig, make_engine
+from qa_service.inference.engines.base import Engine
+from qa_service.inference.reader.reader import Reader
 from qa_service.load.own_server import ServerStartError
 from qa_service.load.plan import LoadPlan
 from qa_service.load.sweep import Cell, Sweep
 from qa_service.load.table import markdown
-from qa_service.manifest import Manifest, load_manifest
-from qa_service.protocol import Question
-from qa_service.reading.reader import Reader
-from qa_service.squad import SquadQuestion, read_squad
+from qa_service.repository.manifest import Manifest, load_manifest
+from qa_service.repository.options import DEFAULT_MODEL
+from qa_service.scheduling.batch_cost import BatchRule
+from qa_service.wire.messages import Question
+from qa_service.workers.gpus import find_gpus
 
 QUESTIONS = Path(__file__).resolve().parents[1] / "qa_service" / "data" / "questions.json"
 PROTOTYPE_MS = {1: 20.5, 5: 30.8, 20: 96.1, 50: 177.0}
@@ -145,7 +145,7 @@ def load(
 ) -> Engine:
     """Makes the engine; for a rehearsal PyTorch's as it is on a GPU, without the GPU."""
     if flags.rehearse and flags.engine == "pytorch":
-        from qa_service.engines import pytorch  # noqa: PLC0415 - torch takes seconds
+        from qa_service.inference.engines import pytorch  # noqa: PLC0415 - torch takes seconds
 
         return pytorch.bucketed_engine(model_dir, manifest, config, "cpu")
     return make_engine(flags.engine, model_dir, manifest, config)
@@ -199,8 +199,8 @@ def serve(
 
 
 @contextlib.contextmanager
-def _say(num_sessions: int | None, plan: LoadPlan) -> Iterator:
-    print(f"{num_sessions} sessions, {plan.num_simultaneous_clients} clients", file=sys.stderr)
+def _say(num_instances: int | None, plan: LoadPlan) -> Iterator:
+    print(f"{num_instances} instances, {plan.num_simultaneous_clients} clients", file=sys.stderr)
     yield lambda _: None
 
 
@@ -209,7 +209,7 @@ def show_gains(cells: Sequence[Cell]) -> None:
     print("\n| clients | prototype, ms | here, ms | times faster |\n|---|---|---|---|")
     for cell in cells:
         clients = cell.plan.num_simultaneous_clients
-        if cell.num_sessions == PROTOTYPE_SESSIONS and clients in PROTOTYPE_MS:
+        if cell.num_instances == PROTOTYPE_SESSIONS and clients in PROTOTYPE_MS:
             theirs_ms, ours_ms = PROTOTYPE_MS[clients], cell.report.mean_ms
             print(f"| {clients} | {theirs_ms} | {ours_ms:.2f} | {theirs_ms / ours_ms:.1f} |")
 

@@ -1,18 +1,18 @@
-"""The server against the limit: what its sessions do with no server around them.
+"""The server against the limit: what its instances do with no server around them.
 
     python -m benchmarks.limit --questions_file dev.json
 
 The limit is the throughput of two processes that each run the reading code over batches of
 questions sorted by length, at the best of the batch sizes 1, 4 and 8; the sum of their rates.
-Against it, the server with as many sessions, asked the same questions in shuffled order by 16
-closed-loop clients from this process; its rate is that of the answers in the midst of the load.
+Against it, the server with as many instances, asked the same questions in shuffled order by 16
+closed-loop clients from this process; its rate is that of the answers in the middle of the load.
 Both stay loaded throughout and take turns, repeat by repeat.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
+import math
 import multiprocessing
 import os
 import sys
@@ -23,20 +23,22 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from benchmarks.contestants import Running, ours, running
+from benchmarks.load import counted
 from benchmarks.record import Section, make_parser
 from benchmarks.servers.reading import warm_reader
 from benchmarks.tables import markdown, median, spread
+from benchmarks.targets import Running, ours, running
 from benchmarks.texts import Item, uniform
-from qa_service.config import ServerConfig
-from qa_service.manifest import TOKENIZER_FILE
-from qa_service.protocol import Question
-from qa_service.squad import read_squad
+from qa_service.data.squad import read_squad
+from qa_service.repository.manifest import TOKENIZER_FILE
+from qa_service.wire.messages import Question
 
 SESSIONS = 2
 BATCH_SIZES = (1, 4, 8)
 CLIENTS = 16
 WARMUP_REQUESTS = 2 * CLIENTS
+REQUESTS_TO_SPARE = 4
+"""Of each client, so that all are still asking when the last one that counts is answered."""
 NUM_QUESTIONS = 280
 GOAL = 0.98
 
@@ -55,7 +57,7 @@ def run_session(pipe: Connection, model: Path, settings: dict[str, str]) -> None
 
 
 class Limit:
-    """The sessions with no server around them."""
+    """The instances with no server around them."""
 
     def __init__(self, model: Path, settings: dict[str, str]) -> None:
         os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -70,7 +72,7 @@ class Limit:
             pipe.recv()
 
     def throughput_per_s(self, questions: Sequence[Question], batch_size: int) -> float:
-        """Answers a second of all sessions, over batches of questions in the order given."""
+        """Answers a second of all instances, over batches of questions in the order given."""
         firsts = range(0, len(questions), batch_size)
         batches = [list(questions[first : first + batch_size]) for first in firsts]
         shares = [batches[number::SESSIONS] for number in range(SESSIONS)]
@@ -82,16 +84,15 @@ class Limit:
         )
 
     def close(self) -> None:
-        """Ends the sessions."""
+        """Ends the instances."""
         for pipe in self._pipes:
             pipe.send(None)
 
 
 def server_throughput_per_s(server: Running, items: Sequence[Item]) -> tuple[float, float]:
     """Answers a second while every question is answered once, and the generator's CPU share."""
-    requests = [server.contestant.wire.encode(item.question, item.text) for item in items]
-    num_requests = WARMUP_REQUESTS + len(items) + CLIENTS
-    load = server.generator(requests).run_count(CLIENTS, num_requests)
+    requests_each = math.ceil((WARMUP_REQUESTS + len(items)) / CLIENTS) + REQUESTS_TO_SPARE
+    load = counted(server, items, CLIENTS, requests_each)
     if load.num_failed:
         raise RuntimeError(f"{load.num_failed} requests failed")
     ended_s = [sample.ended_s for sample in load.samples]
@@ -135,9 +136,6 @@ def compare(
 
 def precisions(model: Path) -> list[dict[str, str]]:
     """The settings to compare: fp32, and int8 where the model has it."""
-    names = {item.name for item in dataclasses.fields(ServerConfig)}
-    if "precision" not in names:
-        return [{}]
     has_int8 = (model / "model.int8.onnx").exists()
     return [{"precision": name} for name in ("fp32", "int8") if name == "fp32" or has_int8]
 
@@ -167,8 +165,8 @@ def main() -> int:
         report(section, settings.get("precision", "fp32"), found)
         section.say(f"The load generator used {max(found['cpu_share']):.1%} of one core at most.")
     section.say(
-        f"{len(items)} questions each time, {SESSIONS} sessions of one thread, {CLIENTS} clients. "
-        "Medians of the repeats, with the least and the greatest; the ratio is taken in each "
+        f"{len(items)} questions each time, {SESSIONS} instances of one thread, {CLIENTS} clients. "
+        "Medians of the repeats, with the minimum and the maximum; the ratio is taken in each "
         "repeat. The limit's batch sizes but the best ran in the first repeat alone."
     )
     section.close()

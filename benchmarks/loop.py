@@ -5,41 +5,41 @@
 Beside this server: an asyncio server on uvloop over the same frames, once answering in its own
 process and once through worker processes over a socketpair each, as the server does; and mosec.
 All parse with msgspec, answer with the text's first word, and have two workers where they have
-any. Each is started anew in each repeat, takes all rows, then 5,000 further connections that have
+any. Each is started again in each repeat, takes all rows, then 5,000 further connections that have
 asked one question each and stay idle, then all rows again.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
+import os
 import resource
-import socket
 import sys
 import time
 from contextlib import ExitStack
 
 from benchmarks.cells import Cells, measure
-from benchmarks.contestants import MOSEC, NotStartedError, Running, ours, peer, running
-from benchmarks.generator import connect
 from benchmarks.peers import rounds
 from benchmarks.record import Section, make_parser
 from benchmarks.tables import spread
+from benchmarks.targets import MOSEC, NotStartedError, Running, Target, ours, peer, running
 from benchmarks.texts import uniform
-from benchmarks.wires import Frames
-from qa_service.squad import read_squad
+from qa_service.data.squad import SquadQuestion, read_squad
+from qa_service.load.wire import QaWire
 
 IDLE = 5000
+FIRST_HIGH = 2048
 CLIENTS = (1, 10, 100, 1000)
 WARMUP_S, DURATION_S = 0.2, 1.0
-CONNECT_AT_ONCE = 100
-CONTESTANTS = [
+TARGETS = [
     ours(
         "this server",
         *("--inference_engine_type", "instant", "--max_connections", "8000"),
         *("--max_queue_size", "4000"),
     ),
-    peer("uvloop, through workers", "uvloop_server", Frames(), "--sessions", "2"),
-    peer("uvloop, answering itself", "uvloop_server", Frames(), "--sessions", "0"),
+    peer("uvloop, through workers", "uvloop_server", QaWire, "--sessions", "2"),
+    peer("uvloop, answering itself", "uvloop_server", QaWire, "--sessions", "0"),
     peer("mosec, no batching", "mosec_server", MOSEC, "--instant"),
     peer("mosec, batches of 32", "mosec_server", MOSEC, "--instant", "--batch", "32"),
 ]
@@ -49,28 +49,20 @@ def row(clients: int, idle: int) -> str:
     return f"{clients:,} + {idle:,} idle" if idle else f"{clients:,}"
 
 
-def open_idle(stack: ExitStack, server: Running, request: bytes, number: int) -> None:
-    """Opens connections that ask one question each and are then silent."""
-    for first in range(0, number, CONNECT_AT_ONCE):
-        many = range(first, min(first + CONNECT_AT_ONCE, number))
-        socks = [stack.enter_context(connect(server.port)) for _ in many]
-        for sock in socks:
-            sock.sendall(request)
-        for sock in socks:
-            _receive(server, sock)
+def open_idle(stack: ExitStack, server: Running, asked: SquadQuestion, number: int) -> None:
+    """Opens connections that ask one question each and are then silent.
 
-
-def _receive(server: Running, sock: socket.socket) -> None:
-    buffer = b""
-    while not server.contestant.wire.end(buffer):
-        data = sock.recv(1 << 16)
-        if not data:
-            raise NotStartedError("hung up on an idle connection")
-        buffer += data
+    Their descriptors are high: the load generator waits with `select`, which knows 1,024.
+    """
+    for _ in range(number):
+        with server.connect() as sock:
+            server.ask(asked, sock)
+            high = fcntl.fcntl(sock.fileno(), fcntl.F_DUPFD_CLOEXEC, FIRST_HIGH)
+        stack.callback(os.close, high)
 
 
 class Loop:
-    """All contestants, all rows."""
+    """All targets, all rows."""
 
     def __init__(self, flags: argparse.Namespace) -> None:
         self._model = flags.model
@@ -85,32 +77,30 @@ class Loop:
     def rows(self) -> list[str]:
         return [row(clients, idle) for idle in (0, self._idle) for clients in CLIENTS]
 
-    def play(self, contestant, repeat: int) -> None:
-        if contestant.name in self.absent:
+    def measure(self, target: Target, repeat: int) -> None:
+        if target.name in self.absent:
             return
         started_s = time.perf_counter()
         try:
-            with running(contestant, self._model) as server, ExitStack() as stack:
-                self._play(server, stack)
+            with running(target, self._model) as server, ExitStack() as stack:
+                self._measure_all(server, stack)
         except (NotStartedError, RuntimeError, OSError) as error:
-            self.absent[contestant.name] = f"{type(error).__name__}: {error}"
+            self.absent[target.name] = f"{type(error).__name__}: {error}"
         seconds = time.perf_counter() - started_s
-        print(f"repeat {repeat}, {contestant.name}: {seconds:.0f} s", flush=True)
+        print(f"repeat {repeat}, {target.name}: {seconds:.0f} s", flush=True)
 
-    def _play(self, server: Running, stack: ExitStack) -> None:
-        item = self._items[0]
-        request = server.contestant.wire.encode(item.question, item.text)
+    def _measure_all(self, server: Running, stack: ExitStack) -> None:
         self._measure(server, 0)
         before_bytes = server.rss_bytes()
-        open_idle(stack, server, request, self._idle)
+        open_idle(stack, server, self._items[0].asked, self._idle)
         kib = (server.rss_bytes() - before_bytes) / self._idle / 1024
-        self.memory.setdefault(server.contestant.name, []).append(round(kib, 2))
+        self.memory.setdefault(server.target.name, []).append(round(kib, 2))
         self._measure(server, self._idle)
 
     def _measure(self, server: Running, idle: int) -> None:
         for clients in CLIENTS:
             kept = measure(server, self._items, clients, WARMUP_S, self._duration_s)
-            self.cells.add(server.contestant.name, row(clients, idle), kept)
+            self.cells.add(server.target.name, row(clients, idle), kept)
 
 
 def report(section: Section, loop: Loop) -> None:
@@ -138,8 +128,8 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     section = Section("loop", "The loop alone", flags, ("uvloop", "mosec"))
     loop = Loop(flags)
-    for repeat, contestant in rounds(CONTESTANTS, 1 if flags.quick else flags.repeats):
-        loop.play(contestant, repeat)
+    for repeat, target in rounds(TARGETS, 1 if flags.quick else flags.repeats):
+        loop.measure(target, repeat)
     section.raw |= {"cells": loop.cells.raw(), "memory_kib": loop.memory, "absent": loop.absent}
     report(section, loop)
     section.close()

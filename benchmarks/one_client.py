@@ -3,7 +3,7 @@
     python -m benchmarks.one_client --questions_file dev.json
 
 The same questions in blocks, by turns: the reading code called here, then one connection to a
-server with one session. Nothing is pinned to a core. Then the same with the engine that answers
+server with one instance. Nothing is pinned to a core. Then the same with the engine that answers
 at once: what is left is what the server adds.
 """
 
@@ -15,13 +15,14 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.contestants import Running, ours, running
+from benchmarks.load import counted
 from benchmarks.record import Section, make_parser
 from benchmarks.servers.reading import instant_answer, warm_reader
 from benchmarks.tables import markdown, percentile, spread
+from benchmarks.targets import Running, ours, running
 from benchmarks.texts import Item, uniform
-from qa_service.protocol import Question
-from qa_service.squad import read_squad
+from qa_service.data.squad import read_squad
+from qa_service.wire.messages import Question
 
 BLOCK, INSTANT_BLOCK = 30, 1000
 REAL_REPEATS, INSTANT_REPEATS = 20, 20
@@ -44,11 +45,10 @@ def direct_ms(call: Call, items: Sequence[Item]) -> list[float]:
 
 def served_ms(server: Running, items: Sequence[Item]) -> list[float]:
     """How long each takes through the server, on one connection."""
-    requests = [server.contestant.wire.encode(item.question, item.text) for item in items]
-    load = server.generator(requests).run_count(1, len(requests))
+    load = counted(server, items, 1, len(items))
     if load.num_failed:
         raise RuntimeError(f"{load.num_failed} requests failed")
-    return [(sample.ended_s - sample.started_s) * 1e3 for sample in load.samples]
+    return [sample.latency_ms for sample in load.samples]
 
 
 def compare(
@@ -105,7 +105,7 @@ def main() -> int:
     )
     section.say(
         f"{rounds[0]} blocks of {BLOCK} questions and {rounds[1]} of {INSTANT_BLOCK}, by turns; "
-        "medians of the blocks' p50, with the least and the greatest. Nothing is pinned."
+        "medians of the blocks' p50, with the minimum and the maximum. Nothing is pinned."
     )
     section.close()
     return 0

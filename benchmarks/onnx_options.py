@@ -21,9 +21,9 @@ import numpy as np
 import onnxruntime
 from onnxruntime import ExecutionMode, GraphOptimizationLevel, SessionOptions
 
-from qa_service.engines import EngineConfig
-from qa_service.engines.onnx import SLOWER_ON_CPU, session_options
-from qa_service.manifest import PRECISIONS, load_manifest
+from qa_service.inference.engines import EngineConfig
+from qa_service.inference.engines.onnx import SLOWER_ON_CPU, session_options
+from qa_service.repository.manifest import PRECISIONS, load_manifest
 
 LENGTHS_TOKENS = (32, 166)
 _ERRORS_ONLY = 3

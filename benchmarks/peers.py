@@ -2,49 +2,49 @@
 
     python -m benchmarks.peers --questions_file dev.json
 
-Every contestant serves the same `model.onnx` through the same reading code in two sessions of one
-thread, over its own protocol. Each repeat starts each of them anew, one after another, and puts
-all rows to it; the order of contestants moves on by one from repeat to repeat. Before the first
-of its rows its answers are held against those of the reading code called directly.
-`requirements-peers.txt` installs the peers; one that is missing is reported, the others go on.
+Every target serves the same `model.onnx` through the same reading code in two instances of one
+thread, over its own protocol. Each repeat starts each of them again, one after another, and puts
+all rows to it; the order of targets moves on by one from repeat to repeat. Before the first
+of its rows its answers are held against those of the reading code called directly. With
+`--precision int8` all of them compute in int8; with `--ours int8` this server alone.
+The extra `peers` installs the peers; one that is missing is reported, the others go on.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.cells import Cells, measure
-from benchmarks.contestants import (
+from benchmarks.record import Section, make_parser
+from benchmarks.servers.reading import PRECISION_VARIABLE, answers, warm_reader
+from benchmarks.tables import markdown
+from benchmarks.targets import (
     LITSERVE,
     MOSEC,
     RAY,
-    Contestant,
     NotStartedError,
     Running,
+    Target,
     ours,
     peer,
     running,
 )
-from benchmarks.generator import ask
-from benchmarks.record import Section, make_parser
-from benchmarks.servers.reading import answers, warm_reader
-from benchmarks.tables import markdown
 from benchmarks.texts import Item, mixed, uniform
-from benchmarks.wires import Frames
-from qa_service.protocol import Question
-from qa_service.squad import read_squad
+from qa_service.data.squad import read_squad
+from qa_service.load.wire import QaWire
+from qa_service.wire.messages import Question
 
 OURS = "this server"
-USUAL = "as documented: batches of 8, 10 ms for company"
+USUAL = "as documented: batches of 8, 10 ms for batch members"
 GOAL_USUAL, GOAL_BEST = 1.4, 1.0
 CHECKED = 6
 QUESTIONS_APART = 97
-CONTESTANTS = [
-    ours(OURS, settings="its defaults"),
+PEERS = [
     peer("mosec, batches of 8", "mosec_server", MOSEC, "--batch", "8", settings=USUAL),
     peer("mosec, no batching", "mosec_server", MOSEC, settings="at its best here"),
     peer(
@@ -60,7 +60,7 @@ CONTESTANTS = [
         "Ray Serve, no batching", "ray_server", RAY,
         "--max_ongoing_requests", "2", settings="at its best here: two requests a replica",
     ),
-    peer("prototype's design", "prototype_server", Frames(), settings="no batching"),
+    peer("prototype's design", "prototype_server", QaWire, settings="no batching"),
 ]  # fmt: skip
 
 
@@ -97,13 +97,16 @@ TABLES = [
 ]
 
 
-class Match:
-    """The comparison: all contestants, all rows, so many repeats."""
+class Comparison:
+    """The comparison: all targets, all rows, so many repeats."""
 
-    def __init__(self, model: Path, questions_file: Path, longer: float) -> None:
+    def __init__(
+        self, model: Path, questions_file: Path, longer: float, unchecked: Sequence[str] = ()
+    ) -> None:
         questions = read_squad(questions_file)
         self._model = model
         self._longer = longer
+        self._unchecked = unchecked
         self._items = dict(zip(MIXES, (uniform(questions), mixed(questions)), strict=True))
         self._expected = self._direct_answers()
         self.cells = Cells()
@@ -121,22 +124,22 @@ class Match:
             for answer in answers(reader, [question])
         ]
 
-    def play(self, contestant: Contestant, repeat: int) -> None:
-        """Starts a contestant and puts all rows to it; keeps why, if it cannot take part."""
-        if contestant.name in self.absent:
+    def measure(self, target: Target, repeat: int) -> None:
+        """Starts a target and puts all rows to it; keeps why, if it cannot take part."""
+        if target.name in self.absent:
             return
         started_s = time.perf_counter()
         try:
-            with running(contestant, self._model) as server:
-                if not repeat:
+            with running(target, self._model) as server:
+                if not repeat and server.target.name not in self._unchecked:
                     self._check(server)
                 for row in ROWS:
                     self._measure(server, row, repeat)
         except (NotStartedError, RuntimeError, OSError) as error:
-            self.absent[contestant.name] = f"{type(error).__name__}: {error}"
+            self.absent[target.name] = f"{type(error).__name__}: {error}"
         seconds = time.perf_counter() - started_s
-        said = self.absent.get(contestant.name, "measured")
-        print(f"repeat {repeat}, {contestant.name}: {said}, {seconds:.0f} s", flush=True)
+        said = self.absent.get(target.name, "measured")
+        print(f"repeat {repeat}, {target.name}: {said}, {seconds:.0f} s", flush=True)
 
     def _check(self, server: Running) -> None:
         """Sees that it gives the same answers.
@@ -144,11 +147,10 @@ class Match:
         Raises:
             NotStartedError: It does not.
         """
-        wire = server.contestant.wire
         for item, expected in zip(self._sample(), self._expected, strict=True):
-            reply = ask(server.port, wire, wire.encode(item.question, item.text))
-            if not wire.is_answer(reply) or wire.span(reply) != expected:
-                raise NotStartedError(f"answers {wire.body(reply)[:80]!r}, not {expected!r}")
+            reply = server.ask(item.asked)
+            if reply.code or (reply.answer, reply.start, reply.end) != expected:
+                raise NotStartedError(f"answers {reply!r}, not {expected!r}")
 
     def _measure(self, server: Running, row: Row, repeat: int) -> None:
         items = self._items[row.mix]
@@ -161,65 +163,48 @@ class Match:
             first=repeat * QUESTIONS_APART,
             by_kind=row.mix == MIXES[1],
         )
-        self.cells.add(server.contestant.name, f"{row.mix}, {row.name}", kept)
+        self.cells.add(server.target.name, f"{row.mix}, {row.name}", kept)
 
 
-def rounds(contestants: Sequence[Contestant], repeats: int) -> Iterator[tuple[int, Contestant]]:
-    """Every contestant in every repeat, each repeat beginning one further."""
+def rounds(targets: Sequence[Target], repeats: int) -> Iterator[tuple[int, Target]]:
+    """Every target in every repeat, each repeat beginning one further."""
     for repeat in range(repeats):
-        first = repeat % len(contestants)
-        for contestant in [*contestants[first:], *contestants[:first]]:
-            yield repeat, contestant
+        first = repeat % len(targets)
+        for target in [*targets[first:], *targets[:first]]:
+            yield repeat, target
 
 
-def play_in_turn(
-    section: Section,
-    contestants: Sequence[Contestant],
-    repeats: int,
-    play: Callable[[Contestant], None],
-) -> None:
-    """Plays every contestant in every repeat; says it of one that cannot, and goes on."""
-    for repeat, contestant in rounds(contestants, repeats):
-        name = ", ".join(filter(None, (contestant.name, contestant.settings)))
-        started_s = time.perf_counter()
-        try:
-            play(contestant)
-        except (NotStartedError, RuntimeError, OSError) as error:
-            section.say(f"{name}: {error}")
-        print(f"repeat {repeat}, {name}: {time.perf_counter() - started_s:.0f} s")
-
-
-def report(section: Section, match: Match, contestants: Sequence[Contestant]) -> None:
+def report(section: Section, comparison: Comparison, targets: Sequence[Target]) -> None:
     """Says it all in tables."""
-    section.say(markdown(["contestant", "settings"], [[c.name, c.settings] for c in contestants]))
-    for name, error in match.absent.items():
+    section.say(markdown(["target", "settings"], [[c.name, c.settings] for c in targets]))
+    for name, error in comparison.absent.items():
         section.say(f"{name} did not take part: {error}")
     for mix in MIXES:
         rows = [row for row in ROWS if row.mix == mix]
         extra = [("sentence_p99", "p99 of the single sentences, ms", 0)] * (mix == MIXES[1])
         for name, label, digits in [*TABLES, *extra]:
             columns = {row.name: (f"{mix}, {row.name}", name) for row in rows}
-            table = match.cells.table_by("", columns, digits)
+            table = comparison.cells.table_by("", columns, digits)
             section.say(f"**{mix}: {label}**\n\n{table}")
-    section.say(_against_goals(match.cells))
+    section.say(_against_goals(comparison.cells))
     section.say(
         "A text of 2,000 words is most of the work of its ten, and a measurement of seconds holds "
         "few of them: counted by length, an answer more or less of one weighs what it should. "
-        f"Medians of the repeats, with the least and the greatest. Failed requests: at most "
-        f"{match.cells.worst('failed'):.0f} in a cell. The load generator used at most "
-        f"{match.cells.worst('cpu_share'):.1%} of one core."
+        f"Medians of the repeats, with the minimum and the maximum. Failed requests: at most "
+        f"{comparison.cells.worst('failed'):.0f} in a cell. The load generator used at most "
+        f"{comparison.cells.worst('cpu_share'):.1%} of one core."
     )
 
 
 def _against_goals(cells: Cells) -> str:
     """This server's throughput over each other's, and whether that meets its goal."""
     rows = [f"{row.mix}, {row.name}" for row in ROWS]
-    if OURS not in cells.contestants:
+    if OURS not in cells.targets:
         return "This server did not take part."
 
-    def ratio(contestant: str, row: str) -> str:
-        goal = GOAL_USUAL if "batches" in contestant else GOAL_BEST
-        value = cells.median(OURS, row, "work") / cells.median(contestant, row, "work")
+    def ratio(target: str, row: str) -> str:
+        goal = GOAL_USUAL if "batches" in target else GOAL_BEST
+        value = cells.median(OURS, row, "work") / cells.median(target, row, "work")
         return f"{value:.2f}" if value >= goal else f"**{value:.2f}**"
 
     return (
@@ -231,18 +216,29 @@ def _against_goals(cells: Cells) -> str:
 
 def main() -> int:
     parser = make_parser(__doc__)
-    parser.add_argument("--only", default="", help="words that the name of who takes part has")
+    parser.add_argument("--only", default="", help="words, with commas between, that names have")
+    parser.add_argument("--precision", default="fp32", help="of every target, ONNX Runtime's")
+    parser.add_argument("--ours", default="", help="this server's precision, if another")
     parser.add_argument("--longer", type=float, default=1.0, help="times the usual durations")
     flags = parser.parse_args()
-    contestants = [contestant for contestant in CONTESTANTS if flags.only in contestant.name]
-    section = Section(
-        "peers", "The peers", flags, ("mosec", "litserve", "ray", "uvicorn", "starlette")
+    os.environ[PRECISION_VARIABLE] = flags.precision
+    own = flags.ours or flags.precision
+    us = ours(OURS, "--precision", own, settings=f"its defaults, in {own}")
+    words = flags.only.split(",")
+    targets = [us, *(other for other in PEERS if any(word in other.name for word in words))]
+    name = f"peers_{flags.precision}" + (f"_ours_{own}" if own != flags.precision else "")
+    title = f"The peers in {flags.precision}, this server in {own}"
+    section = Section(name, title, flags, ("mosec", "litserve", "ray", "uvicorn", "starlette"))
+    comparison = Comparison(
+        flags.model,
+        flags.questions_file,
+        0.2 if flags.quick else flags.longer,
+        unchecked=[OURS] if own != flags.precision else [],
     )
-    match = Match(flags.model, flags.questions_file, 0.2 if flags.quick else flags.longer)
-    for repeat, contestant in rounds(contestants, 1 if flags.quick else flags.repeats):
-        match.play(contestant, repeat)
-    section.raw |= {"cells": match.cells.raw(), "absent": match.absent}
-    report(section, match, contestants)
+    for repeat, target in rounds(targets, 1 if flags.quick else flags.repeats):
+        comparison.measure(target, repeat)
+    section.raw |= {"cells": comparison.cells.raw(), "absent": comparison.absent}
+    report(section, comparison, targets)
     section.close()
     return 0
 

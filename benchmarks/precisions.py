@@ -1,4 +1,4 @@
-"""Prints how many questions a second one session of one thread reads, in each precision.
+"""Prints how many questions a second one instance of one thread reads, in each precision.
 
 taskset -c 0 python -m benchmarks.precisions [--model DIR] [--dev SQUAD_FILE] [--rounds 5]
 
@@ -15,12 +15,12 @@ import time
 from pathlib import Path
 
 import qa_service
-from qa_service.batching import BatchRule
-from qa_service.engines import EngineConfig, make_engine
-from qa_service.manifest import PRECISIONS, load_manifest
-from qa_service.protocol import Question
-from qa_service.reading.reader import Reader
-from qa_service.squad import read_squad
+from qa_service.data.squad import read_squad
+from qa_service.inference.engines import EngineConfig, make_engine
+from qa_service.inference.reader.reader import Reader
+from qa_service.repository.manifest import PRECISIONS, load_manifest
+from qa_service.scheduling.batch_cost import BatchRule
+from qa_service.wire.messages import Question
 
 QUESTIONS = 40
 OWN_QUESTIONS = Path(qa_service.__file__).parent / "data" / "questions.json"

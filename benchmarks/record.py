@@ -16,7 +16,7 @@ from pathlib import Path
 
 import qa_service
 from benchmarks.machine import command, load_average, machine, now, versions
-from qa_service.config import DEFAULT_MODEL
+from qa_service.repository.options import DEFAULT_MODEL
 
 RESULTS = Path(__file__).parent / "results"
 QUESTIONS_FILE = Path(qa_service.__file__).parent / "data" / "questions.json"
@@ -29,7 +29,7 @@ def make_parser(doc: str) -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--model", type=Path, default=DEFAULT_MODEL, help="a prepared model")
     add("--questions_file", type=Path, default=QUESTIONS_FILE, help="JSON in SQuAD's format")
-    add("--repeats", type=int, default=3, help="rounds over all contestants")
+    add("--repeats", type=int, default=3, help="rounds over all targets")
     add("--quick", action="store_true", help="a trial: one round of short measurements")
     return parser
 

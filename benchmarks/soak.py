@@ -2,7 +2,8 @@
 
     python -m benchmarks.soak --duration_s 3600
 
-A mix of clients: steady ones, ones that come and go, and ones that break off or send garbage.
+A mix of clients: requests at a steady rate, clients that come and go, and ones that break off or
+send garbage.
 Each interval prints a line; at the end the first quarter is held against the last. Exit code 0
 if memory, descriptors and latency stayed flat and every answer was right, 1 otherwise.
 """
@@ -18,16 +19,21 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from qa_service.config import DEFAULT_MODEL
-from tests.fault.live_fuzz import fuzz_connection
-from tests.fault.load import Asked, LoadClient, Tally, ask_quietly
-from tests.fault.mutate import Mutator
-from tests.fault.process import MIB, num_descriptors, rss_bytes
-from tests.running_server import RunningServer, running_server
+from harness.frames import frame, receive
+from harness.live_fuzz import ENDLESS_S, fuzz_connection
+from harness.load import QuietAnswers, beside
+from harness.mutate import Mutator
+from harness.process import MIB, num_descriptors, rss_bytes
+from harness.questions import ANSWER, ASK
+from harness.server import RunningServer, running_server
+from qa_service.load.plan import Sample
+from qa_service.load.report import Report
+from qa_service.repository.options import DEFAULT_MODEL
 
 WARMUP_S = 30.0
 STEADY_CLIENTS = 4
 QUESTIONS_A_VISIT = 3
+VISIT_PAUSE_S = 0.3
 GARBAGE_FRAMES = 100
 GARBAGE_PAUSE_S = 0.5
 
@@ -73,52 +79,46 @@ HEADER = (
 class Soak:
     """The load, and the account of it by interval."""
 
-    def __init__(self, server: RunningServer, questions: list[Asked], pause_s: float) -> None:
+    def __init__(self, server: RunningServer, answers: QuietAnswers) -> None:
         self._server = server
-        self._pause_s = pause_s
-        self._questions = questions
-        self.total = Tally()
-        self._tally = Tally()
+        self._answers = answers
+        self.num_sent = self.num_right = 0
         self.lines: list[Line] = []
 
-    async def run(self, duration_s: float, interval_s: float) -> None:
+    async def run(self, rate_per_s: float, duration_s: float, interval_s: float) -> None:
         """Loads the server for the duration, and takes a line each interval."""
-        players = [self._ask_steadily() for _ in range(STEADY_CLIENTS)]
-        tasks = [asyncio.create_task(p) for p in (*players, self._visit(), self._send_garbage())]
-        await asyncio.sleep(min(WARMUP_S, duration_s / 10))
-        self._close_interval()
-        started_s = time.perf_counter()
-        print(HEADER, flush=True)
-        while (elapsed_s := time.perf_counter() - started_s) < duration_s:
-            await asyncio.sleep(min(interval_s, duration_s - elapsed_s))
-            line = self._close_interval()
-            self.lines.append(line)
-            print(f"{time.perf_counter() - started_s:8.0f} {line}", flush=True)
-        failed = [task for task in tasks if task.done()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for task in failed:
-            task.result()
-
-    async def _ask_steadily(self) -> None:
-        client = await self._client()
-        for asked in itertools.cycle(self._questions):
-            await self._ask(client, asked)
-            await asyncio.sleep(self._pause_s)
+        plan = self._answers.plan(STEADY_CLIENTS, ENDLESS_S, rate_per_s=rate_per_s)
+        with beside(plan) as samples:
+            tasks = [asyncio.create_task(task) for task in (self._visit(), self._send_garbage())]
+            await asyncio.sleep(min(WARMUP_S, duration_s / 10))
+            self._close_interval(samples)
+            started_s = time.perf_counter()
+            print(HEADER, flush=True)
+            while (elapsed_s := time.perf_counter() - started_s) < duration_s:
+                await asyncio.sleep(min(interval_s, duration_s - elapsed_s))
+                self.lines.append(self._close_interval(samples))
+                print(f"{time.perf_counter() - started_s:8.0f} {self.lines[-1]}", flush=True)
+            failed = [task for task in tasks if task.done()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for task in failed:
+                task.result()
 
     async def _visit(self) -> None:
         """Connects, asks a little and hangs up; every other time with a question in flight."""
-        for asked, breaks_off in zip(
-            itertools.cycle(self._questions), itertools.cycle([True, False]), strict=False
-        ):
-            client = await self._client()
+        for breaks_off in itertools.cycle([True, False]):
+            await asyncio.to_thread(self._ask_and_leave, breaks_off)
+            await asyncio.sleep(VISIT_PAUSE_S)
+
+    def _ask_and_leave(self, breaks_off: bool) -> None:
+        with self._server.connect() as sock:
             for _ in range(QUESTIONS_A_VISIT):
-                await self._ask(client, asked)
-                await asyncio.sleep(self._pause_s)
+                sock.sendall(frame(ASK))
+                self.num_sent += 1
+                self.num_right += receive(sock)["answer"] == ANSWER
             if breaks_off:
-                await client.abandon(asked)
-            await client.close()
+                sock.sendall(frame(ASK))
 
     async def _send_garbage(self) -> None:
         mutator = Mutator(seed=1, expiring=True)
@@ -127,28 +127,20 @@ class Soak:
             await fuzz_connection(self._server.port, bodies, mutator.broken_frame(), 0)
             await asyncio.sleep(GARBAGE_PAUSE_S)
 
-    async def _client(self) -> LoadClient:
-        client = LoadClient(self.total)
-        await client.connect(self._server.port)
-        return client
-
-    async def _ask(self, client: LoadClient, asked: Asked) -> None:
-        started_s = time.perf_counter()
-        reply = await client.ask(asked)
-        if reply and "error" not in reply:
-            self._tally.latencies_ms.append((time.perf_counter() - started_s) * 1e3)
-
-    def _close_interval(self) -> Line:
-        tally, self._tally = self._tally, Tally()
-        self.total.latencies_ms.clear()  # an hour of them would be our own leak
+    def _close_interval(self, samples: list[Sample]) -> Line:
+        number = len(samples)  # more are added to the end meanwhile
+        report = Report.of(samples[:number])
+        del samples[:number]  # an hour of them would be our own leak
+        self.num_sent += number
+        self.num_right += report.num_answered
         pid = self._server.process.pid
         return Line(
             rss_bytes(pid),
             sum(map(rss_bytes, self._server.worker_pids())),
             num_descriptors(pid),
-            len(tally.latencies_ms),
-            tally.p_ms(50),
-            tally.p_ms(99),
+            report.num_answered,
+            report.percentiles_ms[50],
+            report.percentiles_ms[99],
         )
 
 
@@ -180,15 +172,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--duration_s", type=float, default=3600.0, help="how long")
     parser.add_argument("--interval_s", type=float, default=60.0, help="from line to line")
-    parser.add_argument("--pause_s", type=float, default=0.1, help="of a client between questions")
+    parser.add_argument("--rate", type=float, default=35.0, help="steady requests a second")
     parser.add_argument("--model", type=Path, default=DEFAULT_MODEL, help="a prepared model")
     flags = parser.parse_args()
     with running_server(flags.model) as server:
-        soak = Soak(server, ask_quietly(server.port), flags.pause_s)
-        asyncio.run(soak.run(flags.duration_s, flags.interval_s))
+        soak = Soak(server, QuietAnswers(server.port))
+        asyncio.run(soak.run(flags.rate, flags.duration_s, flags.interval_s))
         restarts = server.log.count(" died with ")
-    print(f"{soak.total.sent} sent, {soak.total.right} right, sessions that died: {restarts}")
-    is_right = soak.total.sent - soak.total.right <= STEADY_CLIENTS + 1  # in flight at the end
+    print(f"{soak.num_sent} sent, {soak.num_right} right, workers that died: {restarts}")
+    is_right = soak.num_sent == soak.num_right
     return 0 if is_flat(soak.lines) and is_right and not restarts else 1
 
 

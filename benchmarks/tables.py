@@ -6,9 +6,11 @@ import math
 import statistics
 from collections.abc import Sequence
 
+from qa_service.load import report
+
 
 def spread(values: Sequence[float], digits: int = 1) -> str:
-    """The median, and in brackets the least and the greatest if there are several."""
+    """The median, and in brackets the minimum and the maximum if there are several."""
     values = [value for value in values if not math.isnan(value)]
     if not values:
         return "-"
@@ -25,10 +27,8 @@ def median(values: Sequence[float]) -> float:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The least value that so many percent of them do not exceed; NaN if there are none."""
-    if not values:
-        return math.nan
-    return sorted(values)[math.ceil(len(values) * percent / 100) - 1]
+    """The nearest-rank percentile of values in any order; NaN if there are none."""
+    return report.percentile(sorted(values), percent)
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

@@ -1,6 +1,6 @@
 """What the clients ask: paragraphs, or a mix of lengths.
 
-Both are drawn from a SQuAD file with a seed, so that every contestant is asked the same in the
+Both are drawn from a SQuAD file with a seed, so that every target is asked the same in the
 same order. The mix comes in blocks of ten: five single sentences, four paragraphs, one text of
 2,000 words. So any stretch of it holds the same work, and a measurement of some seconds is not
 at the mercy of how many long texts fell into it.
@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from qa_service.squad import SquadQuestion
+from qa_service.data.squad import SquadQuestion
 
 LONG_TEXT_WORDS = 2000
 SENTENCES, PARAGRAPHS = 5, 4
@@ -31,6 +31,11 @@ class Item:
     kind: str
     question: str
     text: str
+
+    @property
+    def asked(self) -> SquadQuestion:
+        """It as the load generator asks it."""
+        return SquadQuestion("", self.question, self.text, (), ())
 
 
 def uniform(questions: Sequence[SquadQuestion], seed: int = 0) -> list[Item]:

@@ -1,17 +1,28 @@
 #!/usr/bin/env bash
-# Builds the CPU image where Docker is not installed and no image can be pulled, and tries it: on a
+# Builds an image where Docker is not installed and no image can be pulled, and tries it: on a
 # base made of Debian packages it starts the server as compose.yaml does (read-only, no capability,
 # no new privileges), asks it a question, runs the image's health check, and stops it by SIGTERM.
 #
 #     apt-get install -y buildah debootstrap podman runc
-#     docker/build_without_engine.sh
+#     docker/build_without_engine.sh [cpu|gpu|gpu_lean]
+#
+# The images for a GPU are tried on the CPU.
 #
 # For root on Debian 12, with Python 3.11 and pip. Packages come from where this machine's apt and
 # pip are told to look (set PIP_EXTRA_INDEX_URL to PyTorch's CPU index to spare the CUDA libraries).
-# Takes 4 GB in TMPDIR or /var/tmp, and leaves nothing there; KEEP=image.tar keeps the image.
+# Takes 4 GB in TMPDIR or /var/tmp (for a GPU 40), and leaves nothing there; KEEP=image.tar keeps the
+# image.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+case ${1:-cpu} in
+    cpu) FILE=server_cpu EXTRAS=cpu SERVE=serve ;;
+    gpu) FILE=server_amd64 EXTRAS=gpu SERVE=gpu ;;
+    gpu_lean) FILE=server_amd64 EXTRAS=cpu,serve-gpu SERVE=serve-gpu ;;
+    *) echo "usage: $0 [cpu|gpu|gpu_lean]" >&2 && exit 2 ;;
+esac
+readonly FILE EXTRAS SERVE
+readonly IMAGE=localhost/qa-server:${1:-cpu}
 readonly PORT=9999 # the one that the image's health check asks
 WORK=$(mktemp -d "${TMPDIR:-/var/tmp}/qa-image.XXXXXX")
 readonly WORK
@@ -56,9 +67,9 @@ make_base() {
 
 build_image() {
     python3 -m pip download --quiet --only-binary :all: --python-version 3.11 \
-        --dest "$WORK/wheels" -r requirements-cpu.txt
+        --dest "$WORK/wheels" -c constraints.txt ".[$EXTRAS]" setuptools
     buildah "${STORE[@]}" bud --isolation chroot --format docker \
-        --file docker/server_cpu.Dockerfile --tag localhost/qa-server:cpu \
+        --file "docker/$FILE.Dockerfile" --tag "$IMAGE" --build-arg SERVE="$SERVE" \
         --build-arg BASE_IMAGE=localhost/qa-base --build-arg PIP_EXTRA_INDEX_URL= \
         --build-arg PIP_NO_INDEX=1 --build-arg PIP_FIND_LINKS=/wheels \
         --volume "$WORK/wheels:/wheels:ro" .
@@ -66,8 +77,9 @@ build_image() {
 
 start_server() {
     engine run --detach --pull never --name qa --network host \
-        --read-only --cap-drop all --security-opt no-new-privileges localhost/qa-server:cpu
-    for _ in $(seq 60); do
+        --read-only --cap-drop all --security-opt no-new-privileges "$IMAGE" \
+        --host 127.0.0.1 --devices cpu
+    for _ in $(seq 180); do # the first start may measure engines
         python3 client.py --port "$PORT" --health >"$WORK/health" 2>&1 && break
         sleep 1
     done
@@ -105,5 +117,5 @@ start_server
 ask
 check_inside
 stop_server
-[[ -z ${KEEP:-} ]] || buildah "${STORE[@]}" push localhost/qa-server:cpu "docker-archive:$KEEP:qa-server:cpu"
+[[ -z ${KEEP:-} ]] || buildah "${STORE[@]}" push "$IMAGE" "docker-archive:$KEEP:${IMAGE#*/}"
 echo "The image was built, asked and stopped."

@@ -1,6 +1,6 @@
 """The whole path in one run: start the server, ask three questions over TCP, stop it.
 
-Exits with 0 only if every answer is the right one.
+Exits with 0 only if every answer is the expected one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ QUESTIONS = {
 def running_server() -> Iterator[int]:
     """Runs server.py on a free port; yields the port once it is ready."""
     server = subprocess.Popen(
-        [sys.executable, str(ROOT / "server.py"), "--port", "0", "--log_level", "warning"],
+        [
+            *(sys.executable, str(ROOT / "server.py"), "--port", "0", "--log_level", "warning"),
+            *("--inference_engine_type", "onnx", "--precision", "fp32"),
+        ],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,
@@ -59,7 +62,7 @@ def running_server() -> Iterator[int]:
 
 
 def main() -> int:
-    """Asks the questions; returns 0 if all were answered rightly."""
+    """Asks the questions; returns 0 if all answers are the expected ones."""
     print(f"\n{TEXT}\n")
     wrong = 0
     with running_server() as port, QaClient("localhost", port) as client:

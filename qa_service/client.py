@@ -1,4 +1,4 @@
-"""QaClient: questions to a QA server, over one TCP connection that is kept.
+"""QaClient: questions to a QA server, or to several that stand for one, over TCP.
 
 Standard library only, nothing from the rest of the package, and one file on purpose: it
 works alone, wherever it is copied. ::
@@ -7,41 +7,65 @@ works alone, wherever it is copied. ::
         answer = client.ask("Who wrote it?", "It was written by Ada.")
         print(answer.answer, answer.score, answer.latency_ms)
 
+    QaClient(["a:9999", "b:9999"])    # two replicas; so is one name with two addresses
+
 A frame is a 4-byte big-endian length and that many bytes of UTF-8 JSON, both ways; replies
 come as they finish and are matched by `id`. What is always true:
 
+- Any number of threads may use a client at a time. A call does its own sending and receiving, on
+  connections that no other call has meanwhile; between calls they are kept for the next.
 - One loop sends and receives, so the client never waits to write while there is something
   to read: two full socket buffers cannot hold each other up.
 - A connection that timed out, or whose reply could not be understood, is closed: a late
   reply is never taken for another question's. The next call opens a new connection.
 - With `tls`, nothing is said before the server's certificate is found good; with `token`, no
   question leaves before the server has let the client in.
-- A request that may have run is not sent again, with one exception. A server that refuses
-  a frame as too large closes the stream; the questions behind it, which it never read,
-  are put again on a new connection, and with them any before it that it left unanswered.
-
-A client is for one thread at a time.
+- Of two servers taken at random, the one with fewer of this client's requests in flight gets the
+  next (power of two choices: Mitzenmacher, 2001). One that failed rests for a while first.
+- Answering changes nothing at a server, so a request may be sent again: when its connection is
+  lost or its server is `shutting_down` or `unavailable`, at once to a server that has not had it;
+  when it is `queue_full`, to another too, or after `retry_after_ms`. At most once for each
+  server, and not after the deadline. When all have had it, one is asked again after a moment: it
+  may be a balancer, so a single address is tried twice.
 """
 
 from __future__ import annotations
 
+import enum
+import errno
+import heapq
 import itertools
 import json
 import math
+import os
+import random
 import selectors
 import socket
 import ssl
 import struct
+import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections import defaultdict, deque
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 _LENGTH = struct.Struct(">I")
 _RECEIVE_BYTES = 1 << 18
+_CONNECT_TIMEOUT_S = 5.0
+"""Longest wait for one server to accept a connection and let the client in."""
+_RESOLVE_INTERVAL_S = 30.0
+"""How long the addresses of a name are taken for true; a second after a server has failed."""
+_MIN_REST_S, _MAX_REST_S = 0.1, 30.0
+"""How long a server that failed is avoided at first, and at most; doubled by each failure."""
+_LATENCIES, _MIN_LATENCIES = 100, 20
+"""Of how many replies a p95 is taken, and without how many there is none."""
+_RESENT = {"connection_lost", "server_unreachable", "shutting_down", "unavailable", "queue_full"}
+_LOST = (ssl.SSLEOFError, ConnectionError, TimeoutError)
 _AGAIN = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_IN_PROGRESS = {0, errno.EINPROGRESS, errno.EWOULDBLOCK, 10035}  # the last is Windows' name for it
+_Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)
 _TLS_REASONS = {
     "WRONG_VERSION_NUMBER": "the server does not speak it",
     "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the server asks for a client's certificate",
@@ -85,7 +109,7 @@ class TlsError(QaClientError):
 
 
 class ConnectionLostError(QaClientError):
-    """The server closed the connection before it answered; the request may have run."""
+    """The server closed the connection before it answered, and so did the others asked."""
 
     code = "connection_lost"
     retryable = True
@@ -163,6 +187,16 @@ class Answer(Span):
     latency_ms: float
     response: dict[str, Any] = field(repr=False, compare=False)
 
+    @property
+    def model(self) -> str:
+        """The model that has answered; empty if the server does not say."""
+        return str(self.response.get("model", ""))
+
+    @property
+    def version(self) -> int | None:
+        """Its version; None if the server does not say."""
+        return self.response.get("version")
+
 
 def tls_context(
     ca_file: Path | str | None = None,
@@ -212,38 +246,41 @@ class Health:
 
 
 class QaClient:
-    """A client of one QA server.
+    """A client of a QA server, or of several that answer alike; for any number of threads.
 
-    Connects at the first question, and again at the next one after a loss.
+    Connects at the first question, and again when a connection was lost.
 
     Args:
-        host: The server's name or address.
-        port: The server's TCP port.
+        host: The server's name or address, with or without `:port`; several in a sequence, or
+            with commas between them. The addresses of one name are servers of their own, and
+            are looked up again from time to time.
+        port: The TCP port of those that name none.
         timeout_s: Longest wait for a connection, and for the next reply while any is
             outstanding; None waits for ever. Longer than a server lets a request wait in
             its queue, so that what is heard of a full server is its own error.
         max_response_bytes: Longest reply accepted.
         tls: Makes the connection one that speaks TLS, on these terms; see `tls_context`.
         token: Shown to the server on each connection, before the first question.
+        with_hedging: Asks a second server too when the first has not replied within the time
+            that 95 % of its replies took; the first reply counts, the other is not waited for.
+
+    Raises:
+        ValueError: There is no host, or a port that is none.
     """
 
     def __init__(
         self,
-        host: str = "localhost",
+        host: str | Sequence[str] = "localhost",
         port: int = 9999,
         timeout_s: float | None = 60.0,
         *,
         max_response_bytes: int = 1 << 24,
         tls: ssl.SSLContext | None = None,
         token: str | None = None,
+        with_hedging: bool = False,
     ) -> None:
-        self.host = host
-        self.port = port
-        self._timeout_s = timeout_s
-        self._max_response_bytes = max_response_bytes
-        self._tls = tls
-        self._token = token
-        self._connection: _Connection | None = None
+        terms = _Terms(math.inf if timeout_s is None else timeout_s, max_response_bytes, tls, token)
+        self._servers = _Servers(split_hosts(host, port), terms, with_hedging)
         # Never reused, not even on a new connection.
         self._ids = itertools.count(1)
 
@@ -254,7 +291,7 @@ class QaClient:
         self.close()
 
     def connect(self) -> None:
-        """Connects now rather than at the next question; does nothing if connected.
+        """Connects to a server now rather than at the next question, if there is no connection.
 
         Raises:
             ServerUnreachableError: No connection could be made.
@@ -262,60 +299,11 @@ class QaClient:
             QaServerError: The server does not let the client in.
             QaClientError: Its other kinds: it let nobody know.
         """
-        self._connected()
-
-    def _connected(self) -> _Connection:
-        if self._connection is not None:
-            if self._connection.is_quiet():
-                return self._connection
-            self.close()
-        self._connection = _Connection(self._open(), self._max_response_bytes)
-        if self._token is not None:
-            try:
-                self._show_token(self._connection, self._token)
-            except BaseException:
-                self.close()
-                raise
-        return self._connection
-
-    def _open(self) -> socket.socket:
-        """A socket that is connected, and speaks TLS if it is to."""
-        try:
-            sock = socket.create_connection((self.host, self.port), self._timeout_s)
-        except (OSError, UnicodeError) as error:
-            raise ServerUnreachableError(
-                f"no server can be reached at {self.host}:{self.port} ({_reason(error)})"
-            ) from error
-        if self._tls is None:
-            return sock
-        try:
-            return self._tls.wrap_socket(sock, server_hostname=self.host)
-        except (OSError, ValueError) as error:
-            sock.close()
-            is_lost = isinstance(error, ssl.SSLEOFError | ConnectionError | TimeoutError)
-            kind = ServerUnreachableError if is_lost else TlsError
-            raise kind(f"no TLS with {self.host}:{self.port}: {_tls_reason(error)}") from error
-
-    def _show_token(self, connection: _Connection, token: str) -> None:
-        """Waits for the server's word on it, so that a stranger gets no question to read."""
-        connection.send(_encode({"type": "auth", "token": token}))
-        timeout_s = math.inf if self._timeout_s is None else self._timeout_s
-        deadline_s = time.perf_counter() + timeout_s
-        while (frame := next(connection.frames(), None)) is None:
-            connection.exchange(deadline_s - time.perf_counter())
-            if time.perf_counter() >= deadline_s:
-                raise RequestTimeoutError(f"the server did not reply within {timeout_s:g} s")
-        reply = _decode(frame)
-        if "error" in reply:
-            raise _server_error(reply["error"])
-        if reply.get("auth") != "ok":
-            raise ProtocolError("the server did not reply to the token")
+        _Call(self._servers, iter(()), _answer, 1).connect()
 
     def close(self) -> None:
-        """Closes the connection, if there is one; the client may be used again."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        """Closes the connections that are not in use; the client may be used again."""
+        self._servers.close()
 
     def ask(
         self,
@@ -325,6 +313,8 @@ class QaClient:
         top_k: int = 1,
         timeout_ms: float | None = None,
         priority: int | None = None,
+        model: str | None = None,
+        version: int | str | None = None,
     ) -> Answer:
         """Asks one question and waits for its answer.
 
@@ -335,14 +325,18 @@ class QaClient:
             timeout_ms: How long the request may wait in the server's queue; None leaves it
                 to the server.
             priority: 0 to 9, higher is served first; None leaves it to the server.
+            model: The model or the route to ask; None leaves it to the server.
+            version: A version of the model, by its number or by a label; None leaves it to the
+                server.
 
         Raises:
             QaServerError: The server answered with an error.
             QaClientError: Its other kinds: there was no answer, or it could not be read.
         """
         [result] = self.ask_many(
-            [(question, text)], top_k=top_k, timeout_ms=timeout_ms, priority=priority
-        )
+            [(question, text)], top_k=top_k, timeout_ms=timeout_ms, priority=priority,
+            model=model, version=version,
+        )  # fmt: skip
         if isinstance(result, QaClientError):
             raise result
         return result
@@ -354,20 +348,23 @@ class QaClient:
         top_k: int = 1,
         timeout_ms: float | None = None,
         priority: int | None = None,
+        model: str | None = None,
+        version: int | str | None = None,
         max_in_flight: int = 32,
     ) -> list[Answer | QaClientError]:
         """Asks many questions, several in flight at a time.
 
         A question that fails leaves its error in its place and does not disturb the others.
-        Where the connection is lost, the questions in flight get the error and those not
-        yet sent go over a new connection; they are given up too if none can be made, or if
-        the lost one had answered nothing at all.
+        Those that are not yet sent are given up too when one connection more than there are
+        servers has been lost, or could not be made, without a single reply between.
 
         Args:
             pairs: Question and text of each request; taken as there is room to send.
             top_k: As in `ask`, for every question.
             timeout_ms: As in `ask`, for every question.
             priority: As in `ask`, for every question.
+            model: As in `ask`, for every question.
+            version: As in `ask`, for every question.
             max_in_flight: How many questions are on their way at a time.
 
         Returns:
@@ -378,241 +375,818 @@ class QaClient:
         """
         if max_in_flight < 1:
             raise ValueError("max_in_flight must be at least 1")
-        settings = {"top_k": top_k, "timeout_ms": timeout_ms, "priority": priority}
+        settings = {"top_k": top_k, "timeout_ms": timeout_ms, "priority": priority,
+                    "model": model, "version": version}  # fmt: skip
         options = {name: value for name, value in settings.items() if value is not None}
         requests = (
             _Request(next(self._ids), index, {"question": question, "text": text, **options})
             for index, (question, text) in enumerate(pairs)
         )
-        return self._results(_Pipeline(requests, _answer, max_in_flight, self._timeout_s))
+        return _Call(self._servers, requests, _answer, max_in_flight).run()
 
     def health(self) -> Health:
-        """Asks how the server is; it answers at once, however many questions wait.
+        """Asks how a server is; it answers at once, however many questions wait.
 
         Raises:
             QaClientError: There was no answer, or it could not be read.
         """
-        report = self._query("health")
+        report = self._query("health", dict)
         match report:
             case {"ready": bool(ready), "reason": str() | None as reason}:
                 return Health(ready, reason, report)
         raise ProtocolError("the server sent a report of its health without ready or reason")
 
     def stats(self) -> dict[str, Any]:
-        """Asks what the server has counted: `counters`, `gauges` and `histograms`, by name.
+        """Asks what a server has counted: `counters`, `gauges` and `histograms`, by name.
 
         Raises:
             QaClientError: There was no answer, or it could not be read.
         """
-        return self._query("stats")
+        return self._query("stats", dict)
 
-    def _query(self, kind: str) -> dict[str, Any]:
-        def report(reply: dict[str, Any], _latency_ms: float) -> dict[str, Any]:
-            if not isinstance(reply.get(kind), dict):
-                raise ProtocolError(f"the server sent a reply without {kind}")
-            return dict(reply[kind])
+    def models(self) -> list[dict[str, Any]]:
+        """Asks which versions of which models a server has, and how they are.
 
-        request = _Request(next(self._ids), 0, {"type": kind})
-        [result] = self._results(_Pipeline(iter([request]), report, 1, self._timeout_s))
+        Raises:
+            QaClientError: There was no answer, or it could not be read.
+        """
+        return self._query("models", list)
+
+    def _query(self, query: str, kind: type[_Result]) -> _Result:
+        def report(reply: dict[str, Any], _latency_ms: float) -> _Result:
+            found = reply.get(query)
+            if not isinstance(found, kind):
+                raise ProtocolError(f"the server sent a reply without {query}")
+            return found
+
+        requests = iter([_Request(next(self._ids), 0, {"type": query})])
+        [result] = _Call(self._servers, requests, report, 1).run()
         if isinstance(result, QaClientError):
             raise result
         return result
 
-    def _results(self, pipeline: _Pipeline[_Result]) -> list[_Result | QaClientError]:
-        while pipeline.has_waiting():
-            self._run(pipeline)
-        return pipeline.results()
 
-    def _run(self, pipeline: _Pipeline[_Result]) -> None:
-        """Takes the pipeline as far as one connection goes."""
-        try:
-            pipeline.run(self._connected())
-        except QaClientError as error:
-            self.close()
-            pipeline.settle_lost(error)
-        except BaseException:
-            # An interrupt among them: replies that nobody will match are under way.
-            self.close()
-            raise
+def split_hosts(host: str | Sequence[str], port: int) -> list[tuple[str, int]]:
+    """The names and ports of `a,b:9998,[::1]:9999`, or of such words in a sequence.
+
+    Args:
+        host: Names or addresses, each with or without a port.
+        port: The port of those that have none.
+
+    Raises:
+        ValueError: There is no host, or a port that is none.
+    """
+    words = host.split(",") if isinstance(host, str) else host
+    found = [_split_host(word.strip(), port) for word in words]
+    if not found or not all(name and 0 < number < 1 << 16 for name, number in found):
+        raise ValueError(f"{host!r} does not name servers and their ports")
+    return found
 
 
-@dataclass(slots=True)
+def _split_host(word: str, port: int) -> tuple[str, int]:
+    name, colon, number = word.rpartition(":")
+    if colon and number.isdecimal() and (":" not in name or name.endswith("]")):
+        word, port = name, int(number)
+    return word.strip("[]"), port
+
+
+@dataclass(slots=True, eq=False)
 class _Request:
+    """A question of a call.
+
+    Attributes:
+        tried: Where it was sent, each time.
+        connections: Those on which it is in flight: one, or two if it is hedged.
+    """
+
     id: int
     index: int
     fields: dict[str, Any]
-    frame_bytes: int = 0
-    started_s: float = 0.0
+    frame: bytes = b""
+    started_s: float = math.inf
+    tried: list[_Server] = field(default_factory=list)
+    connections: list[_Connection] = field(default_factory=list)
 
 
-class _Pipeline(Generic[_Result]):
-    """The questions of one call: those waiting, those in flight, and what became of them.
+class _Copy(NamedTuple):
+    """A request in flight on one connection."""
+
+    request: _Request
+    sent_s: float
+
+
+class _Timer(NamedTuple):
+    """When a request is to be sent again, or to a second server as well."""
+
+    due_s: float
+    number: int
+    request: _Request
+    is_hedge: bool
+
+
+class _Call(Generic[_Result]):
+    """The questions of one call, and the connections that it uses, one for each server.
+
+        taken ──▶ waiting ──▶ in flight at a server, or at two ──▶ settled
+                     ▲─── at once, or after a time ───┘
 
     Args:
+        servers: Where questions can be sent.
         requests: The questions.
         read_reply: Makes of a reply and its latency in milliseconds what the caller gets.
-        max_in_flight: How many questions are on their way at a time.
-        timeout_s: Longest wait for the next reply; None waits for ever.
+        max_in_flight: How many questions are taken and not settled at a time.
     """
 
     def __init__(
         self,
+        servers: _Servers,
         requests: Iterator[_Request],
         read_reply: Callable[[dict[str, Any], float], _Result],
         max_in_flight: int,
-        timeout_s: float | None,
     ) -> None:
+        self._servers = servers
         self._fresh = requests
         self._read_reply = read_reply
-        self._again: deque[_Request] = deque()
-        self._in_flight: dict[int, _Request] = {}
-        self._results: dict[int, _Result | QaClientError] = {}
         self._max_in_flight = max_in_flight
-        self._timeout_s = math.inf if timeout_s is None else timeout_s
-        # Of the present connection: an error that named no request, and the replies so far.
-        self._refusal: QaServerError | None = None
-        self._replies = 0
+        self._timeout_s = servers.terms.timeout_s
+        self._deadline_s = time.perf_counter() + self._timeout_s
+        self._waiting: deque[_Request] = deque()
+        self._timers: list[_Timer] = []
+        self._numbers = itertools.count()
+        self._connections: dict[_Server, _Connection] = {}
+        self._results: dict[int, _Result | QaClientError] = {}
+        self._num_taken = 0
+        # Why a connection was lost, and how many were since the last reply.
+        self._loss: QaClientError | None = None
+        self._num_losses = 0
 
-    def results(self) -> list[_Result | QaClientError]:
-        """What became of each question, in the order of the questions."""
+    def run(self) -> list[_Result | QaClientError]:
+        """Asks every question; returns what became of each, in their order."""
+        try:
+            while self._send_waiting():
+                self._exchange()
+        finally:
+            # Replies that nobody will match may be under way after an interrupt: not kept then.
+            self._servers.give_back(self._connections.values())
         return [self._results[index] for index in range(len(self._results))]
 
-    def has_waiting(self) -> bool:
-        """Whether there is a question that is still to be sent."""
-        if not self._again:
-            self._again.extend(itertools.islice(self._fresh, 1))
-        return bool(self._again)
-
-    def run(self, connection: _Connection) -> None:
-        """Sends what is waiting and settles what is answered, until nothing is left.
+    def connect(self) -> None:
+        """Opens a connection to the first server that lets the client in, and keeps it.
 
         Raises:
-            QaClientError: The connection can be used no longer; see `settle_lost`.
+            QaClientError: None does; why the last one did not.
         """
-        deadline_s = time.perf_counter() + self._timeout_s
-        self._fill(connection)
-        while self._in_flight:
-            connection.exchange(deadline_s - time.perf_counter())
-            for frame in connection.frames():
-                self._settle(_decode(frame))
-                deadline_s = time.perf_counter() + self._timeout_s
-            if self._refusal is not None and len(self._in_flight) <= 1:
-                raise self._refusal
-            if time.perf_counter() >= deadline_s:
-                raise RequestTimeoutError(f"the server did not reply within {self._timeout_s:g} s")
-            self._fill(connection)
-
-    def settle_lost(self, error: QaClientError) -> None:
-        """Settles the questions that a lost connection leaves without an answer."""
-        cause = self._refusal or error
-        if cause.code == "frame_too_large" and self._in_flight:
-            # The refused frame is one of these, so the largest of them is over the limit.
-            guilty = max(self._in_flight.values(), key=lambda request: request.frame_bytes)
-            self._results[self._in_flight.pop(guilty.id).index] = cause
-            self._again.extend(self._in_flight.values())
-        else:
-            lost = list(self._in_flight.values())
-            while not self._replies and self.has_waiting():
-                lost.append(self._again.popleft())
-            self._results |= {request.index: cause for request in lost}
-        self._in_flight.clear()
-        self._refusal, self._replies = None, 0
-
-    def _fill(self, connection: _Connection) -> None:
-        """Sends requests while the socket takes them at once and the window is open."""
-        while (
-            len(self._in_flight) < self._max_in_flight
-            and self._refusal is None
-            and connection.can_send()
-            and self.has_waiting()
-        ):
-            request = self._again.popleft()
-            request.started_s = time.perf_counter()
+        failed: list[_Server] = []
+        while (server := self._servers.pick(failed)) is not None:
             try:
-                frame = _encode({"id": request.id, **request.fields})
-            except InvalidRequestError as error:
-                self._results[request.index] = error
-                continue
-            request.frame_bytes = len(frame)
-            self._in_flight[request.id] = request
-            connection.send(frame)
+                connection = self._connections[server] = self._servers.connection(server)
+                connection.send(b"")
+                while not connection.is_open:
+                    for ready in self._ready():
+                        list(ready.exchange())
+                self._servers.give_back([connection])
+                return
+            except QaClientError as error:
+                self._lose(self._connections[server], error)
+                self._loss = error
+                failed.append(server)
+        assert self._loss is not None
+        raise self._loss
 
-    def _settle(self, reply: dict[str, Any]) -> None:
-        """Gives a reply to the question it answers.
+    def _send_waiting(self) -> bool:
+        """Sends what can go now; says whether there is something to wait for."""
+        self._wake()
+        while self._waiting or self._take_next():
+            request = self._waiting[0]
+            try:
+                server = self._servers.pick(self._busy() | self._had(request))
+            except ServerUnreachableError as error:  # no name has an address
+                self._loss = error
+                self._settle(self._waiting.popleft(), error)
+                continue
+            if server is None:
+                break
+            self._send(self._waiting.popleft(), server)
+        return len(self._results) < self._num_taken
+
+    def _wake(self) -> None:
+        """Does what was to be done by now."""
+        while self._timers and self._timers[0].due_s <= time.perf_counter():
+            timer = heapq.heappop(self._timers)
+            request = timer.request
+            if not timer.is_hedge:
+                self._waiting.append(request)
+            elif len(request.connections) == 1:
+                server = self._servers.pick(self._busy() | set(request.tried))
+                if server is not None:
+                    self._send(request, server)
+
+    def _take_next(self) -> bool:
+        """Takes the next question, if there is one and room for it."""
+        while self._num_taken - len(self._results) < self._max_in_flight:
+            request = next(self._fresh, None)
+            if request is None:
+                return False
+            self._num_taken += 1
+            try:
+                if self._loss is not None and self._num_losses > len(self._servers):
+                    raise self._loss
+                request.frame = _encode({"id": request.id, **request.fields})
+            except QaClientError as error:
+                self._settle(request, error)
+                continue
+            self._waiting.append(request)
+            return True
+        return False
+
+    def _busy(self) -> set[_Server]:
+        """The servers whose connections do not take more at once."""
+        return {server for server, held in self._connections.items() if not held.can_send()}
+
+    def _had(self, request: _Request) -> set[_Server]:
+        """The servers that have had a request, unless all have."""
+        tried = set(request.tried)
+        return tried if len(tried) < len(self._servers) else set()
+
+    def _send(self, request: _Request, server: _Server) -> None:
+        connection = self._connections.get(server) or self._servers.connection(server)
+        self._connections[server] = connection
+        now_s = time.perf_counter()
+        request.started_s = min(request.started_s, now_s)
+        request.tried.append(server)
+        request.connections.append(connection)
+        connection.in_flight[request.id] = _Copy(request, now_s)
+        self._servers.count_sent(server)
+        try:
+            connection.send(request.frame)
+        except QaClientError as error:
+            self._lose(connection, error)
+            return
+        hedge_after_s = self._servers.hedge_after_s(server)
+        if hedge_after_s is not None:
+            self._set_timer(now_s + hedge_after_s, request, is_hedge=True)
+
+    def _set_timer(self, due_s: float, request: _Request, *, is_hedge: bool = False) -> None:
+        heapq.heappush(self._timers, _Timer(due_s, next(self._numbers), request, is_hedge))
+
+    def _exchange(self) -> None:
+        """Waits until something can be done, and does it."""
+        for connection in self._ready():
+            try:
+                for reply in connection.exchange():
+                    self._read(connection, reply)
+                if connection.refusal is not None and len(connection.in_flight) <= 1:
+                    raise connection.refusal
+                if connection.is_leaving and not connection.in_flight:
+                    del self._connections[connection.server]
+                    connection.close()
+            except QaClientError as error:
+                self._lose(connection, error)
+        if time.perf_counter() >= self._deadline_s:
+            self._time_out()
+
+    def _ready(self) -> list[_Connection]:
+        """Waits for sockets and times; returns the connections that can go on, or are overdue."""
+        held = list(self._connections.values())
+        due_s = min([self._deadline_s, *(connection.opens_by_s for connection in held)])
+        if self._timers:
+            due_s = min(due_s, self._timers[0].due_s)
+        wait_s = None if due_s == math.inf else max(0.0, due_s - time.perf_counter())
+        with _Selector() as selector:
+            for connection in held:
+                selector.register(connection.socket, connection.events)
+            ready = {key.fileobj for key, _ in selector.select(wait_s)}
+        now_s = time.perf_counter()
+        return [c for c in held if c.socket in ready or c.opens_by_s <= now_s]
+
+    def _read(self, connection: _Connection, reply: dict[str, Any]) -> None:
+        """Takes a reply for the request that it answers.
 
         Raises:
-            ProtocolError: Not a reply to any question in flight.
+            ProtocolError: Not a reply to any request in flight there.
         """
-        arrived_s = time.perf_counter()
         error = _server_error(reply["error"]) if "error" in reply else None
         if error is not None and reply.get("id") is None:
-            self._refusal = error
+            connection.refusal = error
             return
-        request = self._request_of(reply)
-        latency_ms = (arrived_s - request.started_s) * 1e3
-        self._results[request.index] = error or self._read_reply(reply, latency_ms)
-        del self._in_flight[request.id]
-        self._replies += 1
+        copy = connection.copy_of(reply)
+        if copy is None:
+            return
+        now_s, request = time.perf_counter(), copy.request
+        result = error or self._read_reply(reply, (now_s - request.started_s) * 1e3)
+        del connection.in_flight[request.id]
+        request.connections.remove(connection)
+        self._num_losses = 0
+        self._servers.count_reply(connection.server, now_s - copy.sent_s)
+        if error is not None:
+            if error.code in {"shutting_down", "unavailable"}:
+                connection.is_leaving = True
+                self._servers.rest(connection.server)
+            self._fail(request, error)
+        else:
+            self._settle(request, result)
 
-    def _request_of(self, reply: dict[str, Any]) -> _Request:
-        reply_id = reply.get("id")
-        if not isinstance(reply_id, int) or reply_id not in self._in_flight:
-            raise ProtocolError("the server replied to a question that was not asked")
-        return self._in_flight[reply_id]
+    def _lose(self, connection: _Connection, error: QaClientError) -> None:
+        """Closes a connection that can be used no longer; what was in flight on it has failed."""
+        connection.close()
+        server = connection.server
+        del self._connections[server]
+        requests = [copy.request for copy in connection.in_flight.values()]
+        if connection.is_open and not requests:
+            return
+        self._servers.count_unanswered(server, len(requests))
+        for request in requests:
+            request.connections.remove(connection)
+        error = connection.refusal or error
+        if error.code == "frame_too_large" and requests:
+            # The refused frame is one of these, so the largest of them is over the limit; those
+            # behind it were not read.
+            guilty = max(requests, key=lambda request: len(request.frame))
+            requests.remove(guilty)
+            self._settle(guilty, error)
+            for request in requests:
+                request.tried.remove(server)
+            self._waiting.extend(requests)
+            return
+        self._loss = error
+        self._num_losses += 1
+        if not isinstance(error, QaServerError):
+            self._servers.rest(server)
+        for request in requests:
+            self._fail(request, error)
+
+    def _time_out(self) -> None:
+        self._deadline_s = time.perf_counter() + self._timeout_s
+        for connection in list(self._connections.values()):
+            if connection.in_flight:
+                words = f"the server did not reply within {self._timeout_s:g} s"
+                self._lose(connection, RequestTimeoutError(words))
+
+    def _fail(self, request: _Request, error: QaClientError) -> None:
+        """Sends a request again that has failed at one server; or that is what became of it."""
+        if request.connections:  # the other server may still answer
+            return
+        pause_s = self._resend_after_s(request, error)
+        if pause_s is None:
+            self._settle(request, error)
+        elif pause_s:
+            self._set_timer(time.perf_counter() + pause_s, request)
+        else:
+            self._waiting.append(request)
+
+    def _resend_after_s(self, request: _Request, error: QaClientError) -> float | None:
+        """How long to wait before a request is sent again; None if it is not."""
+        has_others = len(set(request.tried)) < len(self._servers)
+        if error.code not in _RESENT or len(request.tried) > len(self._servers):
+            return None
+        if has_others:
+            return 0.0
+        if error.code == "server_unreachable":
+            return None
+        retry_after_ms = getattr(error, "retry_after_ms", None) or 0.0
+        # All who are refused at a time are told the same time: not all shall come back at once.
+        pause_s = float(retry_after_ms) / 1e3 * random.uniform(1.0, 1.5)
+        # Behind a balancer, a server that was killed may take connections until it is quite gone.
+        pause_s = max(pause_s, self._servers.rest_left_s(request.tried[-1]))
+        return pause_s if time.perf_counter() + pause_s < self._deadline_s else None
+
+    def _settle(self, request: _Request, result: _Result | QaClientError) -> None:
+        self._results[request.index] = result
+        self._deadline_s = time.perf_counter() + self._timeout_s
+        for connection in request.connections:
+            sent_s = connection.abandon(request)
+            self._servers.count_outrun(connection.server, sent_s)
+        request.connections.clear()
+
+
+class _Terms(NamedTuple):
+    """How every connection of a client is made."""
+
+    timeout_s: float
+    max_response_bytes: int
+    tls: ssl.SSLContext | None
+    token: str | None
+
+
+# A family and the address in it, as `socket.getaddrinfo` has them.
+Address = tuple[int, Any]
+
+
+@dataclass(slots=True, eq=False)
+class _Server:
+    """One server, as all threads of the client see it; `_Servers` alone changes it.
+
+    Attributes:
+        host: Its name, which its certificate must have.
+        port: Its port.
+        addresses: Where it can be reached, to be tried in turn.
+        in_flight: Requests that it has and nobody has given up.
+        failures: How often it has failed since it last replied.
+        rests_until_s: Until when others are asked rather than it.
+        replied_s: When it last replied.
+        latencies_s: How long its last replies took.
+        idle: Connections that no call uses.
+    """
+
+    host: str
+    port: int
+    addresses: tuple[Address, ...]
+    in_flight: int = 0
+    failures: int = 0
+    rests_until_s: float = -math.inf
+    replied_s: float = -math.inf
+    latencies_s: deque[float] = field(default_factory=lambda: deque(maxlen=_LATENCIES))
+    idle: list[_Connection] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class _Servers:
+    """The servers of a client and how they do: what its threads share.
+
+    Args:
+        hosts: Their names and ports.
+        terms: How connections are made.
+        with_hedging: Whether a second server is asked after a time.
+    """
+
+    def __init__(self, hosts: Sequence[tuple[str, int]], terms: _Terms, with_hedging: bool) -> None:
+        self.terms = terms
+        self._hosts = hosts
+        self._with_hedging = with_hedging
+        self._lock = threading.Lock()
+        self._known: dict[tuple[Address, ...], _Server] = {}
+        self._look_up_at_s = -math.inf
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def pick(self, avoid: Container[_Server]) -> _Server | None:
+        """The server to send the next request to; None if all are to be avoided.
+
+        Raises:
+            ServerUnreachableError: None of the names has an address.
+        """
+        self._look_up()
+        now_s = time.perf_counter()
+        with self._lock:
+            left = [server for server in self._known.values() if server not in avoid]
+            if not left:
+                return None
+            rested = [server for server in left if server.rests_until_s <= now_s]
+            if not rested:
+                return min(left, key=lambda server: server.rests_until_s)
+            two = random.sample(rested, min(2, len(rested)))
+            return min(two, key=lambda server: server.in_flight)
+
+    def connection(self, server: _Server) -> _Connection:
+        """A connection to it that is open and in nobody's use, or a new one."""
+        while True:
+            with self._lock:
+                connection = server.idle.pop() if server.idle else None
+            if connection is None:
+                return _Connection(server, self.terms)
+            if connection.is_quiet():
+                return connection
+            connection.close()
+
+    def give_back(self, connections: Iterable[_Connection]) -> None:
+        """Keeps those that others can use, and closes the rest."""
+        for connection in connections:
+            server = connection.server
+            self.count_unanswered(server, len(connection.in_flight))
+            with self._lock:
+                if connection.is_free() and self._known.get(server.addresses) is server:
+                    server.idle.append(connection)
+                    continue
+            connection.close()
+
+    def close(self) -> None:
+        """Closes the connections that are in nobody's use."""
+        with self._lock:
+            for server in self._known.values():
+                _close_idle(server)
+
+    def count_sent(self, server: _Server) -> None:
+        """A request has been sent to it."""
+        with self._lock:
+            server.in_flight += 1
+
+    def count_unanswered(self, server: _Server, number: int) -> None:
+        """It is no longer waited for so many replies of it."""
+        with self._lock:
+            server.in_flight -= number
+
+    def count_reply(self, server: _Server, latency_s: float) -> None:
+        """It has replied."""
+        with self._lock:
+            server.in_flight -= 1
+            server.failures = 0
+            server.replied_s = time.perf_counter()
+            server.latencies_s.append(latency_s)
+
+    def count_outrun(self, server: _Server, sent_s: float) -> None:
+        """Another was asked later and replied sooner; it rests if it has not replied at all."""
+        self.count_unanswered(server, 1)
+        if server.replied_s < sent_s:
+            self.rest(server)
+
+    def rest(self, server: _Server) -> None:
+        """It has failed; what fails while it rests has failed by the same cause."""
+        now_s = time.perf_counter()
+        with self._lock:
+            if now_s >= server.rests_until_s:
+                rest_s = min(_MAX_REST_S, _MIN_REST_S * 2 ** min(server.failures, 16))
+                server.failures += 1
+                server.rests_until_s = now_s + rest_s * random.uniform(1.0, 1.5)
+            self._look_up_at_s = min(self._look_up_at_s, now_s + 1.0)
+
+    def rest_left_s(self, server: _Server) -> float:
+        """For how long it is still to rest."""
+        with self._lock:
+            return max(0.0, server.rests_until_s - time.perf_counter())
+
+    def hedge_after_s(self, server: _Server) -> float | None:
+        """When to ask another server as well; None for never."""
+        with self._lock:
+            if not self._with_hedging or len(server.latencies_s) < _MIN_LATENCIES:
+                return None
+            return sorted(server.latencies_s)[int(0.95 * len(server.latencies_s))]
+
+    def _look_up(self) -> None:
+        """Looks the names up, if it is time to; what cannot be looked up stays as it was.
+
+        Raises:
+            ServerUnreachableError: None of the names has an address.
+        """
+        now_s = time.perf_counter()
+        with self._lock:
+            if now_s < self._look_up_at_s:
+                return
+            if self._known:  # the other threads go on with these meanwhile
+                self._look_up_at_s = now_s + _RESOLVE_INTERVAL_S
+        found: list[_Server] = []
+        failure: ServerUnreachableError | None = None
+        for host, port in self._hosts:
+            try:
+                servers = look_up(host, port)
+            except (OSError, UnicodeError) as error:
+                words = f"no server can be reached at {host}:{port} ({_reason(error)})"
+                failure = ServerUnreachableError(words)
+            else:
+                found += [_Server(host, port, addresses) for addresses in servers]
+        with self._lock:
+            self._take_over(found, keep_others=failure is not None)
+            if not self._known and failure is not None:
+                raise failure
+            self._look_up_at_s = now_s + _RESOLVE_INTERVAL_S
+
+    def _take_over(self, found: list[_Server], keep_others: bool) -> None:
+        """Goes on with those found; who was known already stays who it was."""
+        before = self._known
+        self._known = dict(before) if keep_others else {}
+        for server in found:
+            self._known[server.addresses] = before.get(server.addresses, server)
+        for addresses in before.keys() - self._known.keys():
+            _close_idle(before[addresses])
+
+
+def look_up(host: str, port: int) -> list[tuple[Address, ...]]:
+    """The servers behind a name, each as the addresses where it can be reached.
+
+    Each address is a server. But where no family has two of them, as with `localhost`, they are
+    one server's, one in each family.
+
+    Raises:
+        OSError: The name has none.
+        UnicodeError: It is no name.
+    """
+    families: dict[int, list[Address]] = defaultdict(list)
+    for family, _, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        if (family, address) not in families[family]:
+            families[family].append((int(family), address))
+    most = max(families.values(), key=len)
+    if len(most) == 1:
+        return [tuple(address for [address] in families.values())]
+    return [(address,) for address in most]
+
+
+def _close_idle(server: _Server) -> None:
+    while server.idle:
+        server.idle.pop().close()
+
+
+class _Stage(enum.Enum):
+    """How far a connection has been opened."""
+
+    CONNECTING = enum.auto()
+    SECURING = enum.auto()
+    AUTHENTICATING = enum.auto()
+    OPEN = enum.auto()
 
 
 class _Connection:
-    """A socket with a buffer each way: it knows frames, and nothing of questions."""
+    """A socket with a buffer each way, opened step by step; nothing here waits.
 
-    def __init__(self, sock: socket.socket, max_frame_bytes: int) -> None:
-        self._socket = sock
-        self._max_frame_bytes = max_frame_bytes
+        connecting ──▶ securing, if it is to speak TLS ──▶ authenticating, if with a token ──▶ open
+
+    What is sent before it is open leaves when it is.
+
+    Attributes:
+        server: Where it leads.
+        socket: Its socket; another one when the first address is of no use.
+        in_flight: The requests that are waited for, by id.
+        refusal: An error that named no request: the server is about to close.
+        is_leaving: Whether the server takes no more requests; a balancer may know another.
+        opens_by_s: When it is overdue, unless it is open.
+    """
+
+    def __init__(self, server: _Server, terms: _Terms) -> None:
+        self.server = server
+        self.socket: socket.socket  # from the first `send` on
+        self.in_flight: dict[int, _Copy] = {}
+        self.refusal: QaServerError | None = None
+        self.is_leaving = False
+        timeout_s = min(_CONNECT_TIMEOUT_S, terms.timeout_s)
+        self.opens_by_s = time.perf_counter() + timeout_s
+        self._terms = terms
+        self._addresses = iter(server.addresses)
+        self._stage: _Stage | None = None
+        self._tls_events = 0
+        self._abandoned: set[int] = set()
         self._inbox = bytearray()
         self._outbox = bytearray()
+        self._held_back = bytearray()
         self._send_failed = False
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setblocking(False)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(sock, selectors.EVENT_READ)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether what is sent leaves at once."""
+        return self._stage is _Stage.OPEN
+
+    @property
+    def events(self) -> int:
+        """What the socket is to be waited for."""
+        if self._stage is _Stage.CONNECTING:
+            return selectors.EVENT_WRITE
+        if self._stage is _Stage.SECURING:
+            return self._tls_events
+        return selectors.EVENT_READ | (selectors.EVENT_WRITE if self._outbox else 0)
 
     def close(self) -> None:
-        self._selector.close()
-        self._socket.close()
+        self.socket.close()
+
+    def is_free(self) -> bool:
+        """Whether nothing is under way on it, so that another call can have it."""
+        busy = self.in_flight or self._abandoned or self._inbox
+        return self.is_open and self.can_send() and not busy
 
     def is_quiet(self) -> bool:
-        """Whether it stands and holds nothing unread, as it must between two calls."""
+        """Whether it still stands after a while, and has nothing to say."""
         try:
-            self._socket.recv(1)  # What it takes is not missed: a loud one is closed.
+            self.socket.recv(1)  # What it takes is not missed: a loud one is closed.
         except _AGAIN:
-            return not self._inbox and self.can_send()
+            return True
         except OSError:
             pass
         return False
 
     def can_send(self) -> bool:
         """Whether all that was given to `send` is on its way and more can follow."""
-        return not self._outbox and not self._send_failed
+        busy = self._outbox or self._held_back or self._send_failed
+        return not (busy or self.is_leaving or self.refusal)
 
     def send(self, frame: bytes) -> None:
-        """Sends what the socket takes at once; `exchange` sends the rest."""
-        self._outbox += frame
-        self._flush()
-
-    def exchange(self, timeout_s: float) -> None:
-        """Waits until the socket can send or has something, and does what it can.
+        """Sends what the socket takes at once; `exchange` sends the rest.
 
         Raises:
-            ConnectionLostError: The server has closed.
+            ServerUnreachableError: It was not connected, and cannot be.
         """
-        writing = selectors.EVENT_WRITE if self._outbox else 0
-        self._selector.modify(self._socket, selectors.EVENT_READ | writing)
-        for _, ready in self._selector.select(None if timeout_s == math.inf else timeout_s):
-            if ready & selectors.EVENT_WRITE:
-                self._flush()
-            if ready & selectors.EVENT_READ:
-                self._receive()
+        if self.is_open:
+            self._outbox += frame
+            self._flush()
+            return
+        self._held_back += frame
+        if self._stage is None:
+            self._connect(OSError("it has no address"))
 
-    def frames(self) -> Iterator[bytearray]:
+    def exchange(self) -> Iterator[dict[str, Any]]:
+        """Does what the socket is ready for; yields the replies that have come.
+
+        Raises:
+            QaClientError: The connection can be used no longer.
+        """
+        if not self.is_open and time.perf_counter() >= self.opens_by_s:
+            raise ServerUnreachableError(f"no server can be reached at {self.server} in time")
+        if self._stage is _Stage.CONNECTING and not self._is_connected():
+            return
+        if self._stage is _Stage.SECURING and not self._is_secured():
+            return
+        self._flush()
+        self._receive()
+        for frame in self._frames():
+            reply = _decode(frame)
+            if self._stage is _Stage.AUTHENTICATING:
+                self._on_authenticated(reply)
+            else:
+                yield reply
+
+    def copy_of(self, reply: dict[str, Any]) -> _Copy | None:
+        """The request that a reply is to; None if it is waited for no longer.
+
+        Raises:
+            ProtocolError: It is a reply to nothing.
+        """
+        reply_id = reply.get("id")
+        if not isinstance(reply_id, int) or reply_id not in {*self.in_flight, *self._abandoned}:
+            raise ProtocolError("the server replied to a question that was not asked")
+        self._abandoned.discard(reply_id)
+        return self.in_flight.get(reply_id)
+
+    def abandon(self, request: _Request) -> float:
+        """Waits for its reply no longer; returns when it was sent."""
+        self._abandoned.add(request.id)
+        return self.in_flight.pop(request.id).sent_s
+
+    def _connect(self, error: OSError) -> None:
+        """Begins to connect to the next address, after what went wrong at the one before.
+
+        Raises:
+            ServerUnreachableError: There is none left.
+        """
+        if self._stage is not None:
+            self.socket.close()
+        for family, address in self._addresses:
+            self.socket = socket.socket(family, socket.SOCK_STREAM)
+            self.socket.setblocking(False)
+            code = self.socket.connect_ex(address)
+            if code in _IN_PROGRESS:
+                self._stage = _Stage.CONNECTING
+                return
+            self.socket.close()
+            error = OSError(code, os.strerror(code))
+        raise ServerUnreachableError(
+            f"no server can be reached at {self.server} ({_reason(error)})"
+        ) from error
+
+    def _is_connected(self) -> bool:
+        code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            self._connect(OSError(code, os.strerror(code)))
+            return False
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._terms.tls is None:
+            self._authenticate()
+            return True
+        try:
+            self.socket = self._terms.tls.wrap_socket(
+                self.socket, server_hostname=self.server.host, do_handshake_on_connect=False
+            )
+        except (OSError, ValueError) as error:
+            raise TlsError(f"no TLS with {self.server}: {_tls_reason(error)}") from error
+        self._stage = _Stage.SECURING
+        return True
+
+    def _is_secured(self) -> bool:
+        assert isinstance(self.socket, ssl.SSLSocket)
+        try:
+            self.socket.do_handshake()
+        except ssl.SSLWantReadError:
+            self._tls_events = selectors.EVENT_READ
+            return False
+        except ssl.SSLWantWriteError:
+            self._tls_events = selectors.EVENT_WRITE
+            return False
+        except (OSError, ValueError) as error:
+            kind = ServerUnreachableError if isinstance(error, _LOST) else TlsError
+            raise kind(f"no TLS with {self.server}: {_tls_reason(error)}") from error
+        self._authenticate()
+        return True
+
+    def _authenticate(self) -> None:
+        """Shows the token, and waits for the server's word on it before any question leaves."""
+        if self._terms.token is None:
+            self._open()
+        else:
+            self._stage = _Stage.AUTHENTICATING
+            self._outbox += _encode({"type": "auth", "token": self._terms.token})
+
+    def _on_authenticated(self, reply: dict[str, Any]) -> None:
+        if "error" in reply:
+            raise _server_error(reply["error"])
+        if reply.get("auth") != "ok":
+            raise ProtocolError("the server did not reply to the token")
+        self._open()
+        self._flush()
+
+    def _open(self) -> None:
+        self._stage = _Stage.OPEN
+        self.opens_by_s = math.inf
+        self._outbox += self._held_back
+        self._held_back.clear()
+
+    def _frames(self) -> Iterator[bytearray]:
         """Takes the complete frames that have arrived.
 
         Raises:
@@ -620,7 +1194,7 @@ class _Connection:
         """
         while len(self._inbox) >= _LENGTH.size:
             end = _LENGTH.size + _LENGTH.unpack_from(self._inbox)[0]
-            if end - _LENGTH.size > self._max_frame_bytes:
+            if end - _LENGTH.size > self._terms.max_response_bytes:
                 raise ProtocolError(f"the server sent a reply of {end - _LENGTH.size} bytes")
             if len(self._inbox) < end:
                 return
@@ -629,8 +1203,10 @@ class _Connection:
             yield frame
 
     def _flush(self) -> None:
+        if not self._outbox:
+            return
         try:
-            sent = self._socket.send(self._outbox)
+            sent = self.socket.send(self._outbox)
         except _AGAIN:
             return
         except OSError:
@@ -642,7 +1218,7 @@ class _Connection:
 
     def _receive(self) -> None:
         try:
-            data = self._socket.recv(_RECEIVE_BYTES)  # A TLS record whole: none is left inside.
+            data = self.socket.recv(_RECEIVE_BYTES)  # A TLS record whole: none is left inside.
         except _AGAIN:
             return
         except ssl.SSLEOFError:

@@ -1,298 +1,264 @@
-"""The server's configuration: one frozen dataclass, from whose fields the flags are made.
+"""The server's configuration: the rooms' options as one tree, from the flags and from a file.
 
-A field is a flag: its name, its default, and in its metadata the help text, the choices or
-the smallest value accepted. Units are in the names.
+Each room says what can be set about it in a struct of its own; `ServerConfig` has one field for
+each. From that tree come the flags, `--help`, the file's tables, what `--print_config` prints, and
+the tables of docs/CONFIGURATION.md (`python -m qa_service.config` prints those).
 """
-
-# ruff: noqa: RUF009 - what `_flag` returns is a dataclass field, and a Path is immutable
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import itertools
-import math
-from collections.abc import Callable, Sequence
+import inspect
+import json
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Annotated, Any, Self
 
-from qa_service.admission import AdmissionConfig
-from qa_service.batching import BatchRule
-from qa_service.connection import ConnectionLimits
-from qa_service.engines import ENGINE_PRECISIONS, ENGINE_TYPES, INSTANT
-from qa_service.logs import LOG_FORMATS, LOG_LEVELS
-from qa_service.placement import AUTO, CPU_AFFINITIES, parse_devices
-from qa_service.protocol import RequestLimits
-from qa_service.scheduler import BATCH_BY, SchedulerConfig
-from qa_service.workers.channel import Setup
-from qa_service.workers.pool import PoolConfig
+from msgspec import NODEFAULT, Meta, Struct, structs
 
-WORKER_TYPES = ("process", "thread")
-PRECISION_NAMES = tuple(dict.fromkeys(itertools.chain(*ENGINE_PRECISIONS.values())))
-
-
-DEFAULT_MODEL = Path("saved_models/builtin")
-
-T = TypeVar("T")
-
-
-def _flag(
-    default: T,
-    text: str,
-    *,
-    choices: Sequence[str] | None = None,
-    least: int | None = None,
-    parse: Callable[[str], T] | None = None,
-) -> T:
-    metadata = {"help": text, "choices": choices, "least": least, "parse": parse}
-    return field(default=default, metadata=metadata)
+from qa_service.errors import SetupError
+from qa_service.front.options import AuthOptions, ConnectionOptions, HttpOptions
+from qa_service.logs import LogOptions
+from qa_service.net.options import ListenOptions, TlsOptions
+from qa_service.options import (
+    MAX_MS,
+    Option,
+    OptionError,
+    from_toml,
+    options_of,
+    sections_of,
+    to_toml,
+    with_values,
+)
+from qa_service.repository.options import RepositoryOptions
+from qa_service.scheduling.options import QueueOptions
+from qa_service.serving.options import CacheOptions, ModelOptions, RouteOptions
+from qa_service.telemetry.options import HealthOptions
+from qa_service.wire.messages import RequestLimits
+from qa_service.workers.options import InstanceOptions
 
 
-def _fraction(word: str) -> float:
-    value = float(word)
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"{word} is not above 0 and up to 1")
-    return value
+class ServerOptions(Struct, frozen=True, kw_only=True):
+    """The server as a whole."""
+
+    drain_timeout_ms: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=MAX_MS,
+            description="milliseconds that a stopping server gives the requests it has",
+        ),
+    ] = 30_000
+    realtime_loop: Annotated[
+        bool,
+        Meta(
+            description="run the loop at real-time priority, so that it never waits for a core; "
+            "takes CAP_SYS_NICE"
+        ),
+    ] = False
+    print_engines: Annotated[
+        bool, Meta(description="print what auto measured of engines, when the server is ready")
+    ] = False
+    print_cost_table: Annotated[
+        bool, Meta(description="print what batches cost, when the server is ready")
+    ] = False
 
 
-def _devices(word: str) -> str:
-    try:
-        return parse_devices(word)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+class ServerConfig(Struct, frozen=True, kw_only=True):
+    """Everything that can be set about a server, a section for each part of it."""
+
+    listen: ListenOptions = ListenOptions()
+    tls: TlsOptions = TlsOptions()
+    auth: AuthOptions = AuthOptions()
+    http: HttpOptions = HttpOptions()
+    connections: ConnectionOptions = ConnectionOptions()
+    requests: RequestLimits = RequestLimits()
+    queue: QueueOptions = QueueOptions()
+    cache: CacheOptions = CacheOptions()
+    repository: RepositoryOptions = RepositoryOptions()
+    instances: InstanceOptions = InstanceOptions()
+    health: HealthOptions = HealthOptions()
+    logs: LogOptions = LogOptions()
+    server: ServerOptions = ServerOptions()
+    models: dict[str, ModelOptions] = {}
+    routes: dict[str, RouteOptions] = {}
+
+    @classmethod
+    def of(cls, **values: object) -> Self:
+        """The defaults, but for the options that are named.
+
+        Raises:
+            OptionError: There is no such option, or its value is of another type or out of bounds.
+        """
+        return with_values(cls(), values)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerConfig:
-    """Everything that can be set about a server. Each attribute is a flag; see `--help`."""
+@dataclass(frozen=True, slots=True)
+class ConfigSource:
+    """Where a configuration comes from, so that it can be read again.
 
-    host: str = _flag(
-        "localhost",
-        "address to listen on; 0.0.0.0 for all IPv4 interfaces, :: for all of both kinds",
-    )
-    port: int = _flag(9999, "port to listen on; 0 picks a free one", least=0)
-    model: Path = _flag(DEFAULT_MODEL, "folder of a model that prepare_model.py has prepared")
-    num_inference_sessions: int = _flag(2, "inference sessions, one worker each", least=1)
-    inference_engine_type: str = _flag(
-        "onnx",
-        "what runs the model; instant answers without one, to measure the server itself",
-        choices=(*ENGINE_TYPES, INSTANT),
-    )
-    precision: str = _flag(
-        "fp32",
-        "what the model computes in: onnx fp32, fp16 or int8, which is for a CPU; pytorch and "
-        "tensorrt fp32, fp16 or bf16",
-        choices=PRECISION_NAMES,
-    )
-    devices: str = _flag(
-        AUTO,
-        "where sessions run, in turn: cpu, or cuda:0,cuda:1,...; auto takes every GPU, or the CPU",
-        parse=_devices,
-    )
-    gpu_memory_fraction: float = _flag(
-        1.0, "share of its GPU's memory that one session may take", parse=_fraction
-    )
-    cuda_graphs: str = _flag(
-        "on", "whether a GPU's kernels are recorded and replayed", choices=("on", "off")
-    )
-    cpu_affinity: str = _flag(
-        "off",
-        "auto gives each session on a CPU cores of its own if there are enough",
-        choices=CPU_AFFINITIES,
-    )
-    worker_type: str = _flag(
-        "process", "where each session runs; threads share the loop's GIL", choices=WORKER_TYPES
-    )
-    intra_op_num_threads: int = _flag(1, "threads within one operator, per session", least=1)
-    worker_niceness: int = _flag(
-        10, "how far below the loop's the priority of worker processes is, 0 to 19", least=0
-    )
-    realtime_loop: bool = _flag(
-        False,
-        "run the loop at real-time priority, so that it never waits for a core; takes CAP_SYS_NICE",
-    )
-    max_batch_size: int = _flag(64, "requests in a batch", least=1)
-    max_batch_tokens: int = _flag(16384, "tokens in a batch, padding included", least=1)
-    max_batch_cost_ms: int = _flag(
-        100, "milliseconds that a batch may cost by the table; what costs more runs alone", least=1
-    )
-    cost_table: str = _flag(
-        "auto",
-        "what batches cost: auto is measured once and kept beside the model, measure is measured "
-        "anew, off fills batches to their bounds; or a table's file",
-    )
-    print_cost_table: bool = _flag(False, "print what batches cost, when the server is ready")
-    batch_by: str = _flag(
-        "length", "a request's companions: nearest in length or arrival", choices=BATCH_BY
-    )
-    max_queue_delay_us: int = _flag(
-        0, "microseconds a request may wait for company while a session is idle", least=0
-    )
-    max_queue_size: int = _flag(1000, "requests that may wait for a session", least=1)
-    request_timeout_ms: int = _flag(
-        30_000, "milliseconds a request may wait for a session; 0 for no limit", least=0
-    )
-    ready_timeout_ms: int = _flag(
-        10_000,
-        "milliseconds after which a session that is still busy no longer counts as answering",
-        least=1,
-    )
-    max_connections: int = _flag(1000, "open connections; further ones wait unaccepted", least=1)
-    max_in_flight_per_connection: int = _flag(
-        64, "unanswered requests of one connection; past it, the server stops reading", least=1
-    )
-    max_output_buffer_bytes: int = _flag(
-        1 << 20, "bytes of unread answers; past it, the server stops reading", least=1
-    )
-    max_frame_bytes: int = _flag(
-        1 << 18, "bytes in one request; 256 KiB take the loop about a millisecond", least=2
-    )
-    max_question_chars: int = _flag(2000, "characters in a question", least=1)
-    max_text_chars: int = _flag(250_000, "characters in a text", least=1)
-    execution_timeout_ms: int = _flag(
-        120_000, "milliseconds a batch may run before its session is killed", least=1
-    )
-    start_timeout_ms: int = _flag(
-        300_000, "milliseconds a session may take to load and warm up", least=1
-    )
-    idle_timeout_ms: int = _flag(
-        600_000, "milliseconds a connection may stay with nothing to do; 0 for no limit", least=0
-    )
-    frame_timeout_ms: int = _flag(
-        30_000, "milliseconds from a request's first byte to its last", least=1
-    )
-    client_stall_timeout_ms: int = _flag(
-        30_000, "milliseconds a client may leave waiting answers unread", least=1
-    )
-    tcp_keepalive_s: int = _flag(
-        60, "seconds of silence after which the kernel probes whether a peer is there", least=1
-    )
-    tls_cert: Path | None = _flag(
-        None, "the server's certificate and those above it, in PEM; with --tls_key, speaks TLS"
-    )
-    tls_key: Path | None = _flag(None, "the certificate's private key, in PEM")
-    tls_client_ca: Path | None = _flag(
-        None, "certificates in PEM; a client must have one that is signed by one of these"
-    )
-    tls_handshake_timeout_ms: int = _flag(10_000, "milliseconds a TLS handshake may take", least=1)
-    auth_token_file: Path | None = _flag(
-        None, "tokens, one a line; a client must show one; see docs/SECURITY.md"
-    )
-    auth_timeout_ms: int = _flag(
-        10_000, "milliseconds from a client's connecting to its token", least=1
-    )
-    drain_timeout_ms: int = _flag(
-        30_000, "milliseconds that a stopping server gives the requests it has", least=0
-    )
-    log_level: str = _flag("info", "least level that is logged", choices=LOG_LEVELS)
-    log_format: str = _flag("text", "one line of text or of JSON an event", choices=LOG_FORMATS)
+    Attributes:
+        file: The file in TOML; None without one.
+        given: The flags that were given, which win over the file.
+    """
 
-    @property
-    def admission_config(self) -> AdmissionConfig:
-        """Who may come in."""
-        return AdmissionConfig(
-            tls_cert=self.tls_cert,
-            tls_key=self.tls_key,
-            tls_client_ca=self.tls_client_ca,
-            token_file=self.auth_token_file,
-            handshake_timeout_s=self.tls_handshake_timeout_ms / 1e3,
-            auth_timeout_s=self.auth_timeout_ms / 1e3,
-        )
+    file: Path | None = None
+    given: Mapping[str, object] = field(default_factory=dict)
 
-    @property
-    def connection_limits(self) -> ConnectionLimits:
-        """Bounds on one client."""
-        return ConnectionLimits(
-            max_frame_bytes=self.max_frame_bytes,
-            max_in_flight=self.max_in_flight_per_connection,
-            max_output_buffer_bytes=self.max_output_buffer_bytes,
-            idle_timeout_s=self.idle_timeout_ms / 1e3 or math.inf,
-            frame_timeout_s=self.frame_timeout_ms / 1e3,
-            stall_timeout_s=self.client_stall_timeout_ms / 1e3,
-            request=RequestLimits(self.max_question_chars, self.max_text_chars),
-        )
+    def read(self) -> ServerConfig:
+        """Reads the configuration as it is now.
 
-    @property
-    def pool_config(self) -> PoolConfig:
-        """How many sessions there are, and how long they may take."""
-        return PoolConfig(
-            num_sessions=self.num_inference_sessions,
-            start_timeout_s=self.start_timeout_ms / 1e3,
-            execution_timeout_s=self.execution_timeout_ms / 1e3,
-        )
-
-    @property
-    def scheduler_config(self) -> SchedulerConfig:
-        """Bounds on the queue, and its order."""
-        return SchedulerConfig(
-            max_queue_size=self.max_queue_size,
-            max_queue_delay_s=self.max_queue_delay_us / 1e6,
-            batch_by=self.batch_by,
-        )
-
-    @property
-    def batch_rule(self) -> BatchRule:
-        """Bounds on a batch; a session adds what it measured."""
-        return BatchRule(self.max_batch_size, self.max_batch_tokens, self.max_batch_cost_ms)
-
-    @property
-    def worker_setup(self) -> Setup:
-        """What each session is to be."""
-        return Setup(
-            engine_type=self.inference_engine_type,
-            model_dir=str(self.model),
-            precision=self.precision,
-            intra_op_num_threads=self.intra_op_num_threads,
-            max_batch_size=self.max_batch_size,
-            max_batch_tokens=self.max_batch_tokens,
-            gpu_memory_fraction=self.gpu_memory_fraction,
-            cuda_graphs=self.cuda_graphs == "on",
-            max_batch_cost_ms=self.max_batch_cost_ms,
-            cost_table=self.cost_table,
-        )
+        Raises:
+            SetupError: The file cannot be read, or something in it is wrong.
+        """
+        return with_values(_read_file(self.file, self.given), self.given)
 
 
 def parse_server_flags(arguments: Sequence[str] | None = None) -> ServerConfig:
-    """Reads the command line.
+    """Reads the command line, and the file that it names; see `find_config`."""
+    return find_config(arguments).read()
+
+
+def find_config(arguments: Sequence[str] | None = None) -> ConfigSource:
+    """Reads the command line; a flag wins over the file that it may name.
 
     Args:
         arguments: The words after the program's name; those of this process if None.
 
     Raises:
-        SystemExit: With code 2 and a message if a flag is wrong; with 0 after `--help`.
+        SetupError: The file cannot be read, or something in it is wrong; if it is to be printed.
+        SystemExit: With code 2 and a message if a flag is wrong; with 0 after `--help` and
+            `--print_config`.
     """
+    given = vars(_make_parser().parse_args(arguments))
+    file, is_printed = given.pop("config"), given.pop("print_config")
+    source = ConfigSource(file, given)
+    if is_printed:
+        print(to_toml(source.read()), end="")
+        raise SystemExit(0)
+    return source
+
+
+def _read_file(path: Path | None, given: Mapping[str, object]) -> ServerConfig:
+    """Reads a file, where each model has the options of `[instances]` that it does not set."""
+    if path is None:
+        return ServerConfig()
+    try:
+        with path.open("rb") as file:
+            return from_toml(ServerConfig, _with_defaults(tomllib.load(file), given))
+    except OSError as error:
+        raise SetupError(f"cannot read --config {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SetupError(f"{path} is not TOML: {error}") from None
+    except OptionError as error:
+        raise SetupError(f"{path}: {error}") from None
+
+
+def _with_defaults(table: dict[str, Any], given: Mapping[str, object]) -> dict[str, Any]:
+    instances, models = table.get("instances", {}), table.get("models", {})
+    if not isinstance(instances, dict) or not isinstance(models, dict):
+        return table
+    names = {known.name for known in structs.fields(InstanceOptions)}
+    common = {name: value for name, value in {**instances, **given}.items() if name in names}
+    whole = {
+        name: {**common, **its} if isinstance(its, dict) else its for name, its in models.items()
+    }
+    # First what they take over, so that a fault in it is told where it stands.
+    first = {"instances": instances} if "instances" in table else {}
+    return {**first, **table, **({"models": whole} if models else {})}
+
+
+def changed_options(old: Struct, new: Struct) -> list[str]:
+    """The options that differ, as `[section] name`; not those of models and routes."""
+    return [
+        f"[{option.section}] {option.name}"
+        for option in options_of(type(old))
+        if getattr(getattr(old, option.section), option.name)
+        != getattr(getattr(new, option.section), option.name)
+    ]
+
+
+def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description="Question-answering inference server.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        usage="%(prog)s [--config FILE] [flags]; --help lists them",
     )
-    for item in dataclasses.fields(ServerConfig):
-        help_text = item.metadata["help"]
-        if isinstance(item.default, bool):
-            parser.add_argument(f"--{item.name}", action="store_true", help=help_text)
-            continue
-        parser.add_argument(
-            f"--{item.name}",
-            default=item.default,
-            type=_parser_of(item),
-            choices=item.metadata["choices"],
-            help=help_text,
-        )
-    return ServerConfig(**vars(parser.parse_args(arguments)))
+    parser.add_argument("--config", type=Path, metavar="FILE", help="options in TOML; flags win")
+    parser.add_argument(
+        "--print_config",
+        action="store_true",
+        help="print the options that are in force as TOML, for --config, and exit",
+    )
+    groups = {
+        name: parser.add_argument_group(name, section.__doc__)
+        for name, section in sections_of(ServerConfig).items()
+    }
+    for option in options_of(ServerConfig):
+        _add_flag(groups[option.section], option)
+    return parser
 
 
-def _parser_of(item: dataclasses.Field[Any]) -> Callable[[str], Any]:
-    if parse_word := item.metadata["parse"]:
-        return cast("Callable[[str], Any]", parse_word)
-    least: int | None = item.metadata["least"]
-    if least is None:
-        return str if isinstance(item.default, str) else Path
+def _add_flag(group: argparse._ArgumentGroup, option: Option) -> None:
+    """Adds a flag that is in the result only where it is given, so that it wins over the file."""
+    default = "none" if option.default in (None, "") else option.default
+    text = f"{option.description} (default: {default})".replace("%", "%%")
+    flag = f"--{option.name}"
+    if option.is_switch:
+        action = argparse.BooleanOptionalAction
+        group.add_argument(flag, action=action, default=argparse.SUPPRESS, help=text)
+        return
 
-    def parse(word: str) -> int:
-        value = int(word)
-        if value < least:
-            raise argparse.ArgumentTypeError(f"{value} is below {least}")
-        return value
+    def parse(word: str) -> object:
+        try:
+            return option.parse(word)
+        except OptionError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
 
-    parse.__name__ = "int"
-    return parse
+    metavar = option.placeholder
+    group.add_argument(flag, default=argparse.SUPPRESS, type=parse, metavar=metavar, help=text)
+
+
+def markdown() -> str:
+    """The tables of docs/CONFIGURATION.md: for each section, a row for each option."""
+    return "\n".join(_markdown_lines())
+
+
+def _markdown_lines() -> Iterator[str]:
+    options = options_of(ServerConfig)
+    for name, section in sections_of(ServerConfig).items():
+        yield from (f"## `[{name}]`", "", section.__doc__ or "", "")
+        yield from ("| flag and key | default | what it takes | what it is |", "|---|---|---|---|")
+        for option in options:
+            if option.section == name:
+                default = "" if option.default in (None, "") else f"`{option.default}`"
+                cells = (f"`{option.name}`", default, option.expected, option.description)
+                yield f"| {' | '.join(cells)} |"
+        yield ""
+    for name, section in (("models.NAME", ModelOptions), ("routes.NAME", RouteOptions)):
+        yield from _table_lines(name, section)
+
+
+def _default_of(field: structs.FieldInfo) -> object:
+    factory = field.default_factory
+    return field.default if factory is NODEFAULT else factory()
+
+
+def _table_lines(name: str, section: type[Struct]) -> Iterator[str]:
+    """The table of a section that a file may have any number of, without what it takes over."""
+    known = {option.name for option in options_of(ServerConfig)}
+    yield from (f"## `[{name}]`", "", inspect.cleandoc(section.__doc__ or ""), "")
+    yield from ("| key | default | what it takes | what it is |", "|---|---|---|---|")
+    for its in structs.fields(section):
+        if its.name not in known:
+            option = Option(name, its.name, its.type, its.default)
+            default = "" if its.required else f"`{json.dumps(_default_of(its))}`"
+            cells = (f"`{its.name}`", default, option.expected, option.description)
+            yield f"| {' | '.join(cells)} |"
+    yield ""
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown())

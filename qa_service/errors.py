@@ -1,13 +1,14 @@
 """What can go wrong, and what the client is told about it.
 
-Two families. A `QaError` is an answer: it has a stable wire code, says whether the same
+Two families. A `QaError` is sent to a client: it has a stable wire code, says whether the same
 request may succeed if sent again, and carries a message that is safe to send (no paths, no
-stack, nothing of another client's). A `SetupError` is for the person at the terminal: the
-program cannot start, and the message names the way out.
+traceback, nothing of another client's). A `SetupError` is for the person at the terminal: the
+program cannot start, and the message says what to do.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 
@@ -18,11 +19,11 @@ class SetupError(Exception):
 
 
 class DeviceError(SetupError):
-    """The device asked for is not there, or the libraries installed cannot use it."""
+    """The device asked for is not there, or the installed libraries cannot use it."""
 
 
-class SessionsLostError(SetupError):
-    """The server ran, but its sessions died and none can be started any more."""
+class InstancesLostError(SetupError):
+    """The server ran, but its instances died and none can be started any more."""
 
     exit_code = 3
 
@@ -33,8 +34,8 @@ class QaError(Exception):
     Attributes:
         code: Stable lower_snake name of the kind, as `docs/PROTOCOL.md` lists it.
         retryable: Whether the same request may succeed when sent again.
-        message: What happened, in words that are safe to send.
-        retry_after_ms: When to try again, where that is known.
+        message: What happened; safe to send.
+        retry_after_ms: After how long to try again, where that is known.
     """
 
     code: ClassVar[str] = "internal_error"
@@ -48,7 +49,7 @@ class QaError(Exception):
 
 
 class InternalError(QaError):
-    """A fault of ours, whose details are in the server's log."""
+    """A fault of the server, whose details are in its log."""
 
 
 class FrameTooLargeError(QaError):
@@ -70,14 +71,21 @@ class InvalidRequestError(QaError):
 
 
 class UnauthorizedError(QaError):
-    """No token that is let in: it is missing, wrong or expired. The connection ends."""
+    """A token that is missing, wrong or expired. The connection is closed."""
 
     code = "unauthorized"
     default_message = "this server wants a token in a connection's first frame"
 
 
+class ForbiddenError(QaError):
+    """A command of a client whose token does not have the right to it."""
+
+    code = "forbidden"
+    default_message = "this takes a token with the right `admin`"
+
+
 class TlsRequiredError(QaError):
-    """The bare protocol where TLS is spoken; told in clear. The connection ends."""
+    """A frame without TLS at a server that requires it; sent in clear. The connection is closed."""
 
     code = "tls_required"
     default_message = "this server speaks TLS"
@@ -87,6 +95,12 @@ class DuplicateIdError(QaError):
     """A request with the id of one that is still in flight on the same connection."""
 
     code = "duplicate_id"
+
+
+class UnknownModelError(QaError):
+    """No model or route has the name asked for, or the model has no such version."""
+
+    code = "unknown_model"
 
 
 class QuestionTooLongError(QaError):
@@ -103,35 +117,67 @@ class QueueFullError(QaError):
     default_message = "the server's queue is full"
 
 
+class TextTooLongError(QaError):
+    """A text of more tokens than are accepted, or than can be read before its deadline."""
+
+    code = "text_too_long"
+
+
 class DeadlineExceededError(QaError):
-    """The request's time ran out before a session took it."""
+    """The request's time ran out before an instance began with it."""
 
     code = "deadline_exceeded"
     retryable = True
     default_message = "the request waited longer than its timeout"
 
 
+class ExecutionTimeoutError(QaError):
+    """The request was begun and given up: its time ran out before all of its text was read."""
+
+    code = "execution_timeout"
+    default_message = "the request was begun, but not finished within its timeout"
+
+
 class WorkerCrashedError(QaError):
-    """Every session that ran this request died of it."""
+    """Every instance that ran this request died."""
 
     code = "worker_crashed"
-    default_message = "the inference session died while running this request"
+    default_message = "the inference instance died while running this request"
 
 
 class FrameTimeoutError(QaError):
-    """A frame whose end did not come in time; the stream is given up."""
+    """A frame whose end did not come in time; the connection is closed."""
 
     code = "frame_timeout"
     retryable = True
     default_message = "the rest of a frame did not come in time"
 
 
+class HttpError(QaError):
+    """An HTTP request that is not served: malformed, over a bound, or for what is not there.
+
+    Attributes:
+        status: The response's status code, 4xx or 5xx.
+        fields: Header fields that the response has to carry.
+    """
+
+    code = "invalid_http"
+    default_message = "this is not an HTTP request that is served here"
+
+    def __init__(
+        self, message: str = "", *, status: int = 400, fields: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.fields: Mapping[str, str] = fields or {}
+
+
 class UnavailableError(QaError):
-    """No inference session is alive, and none can be started."""
+    """No inference instance is alive, and none can be started."""
 
     code = "unavailable"
     retryable = True
-    default_message = "no inference session is available"
+    default_message = "no inference instance is available"
 
 
 class ShuttingDownError(QaError):
@@ -148,13 +194,18 @@ ERROR_KINDS: dict[str, type[QaError]] = {
         InternalError,
         FrameTooLargeError,
         FrameTimeoutError,
+        HttpError,
         InvalidFrameError,
         InvalidRequestError,
         UnauthorizedError,
+        ForbiddenError,
         TlsRequiredError,
         DuplicateIdError,
+        UnknownModelError,
         QuestionTooLongError,
         QueueFullError,
+        TextTooLongError,
+        ExecutionTimeoutError,
         DeadlineExceededError,
         WorkerCrashedError,
         UnavailableError,

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import json
 import logging
+from typing import Annotated, Literal
 
-LOG_LEVELS = ("debug", "info", "warning", "error")
-LOG_FORMATS = ("text", "json")
+from msgspec import Meta, Struct
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["text", "json"]
+
+
+class LogOptions(Struct, frozen=True, kw_only=True):
+    """The log, on standard error."""
+
+    log_level: Annotated[LogLevel, Meta(description="lowest level that is logged")] = "info"
+    log_format: Annotated[LogFormat, Meta(description="one line of text or of JSON an event")] = (
+        "text"
+    )
 
 
 class JsonFormatter(logging.Formatter):
     """One JSON object a line: time, level, logger, process, message, and the traceback if any."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """See `logging.Formatter.format`."""
+        """The record as one line of JSON."""
         line = {
             "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{int(record.msecs):03d}",
             "level": record.levelname.lower(),
@@ -21,6 +33,8 @@ class JsonFormatter(logging.Formatter):
             "pid": record.process,
             "message": record.getMessage(),
         }
+        if trace_id := getattr(record, "trace_id", ""):
+            line["trace_id"] = trace_id
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=False)
@@ -30,8 +44,8 @@ def configure_logging(level: str, log_format: str) -> None:
     """Sends the log to standard error.
 
     Args:
-        level: One of `LOG_LEVELS`.
-        log_format: One of `LOG_FORMATS`.
+        level: A `LogLevel`.
+        log_format: A `LogFormat`.
     """
     handler = logging.StreamHandler()
     handler.setFormatter(

@@ -1,58 +1,58 @@
-"""The server: it joins the loop, the connections, the scheduler and the sessions.
+"""The server's life cycle: phases, signals, the listener, connections, reload and drain.
 
-    Listener ──▶ Connection ──on_request──▶ Scheduler ──dispatch──▶ Sessions
-                     ▲                                                 │
-                     └──────answer, fail◀── on_results, on_tickets_lost┘
+    STARTING ──instances ready──▶ SERVING ──signal──▶ DRAINING ──all answered──▶ STOPPING
 
-    STARTING ──sessions ready──▶ SERVING ──signal──▶ DRAINING ──all answered──▶ STOPPING
-
-Every accepted request is in exactly one place (the scheduler or a worker) until it is answered.
+A request's way through it is in `docs/ARCHITECTURE.md`; what is here only joins the parts.
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
 import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import Enum, auto
 
-from qa_service.admission import Admission
-from qa_service.batching import CostTable
-from qa_service.config import ServerConfig
-from qa_service.connection import Connection
-from qa_service.engines import check_precision
+from qa_service.config import ConfigSource, ServerConfig
+from qa_service.deployment import Deployment
 from qa_service.errors import (
     ERROR_KINDS,
-    DeadlineExceededError,
+    InstancesLostError,
     QaError,
-    QueueFullError,
-    SessionsLostError,
     SetupError,
     ShuttingDownError,
     UnavailableError,
-    WorkerCrashedError,
 )
-from qa_service.event_loop import EventLoop, LazyTimer
-from qa_service.listener import Listener
-from qa_service.manifest import load_manifest
-from qa_service.metrics import ABANDONED, Metrics
-from qa_service.placement import Place, Placement, place_sessions
-from qa_service.protocol import QUERY_TYPES, Query, Request, Timings
-from qa_service.scheduler import Scheduler, Ticket, estimate_tokens
-from qa_service.status import Status
-from qa_service.workers.base import Worker
-from qa_service.workers.channel import Failure, Results
-from qa_service.workers.pool import PoolOwner, WorkerFactory, WorkerPool
-from qa_service.workers.process import ProcessWorker
-from qa_service.workers.sessions import Sessions
-from qa_service.workers.thread import ThreadWorker
+from qa_service.front.auth import Authenticator
+from qa_service.front.connection import Connection
+from qa_service.front.exposure import is_loopback, warn_if_exposed
+from qa_service.front.protocols import Protocols
+from qa_service.front.transport import Transport
+from qa_service.net.event_loop import EventLoop
+from qa_service.net.listener import Listener
+from qa_service.net.timers import LazyTimer
+from qa_service.scheduling.batch_cost import CostTable
+from qa_service.serving.cache_store import CacheStore
+from qa_service.serving.chain import Services
+from qa_service.serving.gate import Gate
+from qa_service.serving.models import Models
+from qa_service.serving.plan import VersionSpec
+from qa_service.serving.router import Router
+from qa_service.serving.status import Status
+from qa_service.telemetry.metrics import Metrics
+from qa_service.telemetry.services import ServiceCounts
+from qa_service.wire.codec import Codec
+from qa_service.wire.http_access import HttpAccess
+from qa_service.wire.http_codec import HttpSite
+from qa_service.wire.messages import QUERY_TYPES, Query
+from qa_service.workers.devices import InstanceDevice
+from qa_service.workers.engine_choices import EngineChoices
+from qa_service.workers.factory import make_factory
+from qa_service.workers.pool import WorkerFactory
 
 logger = logging.getLogger(__name__)
 
-MAX_ATTEMPTS = 2
 REAP_INTERVAL_S = 0.02
 EXIT_TIMEOUT_S = 3.0
 
@@ -69,42 +69,75 @@ class QaServer:
 
     Args:
         config: Everything that can be set.
-        on_ready: Called once, when every session has answered its warmup question.
+        on_ready: Called once, when every instance has answered its warmup question.
+        source: Where the configuration can be read again; None if it stays as it is.
 
     Raises:
-        SetupError: The model is not prepared, or the address or a device cannot be had.
+        SetupError: The address or the tokens cannot be had.
     """
 
-    def __init__(self, config: ServerConfig, on_ready: Callable[[QaServer], None]) -> None:
+    def __init__(
+        self,
+        config: ServerConfig,
+        on_ready: Callable[[QaServer], None],
+        source: ConfigSource | None = None,
+    ) -> None:
         self.config = config
-        self.manifest = load_manifest(config.model)
-        check_precision(config.inference_engine_type, config.precision)
-        self._window_tokens = self.manifest.window_tokens
         self._on_ready = on_ready
         self._loop = EventLoop()
-        self._admission = Admission(self._loop, config.admission_config)
-        self._listener = Listener(
-            self._loop, config.host, config.port, config.tcp_keepalive_s, self._on_client
-        )
-        self._placements = place_sessions(
-            config.num_inference_sessions,
-            config.devices,
-            cores_per_session=config.intra_op_num_threads,
-            cpu_affinity=config.cpu_affinity,
-        )
-        self._scheduler = Scheduler(config.scheduler_config)
-        self._sessions = Sessions(self._make_pool, self)
-        self._connections: set[Connection] = set()
+        self._transport = Transport(self._loop, config.tls)
+        self._authenticator = Authenticator(config.auth)
+        self._listener = self._make_listener()
         self._metrics = Metrics(ERROR_KINDS, QUERY_TYPES)
-        self._status = Status(config, self._loop, self._scheduler, self._sessions, self._metrics)
-        self._connection_limits = config.connection_limits
-        self._ticket_keys = itertools.count()
+        self._store = CacheStore(config.cache.cache_bytes)
+        self._counts = ServiceCounts()
+        max_joined = config.cache.max_joined_requests
+        services = Services(self._loop, self._store, self._counts, max_joined)
+        self.models = Models(
+            self._loop,
+            config.queue,
+            self._metrics,
+            services,
+            self._make_factory,
+            max_memory_bytes=config.repository.max_memory_bytes,
+            on_change=self._on_models_change,
+            on_lost=self._on_models_lost,
+        )
+        router = Router(self.models, services.route)
+        self._gate = Gate(router)
+        self.engines = EngineChoices(config.logs)
+        self._deployment = Deployment(
+            config,
+            source or ConfigSource(),
+            self._loop,
+            self.models,
+            router=router,
+            engines=self.engines,
+        )
+        self._connections: set[Connection] = set()
+        self._status = self._make_status()
+        self._reports = self._make_reports()
+        self._protocols = self._make_protocols()
         self._phase = _Phase.STARTING
-        self._wake = LazyTimer(self._loop, lambda: None)
-        self._expiry = LazyTimer(self._loop, self._fail_expired)
+        self._drain_timer = LazyTimer(self._loop, lambda: None)
         self._drain_deadline_s = math.inf
         self._exit_deadline_s = math.inf
         self._failure: SetupError | None = None
+
+    def _make_listener(self) -> Listener:
+        its = self.config.listen
+        return Listener(self._loop, its.host, its.port, its.tcp_keepalive_s, self._on_client)
+
+    def _make_status(self) -> Status:
+        return Status(
+            self._loop,
+            self.models,
+            self._metrics,
+            self._store,
+            self._counts,
+            ready_timeout_ms=self.config.health.ready_timeout_ms,
+            max_queue_delay_us=self.config.queue.max_queue_delay_us,
+        )
 
     @property
     def address(self) -> str:
@@ -112,33 +145,34 @@ class QaServer:
         return self._listener.address
 
     @property
-    def places(self) -> list[Place]:
-        """Where the sessions run, in the order of their numbers."""
-        return self._sessions.places
+    def devices(self) -> list[InstanceDevice]:
+        """Where the instances run, version by version in the order of their numbers."""
+        return [device for server in self.models.ready for device in server.pool.devices]
 
     @property
     def cost_tables(self) -> set[CostTable]:
-        """What its sessions have measured, each table once."""
-        tables = (worker.rule.costs for worker in self._sessions.workers)
+        """What its instances have measured, each table once."""
+        pools = (server.pool for server in self.models.ready)
+        tables = (worker.rule.costs for pool in pools for worker in pool.workers)
         return {table for table in tables if table}
 
     def run(self) -> None:
         """Serves until SIGTERM or SIGINT; returns when all is answered and ended.
 
         Raises:
-            SetupError: A session could not start.
-            SessionsLostError: Sessions died and none could be started any more.
+            SetupError: A model is not prepared or cannot be loaded, or a device cannot be had.
+            InstancesLostError: Instances died and none could be started any more.
         """
         self._loop.after_each = self._after_round
         for signum in (signal.SIGTERM, signal.SIGINT):
             self._loop.on_signal(signum, self.stop)
         self._loop.on_signal(signal.SIGHUP, self.reload)
         try:
-            self._sessions.start()
+            self._deployment.start()
             self._loop.run()
         finally:
-            self._sessions.close()
-            self._sessions.kill()
+            self.models.close()
+            self.models.kill()
             self._listener.close()
             self._loop.close()
         if self._failure:
@@ -147,215 +181,153 @@ class QaServer:
     def stop(self) -> None:
         """Drains: takes no new work, answers what it has, and ends. Asked twice, ends now."""
         if self._phase is _Phase.SERVING:
-            logger.info("draining: %d waiting", len(self._scheduler))
+            waiting = sum(server.queue_length for server in self.models.servers)
+            logger.info("draining: %d waiting", waiting)
             self._phase = _Phase.DRAINING
+            self._gate.close()
             self._listener.close()
-            self._drain_deadline_s = self._loop.now_s() + self.config.drain_timeout_ms / 1e3
+            self._drain_deadline_s = self._loop.now_s() + self.config.server.drain_timeout_ms / 1e3
         else:
             self._end_now()
 
     def reload(self) -> None:
-        """Loads certificates, tokens and model anew; what serves goes on until the new can."""
+        """Reads everything again; what serves goes on until what takes its place can."""
         if self._phase is _Phase.SERVING:
-            self._admission.reload()
-            self._sessions.reload()
+            self._reload_credentials()
+            self._deployment.reload()
 
-    # What the sessions report.
+    def _reload_credentials(self) -> None:
+        """Takes certificates and tokens as they are on disk, or none of them if one is faulty."""
+        try:
+            terms, tokens = self._transport.load(), self._authenticator.load()
+        except SetupError as error:
+            logger.error("certificates and tokens stay as they were: %s", error)
+            return
+        self._transport.use(terms)
+        self._authenticator.use(tokens)
 
-    def on_sessions_ready(self) -> None:
-        """See `SessionsOwner`."""
+    # The models.
+
+    def _make_factory(self, spec: VersionSpec) -> WorkerFactory:
+        found = spec.found
+        logs = self.config.logs
+        return make_factory(self._loop, logs, found.path, found.fingerprint, spec.instances)
+
+    def _on_models_change(self) -> None:
+        """A version is ready, or could not be loaded; the server starts when all are either."""
         if self._phase is not _Phase.STARTING:
             return
         try:
+            if message := self.models.startup_failure():
+                raise SetupError(message)
+            if not self.models.has_started:
+                return
             self._listener.open()
         except SetupError as error:
             self._failure = error
             self._end_now()
             return
         self._phase = _Phase.SERVING
-        self._admission.warn(self.config.host)
+        warn_if_exposed(self.config.listen.host, self._transport, self._authenticator)
         self._on_ready(self)
 
-    def on_sessions_failure(self, message: str) -> None:
-        """See `SessionsOwner`. Of several that fail at once, the first has said why."""
-        if self._phase is _Phase.STARTING:
-            self._failure = self._failure or SetupError(message)
-            self._end_now()
-        elif self._phase is not _Phase.STOPPING:
-            logger.critical("no session can be started any more: %s", message)
-            self._failure = SessionsLostError(message)
+    def _on_models_lost(self, message: str) -> None:
+        """No version serves any more."""
+        if self._phase in {_Phase.SERVING, _Phase.DRAINING}:
+            logger.critical("no instance can be started any more: %s", message)
+            self._failure = InstancesLostError(message)
             self._listener.close()
             self._fail_all(UnavailableError())
             self._end_gently()
 
-    def on_results(self, tickets: Sequence[Ticket], results: Results) -> None:
-        """See `PoolOwner`."""
-        now_s = self._loop.now_s()
-        self._metrics.count_batch(len(tickets), results.inference_ms, results.stages_ms)
-        for ticket, outcome in zip(tickets, results.outcomes, strict=True):
-            queue_ms = round((results.started_s - ticket.arrived_s) * 1e3, 3)
-            self._metrics.queue_ms.observe(queue_ms)
-            self._metrics.request_ms.observe((now_s - ticket.arrived_s) * 1e3)
-            if isinstance(outcome, Failure):
-                ticket.owner.fail(ticket, ERROR_KINDS[outcome.code](outcome.message))
-            else:
-                timings = Timings(queue_ms, results.inference_ms)
-                ticket.owner.answer(ticket, outcome.answers, timings)
-
-    def on_tickets_lost(self, tickets: Sequence[Ticket], were_running: bool) -> None:
-        """See `PoolOwner`. What ran gets one more try, alone: it may be what killed it."""
-        for ticket in filter(lambda ticket: ticket.owner.wants(ticket), tickets):
-            ticket.attempts += were_running
-            if ticket.attempts == MAX_ATTEMPTS:
-                ticket.owner.fail(ticket, WorkerCrashedError())
-            elif not were_running:
-                self._scheduler.put_back(ticket)
-                self._expiry.by(ticket.deadline_s)
-            else:
-                logger.debug("request %d: its session died; it is put back", ticket.key)
-                self._metrics.request_retries_total += 1
-                self._scheduler.retry(ticket)
-                self._expiry.by(ticket.deadline_s)
-
-    def on_session_restart(self) -> None:
-        """See `PoolOwner`."""
-        self._metrics.session_restarts_total += 1
-
-    # What the connections report.
-
-    def on_request(self, connection: Connection, request: Request) -> Ticket:
-        """See `ConnectionOwner`."""
-        if self._phase is not _Phase.SERVING:
-            raise ShuttingDownError
-        now_s = self._loop.now_s()
-        tokens = estimate_tokens(request)
-        ticket = Ticket(
-            key=next(self._ticket_keys),
-            request=request,
-            owner=connection,
-            arrived_s=now_s,
-            deadline_s=self._deadline_s(now_s, request),
-            tokens=tokens,
-            is_long=tokens > self._window_tokens,
-        )
-        if len(self._scheduler) >= self.config.max_queue_size:
-            self._dispatch(now_s)  # what came in this same round may have a session waiting
-        try:
-            self._scheduler.add(ticket)
-        except QueueFullError:
-            raise QueueFullError(retry_after_ms=self._status.retry_after_ms()) from None
-        self._expiry.by(ticket.deadline_s)
-        return ticket
-
-    def on_query(self, query: Query) -> object:
-        """See `ConnectionOwner`."""
-        self._metrics.queries_total[query.type] += 1
-        if query.type == "stats":
-            return self._status.stats([len(c.tickets) for c in self._connections])
-        return self._status.health(self._phase.name.lower())
-
-    def on_outcome(self, outcome: str) -> None:
-        """See `ConnectionOwner`."""
-        self._metrics.requests_total[outcome] += 1
-
-    def on_connection_end(self, connection: Connection) -> None:
-        """See `ConnectionOwner`. Work that nobody waits for any more is not done."""
-        logger.debug("%s has gone with %d in flight", connection.name, len(connection.tickets))
-        for ticket in connection.tickets.values():
-            logger.debug("%s: request %d: abandoned", connection.name, ticket.key)
-            self._scheduler.remove(ticket)
-            self.on_outcome(ABANDONED)
-        connection.tickets.clear()
-        self._connections.discard(connection)
-        self._listener.set_accepting(len(self._connections) < self.config.max_connections)
-
-    # The loop's own business.
-
-    def _make_pool(self, owner: PoolOwner) -> WorkerPool:
-        config = self.config
-        factory = _worker_factory(config, self._loop, self._placements)
-        return WorkerPool(self._loop, config.pool_config, factory, config.worker_setup, owner)
-
-    def _deadline_s(self, now_s: float, request: Request) -> float:
-        limits_ms = [ms for ms in (self.config.request_timeout_ms, request.timeout_ms) if ms]
-        return now_s + min(limits_ms) / 1e3 if limits_ms else math.inf
+    # The connections.
 
     def _on_client(self, sock: socket.socket, name: str) -> None:
-        limits = self._connection_limits
-        connection = Connection(self._loop, sock, name, limits, self, admission=self._admission)
+        connection = Connection(
+            self._transport.open_stream(sock, name),
+            self._codec_for,
+            self._gate,
+            self.config.connections,
+            clock=self._loop,
+            authenticator=self._authenticator,
+            report=self._report,
+            metrics=self._metrics,
+            on_end=self._on_connection_end,
+            name=name,
+        )
         self._connections.add(connection)
         self._metrics.connections_accepted_total += 1
-        if len(self._connections) >= self.config.max_connections:
+        if len(self._connections) >= self.config.listen.max_connections:
             self._metrics.listener_rests_total += 1
             self._listener.set_accepting(False)
         logger.debug("%s has connected", name)
 
-    def _after_round(self) -> None:
-        now_s = self._loop.now_s()
-        if len(self._scheduler):
-            self._dispatch(now_s)
-            self._wake.by(self._next_turn_s(now_s))
-        if self._phase is _Phase.DRAINING:
-            self._drain(now_s)
+    def _on_connection_end(self, connection: Connection) -> None:
+        logger.debug("%s has gone", connection.name)
+        self._connections.discard(connection)
+        self._listener.set_accepting(len(self._connections) < self.config.listen.max_connections)
 
-    def _next_turn_s(self, now_s: float) -> float:
-        """When a session can be given what waits, if none gives results before."""
-        if not len(self._scheduler):
-            return math.inf
-        departure_s = self._scheduler.next_departure_s() or 0.0
-        turns_s = (max(worker.takes_from_s(), departure_s) for worker in self._sessions.workers)
-        return min((turn_s for turn_s in turns_s if turn_s > now_s), default=math.inf)
+    def _codec_for(self, data: bytes) -> Codec:
+        return self._protocols.codec_for(data, wants_token=self._authenticator.is_required)
 
-    def _fail_expired(self) -> None:
-        """Answers what has waited too long."""
-        for ticket in self._scheduler.expired(self._loop.now_s()):
-            ticket.owner.fail(ticket, DeadlineExceededError())
-        self._expiry.by(self._scheduler.next_deadline_s())
-
-    def _dispatch(self, now_s: float) -> None:
-        """Gives work to the sessions that can take some now, the idle ones first."""
-        while len(self._scheduler) and self._dispatch_one(now_s):
-            pass
-
-    def _dispatch_one(self, now_s: float) -> bool:
-        free = [(w.takes_from_s(), w.number, w) for w in self._sessions.workers]
-        for takes_from_s, _, worker in sorted(free):
-            if takes_from_s > now_s:
-                break
-            if self._give(worker, now_s):
-                return True
-        return False
-
-    def _give(self, worker: Worker, now_s: float) -> bool:
-        """Gives a session a batch, if there is one for it."""
-        batch = self._scheduler.next_batch(
-            now_s, worker.rule, is_idle=worker.is_idle, takes_long=worker.takes_long
+    def _make_protocols(self) -> Protocols:
+        """Frames, and HTTP if it is wanted; what each client speaks, its first byte says."""
+        limits, options = self.config.requests, self.config.http
+        origins = {origin.strip() for origin in options.http_cors_origin.split(",")}
+        site = HttpSite(
+            limits,
+            HttpAccess(is_loopback(self.config.listen.host), frozenset(origins - {""})),
         )
-        if batch:
-            for ticket in batch:
-                logger.debug("request %d: given to session %d", ticket.key, worker.number)
-            self._sessions.run(worker, batch)
-        return bool(batch)
+        return Protocols(limits, site if options.http else None)
 
-    def _drain(self, now_s: float) -> None:
-        """Ends when every accepted request is answered, or its time to be is over."""
-        is_over = now_s >= self._drain_deadline_s
-        if is_over:
-            self._fail_all(ShuttingDownError())
-        if not is_over and any(connection.is_busy for connection in self._connections):
-            self._wake.by(self._drain_deadline_s)
-        else:
-            self._end_gently()
+    def _report(self, query: Query) -> object:
+        self._metrics.queries_total[query.type] += 1
+        return self._reports[query.type](query)
+
+    def _make_reports(self) -> dict[str, Callable[[Query], object]]:
+        """What answers each type of query."""
+        status = self._status
+        return {
+            "health": lambda _: status.health(self._phase_name),
+            "stats": lambda _: status.stats(self._in_flight()),
+            "metrics": lambda _: status.metrics_text(self._in_flight()),
+            "models": lambda _: status.models(self._phase_name),
+            "load": lambda query: self.models.load(query.model),
+            "unload": lambda query: self.models.unload(query.model),
+            "document": lambda _: None,
+        }
+
+    @property
+    def _phase_name(self) -> str:
+        return self._phase.name.lower()
+
+    def _in_flight(self) -> list[int]:
+        return [len(connection.pending) for connection in self._connections]
 
     def _fail_all(self, error: QaError) -> None:
         for connection in list(self._connections):
-            for ticket in list(connection.tickets.values()):
-                self._scheduler.remove(ticket)
-                connection.fail(ticket, error)
+            connection.fail_all(error)
+
+    # The end of each round, and of everything.
+
+    def _after_round(self) -> None:
+        self.models.dispatch()
+        if self._phase is _Phase.DRAINING:
+            self._drain()
+
+    def _drain(self) -> None:
+        """Ends when every accepted request is answered, or the time to drain is over."""
+        is_over = self._loop.now_s() >= self._drain_deadline_s
+        if is_over:
+            self._fail_all(ShuttingDownError())
+        if not is_over and any(connection.is_busy for connection in self._connections):
+            self._drain_timer.arm(self._drain_deadline_s)
+        else:
+            self._end_gently()
 
     def _end_gently(self) -> None:
         self._phase = _Phase.STOPPING
-        self._sessions.close()
+        self.models.close()
         for connection in list(self._connections):
             connection.close_gently()
         self._exit_deadline_s = self._loop.now_s() + EXIT_TIMEOUT_S
@@ -364,7 +336,7 @@ class QaServer:
     def _finish(self) -> None:
         """Waits for the last bytes to be read and the workers to end, but not for long."""
         now_s = self._loop.now_s()
-        if (self._sessions.reap() and not self._connections) or now_s >= self._exit_deadline_s:
+        if (self.models.reap() and not self._connections) or now_s >= self._exit_deadline_s:
             self._loop.stop()
         else:
             self._loop.call_at(now_s + REAP_INTERVAL_S, self._finish)
@@ -374,24 +346,3 @@ class QaServer:
         for connection in list(self._connections):
             connection.close()
         self._loop.stop()
-
-
-def _worker_factory(
-    config: ServerConfig, loop: EventLoop, placements: Sequence[Placement]
-) -> WorkerFactory:
-    rule = config.batch_rule
-    if config.worker_type == "thread":
-        return lambda number, listener: ThreadWorker(
-            number, loop, listener, placements[number], rule
-        )
-    return lambda number, listener: ProcessWorker(
-        number,
-        loop,
-        listener,
-        placements[number],
-        rule,
-        intra_op_num_threads=config.intra_op_num_threads,
-        niceness=config.worker_niceness,
-        log_level=config.log_level,
-        log_format=config.log_format,
-    )

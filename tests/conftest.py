@@ -6,19 +6,33 @@ from pathlib import Path
 
 import pytest
 
+from harness.rabbitmq import MISSING, is_installed, running_rabbitmq
 from qa_service.preparation.prepare import Choices, prepare
 
 ROOT = Path(__file__).resolve().parents[1]
+SLOW = "\npytestmark = pytest.mark.slow\n"
 
 
-@pytest.fixture(scope="session")
-def builtin_int8_model() -> Path:
-    """The same, its int8 file beside; what is there already is kept."""
-    return prepare(Choices(output_dir=ROOT / "saved_models", precision="int8"))
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leaves slow modules unread where slow tests are left out: they import torch and peft."""
+    if collection_path.suffix != ".py" or "not slow" not in config.option.markexpr:
+        return None
+    return True if SLOW in collection_path.read_text() else None
 
 
 @pytest.fixture(scope="session")
 def builtin_model() -> Path:
-    """The prepared built-in model; prepared now if it was not."""
-    prepare(Choices(model="builtin", output_dir=ROOT / "saved_models"))
-    return ROOT / "saved_models" / "builtin"
+    """The built-in model with its int8 file; what is there already is kept.
+
+    It is made whole at once: other tests may run beside this one, on the same folder.
+    """
+    return prepare(Choices(output_dir=ROOT / "saved_models", precision="int8"))
+
+
+@pytest.fixture(scope="session")
+def rabbit():
+    """A broker for all tests; each takes queues of its own."""
+    if not is_installed():
+        pytest.skip(MISSING)
+    with running_rabbitmq() as broker:
+        yield broker

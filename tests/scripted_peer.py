@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from qa_service.client import QaClient
+
 LENGTH = struct.Struct(">I")
 
 
@@ -34,6 +36,11 @@ def unknown_to(request: dict[str, Any]) -> dict[str, Any]:
 def error_to(request_id: Any, code: str = "queue_full", **fields: Any) -> dict[str, Any]:
     error = {"code": code, "message": f"it is {code}", "retryable": True}
     return {"id": request_id, "error": error | fields}
+
+
+def kept_connections(client: QaClient) -> list:
+    """The connections that a client holds between two calls."""
+    return [connection for server in client._servers._known.values() for connection in server.idle]
 
 
 class PeerConnection:
@@ -71,6 +78,16 @@ def answer_all(peer: PeerConnection) -> None:
         peer.send(answer_to(request))
 
 
+def refuse_all(code: str, **fields: Any) -> Script:
+    """Answers each request with this error."""
+
+    def script(peer: PeerConnection) -> None:
+        while (request := peer.receive()) is not None:
+            peer.send(error_to(request["id"], code, **fields))
+
+    return script
+
+
 def close_at_once(peer: PeerConnection) -> None:
     """Leaves the connection."""
 
@@ -81,12 +98,18 @@ class ScriptedPeer:
     What goes wrong in a script is raised again when the `with` block ends.
     """
 
-    def __init__(self, *scripts: Script, receive_buffer_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        *scripts: Script,
+        receive_buffer_bytes: int | None = None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+    ) -> None:
         self._scripts = scripts
         self._socket = socket.socket()
         if receive_buffer_bytes:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
-        self._socket.bind(("127.0.0.1", 0))
+        self._socket.bind((host, port))
         self._socket.listen()
         self.host, self.port = self._socket.getsockname()
         self.connections = 0

@@ -7,10 +7,12 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import termios
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 # What a terminal acts on rather than shows: cursor movements, modes, bells.
 _CONTROL = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\x07")
@@ -26,7 +28,7 @@ class Terminal:
         self.process = subprocess.Popen(
             command,
             env={**os.environ, "TERM": "xterm", "LC_ALL": "C.UTF-8", **(env or {})},
-            preexec_fn=lambda: os.login_tty(slave),  # noqa: PLW1509
+            preexec_fn=lambda: _take_terminal(slave),  # noqa: PLW1509
         )
         os.close(slave)
         self._unread = b""
@@ -61,6 +63,15 @@ class Terminal:
             with contextlib.suppress(AssertionError):
                 return self.wait(timeout_s=1.0)
         return self.wait()
+
+    def wait_for_keys(self) -> None:
+        """Waits until the program sleeps, waiting for keys; a poll, for there is no event.
+
+        CPython loses an interrupt that comes before that, until the next key.
+        """
+        stat = Path(f"/proc/{self.process.pid}/stat")
+        while stat.read_text().rpartition(")")[2].split()[0] != "S":
+            self.read(0.01)
 
     def paste(self, text: str) -> None:
         """Pastes as terminals do where a program asked for bracketed pastes."""
@@ -98,3 +109,9 @@ class Terminal:
         self._unread += shown
         self.seen += shown
         return len(shown) or None
+
+
+def _take_terminal(slave: int) -> None:
+    """Makes it the program's, which heeds Ctrl-C even where these tests' parent ignores it."""
+    os.login_tty(slave)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

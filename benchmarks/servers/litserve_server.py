@@ -1,4 +1,4 @@
-"""LitServe in front of the same sessions: a worker process each, JSON over HTTP.
+"""LitServe in front of the same instances: a worker process each, JSON over HTTP.
 
 python -m benchmarks.servers.litserve_server --port 8000 --batch 8
 """
@@ -12,7 +12,7 @@ import litserve
 import msgspec
 
 from benchmarks.servers.reading import answers, set_batch_size, warm_reader
-from qa_service.protocol import Question
+from qa_service.wire.messages import Question
 
 
 class QaApi(litserve.LitAPI):

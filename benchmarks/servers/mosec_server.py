@@ -1,4 +1,4 @@
-"""mosec in front of the same sessions: a worker process each, JSON over HTTP.
+"""mosec in front of the same instances: a worker process each, JSON over HTTP.
 
     python -m benchmarks.servers.mosec_server --port 8000 --batch 8
 
@@ -21,7 +21,7 @@ from benchmarks.servers.reading import (
     set_batch_size,
     warm_reader,
 )
-from qa_service.protocol import Question
+from qa_service.wire.messages import Question
 
 TIMEOUT_MS = 120_000
 THREADS = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}

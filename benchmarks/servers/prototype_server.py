@@ -15,8 +15,8 @@ import struct
 import threading
 from typing import Any
 
-from benchmarks.servers.reading import answers, decode, encode, warm_reader
-from qa_service.protocol import Question
+from benchmarks.servers.reading import answers, decode_framed, encode, warm_reader
+from qa_service.wire.messages import Question
 
 PREFIX = struct.Struct(">I")
 Waiting = tuple[Question, queue.SimpleQueue]
@@ -42,8 +42,9 @@ class Handler(socketserver.StreamRequestHandler):
         replies: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         while prefix := self.rfile.read(PREFIX.size):
             body = self.rfile.read(PREFIX.unpack(prefix)[0])
-            self.server.waiting.put((decode(body), replies))
-            reply = encode(replies.get())
+            question = decode_framed(body)
+            self.server.waiting.put((question, replies))
+            reply = encode({"id": question.id, **replies.get()})
             self.wfile.write(PREFIX.pack(len(reply)) + reply)
 
 

@@ -1,4 +1,4 @@
-"""Ray Serve in front of the same sessions: a replica each, JSON over HTTP.
+"""Ray Serve in front of the same instances: a replica each, JSON over HTTP.
 
 python -m benchmarks.servers.ray_server --port 8000 --batch 8
 """
@@ -38,6 +38,19 @@ class Unbatched:
         return Response(self._reading.encode(answer), media_type="application/json")
 
 
+class Instant:
+    """A replica that answers at once, without a model."""
+
+    def __init__(self) -> None:
+        from benchmarks.servers import reading  # noqa: PLC0415 - in the replica's process
+
+        self._reading = reading
+
+    async def __call__(self, request: Request) -> Response:
+        answer = self._reading.instant_answer(self._reading.decode(await request.body()))
+        return Response(self._reading.encode(answer), media_type="application/json")
+
+
 class Batched(Unbatched):
     """A replica that answers what has come in the meantime together."""
 
@@ -60,21 +73,24 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--wait_ms", type=int, default=10)
     parser.add_argument("--max_ongoing_requests", type=int, default=5)
+    parser.add_argument("--instant", action="store_true")
     flags = parser.parse_args()
     set_batch_size(flags.batch)  # the replicas inherit it
     ray.init(
+        "local",  # a cluster of its own, whatever runs here
         num_cpus=flags.sessions,
         include_dashboard=False,
         object_store_memory=OBJECT_STORE_BYTES,
         log_to_driver=False,
     )
     serve.start(http_options={"host": "127.0.0.1", "port": flags.port})
+    kind = Instant if flags.instant else Batched if flags.batch > 1 else Unbatched
     batching = {"size": flags.batch, "wait_s": flags.wait_ms / 1e3}
     deployment = serve.deployment(
-        Batched if flags.batch > 1 else Unbatched,
+        kind,
         num_replicas=flags.sessions,
         max_ongoing_requests=flags.max_ongoing_requests,
-        user_config=batching if flags.batch > 1 else None,
+        user_config=batching if kind is Batched else None,
         ray_actor_options={"num_cpus": 1},
     )
     stopped = threading.Event()

@@ -1,6 +1,6 @@
-"""The reading code that every contestant serves: this project's own, one thread a session.
+"""The reading code that every target serves: this project's own, one thread an instance.
 
-The model is given batches of up to the size that the contestant is set to, the windows of a long
+The model is given batches of up to the size that the target is set to, the windows of a long
 text among them: without a table of costs, every batch is filled.
 """
 
@@ -13,15 +13,16 @@ from typing import Any
 
 import msgspec
 
-from qa_service.config import ServerConfig
 from qa_service.errors import QaError
-from qa_service.placement import Placement
-from qa_service.protocol import Question
-from qa_service.reading.reader import Reader
-from qa_service.workers.worker_main import WARMUP, load_reader
+from qa_service.inference.reader.reader import Reader
+from qa_service.inference.worker_main import WARMUP, load_reader
+from qa_service.wire.messages import Question
+from qa_service.workers.messages import Setup
+from qa_service.workers.options import InstanceOptions
 
 MODEL_VARIABLE = "BENCHMARK_MODEL"
 BATCH_VARIABLE = "BENCHMARK_BATCH"
+PRECISION_VARIABLE = "BENCHMARK_PRECISION"
 
 decode = msgspec.json.Decoder(Question).decode
 """A request's JSON to its question."""
@@ -29,25 +30,45 @@ decode = msgspec.json.Decoder(Question).decode
 encode = msgspec.json.Encoder().encode
 
 
+class FramedQuestion(Question):
+    """A question of the frame protocol, whose answer carries its id.
+
+    Attributes:
+        id: As the client chose it.
+    """
+
+    id: int | str | None = None
+
+
+decode_framed = msgspec.json.Decoder(FramedQuestion).decode
+"""A frame's JSON to its question."""
+
+
 def set_batch_size(size: int) -> None:
-    """Tells the sessions that this process will start how large a batch may be."""
+    """Tells the instances that this process will start how large a batch may be."""
     os.environ[BATCH_VARIABLE] = str(size)
 
 
 def warm_reader(
     model: Path | None = None, max_batch_size: int | None = None, **settings: Any
 ) -> Reader:
-    """A session: the model loaded and one question answered.
+    """An instance on ONNX Runtime: the model loaded and one question answered.
 
     Args:
         model: A prepared model; by default what the environment names.
         max_batch_size: Rows given to the model at once; by default what the environment says.
-        settings: Further fields of `ServerConfig` that a session looks at.
+        settings: Further options that an instance looks at; the precision is by default what the
+            environment says.
     """
     model = model or Path(os.environ[MODEL_VARIABLE])
     size = max_batch_size or int(os.environ.get(BATCH_VARIABLE, "1"))
-    config = ServerConfig(model=model, max_batch_size=size, cost_table="off", **settings)
-    reader, _ = load_reader(config.worker_setup, Placement())
+    fixed = {
+        "inference_engine_type": "onnx",
+        "precision": os.environ.get(PRECISION_VARIABLE, "fp32"),
+        "intra_op_num_threads": 1,
+    }
+    options = InstanceOptions(max_batch_size=size, cost_table="off", **(fixed | settings))
+    reader, _ = load_reader(Setup(str(model), options))
     assert isinstance(reader, Reader)
     reader.read([WARMUP])
     return reader

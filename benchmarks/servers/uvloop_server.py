@@ -2,7 +2,7 @@
 
     python -m benchmarks.servers.uvloop_server --port 8000 --sessions 0
 
-With no sessions, the loop itself answers: the least an asyncio server can do. With some, each
+With no sessions, the loop itself answers: the minimum an asyncio server does. With some, each
 question passes through one of as many worker processes over a socketpair, as the server's do.
 """
 
@@ -18,10 +18,16 @@ from collections.abc import Callable
 
 import uvloop
 
-from benchmarks.servers.reading import decode, encode, instant_answer
+from benchmarks.servers.reading import decode_framed, encode, instant_answer
 
 PREFIX = struct.Struct(">I")
 BACKLOG = 1024
+
+
+def reply_to(body: bytes) -> bytes:
+    """The answer to a question, under its id."""
+    question = decode_framed(body)
+    return encode({"id": question.id, **instant_answer(question)})
 
 
 class Framed(asyncio.Protocol):
@@ -56,7 +62,7 @@ class Answering(Framed):
     """A client whose questions the loop answers."""
 
     def frame_received(self, body: bytes) -> None:
-        self.send(encode(instant_answer(decode(body))))
+        self.send(reply_to(body))
 
 
 class Session(Framed):
@@ -82,8 +88,8 @@ class Dispatcher:
         self._idle: deque[Session] = deque()
 
     def add(self, client: Framed, body: bytes) -> None:
-        # Parsed and written anew here too, as a server must that looks at what it passes on.
-        self._waiting.append((client, encode(decode(body))))
+        # Parsed and written again here too, as a server must that looks at what it passes on.
+        self._waiting.append((client, encode(decode_framed(body))))
         self._dispatch()
 
     def idle(self, session: Session) -> None:
@@ -112,7 +118,7 @@ def answer_forever(sock: socket.socket) -> None:
     """What runs in a worker process."""
     while prefix := sock.recv(PREFIX.size, socket.MSG_WAITALL):
         body = sock.recv(PREFIX.unpack(prefix)[0], socket.MSG_WAITALL)
-        reply = encode(instant_answer(decode(body)))
+        reply = reply_to(body)
         sock.sendall(PREFIX.pack(len(reply)) + reply)
 
 

@@ -1,4 +1,4 @@
-"""What lets a client program in at a server: TLS and a token, from flags and the environment.
+"""How a client program connects and authenticates: TLS and a token, from flags or the environment.
 
 A token is a secret, and a program's arguments are seen by every user of its machine. So it comes
 from a file or from the environment, and no flag takes it.
@@ -20,14 +20,15 @@ TOKEN_VARIABLE = "QA_SERVER_TOKEN"
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How to be let in; it can be sent to another process.
+    """How to connect and authenticate; it can be sent to another process.
 
     Attributes:
         tls: Whether to speak TLS.
-        ca_file: Who must have signed the server's certificate; None for whom the system trusts.
+        ca_file: Authorities, one of which must have signed the server's certificate; None for
+            those that the system trusts.
         client_cert: The client's own certificate.
         client_key: Its private key.
-        token: What to show; None shows nothing.
+        token: The token to send; None sends none.
     """
 
     tls: bool = False
@@ -40,11 +41,15 @@ class Access:
     def add_flags(parser: argparse.ArgumentParser) -> None:
         """Adds the flags that `from_flags` reads."""
         add = parser.add_argument
-        add("--tls", action="store_true", help="speak TLS; so do the next three flags")
-        add("--ca_file", type=Path, help="who signed the server's certificate, in PEM")
+        add("--tls", action="store_true", help="use TLS; so do the next three flags")
+        add(
+            "--ca_file",
+            type=Path,
+            help="the authority of the server's certificate, in PEM",
+        )
         add("--client_cert", type=Path, help="a certificate of your own, in PEM")
         add("--client_key", type=Path, help="its private key, if that is in another file")
-        token = f"a file with the token to show; without it, {TOKEN_VARIABLE} is shown if set"
+        token = f"a file with the token to send; without it, {TOKEN_VARIABLE} is sent if it is set"
         add("--token_file", type=Path, help=token)
 
     @classmethod
@@ -74,7 +79,7 @@ class Access:
 
 
 def _first_token(path: Path) -> str:
-    """The first token of a file, which may be written as a server's is."""
+    """The first token of a file, which may have the format of a server's."""
     for line in path.read_text(encoding="utf-8").splitlines():
         words = line.split()
         if words and not words[0].startswith("#"):

@@ -4,47 +4,50 @@ from __future__ import annotations
 
 import sys
 
+from qa_service.cli.asking import Asking
 from qa_service.cli.line_editor import LineEditor
 from qa_service.client import Answer, QaClient, QaClientError
 
 WELCOME = """\
 Enter ends a text or a question; a pasted text may have several lines.
-An empty question asks for another text. Ctrl-D ends."""
+An empty question asks for another text. Ctrl-C clears what is half typed.
+Ctrl-D, quit or exit ends."""
+FAREWELLS = {"quit", "exit"}
 
 
 class Conversation:
     """Asks for a text, then for questions on it, until the input ends.
 
     Args:
-        client: Who answers.
+        client: Where the questions go.
         editor: Where entries are read.
-        top_k: How many answers to show for a question.
+        asking: How questions are asked.
     """
 
-    def __init__(self, client: QaClient, editor: LineEditor, top_k: int = 1) -> None:
+    def __init__(self, client: QaClient, editor: LineEditor, asking: Asking) -> None:
         self._client = client
         self._editor = editor
-        self._top_k = top_k
+        self._asking = asking
 
     def run(self, text: str = "") -> None:
-        """Goes on until Ctrl-D, Ctrl-C, or the end of a piped input.
+        """Runs until Ctrl-D, quit, exit, Ctrl-C with nothing typed, or the end of the input.
 
         Args:
             text: The text of the first questions; if empty it is asked for.
         """
         try:
-            self._greet()
+            self._begin()
             while True:
                 self._answer_questions_on(text if text.strip() else self._ask_for_text())
                 text = ""
         except EOFError:
             pass
         except KeyboardInterrupt:
-            # At the end of the input readline ends the line, at an interrupt nobody does.
+            # readline ends the line at the end of the input, and not at an interrupt.
             print(file=sys.stderr)
 
-    def _greet(self) -> None:
-        """Says how it goes, and at once if there is nobody to answer."""
+    def _begin(self) -> None:
+        """Prints the instructions, and an error at once if no server can be reached."""
         if sys.stdin.isatty():
             print(WELCOME)
         try:
@@ -55,16 +58,27 @@ class Conversation:
     def _ask_for_text(self) -> str:
         text = ""
         while not text.strip():
-            text = self._editor.read("Text")
+            text = self._read("Text")
         return text
 
     def _answer_questions_on(self, text: str) -> None:
         """Answers questions until an empty one."""
-        while question := self._editor.read("Question").strip():
+        while question := self._read("Question").strip():
             try:
-                print(describe(self._client.ask(question, text, top_k=self._top_k)), flush=True)
+                print(describe(self._asking.ask(self._client, question, text)), flush=True)
             except QaClientError as error:
                 print_error(error)
+
+    def _read(self, name: str) -> str:
+        """Reads an entry.
+
+        Raises:
+            EOFError: The conversation is over.
+        """
+        entry = self._editor.read(name)
+        if self._editor.is_terminal and entry.strip().lower() in FAREWELLS:
+            raise EOFError
+        return entry
 
 
 def describe(answer: Answer) -> str:

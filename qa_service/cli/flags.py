@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable
 from typing import TypeVar
 
+from qa_service.client import split_hosts
+
 _T = TypeVar("_T")
 
 INTERRUPTED = 130
@@ -28,6 +30,15 @@ def make_parser(docstring: str | None) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(
         description=description, epilog=notes, formatter_class=_HelpFormatter
     )
+
+
+def hosts(value: str) -> str:
+    """Servers' names or addresses, each with or without a port, with commas between them."""
+    try:
+        split_hosts(value, 1)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return value
 
 
 def port(value: str) -> int:

@@ -1,16 +1,15 @@
-"""LineEditor: lines from a terminal, with arrow keys, pastes and a history per prompt.
+"""LineEditor: entries from a terminal, with arrow keys, pastes and a history per prompt.
 
-With GNU readline a paste is one entry however many lines it has (the terminal brackets it,
-so its line breaks are not taken for Enter). Where there is no readline, or no terminal,
-an entry is a line.
+A paste is one entry however many lines it has. With GNU readline the terminal brackets it, so
+its line breaks are not taken for Enter; where it does not, or there is no readline, what is there
+at once after a line break belongs to the same entry. Where there is no terminal, an entry is a
+line.
 """
 
 from __future__ import annotations
 
-import json
-import os
+import select
 import sys
-from pathlib import Path
 
 try:
     import readline
@@ -18,72 +17,79 @@ except ImportError:  # Not on every platform.
     _HAS_READLINE = False
 else:
     _HAS_READLINE = True
+try:
+    import termios
+    import tty
+except ImportError:  # Not on Windows.
+    _HAS_TERMIOS = False
+else:
+    _HAS_TERMIOS = True
 
-HISTORY_LENGTH = 500
-"""Entries kept for each prompt."""
-
-
-def history_path() -> Path:
-    """Where histories are kept, by the XDG Base Directory Specification."""
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(state) / "qa_client" / "history.json"
+_PASTE_PAUSE_S = 0.02
+"""Longest pause within a paste; nobody types a key so soon after Enter."""
 
 
 class LineEditor:
     """Reads entries at named prompts; each prompt recalls its own earlier entries.
 
-    Args:
-        history_file: Where entries are kept from one run to the next; None forgets them.
+    Attributes:
+        is_terminal: Whether a person types.
     """
 
-    def __init__(self, history_file: Path | None = None) -> None:
-        self._history_file = history_file
-        self._histories = _load(history_file) if history_file else {}
-        self._is_terminal = sys.stdin.isatty()
-        if _HAS_READLINE and self._is_terminal:
+    def __init__(self) -> None:
+        self._histories: dict[str, list[str]] = {}
+        self.is_terminal = sys.stdin.isatty()
+        if _HAS_READLINE and self.is_terminal:
             readline.set_auto_history(False)
             if "libedit" not in (readline.__doc__ or ""):
                 readline.parse_and_bind("set enable-bracketed-paste on")
 
     def read(self, name: str) -> str:
-        """Reads an entry at the prompt of that name.
+        """Reads an entry at the prompt of that name; Ctrl-C clears a half-typed one.
 
         Nothing is prompted for where the input is not a terminal, so that the output of
         a pipe holds answers only.
 
         Raises:
             EOFError: Ctrl-D, or the input's end.
+            KeyboardInterrupt: Ctrl-C with nothing typed.
         """
+        if not self.is_terminal:
+            return input()
+        entry = None
+        while entry is None:
+            entry = self._read_typed(name)
         history = self._histories.setdefault(name, [])
-        if _HAS_READLINE and self._is_terminal:
-            readline.clear_history()
-            for earlier in history:
-                readline.add_history(earlier)
-        entry = input(f"{name}: " if self._is_terminal else "")
         if entry.strip() and entry not in history[-1:]:
             history.append(entry)
         return entry
 
-    def save(self) -> None:
-        """Writes the histories, for the user's eyes only, if they are to be kept.
+    def _read_typed(self, name: str) -> str | None:
+        """Reads an entry; None if it was cleared."""
+        if _HAS_READLINE:
+            readline.clear_history()
+            for earlier in self._histories.get(name, []):
+                readline.add_history(earlier)
+        try:
+            lines = [input(f"{name}: ")]
+            while _is_more_there():
+                lines.append(input())
+        except KeyboardInterrupt:
+            if not (_HAS_READLINE and readline.get_line_buffer()):
+                raise
+            print()
+            return None
+        return "\n".join(lines)
 
-        Raises:
-            OSError: They cannot be written.
-        """
-        if self._history_file is None:
-            return
-        recent = {name: entries[-HISTORY_LENGTH:] for name, entries in self._histories.items()}
-        self._history_file.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = self._history_file.with_suffix(f".{os.getpid()}.tmp")
-        unfinished.touch(mode=0o600)
-        unfinished.write_text(json.dumps(recent), encoding="utf-8")
-        unfinished.replace(self._history_file)
 
-
-def _load(path: Path) -> dict[str, list[str]]:
-    """The histories kept in a file; none if it cannot be read."""
+def _is_more_there() -> bool:
+    """Whether more of a paste has come, if only half a line of it."""
+    if not _HAS_TERMIOS:
+        return False
+    descriptor = sys.stdin.fileno()
+    settings = termios.tcgetattr(descriptor)
+    tty.setcbreak(descriptor, termios.TCSANOW)
     try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        return {str(name): list(map(str, entries)) for name, entries in kept.items()}
-    except (OSError, ValueError, AttributeError, TypeError):
-        return {}
+        return bool(select.select([descriptor], [], [], _PASTE_PAUSE_S)[0])
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSANOW, settings)

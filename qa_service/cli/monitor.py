@@ -1,20 +1,21 @@
-"""How the server is and what it has counted: for health checks, scripts and people."""
+"""A server's health and statistics, printed for health checks, scripts and people."""
 
 from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from qa_service.cli.conversation import print_error
 from qa_service.client import QaClient, QaClientError
 
+_SHADOW_FIGURES = ("seen", "agreed", "differed", "failed", "share", "agreement")
 _COLUMNS = ("count", "mean", "p50", "p90", "p99", "max")
 
 
 class MonitorCode(enum.IntEnum):
-    """What a health check learns without reading the output."""
+    """The exit codes of `--health` and `--stats`."""
 
     READY = 0
     NOT_READY = 1
@@ -47,6 +48,32 @@ def show_stats(client: QaClient, as_json: bool = False) -> MonitorCode:
     return MonitorCode.READY
 
 
+def show_models(client: QaClient, as_json: bool = False) -> MonitorCode:
+    """Prints which versions of which models there are, and how they are."""
+    try:
+        models = client.models()
+    except QaClientError as error:
+        print_error(error)
+        return MonitorCode.ERROR
+    print(json.dumps(models) if as_json else "\n".join(_model_lines(models)))
+    return MonitorCode.READY
+
+
+def _model_lines(models: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """A row for each version; why one could not be loaded, below it."""
+    form = "{:<24} {:>7} {:<12} {:>6} {:>10} {:>9}  {}"
+    yield form.format("model", "version", "state", "share", "instances", "memory", "labels")
+    for model in models:
+        share, memory = f"{model['share']:.0%}", f"{model['memory_bytes'] / 2**20:.0f} MiB"
+        instances = f"{model['alive']} of {model['instances']}"
+        labels = ", ".join(model["labels"])
+        yield form.format(
+            model["name"], model["version"], model["state"], share, instances, memory, labels
+        ).rstrip()
+        if model["failed_loads"]:
+            yield f"    not loaded: {model['reason']}"
+
+
 def _lines(figures: Mapping[str, Any]) -> Iterator[str]:
     """A line for each figure, and for each label of one that has labels."""
     for name, value in figures.items():
@@ -60,10 +87,12 @@ def _table(stats: Mapping[str, Any]) -> Iterator[str]:
     """Counters and gauges a line each, then a row for each histogram."""
     yield from _lines(stats.get("counters", {}))
     yield from _lines(stats.get("gauges", {}))
-    for place in stats.get("sessions", []):
-        cores = ", ".join(map(str, place["cores"])) or "any"
-        where = place["device"] + (f", cores {cores}" if place["device"] == "cpu" else "")
-        yield f"  {'session ' + str(place['session']):<36} {where}"
+    yield from _lines({"cascade": stats.get("cascades", {})})
+    for shadow in stats.get("shadows", []):
+        name = f"shadow{{{shadow['model']} {shadow['version']}}}"
+        yield from _lines({name: {k: v for k, v in shadow.items() if k in _SHADOW_FIGURES}})
+    for instance in stats.get("sessions", []):
+        yield f"  {'instance ' + str(instance['session']):<36} {instance['device']}"
     yield f"  {'':<24}" + "".join(f"{column:>11}" for column in _COLUMNS)
     for name, histogram in stats.get("histograms", {}).items():
         yield f"  {name:<24}" + "".join(f"{cell:>11}" for cell in _cells(histogram))

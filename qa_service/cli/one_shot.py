@@ -1,4 +1,4 @@
-"""One question from a command line: the answer on stdout, all else on stderr."""
+"""One question from a command line: the answer on stdout, everything else on stderr."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import json
 import sys
 from typing import Any
 
+from qa_service.cli.asking import Asking
 from qa_service.cli.conversation import print_error
 from qa_service.client import Answer, QaClient, QaClientError
 
 
 class ExitCode(enum.IntEnum):
-    """What a script learns without reading the output."""
+    """The exit codes of a single question."""
 
     ANSWER = 0
     UNKNOWN = 1
@@ -20,19 +21,19 @@ class ExitCode(enum.IntEnum):
 
 
 def ask_once(
-    client: QaClient, question: str, text: str, *, top_k: int = 1, as_json: bool = False
+    client: QaClient, question: str, text: str, asking: Asking, *, as_json: bool = False
 ) -> ExitCode:
-    """Asks, prints what came of it, and says how it went.
+    """Asks, prints the answer or the error, and returns the exit code.
 
     Args:
-        client: Who answers.
+        client: Where the question goes.
         question: The question.
         text: The text that is to answer it.
-        top_k: How many answers to print, the best first.
+        asking: How it is asked.
         as_json: Print the whole response, or the error, as one line of JSON.
     """
     try:
-        answer = client.ask(question, text, top_k=top_k)
+        answer = asking.ask(client, question, text)
     except QaClientError as error:
         print_error(error)
         if as_json:

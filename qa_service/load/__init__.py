@@ -1,1 +1,1 @@
-"""The pieces of `stress_test.py`: clients that make load, and a report of how it went."""
+"""The parts of `stress_test.py`: clients that make load, and the report."""

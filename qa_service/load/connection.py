@@ -1,6 +1,6 @@
-"""One connection of the load generator, which never waits: it is opened step by step.
+"""One connection of the load generator. It never blocks: it is opened step by step.
 
-    connect ─▶ TLS, if it is to be spoken ─▶ token, if there is one ─▶ open ─▶ closed
+    connect ─▶ TLS, if it is used ─▶ token, if there is one ─▶ open ─▶ closed
 
 Requests given to it before it is open are sent when it is. Each request is settled exactly
 once: with its reply's code, with `client_timeout`, or with why the connection was lost.
@@ -15,34 +15,34 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from qa_service.client import Address
+from qa_service.data.squad import SquadQuestion
 from qa_service.load.loop import READ, WRITE, LoadLoop
-from qa_service.load.plan import WRONG_SPAN
 from qa_service.load.wire import Reply, Wire, WireError
-from qa_service.squad import SquadQuestion
 
 _RECEIVE_BYTES = 1 << 16
 _AGAIN = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-# A family and the address in it, as `socket.getaddrinfo` has them.
-Address = tuple[int, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
-    """Where the server is, and what lets one in; the same for all connections.
+class Target:
+    """A server's address, and what a connection to it needs; the same for all connections to it.
 
     Attributes:
         host: The name that the server's certificate must have.
         addresses: Where to try, in this order.
-        tls: How TLS is spoken; None for not.
-        token: What to show; None shows nothing.
-        wire: Makes what a connection speaks.
+        tls: The context for TLS; None for none.
+        token: The token to send; None sends none.
+        wire: Makes the protocol of a connection.
+        check: Gives an answer's error code; empty if it is right.
     """
 
     host: str
-    addresses: list[Address]
+    addresses: tuple[Address, ...]
     tls: ssl.SSLContext | None
     token: str | None
     wire: Callable[[], Wire]
+    check: Callable[[SquadQuestion, Reply], str]
 
 
 @dataclass(slots=True)
@@ -51,13 +51,15 @@ class Request:
 
     Attributes:
         id: Never used twice.
+        index: Of its question in the plan.
         question: What is asked.
-        started_s: From when its latency counts.
-        deadline_s: When it is given up.
-        is_settled: Whether its end is known.
+        started_s: When its latency begins.
+        deadline_s: When it times out.
+        is_settled: Whether it was answered or has failed.
     """
 
     id: int
+    index: int
     question: SquadQuestion
     started_s: float
     deadline_s: float
@@ -65,10 +67,10 @@ class Request:
 
 
 class Owner(Protocol):
-    """Who is told what becomes of a connection and its requests."""
+    """Is told what becomes of a connection and its requests."""
 
     def opened(self, connection: Connection) -> None:
-        """Requests leave at once from now on."""
+        """Requests are sent at once from now on."""
 
     def settled(self, connection: Connection, request: Request, code: str) -> None:
         """A request was answered, or failed with this code."""
@@ -78,7 +80,7 @@ class Owner(Protocol):
 
 
 class _Lost(Exception):  # noqa: N818 - not an error of ours
-    """The connection is of no more use; its argument is the code that says why."""
+    """The connection cannot be used any more; its argument is the error code."""
 
 
 class Connection:
@@ -86,14 +88,14 @@ class Connection:
 
     Attributes:
         in_flight: Requests that are not settled, by id.
-        is_open: Whether requests leave at once.
-        was_open: Whether they ever did.
-        is_closed: Whether it is over.
+        is_open: Whether requests are sent at once.
+        was_open: Whether it ever was open.
+        is_closed: Whether it is closed.
     """
 
-    def __init__(self, loop: LoadLoop, door: Door, owner: Owner) -> None:
-        self._loop, self._door, self._owner = loop, door, owner
-        self._wire = door.wire()
+    def __init__(self, loop: LoadLoop, target: Target, owner: Owner) -> None:
+        self._loop, self._target, self._owner = loop, target, owner
+        self._wire = target.wire()
         self._socket: socket.socket | None = None
         self._descriptor = -1
         self._steps = self._opening()
@@ -105,7 +107,7 @@ class Connection:
         self.is_open = self.was_open = self.is_closed = False
 
     def open(self) -> None:
-        """Begins to connect; the owner hears how that went, perhaps before this returns."""
+        """Begins to connect; the owner is told of the result, possibly before this returns."""
         self._ready(0)
 
     def ask(self, request: Request, body: bytes) -> None:
@@ -120,7 +122,7 @@ class Connection:
             self._guard(self._flush)
 
     def give_up(self, request: Request) -> None:
-        """Waits for a reply no longer; it may come and is not missed."""
+        """Stops waiting for a reply; one that comes later is ignored."""
         if len(self.in_flight) == 1:
             self.lose("client_timeout")
             return
@@ -129,7 +131,7 @@ class Connection:
         self._settle(request, "client_timeout")
 
     def give_up_opening(self) -> None:
-        """Waits no longer to be let in."""
+        """Ends an attempt to connect that has taken too long."""
         if not self.was_open:
             self.lose("server_unreachable")
 
@@ -144,7 +146,7 @@ class Connection:
         self._owner.lost(self, self._refusal or code)
 
     def close(self) -> None:
-        """Closes it, and tells nobody."""
+        """Closes it without telling the owner."""
         self.is_open, self.is_closed = False, True
         self._drop_socket()
 
@@ -178,7 +180,7 @@ class Connection:
         self._loop.watch(self._descriptor, events, self._ready)
 
     def _step(self) -> None:
-        """Goes one step further in opening."""
+        """Runs the next step of opening."""
         events = next(self._steps, None)
         if events is not None:
             self._watch(events)
@@ -190,17 +192,17 @@ class Connection:
         self._owner.opened(self)
 
     def _opening(self) -> Iterator[int]:
-        """Connects, and is let in; yields what it waits to be ready for."""
+        """Connects and authenticates; yields the events it waits for."""
         yield from self._connect()
         assert self._socket is not None
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if self._door.tls is not None:
-            yield from self._shake_hands(self._door.tls)
-        if self._door.token is not None:
-            yield from self._show_token(self._door.token)
+        if self._target.tls is not None:
+            yield from self._handshake(self._target.tls)
+        if self._target.token is not None:
+            yield from self._send_token(self._target.token)
 
     def _connect(self) -> Iterator[int]:
-        for family, address in self._door.addresses:
+        for family, address in self._target.addresses:
             self._socket = socket.socket(family, socket.SOCK_STREAM)
             self._descriptor = self._socket.fileno()
             self._socket.setblocking(False)
@@ -214,12 +216,12 @@ class Connection:
             self._drop_socket()
         raise _Lost("server_unreachable")
 
-    def _shake_hands(self, tls: ssl.SSLContext) -> Iterator[int]:
+    def _handshake(self, tls: ssl.SSLContext) -> Iterator[int]:
         assert self._socket is not None
         try:
-            # It has the same descriptor, which the loop goes on watching.
+            # It has the same descriptor, which the loop still watches.
             self._socket = sock = tls.wrap_socket(
-                self._socket, server_hostname=self._door.host, do_handshake_on_connect=False
+                self._socket, server_hostname=self._target.host, do_handshake_on_connect=False
             )
             while (events := _handshake_step(sock)) is not None:
                 yield events
@@ -228,10 +230,10 @@ class Connection:
         except OSError:
             raise _Lost("tls_error") from None
 
-    def _show_token(self, token: str) -> Iterator[int]:
-        """Waits for the server's word on it, so that a stranger gets no question to read."""
+    def _send_token(self, token: str) -> Iterator[int]:
+        """Waits for the reply, so that no question is sent to a server that refuses the token."""
         assert self._socket is not None
-        self._outbox += self._wire.greeting(token)
+        self._outbox += self._wire.auth_message(token)
         self._flush()
         while True:
             yield READ | (WRITE if self._outbox else 0)
@@ -243,7 +245,7 @@ class Connection:
                 return
 
     def _flush(self) -> None:
-        """Sends what the socket takes."""
+        """Sends as much as the socket takes."""
         assert self._socket is not None
         if self._outbox:
             try:
@@ -251,21 +253,20 @@ class Connection:
             except _AGAIN:
                 pass
             except OSError:
-                # The server has closed, but its last words may be here still: go on reading.
+                # The server has closed, but its last reply may still arrive: go on reading.
                 self._outbox.clear()
         if self._writing != bool(self._outbox):
             self._writing = not self._writing
             self._watch(READ | (WRITE if self._writing else 0))
 
     def _receive(self) -> None:
-        """Takes what has arrived, and settles what it replies to."""
+        """Reads what has arrived, and settles the requests that it replies to."""
         self._fill_inbox()
         for reply in self._replies():
             if reply.id is None:
                 self._refuse(reply.code or "protocol_error")
             elif (request := self.in_flight.pop(reply.id, None)) is not None:
-                right = reply.is_right(request.question.context)
-                self._settle(request, reply.code or ("" if right else WRONG_SPAN))
+                self._settle(request, reply.code or self._target.check(request.question, reply))
             elif reply.id in self._given_up:
                 self._given_up.remove(reply.id)
             else:
@@ -274,7 +275,7 @@ class Connection:
                 return
 
     def _refuse(self, code: str) -> None:
-        """Takes an error that names no request: it is why the server is about to close."""
+        """Handles an error that names no request: the server is about to close."""
         self._refusal = code
         if len(self.in_flight) <= 1:
             raise _Lost(code)

@@ -1,21 +1,22 @@
-"""Makes the load of a plan from this one process and thread, and yields what came of it.
+"""Makes the load of a plan from this one process and thread, and yields the results.
 
-A process a client would take the cores from the server that is measured; here a request costs
-some tens of microseconds, and `measure` says what all of them cost. Latencies are of the
-moment that this loop reads a reply: when its core is full, they are its own.
+A process for each client would take the cores from the server that is measured; here a request
+costs some tens of microseconds, and `measure` reports what all of them cost. A latency ends when
+this loop reads the reply, so when its core is full, latencies are those of this loop.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
-import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from qa_service.load.connection import Connection, Door, Owner, Request
+from qa_service.client import look_up, split_hosts
+from qa_service.load.connection import Connection, Owner, Request, Target
 from qa_service.load.loop import LoadLoop
 from qa_service.load.plan import LoadPlan, Sample
 from qa_service.load.report import Report
@@ -32,12 +33,12 @@ def run_load(plan: LoadPlan) -> Iterator[list[Sample]]:
         TlsError: A file of the plan's access cannot be used.
     """
     load = _Load(plan)
-    players: _Players = _ClosedLoop(load) if plan.rate_per_s is None else _OpenLoop(load)
+    clients: _Clients = _ClosedLoop(load) if plan.rate_per_s is None else _OpenLoop(load)
     try:
-        players.start()
-        while not players.are_done():
+        clients.start()
+        while not clients.are_done():
             until_s = time.perf_counter() + _REPORT_INTERVAL_S
-            while time.perf_counter() < until_s and not players.are_done():
+            while time.perf_counter() < until_s and not clients.are_done():
                 load.turn(until_s)
             yield load.take_samples()
     finally:
@@ -68,26 +69,27 @@ def measure(plan: LoadPlan, progress: Callable[[int], object] = lambda _: None) 
     return Report.of(samples, generator_cores=cpu_s / wall_s, interrupted=interrupted)
 
 
-class _Players(Protocol):
-    """Those who ask."""
+class _Clients(Protocol):
+    """The clients of one kind of load."""
 
     def start(self) -> None: ...
     def are_done(self) -> bool: ...
 
 
 class _Load:
-    """What all players share: the loop, the questions in turn, patience, and the results."""
+    """What all clients share: the loop, the questions in turn, the timeout, and the results."""
 
     def __init__(self, plan: LoadPlan) -> None:
         self.plan = plan
         self.loop = LoadLoop()
-        self._door = _door(plan)
+        self._targets = itertools.cycle(_targets(plan))
         self._wire = plan.wire()
         self._bodies: dict[int, bytes] = {}
-        self._turns = itertools.count()
+        self._turns = itertools.count(plan.first)
+        self._ids = itertools.count(1)
         self._samples: list[Sample] = []
         self._connections: set[Connection] = set()
-        # All wait equally long, so the first one sent is the first to be given up.
+        # All have the same timeout, so the first one sent is the first to time out.
         self._waiting: deque[tuple[Connection, Request]] = deque()
         self.end_s = float("inf")
 
@@ -97,30 +99,30 @@ class _Load:
             self.end_s = time.perf_counter() + self.plan.duration_s
 
     def connect(self, owner: Owner) -> Connection:
-        """A connection that is yet to be opened."""
-        connection = Connection(self.loop, self._door, owner)
+        """A connection that is not opened yet."""
+        connection = Connection(self.loop, next(self._targets), owner)
         self._connections.add(connection)
         self.loop.call_at(time.perf_counter() + self.plan.timeout_s, connection.give_up_opening)
         return connection
 
     def ask(self, connection: Connection, started_s: float) -> None:
         """Asks the next question."""
-        turn = next(self._turns)
-        index = turn % len(self.plan.questions)
+        index = next(self._turns) % len(self.plan.questions)
         question = self.plan.questions[index]
         body = self._bodies.get(index) or self._wire.body(question)
         self._bodies[index] = body
-        request = Request(turn + 1, question, started_s, time.perf_counter() + self.plan.timeout_s)
+        deadline_s = time.perf_counter() + self.plan.timeout_s
+        request = Request(next(self._ids), index, question, started_s, deadline_s)
         self._waiting.append((connection, request))
         connection.ask(request, body)
 
-    def record(self, started_s: float, code: str) -> None:
-        """Keeps what became of a request, now."""
+    def record(self, started_s: float, code: str, index: int = -1) -> None:
+        """Keeps the result of a request that ends now."""
         latency_ms = (time.perf_counter() - started_s) * 1e3
-        self._samples.append(Sample(started_s, latency_ms, code))
+        self._samples.append(Sample(started_s, latency_ms, code, index))
 
     def take_samples(self) -> list[Sample]:
-        """What was recorded since it was last asked for."""
+        """The results since the last call."""
         samples, self._samples = self._samples, []
         return samples
 
@@ -158,7 +160,8 @@ class _ClosedLoop:
         plan = load.plan
         is_timed = plan.duration_s is not None
         self._num_left = plan.num_simultaneous_clients if is_timed else plan.num_total_clients
-        self._num_playing = 0
+        self._num_asking = 0
+        self._staying: set[Connection] = set()
 
     def start(self) -> None:
         self.load.start_clock()
@@ -166,26 +169,43 @@ class _ClosedLoop:
             self._start_one()
 
     def are_done(self) -> bool:
-        return not self._num_playing
+        return not self._num_asking and not self._staying
 
-    def finished(self) -> None:
-        """A client has; another takes its place."""
-        self._num_playing -= 1
+    def finished(self, connection: Connection) -> None:
+        """A client has its last answer; another takes its place."""
+        self._num_asking -= 1
+        on_answered = self.load.plan.on_answered
+        if on_answered is None:
+            self.load.forget(connection)
+        elif not connection.is_closed:
+            self._staying.add(connection)
         self._start_one()
+        if on_answered is not None and not self._num_asking:
+            on_answered()
+
+    def left(self, connection: Connection, code: str) -> bool:
+        """A connection was lost; says whether its client had its last answer already."""
+        self.load.forget(connection)
+        if connection not in self._staying:
+            return False
+        self._staying.remove(connection)
+        if code != "connection_lost":
+            self.load.record(time.perf_counter(), code)
+        return True
 
     def _start_one(self) -> None:
         if self._num_left:
             self._num_left -= 1
-            self._num_playing += 1
+            self._num_asking += 1
             _Client(self).connect()
 
 
 class _Client:
     """One client: a connection of its own, one question after another."""
 
-    def __init__(self, players: _ClosedLoop) -> None:
-        self._players = players
-        self._load = players.load
+    def __init__(self, clients: _ClosedLoop) -> None:
+        self._clients = clients
+        self._load = clients.load
         plan = self._load.plan
         counted = float(plan.num_request_per_client)
         self._num_left = counted if plan.duration_s is None else float("inf")
@@ -199,22 +219,24 @@ class _Client:
         self._go_on(connection)
 
     def settled(self, connection: Connection, request: Request, code: str) -> None:
-        self._load.record(request.started_s, code)
+        self._load.record(request.started_s, code, request.index)
         if not connection.is_closed:
             self._go_on(connection)
 
     def lost(self, connection: Connection, code: str) -> None:
-        self._load.forget(connection)
+        if self._clients.left(connection, code):
+            return
         if not connection.was_open:
             self._num_left -= 1
             self._load.record(self._connecting_s, code)
-        self._load.loop.call_at(time.perf_counter() + _RECONNECT_PAUSE_S, self._connect_again)
+        connect_again = functools.partial(self._connect_again, connection)
+        self._load.loop.call_at(time.perf_counter() + _RECONNECT_PAUSE_S, connect_again)
 
-    def _connect_again(self) -> None:
+    def _connect_again(self, lost: Connection) -> None:
         if self._wants_more(time.perf_counter()):
             self.connect()
         else:
-            self._players.finished()
+            self._clients.finished(lost)
 
     def _go_on(self, connection: Connection) -> None:
         now_s = time.perf_counter()
@@ -222,8 +244,7 @@ class _Client:
             self._num_left -= 1
             self._load.ask(connection, now_s)
         else:
-            self._load.forget(connection)
-            self._players.finished()
+            self._clients.finished(connection)
 
     def _wants_more(self, now_s: float) -> bool:
         return self._num_left > 0 and now_s < self._load.end_s
@@ -260,7 +281,7 @@ class _OpenLoop:
 
     def settled(self, connection: Connection, request: Request, code: str) -> None:
         self._num_in_flight -= 1
-        self._load.record(request.started_s, code)
+        self._load.record(request.started_s, code, request.index)
 
     def lost(self, connection: Connection, code: str) -> None:
         self._load.forget(connection)
@@ -297,12 +318,11 @@ class _OpenLoop:
         self._wait_for_next()
 
 
-def _door(plan: LoadPlan) -> Door:
-    found = socket.getaddrinfo(plan.host, plan.port, type=socket.SOCK_STREAM)
-    return Door(
-        host=plan.host,
-        addresses=[(family, address) for family, _, _, _, address in found],
-        tls=plan.access.tls_context(),
-        token=plan.access.token,
-        wire=plan.wire,
-    )
+def _targets(plan: LoadPlan) -> list[Target]:
+    """One for each address of each server."""
+    tls, token = plan.access.tls_context(), plan.access.token
+    return [
+        Target(host, addresses, tls, token, plan.wire, plan.check)
+        for host, port in split_hosts(plan.host, plan.port)
+        for addresses in look_up(host, port)
+    ]

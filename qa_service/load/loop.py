@@ -1,4 +1,4 @@
-"""The load generator's loop: sockets and timers in one thread, on time to some 0.1 ms.
+"""The load generator's loop: sockets and timers in one thread, to some 0.1 ms.
 
 `epoll` waits in whole milliseconds, which is longer than a quick server takes. So the waiting
 is done by `select` on the epoll's own descriptor, whose timeout is in microseconds.
@@ -17,16 +17,16 @@ READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
 
 class LoadLoop:
-    """Calls back when a socket is ready, or a moment has come."""
+    """Calls back when a socket is ready, or at a given time."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
-        # The turn decides between equal moments, as callbacks cannot be compared.
+        # The turn decides between equal times, as callbacks cannot be compared.
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._turns = itertools.count()
 
     def call_at(self, due_s: float, callback: Callable[[], None]) -> None:
-        """Calls back once, not before that moment of `time.perf_counter`."""
+        """Calls back once, not before that time of `time.perf_counter`."""
         heapq.heappush(self._timers, (due_s, next(self._turns), callback))
 
     def watch(self, descriptor: int, events: int, callback: Callable[[int], None]) -> None:
@@ -37,11 +37,11 @@ class LoadLoop:
             self._selector.register(descriptor, events, callback)
 
     def unwatch(self, descriptor: int) -> None:
-        """Stops that; before the socket is closed."""
+        """Stops watching a socket; to be called before it is closed."""
         self._selector.unregister(descriptor)
 
     def turn(self, until_s: float) -> None:
-        """Waits for a socket or a timer, at most until that moment, and calls back."""
+        """Waits for a socket or a timer, at most until that time, and calls back."""
         due_s = min(until_s, self._timers[0][0]) if self._timers else until_s
         wait_s = max(0.0, due_s - time.perf_counter())
         if select.select([self._selector], [], [], wait_s)[0]:

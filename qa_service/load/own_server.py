@@ -1,7 +1,8 @@
-"""A server of our own: `server.py` in a process, from its ready line to its end."""
+"""Runs a server in a process, from its ready line to its end."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -11,16 +12,16 @@ from typing import Self
 
 import qa_service
 
-PROGRAM = Path(qa_service.__file__).resolve().parents[1] / "server.py"
+_PROGRAM = [sys.executable, "-P", "-m", "qa_service.cli.server_main"]
 _STOP_TIMEOUT_S = 60.0
 
 
 class ServerStartError(Exception):
-    """The server did not start; the message says why, in its own last words."""
+    """The server did not start; the message is the last line that it logged."""
 
 
 class OwnServer:
-    """Runs a server on a free port, for the time of a `with` block.
+    """Runs a server on a free port, for the duration of a `with` block.
 
     Args:
         host: Where it listens.
@@ -31,13 +32,13 @@ class OwnServer:
     """
 
     def __init__(self, host: str, flags: Sequence[str]) -> None:
-        self._command = [sys.executable, str(PROGRAM), "--host", host, "--port", "0", *flags]
+        self._command = [*_PROGRAM, "--host", host, "--port", "0", *flags]
         self.port = 0
 
     def __enter__(self) -> Self:
         self._log = tempfile.TemporaryFile("w+")
         self._process = subprocess.Popen(
-            self._command, stdout=subprocess.PIPE, stderr=self._log, text=True
+            self._command, stdout=subprocess.PIPE, stderr=self._log, env=_environment(), text=True
         )
         try:
             self.port = self._wait_until_ready()
@@ -71,3 +72,10 @@ class OwnServer:
         self._log.seek(0)
         lines = [line.strip() for line in self._log if line.strip()]
         return lines[-1] if lines else f"exit code {self._process.returncode}"
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with the package that this module is from first on the module path."""
+    here = str(Path(qa_service.__file__).resolve().parents[1])
+    python_path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": python_path}

@@ -1,4 +1,4 @@
-"""What load is to be made, and what became of each of its requests."""
+"""A load to be made, and the result of each of its requests."""
 
 from __future__ import annotations
 
@@ -7,36 +7,47 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from qa_service.cli.access import Access
-from qa_service.load.wire import QaWire, Wire
-from qa_service.squad import SquadQuestion
+from qa_service.data.squad import SquadQuestion
+from qa_service.load.wire import QaWire, Reply, Wire
 
 WRONG_SPAN = "wrong_span"
-"""Error code of an answer that does not stand in the text where it is said to."""
+"""Error code of an answer whose offsets do not give its text."""
+
+
+def check_span(question: SquadQuestion, reply: Reply) -> str:
+    """The error code of an answer by its span alone; empty if the span is right."""
+    return "" if reply.is_right(question.context) else WRONG_SPAN
 
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """Who asks how much of whom.
+    """A load: how many clients ask which server how many questions.
 
     A closed loop by default: each client waits for its answer before it asks again, so a slow
     server is asked less. With `rate_per_s` an open loop: requests come at random moments (a
     Poisson process) whatever the server does.
 
     Attributes:
-        host: The server's name or address.
-        port: The server's TCP port.
+        host: The server's name or address; of several, with commas between, connections take
+            one in turn, and so they do of a name with several addresses.
+        port: The TCP port of those that name none.
         questions: What is asked, in turn, and from the beginning again; at least one.
         num_simultaneous_clients: Clients at a time; of an open loop, the connections that its
             requests take in turn.
-        num_total_clients: Clients altogether, each with a connection of its own.
+        num_total_clients: Clients in total, each with a connection of its own.
         num_request_per_client: Requests of each client, one after another; an open loop sends
-            `num_requests` whoever sends them.
+            `num_requests` in total.
         duration_s: For how long requests are sent, in place of both counts.
         rate_per_s: Requests per second that an open loop sends on average.
         seed: Decides the moments of an open loop.
         timeout_s: Longest wait for a reply, and for a connection.
-        access: How each client is let in.
-        wire: Makes what a connection speaks; another server's protocol may stand here.
+        access: TLS and token of each client.
+        wire: Makes the protocol of a connection; for another server, another protocol.
+        first: Index of the question to begin with.
+        check: Gives an answer's error code; empty if it is right.
+        on_answered: Called when every client of a closed loop has its last answer. The clients
+            then stay connected until the server closes; whatever it still sends them is a
+            `protocol_error`.
     """
 
     host: str
@@ -51,6 +62,9 @@ class LoadPlan:
     timeout_s: float = 60.0
     access: Access = field(default_factory=Access)
     wire: Callable[[], Wire] = QaWire
+    first: int = 0
+    check: Callable[[SquadQuestion, Reply], str] = check_span
+    on_answered: Callable[[], object] | None = None
 
     @property
     def num_requests(self) -> int | None:
@@ -61,15 +75,22 @@ class LoadPlan:
 
 
 class Sample(NamedTuple):
-    """What became of one request.
+    """The result of one request.
 
     Attributes:
         started_s: When it was about to be sent, or, in an open loop, when it was due; by
             `time.perf_counter`.
         latency_ms: From then to the arrival of the reply or the failure.
         error_code: Why it failed; empty if it was answered.
+        question_index: Of its question in the plan; -1 if it failed without a connection.
     """
 
     started_s: float
     latency_ms: float
     error_code: str = ""
+    question_index: int = -1
+
+    @property
+    def ended_s(self) -> float:
+        """When the reply or the failure came; by `time.perf_counter`."""
+        return self.started_s + self.latency_ms / 1e3

@@ -33,7 +33,7 @@ def check_plot(path: Path) -> None:
         PlotError: It cannot.
     """
     if importlib.util.find_spec("matplotlib") is None:
-        raise PlotError("--plot needs matplotlib: python -m pip install -r requirements-bench.txt")
+        raise PlotError("--plot needs matplotlib: pip install 'qa-server[bench]'")
     if path.suffix not in SUFFIXES:
         raise PlotError(f"--plot writes {', '.join(SUFFIXES)}, not {path.name}")
     if not path.parent.is_dir():
@@ -54,7 +54,7 @@ def draw(cells: Sequence[Cell], path: Path) -> None:
 
 
 def make_figure(cells: Sequence[Cell]) -> Figure:
-    """Two panels side by side; a colour for each number of sessions."""
+    """Two panels side by side; a colour for each number of instances."""
     from matplotlib.figure import Figure  # noqa: PLC0415 - only --plot needs it
 
     figure = Figure(figsize=_INCHES, layout="constrained")
@@ -112,10 +112,10 @@ def _label_load(axes: Axes, cells: Sequence[Cell]) -> None:
 
 
 def _rows(cells: Sequence[Cell]) -> Iterator[tuple[str, str, list[Cell]]]:
-    """The cells of each number of sessions, with its colour and its name."""
-    numbers = list(dict.fromkeys(cell.num_sessions for cell in cells))
+    """The cells of each number of instances, with its colour and its name."""
+    numbers = list(dict.fromkeys(cell.num_instances for cell in cells))
     for colour, number in zip(itertools.cycle(_COLOURS), numbers, strict=False):
-        row = [cell for cell in cells if cell.num_sessions == number]
+        row = [cell for cell in cells if cell.num_instances == number]
         yield colour, column_head(number), sorted(row, key=lambda cell: cell.load)
 
 

@@ -87,10 +87,10 @@ class Report:
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """The nearest-rank percentile: the least value that so many percent do not exceed.
+    """The nearest-rank percentile: the lowest value that so many percent do not exceed.
 
     Args:
-        ordered: Values, the least first.
+        ordered: Values in ascending order.
         percent: Above 0, at most 100.
 
     Returns:

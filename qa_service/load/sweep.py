@@ -1,4 +1,4 @@
-"""A table's worth of loads: each number of sessions against each number of clients or rate."""
+"""A table of loads: each number of instances against each number of clients or rate."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Progress = Callable[[int], object]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One load, and how it went.
+    """One load and its report.
 
     Attributes:
-        num_sessions: The server's inference sessions; None if the server is not ours.
+        num_instances: The server's inference instances; None if it was not started here.
         plan: The load.
-        report: How it went.
+        report: The result.
     """
 
-    num_sessions: int | None
+    num_instances: int | None
     plan: LoadPlan
     report: Report
 
@@ -37,13 +37,13 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Which loads there are.
+    """The loads to make.
 
     Attributes:
         plan: What they have in common.
         clients: Clients at a time, of each closed loop.
         rates_per_s: Rates, of each open loop; where there are any, no closed loop is run.
-        sessions: Inference sessions, for each of which a server is started; empty for the
+        instances: Numbers of instances, for each of which a server is started; empty for the
             server that the plan names.
         server_flags: Further flags of those servers.
     """
@@ -51,11 +51,11 @@ class Sweep:
     plan: LoadPlan
     clients: Sequence[int]
     rates_per_s: Sequence[float] = ()
-    sessions: Sequence[int] = ()
+    instances: Sequence[int] = ()
     server_flags: Sequence[str] = ()
 
     def plans(self) -> list[LoadPlan]:
-        """The loads that each server is put under."""
+        """The loads for each server."""
         if self.rates_per_s:
             return [dataclasses.replace(self.plan, rate_per_s=rate) for rate in self.rates_per_s]
         return [dataclasses.replace(self.plan, num_simultaneous_clients=n) for n in self.clients]
@@ -66,30 +66,30 @@ class Sweep:
         """Makes one load after another; ends after one that was interrupted.
 
         Args:
-            show: Called before each; what it gives is told of progress, see `measure`.
+            show: Called before each; what it yields is called with the progress, as in `measure`.
 
         Raises:
             ServerStartError: A server of our own did not start.
             OSError: As of `measure`.
             QaClientError: As of `measure`.
         """
-        numbers: Sequence[int | None] = self.sessions or [None]
-        for num_sessions in numbers:
-            with self._server(num_sessions) as port:
+        numbers: Sequence[int | None] = self.instances or [None]
+        for num_instances in numbers:
+            with self._server(num_instances) as port:
                 for plan in self.plans():
                     here = dataclasses.replace(plan, port=port)
-                    with show(num_sessions, here) as progress:
-                        cell = Cell(num_sessions, here, measure(here, progress))
+                    with show(num_instances, here) as progress:
+                        cell = Cell(num_instances, here, measure(here, progress))
                     yield cell
                     if cell.report.interrupted:
                         return
 
     @contextlib.contextmanager
-    def _server(self, num_sessions: int | None) -> Iterator[int]:
+    def _server(self, num_instances: int | None) -> Iterator[int]:
         """The port of the server to use."""
-        if num_sessions is None:
+        if num_instances is None:
             yield self.plan.port
             return
-        flags = ["--num_inference_sessions", str(num_sessions), *self.server_flags]
+        flags = ["--num_inference_sessions", str(num_instances), *self.server_flags]
         with OwnServer(self.plan.host, flags) as server:
             yield server.port

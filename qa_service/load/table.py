@@ -23,7 +23,7 @@ _LIBRARIES = ("onnxruntime", "onnxruntime-gpu", "torch")
 
 
 def markdown(cells: Sequence[Cell]) -> str:
-    """Two tables, a row for each load and a column for each number of sessions."""
+    """Two tables, a row for each load and a column for each number of instances."""
     return "\n".join(
         [
             "Latency in ms: p50 / p99 (mean ± std)",
@@ -53,10 +53,10 @@ def _throughput(cell: Cell) -> str:
 
 
 def _table(cells: Sequence[Cell], show: Callable[[Cell], str]) -> str:
-    columns = list(dict.fromkeys(cell.num_sessions for cell in cells))
+    columns = list(dict.fromkeys(cell.num_instances for cell in cells))
     is_open = bool(cells) and cells[0].plan.rate_per_s is not None
     heads = ["offered, requests/s" if is_open else "clients", *map(column_head, columns)]
-    found = {(cell.load, cell.num_sessions): show(cell) for cell in cells}
+    found = {(cell.load, cell.num_instances): show(cell) for cell in cells}
     rows = [
         [f"{load:g}", *(found.get((load, column), "") for column in columns)]
         for load in dict.fromkeys(cell.load for cell in cells)
@@ -67,11 +67,11 @@ def _table(cells: Sequence[Cell], show: Callable[[Cell], str]) -> str:
     return "\n".join(lines)
 
 
-def column_head(num_sessions: int | None) -> str:
-    """What a number of sessions is called."""
-    if num_sessions is None:
+def column_head(num_instances: int | None) -> str:
+    """The head of a column."""
+    if num_instances is None:
         return "the server"
-    return f"{num_sessions} session{'s' if num_sessions > 1 else ''}"
+    return f"{num_instances} instance{'s' if num_instances > 1 else ''}"
 
 
 def _row(words: Sequence[str], widths: Sequence[int]) -> str:
@@ -132,7 +132,7 @@ class CsvFile:
         loop = "closed" if plan.rate_per_s is None else "open"
         self._rows.writerow(
             [
-                cell.num_sessions, loop, plan.num_simultaneous_clients, plan.rate_per_s,
+                cell.num_instances, loop, plan.num_simultaneous_clients, plan.rate_per_s,
                 report.num_answered, report.num_failed, errors, report.duration_s,
                 report.throughput, report.mean_ms, report.std_ms,
                 *(report.percentiles_ms[percent] for percent in PERCENTS),

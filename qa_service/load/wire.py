@@ -1,7 +1,7 @@
-"""What a connection of the load generator speaks: requests to bytes, bytes to replies.
+"""The protocol of a connection of the load generator: requests to bytes, bytes to replies.
 
 Nothing here knows a socket. `QaWire` is this project's protocol (docs/PROTOCOL.md). The load
-generator asks the same questions over and over, so a question's JSON is made once and only
+generator asks the same questions many times, so a question's JSON is made once and only
 the id is put before it each time.
 """
 
@@ -14,18 +14,18 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from qa_service.squad import SquadQuestion
+from qa_service.data.squad import SquadQuestion
 
 _LENGTH = struct.Struct(">I")
 _MAX_REPLY_BYTES = 1 << 24
 
 
 class WireError(Exception):
-    """The server's bytes are no replies."""
+    """The server's bytes are not replies."""
 
 
 class Reply(NamedTuple):
-    """What the server said.
+    """A reply of the server.
 
     Attributes:
         id: Of which request; None if of the connection.
@@ -42,15 +42,15 @@ class Reply(NamedTuple):
     end: int | None = None
 
     def is_right(self, text: str) -> bool:
-        """Whether the answer stands where it is said to."""
+        """Whether the offsets give the answer."""
         return self.start is None or text[self.start : self.end] == self.answer
 
 
 class Wire(Protocol):
-    """The protocol of one connection, with whatever it remembers."""
+    """The protocol of one connection, with its state."""
 
-    def greeting(self, token: str) -> bytes:
-        """What shows a token; it has one reply, without an id, before all others."""
+    def auth_message(self, token: str) -> bytes:
+        """The bytes that send a token; they have one reply, without an id, before all others."""
 
     def body(self, question: SquadQuestion) -> bytes:
         """The part of a request that is the same each time; made once a question."""
@@ -83,7 +83,7 @@ class QaWire:
 
     _decode = msgspec.json.Decoder(_Frame).decode
 
-    def greeting(self, token: str) -> bytes:
+    def auth_message(self, token: str) -> bytes:
         """The auth frame."""
         return _frame(_json({"type": "auth", "token": token}))
 

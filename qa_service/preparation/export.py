@@ -65,7 +65,7 @@ def fuse(path: Path, config: PreTrainedConfig) -> int:
     """Rewrites an exported graph in place, with fused operators, if its attention can be fused.
 
     Residual additions are left apart from their normalization: on a CPU core, with ONNX Runtime's
-    one kernel for both (SkipLayerNormalization), the built-in model takes 8 % longer. A session
+    one kernel for both (SkipLayerNormalization), the built-in model takes 8 % longer. An instance
     joins them itself when it loads the file, unless it is told not to.
 
     Args:

@@ -10,11 +10,12 @@ Whoever holds the lock knows that any `.new` and `.old` it finds are a dead run'
 
 from __future__ import annotations
 
-import fcntl
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from qa_service.errors import SetupError
 
@@ -30,19 +31,20 @@ def locked(target: Path, on_wait: Callable[[], None]) -> Iterator[None]:
     Raises:
         SetupError: Nothing can be written beside the folder.
     """
+    lock = FileLock(_beside(target, "lock"))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        lock = _beside(target, "lock").open("w")
+        lock.acquire(blocking=False)
+    except Timeout:
+        on_wait()
+        lock.acquire()
     except OSError as error:
         raise SetupError(f"cannot write in {target.parent}: {error.strerror}") from None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            on_wait()
-            fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
         _clear_up(target)
         yield
+    finally:
+        lock.release()
 
 
 @contextmanager

@@ -23,8 +23,8 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from qa_service.errors import SetupError
-from qa_service.manifest import CONFIG_FILE, PYTORCH_FILE, TOKENIZER_FILE
 from qa_service.preparation.sources import Source, first_line
+from qa_service.repository.manifest import CONFIG_FILE, PYTORCH_FILE, TOKENIZER_FILE
 
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 _USUAL_MAX_TOKENS = 512
@@ -179,7 +179,7 @@ def _pad_token_id(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) ->
 def _max_sequence_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> int:
     """Counts the positions the model can really use.
 
-    RoBERTa and its kin number positions from padding_idx + 1 on, so that the first rows of their
+    RoBERTa and relatives number positions from padding_idx + 1 on, so that the first rows of their
     table are never used: 514 rows for 512 tokens. Models with relative positions only have no
     table; theirs is what the config or the tokenizer says (1e30 there means "not known").
     """

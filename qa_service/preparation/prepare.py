@@ -16,9 +16,13 @@ import msgspec
 from tqdm import tqdm
 
 from qa_service.errors import SetupError
-from qa_service.manifest import (
+from qa_service.preparation.encoders import sha256_of
+from qa_service.preparation.folder import locked, replacing
+from qa_service.preparation.sources import Source, find_source
+from qa_service.repository.manifest import (
     MANIFEST_FILE,
     ONNX_FILE,
+    OPENVINO_INT8_FILE,
     PLAIN_ONNX_FILE,
     PRECISIONS,
     Manifest,
@@ -26,15 +30,14 @@ from qa_service.manifest import (
     load_manifest,
     save_manifest,
 )
-from qa_service.preparation.folder import locked, replacing
-from qa_service.preparation.sources import Source, find_source, sha256_of
 
 if TYPE_CHECKING:
     from qa_service.preparation.loading import LoadedModel
 
-_FORMAT_VERSION = 2
+_FORMAT_VERSION = 3
 """Raised when this code writes something else from the same source."""
 
+AUTO = "auto"
 _PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "peft", "onnx")
 _ONNX_RUNTIMES = ("onnxruntime", "onnxruntime-gpu")
 _ABSTAINING_NAME = re.compile(r"squad[-_]?v?2(?!\d)", re.IGNORECASE)
@@ -42,14 +45,16 @@ _ABSTAINING_NAME = re.compile(r"squad[-_]?v?2(?!\d)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What the person at the terminal asked for.
+    """What the flags of prepare_model.py ask for.
 
     Attributes:
-        model: `builtin`, a hub id, or a directory.
+        model: `builtin`, `builtin-base`, a hub id, or a directory.
         output_dir: Where the model's folder goes.
         can_abstain: Whether the model may answer "no answer"; None to find out.
-        null_threshold: See `ReadingConfig`; None for the model's own, or 0.
-        precision: One of `PRECISIONS`, to be there beside fp32, which always is.
+        null_threshold: How much better than "no answer" a span must score, in logits; None for
+            the model's own, or 0.
+        precision: One of `PRECISIONS`, to be there beside fp32, which always is; `auto` for int8
+            for every engine that is installed, as far as this model can be had in it.
         tensorrt: Whether the file that the TensorRT engine needs is to be there too.
     """
 
@@ -64,14 +69,14 @@ class Choices:
 def prepare(choices: Choices) -> Path:
     """Makes a model's folder, unless it is there and up to date, precision included.
 
-    An up-to-date folder keeps the precisions it has; one that is made anew starts with fp32.
+    An up-to-date folder keeps the precisions it has; one that is made again starts with fp32.
 
     Returns:
         The folder.
 
     Raises:
-        SetupError: The model cannot be had, loaded, exported, quantised or written, or its files
-            disagree.
+        SetupError: The model cannot be fetched, loaded, exported, quantised or written, or its
+            files disagree.
     """
     source = find_source(choices.model)
     reading, reason = choose_reading(source, choices)
@@ -81,9 +86,7 @@ def prepare(choices: Choices) -> Path:
     with locked(target, lambda: print(f"waiting for another run to finish {target}")):
         wanted = fingerprint(source, reading)
         refuse_foreign(target, source)
-        needed = {PRECISIONS[choices.precision]}
-        if choices.tensorrt:
-            needed.add(PLAIN_ONNX_FILE)
+        needed = needed_files(choices)
         if is_up_to_date(target, wanted, needed):
             print(f"{target} is up to date")
             return target
@@ -93,14 +96,27 @@ def prepare(choices: Choices) -> Path:
             with replacing(target) as folder:
                 _make(source, reading, wanted, folder)
         for name in sorted(needed - set(load_manifest(target).files)):
-            with replacing(target) as folder:
-                shutil.copytree(target, folder, dirs_exist_ok=True)
-                if name == PLAIN_ONNX_FILE:
-                    _add_plain(source, folder)
-                else:
-                    _add_precision(choices.precision, folder)
+            try:
+                with replacing(target) as folder:
+                    shutil.copytree(target, folder, dirs_exist_ok=True)
+                    _add(name, source, folder)
+            except SetupError as error:
+                if choices.precision != AUTO:
+                    raise
+                print(f"without {name}: {error}")
         print(f"prepared {target} in {time.monotonic() - started:.0f} s")
     return target
+
+
+def needed_files(choices: Choices) -> set[str]:
+    """Names of the files that are to be there, but for those that always are."""
+    is_auto = choices.precision == AUTO
+    needed = {PRECISIONS["int8" if is_auto else choices.precision]}
+    if choices.tensorrt:
+        needed.add(PLAIN_ONNX_FILE)
+    if is_auto and _version("openvino") and _version("nncf"):
+        needed.add(OPENVINO_INT8_FILE)
+    return needed
 
 
 def choose_reading(source: Source, choices: Choices) -> tuple[ReadingConfig, str]:
@@ -166,7 +182,7 @@ def package_versions() -> dict[str, str]:
     if missing:
         raise SetupError(
             f"preparing a model needs {', '.join(missing)}; "
-            "install them with: pip install -r requirements-cpu.txt (requirements.txt for a GPU)"
+            "install them with: pip install 'qa-server[cpu]' (or 'qa-server[gpu]')"
         )
     return {name: version for name, version in installed.items() if version}
 
@@ -191,7 +207,7 @@ def refuse_foreign(target: Path, source: Source) -> None:
     try:
         owner = load_manifest(target).source
     except SetupError:
-        return  # damaged, or of another version's format: made anew
+        return  # damaged, or of another version's format: made again
     if owner != source.label:
         raise SetupError(f"{target} was made from {owner}; move it away, or choose --output_dir")
 
@@ -248,21 +264,42 @@ def _make(source: Source, reading: ReadingConfig, wanted: str, folder: Path) -> 
     )
 
 
-def _add_precision(precision: str, folder: Path) -> None:
+def _add(name: str, source: Source, folder: Path) -> None:
+    """Adds to a prepared model one of the files that not every model has."""
+    if name == PLAIN_ONNX_FILE:
+        _add_plain(source, folder)
+    elif name == OPENVINO_INT8_FILE:
+        _add_precision("openvino", "int8", folder / name)
+    else:
+        _add_precision("onnx", "fp16" if name == PRECISIONS["fp16"] else "int8", folder / name)
+
+
+def _add_precision(engine_type: str, precision: str, path: Path) -> None:
     """Adds to a prepared model a file made from its `model.onnx`."""
     with tqdm(total=3, desc="starting PyTorch", disable=None, leave=False) as bar:
-        from qa_service.preparation import half, loading, quantize, verify  # noqa: PLC0415
+        from qa_service.preparation import (  # noqa: PLC0415
+            half,
+            loading,
+            openvino_int8,
+            quantize,
+            texts,
+            verify,
+        )
 
-        makers = {"int8": quantize.quantize, "fp16": half.convert}
-        path = folder / PRECISIONS[precision]
+        folder = path.parent
+        manifest = load_manifest(folder)
         with loading.quiet_libraries():
             bar.update()
-            bar.set_description(f"converting to {precision}")
-            makers[precision](folder / ONNX_FILE, path)
+            bar.set_description(f"converting to {precision} for {engine_type}")
+            if precision == "fp16":
+                half.convert(folder / ONNX_FILE, path)
+            else:
+                make = quantize.quantize if engine_type == "onnx" else openvino_int8.quantize
+                make(folder / ONNX_FILE, path, texts.calibration_inputs(folder, manifest))
             bar.update()
             bar.set_description("comparing with PyTorch")
-            manifest = _with_file(path)
-            same = verify.verify_precision(folder, manifest, precision)
+            manifest = _with_files(path, *folder.glob(f"{path.stem}.bin"))
+            same = verify.verify_precision(folder, manifest, engine_type, precision)
         save_manifest(folder, manifest)
     print(f"{path.name} gives {same:.0f} % of the answers that PyTorch gives")
 
@@ -276,14 +313,15 @@ def _add_plain(source: Source, folder: Path) -> None:
             bar.update()
             bar.set_description("exporting to ONNX for TensorRT")
             export.export_onnx(loading.load(source), folder / PLAIN_ONNX_FILE)
-        save_manifest(folder, _with_file(folder / PLAIN_ONNX_FILE))
+        save_manifest(folder, _with_files(folder / PLAIN_ONNX_FILE))
     print(f"wrote {PLAIN_ONNX_FILE} for TensorRT")
 
 
-def _with_file(path: Path) -> Manifest:
-    """The manifest of the folder that a new file is in, the file included."""
-    manifest = load_manifest(path.parent)
-    files = dict(sorted({**manifest.files, path.name: sha256_of(path)}.items()))
+def _with_files(*paths: Path) -> Manifest:
+    """The manifest of the folder that new files are in, those included."""
+    manifest = load_manifest(paths[0].parent)
+    new = {path.name: sha256_of(path) for path in paths}
+    files = dict(sorted({**manifest.files, **new}.items()))
     return msgspec.structs.replace(manifest, files=files)
 
 

@@ -1,54 +1,218 @@
-"""`model.onnx` becomes `model.int8.onnx`: 8-bit weights, activations quantised as they come.
+"""`model.onnx` becomes `model.int8.onnx`: products of 8-bit integers that keep the answers.
 
-Each matrix's output channels have scales of their own; an activation has one scale for the whole
-batch (onnxruntime quantises no finer), so that an answer may shift a little with its companions.
+Two things make up for the coarse numbers. Each row of activations (a token) is divided by its own
+largest value before it is quantised, and the product multiplied by it again: in the first layers
+a few tokens are ten times as large as all others, which with one scale for a whole batch would be
+left a few of the 256 steps. So an answer does not depend on what else is in its batch either.
+And weights are not rounded one by one: what rounding takes from one is made up for by those not
+yet rounded, so that the products on real text change little (E. Frantar et al., "GPTQ", 2023).
+
+    x ─▶ Abs ─▶ ReduceMax ─▶ Max ─┬─────────────────────────────────────────┐
+    └───────────────▶ Div ◀───────┘                                         ▼
+                      └─▶ DynamicQuantizeLinear ─▶ MatMulInteger ─▶ scale ─▶ Mul
 """
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import onnx
-from onnxruntime.quantization import QuantType, quantize_dynamic
+import onnxruntime
+from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from qa_service.errors import SetupError
 from qa_service.preparation.sources import first_line
 
-_OPERATORS = ["MatMul", "Attention"]
-"""Those that multiply by a weight. Attention is the fused one: its projections are quantised,
-its softmax is not."""
+Floats = npt.NDArray[np.float32]
+Inputs = Mapping[str, npt.NDArray[np.int64]]
+
+LARGEST = 64
+"""Weights use 7 of the 8 bits: the sums of x86 processors without VNNI overflow otherwise
+(onnxruntime, "Quantize ONNX models"). They are signed, which those with VNNI want."""
+
+DAMPING = 0.01
+"""Added to the diagonal of a Gram matrix, as a share of its mean (GPTQ, section 3.3)."""
+
+_BLOCK = 64
+_SMALLEST_ROW = 1e-9
+_MIN_OUTPUTS = 32
+"""A product with fewer columns, as the last one, whose two are the logits, stays as it is."""
 
 
-def quantize(fp32: Path, int8: Path) -> None:
+def quantize(fp32: Path, int8: Path, texts: Sequence[Inputs]) -> None:
     """Writes a graph's int8 twin.
-
-    Weights are signed, which the 8-bit instructions of x86 (VNNI) and Arm want; left unsigned,
-    the built-in model takes 1.8 times as long. They use 7 of the 8 bits: the sums of x86 processors
-    without VNNI overflow otherwise (onnxruntime, "Quantize ONNX models"), and the built-in
-    model loses no F1 by it.
 
     Args:
         fp32: The graph, fused if it can be.
         int8: Where its twin goes.
+        texts: What the model is given for some real text; weights are rounded for it.
 
     Raises:
-        SetupError: onnxruntime cannot quantise this graph.
+        SetupError: This graph cannot be quantised.
     """
-    # Types cannot be inferred past onnxruntime's fused operators; all that is quantised is float.
-    options = {"MatMulConstBOnly": True, "DefaultTensorType": onnx.TensorProto.FLOAT}
-    logging.disable(logging.WARNING)  # it advises a preprocessing that fails on fused graphs
     try:
-        quantize_dynamic(
-            fp32,
-            int8,
-            op_types_to_quantize=_OPERATORS,
-            per_channel=True,
-            reduce_range=True,
-            weight_type=QuantType.QInt8,
-            extra_options=options,
-        )
-    except Exception as error:  # it raises whatever an unusual graph trips
+        model = _with_products(onnx.load(str(fp32)))
+        onnx.save(_quantized(model, _gram_matrices(model, texts)), str(int8))
+    except Exception as error:  # onnx and onnxruntime raise whatever an unusual graph trips
         raise SetupError(f"the model cannot be quantised: {first_line(error)}") from None
-    finally:
-        logging.disable(logging.NOTSET)
+
+
+def _with_products(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Takes the product with a weight out of every fused Attention, into a MatMul before it."""
+    nodes = [new for node in model.graph.node for new in _attention_apart(node)]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    return model
+
+
+def _attention_apart(node: NodeProto) -> list[NodeProto]:
+    if node.op_type != "Attention":
+        return [node]
+    states, weight, bias, *mask = node.input
+    name = node.name
+    attributes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
+    heads = {
+        key: attributes[key]
+        for key in ("num_heads", "mask_filter_value", "scale")
+        if key in attributes
+    }
+    if attributes.keys() - heads.keys() - {"unidirectional"} or attributes.get("unidirectional"):
+        return [node]
+    parts = [f"{name}_query", f"{name}_key", f"{name}_value"]
+    return [
+        helper.make_node("MatMul", [states, weight], [f"{name}_qkv"], f"{name}_qkv"),
+        helper.make_node("Split", [f"{name}_qkv"], parts, f"{name}_split", axis=-1),
+        helper.make_node(
+            "MultiHeadAttention",
+            [*parts, bias, *mask],
+            node.output,
+            name,
+            domain="com.microsoft",
+            **heads,
+        ),
+    ]
+
+
+def _is_product(node: NodeProto, weights: Mapping[str, Floats]) -> bool:
+    weight = weights.get(node.input[1]) if node.op_type == "MatMul" else None
+    return weight is not None and weight.ndim == 2 and weight.shape[1] >= _MIN_OUTPUTS
+
+
+def _weights(model: onnx.ModelProto) -> dict[str, Floats]:
+    return {item.name: numpy_helper.to_array(item) for item in model.graph.initializer}
+
+
+def _gram_matrices(model: onnx.ModelProto, texts: Sequence[Inputs]) -> dict[str, Floats]:
+    """For what goes into each product, its columns' scalar products, float32 [columns, columns]."""
+    weights = _weights(model)
+    names = sorted({node.input[0] for node in model.graph.node if _is_product(node, weights)})
+    watched = onnx.ModelProto()
+    watched.CopyFrom(model)
+    del watched.graph.output[:]
+    watched.graph.output.extend(
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names
+    )
+    session = onnxruntime.InferenceSession(
+        watched.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    grams: dict[str, Floats] = {}
+    for inputs in texts:
+        for name, value in zip(names, session.run(None, dict(inputs)), strict=True):
+            rows = value.reshape(-1, value.shape[-1])
+            grams[name] = grams.get(name, 0.0) + rows.T @ rows
+    return grams
+
+
+def _quantized(model: onnx.ModelProto, grams: Mapping[str, Floats]) -> onnx.ModelProto:
+    """Puts an integer product in the place of every product."""
+    weights = _weights(model)
+    constants: dict[str, npt.NDArray[np.generic]] = {
+        "smallest_row": np.asarray(_SMALLEST_ROW, np.float32)
+    }
+    nodes: list[NodeProto] = []
+    used = set()
+    for node in model.graph.node:
+        if not _is_product(node, weights):
+            nodes.append(node)
+            continue
+        states, weight = node.input
+        used.add(weight)
+        rounded, scale = round_weights(weights[weight], grams[states])
+        constants |= {f"{_name(node)}_weight": rounded, f"{_name(node)}_scale": scale}
+        nodes.extend(_integer_product(node))
+    kept = [item for item in model.graph.initializer if item.name not in used]
+    del model.graph.initializer[:], model.graph.node[:]
+    model.graph.initializer.extend(kept)
+    model.graph.initializer.extend(
+        numpy_helper.from_array(value, name) for name, value in constants.items()
+    )
+    model.graph.node.extend(nodes)
+    return model
+
+
+def _name(node: NodeProto) -> str:
+    return str(node.name or node.output[0])
+
+
+def _integer_product(node: NodeProto) -> Iterator[NodeProto]:
+    """What takes a MatMul's place; see the drawing above."""
+    states = node.input[0]
+    at = _name(node)
+
+    def make(kind: str, inputs: Sequence[str], *outputs: str, **attributes: object) -> NodeProto:
+        names = [f"{at}_{name}" for name in outputs]
+        node = helper.make_node(kind, inputs, names, f"{at}_{outputs[0]}")
+        node.attribute.extend(
+            helper.make_attribute(key, value) for key, value in attributes.items()
+        )
+        return node
+
+    yield make("Abs", [states], "absolute")
+    yield make("ReduceMax", [f"{at}_absolute"], "largest", axes=[-1], keepdims=1)
+    yield make("Max", [f"{at}_largest", "smallest_row"], "row")
+    yield make("Div", [states, f"{at}_row"], "divided")
+    yield make("DynamicQuantizeLinear", [f"{at}_divided"], "int8", "step", "zero")
+    yield make("MatMulInteger", [f"{at}_int8", f"{at}_weight", f"{at}_zero"], "sums")
+    yield make("Cast", [f"{at}_sums"], "floats", to=TensorProto.FLOAT)
+    yield make("Mul", [f"{at}_step", f"{at}_scale"], "scales")
+    yield make("Mul", [f"{at}_floats", f"{at}_scales"], "scaled")
+    yield helper.make_node("Mul", [f"{at}_scaled", f"{at}_row"], node.output, f"{at}_times_row")
+
+
+def round_weights(weight: Floats, gram: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
+    """Rounds a weight so that its products change little.
+
+    Row after row is rounded, and the error taken on by the rows that are still to come, by how
+    far the text's columns go together: Frantar et al., algorithm 1, in the order of the
+    columns' size.
+
+    Args:
+        weight: float32 [columns, outputs].
+        gram: Scalar products of the columns of what is multiplied by it, float32
+            [columns, columns].
+
+    Returns:
+        int8 [columns, outputs], and each output's scale, float32 [outputs].
+    """
+    scale = np.maximum(np.abs(weight).max(axis=0) / LARGEST, np.finfo(np.float32).tiny)
+    order = np.argsort(-np.diag(gram))
+    damped = gram[np.ix_(order, order)].astype(np.float64)
+    damped[np.diag_indices_from(damped)] += DAMPING * np.diag(damped).mean() + 1e-12
+    upper = np.linalg.cholesky(np.linalg.inv(damped)).T.astype(np.float32)
+    left = weight[order]
+    rounded = np.empty(weight.shape, np.int8)
+    for first in range(0, len(order), _BLOCK):
+        block = slice(first, first + _BLOCK)
+        errors = np.empty_like(left[block])
+        for row in range(first, min(first + _BLOCK, len(order))):
+            steps = np.clip(np.rint(left[row] / scale), -LARGEST, LARGEST)
+            rounded[order[row]] = steps
+            errors[row - first] = (left[row] - steps * scale) / upper[row, row]
+            left[row + 1 : block.stop] -= (
+                upper[row, row + 1 : block.stop, None] * errors[row - first]
+            )
+        left[block.stop :] -= upper[block, block.stop :].T @ errors
+    return rounded, scale.astype(np.float32)

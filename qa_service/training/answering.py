@@ -4,50 +4,58 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from peft import PeftModel
+from torch import nn
 
-from qa_service.batching import BatchRule
-from qa_service.manifest import Manifest, ReadingConfig
-from qa_service.reading.reader import Reader
-from qa_service.reading.spans import FloatArray
-from qa_service.reading.windows import Int64Array
-from qa_service.training.adapters import ENCODER_NAME, encoder_dir
+from qa_service.inference.reader.reader import LogitsFunction, Reader
+from qa_service.inference.reader.spans import FloatArray
+from qa_service.inference.reader.windows import Int64Array
+from qa_service.repository.manifest import Manifest, ReadingConfig
+from qa_service.scheduling.batch_cost import BatchRule
+from qa_service.training.adapters import Encoder
 from qa_service.training.trainer import autocast, training_device
 
-PAD_TOKEN_ID = 0
 _LIMITS = BatchRule(max_batch_size=64, max_batch_tokens=8192)
 
 
-def model_reader(model: PeftModel, reading: ReadingConfig | None = None) -> Reader:
-    """Wraps a model that is being trained in the reading that serves.
-
-    Args:
-        model: The model, in eval mode when the reader is used.
-        reading: How its logits are read; by default the model never abstains.
-    """
+def model_logits(model: nn.Module) -> LogitsFunction:
+    """A model's start and end logits as an engine gives them; it sees no token types."""
 
     @torch.inference_mode()
     def logits(
-        ids: Int64Array, mask: Int64Array, types: Int64Array
+        ids: Int64Array, mask: Int64Array, _types: Int64Array
     ) -> tuple[FloatArray, FloatArray]:
-        arrays = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+        device = training_device()
         with autocast():
             output = model(
-                **{name: torch.from_numpy(a).to(training_device()) for name, a in arrays.items()}
+                input_ids=torch.from_numpy(ids).to(device),
+                attention_mask=torch.from_numpy(mask).to(device),
             )
         start, end = output.start_logits.float(), output.end_logits.float()
         return np.asarray(start.cpu()), np.asarray(end.cpu())
 
+    return logits
+
+
+def model_reader(
+    model: nn.Module, encoder: Encoder, reading: ReadingConfig | None = None
+) -> Reader:
+    """Wraps a model that is being trained in the reading that serves.
+
+    Args:
+        model: The model, in eval mode when the reader is used.
+        encoder: What it was made from.
+        reading: How its logits are read; by default the model never abstains.
+    """
     manifest = Manifest(
         name="training",
-        source=ENCODER_NAME,
+        source=encoder.name,
         fingerprint="",
         files={},
-        inputs=("input_ids", "attention_mask", "token_type_ids"),
-        pad_token_id=PAD_TOKEN_ID,
+        inputs=("input_ids", "attention_mask"),
+        pad_token_id=encoder.pad_token_id(),
         max_sequence_tokens=512,
         can_abstain=False,
         reading=reading or ReadingConfig(),
         versions={},
     )
-    return Reader(encoder_dir(), manifest, logits, _LIMITS)
+    return Reader(encoder.directory, manifest, model_logits(model), _LIMITS)

@@ -7,6 +7,7 @@ of the reading (temperature, threshold, longest answer) only decodes them again.
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +15,15 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from qa_service.batching import BatchRule
-from qa_service.engines import EngineConfig, make_engine
-from qa_service.engines.base import Engine
-from qa_service.manifest import Manifest, ReadingConfig, load_manifest
-from qa_service.reading.reader import Reader
-from qa_service.reading.spans import FloatArray
-from qa_service.reading.windows import Int64Array
-from qa_service.squad import SquadQuestion
+from qa_service.data.squad import SquadQuestion, read_squad
+from qa_service.errors import SetupError
+from qa_service.inference.engines import EngineConfig, make_engine
+from qa_service.inference.engines.base import Engine
+from qa_service.inference.reader.reader import Reader
+from qa_service.inference.reader.spans import FloatArray
+from qa_service.inference.reader.windows import Int64Array
+from qa_service.repository.manifest import Manifest, ReadingConfig, load_manifest
+from qa_service.scheduling.batch_cost import BatchRule
 from qa_service.training.measures import (
     Metrics,
     abstained_percent,
@@ -29,6 +31,7 @@ from qa_service.training.measures import (
     calibration_error,
     right_near,
     squad_metrics,
+    unanswerable_questions,
 )
 
 _LIMITS = BatchRule(max_batch_size=16, max_batch_tokens=4096)
@@ -48,7 +51,7 @@ class RememberedLogits:
     def __call__(
         self, ids: Int64Array, mask: Int64Array, types: Int64Array
     ) -> tuple[FloatArray, FloatArray]:
-        """See `Engine.logits`."""
+        """The start and end logits of a batch, float32 [batch, seq] each."""
         key = ids.shape, np.stack((ids, mask, types)).tobytes()
         if key not in self._seen:
             self._seen[key] = self._engine.logits(ids, mask, types)
@@ -66,6 +69,39 @@ class DevSet:
 
     answerable: Sequence[SquadQuestion]
     unanswerable: Sequence[SquadQuestion]
+
+    @classmethod
+    def read(cls, paths: Sequence[Path]) -> DevSet:
+        """Reads SQuAD files.
+
+        Unanswerable are the questions marked `is_impossible`, and those with an answer, each put
+        to another text of the files.
+
+        Raises:
+            SetupError: A file cannot be read, or no question in them has an answer.
+        """
+        try:
+            questions = [question for path in paths for question in read_squad(path)]
+        except (OSError, ValueError) as error:
+            raise SetupError(f"a file of questions cannot be read: {error}") from None
+        answerable = [q for q in questions if q.answers and not q.is_impossible]
+        if not answerable:
+            raise SetupError(f"no question with an answer in {', '.join(map(str, paths))}")
+        impossible = [question for question in questions if question.is_impossible]
+        return cls(answerable, [*impossible, *unanswerable_questions(answerable)])
+
+    def sample(self, most: int) -> DevSet:
+        """At most so many questions of each kind, always the same ones."""
+        rng = random.Random(0)
+        kinds = (self.answerable, self.unanswerable)
+        return DevSet(*(rng.sample(kind, min(most, len(kind))) for kind in kinds))
+
+    def __str__(self) -> str:
+        marked = sum(question.is_impossible for question in self.unanswerable)
+        return (
+            f"{len(self.answerable)} answerable questions, {len(self.unanswerable)} unanswerable: "
+            f"{marked} marked is_impossible, {len(self.unanswerable) - marked} put to another text"
+        )
 
 
 class PreparedModel:

@@ -1,8 +1,9 @@
-"""Questions become rows of tokens with the positions a model must point at.
+"""Questions become rows of tokens with what a model should say of each.
 
 A row is a window as the reading cuts it, `[CLS] question [SEP] text [SEP]`; of a longer text,
 one that holds the whole answer, at random. An unanswerable question points at the first
-token, twice: what reading calls the null answer.
+token, twice: what reading calls the null answer. A teacher's label spreads the answer over
+several tokens, by how likely each is.
 """
 
 from __future__ import annotations
@@ -15,11 +16,44 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
+from qa_service.data.squad import SquadQuestion
 from qa_service.errors import QuestionTooLongError
-from qa_service.reading.windows import Int64Array, Window, WindowBuilder
-from qa_service.squad import SquadQuestion
+from qa_service.inference.reader.spans import FloatArray
+from qa_service.inference.reader.windows import Int64Array, Window, WindowBuilder
+from qa_service.training.paragraphs import Example
 
 _BATCHES_A_BUCKET = 32
+_LABEL_SHARE = 0.5
+"""How much of what is learned is the teacher's where there is an accepted answer too."""
+
+_Offsets = Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where an answer starts and ends: probabilities of a few tokens in a row; others have none.
+
+    Attributes:
+        first: The first of these tokens, counted in the text or in a row.
+        start: float32 [n], sums to 1.
+        end: float32 [n], sums to 1.
+    """
+
+    first: int
+    start: FloatArray
+    end: FloatArray
+
+    @classmethod
+    def of_span(cls, first: int, last: int) -> Target:
+        """One span for certain."""
+        start, end = np.zeros((2, last - first + 1), np.float32)
+        start[0] = end[-1] = 1
+        return cls(first, start, end)
+
+    @property
+    def stop(self) -> int:
+        """One past the last token."""
+        return self.first + len(self.start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +62,11 @@ class Features:
 
     Attributes:
         input_ids: int64 [seq], special tokens included.
-        token_type_ids: int64 [seq].
-        start: Position of the answer's first token; 0 if there is no answer.
-        end: Position of its last token; 0 if there is no answer.
+        target: The answer's place in the row.
     """
 
     input_ids: Int64Array
-    token_type_ids: Int64Array
-    start: int
-    end: int
+    target: Target
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -44,13 +74,23 @@ class Features:
 
 @dataclass(frozen=True, slots=True)
 class TrainingBatch:
-    """Rows padded to one length: int64 [batch, seq], positions int64 [batch]."""
+    """Rows padded to one length.
+
+    Attributes:
+        input_ids: int64 [batch, seq].
+        attention_mask: int64 [batch, seq].
+        start: Probabilities, float32 [batch, seq].
+        end: Likewise.
+    """
 
     input_ids: torch.Tensor
     attention_mask: torch.Tensor
-    token_type_ids: torch.Tensor
-    start_positions: torch.Tensor
-    end_positions: torch.Tensor
+    start: torch.Tensor
+    end: torch.Tensor
+
+    def to(self, device: torch.device) -> TrainingBatch:
+        """The batch on a device."""
+        return TrainingBatch(*(getattr(self, name).to(device) for name in self.__slots__))
 
 
 class FeatureMaker:
@@ -64,48 +104,73 @@ class FeatureMaker:
     def __init__(self, tokenizer: Tokenizer, max_tokens: int) -> None:
         self._windows = WindowBuilder(tokenizer, max_tokens, max_tokens // 4)
 
-    def make(self, question: SquadQuestion, rng: random.Random) -> Features | None:
-        """Makes the row of a question and its first answer.
+    def make(self, example: Example, rng: random.Random) -> Features | None:
+        """Makes the row of a question, for its first answer and its label.
 
         Returns:
-            The row; None if the question is too long or no window holds the whole answer.
+            The row; None if the question is too long or no window holds all of the answer.
         """
         try:
-            encoded = self._windows.encode(question.question, question.context)
+            encoded = self._windows.encode(example.question.question, example.question.context)
         except QuestionTooLongError:
             return None
-        span = _token_span(question, encoded.offsets)
-        holding = [window for window in encoded.windows if _holds(window, span)]
+        targets = _targets(example, encoded.offsets)
+        if targets is None:
+            return None
+        holding = [w for w in encoded.windows if all(_holds(w, target) for target in targets)]
         if not holding:
             return None
         window = rng.choice(holding)
         shift = window.text_begin - window.first_token
-        start, end = (0, 0) if span is None else (span[0] + shift, span[1] + shift)
-        return Features(window.input_ids, window.token_type_ids, start, end)
+        placed = [Target(t.first + shift, t.start, t.end) for t in targets]
+        return Features(window.input_ids, _mixed(placed) if placed else Target.of_span(0, 0))
 
 
-def _token_span(
-    question: SquadQuestion, offsets: Sequence[tuple[int, int]]
-) -> tuple[int, int] | None:
-    """First and last text token of the first answer, less the punctuation after it.
+def _targets(example: Example, offsets: _Offsets) -> list[Target] | None:
+    """What is to be learned, placed in the text: of the answer, of the label; none of nothing.
 
     Returns:
-        The span, (-1, -1) if no token is in it; None for an unanswerable question.
+        The targets; None if the answer or the labelled text has no place among the tokens.
     """
-    if not question.answers:
-        return None
+    targets = []
+    if example.question.answers:
+        span = _answer_tokens(example.question, offsets)
+        if not span:
+            return None
+        targets.append(Target.of_span(span[0], span[-1]))
+    if example.label:
+        starts = (i for i, (begin, _) in enumerate(offsets) if begin >= example.label_start)
+        first = next(starts, len(offsets))
+        if first + len(example.label) > len(offsets):
+            return None
+        targets.append(Target(first, *example.label.probabilities()))
+    return targets
+
+
+def _answer_tokens(question: SquadQuestion, offsets: _Offsets) -> list[int]:
+    """The text tokens of the first answer, less the punctuation after it."""
     begin = question.answer_starts[0]
     finish = begin + len(question.answers[0].rstrip(" .,;:"))
-    inside = [i for i, (b, e) in enumerate(offsets) if b < finish and e > begin]
-    return (inside[0], inside[-1]) if inside else (-1, -1)
+    return [i for i, (b, e) in enumerate(offsets) if b < finish and e > begin]
 
 
-def _holds(window: Window, span: tuple[int, int] | None) -> bool:
-    """Whether all of the span is in the window; where there is none, every window will do."""
+def _holds(window: Window, target: Target) -> bool:
     text_tokens = window.text_end - window.text_begin
-    return span is None or (
-        window.first_token <= span[0] and span[1] < window.first_token + text_tokens
-    )
+    return window.first_token <= target.first and target.stop <= window.first_token + text_tokens
+
+
+def _mixed(targets: Sequence[Target]) -> Target:
+    """An answer's target and its label's as one."""
+    if len(targets) == 1:
+        return targets[0]
+    answer, label = targets
+    first, stop = min(t.first for t in targets), max(t.stop for t in targets)
+    start, end = np.zeros((2, stop - first), np.float32)
+    for target, share in ((answer, 1 - _LABEL_SHARE), (label, _LABEL_SHARE)):
+        place = slice(target.first - first, target.stop - first)
+        start[place] += share * target.start
+        end[place] += share * target.end
+    return Target(first, start, end)
 
 
 def plan_batches(lengths: Sequence[int], batch_size: int, rng: random.Random) -> list[list[int]]:
@@ -129,16 +194,11 @@ def plan_batches(lengths: Sequence[int], batch_size: int, rng: random.Random) ->
 def collate(rows: Sequence[Features], pad_token_id: int) -> TrainingBatch:
     """Pads rows to the longest of them."""
     shape = (len(rows), max(map(len, rows)))
-    ids = np.full(shape, pad_token_id, np.int64)
-    mask, types = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    ids, mask = np.full(shape, pad_token_id, np.int64), np.zeros(shape, np.int64)
+    start, end = np.zeros((2, *shape), np.float32)
     for number, row in enumerate(rows):
         ids[number, : len(row)] = row.input_ids
         mask[number, : len(row)] = 1
-        types[number, : len(row)] = row.token_type_ids
-    return TrainingBatch(
-        torch.from_numpy(ids),
-        torch.from_numpy(mask),
-        torch.from_numpy(types),
-        torch.tensor([row.start for row in rows]),
-        torch.tensor([row.end for row in rows]),
-    )
+        place = slice(row.target.first, row.target.stop)
+        start[number, place], end[number, place] = row.target.start, row.target.end
+    return TrainingBatch(*map(torch.from_numpy, (ids, mask, start, end)))

@@ -2,7 +2,8 @@
 
 A file is named with how many questions are to be drawn from it: `train_squad.json.gz=9000`
 draws each question once before it draws any a second time. A run sees its draws once, in
-one shuffled order: there are no epochs to keep count of.
+one shuffled order: there are no epochs to keep count of. A file of sentences may hold questions
+without answers: those that have a teacher's label are drawn.
 """
 
 from __future__ import annotations
@@ -12,8 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from qa_service.squad import SquadQuestion, read_squad
-from qa_service.training.paragraphs import UnanswerableMaker, among_neighbours
+from qa_service.data.squad import SquadQuestion, read_squad
+from qa_service.training.paragraphs import (
+    Example,
+    UnanswerableMaker,
+    among_neighbours,
+    untokenized,
+)
+from qa_service.training.soft_labels import SoftLabels
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,35 +65,51 @@ class MixtureConfig:
     seed: int = 0
 
 
-def draw_mixture(sources: Sequence[Source], config: MixtureConfig) -> list[SquadQuestion]:
+def draw_mixture(
+    sources: Sequence[Source], config: MixtureConfig, labels: SoftLabels
+) -> list[Example]:
     """Draws the questions of a run from its files, in random order."""
     rng = random.Random(config.seed)
-    mixture = [question for source in sources for question in _draw(source, config, rng)]
+    mixture = [example for source in sources for example in _draw(source, config, labels, rng)]
     rng.shuffle(mixture)
     return mixture
 
 
-def _draw(source: Source, config: MixtureConfig, rng: random.Random) -> list[SquadQuestion]:
-    questions = read_squad(source.path)
-    if not questions:
-        raise ValueError(f"{source.path} has no questions")
-    drawn: list[SquadQuestion] = []
-    count = source.count or len(questions)
+def read_questions(path: Path, *, are_sentences: bool) -> list[SquadQuestion]:
+    """Reads a file as it is labelled and trained on: unanswered sentences as people write them."""
+    questions = read_squad(path)
+    return [untokenized(q) if are_sentences and not q.answers else q for q in questions]
+
+
+def _draw(
+    source: Source, config: MixtureConfig, labels: SoftLabels, rng: random.Random
+) -> list[Example]:
+    questions = read_questions(source.path, are_sentences=source.are_sentences)
+    examples = [Example(question, labels.get(question)) for question in questions]
+    if source.are_sentences:
+        examples = [
+            e for e in examples if e.question.answers or e.label or e.question.is_impossible
+        ]
+    if not examples:
+        raise ValueError(f"{source.path} has no questions that are answered or labelled")
+    drawn: list[Example] = []
+    count = source.count or len(examples)
     while len(drawn) < count:
-        once = questions
+        once = examples
         if source.are_sentences:
-            once = among_neighbours(questions, config.max_neighbours, rng)
+            once = among_neighbours(examples, config.max_neighbours, rng)
         drawn += rng.sample(once, min(len(once), count - len(drawn)))
     return _with_unanswerable(drawn, config.unanswerable_share, rng)
 
 
-def _with_unanswerable(
-    questions: list[SquadQuestion], share: float, rng: random.Random
-) -> list[SquadQuestion]:
+def _with_unanswerable(examples: list[Example], share: float, rng: random.Random) -> list[Example]:
     """Puts about a share of the questions to other texts of the same file."""
     if not share:
-        return questions
-    maker = UnanswerableMaker([question.context for question in questions])
+        return examples
+    maker = UnanswerableMaker([example.question.context for example in examples])
     return [
-        (rng.random() < share and maker.make(question, rng)) or question for question in questions
+        Example(elsewhere)
+        if rng.random() < share and (elsewhere := maker.make(example.question, rng))
+        else example
+        for example in examples
     ]

@@ -13,9 +13,10 @@ import random
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from qa_service.squad import SquadQuestion, normalize_answer
+from qa_service.data.squad import SquadQuestion, normalize_answer
+from qa_service.training.soft_labels import SoftLabel
 
 _WORD = re.compile(r"\w+")
 _HARD_SHARE = 0.75
@@ -28,35 +29,71 @@ _COMMON_SHARE = 0.03
 """A word in more than this share of the texts says nothing of what a text is about."""
 
 
+_TREEBANK_TOKENS = {
+    "-lrb-": "(",
+    "-rrb-": ")",
+    "-lsb-": "[",
+    "-rsb-": "]",
+    "``": '"',
+    "''": '"',
+}
+"""What the Penn Treebank's tokenization writes for brackets and quotes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A question to train on; with neither answer nor label it is unanswerable.
+
+    Attributes:
+        question: The question and its text.
+        label: A teacher's label of the question's own text.
+        label_start: Where that text begins in the present one, in code points.
+    """
+
+    question: SquadQuestion
+    label: SoftLabel | None = None
+    label_start: int = 0
+
+
+def untokenized(question: SquadQuestion) -> SquadQuestion:
+    """The question with the brackets and quotes of a tokenised text as people write them."""
+    words = (_TREEBANK_TOKENS.get(word, word) for word in question.context.split(" "))
+    return replace(question, context=" ".join(words))
+
+
 def among_neighbours(
-    questions: Sequence[SquadQuestion], max_neighbours: int, rng: random.Random
-) -> list[SquadQuestion]:
+    examples: Sequence[Example], max_neighbours: int, rng: random.Random
+) -> list[Example]:
     """Puts the sentence of each question among the sentences around it in the file.
 
     Args:
-        questions: Questions whose contexts are sentences, in the file's order.
+        examples: Questions whose contexts are sentences, in the file's order.
         max_neighbours: Sentences on each side at most; each number up to it is as likely.
         rng: Where the numbers come from.
 
     Returns:
-        The same questions with paragraphs as contexts and answers moved accordingly.
+        The same questions with paragraphs as contexts, answers and labels moved accordingly.
     """
-    sentences = list(dict.fromkeys(question.context for question in questions))
+    sentences = list(dict.fromkeys(example.question.context for example in examples))
     place = {sentence: number for number, sentence in enumerate(sentences)}
     paragraphs = []
-    for question in questions:
-        here = place[question.context]
+    for example in examples:
+        here = place[example.question.context]
         before = sentences[max(0, here - rng.randint(0, max_neighbours)) : here]
         after = sentences[here + 1 : here + 1 + rng.randint(0, max_neighbours)]
-        shift = sum(len(sentence) + 1 for sentence in before)
-        paragraphs.append(
-            replace(
-                question,
-                context=" ".join([*before, question.context, *after]),
-                answer_starts=tuple(start + shift for start in question.answer_starts),
-            )
-        )
+        paragraphs.append(_moved(example, before, after))
     return paragraphs
+
+
+def _moved(example: Example, before: Sequence[str], after: Sequence[str]) -> Example:
+    shift = sum(len(sentence) + 1 for sentence in before)
+    question = example.question
+    question = replace(
+        question,
+        context=" ".join([*before, question.context, *after]),
+        answer_starts=tuple(start + shift for start in question.answer_starts),
+    )
+    return replace(example, question=question, label_start=example.label_start + shift)
 
 
 class UnanswerableMaker:

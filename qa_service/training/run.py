@@ -11,18 +11,24 @@ from pathlib import Path
 
 import torch
 from peft import PeftModel
-from tokenizers import Tokenizer
+from torch import nn
 from transformers import set_seed
 
-from qa_service.manifest import TOKENIZER_FILE
-from qa_service.squad import SquadQuestion, read_squad
-from qa_service.training.adapters import build_model, encoder_dir, save_adapter
-from qa_service.training.answering import PAD_TOKEN_ID, model_reader
+from qa_service.data.squad import SquadQuestion, read_squad
+from qa_service.training.adapters import (
+    Encoder,
+    adapter_of,
+    build_model,
+    build_whole_model,
+    save_adapter,
+)
+from qa_service.training.answering import model_logits, model_reader
 from qa_service.training.averaging import average_adapters
 from qa_service.training.features import FeatureMaker, Features, plan_batches
-from qa_service.training.labelling import LabellingConfig, label_sentences
 from qa_service.training.measures import Metrics, best_answers, squad_metrics
-from qa_service.training.mixture import MixtureConfig, Source, draw_mixture
+from qa_service.training.mixture import MixtureConfig, Source, draw_mixture, read_questions
+from qa_service.training.paragraphs import Example
+from qa_service.training.soft_labels import SoftLabels, label_questions
 from qa_service.training.trainer import Trainer, TrainingConfig, training_device
 
 METRICS_FILE = "metrics.json"
@@ -34,22 +40,28 @@ class RunConfig:
     """A training run.
 
     Attributes:
+        encoder: What the adapter is over.
         sources: Files to train on.
+        labels: Files with a teacher's labels of questions in them.
         dev: Files to measure on.
         output_dir: Where the adapter, its metrics and the checkpoint go.
         init: Adapter to start from; None for a new one.
-        rank: Of the adapters.
+        rank: Of the adapter.
+        is_whole: Whether all of the model is trained, not an adapter alone.
         batch_size: Rows in a batch.
         max_tokens: Longest row.
         interval_questions: Dev questions looked at during training; all of them at the end.
         seed: Everything random follows from it.
     """
 
+    encoder: Encoder
     sources: tuple[Source, ...]
     dev: tuple[Path, ...]
     output_dir: Path
+    labels: tuple[Path, ...] = ()
     init: Path | None = None
     rank: int = 64
+    is_whole: bool = False
     batch_size: int = 32
     max_tokens: int = 256
     interval_questions: int = 400
@@ -65,37 +77,62 @@ def train(run: RunConfig, mixture: MixtureConfig, training: TrainingConfig) -> M
     run.output_dir.mkdir(parents=True, exist_ok=True)
     set_seed(run.seed)
     dev = _dev_questions(run)
-    rows = _rows(draw_mixture(run.sources, mixture), run)
+    examples = draw_mixture(run.sources, mixture, _labels(run))
+    marked = sum(example.question.is_impossible for example in examples)
+    _LOG.info("%d questions are marked is_impossible: to learn that the text has no answer", marked)
+    rows = _rows(examples, run)
     batches = plan_batches([len(row) for row in rows], run.batch_size, random.Random(run.seed))
     tokens = sum(map(len, rows))
     _LOG.info("%d questions, %d tokens, %d batches", len(rows), tokens, len(batches))
-    model = build_model(run.rank, run.init)
+    model = _model(run)
     sample = random.Random(run.seed).sample(dev, min(run.interval_questions, len(dev)))
-    trainer = Trainer(model, training, run.output_dir, lambda: _measured(model, sample))
-    trained = trainer.train(rows, batches, PAD_TOKEN_ID)
-    trained |= {"rows": len(rows), "tokens": tokens}
-    return _finish(model, dev, run.output_dir, trained)
+    trainer = Trainer(model, training, run.output_dir, lambda: _measured(model, sample, run))
+    trained = trainer.train(rows, batches, run.encoder.pad_token_id())
+    if run.is_whole:
+        model = adapter_of(model, run.encoder, run.rank)
+    return _finish(model, dev, run, trained | {"rows": len(rows), "tokens": tokens})
 
 
 def average(adapters: Sequence[Path], run: RunConfig) -> Metrics:
     """Averages adapters, measures the average, and writes it; see `averaging`."""
     run.output_dir.mkdir(parents=True, exist_ok=True)
-    model = average_adapters(adapters, run.rank).to(training_device())
-    return _finish(model, _dev_questions(run), run.output_dir, {"adapters": len(adapters)})
+    model = average_adapters(run.encoder, adapters, run.rank).to(training_device())
+    return _finish(model, _dev_questions(run), run, {"adapters": len(adapters)})
 
 
-def label(model_dir: Path, source: Path, destination: Path, config: LabellingConfig) -> Metrics:
-    """Labels a file of sentences with an adapter; see `labelling`."""
-    rank = json.loads((model_dir / "adapter_config.json").read_text())["r"]
-    model = build_model(rank, model_dir).to(training_device()).eval()
-    return {**label_sentences(model_reader(model), source, destination, config)}
+def label(encoder: Encoder, adapter: Path, source: Source, destination: Path) -> Metrics:
+    """Labels the questions of a file with an adapter, for another model; see `soft_labels`."""
+    model: nn.Module = build_whole_model(encoder, adapter)
+    questions = read_questions(source.path, are_sentences=source.are_sentences)
+    chosen = questions[: source.count]
+    pad_token_id = encoder.pad_token_id()
+    labelled = label_questions(
+        model_logits(model.to(training_device()).eval()),
+        encoder.tokenizer(),
+        pad_token_id,
+        chosen,
+        destination,
+    )
+    return {"questions": len(chosen), "labelled": labelled}
 
 
-def _rows(questions: Sequence[SquadQuestion], run: RunConfig) -> list[Features]:
-    tokenizer = Tokenizer.from_file(str(encoder_dir() / TOKENIZER_FILE))
-    maker = FeatureMaker(tokenizer, run.max_tokens)
+def _labels(run: RunConfig) -> SoftLabels:
+    labels = SoftLabels()
+    for path in run.labels:
+        labels.read(path)
+    return labels
+
+
+def _model(run: RunConfig) -> nn.Module:
+    if run.is_whole:
+        return build_whole_model(run.encoder, run.init)
+    return build_model(run.encoder, run.rank, run.init)
+
+
+def _rows(examples: Sequence[Example], run: RunConfig) -> list[Features]:
+    maker = FeatureMaker(run.encoder.tokenizer(), run.max_tokens)
     rng = random.Random(run.seed)
-    rows = (maker.make(question, rng) for question in questions)
+    rows = (maker.make(example, rng) for example in examples)
     return [row for row in rows if row is not None]
 
 
@@ -104,16 +141,17 @@ def _dev_questions(run: RunConfig) -> list[SquadQuestion]:
 
 
 def _finish(
-    model: PeftModel, dev: Sequence[SquadQuestion], output_dir: Path, facts: Metrics
+    model: nn.Module, dev: Sequence[SquadQuestion], run: RunConfig, facts: Metrics
 ) -> Metrics:
     """Writes the adapter, then its metrics beside it."""
-    save_adapter(model, output_dir)
-    metrics = {"questions": len(dev), **_measured(model, dev), **facts}
-    (output_dir / METRICS_FILE).write_text(json.dumps(metrics, indent=2) + "\n")
+    assert isinstance(model, PeftModel)
+    save_adapter(model, run.output_dir)
+    metrics = {"questions": len(dev), **_measured(model, dev, run), **facts}
+    (run.output_dir / METRICS_FILE).write_text(json.dumps(metrics, indent=2) + "\n")
     return metrics
 
 
 @torch.inference_mode()
-def _measured(model: PeftModel, questions: Sequence[SquadQuestion]) -> Metrics:
-    model.eval()
-    return squad_metrics(best_answers(model_reader(model), questions), questions)
+def _measured(model: nn.Module, questions: Sequence[SquadQuestion], run: RunConfig) -> Metrics:
+    reader = model_reader(model.eval(), run.encoder)
+    return squad_metrics(best_answers(reader, questions), questions)

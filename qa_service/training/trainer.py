@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
+from torch import nn
 from tqdm import tqdm
 
 from qa_service.training.features import Features, TrainingBatch, collate
@@ -25,6 +25,9 @@ from qa_service.training.measures import Metrics
 _CHECKPOINT_FILE = "checkpoint.pt"
 _LOG_FILE = "training_log.jsonl"
 _LOG = logging.getLogger(__name__)
+
+_NEVER = -1e4
+"""A logit of no probability, finite so that nothing times it is not a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +52,11 @@ class TrainingConfig:
 
 
 class Trainer:
-    """Trains a model's adapters on a list of batches.
+    """Trains a model on a list of batches.
 
     Args:
-        model: The model; only its adapters and head are trained.
+        model: Takes `input_ids` and `attention_mask`; those of its weights are trained that
+            require a gradient.
         config: How.
         output_dir: Where the checkpoint and the log go.
         evaluate: Measures the model; called at intervals with the model in eval mode.
@@ -60,7 +64,7 @@ class Trainer:
 
     def __init__(
         self,
-        model: PeftModel,
+        model: nn.Module,
         config: TrainingConfig,
         output_dir: Path,
         evaluate: Callable[[], Metrics],
@@ -69,9 +73,9 @@ class Trainer:
         self._config = config
         self._output_dir = output_dir
         self._evaluate = evaluate
-        self._weights = [p for p in model.parameters() if p.requires_grad]
+        self._weights = {n: p for n, p in model.named_parameters() if p.requires_grad}
         self._optimizer = torch.optim.AdamW(
-            self._weights, config.learning_rate, weight_decay=config.weight_decay
+            self._weights.values(), config.learning_rate, weight_decay=config.weight_decay
         )
         self._steps_done = 0
         self._seconds = 0.0
@@ -91,7 +95,9 @@ class Trainer:
         """
         self._resume(len(batches))
         losses: list[float] = []
-        bar = tqdm(total=len(batches), initial=self._steps_done, unit="batch", mininterval=5)
+        bar = tqdm(
+            total=len(batches), initial=self._steps_done, unit="batch", mininterval=5, disable=None
+        )
         for numbers in batches[self._steps_done :]:
             began = time.monotonic()
             batch = collate([rows[i] for i in numbers], pad_token_id)
@@ -111,10 +117,12 @@ class Trainer:
         self._model.train()
         for group in self._optimizer.param_groups:
             group["lr"] = self._config.learning_rate * self._rate(total_steps)
+        batch = batch.to(training_device())
         with autocast():
-            loss = self._model(**on_device(batch)).loss
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self._weights, self._config.max_gradient_norm)
+            output = self._model(input_ids=batch.input_ids, attention_mask=batch.attention_mask)
+        loss = span_loss(output.start_logits, output.end_logits, batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(self._weights.values(), self._config.max_gradient_norm)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         self._steps_done += 1
@@ -146,7 +154,7 @@ class Trainer:
             "total_steps": total_steps,
             "steps_done": self._steps_done,
             "seconds": self._seconds,
-            "weights": get_peft_model_state_dict(self._model),
+            "weights": {name: weight.detach() for name, weight in self._weights.items()},
             "optimizer": self._optimizer.state_dict(),
             "random": torch.get_rng_state(),
         }
@@ -166,12 +174,28 @@ class Trainer:
             return
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         if (state["config"], state["total_steps"]) != (asdict(self._config), total_steps):
-            raise ValueError(f"{path} is of a run with other settings: remove it to start anew")
-        set_peft_model_state_dict(self._model, state["weights"])
+            raise ValueError(f"{path} is of a run with other settings: remove it to start again")
+        self._model.load_state_dict(state["weights"], strict=False)
         self._optimizer.load_state_dict(state["optimizer"])
         torch.set_rng_state(state["random"])
         self._steps_done, self._seconds = state["steps_done"], state["seconds"]
         _LOG.info("resumed after %d of %d steps", self._steps_done, total_steps)
+
+
+def span_loss(start: torch.Tensor, end: torch.Tensor, batch: TrainingBatch) -> torch.Tensor:
+    """Cross-entropy of the batch's probabilities under the model's, mean over rows and ends.
+
+    Args:
+        start: Logits, float [batch, seq]; of padding they do not count.
+        end: Likewise.
+        batch: What is right.
+    """
+    padding = batch.attention_mask == 0
+    losses = []
+    for logits, wanted in ((start, batch.start), (end, batch.end)):
+        logs = logits.float().masked_fill(padding, _NEVER).log_softmax(dim=1)
+        losses.append(-(wanted * logs).sum(dim=1).mean())
+    return torch.stack(losses).mean()
 
 
 def training_device() -> torch.device:
@@ -180,10 +204,8 @@ def training_device() -> torch.device:
 
 
 def autocast() -> torch.autocast:
-    """Matrix products in bfloat16: on a CPU too slow only where the hardware lacks it."""
-    return torch.autocast(training_device().type, dtype=torch.bfloat16)
-
-
-def on_device(batch: TrainingBatch) -> dict[str, torch.Tensor]:
-    """The batch as the model's keyword arguments."""
-    return {name: getattr(batch, name).to(training_device()) for name in batch.__slots__}
+    """Matrix products in bfloat16, on a CPU only where it has them: else they are emulated."""
+    device = training_device().type
+    able = torch.cpu.get_capabilities()
+    has_bfloat16 = device != "cpu" or able.get("avx512_bf16") or able.get("amx_bf16")
+    return torch.autocast(device, dtype=torch.bfloat16, enabled=bool(has_bfloat16))

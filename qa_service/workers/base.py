@@ -3,10 +3,10 @@
 STARTING ──Ready──▶ READY ──batch──▶ READY ...
     └────Failed───────┴──end-of-file──▶ DEAD
 
-A session that is ready holds at most one long text and two batches of others: one that it runs
-and one that lies in its channel, so that it need not wait for the loop. The second is given to
-it when half of what the first is expected to take is over: late enough that company may still
-come, early enough that the session never runs dry.
+An instance that is ready holds at most two batches: one that it runs and one that lies in its
+channel, so that it need not wait for the loop. The second is given to it when half of what the
+first is expected to take is over: late enough that batch members may still come, early enough
+that the instance never runs dry.
 """
 
 from __future__ import annotations
@@ -20,14 +20,12 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Protocol
 
-from qa_service.batching import BatchRule
-from qa_service.event_loop import EventLoop
-from qa_service.metrics import SMOOTHING
-from qa_service.placement import Placement
-from qa_service.protocol import FrameReader
-from qa_service.scheduler import Ticket
-from qa_service.stream import Stream
-from qa_service.workers.channel import (
+from qa_service.net.event_loop import EventLoop
+from qa_service.net.stream import Stream
+from qa_service.scheduling.pending import PendingRequest
+from qa_service.scheduling.request_cost import SMOOTHING
+from qa_service.wire.frames import FrameReader
+from qa_service.workers.messages import (
     MAX_MESSAGE_BYTES,
     Batch,
     Failed,
@@ -52,34 +50,41 @@ class InFlight:
     """A batch that a worker holds.
 
     Attributes:
-        tickets: Its requests.
-        is_long: Whether it is a long text, run step by step between the others.
-        is_retry: Whether a session has died with it before.
+        members: Its requests.
+        is_retry: Whether an instance has died with it before.
         cost_s: What it is expected to take.
         since_s: When it began to run, as far as the loop can know; infinity if it has not.
     """
 
-    tickets: Sequence[Ticket]
-    is_long: bool
+    members: Sequence[PendingRequest]
     is_retry: bool
     cost_s: float
     since_s: float = math.inf
 
 
 class Worker(ABC):
-    """One inference session, from the loop's side of its channel.
+    """One inference instance, from the loop's side of its channel.
+
+    Args:
+        number: Which instance of the pool it is, from 0.
+        loop: The loop that waits for it.
+        listener: Who hears from it.
+        setup: What it is to be; sent to it at once.
 
     Attributes:
-        number: Which session of the pool it is, from 0.
+        number: Which instance of the pool it is, from 0.
         state: Where it is in its life.
         since_s: When it started, was given work while idle, or gave results, whichever was last.
-        was_ready: Whether it has ever been ready.
-        model: The name of the model that it found; empty until it is ready.
-        device: Where it runs; empty until it is ready.
-        placement: Where it was told to run.
+        ready: What it said when it was ready; None until then.
+        setup: What it was told to be.
         rule: What it can run together; with what the model was measured to cost, once ready.
         in_flight: The batches that it holds, by number, in their order.
         failure: Why it could not start or had to end, if that is known.
+        is_blameless: Whether no request can be the cause of its death.
+        is_leaving: Whether it is to end when it has finished what it holds.
+
+    Raises:
+        OSError: It cannot be started.
     """
 
     def __init__(
@@ -87,35 +92,34 @@ class Worker(ABC):
         number: int,
         loop: EventLoop,
         listener: WorkerListener,
-        placement: Placement,
-        rule: BatchRule,
+        setup: Setup,
     ) -> None:
         self.number = number
-        self.placement = placement
         self.state = WorkerState.STARTING
         self.since_s = loop.now_s()
-        self.was_ready = False
-        self.model = ""
-        self.device = ""
-        self._loop = loop
-        self.rule = rule
+        self.ready: Ready | None = None
+        self.setup = setup
+        self.rule = setup.options.batch_rule
         self.in_flight: dict[int, InFlight] = {}
+        self.failure = ""
+        self.is_blameless = False
+        self.is_leaving = False
+        self._loop = loop
+        self._listener = listener
         self._numbers = itertools.count()
         self._pace = 1.0
-        self.failure = ""
-        self._listener = listener
         self._frames = FrameReader(MAX_MESSAGE_BYTES)
-        ours, theirs = socket.socketpair()
-        self._stream = Stream(loop, ours, self._on_data, self._on_end)
-        try:
-            self._launch(theirs)
-        except OSError:
-            self._stream.close()
-            raise
+        self._stream = Stream(loop, self._launch())
+        self._stream.start(self._on_data, self._on_end)
+        self._stream.write(encode(setup))
 
     @abstractmethod
-    def _launch(self, channel: socket.socket) -> None:
-        """Starts what runs the session and gives it its end of the channel."""
+    def _launch(self) -> socket.socket:
+        """Starts what runs the instance; returns the loop's end of its channel.
+
+        Raises:
+            OSError: It cannot be started.
+        """
 
     @abstractmethod
     def kill(self) -> None:
@@ -125,55 +129,48 @@ class Worker(ABC):
     def exit_status(self) -> str | None:
         """How it ended, once nothing is left of it; lets the system forget it."""
 
-    def set_up(self, setup: Setup) -> None:
-        """Tells it what to be."""
-        self._stream.write(encode(setup))
+    @property
+    def device(self) -> str:
+        """Where it runs, or is to run."""
+        return self.ready.device if self.ready else self.setup.device.device
 
     @property
     def is_idle(self) -> bool:
         """Whether it is ready and holds nothing."""
         return self.state is WorkerState.READY and not self.in_flight
 
-    @property
-    def takes_long(self) -> bool:
-        """Whether it has no long text yet."""
-        return not any(batch.is_long for batch in self.in_flight.values())
-
     def takes_from_s(self) -> float:
         """From when it may be given another batch; infinity if not before it gives results."""
-        if self.state is not WorkerState.READY:
+        if self.state is not WorkerState.READY or self.is_leaving:
             return math.inf
         if not self.in_flight:
             return -math.inf
         if any(batch.is_retry for batch in self.in_flight.values()):
             return math.inf
-        short = [batch for batch in self.in_flight.values() if not batch.is_long]
-        if not short:
-            return 0.0
-        return short[0].since_s + short[0].cost_s / 2 if len(short) == 1 else math.inf
+        batches = list(self.in_flight.values())
+        return batches[0].since_s + batches[0].cost_s / 2 if len(batches) == 1 else math.inf
 
-    def run(self, tickets: Sequence[Ticket]) -> None:
+    def run(self, members: Sequence[PendingRequest]) -> None:
         """Gives it a batch."""
         if not self.in_flight:
             self.since_s = self._loop.now_s()
         number = next(self._numbers)
-        is_long, is_retry = tickets[0].is_long, tickets[0].attempts > 0
-        cost_s = self.rule.cost_s(len(tickets), max(ticket.tokens for ticket in tickets))
-        self.in_flight[number] = InFlight(tickets, is_long, is_retry, cost_s * self._pace)
+        is_retry = members[0].attempts > 0
+        cost_s = self.rule.cost_s(len(members), max(pending.tokens for pending in members))
+        self.in_flight[number] = InFlight(members, is_retry, cost_s * self._pace)
         self._mark_running()
-        questions = [ticket.request.as_question() for ticket in tickets]
-        self._stream.write(encode(Batch(number, questions, is_long)))
+        tasks = [pending.request.as_task(pending.core) for pending in members]
+        self._stream.write(encode(Batch(number, tasks)))
+        self._listener.on_worker_run(self)
 
     def _mark_running(self) -> None:
-        """Notes what the session can be running by now: the long text, and the first other."""
-        short = (batch for batch in self.in_flight.values() if not batch.is_long)
-        long = (batch for batch in self.in_flight.values() if batch.is_long)
-        for batch in (*itertools.islice(short, 1), *long):
+        """Notes what the instance can be running by now: the first batch."""
+        for batch in itertools.islice(self.in_flight.values(), 1):
             if batch.since_s == math.inf:
                 batch.since_s = self._loop.now_s()
 
-    def hang_up(self) -> None:
-        """Closes its channel: it ends when it next looks there. Nothing more is heard of it."""
+    def close(self) -> None:
+        """Closes its channel: it ends when it next reads there. Nothing more is heard of it."""
         self.state = WorkerState.DEAD
         self._stream.close()
 
@@ -183,24 +180,23 @@ class Worker(ABC):
             message = to_loop_decoder.decode(frame)
             if isinstance(message, Failed):
                 self.failure = message.message
+                self.is_blameless = message.is_blameless
                 continue
             self.since_s = self._loop.now_s()
             if isinstance(message, Ready):
                 self.state = WorkerState.READY
-                self.was_ready = True
-                self.model = message.model
-                self.device = message.device
+                self.ready = message
                 self.rule = replace(self.rule, costs=message.costs)
                 self._listener.on_worker_ready(self)
             else:
                 batch = self.in_flight.pop(message.number)
                 self._keep_pace(batch, message.inference_ms / 1e3)
                 self._mark_running()
-                self._listener.on_worker_results(self, batch.tickets, message)
+                self._listener.on_worker_results(self, batch.members, message)
 
     def _keep_pace(self, batch: InFlight, took_s: float) -> None:
         """Follows how much longer batches take than was measured: other work slows a machine."""
-        if batch.cost_s and self.takes_long and not batch.is_long:
+        if batch.cost_s:
             self._pace += SMOOTHING * self._pace * (took_s / batch.cost_s - 1)
 
     def _on_end(self) -> None:
@@ -214,8 +210,11 @@ class WorkerListener(Protocol):
     def on_worker_ready(self, worker: Worker) -> None:
         """It can take batches."""
 
+    def on_worker_run(self, worker: Worker) -> None:
+        """It has been given a batch."""
+
     def on_worker_results(
-        self, worker: Worker, tickets: Sequence[Ticket], results: Results
+        self, worker: Worker, members: Sequence[PendingRequest], results: Results
     ) -> None:
         """It has finished a batch."""
 

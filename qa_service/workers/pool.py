@@ -1,245 +1,357 @@
-"""The pool: it keeps a number of sessions alive and gives them work.
+"""The pool: it keeps a number of instances alive and gives them work.
 
 A worker that dies, or takes longer than it may, is replaced: at once the first time, then with
-a backoff that doubles while it keeps dying. What it held goes back to the pool's owner, who
-decides on retries. A session that cannot start is a fault for a person to see, not a loop to
+a backoff that doubles while it keeps dying. What it held is reported as lost; its listener
+decides on retries. An instance that cannot start is a fault for a person to see, not a loop to
 spin in: while the pool is booting the first such failure is reported as the pool's own, and
-later on, `MAX_FAILED_STARTS` in a row of every session.
+later on, `MAX_FAILED_STARTS` in a row of every instance.
+
+It may begin with a few instances, and have more or fewer later on: so a model can take another's
+place an instance at a time.
+
+Remote instances, numbered after the local ones, come and go with their machines: a pool that has
+local ones boots without them, and no pool gives up on them. Where their number has a range, it
+follows the work that waits (`autoscaling`); one that is too many is drained before it ends.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
-from qa_service.event_loop import EventLoop, LazyTimer, Timer
-from qa_service.placement import Place
-from qa_service.scheduler import Ticket
+from qa_service.net.event_loop import EventLoop
+from qa_service.net.timers import LazyTimer, Timer
+from qa_service.scheduling.pending import PendingRequest
+from qa_service.telemetry.metrics import ModelMetrics
+from qa_service.workers.autoscaling import LOOK_INTERVAL_S, Autoscaler, Situation
 from qa_service.workers.base import Worker, WorkerListener, WorkerState
-from qa_service.workers.channel import Results, Setup
+from qa_service.workers.devices import InstanceDevice
+from qa_service.workers.messages import ModelFacts, Results
+from qa_service.workers.options import InstanceOptions
 
 logger = logging.getLogger(__name__)
 
 FIRST_BACKOFF_S = 0.1
 MAX_BACKOFF_S = 10.0
+MAX_REMOTE_BACKOFF_S = 30.0
 MAX_FAILED_STARTS = 4
 REAP_DELAY_S = 0.1
 
 WorkerFactory = Callable[[int, WorkerListener], Worker]
+"""Starts a worker: its number, and who hears from it."""
 
 
-@dataclass(frozen=True, slots=True)
-class PoolConfig:
-    """How many sessions there are, and how long they may take.
+class PoolListener(Protocol):
+    """Hears of a pool's life."""
 
-    Attributes:
-        num_sessions: Sessions that the pool keeps alive.
-        start_timeout_s: From a worker's start to its answer to the warmup question.
-        execution_timeout_s: From a batch's departure to its results.
-    """
-
-    num_sessions: int
-    start_timeout_s: float
-    execution_timeout_s: float
-
-
-class PoolOwner(Protocol):
-    """Who hears from the pool."""
-
-    def on_pool_ready(self, pool: WorkerPool) -> None:
-        """Every session has answered its warmup question."""
+    def on_pool_change(self, pool: WorkerPool) -> None:
+        """Every instance it should have is ready, or one that it should not have has ended."""
 
     def on_pool_failure(self, pool: WorkerPool, message: str) -> None:
-        """The pool cannot serve: its sessions cannot start."""
+        """The pool cannot serve, or cannot grow: its instances cannot start."""
 
-    def on_session_restart(self) -> None:
-        """A session has died and is to be started anew."""
 
-    def on_results(self, tickets: Sequence[Ticket], results: Results) -> None:
+class BatchListener(Protocol):
+    """Hears what became of batches, and says how much waits."""
+
+    @property
+    def waiting_s(self) -> float:
+        """How long one instance would need for what waits, in seconds."""
+
+    def on_results(self, batch: Sequence[PendingRequest], results: Results) -> None:
         """A batch is finished."""
 
-    def on_tickets_lost(self, tickets: Sequence[Ticket], were_running: bool) -> None:
-        """A session died with these; they may be retried. Any that ran may be what killed it."""
+    def on_lost(self, batch: Sequence[PendingRequest], *, were_running: bool) -> None:
+        """An instance died with these. Any of them that ran may be what killed it."""
 
 
 class WorkerPool:
-    """Keeps sessions alive and gives them work.
+    """Keeps instances alive and gives them work.
 
     Args:
         loop: The loop that waits for them.
-        config: How many, and how long they may take.
+        options: How many, and how long they may take.
         make_worker: Starts the worker of that number, with the listener it reports to.
-        setup: What each session is to be.
-        owner: Who hears of results and losses.
+        listener: Hears of the pool's life.
+        batches: Hears of results and losses.
+        metrics: Where restarts are counted.
+        name: What it runs, for the log.
 
     Attributes:
-        model: The name of the model that its sessions run; empty until one is ready.
+        model: What its instances run; the defaults until one is ready.
     """
 
     def __init__(
         self,
         loop: EventLoop,
-        config: PoolConfig,
+        options: InstanceOptions,
         make_worker: WorkerFactory,
-        setup: Setup,
-        owner: PoolOwner,
+        *,
+        listener: PoolListener,
+        batches: BatchListener,
+        metrics: ModelMetrics,
+        name: str = "",
     ) -> None:
-        self.model = ""
+        self.model = ModelFacts()
         self._loop = loop
-        self._config = config
+        self._options = options
         self._make_worker = make_worker
-        self._setup = setup
-        self._owner = owner
+        self._listener = listener
+        self._batches = batches
+        self._metrics = metrics
+        self._prefix = f"{name}: " if name else ""
         self._workers: dict[int, Worker] = {}
-        self._dying: list[Worker] = []
-        self._deaths_in_row = dict.fromkeys(range(config.num_sessions), 0)
-        self._failed_starts = dict(self._deaths_in_row)
+        self._ending: list[Worker] = []
+        self._size = 0
+        self._wanted: set[int] = set()
+        self._looks = False
+        self._deaths_in_row: defaultdict[int, int] = defaultdict(int)
+        self._failed_starts: defaultdict[int, int] = defaultdict(int)
         self._restarts: dict[int, Timer] = {}
         self._booting = True
-        self._retiring = False
+        self._is_closed = False
         self._overdue = LazyTimer(loop, self._end_overdue)
+        fewest, most = options.ray_range
+        idle_timeout_s = options.ray_idle_timeout_ms / 1e3
+        self._autoscaler = Autoscaler(fewest, most, idle_timeout_s, loop.now_s())
 
-    def start(self) -> None:
-        """Starts every session; `on_pool_ready` or `on_pool_failure` follows."""
+    def resize(self, size: int) -> None:
+        """Starts or ends instances; `on_pool_change` or `on_pool_failure` follows.
+
+        One that is to end finishes what it runs.
+        """
+        first, self._size = self._size, size
+        self._booting = self._booting or size > first
         try:
-            for number in range(self._config.num_sessions):
-                self._start_worker(number)
+            for number in range(first, size):
+                self._wanted.add(number)
+                if worker := self._workers.get(number):
+                    worker.is_leaving = False
+                else:
+                    self._start_worker(number)
         except OSError as error:
-            message = f"a session cannot be started: {error}"
-            self._loop.call_soon(lambda: self._owner.on_pool_failure(self, message))
+            message = f"an instance cannot be started: {error}"
+            self._loop.call_soon(lambda: self._listener.on_pool_failure(self, message))
+        for number in range(size, first):
+            self._drop(number)
+        fewest, most = self._options.ray_range
+        if fewest < most and not self._looks and size == self._options.num_instances:
+            self._looks = True
+            self._look_later()
+
+    @property
+    def size(self) -> int:
+        """How many instances it should have now."""
+        return self._size
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it can serve: all local instances are ready or, without any, a remote one."""
+        ready = {w.number for w in self._workers.values() if w.state is WorkerState.READY}
+        return bool(ready) and ready.issuperset(self._local)
+
+    @property
+    def is_booting(self) -> bool:
+        """Whether an instance that it was to have has never been ready."""
+        return self._booting
+
+    @property
+    def num_processes(self) -> int:
+        """How many instances there are, those that are ending among them."""
+        return len(self._workers) + len(self._ending)
+
+    @property
+    def memory_bytes(self) -> int:
+        """What its instances take, as each measured when it was ready."""
+        return sum(w.ready.memory_bytes for w in self._workers.values() if w.ready)
+
+    @property
+    def _local(self) -> range:
+        return range(min(self._size, self._options.num_inference_sessions))
 
     @property
     def workers(self) -> Iterable[Worker]:
-        """Its sessions, in whatever state they are."""
+        """Its instances, in whatever state they are."""
         return self._workers.values()
 
     @property
-    def places(self) -> list[Place]:
-        """Where the sessions that there are run, in the order of their numbers."""
-        return [
-            Place(number, worker.device or worker.placement.device, worker.placement.cores)
-            for number, worker in sorted(self._workers.items())
-        ]
+    def devices(self) -> list[InstanceDevice]:
+        """Where its instances run, in the order of their numbers."""
+        return [InstanceDevice(number, w.device) for number, w in sorted(self._workers.items())]
 
     @property
-    def sessions_alive(self) -> int:
-        """Sessions that have answered their warmup question and not died since."""
+    def alive(self) -> int:
+        """Instances that have answered their warmup question and not died since."""
         return sum(w.state is WorkerState.READY for w in self._workers.values())
 
-    def sessions_answering(self, since_s: float) -> int:
-        """Sessions alive that have answered lately: idle ones, or busy only since that time."""
+    def answering(self, since_s: float) -> int:
+        """Instances alive that have answered lately: idle ones, or busy only since that time."""
         return sum(
             worker.state is WorkerState.READY and (worker.is_idle or worker.since_s >= since_s)
             for worker in self._workers.values()
         )
-
-    def run(self, worker: Worker, tickets: Sequence[Ticket]) -> None:
-        """Gives one of its sessions a batch."""
-        worker.run(tickets)
-        self._overdue.by(self._deadline_s(worker))
 
     def _end_overdue(self) -> None:
         """Ends the workers that take longer than they may; a C call can't be interrupted."""
         now_s = self._loop.now_s()
         for worker in list(self._workers.values()):
             if now_s >= self._deadline_s(worker):
-                doing = "busy" if worker.was_ready else "starting"
+                doing = "busy" if worker.ready else "starting"
                 worker.failure = f"still {doing} after its time"
-                worker.hang_up()
+                worker.close()
                 self.on_worker_death(worker)
-        self._overdue.by(min(map(self._deadline_s, self._workers.values()), default=math.inf))
+        self._overdue.arm(min(map(self._deadline_s, self._workers.values()), default=math.inf))
 
     def _deadline_s(self, worker: Worker) -> float:
         if worker.in_flight:
             since_s = min(batch.since_s for batch in worker.in_flight.values())
-            return since_s + self._config.execution_timeout_s
+            return since_s + self._options.execution_timeout_s
         if worker.state is WorkerState.STARTING:
-            return worker.since_s + self._config.start_timeout_s
+            return worker.since_s + self._options.start_timeout_s
         return math.inf
 
-    def retire(self) -> None:
-        """Takes no more work: each session ends when it has finished what it runs."""
-        self._retiring = True
+    def _drop(self, number: int) -> None:
+        """Has an instance end when it has finished what it runs."""
+        self._wanted.discard(number)
+        if timer := self._restarts.pop(number, None):
+            timer.cancel()
+        if worker := self._workers.get(number):
+            worker.is_leaving = True
+            if not worker.in_flight:
+                self._end(worker)
+
+    def close(self) -> None:
+        """Closes every channel; instances that run a batch end after it, unheard."""
+        self._is_closed = True
         for timer in self._restarts.values():
             timer.cancel()
         for worker in list(self._workers.values()):
-            if not worker.in_flight:
-                self._dismiss(worker)
-
-    def close(self) -> None:
-        """Hangs up on every session; those that run a batch end after it, unheard."""
-        self.retire()
-        for worker in list(self._workers.values()):
-            self._dismiss(worker)
+            self._end(worker)
 
     def kill(self) -> None:
-        """Ends what has been hung up on and not ended yet."""
-        for worker in self._dying:
+        """Kills what is closed and has not ended yet."""
+        for worker in self._ending:
             worker.kill()
 
     def reap(self) -> None:
         """Forgets the workers that have ended."""
-        still_dying = []
-        for worker in self._dying:
+        still_ending = []
+        for worker in self._ending:
             if (status := worker.exit_status()) is None:
-                still_dying.append(worker)
+                still_ending.append(worker)
             else:
-                logger.info("session %d: %s", worker.number, status)
-        self._dying = still_dying
+                logger.info("%sinstance %d: %s", self._prefix, worker.number, status)
+        self._ending = still_ending
 
     @property
     def is_gone(self) -> bool:
         """Whether nothing is left of it."""
-        return not self._dying and not self._workers
+        return not self._ending and not self._workers
 
     def on_worker_ready(self, worker: Worker) -> None:
-        """See `WorkerListener`."""
-        logger.info("session %d is ready", worker.number)
-        self.model = worker.model
+        """Notes what it runs; when all are ready, the pool is."""
+        logger.info("%sinstance %d is ready", self._prefix, worker.number)
+        if worker.ready:
+            self.model = worker.ready.model
         self._failed_starts[worker.number] = 0
-        if self._booting and self.sessions_alive == self._config.num_sessions:
+        if self._booting and self.is_complete:
             self._booting = False
-            self._owner.on_pool_ready(self)
+            self._listener.on_pool_change(self)
+
+    def on_worker_run(self, worker: Worker) -> None:
+        """Sees to it that the batch does not take longer than it may."""
+        self._overdue.arm(self._deadline_s(worker))
 
     def on_worker_results(
-        self, worker: Worker, tickets: Sequence[Ticket], results: Results
+        self, worker: Worker, batch: Sequence[PendingRequest], results: Results
     ) -> None:
-        """See `WorkerListener`."""
+        """Hands the results on."""
         self._deaths_in_row[worker.number] = 0
-        if self._retiring and not worker.in_flight:
-            self._dismiss(worker)
-        self._owner.on_results(tickets, results)
+        if worker.is_leaving and not worker.in_flight:
+            self._end(worker)
+        self._batches.on_results(batch, results)
 
     def on_worker_death(self, worker: Worker) -> None:
-        """See `WorkerListener`."""
-        self._dismiss(worker)
+        """Replaces it, and reports what it held."""
+        self._end(worker)
         worker.kill()
         reason = worker.failure or "it died without a word"
         batches = list(worker.in_flight.values())
-        num_requests = sum(len(batch.tickets) for batch in batches)
-        logger.error("session %d died with %d requests: %s", worker.number, num_requests, reason)
-        self._failed_starts[worker.number] += not worker.was_ready
-        if self._booting or self._has_given_up():
-            message = f"session {worker.number} cannot start: {reason}"
-            self._owner.on_pool_failure(self, message)
-        elif not self._retiring:
+        num_requests = sum(len(batch.members) for batch in batches)
+        logger.error(
+            "%sinstance %d died with %d requests: %s",
+            self._prefix,
+            worker.number,
+            num_requests,
+            reason,
+        )
+        self._failed_starts[worker.number] += worker.ready is None
+        if self._is_needed(worker) or self._has_given_up():
+            message = f"instance {worker.number} cannot start: {reason}"
+            self._listener.on_pool_failure(self, message)
+        elif not self._is_closed and worker.number in self._wanted:
             self._schedule_restart(worker.number)
         for batch in batches:
-            self._owner.on_tickets_lost(batch.tickets, were_running=batch.since_s < math.inf)
+            were_running = batch.since_s < math.inf and not worker.is_blameless
+            self._batches.on_lost(batch.members, were_running=were_running)
+
+    def _look_later(self) -> None:
+        self._loop.call_at(self._loop.now_s() + LOOK_INTERVAL_S, self._look)
+
+    def _look(self) -> None:
+        """Has as many remote instances as the work that waits asks for."""
+        if self._is_closed:
+            return
+        remote = [worker for n, worker in self._workers.items() if n not in self._local]
+        there = [w for w in remote if w.state is WorkerState.READY and not w.is_leaving]
+        wanted = len(self._wanted) - len(self._local)
+        found = Situation(
+            remote=wanted,
+            alive=self.alive,
+            starting=wanted - len(there),
+            idle=sum(worker.is_idle for worker in there),
+            waiting_s=self._batches.waiting_s,
+        )
+        change = self._autoscaler.wanted(found, self._loop.now_s()) - wanted
+        if self._size < self._options.num_instances:
+            change = 0  # another version is taking its place
+        if change:
+            logger.info(
+                "%s%+d instances on Ray; %.1f s of work wait", self._prefix, change, found.waiting_s
+            )
+        for _ in range(change):
+            self._add_remote()
+        for _ in range(-change):
+            self._drop(max(self._wanted))
+        self._look_later()
+
+    def _add_remote(self) -> None:
+        """Starts one more remote instance, under the first number that is free."""
+        taken = self._wanted | self._workers.keys()
+        number = next(n for n in itertools.count(len(self._local)) if n not in taken)
+        self._wanted.add(number)
+        self._start_again(number)
+
+    def _is_needed(self, worker: Worker) -> bool:
+        """Whether it was to boot, and the pool cannot without it."""
+        never_ready = worker.ready is None
+        return self._booting and never_ready and (worker.number in self._local or not self._local)
 
     def _has_given_up(self) -> bool:
-        """Whether no session lives and each has failed to start too often."""
-        hopeless = min(self._failed_starts.values()) >= MAX_FAILED_STARTS
-        return hopeless and not self.sessions_alive and not self._retiring
+        """Whether no instance lives and each local one has failed to start too often."""
+        failed_starts = [self._failed_starts[number] for number in self._local]
+        hopeless = bool(failed_starts) and min(failed_starts) >= MAX_FAILED_STARTS
+        return hopeless and not self.alive and not self._is_closed
 
-    def _dismiss(self, worker: Worker) -> None:
-        worker.hang_up()
+    def _end(self, worker: Worker) -> None:
+        worker.close()
         if self._workers.pop(worker.number, None):
-            self._dying.append(worker)
-            if len(self._dying) == 1:
+            self._ending.append(worker)
+            if len(self._ending) == 1:
                 self._reap_later()
 
     def _reap_later(self) -> None:
@@ -247,14 +359,17 @@ class WorkerPool:
 
     def _reap_until_none(self) -> None:
         self.reap()
-        if self._dying:
+        if self._ending:
             self._reap_later()
+        else:
+            self._listener.on_pool_change(self)
 
     def _schedule_restart(self, number: int) -> None:
+        max_backoff_s = MAX_BACKOFF_S if number in self._local else MAX_REMOTE_BACKOFF_S
         deaths = self._deaths_in_row[number] = self._deaths_in_row[number] + 1
-        backoff_s = min(FIRST_BACKOFF_S * 2 ** (deaths - 2), MAX_BACKOFF_S) if deaths > 1 else 0.0
-        logger.info("session %d starts anew in %.1f s", number, backoff_s)
-        self._owner.on_session_restart()
+        backoff_s = min(FIRST_BACKOFF_S * 2 ** (deaths - 2), max_backoff_s) if deaths > 1 else 0.0
+        logger.info("%sinstance %d starts again in %.1f s", self._prefix, number, backoff_s)
+        self._metrics.session_restarts_total += 1
         self._restarts[number] = self._loop.call_at(
             self._loop.now_s() + backoff_s, lambda: self._start_again(number)
         )
@@ -263,10 +378,9 @@ class WorkerPool:
         try:
             self._start_worker(number)
         except OSError as error:  # of descriptors, memory or processes, and they may come back
-            logger.error("session %d cannot be started now: %s", number, error)
+            logger.error("%sinstance %d cannot be started now: %s", self._prefix, number, error)
             self._schedule_restart(number)
 
     def _start_worker(self, number: int) -> None:
         worker = self._workers[number] = self._make_worker(number, self)
-        worker.set_up(self._setup)
-        self._overdue.by(self._deadline_s(worker))
+        self._overdue.arm(self._deadline_s(worker))

@@ -1,4 +1,4 @@
-"""A session in a process of its own: a fresh interpreter, so that CUDA and fork never meet.
+"""An instance in a process of its own: a fresh interpreter, so that CUDA and fork never meet.
 
 It is started as a plain program with one inherited descriptor, its channel. Its environment
 is set before any library under the model loads, which is when they read it.
@@ -6,20 +6,22 @@ is set before any library under the model loads, which is when they read it.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 import msgspec
 
-from qa_service.batching import BatchRule
-from qa_service.event_loop import EventLoop
-from qa_service.placement import Placement
+from qa_service.logs import LogOptions
+from qa_service.net.event_loop import EventLoop
 from qa_service.workers.base import Worker, WorkerListener
+from qa_service.workers.messages import Setup
+
+WORKER_PROGRAM = "qa_service.inference.worker_main"
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -28,61 +30,35 @@ class ProcessWorker(Worker):
     """A worker process.
 
     Args:
-        number: Which session it is.
+        number: Which instance it is.
         loop: The server's loop.
         listener: Who hears from it.
-        placement: Where it runs. It sees no other GPU, and its own under number 0.
-        rule: What it can run together, as far as that is known before it has measured.
-        intra_op_num_threads: Threads for the libraries under the model.
-        niceness: How far its scheduling priority is below the loop's: with every core busy in a
-            worker, the loop is still to run the moment a byte arrives.
-        log_level: Level of its log, which goes to the server's standard error.
-        log_format: Format of its log.
+        setup: What it is to be. It sees no GPU but its own, which it knows by number 0.
+        logs: Its log, which goes to the server's standard error.
+
+    Raises:
+        OSError: It cannot be started.
     """
+
+    program: ClassVar[str] = WORKER_PROGRAM
 
     def __init__(
         self,
         number: int,
         loop: EventLoop,
         listener: WorkerListener,
-        placement: Placement,
-        rule: BatchRule,
+        setup: Setup,
         *,
-        intra_op_num_threads: int,
-        niceness: int,
-        log_level: str,
-        log_format: str,
+        logs: LogOptions,
     ) -> None:
-        self._intra_op_num_threads = intra_op_num_threads
-        its_view = msgspec.json.encode(dataclasses.replace(placement, cuda_index=0)).decode()
-        self._arguments = (its_view, str(niceness), log_level, log_format)
-        super().__init__(number, loop, listener, placement, rule)
+        self._logs = logs
+        its_view = msgspec.structs.replace(setup.device, cuda_index=0)
+        setup = msgspec.structs.replace(setup, device=its_view)
+        super().__init__(number, loop, listener, setup)
 
-    def _launch(self, channel: socket.socket) -> None:
-        descriptor = channel.fileno()
-        module = "qa_service.workers.worker_main"
-        with channel:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", module, str(descriptor), *self._arguments],
-                pass_fds=[descriptor],
-                env=self._environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=sys.__stderr__,
-                start_new_session=True,  # a Ctrl-C at the terminal is the server's to handle
-            )
-
-    def _environment(self) -> dict[str, str]:
-        threads = dict.fromkeys(_THREAD_VARIABLES, str(self._intra_op_num_threads))
-        package_parent = str(Path(__file__).resolve().parents[2])
-        python_path = os.pathsep.join(filter(None, [package_parent, os.environ.get("PYTHONPATH")]))
-        return {
-            **os.environ,
-            **threads,
-            "CUDA_VISIBLE_DEVICES": self.placement.visible_as,
-            "TOKENIZERS_PARALLELISM": "false",
-            "ORT_DISABLE_TELEMETRY": "1",
-            "PYTHONPATH": python_path,
-        }
+    def _launch(self) -> socket.socket:
+        self._process, channel = launch(self.program, self.setup, self._logs)
+        return channel
 
     def kill(self) -> None:
         """Sends SIGKILL."""
@@ -94,3 +70,48 @@ class ProcessWorker(Worker):
         if code is None:
             return None
         return f"ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+
+
+def launch(
+    program: str, setup: Setup, logs: LogOptions
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Starts the program of an instance.
+
+    Returns:
+        The process, and this end of its channel.
+
+    Raises:
+        OSError: It cannot be started.
+    """
+    ours, theirs = socket.socketpair()
+    # With every core busy in a worker, the loop is still to run the moment a byte arrives.
+    niceness = str(setup.options.worker_niceness)
+    arguments = (str(theirs.fileno()), str(os.getpid()), niceness, logs.log_level, logs.log_format)
+    with theirs:
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-m", program, *arguments],
+                pass_fds=[theirs.fileno()],
+                env=_environment(setup),
+                stdin=subprocess.DEVNULL,
+                stdout=sys.__stderr__,
+                start_new_session=True,  # a Ctrl-C at the terminal is the server's to handle
+            )
+        except OSError:
+            ours.close()
+            raise
+    return process, ours
+
+
+def _environment(setup: Setup) -> dict[str, str]:
+    threads = dict.fromkeys(_THREAD_VARIABLES, str(setup.options.intra_op_num_threads))
+    package_parent = str(Path(__file__).resolve().parents[2])
+    python_path = os.pathsep.join(filter(None, [package_parent, os.environ.get("PYTHONPATH")]))
+    return {
+        **os.environ,
+        **threads,
+        "CUDA_VISIBLE_DEVICES": setup.device.visible_as,
+        "TOKENIZERS_PARALLELISM": "false",
+        "ORT_DISABLE_TELEMETRY": "1",
+        "PYTHONPATH": python_path,
+    }

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.running_server import RunningServer
+from harness.server import INSTANT, RunningServer
 
 FAULTY_WORKER = Path(__file__).parent / "faulty_worker"
 
@@ -19,7 +19,8 @@ def faulty_server(builtin_model):
 
     @contextmanager
     def start(*flags: str) -> Iterator[RunningServer]:
-        server = RunningServer(builtin_model, *flags, env={"PYTHONPATH": str(FAULTY_WORKER)})
+        env = {"PYTHONPATH": str(FAULTY_WORKER)}
+        server = RunningServer(builtin_model, *INSTANT, *flags, env=env)
         try:
             yield server
             assert not server.process.poll(), server.log  # it runs, or was stopped cleanly

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import socket
 
-from tests.integration.test_server import ASK, QUESTIONS, TEXT
-from tests.running_server import RunningServer
-from tests.support import frame, receive
+from harness.frames import frame, receive
+from harness.questions import ASK, TEXT
+from harness.server import RunningServer
 
-ANSWER = QUESTIONS[ASK["question"]]
 ONE_SESSION = ("--num_inference_sessions", "1", "--cost_table", "off")
-"""A session that takes together all that waits."""
+"""An instance that takes together all that waits."""
 
 
 def marked(marker: str, request_id: object) -> dict:
@@ -18,7 +17,7 @@ def marked(marker: str, request_id: object) -> dict:
 
 
 def send_one_batch(sock: socket.socket, *requests: dict) -> None:
-    """Keeps the only session busy first, so that what follows waits and leaves together."""
+    """Keeps the only instance busy first, so that what follows waits and leaves together."""
     sock.sendall(frame(marked("!!slow!!", "first")))
     RunningServer.wait_for_queue(sock)
     sock.sendall(b"".join(map(frame, requests)))

@@ -7,64 +7,58 @@ import contextlib
 import json
 import socket
 
+import pytest
+
+from harness.crowd import beside_a_crowd
+from harness.frames import frame, receive
+from harness.load import QuietAnswers, assert_all_right
+from harness.memory import bound_bytes
+from harness.open_loop import HEADER, capacity_per_s, offer
+from harness.process import MIB, rss_bytes
+from harness.questions import ASK, FIRST_WORD
+from harness.server import INSTANT, running_server
 from qa_service.config import ServerConfig
-from tests.fault.crowd import beside_a_crowd
-from tests.fault.faults import ANSWER, ASK, marked
-from tests.fault.load import ask_quietly
-from tests.fault.memory import bound_bytes
-from tests.fault.open_loop import HEADER, capacity_per_s, offer
-from tests.fault.process import MIB, rss_bytes
-from tests.running_server import running_server
-from tests.support import frame, receive
+from tests.fault.faults import marked
 
-SMALL = ServerConfig(
-    num_inference_sessions=1,
-    max_connections=60,
-    max_queue_size=200,
-    max_frame_bytes=1 << 16,
-    max_output_buffer_bytes=1 << 18,
-)
+SMALL = {
+    "num_inference_sessions": 1,
+    "max_connections": 60,
+    "max_queue_size": 200,
+    "max_frame_bytes": 1 << 16,
+    "max_output_buffer_bytes": 1 << 18,
+    "request_timeout_ms": 0,  # so that requests are refused by their number, not by their work
+    "max_queue_cost_ms": 0,
+}
+SMALL_FLAGS = [word for name, bound in SMALL.items() for word in (f"--{name}", str(bound))]
 
 
-def flags_of(config: ServerConfig, *names: str) -> list[str]:
-    return [word for name in names for word in (f"--{name}", str(getattr(config, name)))]
-
-
+@pytest.mark.soak
 def test_honest_clients_beside_five_hundred_slow_ones_and_one_that_never_reads(builtin_model):
     """For the figures, `python -m benchmarks.slow_clients`: here others may be running."""
     with running_server(builtin_model) as server:
         report = asyncio.run(beside_a_crowd(server, num_honest=10, num_slow=500, duration_s=3))
     print(f"\n{report}")
     assert report.num_cut_off == 0
-    report.quiet.assert_all_right()
-    report.crowded.assert_all_right()
+    assert_all_right(report.quiet)
+    assert_all_right(report.crowded)
 
 
+@pytest.mark.soak
 def test_three_times_what_the_server_can_do(builtin_model):
     """For the figures, `python -m benchmarks.overload`; the load generator needs a core too."""
-
-    async def overload(port):
-        questions = ask_quietly(port)
-        capacity = await capacity_per_s(port, questions, duration_s=2)
-        rate_per_s = 3 * capacity
-        return capacity, await offer(
-            port, questions, rate_per_s=rate_per_s, duration_s=4, num_connections=20, seed=3
-        )
-
     with running_server(builtin_model, "--max_queue_size", "20") as server:
-        capacity, report = asyncio.run(overload(server.port))
+        answers = QuietAnswers(server.port)
+        capacity = capacity_per_s(answers, duration_s=2)
+        report = offer(answers, rate_per_s=3 * capacity, duration_s=4, num_connections=20, seed=3)
     print(f"\nclosed loop: {capacity:.1f} answers/s\n{HEADER}\n{report}")
-    tally = report.tally
-    assert set(tally.errors) == {"queue_full"}
-    assert tally.right + tally.errors["queue_full"] == tally.sent
-    assert not tally.doubled
+    assert set(report.admitted.errors) == {"queue_full"}
     assert report.goodput_per_s > capacity / 2
-    assert tally.error_p_ms(50) < tally.p_ms(50)
+    assert report.refused.percentiles_ms[50] < report.admitted.percentiles_ms[50]
 
 
 def test_a_full_queue_says_when_to_try_again(builtin_model):
     flags = ("--max_queue_size", "2", "--num_inference_sessions", "1", "--max_batch_size", "1")
-    with running_server(builtin_model, *flags) as server, server.connect() as sock:
+    with running_server(builtin_model, *INSTANT, *flags) as server, server.connect() as sock:
         sock.sendall(b"".join(frame({"id": i, **ASK}) for i in range(10)))
         errors = [
             reply["error"] for reply in (receive(sock) for _ in range(10)) if "error" in reply
@@ -74,18 +68,10 @@ def test_a_full_queue_says_when_to_try_again(builtin_model):
 
 
 def test_memory_stays_within_its_bound(faulty_server):
-    """Every connection holds what it may, the queue is full, and the only session hangs."""
-    flags = flags_of(
-        SMALL,
-        "num_inference_sessions",
-        "max_connections",
-        "max_queue_size",
-        "max_frame_bytes",
-        "max_output_buffer_bytes",
-    )
-    with faulty_server(*flags) as server, contextlib.ExitStack() as open_sockets:
+    """Every connection holds what it may, the queue is full, and the only instance hangs."""
+    with faulty_server(*SMALL_FLAGS) as server, contextlib.ExitStack() as open_sockets:
         pid = server.process.pid
-        assert server.ask(**ASK)["answer"] == ANSWER
+        assert server.ask(**ASK)["answer"] == FIRST_WORD
         idle = rss_bytes(pid)
         hanging = open_sockets.enter_context(server.connect())
         hanging.sendall(frame(marked("!!hang!!", "hung")))
@@ -94,7 +80,7 @@ def test_memory_stays_within_its_bound(faulty_server):
         for number, sock in enumerate(socks):
             fill(sock, number)
         held = rss_bytes(pid) - idle
-        bound = bound_bytes(SMALL)
+        bound = bound_bytes(ServerConfig.of(**SMALL))
         print(f"\nheld {held / MIB:.1f} MiB of at most {bound / MIB:.1f} MiB")
         assert bound / 3 < held < bound
         for sock in socks:

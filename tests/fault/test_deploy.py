@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import resource
 import shutil
@@ -11,25 +10,30 @@ import time
 
 import pytest
 
-from tests.fault.disturbances import load_during, reload_at_random
-from tests.fault.faults import ANSWER, ASK, ONE_SESSION, marked
-from tests.fault.load import Tally, ask_quietly, play_clients
-from tests.fault.process import num_descriptors
-from tests.running_server import running_server
-from tests.support import frame, receive
+from harness.disturbances import load_during, reload_at_random
+from harness.frames import frame, receive
+from harness.load import QuietAnswers, assert_all_right, beside
+from harness.process import num_descriptors
+from harness.questions import ANSWER, ASK, FIRST_WORD
+from harness.server import INSTANT, running_server
+from qa_service.load.report import Report
+from tests.fault.faults import ONE_SESSION, marked
+
+TOO_LATE = {"connection_lost", "server_unreachable"}
 
 
+@pytest.mark.soak
 def test_reloads_at_random_moments_fail_no_request(builtin_model):
     """In short; `python -m benchmarks.fault_reload` does as many as fit in a time."""
     sent = []
     with running_server(builtin_model) as server:
-        reloading = reload_at_random(server, sent, seed=5, most_s=1.5)
-        tally = asyncio.run(load_during(reloading, server, num_clients=20, duration_s=8))
+        reloading = reload_at_random(server, sent, seed=5, max_s=1.5)
+        report = load_during(reloading, server, num_clients=20, duration_s=8)
         assert server.wait() == 0, server.log
         num_reloads = server.log.count("the reloaded model serves")
-    print(f"\n{len(sent)} SIGHUP, {num_reloads} reloads: {tally}")
+    print(f"\n{len(sent)} SIGHUP, {num_reloads} reloads\n{report}")
     assert num_reloads >= 2
-    tally.assert_all_right()
+    assert_all_right(report)
 
 
 @pytest.fixture
@@ -38,31 +42,59 @@ def own_model(builtin_model, tmp_path):
 
 
 def test_a_reload_puts_fresh_workers_in_the_place_of_the_old(builtin_model):
-    with running_server(builtin_model) as server:
+    with running_server(builtin_model, *INSTANT, "--num_inference_sessions", "2") as server:
         before = set(server.worker_pids())
         server.signal(signal.SIGHUP)
         server.wait_for_log("the reloaded model serves")
         give_up_s = time.monotonic() + 20
         while before & set(server.worker_pids()) and time.monotonic() < give_up_s:
-            assert server.ask(**ASK)["answer"] == ANSWER
+            assert server.ask(**ASK)["answer"] == FIRST_WORD
         after = set(server.worker_pids())
         assert len(after) == len(before)
         assert not after & before
 
 
+def test_two_generations_of_instances_live_at_most(faulty_server):
+    """While the old one finishes what it runs, a further reload waits."""
+    with faulty_server(*ONE_SESSION) as server, server.connect() as sock:
+        sock.sendall(b"".join(frame(marked("!!slow!!", i)) for i in range(3)))
+        server.wait_for_queue(sock)
+        most = 0
+        for reloads in range(1, 4):
+            server.signal(signal.SIGHUP)
+            while server.log.count("the reloaded model serves") < reloads:
+                most = max(most, len(server.worker_pids()))
+                assert server.ask(**ASK)["answer"] == FIRST_WORD
+        assert 1 <= most <= 2
+
+
+def test_a_replaced_worker_runs_what_its_pool_runs_or_says_why_not(own_model):
+    """A manifest that changed on disk is deployed by a reload, not by a worker's death."""
+    flags = ("--inference_engine_type", "onnx", "--precision", "fp32")
+    with running_server(own_model, *flags, "--num_inference_sessions", "2") as server:
+        manifest = own_model / "manifest.json"
+        manifest.write_text(manifest.read_text().replace('"temperature": ', '"temperature": 1'))
+        os.kill(server.worker_pids()[0], signal.SIGKILL)
+        server.wait_for_log("has changed since its model was loaded; a reload (SIGHUP)")
+        assert server.ask(**ASK)["answer"] == ANSWER
+        server.signal(signal.SIGHUP)
+        server.wait_for_log("the reloaded model serves")
+        assert server.ask(**ASK)["answer"] == ANSWER
+
+
 def test_a_model_that_fails_to_load_leaves_the_old_one_serving_and_says_why(own_model):
-    with running_server(own_model) as server:
+    with running_server(own_model, *ONE_SESSION) as server:
         pids = server.worker_pids()
         (own_model / "model.onnx").write_bytes(b"not a model")
         server.signal(signal.SIGHUP)
         server.wait_for_log("the old model serves on")
-        assert "cannot load model.onnx" in server.log
+        assert "model.onnx is not what its manifest says" in server.log
         assert server.ask(**ASK)["answer"] == ANSWER
         assert server.worker_pids()[:2] == pids
 
 
 def test_a_worker_killed_while_it_reloads_leaves_the_old_model_serving(builtin_model):
-    with running_server(builtin_model, *ONE_SESSION) as server:
+    with running_server(builtin_model, *INSTANT, *ONE_SESSION) as server:
         (old,) = server.worker_pids()
         server.signal(signal.SIGHUP)
         server.wait_for_log("reloading the model")
@@ -70,18 +102,18 @@ def test_a_worker_killed_while_it_reloads_leaves_the_old_model_serving(builtin_m
             pass
         os.kill(fresh[0], signal.SIGKILL)
         server.wait_for_log("the old model serves on")
-        assert server.ask(**ASK)["answer"] == ANSWER
+        assert server.ask(**ASK)["answer"] == FIRST_WORD
 
 
 def test_a_reload_for_which_descriptors_are_short_can_be_asked_for_again(builtin_model):
-    with running_server(builtin_model) as server:
+    with running_server(builtin_model, *INSTANT) as server:
         pid = server.process.pid
         limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (num_descriptors(pid), limits[1]))
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (num_descriptors(pid) + 1, limits[1]))
         server.signal(signal.SIGHUP)
-        server.wait_for_log("the old model serves on: a session cannot be started")
+        server.wait_for_log("the old model serves on: an instance cannot be started")
         resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
-        assert server.ask(**ASK)["answer"] == ANSWER
+        assert server.ask(**ASK)["answer"] == FIRST_WORD
         server.signal(signal.SIGHUP)
         server.wait_for_log("the reloaded model serves")
 
@@ -91,31 +123,25 @@ def test_a_batch_under_way_when_the_model_changes_is_answered(faulty_server):
         server.signal(signal.SIGHUP)
         sock.sendall(b"".join(frame(marked("!!slow!!", i)) for i in range(16)))
         replies = [receive(sock) for _ in range(16)]
-        assert {reply["answer"] for reply in replies} == {ANSWER}
+        assert {reply["answer"] for reply in replies} == {FIRST_WORD}
 
 
+@pytest.mark.soak
 def test_a_stop_under_load_leaves_no_accepted_request_unanswered(builtin_model):
     """A request that comes too late is told so, or its connection is closed unread."""
-
-    async def load_and_stop(server):
-        questions, tally = ask_quietly(server.port), Tally()
-        loading = asyncio.create_task(play_clients(server.port, 30, 10, questions, tally))
-        await asyncio.sleep(1.5)
+    with (
+        running_server(builtin_model) as server,
+        beside(QuietAnswers(server.port).plan(30, duration_s=10)) as samples,
+    ):
+        time.sleep(1.5)  # what is tested is a stop in the middle of a load
         stopped_s = time.perf_counter()
         server.signal(signal.SIGTERM)
-        for client in await loading:
-            await client.wait_for_end()
-        return tally, stopped_s
-
-    with running_server(builtin_model) as server:
-        tally, stopped_s = asyncio.run(load_and_stop(server))
         assert server.wait() == 0, server.log
-    print(f"\n{tally}")
-    assert tally.right > 0
-    assert tally.wrong == tally.doubled == 0
-    assert set(tally.errors) <= {"shutting_down"}
-    assert all(since_s > stopped_s for since_s in tally.lost_since_s)
-    assert tally.right + tally.errors.total() + tally.lost == tally.sent
+    report = Report.of(samples)
+    print(f"\n{report}")
+    assert report.num_answered > 0
+    assert set(report.errors) <= {"shutting_down", *TOO_LATE}
+    assert all(s.started_s > stopped_s for s in samples if s.error_code in TOO_LATE)
 
 
 def test_requests_that_have_come_and_not_been_taken_are_told_of_a_stop(faulty_server):
@@ -126,17 +152,17 @@ def test_requests_that_have_come_and_not_been_taken_are_told_of_a_stop(faulty_se
         server.wait_for_queue(other)
         server.signal(signal.SIGTERM)
         replies = {reply["id"]: reply for reply in iter(lambda: receive(sock), None)}
-        assert replies.pop("slow")["answer"] == ANSWER
+        assert replies.pop("slow")["answer"] == FIRST_WORD
         assert len(replies) == 40
         assert {reply["error"]["code"] for reply in replies.values()} == {"shutting_down"}
         assert server.wait() == 0
 
 
 def test_a_stop_in_the_middle_of_a_reload_ends_cleanly(builtin_model):
-    with running_server(builtin_model) as server:
+    with running_server(builtin_model, *INSTANT) as server:
         server.signal(signal.SIGHUP)
         server.wait_for_log("reloading the model")
-        assert server.ask(**ASK)["answer"] == ANSWER
+        assert server.ask(**ASK)["answer"] == FIRST_WORD
         server.signal(signal.SIGTERM)
         assert server.wait() == 0, server.log
         assert "QA server stopped." in server.process.stdout.read()

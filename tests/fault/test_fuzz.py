@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fault.decoder import check_body, check_stream, fuzz
-from tests.fault.live_fuzz import fuzz_server
-from tests.fault.process import MIB
-from tests.running_server import running_server
+from harness.decoder import check_body, check_stream, fuzz
+from harness.live_fuzz import fuzz_server
+from harness.load import assert_all_right
+from harness.process import MIB
+from harness.server import INSTANT, running_server
 
 NUM_DECODER_FRAMES = 100_000
 NUM_SERVER_FRAMES = 10_000
@@ -55,11 +57,12 @@ def test_mutated_frames():
     assert num_valid > NUM_DECODER_FRAMES // 10
 
 
+@pytest.mark.soak
 def test_mutated_frames_at_a_live_server(builtin_model):
-    with running_server(builtin_model) as server:
+    with running_server(builtin_model, *INSTANT) as server:
         report = asyncio.run(fuzz_server(server, NUM_SERVER_FRAMES, FRAMES_PER_S, seed=21))
         print(f"\n{report}")
-        report.honest.assert_all_right()
+        assert_all_right(report.honest)
         assert report.num_replies == report.num_frames
         assert report.rss_after_bytes - report.rss_before_bytes < MAX_GROWTH_BYTES
         assert report.descriptors_after <= report.descriptors_before

@@ -9,26 +9,24 @@ from pathlib import Path
 
 import pytest
 
+from harness.frame_cost import MAX_FRAME_BYTES
+from harness.frames import frame, receive
+from harness.hostile_frames import HOSTILE, OK
+from harness.process import MIB, num_descriptors, rss_bytes
+from harness.questions import ASK, FIRST_WORD
+from harness.server import INSTANT, running_server
 from qa_service.client import QaClient
-from tests.fault.faults import ANSWER, ASK
-from tests.fault.frame_cost import LIMITS, MAX_FRAME_BYTES, cost_ms
-from tests.fault.hostile_frames import HONEST, HOSTILE, OK
-from tests.fault.process import MIB, num_descriptors, rss_bytes
-from tests.running_server import running_server
-from tests.support import frame, receive
 
-LONGEST_SHORT_BODY = LIMITS.max_short_body_bytes
-SIZES = (LONGEST_SHORT_BODY, 1 << 16, MAX_FRAME_BYTES)
+SIZES = (1 << 14, 1 << 16, MAX_FRAME_BYTES)
 RESET = b"\1\0\0\0\0\0\0\0"
-NOISE = 2
 MAX_GROWTH_BYTES = 8 * MIB
-PATIENCE = ("--frame_timeout_ms", "400", "--idle_timeout_ms", "1200")
+TIMEOUTS = ("--frame_timeout_ms", "400", "--idle_timeout_ms", "1200")
 
 
 @pytest.fixture(scope="module")
 def server(builtin_model):
     """One server for all of this, so that what one test leaves behind another may trip over."""
-    with running_server(builtin_model) as running:
+    with running_server(builtin_model, *INSTANT) as running:
         yield running
 
 
@@ -36,56 +34,32 @@ def server(builtin_model):
 def neighbour(server):
     """Another client, connected all the while; nothing that happens may touch it."""
     with QaClient("localhost", server.port) as other:
-        assert other.ask(ASK["question"], ASK["text"]).answer == ANSWER
+        assert other.ask(ASK["question"], ASK["text"]).answer == FIRST_WORD
         yield other
-        assert other.ask(ASK["question"], ASK["text"]).answer == ANSWER
+        assert other.ask(ASK["question"], ASK["text"]).answer == FIRST_WORD
 
 
-@pytest.fixture(scope="module")
-def honest_ms():
-    """By size, what the dearest honest frame costs the loop."""
-    costs_ms = {
-        size: max(cost_ms(make(size))[0] for make in HONEST.values())
-        for size in (1 << 16, MAX_FRAME_BYTES)
-    }
-    return {LONGEST_SHORT_BODY: costs_ms[MAX_FRAME_BYTES], **costs_ms}
-
-
-@pytest.mark.parametrize("size", SIZES, ids=["the longest short body", "64 KiB", "the largest"])
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_frame_costs_the_loop_no_more_than_honest_ones(honest_ms, name, size):
-    """`python -m benchmarks.frame_cost` prints the milliseconds, which are the machine's."""
-    make, of_a_short_one, of_a_long_one = HOSTILE[name]
-    body = make(size)
-    took_ms, outcome = cost_ms(body)
-    assert outcome == (of_a_short_one if len(body) <= LONGEST_SHORT_BODY else of_a_long_one)
-    assert took_ms < NOISE * honest_ms[size]
-
-
-@pytest.mark.parametrize("size", [28_000, 200_000])
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_frame_is_answered_and_the_connection_goes_on(server, neighbour, name, size):
-    make, of_a_short_one, of_a_long_one = HOSTILE[name]
-    expected = of_a_short_one if size <= LONGEST_SHORT_BODY else of_a_long_one
+    make, expected = HOSTILE[name]
     with server.connect() as sock:
         sock.sendall(frame(make(size)))
         sock.sendall(frame({"id": "after", **ASK}))
         replies = [receive(sock), receive(sock)]
     codes = [reply["error"]["code"] for reply in replies if "error" in reply]
     assert codes == ([] if expected == OK else [expected])
-    assert [r["answer"] for r in replies if r["id"] == "after"] == [ANSWER]
+    assert [r["answer"] for r in replies if r["id"] == "after"] == [FIRST_WORD]
 
 
 @pytest.mark.parametrize(
     "start",
     [
         b"\xff\xff\xff\xff",
-        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-        b"SSH-2.0-OpenSSH_9.6\r\n",
         b"\x7fELF\x02\x01\x01",
     ],
-    ids=["4 GB", "HTTP", "TLS", "SSH", "a program"],
+    ids=["4 GB", "TLS", "a program"],
 )
 def test_another_protocol_is_refused_on_its_first_four_bytes(server, neighbour, start):
     before = rss_bytes(server.process.pid)
@@ -96,7 +70,7 @@ def test_another_protocol_is_refused_on_its_first_four_bytes(server, neighbour, 
     assert rss_bytes(server.process.pid) - before < MAX_GROWTH_BYTES
 
 
-def test_a_hundred_thousand_deep_and_a_hundred_thousand_digits(server, neighbour, honest_ms):
+def test_a_hundred_thousand_deep_and_a_hundred_thousand_digits(server, neighbour):
     """The same as above at the very figures that are promised."""
     hundred_thousand = 100_000
     bodies = {
@@ -106,9 +80,7 @@ def test_a_hundred_thousand_deep_and_a_hundred_thousand_digits(server, neighbour
         "digits in an id": b'{"id":' + b"9" * hundred_thousand + b"}",
     }
     with server.connect() as sock:
-        for name, body in bodies.items():
-            took_ms, _ = cost_ms(body)
-            assert took_ms < honest_ms[MAX_FRAME_BYTES], name
+        for body in bodies.values():
             sock.sendall(frame(body))
             assert receive(sock)["error"]["code"] in {"invalid_frame", "invalid_request"}
 
@@ -121,7 +93,7 @@ def test_connections_as_fast_as_they_come(server, neighbour):
         server.connect().close()
         count += 1
         if count % 50 == 0:
-            assert neighbour.ask(ASK["question"], ASK["text"]).answer == ANSWER
+            assert neighbour.ask(ASK["question"], ASK["text"]).answer == FIRST_WORD
     print(f"\n{count / duration_s:.0f} connections a second")
     wait_for_descriptors(pid, before)
 
@@ -142,7 +114,7 @@ def test_memory_does_not_stay(server, neighbour):
     """Big frames of every kind, over connections that end in every way."""
 
     def all_kinds():
-        for make, _, _ in HOSTILE.values():
+        for make, _ in HOSTILE.values():
             with server.connect() as sock:
                 sock.sendall(frame(make(200_000)))
                 receive(sock)
@@ -171,11 +143,11 @@ def wait_for_descriptors(pid: int, count: int) -> None:
 
 @pytest.fixture(scope="module")
 def hasty_server(builtin_model):
-    with running_server(builtin_model, *PATIENCE) as running:
+    with running_server(builtin_model, *INSTANT, *TIMEOUTS) as running:
         yield running
 
 
-class TestPatience:
+class TestTimeouts:
     """Clients that are slow, silent or gone."""
 
     def test_a_frame_that_comes_a_byte_at_a_time_has_its_time(self, hasty_server):
@@ -212,22 +184,22 @@ class TestPatience:
             for i in range(4):
                 time.sleep(0.4)  # it is the silence that is tested
                 sock.sendall(frame({"id": i, **ASK}))
-                assert receive(sock)["answer"] == ANSWER
+                assert receive(sock)["answer"] == FIRST_WORD
 
     def test_a_client_that_never_reads_is_dropped(self, builtin_model):
         flags = ("--client_stall_timeout_ms", "300", "--max_output_buffer_bytes", "10000")
-        with running_server(builtin_model, *flags) as server, server.connect() as sock:
+        with running_server(builtin_model, *INSTANT, *flags) as server, server.connect() as sock:
             sock.settimeout(20)
             with pytest.raises(ConnectionError):
                 while True:  # each costs an error, which fills first the kernel, then the buffer
                     sock.sendall(frame({"id": "x" * 200}) * 100)
             server.wait_for_log("does not read its answers")
-            assert server.ask(**ASK)["answer"] == ANSWER
+            assert server.ask(**ASK)["answer"] == FIRST_WORD
 
     def test_the_kernel_probes_for_clients_that_have_vanished(self, server):
         """In /proc/net/tcp the timer 02 is keepalive's; seen from the server's end."""
         with server.connect() as sock:
-            assert server.ask(**ASK)["answer"] == ANSWER  # so that the first is accepted too
+            assert server.ask(**ASK)["answer"] == FIRST_WORD  # so that the first is accepted too
             ours = f":{sock.getsockname()[1]:04X}"
             lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
             timers = [line[5][:2] for line in lines if line[2].endswith(ours)]

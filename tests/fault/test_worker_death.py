@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import resource
 import signal
@@ -10,16 +9,19 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.fault.disturbances import kill_workers, load_during
-from tests.fault.faults import ANSWER, ASK, ONE_SESSION, marked, replies_by_id, send_one_batch
-from tests.fault.process import num_descriptors
+from harness.disturbances import kill_workers, load_during
+from harness.frames import frame
+from harness.load import assert_all_right
+from harness.process import num_descriptors
+from harness.questions import ASK, FIRST_WORD
+from harness.server import INSTANT, running_server
+from tests.fault.faults import ONE_SESSION, marked, replies_by_id, send_one_batch
 from tests.integration.test_health import query
-from tests.running_server import running_server
-from tests.support import frame
 
 DEADLY = ["!!kill!!", "!!segfault!!", "!!sigterm!!", "!!exit!!", "!!sys_exit!!", "!!abort!!"]
 
 
+@pytest.mark.soak
 def test_a_worker_killed_every_second_under_fifty_clients(builtin_model):
     """In short; `python -m benchmarks.fault_kill` does it for a minute.
 
@@ -29,11 +31,11 @@ def test_a_worker_killed_every_second_under_fifty_clients(builtin_model):
     killed = []
     with running_server(builtin_model, "--max_batch_size", "2") as server:
         killing = kill_workers(server, killed, interval_s=1, wait_until_whole=True)
-        tally = asyncio.run(load_during(killing, server, num_clients=50, duration_s=8))
+        report = load_during(killing, server, num_clients=50, duration_s=8)
         assert server.wait() == 0, server.log
-    print(f"\n{len(killed)} workers killed: {tally}")
+    print(f"\n{len(killed)} workers killed\n{report}")
     assert len(killed) >= 3
-    tally.assert_all_right()
+    assert_all_right(report)
 
 
 @pytest.mark.parametrize("marker", DEADLY)
@@ -44,10 +46,10 @@ def test_a_request_that_kills_twice_is_found_out_and_takes_nobody_with_it(faulty
         replies = replies_by_id(sock, 7)
         guilty = replies.pop("guilty")["error"]
         assert (guilty["code"], guilty["retryable"]) == ("worker_crashed", False)
-        assert [reply["answer"] for reply in replies.values()] == [ANSWER] * 6
+        assert [reply["answer"] for reply in replies.values()] == [FIRST_WORD] * 6
         assert server.log.count("died with 7 requests") == 1
         assert server.log.count("died with 1 requests") == 1
-        assert server.ask(**ASK)["answer"] == ANSWER
+        assert server.ask(**ASK)["answer"] == FIRST_WORD
 
 
 def test_what_lay_ready_behind_a_request_that_kills_is_not_blamed(faulty_server):
@@ -57,7 +59,7 @@ def test_what_lay_ready_behind_a_request_that_kills_is_not_blamed(faulty_server)
         sock.sendall(b"".join(frame({"id": i, **ASK}) for i in range(3)))
         replies = replies_by_id(sock, 4)
         assert replies.pop("guilty")["error"]["code"] == "worker_crashed"
-        assert [reply["answer"] for reply in replies.values()] == [ANSWER] * 3
+        assert [reply["answer"] for reply in replies.values()] == [FIRST_WORD] * 3
         assert server.log.count("died with 4 requests") == 1
         assert server.log.count("died with 1 requests") == 1
         assert query(sock, "stats")["counters"]["request_retries_total"] == 1
@@ -73,7 +75,7 @@ def test_an_exception_fails_its_request_alone_and_costs_no_worker(faulty_server,
         guilty = replies.pop("guilty")["error"]
         assert (guilty["code"], guilty["retryable"]) == ("internal_error", False)
         assert not any(words in guilty["message"] for words in ("asked", "Memory", "Error", "/"))
-        assert [reply["answer"] for reply in replies.values()] == [ANSWER] * 6
+        assert [reply["answer"] for reply in replies.values()] == [FIRST_WORD] * 6
         assert server.worker_pids() == pids
 
 
@@ -85,15 +87,15 @@ def test_a_batch_whose_worker_is_killed_once_is_answered(faulty_server, signum):
         (pid,) = server.worker_pids()
         os.kill(pid, signum)
         replies = replies_by_id(sock, 3)
-        assert [reply["answer"] for reply in replies.values()] == [ANSWER] * 3
+        assert [reply["answer"] for reply in replies.values()] == [FIRST_WORD] * 3
         assert server.worker_pids() != [pid]
 
 
 def test_an_idle_worker_that_is_killed_costs_nobody_anything(builtin_model):
-    with running_server(builtin_model, *ONE_SESSION) as server:
+    with running_server(builtin_model, *INSTANT, *ONE_SESSION) as server:
         (pid,) = server.worker_pids()
         os.kill(pid, signal.SIGKILL)
-        assert server.ask(**ASK)["answer"] == ANSWER
+        assert server.ask(**ASK)["answer"] == FIRST_WORD
         assert server.worker_pids() != [pid]
 
 
@@ -103,25 +105,26 @@ def test_a_request_whose_client_has_gone_is_not_retried(faulty_server):
             sock.sendall(frame(marked("!!slow!! !!segfault!!", 1)))
             server.wait_for_queue(sock)
         server.wait_for_log("died with 1 requests")
-        assert server.ask(**ASK)["answer"] == ANSWER
+        assert server.ask(**ASK)["answer"] == FIRST_WORD
         assert server.log.count(" died with ") == 1
 
 
 def test_many_that_kill_do_not_starve_those_that_do_not(faulty_server):
     """Backoff must not turn a few deadly requests into an outage for the others."""
-    with faulty_server() as server, server.connect() as sock:
+    flags = ("--num_inference_sessions", "2")
+    with faulty_server(*flags) as server, server.connect() as sock:
         requests = [marked("!!exit!!", f"deadly {i}") for i in range(3)]
         requests += [{"id": i, **ASK} for i in range(20)]
         sock.sendall(b"".join(map(frame, requests)))
         replies = replies_by_id(sock, 23)
         for i in range(3):
             assert replies[f"deadly {i}"]["error"]["code"] == "worker_crashed"
-        assert all(replies[i]["answer"] == ANSWER for i in range(20))
+        assert all(replies[i]["answer"] == FIRST_WORD for i in range(20))
 
 
 def test_a_session_starts_again_when_there_are_descriptors_again(builtin_model):
     """Clients have taken the last ones, so that a worker's channel cannot be made at first."""
-    with running_server(builtin_model, *ONE_SESSION) as server, ExitStack() as clients:
+    with running_server(builtin_model, *INSTANT, *ONE_SESSION) as server, ExitStack() as clients:
         pid = server.process.pid
         _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (num_descriptors(pid) + 5, hard))
@@ -131,6 +134,6 @@ def test_a_session_starts_again_when_there_are_descriptors_again(builtin_model):
         (worker,) = server.worker_pids()
         os.kill(worker, signal.SIGKILL)
         server.wait_for_log("Too many open files")
-        server.wait_for_log("starts anew")
+        server.wait_for_log("starts again")
         clients.close()
-        assert server.ask(**ASK)["answer"] == ANSWER
+        assert server.ask(**ASK)["answer"] == FIRST_WORD

@@ -1,16 +1,18 @@
-"""Workers that hang, and sessions that cannot be started any more."""
+"""Workers that hang, and instances that cannot be started any more."""
 
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import signal
 
 import pytest
 
-from tests.fault.faults import ANSWER, ASK, ONE_SESSION, marked, replies_by_id, send_one_batch
-from tests.running_server import RunningServer
-from tests.support import frame, receive
+from harness.frames import frame, receive
+from harness.questions import ANSWER, ASK, FIRST_WORD
+from harness.server import RunningServer
+from tests.fault.faults import ONE_SESSION, marked, replies_by_id, send_one_batch
 
 HASTY = ("--execution_timeout_ms", "1000")
 
@@ -24,7 +26,7 @@ def test_a_hung_worker_is_killed_and_its_neighbours_are_answered(faulty_server):
         replies = replies_by_id(sock, 7)
         guilty = replies.pop("guilty")["error"]
         assert (guilty["code"], guilty["retryable"]) == ("worker_crashed", False)
-        assert [reply["answer"] for reply in replies.values()] == [ANSWER] * 6
+        assert [reply["answer"] for reply in replies.values()] == [FIRST_WORD] * 6
         assert pid not in server.worker_pids()
         assert server.log.count("still busy after its time") == 2
 
@@ -34,15 +36,29 @@ def test_a_stopped_worker_is_replaced(faulty_server):
         (pid,) = server.worker_pids()
         os.kill(pid, signal.SIGSTOP)
         sock.sendall(frame({"id": 1, **ASK}))
-        assert receive(sock)["answer"] == ANSWER
+        assert receive(sock)["answer"] == FIRST_WORD
         assert pid not in server.worker_pids()
 
 
 def test_a_batch_within_its_time_is_left_alone(faulty_server):
     with faulty_server(*ONE_SESSION, *HASTY) as server:
         pids = server.worker_pids()
-        assert server.ask(**{**marked("!!slow!!", 1)})["answer"] == ANSWER
+        assert server.ask(**{**marked("!!slow!!", 1)})["answer"] == FIRST_WORD
         assert server.worker_pids() == pids
+
+
+def test_a_worker_that_hangs_in_c_ends_with_its_server(faulty_server):
+    with faulty_server(*ONE_SESSION) as server, server.connect() as sock:
+        (pid,) = server.worker_pids()
+        sock.sendall(frame(marked("!!hang!!", 1)))
+        server.wait_for_queue(sock)
+        ended = os.pidfd_open(pid)
+        server.process.kill()
+        server.process.wait()
+        readable, _, _ = select.select([ended], [], [], 20.0)
+        os.close(ended)
+        assert readable, "it outlives its server"
+        server.process.returncode = 0  # which was killed on purpose
 
 
 @pytest.fixture
@@ -51,7 +67,7 @@ def own_model(builtin_model, tmp_path):
 
 
 def test_sessions_that_cannot_start_any_more_end_the_server_with_its_own_code(own_model):
-    server = RunningServer(own_model)
+    server = RunningServer(own_model, *ONE_SESSION)
     try:
         with server.connect() as sock:
             (own_model / "model.onnx").write_bytes(b"not a model")
@@ -68,7 +84,7 @@ def test_sessions_that_cannot_start_any_more_end_the_server_with_its_own_code(ow
             }
             assert receive(sock) is None
         assert server.wait() == 3
-        assert "cannot load model.onnx" in server.log.splitlines()[-1]
+        assert "model.onnx is not what its manifest says" in server.log.splitlines()[-1]
         assert "Traceback" not in server.log
     finally:
         server.close()
@@ -83,7 +99,7 @@ def test_a_session_that_starts_again_in_time_ends_the_outage(own_model):
             (pid,) = server.worker_pids()
             os.kill(pid, signal.SIGKILL)
             sock.sendall(frame({"id": 1, **ASK}))
-            server.wait_for_log("cannot load")
+            server.wait_for_log("model.onnx cannot be read")
             saved.rename(model)
             assert receive(sock)["answer"] == ANSWER
     finally:

@@ -1,7 +1,8 @@
-"""The parts that every benchmark stands on: the generator, the wires, the texts, the tables."""
+"""The parts that every benchmark stands on: the load, the peers' wire, the texts, the tables."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from pathlib import Path
@@ -9,72 +10,111 @@ from pathlib import Path
 import pytest
 
 import qa_service
-from benchmarks.generator import Generator, Probe, ask
+from benchmarks.cache import never_again, pairs, zipf
+from benchmarks.http_wire import HttpWire
+from benchmarks.load import Load, counted, timed
 from benchmarks.tables import markdown, percentile, spread
-from benchmarks.texts import LONG_TEXT_WORDS, mixed, uniform
-from benchmarks.wires import Frames, Http
-from qa_service.squad import read_squad
-from tests.running_server import running_server
+from benchmarks.targets import Running, ours
+from benchmarks.texts import LONG_TEXT_WORDS, Item, mixed, uniform
+from harness.server import running_server
+from qa_service.data.squad import SquadQuestion, read_squad
+from qa_service.load.plan import Sample
+from qa_service.load.wire import Reply, WireError
 
-FRAMES = Frames()
 QUESTIONS = read_squad(Path(qa_service.__file__).parent / "data" / "questions.json")
 REPLY = b'{"answer": "Ada", "start": 0, "end": 3}'
+ITEMS = [Item("sentence", "Who?", f"Ada {number}") for number in range(10)]
 
 
 @pytest.fixture(scope="module")
-def server(builtin_model):
+def target(builtin_model):
     with running_server(builtin_model, "--inference_engine_type", "instant") as server:
-        yield server
+        yield Running(ours("this server"), server.port, server.process.pid)
 
 
-def test_a_counted_load_asks_each_request_in_its_turn(server):
-    requests = [FRAMES.encode("Who?", f"Ada {number}") for number in range(10)]
-    load = Generator(server.port, FRAMES, requests, first=5).run_count(4, 40)
-    assert Counter(sample.index for sample in load.samples) == dict.fromkeys(range(10), 4)
+def test_a_counted_load_asks_each_item_in_its_turn(target):
+    load = counted(target, ITEMS, clients=4, requests_each=10)
+    assert Counter(sample.question_index for sample in load.samples) == dict.fromkeys(range(10), 4)
     assert load.num_failed == 0
-    assert all(sample.started_s < sample.ended_s for sample in load.samples)
+    ended_s = [sample.ended_s for sample in load.samples]
+    assert ended_s == sorted(ended_s)
 
 
-def test_a_timed_load_measures_its_window_and_probes_beside(server):
-    probe = Probe(FRAMES.message(b'{"type":"health"}'), interval_s=0.01)
-    generator = Generator(server.port, FRAMES, [FRAMES.encode("Who?", "Ada did.")])
-    load = generator.run(3, warmup_s=0.05, duration_s=0.3, probe=probe)
+def test_a_timed_load_measures_its_window(target):
+    load = timed(target, ITEMS, clients=3, warmup_s=0.05, duration_s=0.3, first=5)
     start_s, end_s = load.window_s
     assert end_s - start_s == pytest.approx(0.3)
     within = [sample for sample in load.samples if start_s <= sample.ended_s < end_s]
     assert load.throughput_per_s == pytest.approx(len(within) / 0.3)
+    assert load.samples[0].started_s < start_s < load.samples[-1].started_s
     assert 0 < load.cpu_share < 1.5
-    assert 1 <= len(load.probe_latencies_ms()) <= 31
-    assert all(probe.is_answer for probe in load.probes)
 
 
-def test_an_error_is_counted_as_failed(server):
-    load = Generator(server.port, FRAMES, [FRAMES.encode("", "no question")]).run_count(1, 5)
+def test_an_error_is_counted_as_failed(target):
+    load = counted(target, [Item("sentence", "", "no question")], clients=1, requests_each=5)
     assert load.num_failed == 5
     assert load.latencies_ms() == []
 
 
-def test_a_reply_says_what_was_answered(server):
-    reply = ask(server.port, FRAMES, FRAMES.encode("Who?", " Ada did."))
-    assert FRAMES.span(reply) == ("Ada", 1, 4)
+def test_a_window_counts_by_weight_and_by_kind():
+    samples = [
+        Sample(9.0, 500.0, question_index=0),  # begins and ends before it
+        Sample(9.9, 200.0, question_index=0),  # begins before, ends within it
+        Sample(10.5, 100.0, question_index=1),
+        Sample(10.9, 300.0, question_index=1),  # begins within, ends after it
+        Sample(10.2, 100.0, "queue_full", 1),
+    ]
+    load = Load(samples, (10.0, 11.0), 0.1)
+    assert load.throughput_per_s == pytest.approx(2)
+    assert load.work_per_s([3.0, 0.5]) == pytest.approx(3.5)
+    assert load.latencies_ms() == [100.0, 300.0]
+    assert load.latencies_ms(["short", "long"], "short") == []
 
 
-@pytest.mark.parametrize(
-    ("wire", "reply"),
-    [
-        (FRAMES, FRAMES.message(REPLY)),
-        (Http("/"), b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(REPLY), REPLY)),
-    ],
-)
-def test_a_reply_ends_where_it_ends(wire, reply):
-    assert [wire.end(reply[:size]) for size in range(len(reply))] == [0] * len(reply)
-    assert wire.end(reply + b"the next") == len(reply)
-    assert wire.is_answer(reply)
-    assert wire.span(reply) == ("Ada", 0, 3)
+def test_a_target_says_what_it_answers(target):
+    reply = target.ask(SquadQuestion("", "Who?", " Ada did.", (), ()))
+    assert (reply.answer, reply.start, reply.end) == ("Ada", 1, 4)
 
 
-def test_http_errors_are_no_answers():
-    assert not Http("/").is_answer(b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n")
+class TestHttpWire:
+    WHOLE = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(REPLY), REPLY)
+
+    def test_a_request_is_a_post(self):
+        wire = HttpWire("/qa")
+        head, _, body = wire.request(1, wire.body(QUESTIONS[0])).partition(b"\r\n\r\n")
+        assert head.startswith(b"POST /qa HTTP/1.1\r\n")
+        assert head.endswith(b"Content-Length: %d" % len(body))
+        asked = {"question": QUESTIONS[0].question, "text": QUESTIONS[0].context}
+        assert json.loads(body) == asked
+
+    def test_a_reply_ends_where_it_ends_and_belongs_to_the_first_request(self):
+        wire, inbox, found = HttpWire("/"), bytearray(), []
+        wire.request(7, b"")
+        wire.request(8, b"")
+        for byte in self.WHOLE + self.WHOLE:
+            inbox.append(byte)
+            found += wire.replies(inbox)
+        assert found == [Reply(7, "", "Ada", 0, 3), Reply(8, "", "Ada", 0, 3)]
+        assert not inbox
+
+    def test_another_status_is_an_error(self):
+        wire = HttpWire("/")
+        wire.request(1, b"")
+        inbox = bytearray(b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n")
+        assert list(wire.replies(inbox)) == [Reply(1, "http_408")]
+
+    @pytest.mark.parametrize(
+        "reply",
+        [
+            b"HTTP/1.1 200 OK\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n{",
+        ],
+    )
+    def test_what_is_no_reply_is_refused(self, reply):
+        wire = HttpWire("/")
+        wire.request(1, b"")
+        with pytest.raises(WireError):
+            list(wire.replies(bytearray(reply)))
 
 
 def test_every_ten_of_the_mix_hold_the_same_work():
@@ -96,6 +136,15 @@ def test_a_sentence_holds_its_answer():
 def test_uniform_texts_are_the_paragraphs():
     asked = {(item.question, item.text) for item in uniform(QUESTIONS)}
     assert asked == {(question.question, question.context) for question in QUESTIONS}
+
+
+def test_what_the_cache_is_asked():
+    items = pairs(QUESTIONS, 300)
+    assert len({(item.question, item.text) for item in items}) == 300
+    asked = Counter(zipf(items))
+    assert asked[items[0]] == pytest.approx(2 * asked[items[1]], rel=0.1)
+    fresh = never_again([*items, *items])
+    assert len({item.question for item in fresh}) == 600
 
 
 def test_medians_stand_with_their_spread():

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import qa_service
+from harness.server import ROOT, running_server
 from qa_service.client import Answer, QaClient
-from qa_service.squad import f1_score, read_squad
-from tests.running_server import ROOT, running_server
+from qa_service.data.squad import f1_score, read_squad
 from tests.terminal import Terminal
 
 QUESTIONS = read_squad(Path(qa_service.__file__).parent / "data" / "questions.json")
@@ -25,7 +25,8 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def port(builtin_model):
     # Less than the client's window, so that the server has to hold it back.
-    with running_server(builtin_model, "--max_in_flight_per_connection", "4") as server:
+    flags = ("--num_inference_sessions", "1", "--max_in_flight_per_connection", "4")
+    with running_server(builtin_model, *flags) as server:
         yield str(server.port)
 
 
@@ -95,9 +96,10 @@ def test_a_small_load(port):
 def test_a_sweep_starts_and_stops_servers_of_its_own(builtin_model):
     flags = ["--sweep", "--sessions", "1,2", "--clients", "1,4", "--num_total_clients", "4"]
     ours = ["--model", str(builtin_model), "--num_request_per_client", "3"]
+    ours += ["--inference_engine_type", "instant"]
     done = run(sys.executable, str(ROOT / "stress_test.py"), *flags, *ours)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert [line.split()[1] for line in lines if line.startswith("|  ")] == ["1", "4"] * 2
-    assert "1 session |" in lines[2]
-    assert "2 sessions |" in lines[2]
+    assert "1 instance |" in lines[2]
+    assert "2 instances |" in lines[2]

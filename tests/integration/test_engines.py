@@ -7,12 +7,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from qa_service.batching import BatchRule
-from qa_service.engines import EngineConfig, make_engine
 from qa_service.errors import SetupError
-from qa_service.manifest import ONNX_FILE, PRECISIONS, PYTORCH_FILE, load_manifest
-from qa_service.protocol import Question
-from qa_service.reading.reader import Reader
+from qa_service.inference.engines import EngineConfig, make_engine
+from qa_service.inference.reader.reader import Reader
+from qa_service.repository.manifest import ONNX_FILE, PRECISIONS, PYTORCH_FILE, load_manifest
+from qa_service.scheduling.batch_cost import BatchRule
+from qa_service.wire.messages import Question
+
+pytestmark = pytest.mark.slow
 
 MAX_LOGIT_DIFFERENCE = 1e-3
 CPU_ENGINES = ("onnx", "pytorch")
@@ -96,7 +98,7 @@ def test_both_engines_give_the_same_answers(make_reader):
 
 
 @pytest.mark.parametrize("kind", CPU_ENGINES)
-def test_padding_and_company_change_no_answer(make_reader, kind):
+def test_padding_and_batch_members_change_no_answer(make_reader, kind):
     together = make_reader(kind).read(QUESTIONS)
     alone = make_reader(kind, BatchRule(max_batch_size=1)).read(QUESTIONS)
     assert spans(together) == spans(alone)
@@ -108,7 +110,7 @@ def test_answers_plain_questions(reader):
         "Harriet Colquhoun",
         "1622",
         "1790",
-        "Idris Pugh",  # and his brother Owen, whom the model leaves out
+        "Idris Pugh",  # and his brother Owen, which the model leaves out
         "Portnahaven",
         "40 %",
         "14 square kilometres",
@@ -185,12 +187,12 @@ def test_a_session_with_the_onnx_engine_loads_neither_torch_nor_transformers(bui
     program = f"""
 import sys
 from pathlib import Path
-import qa_service.workers.worker_main
-from qa_service.batching import BatchRule
-from qa_service.engines import EngineConfig, make_engine
-from qa_service.manifest import load_manifest
-from qa_service.protocol import Question
-from qa_service.reading.reader import Reader
+import qa_service.inference.worker_main
+from qa_service.scheduling.batch_cost import BatchRule
+from qa_service.inference.engines import EngineConfig, make_engine
+from qa_service.repository.manifest import load_manifest
+from qa_service.wire.messages import Question
+from qa_service.inference.reader.reader import Reader
 
 folder = Path({str(builtin_model)!r})
 manifest = load_manifest(folder)
@@ -232,15 +234,15 @@ def test_a_precision_that_cannot_be_had_is_told_in_one_line(builtin_model, kind,
     assert "\n" not in str(caught.value)
 
 
-def test_costs_of_one_precision_are_not_taken_for_anothers(builtin_int8_model):
-    manifest = load_manifest(builtin_int8_model)
+def test_costs_of_one_precision_are_not_taken_for_anothers(builtin_model):
+    manifest = load_manifest(builtin_model)
     runtimes = {
-        make_engine("onnx", builtin_int8_model, manifest, EngineConfig(precision=name)).runtime
+        make_engine("onnx", builtin_model, manifest, EngineConfig(precision=name)).runtime
         for name in ("fp32", "int8")
     }
     assert len(runtimes) == 2
 
 
 def test_an_unknown_engine_is_a_fault_of_ours(builtin_model):
-    with pytest.raises(ValueError, match="onnx, pytorch"):
+    with pytest.raises(ValueError, match="onnx, openvino, pytorch"):
         make_engine("abacus", builtin_model, load_manifest(builtin_model), EngineConfig())

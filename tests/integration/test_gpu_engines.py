@@ -16,15 +16,18 @@ import onnxruntime
 import pytest
 import torch
 
-from qa_service.batching import BatchRule
-from qa_service.engines import EngineConfig, make_engine, onnx_gpu, pytorch
-from qa_service.engines.onnx import open_session
+from qa_service.data.squad import read_squad
 from qa_service.errors import DeviceError, SetupError
-from qa_service.manifest import ONNX_FILE, PLAIN_ONNX_FILE, load_manifest
+from qa_service.inference.engines import EngineConfig, make_engine, onnx_gpu, pytorch
+from qa_service.inference.engines.onnx import open_session
+from qa_service.inference.reader.reader import Reader
 from qa_service.preparation.prepare import Choices, prepare
-from qa_service.protocol import Question
-from qa_service.reading.reader import Reader
-from qa_service.squad import read_squad
+from qa_service.repository.manifest import ONNX_FILE, PLAIN_ONNX_FILE, load_manifest
+from qa_service.scheduling.batch_cost import BatchRule
+from qa_service.wire.messages import Question
+from tests.integration.engine_cache_user import take_turn
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 QUESTIONS = ROOT / "qa_service" / "data" / "questions.json"
@@ -180,21 +183,15 @@ def test_the_plain_graph_has_standard_operators_only(gpu_model):
     assert "com.microsoft" in domains(ONNX_FILE)
 
 
-def _take(cache_dir, manifest, turns):
-    grid = onnx_gpu.make_grid(manifest, SMALL)
-    with onnx_gpu.engine_cache(cache_dir, SMALL, grid) as cache:
-        turns.put(("enters", cache.name))
-        turns.put(("leaves", cache.name))
-
-
 def test_sessions_take_turns_at_the_engine_cache(tmp_path, manifest):
     context = multiprocessing.get_context("spawn")
     turns = context.Queue()
     grid = onnx_gpu.make_grid(manifest, SMALL)
     with onnx_gpu.engine_cache(tmp_path, SMALL, grid) as cache:
-        other = context.Process(target=_take, args=(tmp_path, manifest, turns))
+        other = context.Process(target=take_turn, args=(tmp_path, manifest, SMALL, turns))
         other.start()
-        other.join(timeout=3)
+        assert turns.get(timeout=60) == ("waits", "")
+        other.join(timeout=1)
         assert turns.empty()
         assert other.is_alive()
     assert turns.get(timeout=30) == ("enters", cache.name)

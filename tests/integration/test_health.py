@@ -16,19 +16,20 @@ from pathlib import Path
 
 import pytest
 
+from harness.frames import frame, receive
+from harness.server import INSTANT, ROOT, running_server
 from qa_service.client import QaClient
-from qa_service.metrics import MAX_RETRY_AFTER_MS
-from tests.running_server import ROOT, running_server
-from tests.support import frame, receive
+from qa_service.scheduling.admission import MAX_RETRY_AFTER_MS
 
 TEXT = "Ada Lovelace wrote the notes in London in 1843."
 ASK = {"question": "Who wrote the notes?", "text": TEXT}
+ONE, TWO = ("--num_inference_sessions", "1"), ("--num_inference_sessions", "2")
 ENDLESS_COSTS = Path(__file__).with_name("endless_costs.json")
 ONE_BY_ONE = (
     *("--num_inference_sessions", "1", "--max_batch_size", "1"),
-    *("--cost_table", str(ENDLESS_COSTS)),
+    *("--cost_table", str(ENDLESS_COSTS), "--max_queue_cost_ms", "0", "--request_timeout_ms", "0"),
 )
-"""One session that is given nothing in advance: its half-time is never thought to come."""
+"""One instance that is given nothing in advance: its half-time is never thought to come."""
 DEADLINE_S = 30.0
 OUTCOMES = {
     "answered",
@@ -44,7 +45,7 @@ OUTCOMES = {
 
 @contextlib.contextmanager
 def stopped(running):
-    """Holds the server's sessions still: what they run is not answered until they go on."""
+    """Holds the server's instances still: what they run is not answered until they go on."""
     pids = running.worker_pids()
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
@@ -95,12 +96,18 @@ class TestStats:
                 [frame({"id": 1, "question": "q?"}), frame({"type": "weather"})],
                 requests(1) * 4,
                 requests(1, question="why " * 450),
-                requests(2) + requests(8, timeout_ms=0.001),
                 [*requests(1), b"\xff" * 4],
             ):
                 with running.connect() as sock:
                     sock.sendall(b"".join(load))
                     seen.update(outcome_of(receive(sock)) for _ in load)
+            with running.connect() as sock:
+                with stopped(running):
+                    sock.sendall(frame({"id": 0, **ASK}))
+                    running.wait_for_queue(sock)
+                    sock.sendall(frame({"id": 1, **ASK, "timeout_ms": 20}))
+                    seen.update(["invalid_frame", outcome_of(receive(sock))])
+                seen[outcome_of(receive(sock))] += 1
             counted = query(monitor, "stats")["counters"]["requests_total"]
             assert {code: count for code, count in counted.items() if count} == seen
             assert set(seen) == OUTCOMES
@@ -140,7 +147,7 @@ class TestStats:
             assert told <= histograms["inference_ms"]["sum"] + 0.01 * batches
 
     def test_connections_and_the_listeners_rests(self, builtin_model):
-        with running_server(builtin_model, "--max_connections", "2") as running:
+        with running_server(builtin_model, *INSTANT, "--max_connections", "2") as running:
             first, second = running.connect(), running.connect()
             query(second, "stats")
             assert query(first, "stats")["counters"]["listener_rests_total"] == 1
@@ -149,7 +156,8 @@ class TestStats:
             stats = query(third, "stats")
             assert stats["counters"]["connections_accepted_total"] == 3
             assert stats["counters"]["listener_rests_total"] == 2
-            assert stats["counters"]["queries_total"] == {"health": 0, "stats": 3}
+            queries = stats["counters"]["queries_total"]
+            assert {kind: n for kind, n in queries.items() if n} == {"stats": 3}
             first.close()
             third.close()
 
@@ -171,6 +179,8 @@ class TestHealth:
                 "sessions_wanted": 2,
                 "queue_length": 0,
                 "model": "builtin",
+                "models": {"builtin/1": "READY"},
+                "failures": {},
             }
 
     def test_a_full_queue_does_not_hold_it_up(self, builtin_model):
@@ -202,9 +212,9 @@ class TestHealth:
                 assert query(monitor, "health")["ready"]
                 sock.sendall(frame(ASK))
                 hung = ask_until(lambda: query(monitor, "health"), lambda h: not h["ready"])
-                assert hung["reason"] == "no session has answered for 50 ms"
+                assert hung["reason"] == "no instance has answered for 50 ms"
                 assert (hung["sessions_alive"], hung["sessions_answering"]) == (1, 0)
-                # Nobody waits for the answer any more, but the session still hangs.
+                # Nobody waits for the answer any more, but the instance still hangs.
                 sock.close()
                 ask_until(
                     lambda: query(monitor, "stats"), lambda s: s["gauges"]["connections_open"] == 1
@@ -253,18 +263,18 @@ class TestHealth:
             assert running.wait() == 0
 
     def test_killed_sessions_are_missed_and_come_back(self, builtin_model):
-        with running_server(builtin_model) as running, running.connect() as monitor:
+        with running_server(builtin_model, *INSTANT, *TWO) as running, running.connect() as monitor:
             for pid in running.worker_pids():
                 os.kill(pid, signal.SIGKILL)
             dead = ask_until(lambda: query(monitor, "health"), lambda h: h["sessions_alive"] == 0)
-            assert (dead["ready"], dead["reason"]) == (False, "no session is alive")
+            assert (dead["ready"], dead["reason"]) == (False, "no instance is alive")
             assert dead["sessions_wanted"] == 2
             ask_until(lambda: query(monitor, "health"), lambda h: h["sessions_alive"] == 2)
             assert query(monitor, "health")["ready"]
             assert query(monitor, "stats")["counters"]["session_restarts_total"] == 2
 
     def test_a_reload_is_not_felt(self, builtin_model):
-        with running_server(builtin_model) as running, running.connect() as monitor:
+        with running_server(builtin_model, *INSTANT, *TWO) as running, running.connect() as monitor:
             old = set(running.worker_pids())
             running.signal(signal.SIGHUP)
 
@@ -279,7 +289,7 @@ class TestHealth:
     def test_it_names_the_model_that_serves(self, builtin_model, tmp_path):
         model = shutil.copytree(builtin_model, tmp_path / "model")
         manifest = json.loads((model / "manifest.json").read_text())
-        with running_server(model) as running, running.connect() as monitor:
+        with running_server(model, *ONE) as running, running.connect() as monitor:
             assert query(monitor, "health")["model"] == "builtin"
             (model / "manifest.json").write_text(json.dumps({**manifest, "name": "another"}))
             running.signal(signal.SIGHUP)
@@ -301,7 +311,7 @@ class TestFromOutside:
     """The client library and `client.py --health`, as a container's health check runs it."""
 
     def test_the_client_library(self, builtin_model):
-        with running_server(builtin_model) as running, QaClient(port=running.port) as client:
+        with running_server(builtin_model, *ONE) as running, QaClient(port=running.port) as client:
             health = client.health()
             assert (health.ready, health.reason) == (True, None)
             assert client.ask(**ASK).answer == "Ada Lovelace"
@@ -319,7 +329,7 @@ class TestFromOutside:
                 running.wait_for_queue(sock)
                 hung = cli("--health", *port)
                 assert hung.returncode == 1
-                assert hung.stdout.startswith("not ready: no session has answered for 1 ms\n")
+                assert hung.stdout.startswith("not ready: no instance has answered for 1 ms\n")
                 assert not json.loads(cli("--health", "--json", *port).stdout)["ready"]
         unreachable = cli("--health", *port)
         assert (unreachable.returncode, unreachable.stdout) == (2, "")
@@ -329,11 +339,11 @@ class TestFromOutside:
         token = tmp_path / "token"
         token.write_text("3bQ1xT0yqWcV7uKfJm2sZg\n")
         token.chmod(0o600)
-        with running_server(builtin_model, "--auth_token_file", str(token)) as running:
-            with running.connect() as stranger:
-                stranger.sendall(frame({"id": 1, "type": "health"}))
-                assert outcome_of(receive(stranger)) == "unauthorized"
-                assert receive(stranger) is None
+        with running_server(builtin_model, *INSTANT, "--auth_token_file", str(token)) as running:
+            with running.connect() as unauthenticated:
+                unauthenticated.sendall(frame({"id": 1, "type": "health"}))
+                assert outcome_of(receive(unauthenticated)) == "unauthorized"
+                assert receive(unauthenticated) is None
             flags = ("--port", str(running.port), "--token_file", str(token))
             assert cli("--health", *flags).returncode == 0
             counters = json.loads(cli("--stats", "--json", *flags).stdout)["counters"]
@@ -342,25 +352,26 @@ class TestFromOutside:
             assert cli("--health", "--port", str(running.port)).returncode == 2
 
     def test_the_table_of_counts(self, builtin_model):
-        with running_server(builtin_model) as running:
+        with running_server(builtin_model, *INSTANT, *TWO) as running:
             port = ("--port", str(running.port))
             running.ask(**ASK)
             table = cli("--stats", *port).stdout
             assert re.search(r"^ +requests_total\{answered\} +1$", table, re.MULTILINE)
-            assert re.search(r"^ +session 1 +cpu, cores any$", table, re.MULTILINE)
+            assert re.search(r"^ +instance 1 +cpu$", table, re.MULTILINE)
             assert re.search(r"^ +batch_size +1 +1 +1 +1 +1 +1$", table, re.MULTILINE)
             stats = json.loads(cli("--stats", "--json", *port).stdout)
-            assert stats.keys() == {"counters", "gauges", "histograms", "sessions"}
+            kinds = {"counters", "gauges", "histograms", "cascades", "shadows", "sessions"}
+            assert stats.keys() == kinds
 
 
 class TestLog:
     def test_a_request_can_be_followed_and_its_words_are_not_told(self, builtin_model):
-        with running_server(builtin_model, "--log_level", "debug") as running:
+        with running_server(builtin_model, *INSTANT, "--log_level", "debug") as running:
             running.ask(id="mine", **ASK)
             assert outcome_of(running.ask(id="bad", question=5)) == "invalid_request"
             log = running.log
-        told = ("accepted, its id is b'\"mine\"'", "given to session", "answered")
-        places = [re.search(rf"request 0: {re.escape(words)}", log).start() for words in told]
+        told = ("received, its id is b'\"mine\"'", "given to instance", "answered")
+        places = [re.search(rf"request \S+#1: {re.escape(words)}", log).start() for words in told]
         assert places == sorted(places)
         assert "rejected, its id is b'\"bad\"': invalid_request" in log
         assert not any(word in log for word in ("Lovelace", "notes", "1843"))

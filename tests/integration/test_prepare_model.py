@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,20 +15,23 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
-from tiny_models import KINDS, MAX_SEQUENCE_TOKENS, make_tiny_model
 from tokenizers import Tokenizer
 from transformers import AutoModelForQuestionAnswering, BertConfig, BertModel
 
 import prepare_model
-from qa_service.engines import EngineConfig, make_engine
 from qa_service.errors import SetupError
-from qa_service.manifest import load_manifest
+from qa_service.inference.engines import EngineConfig, make_engine
 from qa_service.preparation import export, quantize
 from qa_service.preparation.loading import load, quiet_libraries
 from qa_service.preparation.prepare import Choices, prepare
 from qa_service.preparation.sources import Source
+from qa_service.repository.manifest import load_manifest
+from tests.integration.tiny_models import KINDS, MAX_SEQUENCE_TOKENS, make_tiny_model
+
+pytestmark = pytest.mark.slow
 
 _ROOT = Path(prepare_model.__file__).parent
+FP32 = ("--precision", "fp32")
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +131,7 @@ def test_second_run_says_so_and_touches_nothing(sources, prepared, capsys):
 
 
 @pytest.mark.parametrize("damage", ["changed file", "no file", "other source", "other reading"])
-def test_folder_that_is_not_up_to_date_is_made_anew(tmp_path, damage):
+def test_folder_that_is_not_up_to_date_is_made_again(tmp_path, damage):
     source = tmp_path / "model"
     make_tiny_model("distilbert", source)
     choices = Choices(model=str(source), output_dir=tmp_path / "out")
@@ -153,7 +157,9 @@ def test_model_without_a_trained_head_is_refused(tmp_path, capsys):
     source = tmp_path / "encoder"
     make_tiny_model("bert", source)
     BertModel(BertConfig.from_pretrained(source)).save_pretrained(source)
-    code = prepare_model.main(["--model", str(source), "--output_dir", str(tmp_path / "out")])
+    code = prepare_model.main(
+        ["--model", str(source), "--output_dir", str(tmp_path / "out"), *FP32]
+    )
     error = capsys.readouterr().err
     assert code == 2
     assert "qa_outputs" in error
@@ -192,12 +198,35 @@ def test_broken_model_is_refused_in_one_line(tmp_path, words, capsys):
     source = tmp_path / "broken"
     make_tiny_model("bert", source)
     _BROKEN[words](source)
-    code = prepare_model.main(["--model", str(source), "--output_dir", str(tmp_path / "out")])
+    code = prepare_model.main(
+        ["--model", str(source), "--output_dir", str(tmp_path / "out"), *FP32]
+    )
     error = capsys.readouterr().err
     assert code == 2
     assert words in error
     assert error.count("\n") == 1
     assert not (source / "ran").exists()
+
+
+def test_adapter_over_a_local_directory_is_merged_into_it(sources, tmp_path):
+    adapter = tmp_path / "second"
+    base = AutoModelForQuestionAnswering.from_pretrained(sources / "bert")
+    lora = LoraConfig(
+        target_modules=["query"], modules_to_save=["qa_outputs"], init_lora_weights=False
+    )
+    adapted = get_peft_model(base, lora)
+    adapted.save_pretrained(adapter)
+    target = prepare(Choices(model=str(adapter), output_dir=tmp_path / "out"))
+    ids = torch.tensor([[2, 9, 3, 7, 8, 3]])
+    with torch.inference_mode():
+        wanted = adapted.eval()(input_ids=ids).start_logits
+    manifest = load_manifest(target)
+    assert manifest.source == "second"
+    assert manifest.inputs == ("input_ids", "attention_mask")  # what peft hands on
+    engine = make_engine("onnx", target, manifest, EngineConfig())
+    ones = np.ones(ids.shape, np.int64)
+    start, _ = engine.logits(ids.numpy(), ones, 0 * ones)
+    np.testing.assert_allclose(start, wanted.numpy(), atol=1e-4)
 
 
 def test_adapter_without_its_head_is_refused(sources, tmp_path):
@@ -251,7 +280,7 @@ def test_wrong_graph_is_found_out(sources, tmp_path, monkeypatch):
 
 
 def test_int8_is_made_beside_fp32_and_stays(sources, tmp_path, capsys):
-    arguments = ["--model", str(sources / "roberta"), "--output_dir", str(tmp_path)]
+    arguments = ["--model", str(sources / "roberta"), "--output_dir", str(tmp_path), *FP32]
     assert prepare_model.main(arguments) == 0
     before = _mtimes(tmp_path / "roberta")
     assert prepare_model.main([*arguments, "--precision", "int8"]) == 0
@@ -260,22 +289,29 @@ def test_int8_is_made_beside_fp32_and_stays(sources, tmp_path, capsys):
     assert after.keys() - before.keys() == {"model.int8.onnx"}
     assert after["model.onnx"] == before["model.onnx"]
     operators = [n.op_type for n in onnx.load(tmp_path / "roberta" / "model.int8.onnx").graph.node]
-    assert (operators.count("QAttention"), operators.count("MatMul")) == (2, 0)
+    assert (operators.count("MatMulInteger"), operators.count("MultiHeadAttention")) == (8, 2)
     for more in ([], ["--precision", "int8"]):
         assert prepare_model.main([*arguments, *more]) == 0
         assert "up to date" in capsys.readouterr().out
     assert _mtimes(tmp_path / "roberta") == after
 
 
-def test_int8_that_answers_otherwise_is_refused(sources, tmp_path, monkeypatch, capsys):
-    def break_weights(fp32, int8):
+@pytest.fixture
+def broken_int8(monkeypatch):
+    """Has int8 files for ONNX Runtime give no answers."""
+
+    def break_weights(fp32, int8, texts):
         model = onnx.load(fp32)
         head = next(i for i in model.graph.initializer if "qa_outputs" in i.name and i.dims == [2])
         head.CopyFrom(onnx.numpy_helper.from_array(np.float32([0, 0]) * np.nan, head.name))
         onnx.save(model, int8)
 
     monkeypatch.setattr(quantize, "quantize", break_weights)
-    arguments = ["--model", str(sources / "bert"), "--output_dir", str(tmp_path)]
+
+
+@pytest.mark.usefixtures("broken_int8")
+def test_int8_that_answers_otherwise_is_refused(sources, tmp_path, capsys):
+    arguments = ["--model", str(sources / "bert"), "--output_dir", str(tmp_path), *FP32]
     assert prepare_model.main([*arguments, "--precision", "int8"]) == 2
     assert "serve it in fp32" in capsys.readouterr().err
     assert "model.int8.onnx" not in _mtimes(tmp_path / "bert")
@@ -283,15 +319,25 @@ def test_int8_that_answers_otherwise_is_refused(sources, tmp_path, monkeypatch, 
     assert "up to date" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("broken_int8")
+def test_a_model_that_cannot_be_had_in_int8_is_prepared_without(sources, tmp_path, capsys):
+    arguments = ["--model", str(sources / "bert"), "--output_dir", str(tmp_path)]
+    assert prepare_model.main(arguments) == 0
+    assert re.search(r"without model\.int8\.onnx: .*serve it in fp32", capsys.readouterr().out)
+    files = _mtimes(tmp_path / "bert")
+    assert "model.int8.onnx" not in files
+    assert files.keys() >= load_manifest(tmp_path / "bert").files.keys()
+
+
 def test_graph_that_cannot_be_quantised_is_one_line(tmp_path):
     (tmp_path / "model.onnx").write_bytes(b"not an ONNX file")
     with pytest.raises(SetupError, match="cannot be quantised") as caught:
-        quantize.quantize(tmp_path / "model.onnx", tmp_path / "model.int8.onnx")
+        quantize.quantize(tmp_path / "model.onnx", tmp_path / "model.int8.onnx", [])
     assert "\n" not in str(caught.value)
 
 
 def test_interrupt_leaves_the_old_folder(sources, tmp_path, monkeypatch, capsys):
-    arguments = ["--model", str(sources / "roberta"), "--output_dir", str(tmp_path)]
+    arguments = ["--model", str(sources / "roberta"), "--output_dir", str(tmp_path), *FP32]
     assert prepare_model.main(arguments) == 0
     before = _mtimes(tmp_path / "roberta")
 
@@ -320,7 +366,7 @@ prepare_model.main(sys.argv[1:])
 
 
 def test_killed_run_is_cleared_up_by_the_next(sources, tmp_path):
-    arguments = ["--model", str(sources / "bert"), "--output_dir", str(tmp_path)]
+    arguments = ["--model", str(sources / "bert"), "--output_dir", str(tmp_path), *FP32]
     command = [sys.executable, "-c", _STALLED_RUN, *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=_ROOT) as run:
         assert run.stdout is not None
@@ -351,7 +397,7 @@ def test_model_in_a_copied_hub_cache_needs_no_network(sources, tmp_path):
     (cached / "refs" / "main").write_text("0" * 40)
     make_tiny_model("bert", cached / "snapshots" / ("0" * 40))
     run = _run(
-        "--model", "someone/tiny-squad2", "--output_dir", str(tmp_path),
+        "--model", "someone/tiny-squad2", "--output_dir", str(tmp_path), *FP32,
         HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path / "hub"),
     )  # fmt: skip
     assert (run.returncode, run.stderr) == (0, "")

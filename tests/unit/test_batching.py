@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qa_service.batching import BatchRule, CostTable, load_costs
 from qa_service.errors import SetupError
-from qa_service.reading.measuring import measure_costs
-from qa_service.workers.costs import COSTS_DIR, find_costs
+from qa_service.inference.costs import COSTS_DIR, find_costs
+from qa_service.inference.reader.measuring import measure_costs
+from qa_service.scheduling.batch_cost import BatchRule, CostTable, load_costs
 
 TABLE = CostTable((10, 20), (1, 2, 4), ((1.0, 1.5, 2.0), (3.0, 6.0)), "a test")
 
@@ -68,9 +68,17 @@ def test_the_rule_admits_what_is_cheaper_together():
     assert not rule.admits(4, 10, 10)
 
 
-def test_the_rule_bounds_what_the_first_waits_for_its_companions():
+def test_the_rule_bounds_what_the_first_waits_for_its_batch_members():
     assert BatchRule(4, 1000, 1.5, TABLE).admits(1, 10, 10)
     assert not BatchRule(4, 1000, 1.4, TABLE).admits(1, 10, 10)
+
+
+def test_an_instance_takes_its_share_of_what_waits_and_no_more():
+    rule = BatchRule(4, 1000, costs=TABLE)
+    assert not rule.admits(1, 10, 10, num_waiting=1)
+    assert rule.admits(1, 10, 10, num_waiting=1.5)
+    assert rule.admits(2, 10, 10, num_waiting=3)
+    assert not rule.admits(2, 10, 10, num_waiting=2)
 
 
 @given(st.integers(1, 9), st.integers(1, 99), st.integers(1, 99))
@@ -130,6 +138,13 @@ def test_a_folder_that_cannot_be_written_costs_only_the_time(tmp_path, caplog):
     caplog.set_level("INFO")
     assert find_costs("auto", tmp_path, "cpu", lambda: TABLE) == TABLE
     assert "not kept" in caplog.text
+
+
+def test_a_table_of_one_point_is_refused_with_the_bound(tmp_path):
+    file = tmp_path / "table.json"
+    file.write_text('{"lengths": [384], "batch_sizes": [1], "costs_ms": [[30.0]]}')
+    with pytest.raises(SetupError, match="holds fewer than 2 lengths"):
+        find_costs(str(file), tmp_path, "cpu", lambda: TABLE)
 
 
 def test_a_table_that_is_not_there_is_an_error_for_the_terminal(tmp_path):

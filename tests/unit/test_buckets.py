@@ -6,7 +6,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qa_service.engines.buckets import TEXT_MASK, Bucket, BucketedEngine, BucketGrid, Program, stage
+from qa_service.inference.engines.buckets import (
+    TEXT_MASK,
+    Bucket,
+    BucketedEngine,
+    BucketGrid,
+    Program,
+    stage,
+)
 
 INPUTS = ("input_ids", "attention_mask")
 PAD = 9

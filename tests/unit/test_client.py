@@ -23,6 +23,7 @@ from qa_service.client import (
     RequestTimeoutError,
     ServerUnreachableError,
     Span,
+    split_hosts,
 )
 from tests.scripted_peer import (
     PeerConnection,
@@ -33,6 +34,8 @@ from tests.scripted_peer import (
     close_at_once,
     error_to,
     frame,
+    kept_connections,
+    refuse_all,
     unknown_to,
 )
 
@@ -121,7 +124,8 @@ class TestAsk:
             for _ in range(3):
                 assert client.ask("q", "yes no").answer == "yes"
             assert peer.connections == 1
-            sock = client._connection._socket
+            [connection] = kept_connections(client)
+            sock = connection.socket
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
     def test_reads_a_reply_that_comes_byte_by_byte(self):
@@ -136,7 +140,7 @@ class TestAsk:
 
     def test_a_servers_error_is_typed_and_keeps_the_connection(self):
         def script(peer):
-            peer.send(error_to(peer.receive()["id"], "queue_full", retry_after_ms=40))
+            peer.send(error_to(peer.receive()["id"], "deadline_exceeded", retry_after_ms=40))
             answer_all(peer)
 
         with ScriptedPeer(script) as peer, client_of(peer) as client:
@@ -145,8 +149,9 @@ class TestAsk:
             assert client.ask("q", "t").answer == "t"
             assert peer.connections == 1
         error = caught.value
-        assert (error.code, error.retryable, error.retry_after_ms) == ("queue_full", True, 40)
-        assert str(error) == "it is queue_full (queue_full)"
+        assert (error.code, error.retryable) == ("deadline_exceeded", True)
+        assert error.retry_after_ms == 40
+        assert str(error) == "it is deadline_exceeded (deadline_exceeded)"
         assert vars(pickle.loads(pickle.dumps(error))) == vars(error)
 
     def test_an_error_without_an_id_is_the_only_requests(self):
@@ -189,9 +194,16 @@ class TestLoss:
         "script", [close_at_once, reply_with(), reply_with(b"\0"), reply_with(b"\0\0\0\x09{")]
     )
     def test_a_close_before_the_reply_is_whole(self, script):
-        with ScriptedPeer(script, answer_all) as peer, client_of(peer) as client:
+        """The address may be a balancer's: it is asked once again, and no more."""
+        with ScriptedPeer(script, script, answer_all) as peer, client_of(peer) as client:
             with pytest.raises(ConnectionLostError):
                 client.ask("q", "t")
+            assert peer.connections == 2
+            assert client.ask("q", "t").answer == "t"
+            assert peer.connections == 3
+
+    def test_a_request_whose_connection_was_lost_is_sent_again(self):
+        with ScriptedPeer(reply_with(), answer_all) as peer, client_of(peer) as client:
             assert client.ask("q", "t").answer == "t"
             assert peer.connections == 2
 
@@ -258,7 +270,7 @@ class TestLoss:
         with ScriptedPeer(answer_all) as peer, client_of(peer) as client:
             with pytest.raises(KeyboardInterrupt):
                 client.ask_many(interrupt())
-            assert client._connection is None
+            assert kept_connections(client) == []
             assert client.ask("q", "t").answer == "t"
 
 
@@ -419,22 +431,21 @@ class TestAskMany:
             results = client.ask_many((("q", f"{n}{text}") for n in range(300)), max_in_flight=100)
         assert answers(results) == [f"{number}word" for number in range(300)]
 
-    def test_a_loss_costs_what_was_in_flight_and_no_more(self):
+    def test_what_a_loss_leaves_unanswered_is_sent_again(self):
         def first(peer):
             requests = [peer.receive() for _ in range(4)]
             peer.send(answer_to(requests[1]))
 
         with ScriptedPeer(first, answer_all) as peer, client_of(peer) as client:
             results = client.ask_many(PAIRS[:8], max_in_flight=4)
-        assert answers(results)[:4] == ["connection_lost", "text1", *["connection_lost"] * 2]
-        # The fifth question may have left when the answer to the second made room for it.
-        assert answers(results)[5:] == ["text5", "text6", "text7"]
+            assert peer.connections == 2
+        assert answers(results) == [f"text{number}" for number in range(8)]
 
-    def test_a_connection_that_answers_nothing_ends_the_call(self):
+    def test_connections_that_answer_nothing_end_the_call(self):
         with ScriptedPeer(close_at_once) as peer, client_of(peer) as client:
             results = client.ask_many(PAIRS, max_in_flight=2)
             assert answers(results) == ["connection_lost"] * 20
-            assert peer.connections == 1
+            assert peer.connections <= 3  # one more for a second question under way by then
 
     def test_a_server_that_is_gone_ends_the_call(self):
         def last(peer):
@@ -497,6 +508,262 @@ class TestAskMany:
         with ScriptedPeer(slow) as peer, client_of(peer, 0.4) as client:
             results = client.ask_many(PAIRS[:5])
         assert answers(results) == [f"text{number}" for number in range(5)]
+
+
+def client_of_all(*peers: ScriptedPeer, timeout_s: float = 20.0, **options) -> QaClient:
+    return QaClient([f"{peer.host}:{peer.port}" for peer in peers], 1, timeout_s, **options)
+
+
+def counting(requests: list) -> Script:
+    """Answers all, and keeps what was asked."""
+
+    def script(peer):
+        while (request := peer.receive()) is not None:
+            requests.append(request)
+            peer.send(answer_to(request))
+
+    return script
+
+
+class TestServers:
+    """Several servers that stand for one."""
+
+    @pytest.mark.parametrize(
+        ("hosts", "found"),
+        [
+            ("a", [("a", 9)]),
+            ("a:1, b", [("a", 1), ("b", 9)]),
+            (["a:1", "b:2"], [("a", 1), ("b", 2)]),
+            ("::1,[::1]:7,[::1]", [("::1", 9), ("::1", 7), ("::1", 9)]),
+        ],
+    )
+    def test_their_names(self, hosts, found):
+        assert split_hosts(hosts, 9) == found
+
+    @pytest.mark.parametrize("hosts", ["", "a,", [], "a:0", "a:65536", ":9"])
+    def test_names_that_are_none(self, hosts):
+        with pytest.raises(ValueError, match="does not name servers"):
+            QaClient(hosts)
+
+    def test_all_get_their_share(self):
+        seen = [[], [], []]
+        a, b, c = (ScriptedPeer(counting(requests)) for requests in seen)
+        with a, b, c, client_of_all(a, b, c) as client:
+            results = client.ask_many(PAIRS * 30)
+            assert [peer.connections for peer in (a, b, c)] == [1, 1, 1]
+        assert answers(results) == [f"text{number}" for number in range(20)] * 30
+        assert all(100 < len(requests) < 300 for requests in seen)
+
+    def test_the_one_with_fewer_in_flight_is_asked(self):
+        """One keeps what it has; all but that goes to the other."""
+        done = threading.Event()
+
+        def keep(peer):
+            requests = [peer.receive()]
+            assert done.wait(10)
+            while (request := peer.receive()) is not None:
+                requests.append(request)
+            assert len(requests) <= 2
+
+        kept, quick = ScriptedPeer(keep), ScriptedPeer(answer_all)
+        with kept, quick, client_of_all(kept, quick, timeout_s=0.3) as client:
+            results = client.ask_many(PAIRS, max_in_flight=3)
+            done.set()
+        assert answers(results).count("client_timeout") <= 2
+
+    @pytest.mark.parametrize("loss", [close_at_once, reply_with()])
+    def test_a_lost_connection_is_made_up_for_elsewhere(self, loss):
+        with ScriptedPeer(loss) as bad, ScriptedPeer(answer_all) as good:
+            for _ in range(10):  # whichever is asked first
+                with client_of_all(bad, good) as client:
+                    assert client.ask("q", "t").answer == "t"
+
+    @pytest.mark.parametrize("code", ["shutting_down", "unavailable", "queue_full"])
+    def test_what_a_server_cannot_do_another_does(self, code):
+        script = refuse_all(code, retry_after_ms=10_000)
+        with ScriptedPeer(script) as bad, ScriptedPeer(answer_all) as good:
+            for _ in range(10):
+                with client_of_all(bad, good) as client:
+                    assert client.ask("q", "t").answer == "t"
+
+    def test_behind_a_balancer_another_connection_is_another_server(self):
+        """What is in flight on the first connection is waited for there."""
+
+        def draining(peer):
+            first, second = peer.receive(), peer.receive()
+            peer.send(error_to(second["id"], "shutting_down"), answer_to(first))
+            assert peer.receive() is None
+
+        with ScriptedPeer(draining, answer_all) as peer, client_of(peer) as client:
+            results = client.ask_many(PAIRS[:5], max_in_flight=2)
+            assert peer.connections == 2
+        assert answers(results) == [f"text{number}" for number in range(5)]
+
+    def test_each_is_asked_once_and_one_of_them_twice(self):
+        asked = []
+
+        def refuse(peer):
+            while (request := peer.receive()) is not None:
+                asked.append(peer.sock.getsockname())
+                peer.send(error_to(request["id"], "shutting_down"))
+
+        peers = [ScriptedPeer(refuse) for _ in range(3)]
+        a, b, c = peers
+        with a, b, c, client_of_all(a, b, c) as client, pytest.raises(QaServerError, match="down"):
+            client.ask("q", "t")
+        assert len(asked) == 4
+        assert len(set(asked[:3])) == 3
+
+    def test_what_is_the_requests_own_fault_is_not_sent_again(self):
+        asked = []
+
+        def refuse(peer):
+            while (request := peer.receive()) is not None:
+                asked.append(request)
+                peer.send(error_to(request["id"], "worker_crashed", retryable=False))
+
+        a, b = ScriptedPeer(refuse), ScriptedPeer(refuse)
+        with a, b, client_of_all(a, b) as client, pytest.raises(QaServerError):
+            client.ask("q", "t")
+        assert len(asked) == 1
+
+    def test_a_full_server_is_asked_again_when_it_said(self):
+        times_s = []
+
+        def full_at_first(peer):
+            while (request := peer.receive()) is not None:
+                times_s.append(time.perf_counter())
+                reply = answer_to(request)
+                if len(times_s) == 1:
+                    reply = error_to(request["id"], "queue_full", retry_after_ms=30)
+                peer.send(reply)
+
+        with ScriptedPeer(full_at_first) as peer, client_of(peer) as client:
+            answer = client.ask("q", "t")
+            assert peer.connections == 1
+        assert times_s[1] - times_s[0] >= 0.03
+        assert answer.latency_ms >= 30
+
+    def test_no_request_waits_past_its_deadline_for_a_full_server(self):
+        script = refuse_all("queue_full", retry_after_ms=10_000)
+        with (
+            ScriptedPeer(script) as peer,
+            client_of(peer, 5.0) as client,
+            pytest.raises(QaServerError, match="queue_full"),
+        ):
+            client.ask("q", "t")
+
+    def test_one_that_failed_rests_and_is_tried_again(self, monkeypatch):
+        monkeypatch.setattr("qa_service.client._MIN_REST_S", 60.0)
+        bad, good = ScriptedPeer(close_at_once, answer_all), ScriptedPeer(answer_all)
+        with bad, good, client_of_all(bad, good) as client:
+            while not bad.connections:
+                client.ask("q", "t")
+            for _ in range(20):
+                client.ask("q", "t")
+            assert bad.connections == 1
+            for server in client._servers._known.values():
+                server.rests_until_s = 0.0
+            while bad.connections < 2:
+                assert client.ask("q", "t").answer == "t"
+
+    def test_all_may_be_gone(self):
+        peers = [ScriptedPeer(answer_all) for _ in range(2)]
+        for peer in peers:
+            peer.stop_listening()
+        with client_of_all(*peers) as client:
+            with pytest.raises(ServerUnreachableError, match="refused"):
+                client.connect()
+            with pytest.raises(ServerUnreachableError, match="refused"):
+                client.ask("q", "t")
+
+    def test_the_addresses_of_one_name_are_servers(self, monkeypatch):
+        seen = [[], []]
+        first = ScriptedPeer(counting(seen[0]))
+        second = ScriptedPeer(counting(seen[1]), host="127.0.0.2", port=first.port)
+        found = [(socket.AF_INET, 0, 0, "", (peer.host, peer.port)) for peer in (first, second)]
+        with first, second, QaClient("replicas.test", first.port) as client:
+            monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+            client.ask_many(PAIRS)
+            assert all(seen)
+            found.pop()  # it has been taken away
+            client._servers._look_up_at_s = 0.0
+            del seen[1][:]
+            client.ask_many(PAIRS)
+            assert len(client._servers) == 1
+        assert seen[1] == []
+
+    def test_a_name_that_is_lost_for_a_while_keeps_its_servers(self, monkeypatch):
+        with ScriptedPeer(answer_all) as peer, client_of(peer) as client:
+            client.ask("q", "t")
+
+            def fail(*_, **__):
+                raise socket.gaierror(socket.EAI_AGAIN, "try again")
+
+            monkeypatch.setattr(socket, "getaddrinfo", fail)
+            client._servers._look_up_at_s = 0.0
+            assert client.ask("q", "t").answer == "t"
+
+    def test_many_threads_use_one_client(self):
+        a, b = ScriptedPeer(answer_all), ScriptedPeer(answer_all)
+        wrong = []
+
+        def ask(client, number):
+            for turn in range(40):
+                word = f"word{number}x{turn}"
+                if client.ask("q", f"{word} and more").answer != word:
+                    wrong.append(word)
+
+        with a, b, client_of_all(a, b) as client:
+            threads = [threading.Thread(target=ask, args=(client, n)) for n in range(8)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert max(a.connections, b.connections) <= 8
+            assert sum(server.in_flight for server in client._servers._known.values()) == 0
+        assert wrong == []
+
+
+class TestHedging:
+    @staticmethod
+    def holding(held: threading.Event, go_on: threading.Event) -> Script:
+        """Whoever gets a question named `slow` first holds it."""
+
+        def script(peer):
+            while (request := peer.receive()) is not None:
+                if request["question"] == "slow" and not held.is_set():
+                    held.set()
+                    assert go_on.wait(20)
+                peer.send(answer_to(request))
+
+        return script
+
+    def test_a_second_server_is_asked_when_the_first_is_slow(self):
+        held, go_on = threading.Event(), threading.Event()
+        script = self.holding(held, go_on)
+        with ScriptedPeer(script) as a, ScriptedPeer(script) as b:
+            with client_of_all(a, b, with_hedging=True) as client:
+                while any(len(s.latencies_s) < 20 for s in client._servers._known.values()) or (
+                    not client._servers._known
+                ):
+                    client.ask_many(PAIRS)
+                assert client.ask("slow", "t").answer == "t"
+                assert held.is_set()
+                slow = [s for s in client._servers._known.values() if s.failures]
+                assert len(slow) == 1, "who has not replied at all rests"
+                assert sum(s.in_flight for s in client._servers._known.values()) == 0
+            go_on.set()
+
+    def test_without_it_the_first_is_waited_for(self):
+        held, go_on = threading.Event(), threading.Event()
+        script = self.holding(held, go_on)
+        with ScriptedPeer(script) as a, ScriptedPeer(script) as b:
+            with client_of_all(a, b, timeout_s=0.2) as client:
+                client.ask_many(PAIRS * 5)
+                with pytest.raises(RequestTimeoutError):
+                    client.ask("slow", "t")
+            go_on.set()
 
 
 def test_the_file_works_alone_and_with_nothing_installed(tmp_path):

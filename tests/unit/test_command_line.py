@@ -4,7 +4,6 @@ import json
 import os
 import re
 import socket
-import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -67,14 +66,14 @@ class TestOneShot:
             done = run(*command(peer, "--question", "q?", "--text", "t"))
         assert (done.stdout, done.returncode) == (b"Unknown\n", 1)
 
-    @pytest.mark.parametrize("source", ["file", "stdin"])
-    def test_the_text_arrives_to_the_byte(self, source, tmp_path):
+    @pytest.mark.parametrize("source", [["-"], ["--text_file", "-"], ["--text_file", "text"]])
+    def test_the_text_arrives_to_the_byte(self, source, tmp_path, monkeypatch):
         text = "\ufeffeins\r\nzwei 🍐\u0301\n\n"
-        (tmp_path / "text").write_bytes(text.encode())
+        monkeypatch.chdir(tmp_path)
+        Path("text").write_bytes(text.encode())
         seen = []
         with ScriptedPeer(serve(lambda r: seen.append(r["text"]) or answer_to(r))) as peer:
-            given = ["-"] if source == "stdin" else ["--text_file", str(tmp_path / "text")]
-            done = run(*command(peer, "--question", "q", *given), stdin=text.encode())
+            done = run(*command(peer, "--question", "q", *source), stdin=text.encode())
         assert done.returncode == 0
         assert seen == [text]
 
@@ -170,7 +169,7 @@ class TestOneShot:
 
 
 READY = {"live": True, "ready": True, "reason": None, "model": "builtin", "queue_length": 3}
-HUNG = {**READY, "ready": False, "reason": "no session is alive"}
+HUNG = {**READY, "ready": False, "reason": "no instance is alive"}
 
 
 class TestMonitor:
@@ -180,7 +179,7 @@ class TestMonitor:
 
     @pytest.mark.parametrize(
         ("report", "code", "line"),
-        [(READY, 0, b"ready\n"), (HUNG, 1, b"not ready: no session is alive\n")],
+        [(READY, 0, b"ready\n"), (HUNG, 1, b"not ready: no instance is alive\n")],
     )
     def test_health(self, report, code, line):
         done = self.ask({"health": report}, "--health")
@@ -209,6 +208,17 @@ class TestMonitor:
         assert (done.returncode, done.stdout) == (2, b"")
         assert done.stderr.startswith(b"Error: no server can be reached at 127.0.0.1:")
 
+    def test_each_of_several_is_asked_and_the_worst_decides(self):
+        def script(report):
+            return serve(lambda request: {"id": request["id"], "health": report})
+
+        with ScriptedPeer(script(READY)) as first, ScriptedPeer(script(HUNG)) as second:
+            hosts = f"{first.host},{second.host}:{second.port}"
+            done = run(*CLIENT, "--host", hosts, "--port", str(first.port), "--health")
+        assert (done.returncode, done.stderr) == (1, b"")
+        assert done.stdout.startswith(f"{first.host}:\nready\n".encode())
+        assert f"\n{second.host}:{second.port}:\nnot ready: ".encode() in done.stdout
+
     def test_stats_of_a_server_that_has_done_nothing(self):
         nothing = dict.fromkeys(("max", "p50", "p90", "p99")) | {"count": 0, "sum": 0.0}
         stats = {"counters": {"batches_total": 0}, "histograms": {"queue_ms": nothing}}
@@ -216,6 +226,15 @@ class TestMonitor:
         assert done.returncode == 0
         assert re.search(rb"^ +batches_total +0$", done.stdout, re.MULTILINE)
         assert re.search(rb"^ +queue_ms +0( +-){5}$", done.stdout, re.MULTILINE)
+
+    def test_stats_of_cascades_and_shadow_traffic(self):
+        shadow = {"model": "builtin", "version": 4, "seen": 9, "agreement": 0.5, "request_ms": {}}
+        cascades = {"default": {"models_asked": {"1": 7}, "fallbacks": 0}}
+        stats = {"counters": {}, "cascades": cascades, "shadows": [shadow], "histograms": {}}
+        done = self.ask({"stats": stats}, "--stats")
+        lines = dict(line.rsplit(maxsplit=1) for line in done.stdout.decode().splitlines()[:-1])
+        assert lines["  cascade{default}{models_asked}{1}"] == "7"
+        assert lines["  shadow{builtin 4}{agreement}"] == "0.5"
 
 
 class TestPipedConversation:
@@ -323,6 +342,45 @@ class TestConversation:
             terminal.expect("Answer: first")
         assert seen == [text]
 
+    def test_a_paste_that_the_terminal_does_not_bracket_is_one_text(self):
+        seen = []
+        with (
+            ScriptedPeer(serve(lambda r: seen.append(r["text"]) or answer_to(r))) as peer,
+            Terminal(command(peer)) as terminal,
+        ):
+            terminal.expect("Text: ")
+            terminal.type("first line\r\rthird\rhalf of the last")
+            terminal.expect("half of the last")
+            terminal.type("\r")
+            terminal.expect("Question: ")
+            terminal.type("q\r")
+            terminal.expect("Answer: first")
+        assert seen == ["first line\n\nthird\nhalf of the last"]
+
+    def test_ctrl_c_clears_a_half_typed_question(self):
+        asked = []
+        with (
+            ScriptedPeer(serve(lambda r: asked.append(r["question"]) or answer_to(r))) as peer,
+            Terminal(command(peer, "--text", "t")) as terminal,
+        ):
+            terminal.expect("Question: ")
+            terminal.type("half")
+            terminal.expect("half")
+            terminal.wait_for_keys()
+            terminal.type("\x03")
+            terminal.expect("Question: ")
+            terminal.type("whole\r")
+            terminal.expect("Answer: t")
+        assert asked == ["whole"]
+
+    @pytest.mark.parametrize("word", ["quit", "Exit "])
+    @pytest.mark.parametrize("text", ["", "t"])
+    def test_a_word_ends_it(self, word, text):
+        with ScriptedPeer(answer_all) as peer, Terminal(command(peer, "--text", text)) as terminal:
+            terminal.expect("Question: " if text else "Text: ")
+            terminal.type(f"{word}\r")
+            assert terminal.wait() == 0
+
     def test_a_server_that_comes_late(self, absent):
         with Terminal([*CLIENT, *absent, "--text", "t"]) as terminal:
             terminal.expect("Error: no server can be reached")
@@ -336,7 +394,7 @@ class TestConversation:
             peer.receive()
 
         with (
-            ScriptedPeer(dies, answer_all) as peer,
+            ScriptedPeer(dies, dies, answer_all) as peer,
             Terminal(command(peer, "--text", "t")) as terminal,
         ):
             terminal.expect("Question: ")
@@ -345,38 +403,3 @@ class TestConversation:
             terminal.expect("Question: ")
             terminal.type("q\r")
             terminal.expect("Answer: t")
-
-
-class TestHistoryFile:
-    def converse(self, peer, state, *keys, flags=("--keep_history",)):
-        with Terminal(command(peer, *flags), env={"XDG_STATE_HOME": str(state)}) as terminal:
-            terminal.expect("Text: ")
-            terminal.type(keys[0])
-            for question in keys[1:]:
-                terminal.expect("Question: ")
-                terminal.type(question)
-                terminal.expect(" ms")
-            terminal.expect("Question: ")
-            terminal.type("\x04")
-            assert terminal.wait() == 0
-
-    def test_is_recalled_by_the_next_conversation(self, tmp_path):
-        seen = []
-        with ScriptedPeer(serve(lambda r: seen.append(r) or answer_to(r))) as peer:
-            self.converse(peer, tmp_path, "the text\r", "one?\r", "two?\r")
-            self.converse(peer, tmp_path, "\x1b[A\r", "\x1b[A\x1b[A\r")
-        assert (seen[2]["text"], seen[2]["question"]) == ("the text", "one?")
-        [kept] = tmp_path.rglob("*.json")
-        assert stat.S_IMODE(kept.stat().st_mode) == 0o600
-
-    def test_is_not_written_unasked(self, tmp_path):
-        with ScriptedPeer(answer_all) as peer:
-            self.converse(peer, tmp_path, "the text\r", "one?\r", flags=())
-        assert list(tmp_path.iterdir()) == []
-
-    @pytest.mark.parametrize("content", [b"\xff", b"[]", b'{"Text": 7}', b"{"])
-    def test_that_is_broken_is_forgotten(self, tmp_path, content):
-        (tmp_path / "qa_client").mkdir()
-        (tmp_path / "qa_client" / "history.json").write_bytes(content)
-        with ScriptedPeer(answer_all) as peer:
-            self.converse(peer, tmp_path, "the text\r", "one?\r")

@@ -1,44 +1,189 @@
-"""Flags in, a configuration out."""
+"""Flags and a file in, a configuration out."""
 
 from __future__ import annotations
 
-import dataclasses
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
+from msgspec import inspect, structs
 
 from qa_service.config import ServerConfig, parse_server_flags
+from qa_service.errors import SetupError
+from qa_service.inference.engines import ENGINE_PRECISIONS, ENGINE_TYPES, INSTANT
+from qa_service.options import options_of, sections_of
+from qa_service.workers.options import AUTO, PRECISIONS
+
+OPTIONS = options_of(ServerConfig)
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "CONFIGURATION.md").read_text()
+
+REFUSED = {
+    "--port": ["-1", "65536", "many"],
+    "--host": [""],
+    "--tcp_keepalive_s": ["40000", "0"],
+    "--worker_niceness": ["50", "-1"],
+    "--max_frame_bytes": ["10", "999999999999"],
+    "--num_inference_sessions": ["-1"],
+    "--inference_engine_type": ["tea"],
+    "--precision": ["int3"],
+    "--max_batch_size": ["1.5"],
+    "--gpu_memory_fraction": ["0", "1.1", "nan"],
+    "--devices": ["", "gpu", "cuda", "cuda:x", "cuda:00", "cpu,", "cpu,auto", "cuda:0\n"],
+    "--idle_timeout_ms": ["-1", "1e3", "3000000000"],
+}
+
+
+def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """The last line of what is said about wrong flags."""
+    with pytest.raises(SystemExit) as ended:
+        parse_server_flags(words)
+    assert ended.value.code == 2
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+def written(folder: Path, text: str) -> str:
+    path = folder / "server.toml"
+    path.write_text(text)
+    return str(path)
 
 
 def test_defaults_are_those_of_the_fields():
     assert parse_server_flags([]) == ServerConfig()
 
 
-def test_every_field_is_a_flag_with_help(capsys):
+def test_no_two_options_have_one_name():
+    names = [option.name for option in OPTIONS]
+    assert len(set(names)) == len(names) > 40
+    sections = {f.name for f in structs.fields(ServerConfig)}
+    assert set(sections_of(ServerConfig)) == sections - {"models", "routes"}
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+def test_every_option_is_described_and_every_number_is_bounded(option):
+    assert option.description
+    assert option.check(option.default) == option.default
+    bare = inspect.type_info(option.kind).type
+    if isinstance(bare, inspect.IntType | inspect.FloatType):
+        assert (bare.ge if bare.gt is None else bare.gt) is not None
+        assert bare.le is not None
+
+
+def test_the_help_page_has_every_flag_under_its_section(capsys):
     with pytest.raises(SystemExit) as ended:
         parse_server_flags(["--help"])
     assert ended.value.code == 0
     page = capsys.readouterr().out
-    for item in dataclasses.fields(ServerConfig):
-        assert f"--{item.name}" in page
-        assert item.metadata["help"]
+    for name, section in sections_of(ServerConfig).items():
+        part = page.partition(f"\n{name}:\n")[2].partition("\n\n\n")[0]
+        assert section.__doc__.split(":")[0] in part
+        for field in structs.fields(section):
+            assert f"--{field.name}" in part
     assert "(default: 9999)" in page
     assert "0.0.0.0" in page
+    assert "--no-cuda_graphs" in page
 
 
 def test_flags_are_read():
-    config = parse_server_flags(["--port", "0", "--worker_type", "thread", "--max_queue_size", "5"])
-    assert (config.port, config.worker_type, config.max_queue_size) == (0, "thread", 5)
-    assert config.scheduler_config.max_queue_size == 5
+    config = parse_server_flags(["--port", "0", "--log_level", "debug", "--max_queue_size", "5"])
+    assert config.listen.port == 0
+    assert config.logs.log_level == "debug"
+    assert config.queue.max_queue_size == 5
+
+
+def test_a_switch_has_two_flags():
+    assert not parse_server_flags(["--no-cuda_graphs"]).instances.cuda_graphs
+    assert parse_server_flags(["--no-cuda_graphs", "--cuda_graphs"]).instances.cuda_graphs
+    assert parse_server_flags(["--realtime_loop"]).server.realtime_loop
+
+
+@pytest.mark.parametrize("word", ["auto", "cpu", "cuda:0", "cuda:0,cuda:1,cpu", "cuda:12"])
+def test_devices(word):
+    assert parse_server_flags(["--devices", word]).instances.devices == word
 
 
 @pytest.mark.parametrize(
-    "words",
-    [["--port", "-1"], ["--port", "many"], ["--num_inference_sessions", "0"],
-     ["--inference_engine_type", "tea"], ["--precision", "int3"], ["--max_batch_size", "1.5"],
-     ["--nonsense"]],
-)  # fmt: skip
-def test_a_wrong_flag_is_one_message_and_code_2(words, capsys):
+    ("flag", "word"), [(flag, word) for flag, words in REFUSED.items() for word in words]
+)
+def test_a_value_out_of_bounds_is_refused_with_the_bound(flag, word, capsys):
+    (option,) = [option for option in OPTIONS if f"--{option.name}" == flag]
+    message = refusal([f"{flag}={word}"], capsys)
+    assert f"argument {flag}: " in message
+    assert message.endswith(f"is not {option.expected}")
+
+
+@pytest.mark.parametrize("words", [["--nonsense"], ["--cuda_graphs", "on"]])
+def test_a_word_that_is_no_flag_is_refused(words, capsys):
+    assert refusal(words, capsys).endswith(f"unrecognized arguments: {words[-1]}")
+
+
+def test_a_file_is_read_and_flags_win(tmp_path):
+    file = written(tmp_path, "[listen]\nport = 0\nmax_connections = 7\n[tls]\ntls_key = 'k.pem'\n")
+    config = parse_server_flags(["--config", file, "--port", "9999"])
+    assert config == ServerConfig.of(max_connections=7, tls_key=Path("k.pem"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[listen]\nport = 70000", "[listen] port: 70000 is not an integer from 0 to 65535"),
+        ("[listen]\nprot = 1", "[listen] has no key prot; did you mean port?"),
+        ("[logs]\nport = 1", "[logs] has no key port; it belongs in [listen]"),
+        ("port = 1", "there is no section port; it belongs in [listen]"),
+        ("[listen\nport = 1", "is not TOML: "),
+    ],
+)
+def test_a_wrong_file_is_one_line_that_names_it(tmp_path, text, message):
+    file = written(tmp_path, text)
+    with pytest.raises(SetupError) as raised:
+        parse_server_flags(["--config", file])
+    assert str(raised.value).startswith(file)
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_the_file_shown_on_the_page_is_read(tmp_path):
+    file = written(tmp_path, PAGE.partition("```toml\n")[2].partition("```")[0])
+    config = parse_server_flags(["--config", file])
+    assert config.listen.host == "0.0.0.0"
+    assert config.instances.precision == "int8"
+
+
+def test_a_file_that_is_not_there():
+    with pytest.raises(SetupError, match=r"cannot read --config no\.toml: No such file"):
+        parse_server_flags(["--config", "no.toml"])
+
+
+def test_a_file_that_is_not_text(tmp_path):
+    (tmp_path / "server.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(SetupError, match="is not TOML"):
+        parse_server_flags(["--config", str(tmp_path / "server.toml")])
+
+
+def test_the_program_ends_with_code_2_and_one_line(tmp_path):
+    file = written(tmp_path, "[instances]\nworker_niceness = 50\n")
+    command = [sys.executable, str(ROOT / "server.py"), "--config", file]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"server.py: {file}: [instances] worker_niceness: 50 is not an integer from 0 to 19\n"
+    )
+
+
+def test_what_is_in_force_is_printed_and_can_be_read_back(tmp_path, capsys):
+    flags = ["--port", "0", "--no-cuda_graphs", "--model", 'a "model"', "--precision", "int8"]
     with pytest.raises(SystemExit) as ended:
-        parse_server_flags(words)
-    assert ended.value.code == 2
-    assert words[0] in capsys.readouterr().err
+        parse_server_flags([*flags, "--print_config"])
+    assert ended.value.code == 0
+    file = written(tmp_path, capsys.readouterr().out)
+    assert parse_server_flags(["--config", file]) == parse_server_flags(flags)
+
+
+def test_the_engines_and_precisions_that_may_be_named_are_those_that_there_are():
+    (engines,) = [option for option in OPTIONS if option.name == "inference_engine_type"]
+    assert set(engines.choices) == {*ENGINE_TYPES, INSTANT, AUTO}
+    assert set(PRECISIONS) == {
+        AUTO,
+        *(name for names in ENGINE_PRECISIONS.values() for name in names),
+    }

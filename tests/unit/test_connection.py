@@ -3,62 +3,77 @@
 from __future__ import annotations
 
 import itertools
-import math
 import select
 import socket
 
 import pytest
 
-from qa_service.admission import Admission, AdmissionConfig
-from qa_service.connection import FRAMES_A_TURN, READ_AHEAD_BYTES, Connection, ConnectionLimits
-from qa_service.errors import DeadlineExceededError, QueueFullError
-from qa_service.event_loop import EventLoop
-from qa_service.protocol import Answer, RequestLimits, Timings
-from qa_service.scheduler import Ticket
-from tests.support import frame, receive, run_until
+from harness.frames import frame, receive
+from qa_service.errors import ERROR_KINDS, DeadlineExceededError, QueueFullError
+from qa_service.front.auth import Authenticator
+from qa_service.front.connection import (
+    COSTLY_MESSAGE_BYTES,
+    MESSAGES_A_TURN,
+    READ_AHEAD_BYTES,
+    Connection,
+)
+from qa_service.front.options import AuthOptions, ConnectionOptions
+from qa_service.net.event_loop import EventLoop
+from qa_service.net.stream import Stream
+from qa_service.telemetry.metrics import Metrics
+from qa_service.wire.codec import Wait
+from qa_service.wire.frame_codec import FrameCodec
+from qa_service.wire.messages import QUERY_TYPES, Answer, Request, RequestLimits, Timings
+from tests.support import run_until
 
 ASK = {"question": "q?", "text": "some text"}
+LIMITS = RequestLimits(max_frame_bytes=1000, max_question_chars=100, max_text_chars=900)
 
 
 class Owner:
-    """Takes requests and remembers them; refuses when told to."""
+    """Stands where the service is, and the server: remembers requests; refuses when told to."""
 
-    def __init__(self, **limits):
+    def __init__(self, *, stream=None, codec=None, requests=LIMITS, **limits):
         self.loop = EventLoop()
-        self.keys = itertools.count()
-        self.tickets, self.ended, self.refuse = [], [], None
-        self.outcomes, self.queries = [], []
+        self.pendings, self.ended, self.refuse, self.cancelled = [], [], None, []
+        self.queries = []
+        self.metrics = Metrics(ERROR_KINDS, QUERY_TYPES)
         ours, self.client = socket.socketpair()
         self.client.settimeout(20)
-        options = {"max_frame_bytes": 1000, "max_in_flight": 100, "max_output_buffer_bytes": 10_000}
-        options |= dict.fromkeys(("idle_timeout_s", "frame_timeout_s", "stall_timeout_s"), 60.0)
+        limits = {"max_output_buffer_bytes": 10_000, "request_timeout_ms": 0, **limits}
+        chosen = codec or FrameCodec(requests, requests.max_frame_bytes)
         self.connection = Connection(
-            self.loop,
-            ours,
-            "the client",
-            ConnectionLimits(**{**options, **limits}, request=RequestLimits(100, 900)),
+            stream or Stream(self.loop, ours),
+            lambda _: chosen,
             self,
-            admission=Admission(self.loop, AdmissionConfig()),
+            ConnectionOptions(**limits),
+            clock=self.loop,
+            authenticator=Authenticator(AuthOptions()),
+            report=self.report,
+            metrics=self.metrics,
+            on_end=self.ended.append,
+            name="the client",
         )
 
-    def on_request(self, connection, request):
-        if self.refuse:
-            raise self.refuse
-        self.tickets.append(Ticket(next(self.keys), request, connection, 0.0, math.inf, 10))
-        return self.tickets[-1]
+    @property
+    def outcomes(self):
+        return {code: n for code, n in self.metrics.requests_total.items() if n}
 
-    def on_query(self, query):
+    def submit(self, pending):
+        if self.refuse:
+            pending.fail(self.refuse)
+        else:
+            self.pendings.append(pending)
+
+    def cancel(self, pending):
+        self.cancelled.append(pending)
+
+    def report(self, query):
         self.queries.append(query)
         return {"asked": query.type}
 
-    def on_outcome(self, outcome):
-        self.outcomes.append(outcome)
-
-    def on_connection_end(self, connection):
-        self.ended.append(connection)
-
-    def answer(self, ticket, text="some"):
-        self.connection.answer(ticket, [Answer(text, 0.5, 0, len(text))], Timings(1.0, 2.0))
+    def answer(self, pending, text="some"):
+        pending.resolve([Answer(text, 0.5, 0, len(text))], Timings(1.0, 2.0))
 
     def run_until(self, condition):
         run_until(self.loop, condition)
@@ -82,40 +97,49 @@ def make_owner():
 def test_answers_may_come_in_any_order(make_owner):
     owner = make_owner()
     owner.client.sendall(b"".join(frame({"id": i, **ASK}) for i in range(3)))
-    owner.run_until(lambda: len(owner.tickets) == 3)
+    owner.run_until(lambda: len(owner.pendings) == 3)
     for i in (2, 0, 1):
-        owner.answer(owner.tickets[i])
+        owner.answer(owner.pendings[i])
         assert receive(owner.client)["id"] == i
-    assert owner.connection.tickets == {}
+    assert owner.connection.pending == set()
 
 
-def test_a_ticket_is_answered_once(make_owner):
+def test_a_request_is_settled_once(make_owner):
     owner = make_owner()
     owner.client.sendall(frame(ASK))
-    owner.run_until(lambda: bool(owner.tickets))
-    assert owner.connection.wants(owner.tickets[0])
-    owner.answer(owner.tickets[0])
-    owner.connection.fail(owner.tickets[0], DeadlineExceededError())
-    assert not owner.connection.wants(owner.tickets[0])
+    owner.run_until(lambda: bool(owner.pendings))
+    owner.answer(owner.pendings[0])
+    owner.pendings[0].fail(DeadlineExceededError())
     owner.connection.close()
     assert receive(owner.client)["answer"] == "some"
     assert receive(owner.client) is None
+
+
+def test_a_client_that_goes_has_its_requests_cancelled(make_owner):
+    owner = make_owner()
+    owner.client.sendall(frame(ASK) * 2)
+    owner.run_until(lambda: len(owner.pendings) == 2)
+    owner.client.close()
+    owner.run_until(lambda: bool(owner.ended))
+    assert set(owner.cancelled) == set(owner.pendings)
+    assert all(pending.is_settled for pending in owner.pendings)
+    assert owner.outcomes == {"abandoned": 2}
 
 
 def test_an_id_in_flight_is_refused_and_free_again_once_answered(make_owner):
     owner = make_owner()
     owner.client.sendall(frame({"id": 7, **ASK}) * 2)
     assert_code(owner, 7, "duplicate_id")
-    owner.answer(owner.tickets[0])
+    owner.answer(owner.pendings[0])
     assert receive(owner.client)["answer"] == "some"
     owner.client.sendall(frame({"id": 7, **ASK}))
-    owner.run_until(lambda: len(owner.tickets) == 2)
+    owner.run_until(lambda: len(owner.pendings) == 2)
 
 
 def test_null_ids_may_be_in_flight_together(make_owner):
     owner = make_owner()
     owner.client.sendall(frame(ASK) * 2)
-    owner.run_until(lambda: len(owner.tickets) == 2)
+    owner.run_until(lambda: len(owner.pendings) == 2)
 
 
 def test_a_refused_request_is_answered_and_its_id_is_free(make_owner):
@@ -125,34 +149,34 @@ def test_a_refused_request_is_answered_and_its_id_is_free(make_owner):
     assert_code(owner, "a", "queue_full")
     owner.refuse = None
     owner.client.sendall(frame({"id": "a", **ASK}))
-    owner.run_until(lambda: len(owner.tickets) == 1)
+    owner.run_until(lambda: len(owner.pendings) == 1)
 
 
 def test_past_its_requests_in_flight_the_client_waits(make_owner):
-    owner = make_owner(max_in_flight=2)
+    owner = make_owner(max_in_flight_per_connection=2)
     owner.client.sendall(b"".join(frame({"id": i, **ASK}) for i in range(5)))
-    owner.run_until(lambda: len(owner.tickets) == 2)
+    owner.run_until(lambda: len(owner.pendings) == 2)
     for taken in (3, 4, 5):
-        owner.answer(owner.tickets[taken - 3])
-        owner.run_until(lambda taken=taken: len(owner.tickets) == taken)
-    assert [t.request.id_json for t in owner.tickets] == [b"0", b"1", b"2", b"3", b"4"]
+        owner.answer(owner.pendings[taken - 3])
+        owner.run_until(lambda taken=taken: len(owner.pendings) == taken)
+    assert [p.request.id_json for p in owner.pendings] == [b"0", b"1", b"2", b"3", b"4"]
 
 
 def test_past_its_requests_in_flight_little_is_read_ahead(make_owner):
-    owner = make_owner(max_in_flight=1)
+    owner = make_owner(max_in_flight_per_connection=1)
     owner.client.setblocking(False)
     flood = frame({"id": None, **ASK}) * 100_000
     sent = owner.client.send(flood)
-    owner.run_until(lambda: len(owner.tickets) == 1)
+    owner.run_until(lambda: len(owner.pendings) == 1)
     owner.run_until(lambda: not sendable(owner.client, flood))
-    assert owner.connection._frames.buffered_bytes < 2 * READ_AHEAD_BYTES
+    assert owner.connection._codec.buffered_bytes < 2 * READ_AHEAD_BYTES
     assert sent
 
 
 def test_a_client_that_hangs_up_while_it_waits_is_noticed(make_owner):
-    owner = make_owner(max_in_flight=1)
+    owner = make_owner(max_in_flight_per_connection=1)
     owner.client.sendall(frame(ASK) * 3)
-    owner.run_until(lambda: len(owner.tickets) == 1)
+    owner.run_until(lambda: len(owner.pendings) == 1)
     owner.client.close()
     owner.run_until(lambda: bool(owner.ended))
 
@@ -164,7 +188,7 @@ def test_a_client_that_does_not_read_is_not_read_from(make_owner):
     bad = frame(b"x")
     while sendable(owner.client, bad * 1000):
         owner.run_until(lambda: True)
-    bound = 1000 + FRAMES_A_TURN * 200
+    bound = 1000 + MESSAGES_A_TURN * 200
     assert 1000 < owner.connection._stream.output_bytes <= bound
     owner.client.settimeout(20)
     owner.client.shutdown(socket.SHUT_WR)
@@ -179,14 +203,14 @@ def test_a_client_that_does_not_read_is_not_read_from(make_owner):
 
 
 def test_many_small_frames_do_not_hold_up_the_loop(make_owner):
-    owner = make_owner(max_in_flight=10_000, max_output_buffer_bytes=10_000_000)
+    owner = make_owner(max_in_flight_per_connection=10_000, max_output_buffer_bytes=10_000_000)
     owner.client.sendall(frame(ASK) * 1000)
     a_round = []
-    owner.loop.after_each = lambda: (a_round.append(len(owner.tickets)), owner.loop.stop())
-    while len(owner.tickets) < 1000:
+    owner.loop.after_each = lambda: (a_round.append(len(owner.pendings)), owner.loop.stop())
+    while len(owner.pendings) < 1000:
         owner.loop.run()
     steps = [b - a for a, b in itertools.pairwise([0, *a_round])]
-    assert max(steps) <= 2 * FRAMES_A_TURN
+    assert max(steps) <= 2 * MESSAGES_A_TURN
 
 
 @pytest.mark.parametrize("length", [1001, 2**32 - 1])
@@ -195,7 +219,7 @@ def test_a_refused_length_ends_the_stream_after_what_came_before(make_owner, len
     owner.client.sendall(frame({"id": 1, **ASK}) + length.to_bytes(4, "big") + b"junk" * 50)
     assert_code(owner, None, "frame_too_large")
     owner.client.sendall(b"more junk")
-    owner.answer(owner.tickets[0])
+    owner.answer(owner.pendings[0])
     assert receive(owner.client)["id"] == 1
     assert receive(owner.client) is None
     owner.client.close()
@@ -207,7 +231,7 @@ def test_a_frame_may_come_a_byte_at_a_time(make_owner):
     for byte in frame({"id": 1, **ASK}):
         owner.client.sendall(bytes([byte]))
         owner.run_until(lambda: True)
-    owner.run_until(lambda: len(owner.tickets) == 1)
+    owner.run_until(lambda: len(owner.pendings) == 1)
 
 
 def test_an_end_inside_a_frame_is_an_end(make_owner):
@@ -215,17 +239,17 @@ def test_an_end_inside_a_frame_is_an_end(make_owner):
     owner.client.sendall(frame(ASK)[:-1])
     owner.client.close()
     owner.run_until(lambda: bool(owner.ended))
-    assert owner.tickets == []
+    assert owner.pendings == []
 
 
 @pytest.mark.parametrize("kind", ["health", "stats"])
 def test_a_query_is_answered_beside_requests_in_flight(make_owner, kind):
-    owner = make_owner(max_in_flight=2)
+    owner = make_owner(max_in_flight_per_connection=2)
     owner.client.sendall(frame({"id": 1, **ASK}) + frame({"id": 1, "type": kind}))
     owner.run_until(lambda: sent_to(owner.client))
     assert receive(owner.client) == {"id": 1, kind: {"asked": kind}}
-    assert len(owner.tickets) == 1
-    assert owner.outcomes == []
+    assert len(owner.pendings) == 1
+    assert owner.outcomes == {}
 
 
 def test_a_turn_ends_with_a_query(make_owner):
@@ -241,48 +265,144 @@ def test_a_turn_ends_with_a_query(make_owner):
 def test_every_frame_has_one_outcome(make_owner):
     owner = make_owner()
     owner.client.sendall(frame({"id": 1, **ASK}) * 2 + frame(b"junk") + frame({"id": 2, **ASK}))
-    owner.run_until(lambda: len(owner.tickets) == 2)
-    owner.answer(owner.tickets[0])
-    owner.answer(owner.tickets[0])
-    owner.connection.fail(owner.tickets[1], DeadlineExceededError())
+    owner.run_until(lambda: len(owner.pendings) == 2)
+    owner.answer(owner.pendings[0])
+    owner.answer(owner.pendings[0])
+    owner.pendings[1].fail(DeadlineExceededError())
     owner.refuse = QueueFullError()
     owner.client.sendall(frame(ASK) + (1001).to_bytes(4, "big"))
     owner.run_until(lambda: len(owner.outcomes) == 6)
-    assert owner.outcomes == [
-        "duplicate_id",
-        "invalid_frame",
-        "answered",
-        "deadline_exceeded",
-        "queue_full",
-        "frame_too_large",
-    ]
+    assert owner.outcomes == {
+        "duplicate_id": 1,
+        "invalid_frame": 1,
+        "answered": 1,
+        "deadline_exceeded": 1,
+        "queue_full": 1,
+        "frame_too_large": 1,
+    }
+
+
+def test_a_turn_ends_with_a_costly_message(make_owner):
+    owner = make_owner(requests=RequestLimits(max_frame_bytes=40_000, max_text_chars=40_000))
+    long = frame({**ASK, "text": "a" * (COSTLY_MESSAGE_BYTES + 1)})
+    owner.client.sendall(long * 3)
+    a_round = []
+    owner.loop.after_each = lambda: (a_round.append(len(owner.pendings)), owner.loop.stop())
+    while len(owner.pendings) < 3:
+        owner.loop.run()
+    assert max(b - a for a, b in itertools.pairwise([0, *a_round])) <= 2
+
+
+class FakeStream:
+    """A stream without a socket."""
+
+    is_open, output_bytes, waiting_since_s = True, 0, None
+
+    def __init__(self):
+        self.written = []
+
+    def start(self, on_data, on_end, on_flushed):
+        self.deliver = on_data
+
+    def write(self, data):
+        self.written.append(data)
+
+    def set_reading(self, reading):
+        pass
+
+    def close(self):
+        pass
+
+
+class FakeCodec:
+    """A protocol whose every byte is a question."""
+
+    last_message_bytes = buffered_bytes = 0
+    waits_for, has_ended = Wait.BYTES, False
+
+    def feed(self, data):
+        self.messages = [Request(chr(byte), "a text") for byte in data]
+
+    def next_message(self):
+        return self.messages.pop(0) if self.messages else None
+
+    def trace_id_of(self, request):
+        return ""
+
+    def encode_answers(self, request, answers, timings, source):
+        return request.question + answers[0].answer
+
+
+def test_a_connection_needs_no_socket_and_no_frames():
+    stream = FakeStream()
+    owner = Owner(stream=stream, codec=FakeCodec())
+    stream.deliver(b"ab")
+    owner.answer(owner.pendings[1], "!")
+    owner.answer(owner.pendings[0], "?")
+    assert stream.written == ["b!", "a?"]
 
 
 def test_an_idle_client_is_closed_and_a_waiting_one_is_not(make_owner):
-    owner = make_owner(idle_timeout_s=0.05)
+    owner = make_owner(idle_timeout_ms=50)
     owner.client.sendall(frame(ASK))
-    owner.run_until(lambda: bool(owner.tickets))
+    owner.run_until(lambda: bool(owner.pendings))
     late_s = owner.loop.now_s() + 0.1
     owner.run_until(lambda: owner.loop.now_s() > late_s)
     assert owner.ended == []
-    owner.answer(owner.tickets[0])
+    owner.answer(owner.pendings[0])
     owner.run_until(lambda: bool(owner.ended))
     assert receive(owner.client)["answer"] == "some"
     assert receive(owner.client) is None
 
 
+def test_an_old_connection_is_closed_when_nothing_is_in_flight(make_owner):
+    owner = make_owner(max_connection_age_s=0.05)
+    owner.client.sendall(frame({"id": 1, **ASK}) + frame({"id": 2, **ASK}))
+    owner.run_until(lambda: len(owner.pendings) == 2)
+    late_s = owner.loop.now_s() + 0.06
+    owner.run_until(lambda: owner.loop.now_s() > late_s)
+    owner.answer(owner.pendings[0])
+    assert receive(owner.client)["id"] == 1
+    assert owner.ended == []
+    owner.answer(owner.pendings[1])
+    owner.run_until(lambda: bool(owner.ended))
+    assert receive(owner.client)["id"] == 2
+    assert receive(owner.client) is None
+
+
+def test_an_old_connection_with_nothing_to_do_is_closed(make_owner):
+    owner = make_owner(max_connection_age_s=0.05)
+    owner.run_until(lambda: bool(owner.ended))
+    assert receive(owner.client) is None
+
+
+def test_a_request_that_has_begun_keeps_an_old_connection(make_owner):
+    owner = make_owner(max_connection_age_s=0.05)
+    message = frame({"id": 1, **ASK})
+    owner.client.sendall(message[:9])
+    late_s = owner.loop.now_s() + 0.06
+    owner.run_until(lambda: owner.loop.now_s() > late_s)
+    assert owner.ended == []
+    owner.client.sendall(message[9:])
+    owner.run_until(lambda: bool(owner.pendings))
+    owner.answer(owner.pendings[0])
+    owner.run_until(lambda: bool(owner.ended))
+    assert receive(owner.client)["id"] == 1
+    assert receive(owner.client) is None
+
+
 def test_a_frame_that_does_not_end_in_time_is_told_and_closed(make_owner):
-    owner = make_owner(frame_timeout_s=0.05)
+    owner = make_owner(frame_timeout_ms=50)
     owner.client.sendall(frame({"id": 1, **ASK}) + frame(ASK)[:-1])
     assert_code(owner, None, "frame_timeout")
     assert owner.ended == []
-    owner.answer(owner.tickets[0])
+    owner.answer(owner.pendings[0])
     assert receive(owner.client)["id"] == 1
     assert receive(owner.client) is None
 
 
 def test_bytes_that_trickle_do_not_gain_a_frame_time(make_owner):
-    owner = make_owner(frame_timeout_s=0.1)
+    owner = make_owner(frame_timeout_ms=100)
     data = iter(frame({"id": 1, **ASK}))
 
     def trickle() -> None:
@@ -291,11 +411,11 @@ def test_bytes_that_trickle_do_not_gain_a_frame_time(make_owner):
 
     trickle()
     assert_code(owner, None, "frame_timeout")
-    assert owner.tickets == []
+    assert owner.pendings == []
 
 
 def test_a_client_that_leaves_its_answers_unread_is_dropped(make_owner):
-    owner = make_owner(stall_timeout_s=0.05, max_output_buffer_bytes=1000)
+    owner = make_owner(client_stall_timeout_ms=50, max_output_buffer_bytes=1000)
     owner.client.setblocking(False)
     owner.run_until(lambda: not sendable(owner.client, frame(b"x") * 1000) or owner.ended)
     owner.run_until(lambda: bool(owner.ended))

@@ -8,18 +8,21 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
-from test_manifest import _MANIFEST
-from test_structure import SERVING, files_of
 
-from qa_service.manifest import save_manifest
+from qa_service.broker.flags import make_flags
+from qa_service.repository.manifest import save_manifest
+from tests.unit.test_manifest import _MANIFEST
+from tests.unit.test_structure import PACKAGE, SERVING, files_of
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILES = sorted((ROOT / "docker").glob("*.Dockerfile"))
-LEFT_TO_THE_GPU_IMAGE = {"torch", "transformers", "safetensors"}
+LEFT_OUT = {"torch", "transformers", "safetensors", "openvino", "ray"}
+"""Imported only where they are used: by engines, and by instances through Ray."""
 
 
 def instructions(dockerfile: Path, name: str) -> list[str]:
@@ -28,10 +31,16 @@ def instructions(dockerfile: Path, name: str) -> list[str]:
     return re.findall(rf"^{name} +(.*)$", text, re.MULTILINE)
 
 
-def requirements(file: str) -> dict[str, str]:
-    return dict(
-        re.findall(r"^([\w-]+)(?:\[[\w,]+\])?==(\S+)$", (ROOT / file).read_text(), re.MULTILINE)
-    )
+def pins(lines: list[str]) -> dict[str, str]:
+    """Names and versions of pinned requirements; extras of our own are no pins."""
+    found = (re.match(r"([\w.-]+)(?:\[[\w,]+\])?==([^;\s]+)", line) for line in lines)
+    return dict(match.groups() for match in found if match)
+
+
+def requirements(extra: str | None = None) -> dict[str, str]:
+    """What pyproject.toml pins, for an extra or else for everyone."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return pins(project["optional-dependencies"][extra] if extra else project["dependencies"])
 
 
 def sources(dockerfile: Path) -> list[str]:
@@ -61,7 +70,7 @@ def test_what_is_copied_is_there_and_sent_to_the_builder(dockerfile):
 @pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.stem)
 def test_the_server_is_pid_1_and_nobody_in_particular(dockerfile):
     (entry,) = instructions(dockerfile, "ENTRYPOINT")
-    assert json.loads(entry)[:2] == ["/opt/serve/bin/python", "server.py"]
+    assert json.loads(entry)[0] == "/opt/serve/bin/qa-server"
     (health,) = instructions(dockerfile, "HEALTHCHECK")
     assert "--health" in json.loads(health.partition("CMD ")[2])
     (user,) = instructions(dockerfile, "USER")
@@ -74,30 +83,28 @@ def test_the_base_is_pinned_to_a_patch_release(dockerfile):
     assert re.fullmatch(r"BASE_IMAGE=\S+:\d+\.\d+\.\d+-\S+", base)
 
 
-def test_the_serving_requirements_are_what_serving_imports():
-    """Else the CPU image, which is installed from nothing else, would not start."""
+def test_what_serving_imports_is_what_the_cpu_image_installs():
+    programs = [PACKAGE / "cli" / "server_main.py", PACKAGE / "cli" / "client_main.py"]
     found = set()
-    for path in [
-        ROOT / "server.py",
-        ROOT / "client.py",
-        *(p for r in SERVING for p in files_of(r)),
-    ]:
+    for path in [*programs, *(p for room in SERVING for p in files_of(room))]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
                 found.update(alias.name.split(".")[0] for alias in node.names)
             elif isinstance(node, ast.ImportFrom) and node.module:
                 found.add(node.module.split(".")[0])
-    foreign = found - sys.stdlib_module_names - {"qa_service"} - LEFT_TO_THE_GPU_IMAGE
-    assert foreign == {*requirements("requirements-serve.txt"), "onnxruntime"}
+    foreign = found - sys.stdlib_module_names - {"qa_service"} - LEFT_OUT
+    assert foreign | {"tqdm"} == {*requirements(), *requirements("serve")}  # tqdm: qa-stress-test
 
 
 def test_pins_agree_with_the_constraints_and_with_each_other():
-    constraints = requirements("constraints.txt")
-    for path in ROOT.glob("requirements*.txt"):
-        for name, version in requirements(path.name).items():
-            assert constraints.get(name, version) == version, (path.name, name)
-    gpu, cpu = requirements("requirements.txt"), requirements("requirements-cpu.txt")
-    assert gpu["onnxruntime-gpu"] == cpu["onnxruntime"]
+    constraints = pins((ROOT / "constraints.txt").read_text().splitlines())
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    for extra in [None, *extras]:
+        for name, version in requirements(extra).items():
+            assert constraints.get(name, version) == version, (extra, name)
+    assert requirements("serve-gpu")["onnxruntime-gpu"] == requirements("serve")["onnxruntime"]
 
 
 def test_an_engine_that_is_not_in_the_image_is_told_in_one_line(tmp_path):
@@ -129,3 +136,18 @@ def test_linters_find_nothing_to_say(linter, files):
         pytest.skip(f"{linter} has no package for this platform")
     assert len(files) == 2
     assert subprocess.run([program, *files], check=False).returncode == 0
+
+
+def test_what_starts_broker_server_and_gateway_fits_together():
+    yaml = pytest.importorskip("yaml")
+    services = {}
+    for name in ("compose.yaml", "compose.jobs.yaml"):
+        services |= yaml.safe_load((ROOT / "docker" / name).read_text())["services"]
+    gateway = services["gateway"]
+    assert set(gateway["depends_on"]) <= services.keys()
+    flags = vars(make_flags("").parse_args(gateway["command"]))
+    assert flags["host"] in services
+    assert gateway["ports"] == [f"127.0.0.1:{flags['metrics_port']}:{flags['metrics_port']}"]
+    assert int(gateway["stop_grace_period"].removesuffix("s")) > flags["drain_timeout_s"]
+    copied = re.findall(r"^ *COPY (.*) \S+$", gateway["build"]["dockerfile_inline"], re.MULTILINE)
+    assert all((ROOT / source).exists() for line in copied for source in line.split())

@@ -1,15 +1,19 @@
 """Measures worked out by hand, and settings chosen where the best one is known."""
 
+import json
 import math
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from qa_service.manifest import ReadingConfig
-from qa_service.protocol import Answer
-from qa_service.squad import SquadQuestion
+from qa_service.data.squad import SquadQuestion
+from qa_service.errors import SetupError
+from qa_service.repository.manifest import ReadingConfig
 from qa_service.training import calibration
-from qa_service.training.evaluation import RememberedLogits, never_abstaining
+from qa_service.training.evaluation import DevSet, RememberedLogits, never_abstaining
 from qa_service.training.measures import (
     abstained_percent,
     calibration_error,
@@ -17,11 +21,13 @@ from qa_service.training.measures import (
     squad_metrics,
     unanswerable_questions,
 )
+from qa_service.wire.messages import Answer
 
 QUESTIONS = [
     SquadQuestion(str(n), f"where is {word}?", f"{word} is in town {n}.", (f"town {n}",), (0,))
     for n, word in enumerate(["Ada", "Bo", "Cy", "Di"])
 ]
+ROOT = Path(__file__).parents[2]
 NO_ANSWER = Answer("", 0.7, None, None)
 
 
@@ -88,14 +94,53 @@ def test_logits_are_computed_once_for_a_batch():
     assert engine.runs == 2
 
 
-@pytest.mark.parametrize(("least", "chosen"), [(80.0, 0.0), (78.0, 2.0), (0.0, 15.0)])
-def test_highest_threshold_that_leaves_enough(least, chosen):
+@pytest.mark.parametrize(("minimum", "chosen"), [(80.0, 0.0), (78.0, 2.0), (0.0, 15.0)])
+def test_highest_threshold_that_leaves_enough(minimum, chosen):
     def f1(reading):
         return 80 - max(0.0, reading.null_threshold)
 
-    assert calibration.highest_threshold(ReadingConfig(), f1, least).null_threshold == chosen
+    assert calibration.highest_threshold(ReadingConfig(), f1, minimum).null_threshold == chosen
 
 
 def test_no_threshold_leaves_enough():
     with pytest.raises(ValueError, match="abstains too often"):
         calibration.highest_threshold(ReadingConfig(), lambda _: 50.0, 60.0)
+
+
+def test_questions_marked_impossible_are_used_as_such_and_it_is_said(tmp_path):
+    def paragraph(number, **fields):
+        qa = {"id": str(number), "question": f"Who is {number}?", **fields}
+        return {"context": f"Ada is number {number}.", "qas": [qa]}
+
+    answer = [{"text": "Ada", "answer_start": 0}]
+    paragraphs = [paragraph(n, answers=answer) for n in range(3)]
+    paragraphs.append(paragraph(3, answers=[], is_impossible=True))
+    paragraphs.append(paragraph(4, answers=[]))
+    (tmp_path / "dev.json").write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+    dev = DevSet.read([tmp_path / "dev.json"])
+    assert [question.id for question in dev.answerable] == ["0", "1", "2"]
+    assert dev.unanswerable[0].id == "3"
+    others = len(dev.unanswerable) - 1
+    assert str(dev) == (
+        f"3 answerable questions, {1 + others} unanswerable: 1 marked is_impossible, "
+        f"{others} put to another text"
+    )
+
+
+@pytest.mark.parametrize("content", [None, "{", '{"data": []}'])
+def test_a_file_without_questions_is_told(tmp_path, content):
+    if content is not None:
+        (tmp_path / "dev.json").write_text(content)
+    with pytest.raises(SetupError, match=r"dev\.json"):
+        DevSet.read([tmp_path / "dev.json"])
+
+
+def test_evaluating_a_missing_file_is_one_line_and_code_2():
+    command = [sys.executable, str(ROOT / "evaluate_model.py"), "saved_models/none"]
+    done = subprocess.run(
+        [*command, "--dev", "none.json"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("evaluate_model.py: a file of questions cannot be read: ")
+    assert "none.json" in done.stderr
+    assert done.stderr.count("\n") == 1

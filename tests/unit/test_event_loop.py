@@ -9,7 +9,8 @@ import socket
 
 import pytest
 
-from qa_service.event_loop import MIN_SWEEP, EventLoop, LazyTimer
+from qa_service.net.event_loop import EventLoop
+from qa_service.net.timers import MIN_SWEEP, LazyTimer
 from tests.support import run_until
 
 
@@ -73,19 +74,19 @@ def test_a_failing_callback_is_logged_and_the_loop_goes_on(loop, caplog):
 def test_cancelled_timers_do_not_pile_up(loop):
     for _ in range(10_000):
         loop.call_at(loop.now_s() + 600, lambda: None).cancel()
-    assert len(loop._timers) <= 2 * MIN_SWEEP
+    assert len(loop._timers._items) <= 2 * MIN_SWEEP
 
 
 def test_a_lazy_timer_calls_at_the_earliest_time_it_was_told(loop):
     ran = []
     timer = LazyTimer(loop, lambda: ran.append(loop.now_s()))
     soon_s = loop.now_s() + 0.01
-    timer.by(soon_s + 600)
-    timer.by(soon_s)
-    timer.by(soon_s + 300)
+    timer.arm(soon_s + 600)
+    timer.arm(soon_s)
+    timer.arm(soon_s + 300)
     run_until(loop, lambda: bool(ran))
     assert ran[0] >= soon_s
-    timer.by(loop.now_s())
+    timer.arm(loop.now_s())
     timer.cancel()
     run_until(loop, lambda: True)
     assert len(ran) == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qa_service.gpus import Gpu, find_gpus, visible_as
+from qa_service.workers.gpus import Gpu, find_gpus, visible_as
 from tests.gpu_driver import compile_driver
 
 

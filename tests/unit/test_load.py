@@ -8,6 +8,7 @@ import os
 import platform
 import statistics
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -15,13 +16,13 @@ import pytest
 
 import qa_service
 from qa_service.cli.access import Access
+from qa_service.data.squad import SquadQuestion, read_squad
 from qa_service.load.generator import run_load
 from qa_service.load.plan import LoadPlan, Sample
 from qa_service.load.plot import PlotError, check_plot, make_figure
 from qa_service.load.report import Report, percentile
 from qa_service.load.sweep import Cell
 from qa_service.load.table import CsvFile, markdown
-from qa_service.squad import SquadQuestion, read_squad
 from tests.scripted_peer import (
     ScriptedPeer,
     answer_all,
@@ -37,7 +38,7 @@ QUESTIONS = [SquadQuestion(str(n), f"q{n}?", f"text{n} of it", (), ()) for n in 
 ONE_CLIENT = {"num_simultaneous_clients": 1, "num_total_clients": 1}
 
 
-def played(peer: ScriptedPeer, **numbers) -> list[Sample]:
+def samples_of(peer: ScriptedPeer, **numbers) -> list[Sample]:
     plan = LoadPlan(peer.host, peer.port, QUESTIONS, **numbers)
     return [sample for batch in run_load(plan) for sample in batch]
 
@@ -56,7 +57,7 @@ class TestClosedLoop:
                 peer.send(answer_to(request))
 
         with ScriptedPeer(script) as peer:
-            samples = played(peer, **ONE_CLIENT, num_request_per_client=9)
+            samples = samples_of(peer, **ONE_CLIENT, num_request_per_client=9)
             assert peer.connections == 1
         assert seen == [(f"q{n % 7}?", f"text{n % 7} of it") for n in range(9)]
         assert codes(samples) == [""] * 9
@@ -71,14 +72,14 @@ class TestClosedLoop:
             peer.receive()
 
         with ScriptedPeer(script, answer_all) as peer:
-            samples = played(peer, **ONE_CLIENT, num_request_per_client=5)
+            samples = samples_of(peer, **ONE_CLIENT, num_request_per_client=5)
             assert peer.connections == 2
         assert codes(samples) == ["queue_full", "", "wrong_span", "connection_lost", ""]
 
     def test_without_a_server_every_request_fails(self):
         with ScriptedPeer(answer_all) as peer:
             peer.stop_listening()
-            samples = played(peer, num_total_clients=7, num_request_per_client=3)
+            samples = samples_of(peer, num_total_clients=7, num_request_per_client=3)
         assert codes(samples) == ["server_unreachable"] * 21
 
     @pytest.mark.parametrize(
@@ -96,7 +97,7 @@ class TestClosedLoop:
             assert peer.receive() is None
 
         with ScriptedPeer(script, answer_all) as peer:
-            samples = played(peer, **ONE_CLIENT, num_request_per_client=2)
+            samples = samples_of(peer, **ONE_CLIENT, num_request_per_client=2)
         assert codes(samples) == [code, ""]
 
     def test_every_client_has_its_turn_and_its_connection(self):
@@ -113,7 +114,7 @@ class TestClosedLoop:
             "num_request_per_client": 2,
         }
         with ScriptedPeer(script) as peer:
-            samples = played(peer, **numbers)
+            samples = samples_of(peer, **numbers)
             assert peer.connections == 7
         assert codes(samples) == [""] * 14
         assert sorted(seen) == sorted([f"q{n}?" for n in range(7)] * 2)
@@ -136,25 +137,64 @@ class TestClosedLoop:
             "num_request_per_client": 1,
         }
         with ScriptedPeer(script) as peer:
-            assert codes(played(peer, **numbers)) == [""] * 3
+            assert codes(samples_of(peer, **numbers)) == [""] * 3
 
-    def test_a_client_gives_up_and_connects_anew(self):
+    def test_a_client_gives_up_and_connects_again(self):
         def silent(peer):
             peer.receive()
             assert peer.receive() is None
 
         with ScriptedPeer(silent, answer_all) as peer:
-            samples = played(peer, **ONE_CLIENT, num_request_per_client=2, timeout_s=0.2)
+            samples = samples_of(peer, **ONE_CLIENT, num_request_per_client=2, timeout_s=0.2)
         assert codes(samples) == ["client_timeout", ""]
         assert samples[0].latency_ms >= 200
 
+    def test_clients_take_several_servers_in_turn(self):
+        first, second = ScriptedPeer(answer_all), ScriptedPeer(answer_all)
+        with first, second:
+            hosts = f"{first.host},{second.host}:{second.port}"
+            plan = LoadPlan(hosts, first.port, QUESTIONS, num_total_clients=6)
+            assert codes(sample for batch in run_load(plan) for sample in batch) == [""] * 60
+            assert (first.connections, second.connections) == (3, 3)
+
     def test_ends_when_the_time_is_up(self):
         with ScriptedPeer(answer_all) as peer:
-            samples = played(peer, num_simultaneous_clients=3, num_total_clients=1, duration_s=0.2)
+            samples = samples_of(
+                peer, num_simultaneous_clients=3, num_total_clients=1, duration_s=0.2
+            )
             assert peer.connections == 3
         starts_s = [sample.started_s for sample in samples]
         assert 0.1 < max(starts_s) - min(starts_s) <= 0.2
         assert set(codes(samples)) == {""}
+
+    def test_begins_with_the_question_it_is_told_to(self):
+        with ScriptedPeer(answer_all) as peer:
+            samples = samples_of(peer, **ONE_CLIENT, num_request_per_client=4, first=5)
+        assert [sample.question_index for sample in samples] == [5, 6, 0, 1]
+
+    def test_answers_are_checked_as_the_plan_says(self):
+        def check(question, reply):
+            return "" if question.question == "q1?" else "not the first"
+
+        with ScriptedPeer(answer_all) as peer:
+            samples = samples_of(peer, **ONE_CLIENT, num_request_per_client=3, check=check)
+        assert codes(samples) == ["not the first", "", "not the first"]
+
+    @pytest.mark.parametrize(("more", "expected"), [([], []), (["again"], ["protocol_error"])])
+    def test_clients_that_have_their_answers_stay_until_the_server_closes(self, more, expected):
+        all_answered = threading.Event()
+
+        def script(peer):
+            request = peer.receive()
+            peer.send(answer_to(request))
+            assert all_answered.wait(20)
+            for _ in more:
+                peer.send(answer_to(request))
+
+        numbers = {"num_total_clients": 3, "num_request_per_client": 1}
+        with ScriptedPeer(script) as peer:
+            samples = samples_of(peer, **numbers, on_answered=all_answered.set)
+        assert codes(samples) == [""] * 3 + expected * 3
 
 
 class TestOpenLoop:
@@ -171,7 +211,7 @@ class TestOpenLoop:
 
         numbers = {"num_total_clients": 20, "num_request_per_client": 10, "rate_per_s": 1000.0}
         with ScriptedPeer(script) as peer:
-            samples = played(peer, num_simultaneous_clients=2, **numbers)
+            samples = samples_of(peer, num_simultaneous_clients=2, **numbers)
             assert peer.connections == 2
         assert codes(samples) == [""] * 200
         took_s = max(s.started_s for s in samples) - min(s.started_s for s in samples)
@@ -180,7 +220,7 @@ class TestOpenLoop:
     def test_moments_are_those_of_a_poisson_process_and_of_the_seed(self):
         def moments(seed: int) -> list[float]:
             with ScriptedPeer(answer_all) as peer:
-                samples = played(peer, rate_per_s=2000.0, num_request_per_client=5, seed=seed)
+                samples = samples_of(peer, rate_per_s=2000.0, num_request_per_client=5, seed=seed)
             starts_s = sorted(sample.started_s for sample in samples)
             return [later - sooner for sooner, later in itertools.pairwise(starts_s)]
 
@@ -204,7 +244,7 @@ class TestOpenLoop:
 
         numbers = {"num_total_clients": 10, "num_request_per_client": 10, "rate_per_s": 500.0}
         with ScriptedPeer(script) as peer:
-            samples = sorted(played(peer, num_simultaneous_clients=1, **numbers))
+            samples = sorted(samples_of(peer, num_simultaneous_clients=1, **numbers))
         for sample in samples:
             due_in_stall_s = samples[0].started_s + stall_s - sample.started_s
             assert sample.latency_ms >= due_in_stall_s * 1e3
@@ -216,7 +256,7 @@ class TestOpenLoop:
 
         numbers = {"num_total_clients": 1, "num_request_per_client": 50, "rate_per_s": 500.0}
         with ScriptedPeer(leaves, answer_all) as peer:
-            samples = played(peer, num_simultaneous_clients=1, **numbers)
+            samples = samples_of(peer, num_simultaneous_clients=1, **numbers)
             assert peer.connections == 2
         assert len(samples) == 50
         lost = codes(samples).count("connection_lost")
@@ -234,14 +274,14 @@ class TestOpenLoop:
 
         numbers = {"num_total_clients": 4, "rate_per_s": 50.0, "timeout_s": 0.4}
         with ScriptedPeer(script) as peer:
-            samples = sorted(played(peer, num_simultaneous_clients=1, **numbers))
+            samples = sorted(samples_of(peer, num_simultaneous_clients=1, **numbers))
             assert peer.connections == 1
         assert codes(samples) == ["client_timeout"] + [""] * 39
 
     def test_without_a_server_every_request_fails(self):
         with ScriptedPeer(answer_all) as peer:
             peer.stop_listening()
-            samples = played(peer, rate_per_s=500.0, duration_s=0.2)
+            samples = samples_of(peer, rate_per_s=500.0, duration_s=0.2)
         assert set(codes(samples)) == {"server_unreachable"}
         assert 50 < len(samples) < 200
 
@@ -257,27 +297,27 @@ class TestAccess:
 
         for rate_per_s in (None, 500.0):
             with ScriptedPeer(script) as peer:
-                samples = played(peer, access=self.TOKEN, **ONE_CLIENT, rate_per_s=rate_per_s)
+                samples = samples_of(peer, access=self.TOKEN, **ONE_CLIENT, rate_per_s=rate_per_s)
             assert codes(samples) == [""] * 10
 
-    def test_who_is_not_let_in_asks_nothing(self):
+    def test_an_unauthenticated_client_asks_nothing(self):
         def script(peer):
             peer.receive()
             peer.send(error_to(None, "unauthorized"))
             assert peer.receive() is None
 
         with ScriptedPeer(script) as peer:
-            samples = played(peer, access=self.TOKEN, **ONE_CLIENT, num_request_per_client=3)
+            samples = samples_of(peer, access=self.TOKEN, **ONE_CLIENT, num_request_per_client=3)
         assert codes(samples) == ["unauthorized"] * 3
 
-    def test_is_let_in_nowhere_by_who_says_nothing(self):
+    def test_no_answer_to_its_token_is_no_authentication(self):
         def script(peer):
             peer.receive()
             assert peer.receive() is None
 
         numbers = {"num_request_per_client": 1, "timeout_s": 0.1}
         with ScriptedPeer(script) as peer:
-            samples = played(peer, access=self.TOKEN, **ONE_CLIENT, **numbers)
+            samples = samples_of(peer, access=self.TOKEN, **ONE_CLIENT, **numbers)
         assert codes(samples) == ["server_unreachable"]
 
 
@@ -285,7 +325,9 @@ class TestTls:
     @pytest.mark.parametrize("speaks", [close_at_once, lambda peer: peer.send(b"no TLS, this")])
     def test_a_peer_that_speaks_none_is_a_failure(self, speaks):
         with ScriptedPeer(speaks) as peer:
-            samples = played(peer, access=Access(tls=True), **ONE_CLIENT, num_request_per_client=2)
+            samples = samples_of(
+                peer, access=Access(tls=True), **ONE_CLIENT, num_request_per_client=2
+            )
         assert set(codes(samples)) <= {"tls_error", "server_unreachable"}
         assert len(samples) == 2
 
@@ -357,7 +399,7 @@ class TestTables:
         assert lines[:5] == [
             "Latency in ms: p50 / p99 (mean ± std)",
             "",
-            "| clients |                1 session |               2 sessions |",
+            "| clients |               1 instance |              2 instances |",
             "|--------:|-------------------------:|-------------------------:|",
             "|       1 | 10.0 / 20.0 (15.0 ± 5.0) | 10.0 / 20.0 (15.0 ± 5.0) |",
         ]
@@ -388,11 +430,11 @@ class TestPlot:
         load = "offered load (requests per second)" if rate_per_s else "simultaneous clients"
         assert latency.get_xlabel() == throughput.get_xlabel() == load
         words = [text.get_text() for text in throughput.get_legend().get_texts()]
-        assert words[-2:] == ["1 session", "2 sessions"]
+        assert words[-2:] == ["1 instance", "2 instances"]
 
     def test_says_what_is_missing(self, monkeypatch, tmp_path):
         monkeypatch.setitem(sys.modules, "matplotlib", None)
-        with pytest.raises(PlotError, match=r"needs matplotlib: .* -r requirements-bench.txt"):
+        with pytest.raises(PlotError, match=r"needs matplotlib: .*\[bench\]"):
             check_plot(tmp_path / "plot.png")
 
     def test_of_a_kind_or_in_a_place_that_there_is_not(self, tmp_path):

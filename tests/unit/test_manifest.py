@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from qa_service.errors import SetupError
-from qa_service.manifest import (
+from qa_service.repository.manifest import (
     MANIFEST_FILE,
     Manifest,
     ReadingConfig,
@@ -31,13 +33,22 @@ def test_what_is_saved_is_loaded(tmp_path):
     assert (tmp_path / MANIFEST_FILE).read_text().startswith('{\n  "name": "tiny",\n')
 
 
-def test_missing_manifest_names_the_command(tmp_path):
-    with pytest.raises(SetupError, match=r"python prepare_model\.py"):
-        load_manifest(tmp_path)
+@pytest.mark.parametrize(
+    ("folder", "arguments"),
+    [
+        ("saved_models/builtin-base", "--model builtin-base"),
+        ("saved_models/deepset--minilm", "--model deepset/minilm"),
+        ("elsewhere/mine", "--model mine --output_dir elsewhere"),
+    ],
+)
+def test_missing_manifest_names_the_command_for_that_name(tmp_path, monkeypatch, folder, arguments):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SetupError, match=rf"make it with: python prepare_model\.py {arguments}$"):
+        load_manifest(Path(folder))
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"name": "tiny"}', b"\xff"])
 def test_broken_manifest_names_the_command(tmp_path, content):
     (tmp_path / MANIFEST_FILE).write_bytes(content)
-    with pytest.raises(SetupError, match=r"make it anew with: python prepare_model.py"):
+    with pytest.raises(SetupError, match=r"make it again with: python prepare_model.py"):
         load_manifest(tmp_path)

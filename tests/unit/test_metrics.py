@@ -14,21 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qa_service.errors import ERROR_KINDS
-from qa_service.metrics import (
+from qa_service.telemetry.metrics import (
     ABANDONED,
     ANSWERED,
     BATCH_SIZE_BOUNDS,
     DURATION_BOUNDS_MS,
-    MAX_RETRY_AFTER_MS,
     QUANTILES,
-    UNMEASURED_RETRY_AFTER_MS,
     Histogram,
     Metrics,
-    ServiceTime,
     log_spaced,
 )
-from qa_service.protocol import QUERY_TYPES
-from qa_service.reading.stopwatch import StagesMs
+from qa_service.telemetry.stages import StagesMs
+from qa_service.wire.messages import QUERY_TYPES
 
 FRACTIONS = [*QUANTILES.values(), 0.001, 1.0]
 durations_ms = st.lists(st.floats(0, 1e6), min_size=1, max_size=200)
@@ -43,7 +40,7 @@ def histogram_of(values, bounds=DURATION_BOUNDS_MS, step=0.0):
 
 
 def true_quantile(values, fraction):
-    """The least value that so many of all do not exceed."""
+    """The smallest value that so many of all do not exceed."""
     return sorted(values)[math.ceil(fraction * len(values)) - 1]
 
 
@@ -128,47 +125,16 @@ class TestHistogram:
         assert histogram.quantile(0.25) == 5
 
 
-class TestServiceTime:
-    def test_before_any_batch_it_is_a_guess(self):
-        assert ServiceTime().retry_after_ms(100, 2) == UNMEASURED_RETRY_AFTER_MS
-
-    def test_it_is_the_time_the_queue_takes_to_pass(self):
-        service_time = ServiceTime()
-        service_time.observe(4, 80.0)
-        assert service_time.retry_after_ms(100, 1) == 100 * 20
-        assert service_time.retry_after_ms(100, 2) == 100 * 20 / 2
-
-    def test_it_follows_what_batches_cost(self):
-        service_time = ServiceTime()
-        service_time.observe(1, 1000.0)
-        for _ in range(100):
-            service_time.observe(2, 10.0)
-        assert service_time.retry_after_ms(100, 1) == pytest.approx(500, rel=0.01)
-
-    @given(
-        st.lists(st.tuples(st.integers(1, 100), st.floats(0, 1e7))),
-        st.integers(0, 10**6),
-        st.integers(0, 64),
-    )
-    def test_it_is_bounded_whatever_was_measured(self, batches, queue_length, sessions):
-        service_time = ServiceTime()
-        for size, inference_ms in batches:
-            service_time.observe(size, inference_ms)
-        after_ms = service_time.retry_after_ms(queue_length, sessions)
-        assert isinstance(after_ms, int)
-        assert 1 <= after_ms <= MAX_RETRY_AFTER_MS
-        assert sessions or after_ms == MAX_RETRY_AFTER_MS
-
-
 class TestMetrics:
     def test_every_outcome_is_there_from_the_start(self):
         counters = Metrics(ERROR_KINDS, QUERY_TYPES).report({})["counters"]
         assert set(counters["requests_total"]) == {ANSWERED, ABANDONED, *ERROR_KINDS}
-        assert counters["queries_total"] == {"health": 0, "stats": 0}
+        assert counters["queries_total"] == dict.fromkeys(QUERY_TYPES, 0)
 
     def test_a_batch_counts_everywhere_it_should(self):
         metrics = Metrics(ERROR_KINDS, QUERY_TYPES)
-        metrics.count_batch(3, 10.0, StagesMs(tokenize=1.0, model=8.0, read=0.5))
+        batch = (3, 10.0, StagesMs(tokenize=1.0, model=8.0, read=0.5))
+        metrics.for_version("builtin", 1).count_batch(*batch)
         report = metrics.report({"queue_length": 5})
         assert report["gauges"] == {"queue_length": 5}
         assert report["counters"]["batches_total"] == 1
@@ -180,7 +146,23 @@ class TestMetrics:
             "inference_model_ms": 8,
             "inference_read_ms": 0.5,
         }
-        assert metrics.service_time.retry_after_ms(3, 1) == 10
+
+    def test_a_version_that_ends_stays_in_the_sums(self):
+        metrics = Metrics(ERROR_KINDS, QUERY_TYPES)
+        before = None
+        for version in (1, 2):
+            counted = metrics.for_version("builtin", version)
+            counted.count_batch(version, 10.0, StagesMs(1.0, 8.0, 0.5))
+            counted.model_requests_total[ANSWERED] += version
+            before = metrics.report({})
+            metrics.end_version("builtin", version)
+            assert metrics.report({}) == before
+        assert before["counters"]["batches_total"] == 2
+        assert before["histograms"]["batch_size"]["sum"] == 3
+
+    def test_a_version_that_is_loaded_again_counts_on(self):
+        metrics = Metrics(ERROR_KINDS, QUERY_TYPES)
+        assert metrics.for_version("builtin", 1) is metrics.for_version("builtin", 1)
 
     @given(st.lists(st.sampled_from([ANSWERED, ABANDONED, *ERROR_KINDS])))
     def test_outcomes_add_up(self, outcomes):

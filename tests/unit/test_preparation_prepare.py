@@ -10,8 +10,8 @@ import pytest
 
 import prepare_model
 from qa_service.errors import SetupError
-from qa_service.manifest import Manifest, ReadingConfig, load_manifest, save_manifest
 from qa_service.preparation import prepare as preparing
+from qa_service.preparation.encoders import sha256_of
 from qa_service.preparation.prepare import (
     Choices,
     choose_reading,
@@ -20,7 +20,8 @@ from qa_service.preparation.prepare import (
     package_versions,
     refuse_foreign,
 )
-from qa_service.preparation.sources import Source, sha256_of
+from qa_service.preparation.sources import Source
+from qa_service.repository.manifest import Manifest, ReadingConfig, load_manifest, save_manifest
 
 
 @pytest.fixture
@@ -180,7 +181,7 @@ def test_missing_package_names_the_command(monkeypatch):
         return real(name)
 
     monkeypatch.setattr(metadata, "version", version)
-    with pytest.raises(SetupError, match=r"needs peft, onnxruntime; .* pip install -r"):
+    with pytest.raises(SetupError, match=r"needs peft, onnxruntime; .* pip install .*\[cpu\]"):
         package_versions()
 
 

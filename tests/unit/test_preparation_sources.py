@@ -10,7 +10,8 @@ import pytest
 
 from qa_service.errors import SetupError
 from qa_service.preparation import sources
-from qa_service.preparation.sources import find_source
+from qa_service.preparation.encoders import MINILM
+from qa_service.preparation.sources import BUILTINS, find_source
 
 _WHOLE = ("config.json", "tokenizer.json", "model.safetensors")
 
@@ -57,7 +58,7 @@ def test_encoder_with_other_weights_is_refused(tmp_path, monkeypatch):
 
 
 def test_missing_adapter_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "_ADAPTER_DIR", tmp_path)
+    monkeypatch.setattr(sources, "_ADAPTERS_DIR", tmp_path)
     with pytest.raises(SetupError, match="from a clone of the project"):
         find_source("builtin")
 
@@ -95,9 +96,10 @@ def test_incomplete_model_in_the_hub_cache_is_refused(hub_cache):
         find_source("ann/half")
 
 
-def test_directory_cannot_take_the_builtin_models_name(tmp_path):
-    with pytest.raises(SetupError, match="name of the built-in model"):
-        find_source(str(_folder(tmp_path / "builtin", "config.json")))
+@pytest.mark.parametrize("name", BUILTINS)
+def test_directory_cannot_take_a_builtin_models_name(tmp_path, name):
+    with pytest.raises(SetupError, match="name of a built-in model"):
+        find_source(str(_folder(tmp_path / name, "config.json")))
 
 
 def _adapter(folder: Path, base: str) -> Path:
@@ -107,16 +109,35 @@ def _adapter(folder: Path, base: str) -> Path:
 
 
 def test_directory_with_an_adapter_is_put_on_the_encoder(tmp_path):
-    source = find_source(str(_adapter(tmp_path / "second", sources._ENCODER)))
+    source = find_source(str(_adapter(tmp_path / "second", MINILM)))
     assert (source.name, source.label) == ("second", "second")
     assert source.model_dir == find_source("builtin").model_dir
     assert source.reading_file == tmp_path / "second" / "reading.json"
     assert "adapter_model.safetensors" in _names(source.files())
 
 
-def test_adapter_of_another_encoder_is_refused(tmp_path):
-    with pytest.raises(SetupError, match="an adapter for some/other"):
-        find_source(str(_adapter(tmp_path / "second", "some/other")))
+def test_adapter_is_put_on_a_directory_that_its_config_names(tmp_path, monkeypatch):
+    base = _folder(tmp_path / "base", *_WHOLE)
+    monkeypatch.chdir(tmp_path)
+    for number, named in enumerate((str(base), "../base", "base")):
+        adapter = _adapter(tmp_path / f"deep{number}" / "adapter", named)
+        if named == "../base":
+            adapter = _adapter(tmp_path / "adapter", "base")  # beside it
+        assert find_source(str(adapter)).model_dir == base
+
+
+def test_adapter_is_put_on_a_model_in_the_hubs_cache(tmp_path, hub_cache):
+    snapshot = _cached(hub_cache, "some", "encoder", *_WHOLE)
+    source = find_source(str(_adapter(tmp_path / "second", "some/encoder")))
+    assert (source.label, source.model_dir) == ("second", snapshot)
+
+
+@pytest.mark.parametrize(
+    ("base", "words"), [("some/other", "cannot be fetched"), ("/no/such", "no such directory")]
+)
+def test_adapter_over_what_is_nowhere_is_refused(tmp_path, hub_cache, base, words):
+    with pytest.raises(SetupError, match=words):
+        find_source(str(_adapter(tmp_path / "second", base)))
 
 
 @pytest.mark.parametrize("config", ["{}", "[]", "no json"])

@@ -10,16 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.golden import GOLDEN, body_of
 from qa_service.errors import ERROR_KINDS, FrameTooLargeError, InvalidFrameError, QueueFullError
-from qa_service.protocol import (
-    NULL_ID,
-    PREFIX,
-    Answer,
-    FrameReader,
-    Query,
-    RejectedError,
-    RequestLimits,
-    Timings,
+from qa_service.telemetry.health import Health
+from qa_service.wire.frames import PREFIX, FrameReader
+from qa_service.wire.json_codec import (
     encode_answers,
     encode_auth_reply,
     encode_error,
@@ -27,15 +22,19 @@ from qa_service.protocol import (
     parse_auth,
     parse_request,
 )
-from qa_service.status import Health
+from qa_service.wire.messages import (
+    NULL_ID,
+    Answer,
+    AnswerSource,
+    Query,
+    RejectedError,
+    RequestLimits,
+    Timings,
+)
 
 DOCS = Path(__file__).parents[2] / "docs"
-GOLDEN = json.loads((DOCS / "golden_frames.json").read_text())
 LIMITS = RequestLimits(max_question_chars=100, max_text_chars=1000)
-
-
-def body_of(case: dict) -> bytes:
-    return bytes.fromhex(case["body_hex"]) if "body_hex" in case else case["body"].encode()
+TYPES = "`type` must be question, health, stats, models, load or unload"
 
 
 def framed(body: bytes) -> bytes:
@@ -94,7 +93,13 @@ def test_golden_response(case):
         best = Answer(means["answer"], means["score"], means["start"], means["end"])
         answers = [Answer(**answer) for answer in means.get("answers", [])] or [best]
         timings = Timings(**means["timings_ms"])
-        frame = encode_answers(id_json, answers, timings, top_k=len(answers))
+        source = AnswerSource(
+            means.get("model", ""),
+            means.get("version", 0),
+            means.get("cached", False),
+            means.get("models_asked", 0),
+        )
+        frame = encode_answers(id_json, answers, timings, len(answers), source)
     assert frame.hex() == case["frame_hex"]
 
 
@@ -112,9 +117,9 @@ def test_golden_health_has_the_fields_that_health_has(name):
         ('{"id":7,"text":"t"}', "Object missing required field `question`"),
         ('{"id":7,"question":5,"text":"t"}', "Expected `str`, got `int` - at `$.question`"),
         ("[]", "Expected `object`, got `array`"),
-        ('{"type":"x"}', "`type` must be question, health or stats"),
-        ('{"question":5,"type":"x"}', "`type` must be question, health or stats"),
-        ('{"type":5}', "`type` must be question, health or stats"),
+        ('{"type":"x"}', TYPES),
+        ('{"question":5,"type":"x"}', TYPES),
+        ('{"type":5}', TYPES),
         ('{"type":"health","id":true}', "`id` must be a string, a number or null"),
     ],
 )

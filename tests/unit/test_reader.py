@@ -7,17 +7,15 @@ import msgspec
 import numpy as np
 import pytest
 import regex
-import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from qa_service.batching import BatchRule
-from qa_service.engines.torch_spans import SpanChooser
 from qa_service.errors import InternalError, QuestionTooLongError
-from qa_service.manifest import TOKENIZER_FILE, Manifest, ReadingConfig
-from qa_service.protocol import Answer, Question
-from qa_service.reading.reader import Reader, padded
-from qa_service.reading.windows import WindowBuilder
+from qa_service.inference.reader.reader import Reader, padded
+from qa_service.inference.reader.windows import WindowBuilder
+from qa_service.repository.manifest import TOKENIZER_FILE, Manifest, ReadingConfig
+from qa_service.scheduling.batch_cost import BatchRule
+from qa_service.wire.messages import Answer, Question
 from tests.unit.texts import texts
 from tests.unit.tiny_tokenizers import KINDS, PAD_TOKEN_ID, tiny_tokenizer
 
@@ -47,11 +45,15 @@ class Chooser:
     """An engine's `peaks` over that model's logits; counts the rows it chose spans for."""
 
     def __init__(self, model, reading=READING):
+        from qa_service.inference.engines.torch_spans import SpanChooser  # seconds of importing
+
         self._model = model
         self._choose = SpanChooser(reading)
         self.num_rows = 0
 
     def __call__(self, ids, mask, types, text_mask):
+        import torch
+
         self.num_rows += len(ids)
         logits = torch.from_numpy(np.stack(self._model(ids, mask, types)))
         return self._choose(logits, torch.from_numpy(text_mask)).numpy()
@@ -111,7 +113,7 @@ def test_answers_are_what_stands_in_the_text(make_reader, kind, question, text, 
 
 @settings(max_examples=30)
 @given(pairs=st.lists(st.tuples(texts, texts), max_size=8), top_k=st.integers(1, 3))
-def test_company_changes_no_answer(make_reader, pairs, top_k):
+def test_batch_members_change_no_answer(make_reader, pairs, top_k):
     reader = make_reader("bert", limits=BatchRule(max_batch_size=3, max_batch_tokens=60))
     questions = [Question(question, text, top_k) for question, text in pairs]
     together = reader.read(questions)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from pathlib import Path
 
 from qa_service.config import ServerConfig
+from qa_service.options import options_of
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "RELIABILITY.md").read_text()
@@ -28,6 +28,6 @@ def test_every_program_it_names_is_there():
 
 
 def test_every_flag_it_names_is_there():
-    flags = {field.name for field in dataclasses.fields(ServerConfig)}
+    flags = {option.name for option in options_of(ServerConfig)}
     text = re.sub(r"python -m [^\n`]*", "", PAGE)
     assert set(re.findall(r"--(\w+)", text)) <= flags

@@ -4,41 +4,38 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter, deque
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qa_service.batching import BatchRule, CostTable
 from qa_service.errors import QueueFullError
-from qa_service.protocol import MAX_PRIORITY, Request
-from qa_service.scheduler import BATCH_BY, Scheduler, SchedulerConfig, Ticket, estimate_tokens
-
-keys = itertools.count()
-
-
-def ticket(arrived_s=0.0, *, tokens=100, priority=0, deadline_s=math.inf, is_long=False):
-    request = Request("q?", "t", priority=priority)
-    return Ticket(next(keys), request, None, arrived_s, deadline_s, tokens, is_long)
+from qa_service.scheduling.batch_cost import BatchRule, CostTable
+from qa_service.scheduling.options import QueueOptions
+from qa_service.scheduling.pending import estimate_tokens
+from qa_service.scheduling.scheduler import MIN_SWEEP, Scheduler
+from qa_service.wire.messages import Request
+from tests.unit.pendings import make_pending
 
 
-class OneSession(Scheduler):
-    """A scheduler whose batches all go to sessions of one kind."""
+class OneInstance(Scheduler):
+    """A scheduler whose batches all go to instances of one kind."""
 
-    def __init__(self, config, rule):
-        super().__init__(config)
+    def __init__(self, options, rule):
+        super().__init__(options)
         self.rule = rule
 
-    def next_batch(self, now_s, **session):
-        return super().next_batch(now_s, self.rule, **session)
+    def next_batch(self, now_s, **instance):
+        return super().next_batch(now_s, self.rule, **instance)
 
 
 def scheduler(
-    *tickets, max_queue_size=100, max_batch_size=4, max_batch_tokens=1000, costs=None, **options
+    *pendings, max_queue_size=100, max_batch_size=4, max_batch_tokens=1000, costs=None, **options
 ):
     rule = BatchRule(max_batch_size, max_batch_tokens, costs=costs)
-    made = OneSession(SchedulerConfig(max_queue_size, **options), rule)
-    for item in tickets:
+    made = OneInstance(QueueOptions(max_queue_size=max_queue_size, **options), rule)
+    for item in pendings:
         made.add(item)
     return made
 
@@ -51,40 +48,140 @@ def test_empty_queue_has_no_batch_and_nothing_to_wait_for():
     assert empty.next_departure_s() is None
 
 
-def test_oldest_leads_whatever_the_order_of_arrival_in_the_queue():
-    old, new = ticket(1.0), ticket(2.0)
-    assert scheduler(new, old, max_batch_size=1).next_batch(3.0) == [old]
+def test_a_flow_is_served_in_its_order():
+    first, second = make_pending(1.0, tokens=300), make_pending(1.0, tokens=3)
+    queue = scheduler(first, second, max_batch_size=1)
+    assert [queue.next_batch(3.0) for _ in range(2)] == [[first], [second]]
 
 
-def test_companions_are_the_nearest_in_length():
-    leader = ticket(0.0, tokens=100)
-    far, near_below, near_above, tie = (ticket(1.0, tokens=n) for n in (500, 95, 103, 105))
+def served(queue, count):
+    """The flows of the next so many requests, one at a time."""
+    return [queue.next_batch(9.0)[0].flow for _ in range(count)]
+
+
+def test_flows_take_turns_however_much_one_of_them_asks_at_once():
+    greedy = [make_pending(flow="greedy") for _ in range(64)]
+    modest = [make_pending(flow=name) for name in ("a", "b", "a", "b")]
+    assert served(scheduler(*greedy, *modest, max_batch_size=1), 7) == [
+        "greedy", "a", "b", "greedy", "a", "b", "greedy",
+    ]  # fmt: skip
+
+
+def test_a_request_counts_by_its_cost():
+    long = [make_pending(flow="long", tokens=400) for _ in range(3)]
+    short = [make_pending(flow="short", tokens=100) for _ in range(12)]
+    flows = served(scheduler(*long, *short, max_batch_size=1), 10)
+    assert flows.count("long") == 2
+
+
+def test_a_weight_is_so_many_shares():
+    light = [make_pending(flow="light") for _ in range(20)]
+    heavy = [make_pending(flow="heavy", weight=3.0) for _ in range(20)]
+    assert served(scheduler(*light, *heavy, max_batch_size=1), 16).count("heavy") == 12
+
+
+def test_a_flow_that_was_idle_has_saved_nothing_up():
+    queue = scheduler(*[make_pending(flow="busy") for _ in range(10)], max_batch_size=1)
+    served(queue, 6)
+    for _ in range(4):
+        queue.add(make_pending(flow="late"))
+    assert served(queue, 6).count("late") == 3
+
+
+def test_flows_that_have_gone_are_forgotten():
+    queue = scheduler(make_pending(flow="0"), max_batch_size=1)
+    for number in range(1, 1000):
+        queue.add(make_pending(flow=str(number)))
+        queue.next_batch(9.0)
+    assert len(queue._finishes) <= len(queue._ends) <= 4
+
+
+def test_flows_whose_requests_are_removed_are_forgotten():
+    queue = scheduler(max_batch_size=1)
+    for number in range(1000):
+        queue.add(pending := make_pending(flow=str(number)))
+        queue.remove(pending)
+    assert not queue._finishes
+    assert len(queue._ends) <= MIN_SWEEP
+
+
+def test_what_was_removed_costs_its_flow_nothing():
+    queue = scheduler(*[make_pending(flow="other") for _ in range(9)], max_batch_size=1)
+    for _ in range(5):
+        queue.add(pending := make_pending(flow="hasty"))
+        queue.remove(pending)
+    queue.add(make_pending(flow="hasty"))
+    assert "hasty" in served(queue, 2)
+
+
+def test_clients_that_ask_again_at_once_get_their_share_beside_one_that_asks_much():
+    """Three have one request at a time on two instances, beside a queue that is never empty."""
+    greedy = [make_pending(flow="greedy") for _ in range(200)]
+    queue = scheduler(*greedy, max_batch_size=1, max_queue_size=1000)
+    running, counts = deque([[], []]), Counter()
+    for flow in "abc":
+        queue.add(make_pending(flow=flow))
+    for _ in range(80):
+        for done in running.popleft():
+            counts[done.flow] += 1
+            if done.flow != "greedy":
+                queue.add(make_pending(flow=done.flow))
+        running.append(queue.next_batch(9.0))
+    assert max(counts.values()) - min(counts.values()) <= 1
+
+
+def test_work_that_waits_is_counted_by_flow():
+    queue = scheduler(make_pending(flow="a"), make_pending(flow="b", tokens=500), max_batch_size=1)
+    assert queue.waiting_cost == 600.0
+    assert queue.cost_until_done("c", 200.0) == 200.0 + 100.0 + 200.0
+    assert queue.cost_before(queue.turn_of("c")) == 600.0
+    queue.reserve("a", 50.0)
+    queue.reserve("a", -50.0)
+    served(queue, 2)
+    assert queue.waiting_cost == 0.0
+
+
+def test_batch_members_are_sought_among_the_oldest_only():
+    leader = make_pending(flow="0", tokens=100)
+    others = [make_pending(flow=str(n), tokens=300) for n in range(1, 8)]
+    twin = make_pending(flow="late", tokens=100)
+    queue = scheduler(leader, *others, twin, max_batch_size=2)
+    assert twin not in queue.next_batch(9.0)
+
+
+def test_batch_members_are_the_nearest_in_length():
+    leader = make_pending(0.0, tokens=100)
+    far, near_below, near_above, tie = (make_pending(1.0, tokens=n) for n in (500, 95, 103, 105))
     queue = scheduler(leader, far, near_below, near_above, tie, max_batch_size=3)
     assert queue.next_batch(2.0) == [leader, near_above, tie]
     assert queue.next_batch(2.0)[0] in {far, near_below}
 
 
 def test_no_more_padded_tokens_than_allowed():
-    leader, longer, shorter = ticket(0.0, tokens=400), ticket(1, tokens=501), ticket(1, tokens=390)
+    leader, longer, shorter = (
+        make_pending(0.0, tokens=400),
+        make_pending(1, tokens=501),
+        make_pending(1, tokens=390),
+    )
     assert scheduler(leader, longer, shorter).next_batch(2.0) == [leader, shorter]
 
 
 def test_a_request_longer_than_a_batch_goes_alone():
-    giant, small = ticket(0.0, tokens=5000), ticket(1.0, tokens=10)
+    giant, small = make_pending(0.0, tokens=5000), make_pending(1.0, tokens=10)
     queue = scheduler(giant, small)
     assert queue.next_batch(2.0) == [giant]
     assert queue.next_batch(2.0) == [small]
 
 
 def test_full_queue_refuses():
-    queue = scheduler(ticket(), ticket(), max_queue_size=2)
+    queue = scheduler(make_pending(), make_pending(), max_queue_size=2)
     with pytest.raises(QueueFullError):
-        queue.add(ticket())
+        queue.add(make_pending())
     assert len(queue) == 2
 
 
 def test_a_retry_runs_first_and_alone_even_when_the_queue_is_full():
-    waiting, lost = ticket(0.0), ticket(0.0)
+    waiting, lost = make_pending(0.0), make_pending(0.0)
     queue = scheduler(waiting, max_queue_size=1)
     queue.retry(lost)
     assert len(queue) == 2
@@ -92,34 +189,23 @@ def test_a_retry_runs_first_and_alone_even_when_the_queue_is_full():
     assert queue.next_batch(0.0) == [waiting]
 
 
-def test_a_higher_priority_overtakes():
-    low, high = ticket(1.0), ticket(1.4, priority=5)
-    assert scheduler(low, high, max_batch_size=1).next_batch(2.0) == [high]
-
-
-def test_no_priority_overtakes_for_ever():
-    low = ticket(0.0)
-    later = ticket(MAX_PRIORITY * 0.1 + 0.01, priority=MAX_PRIORITY)
-    assert scheduler(low, later, max_batch_size=1).next_batch(2.0) == [low]
-
-
-def test_delay_waits_for_company_until_the_leaders_time_is_up():
-    leader = ticket(1.0)
-    queue = scheduler(leader, max_queue_delay_s=0.5)
+def test_delay_waits_for_members_until_the_leaders_time_is_up():
+    leader = make_pending(1.0)
+    queue = scheduler(leader, max_queue_delay_us=500_000)
     assert queue.next_batch(1.4) == []
     assert queue.next_departure_s() == 1.5
     assert queue.next_batch(1.5) == [leader]
 
 
 def test_delay_ends_when_the_batch_is_full():
-    tickets = [ticket(1.0) for _ in range(4)]
-    assert len(scheduler(*tickets, max_queue_delay_s=9.0).next_batch(1.0)) == 4
+    pendings = [make_pending(1.0) for _ in range(4)]
+    assert len(scheduler(*pendings, max_queue_delay_us=9_000_000).next_batch(1.0)) == 4
 
 
 def test_expired_requests_leave_and_never_run():
-    short, long = ticket(deadline_s=1.0), ticket(deadline_s=3.0)
-    retried = ticket(deadline_s=2.0)
-    queue = scheduler(long, short, ticket())
+    short, long = make_pending(deadline_s=1.0), make_pending(deadline_s=3.0)
+    retried = make_pending(deadline_s=2.0)
+    queue = scheduler(long, short, make_pending())
     queue.retry(retried)
     assert queue.next_deadline_s() == 1.0
     assert queue.expired(0.9) == []
@@ -129,7 +215,7 @@ def test_expired_requests_leave_and_never_run():
 
 
 def test_removed_requests_never_run():
-    gone, stays, lost = ticket(deadline_s=5.0), ticket(), ticket()
+    gone, stays, lost = make_pending(deadline_s=5.0), make_pending(), make_pending()
     queue = scheduler(gone, stays)
     queue.retry(lost)
     assert queue.remove(gone)
@@ -159,64 +245,53 @@ CORE = CostTable((16, 384), (1, 2), ((1.0, 2.0), (30.0, 64.0)))
 GPU = CostTable((16, 384), (1, 64), ((1.0, 2.0), (2.0, 20.0)))
 
 
-def test_no_company_where_it_costs_more_than_it_saves():
-    first, second = ticket(0.0), ticket(1.0)
+def test_no_members_where_it_costs_more_than_it_saves():
+    first, second = make_pending(0.0), make_pending(1.0)
     queue = scheduler(first, second, costs=CORE)
     assert queue.next_batch(2.0) == [first]
     assert queue.next_batch(2.0) == [second]
 
 
-def test_company_where_it_saves():
-    tickets = [ticket(0.0) for _ in range(4)]
-    assert len(scheduler(*tickets, costs=GPU).next_batch(2.0)) == 4
+def test_members_where_it_saves():
+    pendings = [make_pending(0.0) for _ in range(4)]
+    assert len(scheduler(*pendings, costs=GPU).next_batch(2.0)) == 4
 
 
-def test_nobody_waits_for_company_that_would_not_be_taken():
-    leader = ticket(1.0)
-    queue = scheduler(leader, costs=CORE, max_queue_delay_s=9.0)
+def test_nobody_waits_for_members_that_would_not_be_taken():
+    leader = make_pending(1.0)
+    queue = scheduler(leader, costs=CORE, max_queue_delay_us=9_000_000)
     assert queue.next_batch(1.0) == [leader]
 
 
-def test_companions_may_be_the_next_to_come():
-    leader, near, next_one = ticket(0.0), ticket(2.0), ticket(1.0, tokens=300)
-    queue = scheduler(leader, near, next_one, max_batch_size=2, batch_by="arrival")
-    assert queue.next_batch(3.0) == [leader, next_one]
-
-
-def test_a_long_text_goes_alone_and_only_where_there_is_none():
-    long, other_long, short = (
-        ticket(0.0, tokens=2000, is_long=True),
-        ticket(1.0, tokens=2000, is_long=True),
-        ticket(2.0),
-    )
-    queue = scheduler(long, other_long, short)
-    assert queue.next_batch(3.0) == [long]
-    assert queue.next_batch(3.0, takes_long=False) == [short]
-    assert queue.next_batch(3.0, takes_long=False) == []
-    assert queue.next_batch(3.0) == [other_long]
-
-
-def test_no_work_is_given_in_advance_while_one_is_to_be_retried():
-    waiting, lost = ticket(0.0), ticket(0.0)
+def test_a_retry_goes_to_an_idle_instance_and_holds_up_no_other():
+    waiting, lost = make_pending(0.0), make_pending(0.0)
     queue = scheduler(waiting)
     queue.retry(lost)
+    assert queue.next_batch(1.0, is_idle=False) == [waiting]
     assert queue.next_batch(1.0, is_idle=False) == []
     assert queue.next_batch(1.0) == [lost]
-    assert queue.next_batch(1.0, is_idle=False) == [waiting]
 
 
 def test_what_is_put_back_has_its_old_turn_though_the_queue_is_full():
-    waits, taken = ticket(1.0), ticket(0.0)
-    queue = scheduler(waits, max_queue_size=1, max_batch_size=1)
+    taken, waits = make_pending(0.0), make_pending(1.0)
+    queue = scheduler(taken, max_queue_size=1, max_batch_size=1)
+    assert queue.next_batch(2.0) == [taken]
+    queue.add(waits)
     queue.put_back(taken)
     assert queue.next_batch(2.0) == [taken]
+
+
+def test_a_segment_of_an_admitted_text_passes_a_full_queue():
+    queue = scheduler(make_pending(), max_queue_size=1)
+    queue.add(make_pending(is_admitted=True))
+    assert len(queue) == 2
 
 
 requests = st.lists(
     st.tuples(
         st.floats(0, 100),
         st.integers(1, 3000),
-        st.integers(0, MAX_PRIORITY),
+        st.sampled_from("abc"),
         st.just(math.inf) | st.floats(0, 120),
     ),
     max_size=40,
@@ -224,32 +299,29 @@ requests = st.lists(
 tables = st.sampled_from([None, CORE, GPU])
 
 
-@given(requests, st.integers(1, 6), st.integers(1, 2000), tables, st.sampled_from(BATCH_BY))
+@given(requests, st.integers(1, 6), st.integers(1, 2000), tables)
 def test_each_request_comes_out_exactly_once_and_every_batch_is_within_bounds(
-    figures, max_batch_size, max_batch_tokens, costs, batch_by
+    figures, max_batch_size, max_batch_tokens, costs
 ):
-    tickets = [
-        ticket(
+    pendings = [
+        make_pending(
             arrived_s,
             tokens=tokens,
-            priority=priority,
+            flow=flow,
             deadline_s=deadline_s,
-            is_long=tokens > 384,
         )
-        for arrived_s, tokens, priority, deadline_s in figures
+        for arrived_s, tokens, flow, deadline_s in figures
     ]
     queue = scheduler(
-        *tickets,
+        *pendings,
         max_batch_size=max_batch_size,
         max_batch_tokens=max_batch_tokens,
         costs=costs,
-        batch_by=batch_by,
     )
     out = queue.expired(100.0)
     assert all(item.deadline_s <= 100.0 for item in out)
     while batch := queue.next_batch(100.0):
-        turns = [t.arrived_s - 0.1 * t.request.priority for t in tickets if t not in out]
-        assert batch[0].arrived_s - 0.1 * batch[0].request.priority == min(turns)
+        assert batch[0].turn == min(item.turn for item in pendings if item not in out)
         assert len(batch) <= max_batch_size
         padded = len(batch) * max(item.tokens for item in batch)
         assert len(batch) == 1 or padded <= max_batch_tokens
@@ -257,19 +329,20 @@ def test_each_request_comes_out_exactly_once_and_every_batch_is_within_bounds(
             apart_ms = sum(costs.cost_ms(1, item.tokens) for item in batch)
             assert costs.cost_ms(len(batch), max(item.tokens for item in batch)) < apart_ms
         out += batch
-    assert sorted(t.key for t in out) == [t.key for t in tickets]
+    assert sorted(t.number for t in out) == [t.number for t in pendings]
     assert len(queue) == 0
 
 
-@given(requests.filter(len), st.integers(1, 6), tables, st.booleans())
-def test_nobody_is_passed_over_for_ever(figures, max_batch_size, costs, is_long):
-    """However the others flood in, the one that waits leads once its turn is the oldest."""
-    waiting = ticket(0.0, tokens=figures[0][1], is_long=is_long)
-    queue = scheduler(waiting, max_batch_size=max_batch_size, max_batch_tokens=4000, costs=costs)
-    step_s, now_s = 0.1, 0.0
-    for _, tokens, priority, _ in itertools.cycle(figures):
-        now_s += step_s
-        queue.add(ticket(now_s, tokens=tokens, priority=priority, is_long=tokens > 384))
-        if waiting in queue.next_batch(now_s):
-            break
-        assert now_s <= MAX_PRIORITY * 0.1 + step_s
+@given(requests.filter(len), st.integers(1, 6), tables)
+def test_nobody_is_passed_over_for_ever(figures, max_batch_size, costs):
+    """However many others flood in, a flow's one request leads after one of each other flow."""
+    waiting = make_pending(0.0, tokens=figures[0][1], flow="waiting")
+    others = [make_pending(0.0, tokens=tokens, flow=flow) for _, tokens, flow, _ in figures]
+    queue = scheduler(*others, max_batch_size=max_batch_size, max_batch_tokens=4000, costs=costs)
+    queue.add(waiting)
+    for tokens, flow in itertools.islice(itertools.cycle([(f[1], f[2]) for f in figures]), 4):
+        if waiting in queue.next_batch(9.0):
+            return
+        for _ in range(9):
+            queue.add(make_pending(9.0, tokens=tokens, flow=flow))
+    raise AssertionError("it still waits")

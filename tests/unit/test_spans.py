@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qa_service.errors import InternalError
-from qa_service.manifest import ReadingConfig
-from qa_service.protocol import Answer
-from qa_service.reading.spans import find_answers
-from qa_service.reading.windows import WindowBuilder
+from qa_service.inference.reader.spans import find_answers
+from qa_service.inference.reader.windows import WindowBuilder
+from qa_service.repository.manifest import ReadingConfig
+from qa_service.wire.messages import Answer
 from tests.unit.tiny_tokenizers import tiny_tokenizer
 
 CONFIG = ReadingConfig(max_answer_tokens=4, window_tokens=20, window_overlap_tokens=6)
@@ -61,7 +61,7 @@ def every_span(encoded, logits, config):
 
 def read_one_by_one(text, encoded, logits, config, top_k):
     spans = sorted(every_span(encoded, logits, config), key=lambda span: (-span[0], span[1:]))
-    null = [] if config.null_threshold is None else [0.0]
+    null = [] if config.null_threshold is None else [config.null_threshold / config.temperature]
     total = math.fsum(math.exp(score) for score in [*(s[0] for s in spans), *null])
     kept = []
     for span in spans:
@@ -72,7 +72,7 @@ def read_one_by_one(text, encoded, logits, config, top_k):
         start, end = encoded.offsets[first][0], encoded.offsets[last][1]
         answers.append(Answer(text[start:end], math.exp(score) / total, start, end))
     if null and kept[0][0] * config.temperature < config.null_threshold:
-        answers.insert(0, Answer("", 1 / total, None, None))
+        answers.insert(0, Answer("", math.exp(null[0]) / total, None, None))
     return answers[:top_k]
 
 
@@ -182,11 +182,12 @@ def test_abstains_below_the_threshold_only(threshold, abstains):
     logits = token_logits(encoded, {1: 3.0}, {2: 4.0})
     logits[0][0][0], logits[0][1][0] = 1.0, 2.0  # the span exceeds the null answer by 4
     first, second = find_answers(text, encoded, logits, config, top_k=2)
-    null_score = 1 / (1 + math.exp(4 / 2))
+    null_score = 1 / (1 + math.exp((4 - threshold) / 2))
     if abstains:
         assert (first.answer, first.start, first.end) == ("", None, None)
         assert first.score == pytest.approx(null_score, abs=1e-3)
         assert second.answer == "b c"
+        assert first.score > second.score
     else:
         assert first.answer == "b c"
         assert first.score == pytest.approx(1 - null_score, abs=1e-3)

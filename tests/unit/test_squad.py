@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from qa_service.squad import exact_match, f1_score, normalize_answer, read_squad
+from qa_service.data.squad import exact_match, f1_score, normalize_answer, read_squad
 
 DOCUMENT = {
     "data": [
@@ -23,7 +23,7 @@ DOCUMENT = {
                                 {"text": "Das Café", "answer_start": 0},
                             ],
                         },
-                        {"id": "none", "question": "Wer?", "answers": []},
+                        {"id": "none", "question": "Wer?", "answers": [], "is_impossible": True},
                     ],
                 }
             ],
@@ -89,3 +89,7 @@ def test_unanswerable_questions_want_silence(measure):
     assert measure("", ()) == 1.0
     assert measure("an answer", ()) == 0.0
     assert measure("", ("an answer",)) == 0.0
+
+
+def test_what_the_file_marks_as_impossible_is_so(squad_file):
+    assert [question.is_impossible for question in read_squad(squad_file)] == [False, True]

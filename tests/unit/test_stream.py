@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from qa_service.event_loop import EventLoop
-from qa_service.stream import READ_BYTES, Stream
+from qa_service.net.event_loop import EventLoop
+from qa_service.net.stream import READ_BYTES, Stream
 from tests.support import run_until
 
 BIG = bytes(range(256)) * 40_000
@@ -23,7 +23,8 @@ class Peer:
         self.data = bytearray()
         self.ends = 0
         self.flushes = 0
-        self.stream = Stream(self.loop, ours, self.take, self.end, self.flushed)
+        self.stream = Stream(self.loop, ours)
+        self.stream.start(self.take, self.end, self.flushed)
 
     def take(self, data):
         assert len(data) <= READ_BYTES

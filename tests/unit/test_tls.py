@@ -7,7 +7,7 @@ import ssl
 import pytest
 
 from qa_service.errors import SetupError
-from qa_service.tls import RECORD_BYTES, TlsSession, server_context
+from qa_service.net.tls import RECORD_BYTES, TlsSession, server_context
 from tests.certificates import Certificates
 
 

@@ -8,10 +8,10 @@ from contextlib import suppress
 
 import pytest
 
-from qa_service.event_loop import EventLoop
-from qa_service.stream import READ_BYTES
-from qa_service.tls import RECORD_BYTES, server_context
-from qa_service.tls_stream import STEPS_A_ROUND, HandshakeQueue, TlsStream, TlsTerms
+from qa_service.net.event_loop import EventLoop
+from qa_service.net.stream import READ_BYTES
+from qa_service.net.tls import RECORD_BYTES, server_context
+from qa_service.net.tls_stream import STEPS_A_ROUND, HandshakeQueue, TlsStream, TlsTerms
 from tests.certificates import Certificates
 from tests.support import run_until
 
@@ -40,15 +40,8 @@ class Peer:
             handshake_timeout_s=handshake_timeout_s,
             plain_reply=PLAIN_REPLY,
         )
-        self.stream = TlsStream(
-            self.loop,
-            ours,
-            "a client",
-            terms,
-            on_data=self.take,
-            on_end=self.end,
-            on_flushed=self.flushed,
-        )
+        self.stream = TlsStream(self.loop, ours, "a client", terms)
+        self.stream.start(self.take, self.end, self.flushed)
         self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.client = certificates.client_context().wrap_bio(
             self.incoming, self.outgoing, server_hostname="localhost"

@@ -1,4 +1,4 @@
-"""The file of tokens, and who is let in by it."""
+"""The file of tokens, and who is authenticated by it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 import pytest
 
 from qa_service.errors import SetupError, UnauthorizedError
-from qa_service.tokens import MAX_TOKENS, load_tokens
+from qa_service.front.tokens import MAX_TOKENS, Grant, load_tokens
+from qa_service.wire.messages import MAX_PRIORITY
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 GOOD, OTHER = "3bQ1xT0yqWcV7uKfJm2sZg", "Zt0xT0yqWcV7uKfJm2sZg"
@@ -44,6 +45,21 @@ def test_a_token_is_good_until_it_expires(write, expires):
         tokens.check(GOOD, NOW)
 
 
+def test_a_line_may_say_what_its_bearer_counts_as(write):
+    line = f"{GOOD} name=gateway weight=2.5 max_priority=3 2030-01-01T00:00:00Z"
+    assert load_tokens(write(line)).check(GOOD, NOW) == Grant(
+        name="gateway", weight=2.5, max_priority=3
+    )
+
+
+def test_a_line_that_says_nothing_has_one_share_and_a_name_of_its_own(write):
+    tokens = load_tokens(write(GOOD, OTHER))
+    first, second = tokens.check(GOOD, NOW), tokens.check(OTHER, NOW)
+    assert (first.weight, first.max_priority) == (1.0, MAX_PRIORITY)
+    assert first.name != second.name
+    assert GOOD not in first.name
+
+
 def test_one_line_that_is_good_is_enough(write):
     load_tokens(write(f"{GOOD} 2020-01-01T00:00:00Z", GOOD)).check(GOOD, NOW)
 
@@ -64,6 +80,10 @@ def test_only_hashes_are_kept(write):
         ([f"{GOOD} 2027-01-31"], "line 1: its expiry is not a time"),
         ([f"{GOOD} 2027-01-31T00:00:00"], "line 1: its expiry is not a time"),
         ([f"{GOOD} 2027-01-31 00:00:00Z"], "line 1: more than a token"),
+        ([f"{GOOD} weight=0"], r"line 1: Expected .* > 0.0"),
+        ([f"{GOOD} weight=x"], "line 1: Expected"),
+        ([f"{GOOD} color=red"], "line 1: Object contains unknown field"),
+        ([f"{GOOD} max_priority=10"], "line 1: Expected"),
         (["x" * 2000], "line 1: longer than 1024 bytes"),
     ],
 )

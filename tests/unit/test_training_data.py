@@ -6,21 +6,32 @@ import os
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from qa_service.squad import SquadQuestion
+from qa_service.data.squad import SquadQuestion
 from qa_service.training.features import FeatureMaker, collate, plan_batches
 from qa_service.training.mixture import MixtureConfig, Source, draw_mixture
-from qa_service.training.paragraphs import UnanswerableMaker, among_neighbours
+from qa_service.training.paragraphs import (
+    Example,
+    UnanswerableMaker,
+    among_neighbours,
+    untokenized,
+)
+from qa_service.training.soft_labels import SoftLabel, SoftLabels, label_questions
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 SENTENCES = ("Ada wrote notes.", "Bo sang.", "Cy dug wells.", "Di flew.", "Ed slept.")
 QUESTIONS = [
     SquadQuestion(str(n), "who?", s, (s.split()[0],), (0,)) for n, s in enumerate(SENTENCES)
 ]
+EXAMPLES = [Example(question) for question in QUESTIONS]
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "who", "sang", "did", "it", "rain", *"abcdefgh.,"]
 
 
@@ -59,15 +70,17 @@ def write_squad(path, questions):
 
 def test_neighbours_move_answers_and_keep_the_order_of_the_file():
     for seed in range(20):
-        for question in among_neighbours(QUESTIONS, 2, random.Random(seed)):
+        for example in among_neighbours(EXAMPLES, 2, random.Random(seed)):
+            question = example.question
             (answer,), (start,) = question.answers, question.answer_starts
             assert question.context[start : start + len(answer)] == answer
             assert question.context in " ".join(SENTENCES)
             assert question.context.count(".") <= 5
+            assert example.label_start == start
 
 
 def test_no_neighbours_leave_the_sentence():
-    assert among_neighbours(QUESTIONS, 0, random.Random(0)) == QUESTIONS
+    assert among_neighbours(EXAMPLES, 0, random.Random(0)) == EXAMPLES
 
 
 def test_unanswerable_prefers_the_text_that_shares_rare_words():
@@ -89,7 +102,7 @@ def test_no_unanswerable_where_every_text_holds_the_answer():
 def test_unanswerable_questions_are_the_same_in_every_process():
     program = """
 import random
-from qa_service.squad import SquadQuestion
+from qa_service.data.squad import SquadQuestion
 from qa_service.training.paragraphs import UnanswerableMaker
 texts = [f"a{n} a{n + 1} a{n + 2}" for n in range(40)]
 asked = [SquadQuestion(str(n), text, text, ("no",), (0,)) for n, text in enumerate(texts)]
@@ -127,22 +140,22 @@ def test_source_flag_refuses_other_counts(text):
 
 def test_mixture_draws_each_question_before_any_twice(tmp_path):
     path = write_squad(tmp_path / "q.json.gz", QUESTIONS)
-    drawn = draw_mixture([Source(path, 7)], MixtureConfig())
+    drawn = draw_mixture([Source(path, 7)], MixtureConfig(), SoftLabels())
     assert len(drawn) == 7
-    assert {q.id for q in drawn} == {q.id for q in QUESTIONS}
-    assert len(draw_mixture([Source(path)], MixtureConfig())) == len(QUESTIONS)
+    assert {e.question.id for e in drawn} == {q.id for q in QUESTIONS}
+    assert len(draw_mixture([Source(path)], MixtureConfig(), SoftLabels())) == len(QUESTIONS)
 
 
 def test_mixture_is_the_same_for_the_same_seed(tmp_path):
     source = Source(write_squad(tmp_path / "q.json.gz", QUESTIONS), 40, are_sentences=True)
     config = MixtureConfig(unanswerable_share=0.5, seed=3)
-    drawn = draw_mixture([source], config)
-    assert drawn == draw_mixture([source], config)
-    assert 0 < sum(not question.answers for question in drawn) < 40
+    drawn = draw_mixture([source], config, SoftLabels())
+    assert drawn == draw_mixture([source], config, SoftLabels())
+    assert 0 < sum(not example.question.answers for example in drawn) < 40
 
 
 def make_row(tokenizer, question, max_tokens=32, seed=0):
-    return FeatureMaker(tokenizer, max_tokens).make(question, random.Random(seed))
+    return FeatureMaker(tokenizer, max_tokens).make(Example(question), random.Random(seed))
 
 
 def test_row_points_at_the_answer_without_the_full_stop(tokenizer):
@@ -150,13 +163,13 @@ def test_row_points_at_the_answer_without_the_full_stop(tokenizer):
     row = make_row(tokenizer, SquadQuestion("1", "who sang", context, ("b c.",), (2,)))
     words = [WORDS[i] for i in row.input_ids]
     assert " ".join(words) == "[CLS] who sang [SEP] a b c . did it rain [SEP]"
-    assert words[row.start : row.end + 1] == ["b", "c"]
-    assert row.token_type_ids.tolist() == [0] * 4 + [1] * 8
+    assert words[row.target.first : row.target.stop] == ["b", "c"]
+    assert (row.target.start.tolist(), row.target.end.tolist()) == ([1, 0], [0, 1])
 
 
 def test_unanswerable_row_points_at_the_first_token(tokenizer):
     row = make_row(tokenizer, SquadQuestion("1", "who", "a b c", (), ()))
-    assert (row.start, row.end) == (0, 0)
+    assert (row.target.first, row.target.stop) == (0, 1)
 
 
 @pytest.mark.parametrize("answer", ["a", "d e", "h"])
@@ -166,7 +179,9 @@ def test_cut_row_holds_the_whole_answer(tokenizer, answer):
     for seed in range(20):
         row = make_row(tokenizer, question, max_tokens=8, seed=seed)
         assert len(row) <= 8
-        assert " ".join(WORDS[i] for i in row.input_ids[row.start : row.end + 1]) == answer
+        assert (
+            " ".join(WORDS[i] for i in row.input_ids[row.target.first : row.target.stop]) == answer
+        )
 
 
 def test_no_row_for_an_answer_that_does_not_fit(tokenizer):
@@ -192,4 +207,100 @@ def test_collate_pads_at_the_end(tokenizer):
     batch = collate([make_row(tokenizer, question) for question in questions], 0)
     assert batch.attention_mask.tolist() == [[1] * 7, [1] * 5 + [0] * 2]
     assert batch.input_ids[1, 5:].tolist() == [0, 0]
-    assert batch.start_positions.tolist() == [5, 0]
+    assert batch.start.tolist() == batch.end.tolist() == [[0] * 5 + [1, 0], [1] + [0] * 6]
+
+
+SENTENCE = SquadQuestion("1", "who sang", "a b c", (), ())
+LABEL = SoftLabel(np.log([0.5, 0.3, 0.2]), np.log([0.1, 0.1, 0.8]))
+
+
+def labels_of(*pairs):
+    labels = SoftLabels()
+    for question, label in pairs:
+        labels.add(question, label)
+    return labels
+
+
+def test_labels_come_back_from_their_file(tmp_path):
+    other = replace(SENTENCE, context="a b", answers=("b",), answer_starts=(2,))
+    labels_of((SENTENCE, LABEL), (other, SoftLabel(LABEL.end[:2], LABEL.start[:2]))).write(
+        tmp_path / "labels.npz"
+    )
+    read = SoftLabels()
+    read.read(tmp_path / "labels.npz")
+    assert len(read) == 2
+    np.testing.assert_allclose(read.get(SENTENCE).start, LABEL.start, atol=1e-3)
+    np.testing.assert_allclose(read.get(other).end, LABEL.start[:2], atol=1e-3)
+    assert read.get(replace(SENTENCE, question="who")) is None
+    assert [path.name for path in tmp_path.iterdir()] == ["labels.npz"]
+
+
+def test_label_moves_with_its_sentence(tokenizer):
+    before, after = (
+        Example(replace(SENTENCE, context="did it")),
+        Example(replace(SENTENCE, context="rain .")),
+    )
+    for seed in range(20):
+        moved = among_neighbours([before, Example(SENTENCE, LABEL), after], 1, random.Random(seed))
+        row = FeatureMaker(tokenizer, 32).make(moved[1], random.Random(0))
+        words = [WORDS[i] for i in row.input_ids]
+        assert words[row.target.first : row.target.stop] == ["a", "b", "c"]
+        np.testing.assert_allclose(row.target.start, [0.5, 0.3, 0.2], rtol=1e-6)
+        np.testing.assert_allclose(row.target.end, [0.1, 0.1, 0.8], rtol=1e-6)
+
+
+def test_answer_and_label_have_half_a_say_each(tokenizer):
+    question = replace(SENTENCE, answers=("b",), answer_starts=(2,))
+    row = FeatureMaker(tokenizer, 32).make(Example(question, LABEL), random.Random(0))
+    np.testing.assert_allclose(row.target.start, [0.25, 0.65, 0.1], rtol=1e-6)
+    np.testing.assert_allclose(row.target.end, [0.05, 0.55, 0.4], rtol=1e-6)
+
+
+def test_label_of_a_text_with_other_tokens_is_refused(tokenizer):
+    longer = SoftLabel(np.zeros(4, np.float32), np.zeros(4, np.float32))
+    assert FeatureMaker(tokenizer, 32).make(Example(SENTENCE, longer), random.Random(0)) is None
+
+
+def test_sentences_without_answers_are_drawn_if_they_are_labelled(tmp_path):
+    unanswered = [replace(QUESTIONS[0], context="Ada ``"), replace(QUESTIONS[1], context="Bo .")]
+    path = tmp_path / "sentences.json"
+    paragraphs = [
+        {"context": q.context, "qas": [{"id": q.id, "question": q.question, "answers": []}]}
+        for q in unanswered
+    ]
+    path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+    source = Source(path, are_sentences=True)
+    with pytest.raises(ValueError, match="no questions"):
+        draw_mixture([source], MixtureConfig(), SoftLabels())
+    labels = labels_of((untokenized(replace(unanswered[0], answers=(), answer_starts=())), LABEL))
+    (drawn,) = draw_mixture([source], MixtureConfig(), labels)
+    assert drawn.label is LABEL
+    assert drawn.question.context == 'Ada "'
+
+
+def test_a_labelling_run_that_was_cut_off_goes_on(tokenizer, tmp_path):
+    runs = []
+
+    def logits(ids, mask, _types):
+        runs.append(len(ids))
+        return ids.astype(np.float32), -ids.astype(np.float32)
+
+    questions = [replace(SENTENCE, context=" ".join("abcdefgh"[: n + 1])) for n in range(8)]
+    path = tmp_path / "labels.npz"
+    assert label_questions(logits, tokenizer, 0, questions[:5], path) == 5
+    assert label_questions(logits, tokenizer, 0, questions, path) == 8
+    assert sum(runs) == 8
+    labels = SoftLabels()
+    labels.read(path)
+    begin = WORDS.index("a")
+    assert labels.get(questions[2]).start.tolist() == [begin, begin + 1, begin + 2]
+    assert labels.get(questions[2]).end.tolist() == [-begin, -begin - 1, -begin - 2]
+
+
+def test_question_whose_text_is_too_long_is_not_labelled(tokenizer, tmp_path):
+    questions = [replace(SENTENCE, context="a " * 500), SENTENCE]
+
+    def logits(ids, *_):
+        return ids.astype(np.float32), ids.astype(np.float32)
+
+    assert label_questions(logits, tokenizer, 0, questions, tmp_path / "labels.npz") == 1

@@ -1,23 +1,26 @@
-"""Adapters that grow, a run that is cut off, and labels, all on a model of a few weights."""
+"""Adapters that grow, models trained whole, a run that is cut off, on a model of a few weights."""
 
 import json
 import logging
+from pathlib import Path
 
+import numpy as np
 import peft
 import pytest
 import torch
 from transformers import BertConfig, BertForQuestionAnswering
 
-from qa_service.protocol import Answer
-from qa_service.squad import read_squad
-from qa_service.training import adapters, labelling
+import finetune_model
+from qa_service.training import adapters
+from qa_service.training.adapters import Encoder
 from qa_service.training.averaging import average_adapters
-from qa_service.training.features import Features
-from qa_service.training.labelling import LabellingConfig, label_sentences
-from qa_service.training.trainer import Trainer, TrainingConfig
+from qa_service.training.features import Features, Target, collate
+from qa_service.training.trainer import Trainer, TrainingConfig, span_loss
+
+pytestmark = pytest.mark.slow
 
 
-def tiny_encoder():
+def tiny_encoder(_encoder=None):
     torch.manual_seed(0)
     return BertForQuestionAnswering(
         BertConfig(
@@ -33,15 +36,13 @@ def tiny_encoder():
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch):
-    monkeypatch.setattr(adapters, "load_encoder", tiny_encoder)
+    monkeypatch.setattr(Encoder, "load", tiny_encoder)
 
 
+ENCODER = Encoder("some/encoder", Path())
 ROWS = [
     Features(
-        torch.tensor([2, n % 7 + 4, 3, 5, 6, 7, 3]).numpy(),
-        torch.tensor([0, 0, 0, 1, 1, 1, 1]).numpy(),
-        3 + n % 3,
-        3 + n % 3,
+        torch.tensor([2, n % 7 + 4, 3, 5, 6, 7, 3]).numpy(), Target.of_span(3 + n % 3, 3 + n % 3)
     )
     for n in range(24)
 ]
@@ -59,19 +60,19 @@ def output_of(model):
         return model.eval()(input_ids=ids).start_logits
 
 
-def trained(directory, batches=BATCHES, evaluate=dict):
+def trained(directory, batches=BATCHES, evaluate=dict, build=adapters.build_model):
     directory.mkdir(exist_ok=True)
     torch.manual_seed(1)
-    model = adapters.build_model(rank=2)
+    model = build(ENCODER, 2) if build is adapters.build_model else build(ENCODER)
     return model, Trainer(model, CONFIG, directory, evaluate).train(ROWS, batches, 0)
 
 
 def test_adapter_grows_without_changing_its_answers(tmp_path):
     model, _ = trained(tmp_path / "run")
     adapters.save_adapter(model, tmp_path / "small")
-    same = adapters.build_model(2, tmp_path / "small")
-    larger = adapters.build_model(5, tmp_path / "small")
-    assert not torch.equal(output_of(model), output_of(adapters.build_model(2)))
+    same = adapters.build_model(ENCODER, 2, tmp_path / "small")
+    larger = adapters.build_model(ENCODER, 5, tmp_path / "small")
+    assert not torch.equal(output_of(model), output_of(adapters.build_model(ENCODER, 2)))
     torch.testing.assert_close(output_of(same), output_of(model), atol=2e-2, rtol=0)
     torch.testing.assert_close(output_of(larger), output_of(same))
 
@@ -87,15 +88,15 @@ def test_average_is_the_mean_of_the_changes(tmp_path):
         model, _ = trained(tmp_path / name, batches)
         adapters.save_adapter(model, tmp_path / name)
         changes.append(change_of(model))
-    average = average_adapters([tmp_path / "one", tmp_path / "two"], rank=4)
+    average = average_adapters(ENCODER, [tmp_path / "one", tmp_path / "two"], rank=4)
     assert not torch.allclose(changes[0], changes[1], atol=1e-3)
     torch.testing.assert_close(change_of(average), sum(changes) / 2, atol=1e-3, rtol=0)
 
 
 def test_adapter_does_not_shrink(tmp_path):
-    adapters.save_adapter(adapters.build_model(4), tmp_path / "large")
+    adapters.save_adapter(adapters.build_model(ENCODER, 4), tmp_path / "large")
     with pytest.raises(ValueError, match="rank"):
-        adapters.build_model(2, tmp_path / "large")
+        adapters.build_model(ENCODER, 2, tmp_path / "large")
 
 
 def test_saved_adapter_loads_with_peft_alone_and_is_half_precision(tmp_path):
@@ -106,7 +107,7 @@ def test_saved_adapter_loads_with_peft_alone_and_is_half_precision(tmp_path):
         "adapter_model.safetensors",
     }
     config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
-    assert config["base_model_name_or_path"] == adapters.ENCODER_NAME
+    assert config["base_model_name_or_path"] == ENCODER.name
     loaded = peft.PeftModel.from_pretrained(tiny_encoder(), str(tmp_path / "adapter"))
     torch.testing.assert_close(output_of(loaded), output_of(model), atol=2e-2, rtol=0)
 
@@ -141,31 +142,59 @@ def test_metrics_at_intervals_are_logged(tmp_path, caplog):
     assert [json.loads(line)["step"] for line in lines] == [3, 6]
 
 
-def test_labels_keep_only_what_the_model_is_sure_of(tmp_path, monkeypatch):
-    sentences = ["ada -lrb- a writer -rrb- was born in 1815 .", "bo sang .", "cy dug ."]
-    source = tmp_path / "sentences.json"
-    source.write_text(
-        json.dumps(
-            {
-                "data": [
-                    {
-                        "paragraphs": [
-                            {"context": s, "qas": [{"id": s, "question": "when ?", "answers": []}]}
-                            for s in sentences
-                        ]
-                    }
-                ]
-            }
-        )
+def test_model_trained_whole_keeps_its_embeddings(tmp_path):
+    model, _ = trained(tmp_path / "run", build=adapters.build_whole_model)
+    before = tiny_encoder()
+    assert torch.equal(
+        model.bert.embeddings.word_embeddings.weight, before.bert.embeddings.word_embeddings.weight
+    )
+    assert not torch.equal(
+        model.bert.encoder.layer[0].output.LayerNorm.bias,
+        before.bert.encoder.layer[0].output.LayerNorm.bias,
     )
 
-    def answers(_reader, questions):
-        assert questions[0].context == "ada ( a writer ) was born in 1815 ."
-        return [Answer("1815", 0.9, 29, 33), Answer("bo", 0.2, 0, 2), Answer("", 0.9, None, None)]
 
-    monkeypatch.setattr(labelling, "best_answers", answers)
-    counts = label_sentences(None, source, tmp_path / "out.json.gz", LabellingConfig(seed=1))
-    assert counts == {"questions": 3, "kept": 1}
-    (question,) = read_squad(tmp_path / "out.json.gz")
-    start = question.answer_starts[0]
-    assert question.context[start : start + 4] == question.answers[0] == "1815"
+def test_adapter_of_a_model_trained_whole_answers_like_it(tmp_path):
+    model, _ = trained(tmp_path / "run", build=adapters.build_whole_model)
+    adapters.save_adapter(adapters.adapter_of(model, ENCODER, rank=8), tmp_path / "adapter")
+    again = adapters.build_whole_model(ENCODER, tmp_path / "adapter")
+    torch.testing.assert_close(output_of(again), output_of(model), atol=2e-2, rtol=0)
+    assert not torch.allclose(output_of(again), output_of(tiny_encoder()), atol=0.1)
+
+
+def test_adapter_of_a_low_rank_is_the_nearest(tmp_path):
+    model, _ = trained(tmp_path / "run", build=adapters.build_whole_model)
+    wanted = model.bert.encoder.layer[0].output.dense.weight
+    wanted = wanted - tiny_encoder().bert.encoder.layer[0].output.dense.weight
+    change = change_of(adapters.adapter_of(model, ENCODER, rank=3))
+    missed = torch.linalg.matrix_norm(wanted - change)
+    assert torch.linalg.matrix_rank(change, rtol=1e-4) == 3
+    torch.testing.assert_close(missed, torch.linalg.svdvals(wanted)[3:].norm())
+
+
+def test_loss_is_the_cross_entropy_of_what_is_right_and_knows_no_padding():
+    rows = [
+        Features(ROWS[0].input_ids[:4], Target.of_span(0, 0)),
+        Features(
+            ROWS[0].input_ids,
+            Target(2, np.array([0.75, 0.25], np.float32), np.array([0, 1], np.float32)),
+        ),
+    ]
+    start, end = torch.randn(2, 2, 7)
+    logs = [start[0, :4].log_softmax(0), end[0, :4].log_softmax(0)]
+    logs += [start[1].log_softmax(0), end[1].log_softmax(0)]
+    wanted = -(logs[0][0] + logs[1][0] + 0.75 * logs[2][2] + 0.25 * logs[2][3] + logs[3][3]) / 4
+    torch.testing.assert_close(span_loss(start, end, collate(rows, 0)), wanted)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--train", "none.json=5", "--dev", "none.json", "--output_dir", "out"],
+        ["--label", "none.json", "labels", "--init", "adapter"],
+    ],
+)
+def test_training_on_a_missing_file_is_one_line_and_code_2(monkeypatch, capsys, flags):
+    monkeypatch.setattr("sys.argv", ["finetune_model.py", *flags])
+    assert finetune_model.main() == 2
+    assert capsys.readouterr().err == "finetune_model.py: there is no file none.json\n"

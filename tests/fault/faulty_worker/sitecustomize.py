@@ -1,8 +1,8 @@
 """Makes a worker misbehave when a question asks for it.
 
 Python imports a module of this name at its start. A test puts this folder on the `PYTHONPATH`
-of a server, whose workers inherit it; in a worker, and nowhere else, it wraps `Reader.steps`.
-The product knows nothing of it. What the markers do is in `FAULTS`.
+of a server, whose workers inherit it; in a worker, and nowhere else, it wraps
+`InstantReader.answer`. The product knows nothing of it. What the markers do is in `FAULTS`.
 """
 
 import ctypes
@@ -59,19 +59,19 @@ FAULTS = {
 
 
 def install():
-    from qa_service.reading.reader import Reader
+    from qa_service.inference.reader.instant import InstantReader
 
-    steps = Reader.steps
+    answer = InstantReader.answer
 
-    def faulty_steps(self, questions, stopwatch):
-        for question in questions:
+    def faulty_answer(self, encoded, stopwatch):
+        for task in encoded:
             for marker, fault in FAULTS.items():
-                if marker in question.question:
+                if marker in task.question:
                     fault()
-        return steps(self, questions, stopwatch)
+        return answer(self, encoded, stopwatch)
 
-    Reader.steps = faulty_steps
+    InstantReader.answer = faulty_answer
 
 
-if "qa_service.workers.worker_main" in sys.orig_argv:
+if "qa_service.inference.worker_main" in sys.orig_argv:
     install()

@@ -1,0 +1,86 @@
+"""The size of batches by the queue, against always one and always eight, in an open loop.
+
+    python -m benchmarks.batch_sizes --questions_file dev.json [--engine onnx --precision int8]
+
+Requests come at random moments at half to one and a half times what the server can do, whatever it
+does; the same moments and questions for each of the three servers, which take turns at each rate.
+Above its capacity a server's queue grows as long as the load lasts, and latency with it.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+
+from benchmarks.load import Load, counted, opened
+from benchmarks.record import Section, make_parser
+from benchmarks.tables import markdown
+from benchmarks.targets import Running, ours, running
+from benchmarks.texts import Item, uniform
+from qa_service.data.squad import read_squad
+
+OURS = "by the queue"
+FLAGS = {
+    OURS: (),
+    "always 1": ("--max_batch_size", "1"),
+    "always 8": ("--max_batch_size", "8", "--cost_table", "off"),
+}
+SHARES = (0.5, 0.75, 1.0, 1.25, 1.5)
+CLIENTS = 16
+CAPACITY_REQUESTS_EACH = 12
+
+
+def capacity_per_s(server: Running, items: list[Item], requests_each: int) -> float:
+    """What a closed loop of many clients gets out of it."""
+    counted(server, items, CLIENTS, 2)
+    return counted(server, items, CLIENTS, requests_each).throughput_per_s
+
+
+def cells(loads: dict[str, Load], percent: float) -> list[str]:
+    """A percentile for each server; the best of the fixed sizes is beside ours as a ratio."""
+    found_ms = {name: load.p_ms(percent) for name, load in loads.items()}
+    best_ms = min(value for name, value in found_ms.items() if name != OURS)
+    return [*(f"{value:.0f}" for value in found_ms.values()), f"{found_ms[OURS] / best_ms:.2f}"]
+
+
+def main() -> int:
+    parser = make_parser(__doc__)
+    parser.add_argument("--engine", default="onnx", choices=("onnx", "openvino", "pytorch"))
+    parser.add_argument("--precision", default="fp32")
+    parser.add_argument("--duration_s", type=float, default=12.0, help="of each load")
+    flags = parser.parse_args()
+    section = Section(f"batch_sizes_{flags.engine}_{flags.precision}", "Batch sizes", flags)
+    items = uniform(read_squad(flags.questions_file))
+    engine = ("--inference_engine_type", flags.engine, "--precision", flags.precision)
+    duration_s = 2.0 if flags.quick else flags.duration_s
+    rows_of: dict[float, list[list[str]]] = {50: [], 99: []}
+    with ExitStack() as stack:
+        servers = {
+            name: stack.enter_context(running(ours(name, *engine, *more), flags.model))
+            for name, more in FLAGS.items()
+        }
+        requests_each = 3 if flags.quick else CAPACITY_REQUESTS_EACH
+        rate_per_s = capacity_per_s(servers[OURS], items, requests_each)
+        for number, share in enumerate(SHARES):
+            loads = {
+                name: opened(server, items, share * rate_per_s, duration_s, seed=number)
+                for name, server in servers.items()
+            }
+            failed = sum(load.num_failed for load in loads.values())
+            section.raw[str(share)] = {name: load.latencies_ms() for name, load in loads.items()}
+            for percent, rows in rows_of.items():
+                rows.append([f"{share:.2f}{f' ({failed} failed)' if failed else ''}",
+                             *cells(loads, percent)])  # fmt: skip
+    for percent, rows in rows_of.items():
+        head = ["rate / capacity", *FLAGS, "by the queue / better of the others"]
+        section.say(f"**p{percent}, ms**\n\n" + markdown(head, rows))
+    section.say(
+        f"{flags.engine} {flags.precision}, two instances of one thread; capacity {rate_per_s:.1f} "
+        f"answers/s, found with {CLIENTS} clients; {duration_s:.0f} s of each load."
+    )
+    section.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,158 @@
+"""What the way through the broker costs, and what waiting jobs cost an interactive client.
+
+    python -m benchmarks.jobs_throughput --jobs 1000 --rounds 3
+
+In each round, on one server: a file of questions by `jobs.py run`, and the same questions as jobs
+through a RabbitMQ and a gateway; the rate is that between a tenth and nine tenths of the answers.
+Then a client that asks one question at a time, alone and while jobs wait.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from harness.jobs import (
+    ROOT,
+    RunningGateway,
+    depth,
+    flags_of,
+    names_of,
+    publish,
+    publish_unconfirmed,
+    run_jobs,
+)
+from harness.jobs import job as make_job
+from harness.rabbitmq import MISSING, is_installed, running_rabbitmq
+from harness.server import RunningServer, running_server
+from qa_service.broker.base import Names
+from qa_service.client import QaClient
+from qa_service.data.squad import read_squad
+from qa_service.repository.options import DEFAULT_MODEL
+
+QUESTIONS = ROOT / "qa_service" / "data" / "questions.json"
+POLL_S = 0.05
+PREFETCH = 64
+
+
+def bodies(count: int) -> Iterator[dict]:
+    questions = read_squad(QUESTIONS)
+    picked = (questions[number % len(questions)] for number in range(count))
+    yield from ({"id": n, "question": q.question, "text": q.context} for n, q in enumerate(picked))
+
+
+def rate_of(count: int, read: Callable[[], int]) -> float:
+    """Watches a count grow; returns its rate between a tenth and nine tenths, per second."""
+    seen: list[tuple[float, int]] = []
+    while not seen or seen[-1][1] < count:
+        seen.append((time.monotonic(), read()))
+        time.sleep(POLL_S)
+    inner = [(at_s, done) for at_s, done in seen if count * 0.1 <= done <= count * 0.9]
+    return (inner[-1][1] - inner[0][1]) / (inner[-1][0] - inner[0][0])
+
+
+def run_rate(server: RunningServer, asked: list[dict], folder: Path) -> float:
+    questions, answers = folder / "questions.jsonl", folder / "answers.jsonl"
+    questions.write_text("".join(json.dumps(body) + "\n" for body in asked))
+    answers.write_bytes(b"")
+    command = [sys.executable, str(ROOT / "jobs.py"), "run", str(questions)]
+    process = subprocess.Popen(
+        [*command, f"--output={answers}", f"--port={server.port}", f"--prefetch={PREFETCH}"],
+        stdout=subprocess.DEVNULL,
+    )
+    rate = rate_of(len(asked), lambda: answers.read_bytes().count(b"\n"))
+    process.wait()
+    return rate
+
+
+def broker_rate(url: str, server: RunningServer, asked: list[dict], prefix: str) -> float:
+    names = names_of(prefix)
+    run_jobs("status", "--interval_s=0.1", f"--broker_url={url}", *flags_of(names))  # declares
+    jobs = [make_job(f"m{body['id']}", body) for body in asked]
+    asyncio.run(publish(url, names.jobs, jobs))
+    gateway = RunningGateway(url, server.port, names, f"--prefetch={PREFETCH}")
+    try:
+        return rate_of(len(asked), lambda: asyncio.run(depth(url, names.results)))
+    finally:
+        gateway.close()
+
+
+def latencies_ms(server: RunningServer, count: int) -> list[float]:
+    asked = list(bodies(count))
+    with QaClient("localhost", server.port) as client:
+        client.ask(asked[0]["question"], asked[0]["text"])
+        return [client.ask(body["question"], body["text"]).latency_ms for body in asked]
+
+
+def interactive(
+    url: str, server: RunningServer, num_jobs: int, count: int, prefetches: list[int]
+) -> None:
+    """Prints the latency of a client alone, and beside jobs that wait."""
+    names = names_of("interactive")
+    run_jobs("status", "--interval_s=0.1", f"--broker_url={url}", *flags_of(names))
+    jobs = (make_job(f"m{body['id']}", body) for body in bodies(num_jobs))
+    asyncio.run(publish_unconfirmed(url, names.jobs, jobs))
+    for prefetch in prefetches:
+        beside_jobs(url, server, names, count, prefetch)
+
+
+def beside_jobs(url: str, server: RunningServer, names: Names, count: int, prefetch: int) -> None:
+    quiet = latencies_ms(server, count)
+    gateway = RunningGateway(url, server.port, names, f"--prefetch={prefetch}")
+    try:
+        gateway.wait_for_log("taking jobs")
+        beside = latencies_ms(server, count)
+        left = asyncio.run(depth(url, names.jobs))
+    finally:
+        gateway.close()
+    for name, values in (("alone", quiet), (f"beside {left} jobs, --prefetch {prefetch}", beside)):
+        cuts = statistics.quantiles(values, n=100)
+        print(f"one client {name}: p50 {cuts[49]:.1f} ms, p99 {cuts[98]:.1f} ms")
+    ratio = statistics.quantiles(beside, n=100)[98] / statistics.quantiles(quiet, n=100)[98]
+    print(f"p99 beside / alone: {ratio:.2f}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--jobs", type=int, default=1000, help="questions of each measurement")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each is measured")
+    parser.add_argument("--waiting", type=int, default=10_000, help="jobs beside the one client")
+    prefetches = "of the gateway beside the one client"
+    parser.add_argument("--prefetch", type=int, nargs="+", default=[PREFETCH], help=prefetches)
+    parser.add_argument("--asked", type=int, default=300, help="questions of the one client")
+    parser.add_argument("--model", type=Path, default=DEFAULT_MODEL, help="a prepared model")
+    flags, server_flags = parser.parse_known_args()
+    if not is_installed():
+        print(MISSING, file=sys.stderr)
+        return 2
+    asked = list(bodies(flags.jobs))
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        running_rabbitmq() as broker,
+        running_server(flags.model, *server_flags) as server,
+    ):
+        own, through = [], []
+        for number in range(flags.rounds):
+            own.append(run_rate(server, asked, Path(folder)))
+            through.append(broker_rate(broker.url, server, asked, f"rate{number}"))
+            print(
+                f"jobs.py run {own[-1]:.1f}/s, through the broker {through[-1]:.1f}/s", flush=True
+            )
+        if flags.rounds:
+            share = statistics.median(through) / statistics.median(own)
+            print(f"medians: {share:.3f} of the rate without a broker")
+        if flags.waiting:
+            interactive(broker.url, server, flags.waiting, flags.asked, flags.prefetch)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,263 @@
+"""The servers that are measured, and how each is started and stopped.
+
+Every target is a program of its own in this Python, on a free port, with two instances of one
+thread each unless it says otherwise. It counts as started when it answers; what does not is
+reported in one line, and the others go on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.http_wire import HttpWire
+from benchmarks.servers.reading import MODEL_VARIABLE
+from qa_service.data.squad import SquadQuestion
+from qa_service.load.generator import run_load
+from qa_service.load.plan import LoadPlan
+from qa_service.load.wire import QaWire, Reply, Wire, WireError
+
+ROOT = Path(__file__).resolve().parents[1]
+START_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 20.0
+HOST = "127.0.0.1"
+REPLY_TIMEOUT_S = 60.0
+RECEIVE_BYTES = 1 << 16
+WARMUP_CLIENTS, WARMUP_REQUESTS_EACH = 4, 6
+WARMUP = SquadQuestion(
+    "", "Who wrote the letter?", "The letter was written by Ada in 1843. " * 20, (), ()
+)
+
+
+class NotStartedError(Exception):
+    """A target does not run here; the message says why in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A server to be measured.
+
+    Attributes:
+        name: What the tables call it.
+        command: What to run after `python`, up to the port.
+        wire: Makes what a connection speaks.
+        settings: What it was set to, in words.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    wire: Callable[[], Wire]
+    settings: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A target that has answered.
+
+    Attributes:
+        target: Which.
+        port: Where it listens.
+        pid: Of its first process.
+    """
+
+    target: Target
+    port: int
+    pid: int
+
+    def plan(self, questions: Sequence[SquadQuestion], **fields: Any) -> LoadPlan:
+        """A load on it."""
+        return LoadPlan(HOST, self.port, questions, wire=self.target.wire, **fields)
+
+    def connect(self) -> socket.socket:
+        """A connection to it."""
+        sock = socket.create_connection((HOST, self.port), REPLY_TIMEOUT_S)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return sock
+
+    def ask(self, question: SquadQuestion, sock: socket.socket | None = None) -> Reply:
+        """Asks one question, by default on a connection of its own.
+
+        Raises:
+            OSError: It does not listen, or hangs up.
+            WireError: Its bytes are no reply.
+        """
+        if sock is None:
+            with self.connect() as own:
+                return self.ask(question, own)
+        wire, inbox = self.target.wire(), bytearray()
+        sock.sendall(wire.request(1, wire.body(question)))
+        while data := sock.recv(RECEIVE_BYTES):
+            inbox += data
+            for reply in wire.replies(inbox):
+                return reply
+        raise ConnectionResetError("hung up without an answer")
+
+    def cpu_s(self) -> float:
+        """Processor time that all of its processes have used."""
+        return sum(_cpu_s(pid) for pid in _tree(self.pid))
+
+    def rss_bytes(self) -> int:
+        """Memory resident in all of its processes."""
+        return sum(_rss_bytes(pid) for pid in _tree(self.pid))
+
+
+def ours(name: str, *flags: str, settings: str = "") -> Target:
+    """This project's server."""
+    engine = ("--inference_engine_type", "onnx", "--precision", "fp32")
+    command = ("server.py", "--host", "127.0.0.1", "--log_level", "warning", *engine, *flags)
+    return Target(name, command, QaWire, settings)
+
+
+def peer(
+    name: str, module: str, wire: Callable[[], Wire], *flags: str, settings: str = ""
+) -> Target:
+    """One of `benchmarks/servers/`."""
+    return Target(name, ("-m", f"benchmarks.servers.{module}", *flags), wire, settings)
+
+
+MOSEC = partial(HttpWire, "/inference")
+LITSERVE = partial(HttpWire, "/predict")
+RAY = partial(HttpWire, "/")
+
+
+@contextmanager
+def running(target: Target, model: Path) -> Iterator[Running]:
+    """Starts a target, warms its instances, and stops it with all of its processes.
+
+    Raises:
+        NotStartedError: It does not answer.
+    """
+    port = _free_port()
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(
+            [sys.executable, *target.command, "--port", str(port), *_model(target, model)],
+            cwd=ROOT,
+            env=_environment(model),
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        try:
+            server = Running(target, port, process.pid)
+            _wait_for_answer(server, process, log)
+            _warm_up(server)
+            yield server
+        finally:
+            _stop(process)
+
+
+def _model(target: Target, model: Path) -> list[str]:
+    return ["--model", str(model)] if target.command[0] == "server.py" else []
+
+
+def _environment(model: Path) -> dict[str, str]:
+    return {
+        **os.environ,
+        MODEL_VARIABLE: str(model.resolve()),
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind((HOST, 0))
+        return sock.getsockname()[1]
+
+
+def _wait_for_answer(server: Running, process: subprocess.Popen, log: object) -> None:
+    give_up_s = time.monotonic() + START_TIMEOUT_S
+    fault = ""
+    while process.poll() is None and time.monotonic() < give_up_s:
+        try:
+            if not (fault := server.ask(WARMUP).code):
+                return
+        except (OSError, WireError) as error:
+            fault = str(error)
+        time.sleep(0.1)  # another's program: there is no event to wait for
+    log.seek(0)
+    lines = [line for line in log.read().splitlines() if line.strip()]
+    said = lines[-1] if lines else "nothing"
+    raise NotStartedError(f"last fault: {fault or 'no answer'}; last line of its log: {said}")
+
+
+def _warm_up(server: Running) -> None:
+    """Every instance has answered some before the first measurement."""
+    plan = server.plan(
+        [WARMUP],
+        num_simultaneous_clients=WARMUP_CLIENTS,
+        num_total_clients=WARMUP_CLIENTS,
+        num_request_per_client=WARMUP_REQUESTS_EACH,
+    )
+    for _ in run_load(plan):
+        pass
+
+
+def _stop(process: subprocess.Popen) -> None:
+    """Asks it to stop, then ends whatever of it is left."""
+    family = _tree(process.pid)
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    for pid in family:
+        if _is_of(pid, process.pid):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _is_of(pid: int, session: int) -> bool:
+    """Whether a process is still there and of the session that was started for it."""
+    try:
+        return os.getsid(pid) == session
+    except ProcessLookupError:
+        return False
+
+
+def _tree(pid: int) -> list[int]:
+    """A process and all below it."""
+    pids = [pid]
+    for parent in pids:
+        pids += _children(parent)
+    return pids
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    try:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            found += map(int, (task / "children").read_text().split())
+    except FileNotFoundError:
+        pass
+    return found
+
+
+def _cpu_s(pid: int) -> float:
+    """User and system time, threads that have ended included."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except FileNotFoundError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _rss_bytes(pid: int) -> int:
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except FileNotFoundError:
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,83 @@
+"""Honest clients beside many slow ones."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from dataclasses import dataclass
+
+from harness.frames import frame
+from harness.load import QuietAnswers, report_of
+from harness.questions import ASK
+from harness.server import RunningServer
+from qa_service.load.report import Report
+
+BYTE_INTERVAL_S = 1.0
+
+
+@dataclass(slots=True)
+class CrowdReport:
+    """The honest clients' requests, alone and in the crowd, and whether the slow ones got on."""
+
+    quiet: Report
+    crowded: Report
+    num_slow: int
+    num_cut_off: int
+
+    @property
+    def ratio(self) -> float:
+        return self.crowded.percentiles_ms[99] / self.quiet.percentiles_ms[99]
+
+    def __str__(self) -> str:
+        return (
+            f"alone\n{self.quiet}\n"
+            f"beside {self.num_slow} slow clients and one that never reads\n{self.crowded}\n"
+            f"p99 in the crowd / alone:   {self.ratio:.2f}; slow clients cut off: "
+            f"{self.num_cut_off}"
+        )
+
+
+async def dribble(port: int, delay_s: float) -> None:
+    """Sends one frame a byte a second, until the server closes or it is cancelled."""
+    await asyncio.sleep(delay_s)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        for byte in itertools.cycle(frame(ASK)):
+            writer.write(bytes([byte]))
+            with contextlib.suppress(TimeoutError):
+                if not await asyncio.wait_for(reader.read(1000), BYTE_INTERVAL_S):
+                    return
+    finally:
+        writer.close()
+
+
+async def never_read(port: int) -> None:
+    """Sends frames that are each refused at once, and reads none of the refusals."""
+    _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
+    refused = frame({"id": "x" * 200, "question": 5}) * 20
+    try:
+        while True:
+            writer.write(refused)
+            await writer.drain()
+    except ConnectionError:
+        pass
+    finally:
+        writer.close()
+
+
+async def beside_a_crowd(
+    server: RunningServer, num_honest: int, num_slow: int, duration_s: float
+) -> CrowdReport:
+    """Asks with a few honest clients, first alone and then beside the crowd."""
+    port, plan = server.port, QuietAnswers(server.port).plan(num_honest, duration_s)
+    quiet = await asyncio.to_thread(report_of, plan)
+    crowd = [asyncio.create_task(dribble(port, i / num_slow)) for i in range(num_slow)]
+    deaf = asyncio.create_task(never_read(port))
+    await asyncio.sleep(2 * BYTE_INTERVAL_S)  # until all are connected and have begun
+    crowded = await asyncio.to_thread(report_of, plan)
+    num_cut_off = sum(task.done() for task in crowd)
+    for task in (*crowd, deaf):
+        task.cancel()
+    await asyncio.gather(*crowd, deaf, return_exceptions=True)
+    return CrowdReport(quiet, crowded, num_slow, num_cut_off)

@@ -1,0 +1,96 @@
+"""What is done to a server under load."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from harness.load import QuietAnswers, report_of
+from harness.server import RunningServer
+from qa_service.load.report import Report
+
+FIRST_KILL_S = 0.5
+LOOK_INTERVAL_S = 0.05
+
+
+def load_during(
+    disturb: Callable[[threading.Event], None],
+    server: RunningServer,
+    num_clients: int,
+    duration_s: float,
+) -> Report:
+    """Asks with so many clients while something is done to the server, then stops it.
+
+    Args:
+        disturb: Runs in a thread until its event is set.
+        server: The server.
+        num_clients: Clients at a time.
+        duration_s: For how long requests are sent.
+
+    Returns:
+        What became of the requests, each client having read until the server closed.
+    """
+    answers, is_over = QuietAnswers(server.port), threading.Event()
+
+    def stop() -> None:
+        is_over.set()
+        disturbing.exception()  # wait for its end
+        server.signal(signal.SIGTERM)
+
+    with ThreadPoolExecutor(1) as pool:
+        disturbing = pool.submit(disturb, is_over)
+        try:
+            report = report_of(answers.plan(num_clients, duration_s, on_answered=stop))
+        finally:
+            is_over.set()
+        disturbing.result()
+    return report
+
+
+def kill_workers(
+    server: RunningServer, killed: list[int], *, interval_s: float, wait_until_whole: bool
+) -> Callable[[threading.Event], None]:
+    """A disturbance: kills the worker that has lived longest, again and again.
+
+    Args:
+        server: The server.
+        killed: Gets the process id of each worker killed.
+        interval_s: From kill to kill.
+        wait_until_whole: Kill no worker while another is being replaced. Where the machine
+            takes longer than the interval to start a worker, there would soon be none, and
+            a request killed in its retry too is rightly answered `worker_crashed`.
+    """
+    num_instances = len(server.worker_pids())
+
+    def is_whole() -> bool:
+        return server.log.count("is ready") >= num_instances + len(killed)
+
+    def disturb(is_over: threading.Event) -> None:
+        is_over.wait(FIRST_KILL_S)
+        while not is_over.is_set():
+            if wait_until_whole and not is_whole():
+                is_over.wait(LOOK_INTERVAL_S)
+            elif pids := server.worker_pids():
+                os.kill(pids[0], signal.SIGKILL)
+                killed.append(pids[0])
+                is_over.wait(interval_s)
+
+    return disturb
+
+
+def reload_at_random(
+    server: RunningServer, sent: list[int], *, seed: int, max_s: float
+) -> Callable[[threading.Event], None]:
+    """A disturbance: sends SIGHUP again and again, up to `max_s` apart."""
+    moments = random.Random(seed)
+
+    def disturb(is_over: threading.Event) -> None:
+        while not is_over.wait(moments.uniform(0, max_s)):
+            server.signal(signal.SIGHUP)
+            sent.append(signal.SIGHUP)
+
+    return disturb

@@ -1,0 +1,15 @@
+"""The golden frames of docs/PROTOCOL.md."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+GOLDEN = json.loads(
+    (Path(__file__).resolve().parents[1] / "docs" / "golden_frames.json").read_text()
+)
+
+
+def body_of(case: dict) -> bytes:
+    """The bytes of a case's body."""
+    return bytes.fromhex(case["body_hex"]) if "body_hex" in case else case["body"].encode()

@@ -1,0 +1,170 @@
+"""A gateway as a user runs it, and a producer and a consumer of jobs beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import aio_pika
+
+from qa_service.broker.base import Names
+
+ROOT = Path(__file__).resolve().parents[1]
+TIMEOUT_S = 60.0
+
+
+def names_of(prefix: str, **others: Any) -> Names:
+    """Queues of a test's own."""
+    queues = {name: f"{prefix}.{name}" for name in ("jobs", "dead", "results", "retry")}
+    return Names(**{**queues, **others})
+
+
+def flags_of(names: Names) -> list[str]:
+    """The same for `jobs.py`."""
+    delays_s = ",".join(map(str, names.retry_delays_s))
+    return [
+        f"--jobs_queue={names.jobs}",
+        f"--dead_queue={names.dead}",
+        f"--results_queue={names.results}",
+        f"--retry_queue={names.retry}",
+        f"--retry_delays_s={delays_s}",
+        f"--delivery_limit={names.delivery_limit}",
+    ]
+
+
+def run_jobs(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Runs `jobs.py` to its end."""
+    command = [sys.executable, str(ROOT / "jobs.py"), *words]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, **options
+    )
+
+
+class RunningGateway:
+    """A gateway process."""
+
+    def __init__(self, url: str, server_port: int, names: Names, *flags: str) -> None:
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the process
+        command = [sys.executable, str(ROOT / "jobs.py"), "gateway", "--host", "127.0.0.1"]
+        self.process = subprocess.Popen(
+            [*command, "--port", str(server_port), *flags_of(names), *flags],
+            stderr=self._log,
+            env={**os.environ, "QA_BROKER_URL": url},
+        )
+
+    @property
+    def log(self) -> str:
+        self._log.seek(0)
+        return self._log.read()
+
+    def wait_for_log(self, words: str, times: int = 1) -> None:
+        """Waits until it has logged the words so often."""
+        give_up_s = time.monotonic() + TIMEOUT_S
+        while self.log.count(words) < times:
+            assert time.monotonic() < give_up_s, f"never logged {words!r}:\n{self.log}"
+            time.sleep(0.01)  # its log is a file: there is no event to wait for
+
+    def stop(self) -> None:
+        """Stops it as an operator does; it must end well."""
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(TIMEOUT_S) == 0, self.log
+        assert "Traceback" not in self.log, self.log
+
+    def close(self) -> None:
+        """Kills it if it still runs."""
+        self.process.kill()
+        self.process.wait()
+        self._log.close()
+
+
+@contextlib.contextmanager
+def running_gateway(
+    url: str, server_port: int, names: Names, *flags: str
+) -> Iterator[RunningGateway]:
+    """Runs a gateway that takes jobs; on a clean exit of the block, sees that it stops cleanly."""
+    gateway = RunningGateway(url, server_port, names, *flags)
+    try:
+        gateway.wait_for_log("taking jobs")
+        yield gateway
+        if gateway.process.poll() is None:
+            gateway.stop()
+    finally:
+        gateway.close()
+
+
+def job(message_id: str | None, body: bytes | dict[str, Any], **properties: Any) -> Any:
+    """A job to be published."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return aio_pika.Message(
+        data, message_id=message_id, delivery_mode=aio_pika.DeliveryMode.PERSISTENT, **properties
+    )
+
+
+@contextlib.asynccontextmanager
+async def open_channel(url: str) -> AsyncIterator[Any]:
+    async with (
+        await aio_pika.connect(url) as connection,
+        connection.channel(on_return_raises=True) as channel,
+    ):
+        yield channel
+
+
+async def publish(url: str, queue: str, jobs: Iterable[Any]) -> None:
+    """Puts jobs into a queue, in this order."""
+    async with open_channel(url) as channel:
+        for item in jobs:
+            await channel.default_exchange.publish(item, queue)
+
+
+async def publish_unconfirmed(url: str, queue: str, jobs: Iterable[Any]) -> None:
+    """Puts jobs into a queue, in this order, unconfirmed, and waits until they are there."""
+    async with (
+        await aio_pika.connect(url) as connection,
+        connection.channel(publisher_confirms=False) as channel,
+    ):
+        exchange = channel.default_exchange
+        left, count = iter(jobs), 0
+        while some := list(itertools.islice(left, 256)):
+            await asyncio.gather(*(exchange.publish(item, queue) for item in some))
+            count += len(some)
+    while await depth(url, queue) < count:
+        await asyncio.sleep(0.5)
+
+
+async def take(url: str, queue: str, count: int) -> list[Any]:
+    """Waits for so many messages of a queue, and takes them out."""
+    taken: list[Any] = []
+    async with asyncio.timeout(TIMEOUT_S), open_channel(url) as channel:
+        source = await channel.get_queue(queue)
+        async with source.iterator() as messages:
+            async for message in messages:
+                await message.ack()
+                taken.append(message)
+                if len(taken) == count:
+                    break
+    return taken
+
+
+async def depth(url: str, queue: str) -> int:
+    """How many messages wait in a queue."""
+    async with open_channel(url) as channel:
+        declared = await channel.declare_queue(queue, passive=True)
+        return int(declared.declaration_result.message_count)
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return int(sock.getsockname()[1])

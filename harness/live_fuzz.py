@@ -1,0 +1,125 @@
+"""Mutated frames against a live server."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from dataclasses import dataclass
+
+from harness.frames import PREFIX, frame
+from harness.load import QuietAnswers, beside, report_of
+from harness.mutate import Mutator, check_json
+from harness.process import MIB, num_descriptors, rss_bytes
+from harness.server import RunningServer
+from qa_service.load.report import Report
+
+FRAMES_A_CONNECTION = 500
+FUZZERS = 4
+FRAMES_A_BURST = 20
+HONEST_CLIENTS = 2
+QUIET_S = 2.0
+ENDLESS_S = 86400.0
+"""Of a load that something else ends."""
+KINDS = {"answer", "error", "health", "stats", "models", "load", "unload"}
+REPLY_TIMEOUT_S = 60.0
+RESET = b"\1\0\0\0\0\0\0\0"
+
+
+@dataclass(slots=True)
+class FuzzReport:
+    """What the server was sent, and how it and its other clients took it."""
+
+    num_frames: int
+    num_replies: int
+    duration_s: float
+    rss_before_bytes: int
+    rss_after_bytes: int
+    descriptors_before: int
+    descriptors_after: int
+    quiet: Report
+    honest: Report
+
+    def __str__(self) -> str:
+        return (
+            f"{self.num_frames} frames in {self.duration_s:.1f} s, {self.num_replies} replies; "
+            f"RSS {self.rss_before_bytes / MIB:.1f} MiB before, "
+            f"{self.rss_after_bytes / MIB:.1f} MiB after\n"
+            f"honest clients alone\n{self.quiet}\n"
+            f"honest clients beside the fuzzers\n{self.honest}"
+        )
+
+
+async def fuzz_server(
+    server: RunningServer, num_frames: int, frames_per_s: float, seed: int
+) -> FuzzReport:
+    """Sends so many frames over many connections, beside clients that want answers."""
+    answers, pid = QuietAnswers(server.port), server.process.pid
+    quiet = report_of(answers.plan(HONEST_CLIENTS, QUIET_S))
+    mutator, pause_s = Mutator(seed, expiring=True), FUZZERS * FRAMES_A_BURST / frames_per_s
+    shares = [
+        [mutator.idle_bodies(FRAMES_A_CONNECTION) for _ in range(num_connections)]
+        for num_connections in [num_frames // FRAMES_A_CONNECTION // FUZZERS] * FUZZERS
+    ]
+    await fuzz_connection(server.port, shares[0][0], b"", 0)  # what fills up once is full now
+    rss_before, descriptors_before = rss_bytes(pid), num_descriptors(pid)
+    with beside(answers.plan(HONEST_CLIENTS, ENDLESS_S)) as honest:
+        started_s = time.perf_counter()
+        num_replies = await asyncio.gather(
+            *(fuzz_connections(server.port, share, mutator, pause_s) for share in shares)
+        )
+        duration_s = time.perf_counter() - started_s
+    await descriptors_back(pid, descriptors_before)
+    return FuzzReport(
+        num_frames=sum(len(bodies) for share in shares for bodies in share),
+        num_replies=sum(num_replies),
+        duration_s=duration_s,
+        rss_before_bytes=rss_before,
+        rss_after_bytes=rss_bytes(pid),
+        descriptors_before=descriptors_before,
+        descriptors_after=num_descriptors(pid),
+        quiet=quiet,
+        honest=Report.of(honest),
+    )
+
+
+async def fuzz_connections(
+    port: int, share: list[list[bytes]], mutator: Mutator, pause_s: float
+) -> int:
+    """Sends each list of bodies over a connection of its own; returns the number of replies."""
+    return sum(
+        [await fuzz_connection(port, bodies, mutator.broken_frame(), pause_s) for bodies in share]
+    )
+
+
+async def fuzz_connection(port: int, bodies: list[bytes], ending: bytes, pause_s: float) -> int:
+    """Sends whole frames and counts their replies, then breaks off with a broken one."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    receiving = asyncio.create_task(count_replies(reader, len(bodies)))
+    for at in range(0, len(bodies), FRAMES_A_BURST):
+        writer.write(b"".join(map(frame, bodies[at : at + FRAMES_A_BURST])))
+        await writer.drain()
+        await asyncio.sleep(pause_s)
+    num_replies = await asyncio.wait_for(receiving, REPLY_TIMEOUT_S)
+    writer.write(ending)
+    if len(ending) % 2:
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+    writer.close()
+    return num_replies
+
+
+async def count_replies(reader: asyncio.StreamReader, most: int) -> int:
+    """Reads replies, each of which must be strict JSON, up to so many."""
+    for _ in range(most):
+        (length,) = PREFIX.unpack(await reader.readexactly(PREFIX.size))
+        reply = check_json(await reader.readexactly(length))
+        assert len(KINDS & reply.keys()) == 1, reply
+    return most
+
+
+async def descriptors_back(pid: int, count: int) -> None:
+    """Gives the server a little time to see that its clients have gone."""
+    for _ in range(100):
+        if num_descriptors(pid) <= count:
+            return
+        await asyncio.sleep(0.05)

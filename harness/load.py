@@ -1,0 +1,102 @@
+"""Loads whose every answer is checked, over `qa_service.load`.
+
+An answer is right if it is the one that the same question got in a quiet run. What is not right
+has an error code: the server's own, `wrong_answer`, `connection_lost` for a request that got no
+reply, `protocol_error` for a reply to nothing that was asked.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import qa_service
+from qa_service.client import QaClient
+from qa_service.data.squad import SquadQuestion, read_squad
+from qa_service.load.generator import run_load
+from qa_service.load.plan import LoadPlan, Sample
+from qa_service.load.report import Report
+from qa_service.load.wire import Reply
+
+QUESTIONS_FILE = Path(qa_service.__file__).parent / "data" / "questions.json"
+
+
+class QuietAnswers:
+    """What a quiet server answers to the questions that ship with the project.
+
+    Attributes:
+        questions: They.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self.questions = read_squad(QUESTIONS_FILE)
+        pairs = [(question.question, question.context) for question in self.questions]
+        with QaClient("localhost", port) as client:
+            answers = [client.ask(*pair) for pair in pairs]
+        self._answers = {
+            pair: (answer.answer, answer.start) for pair, answer in zip(pairs, answers, strict=True)
+        }
+
+    def check(self, question: SquadQuestion, reply: Reply) -> str:
+        """The error code of an answer; empty if it is the quiet one."""
+        quiet = self._answers[question.question, question.context]
+        return "" if (reply.answer, reply.start) == quiet else "wrong_answer"
+
+    def plan(self, num_clients: int, duration_s: float, **fields: Any) -> LoadPlan:
+        """A load of these questions, whose answers are held against the quiet ones."""
+        return LoadPlan(
+            "127.0.0.1",
+            self._port,
+            self.questions,
+            num_simultaneous_clients=num_clients,
+            duration_s=duration_s,
+            check=self.check,
+            **fields,
+        )
+
+
+def samples_of(plan: LoadPlan) -> list[Sample]:
+    """Makes a load to its end."""
+    return [sample for batch in run_load(plan) for sample in batch]
+
+
+def report_of(plan: LoadPlan) -> Report:
+    """Makes a load to its end, and reports on it."""
+    return Report.of(samples_of(plan))
+
+
+@contextmanager
+def beside(plan: LoadPlan) -> Iterator[list[Sample]]:
+    """Makes a load for the time of the block, in a thread; fills the list.
+
+    Of what is in flight at the end of the block, it counts what a server that has closed its
+    connections by then leaves unanswered, and no more.
+    """
+    samples: list[Sample] = []
+    is_over = threading.Event()
+
+    def run() -> None:
+        with closing(run_load(plan)) as batches:
+            is_last = False
+            while not is_last:
+                is_last = is_over.is_set()  # before a whole batch: what was lost is in it
+                samples.extend(next(batches, []))
+
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run)
+        try:
+            yield samples
+        finally:
+            is_over.set()
+        running.result()
+
+
+def assert_all_right(report: Report) -> None:
+    """Fails if any request was not answered as in a quiet run, or there was none."""
+    assert report.num_answered > 0, report
+    assert not report.errors, report

@@ -1,0 +1,93 @@
+"""Models of no size, and a file that says which of them are served: for the instant engine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import signal
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+from harness.frames import frame, receive
+from harness.questions import ASK
+from harness.server import INSTANT, RunningServer
+
+
+def write_version(model: Path, number: int) -> Path:
+    """Writes a version whose files are all there; its manifest comes last."""
+    folder = model / str(number)
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "tokenizer.json").write_text(json.dumps({"version": number}))
+    write_manifest(folder)
+    return folder
+
+
+def write_manifest(folder: Path) -> None:
+    """Says of a folder's files that they are a model."""
+    digests = {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.iterdir()
+        if path.name != "manifest.json"
+    }
+    manifest = {
+        "name": folder.parent.name,
+        "source": "a test",
+        "fingerprint": folder.name,
+        "files": digests,
+        "inputs": ["input_ids"],
+        "pad_token_id": 0,
+        "max_sequence_tokens": 512,
+        "can_abstain": False,
+        "reading": {},
+        "versions": {},
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+class ModelFile:
+    """The file that says what is served.
+
+    Attributes:
+        path: Where it is.
+        model: The folder of the model `m`, whose versions are 1, 2, and so on.
+    """
+
+    def __init__(self, folder: Path, num_versions: int = 2) -> None:
+        self.path = folder / "server.toml"
+        self.model = folder / "m"
+        for number in range(1, num_versions + 1):
+            write_version(self.model, number)
+
+    def write(self, keys: str, more: str = "") -> Path:
+        """Writes the file: the keys of `[models.m]`, and what comes behind them."""
+        self.path.write_text(f'[models.m]\npath = "{self.model}"\n{keys}\n{more}\n')
+        return self.path
+
+    def flags(self, *more: str) -> tuple[str, ...]:
+        """The flags of a server that serves it with the instant engine, one instance a version."""
+        return (*INSTANT, "--config", str(self.path), *more)
+
+    def apply(self, server: RunningServer, keys: str, more: str = "") -> None:
+        """Writes the file and tells the server."""
+        self.write(keys, more)
+        server.signal(signal.SIGHUP)
+
+
+def states(server: RunningServer) -> Mapping[str, str]:
+    """The state of each version, by `model/version`."""
+    return server.ask(type="health")["health"]["models"]
+
+
+def count_versions(server: RunningServer, num_requests: int, **request: object) -> Counter:
+    """How many of so many requests each version answers; errors by their code."""
+    counted: Counter = Counter()
+    with server.connect() as sock:
+        for first in range(0, num_requests, 50):
+            number = min(50, num_requests - first)
+            sock.sendall(b"".join(frame({"id": i, **ASK, **request}) for i in range(number)))
+            for _ in range(number):
+                reply = receive(sock)
+                counted[reply["error"]["code"] if "error" in reply else reply["version"]] += 1
+    return counted

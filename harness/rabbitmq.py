@@ -1,0 +1,124 @@
+"""A RabbitMQ of one's own: Debian's `rabbitmq-server` on loopback, with its ports, its node's
+name and its folder to itself, and stopped after.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+MISSING = "no RabbitMQ: apt-get install rabbitmq-server"
+START_TIMEOUT_S = 120.0
+POLL_S = 0.05
+
+
+def is_installed() -> bool:
+    return SERVER.exists() and shutil.which("epmd") is not None
+
+
+def free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for sock in sockets:
+            sock.bind(("127.0.0.1", 0))
+        return [sock.getsockname()[1] for sock in sockets]
+
+
+class RunningRabbitMq:
+    """A broker of one node, which can be killed and started again with what it held.
+
+    Attributes:
+        url: Where it is.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port, dist_port, epmd_port = free_ports(3)
+        self.url = f"amqp://guest:guest@127.0.0.1:{self.port}/"
+        (folder / "rabbitmq.conf").write_text("")
+        self._environment = _environment(folder, self.port, dist_port, epmd_port)
+        self._epmd = subprocess.Popen(
+            ["epmd", "-port", str(epmd_port), "-address", "127.0.0.1"], env=self._environment
+        )
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Starts the node, and waits until it can be used."""
+        log = (self.folder / "log").open("ab")
+        began = log.tell()
+        self._process = subprocess.Popen(
+            [str(SERVER)],
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        log.close()
+        give_up_s = time.monotonic() + START_TIMEOUT_S
+        while b"Server startup complete" not in (text := self._log_from(began)):
+            assert self._process.poll() is None, text.decode()
+            assert time.monotonic() < give_up_s, text.decode()
+            time.sleep(POLL_S)  # its log is a file: there is no event to wait for
+
+    def kill(self) -> None:
+        """Kills the node as a power failure does; what was confirmed is on its disk."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+    def close(self) -> None:
+        """Kills all of it."""
+        self.kill()
+        self._epmd.kill()
+        self._epmd.wait()
+
+    def _log_from(self, offset: int) -> bytes:
+        return (self.folder / "log").read_bytes()[offset:]
+
+
+def _environment(folder: Path, port: int, dist_port: int, epmd_port: int) -> dict[str, str]:
+    interface = "-kernel inet_dist_use_interface {127,0,0,1}"
+    return {
+        **os.environ,
+        "HOME": str(folder),  # for the cookie
+        "ERL_EPMD_PORT": str(epmd_port),
+        "ERL_EPMD_ADDRESS": "127.0.0.1",
+        "RABBITMQ_NODENAME": f"qa-{port}@localhost",
+        "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+        "RABBITMQ_NODE_PORT": str(port),
+        "RABBITMQ_DIST_PORT": str(dist_port),
+        "RABBITMQ_MNESIA_BASE": str(folder / "mnesia"),
+        "RABBITMQ_LOG_BASE": str(folder),
+        "RABBITMQ_LOGS": "-",
+        "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"),
+        "RABBITMQ_CONF_ENV_FILE": "/dev/null",
+        "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "enabled_plugins"),
+        "RABBITMQ_PID_FILE": str(folder / "pid"),
+        # No schedulers that spin while idle: the machine is shared with what is tested.
+        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": (
+            f"{interface} +S 1:1 +sbwt none +sbwtdcpu none +sbwtdio none"
+        ),
+    }
+
+
+@contextlib.contextmanager
+def running_rabbitmq() -> Iterator[RunningRabbitMq]:
+    with tempfile.TemporaryDirectory(prefix="qa-rabbitmq-") as folder:
+        broker = RunningRabbitMq(Path(folder))
+        try:
+            broker.start()
+            yield broker
+        finally:
+            broker.close()

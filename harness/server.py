@@ -1,0 +1,150 @@
+"""server.py as a user runs it: a process of its own, real sockets, a real model."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from harness.frames import frame, receive
+
+ROOT = Path(__file__).resolve().parents[1]
+TIMEOUT_S = 60.0
+INSTANT = ("--inference_engine_type", "instant", "--num_inference_sessions", "1")
+"""Flags of a server that starts quickly: for tests in which no answer's quality matters."""
+
+ENGINE = ("--inference_engine_type", "onnx", "--precision", "fp32")
+"""Unless flags say otherwise: no test waits for engines to be measured."""
+
+
+class RunningServer:
+    """A server process.
+
+    Attributes:
+        process: It.
+        port: Where it listens.
+        ready_line: What it said when it was ready.
+    """
+
+    def __init__(
+        self,
+        model: Path,
+        *flags: str,
+        env: Mapping[str, str] | None = None,
+        root: Path = ROOT,
+    ) -> None:
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the process
+        command = [
+            sys.executable,
+            str(root / "server.py"),
+            "--port",
+            "0",
+            "--model",
+            str(model.resolve()),
+        ]
+        command += ENGINE
+        self.process = subprocess.Popen(
+            [*command, *flags],
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            cwd=root,  # its workers are modules of the same checkout
+            env={**os.environ, **(env or {})},
+        )
+        self.ready_line = self.process.stdout.readline()
+        assert self.ready_line, f"the server did not start:\n{self.log}"
+        self.port = int(self.ready_line.split(": ")[0].rpartition(":")[2])
+
+    @property
+    def log(self) -> str:
+        """What it has logged so far, its workers' log with it."""
+        self._log.seek(0)
+        return self._log.read()
+
+    def connect(self) -> socket.socket:
+        """A new client connection."""
+        sock = socket.create_connection(("localhost", self.port), TIMEOUT_S)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return sock
+
+    def ask(self, **request: object) -> dict:
+        """Asks one question on a connection of its own."""
+        with self.connect() as sock:
+            sock.sendall(frame(request))
+            return receive(sock)
+
+    def worker_pids(self) -> list[int]:
+        """Its live worker processes."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        return [int(pid) for pid in children.read_text().split() if not _is_zombie(pid)]
+
+    def signal(self, signum: int) -> None:
+        """Sends it a signal."""
+        self.process.send_signal(signum)
+
+    def wait(self) -> int:
+        """Waits for its end; returns its exit code."""
+        return self.process.wait(TIMEOUT_S)
+
+    def wait_for_log(self, words: str) -> None:
+        """Waits until it has logged the words."""
+        self.wait_for_log_count(words, 1)
+
+    def wait_for_log_count(self, words: str, count: int) -> None:
+        """Waits until it has logged the words so often."""
+        give_up_s = time.monotonic() + TIMEOUT_S
+        while self.log.count(words) < count:
+            assert time.monotonic() < give_up_s, f"never logged {words!r}:\n{self.log}"
+            time.sleep(0.01)  # its log is a file: there is no event to wait for
+
+    @staticmethod
+    def wait_for_queue(sock: socket.socket) -> list[dict]:
+        """Waits until what was sent on a connection has been read from it.
+
+        An error is answered at once, so its answer shows that all before it was taken.
+
+        Returns:
+            The answers that came before that.
+        """
+        sock.sendall(frame(b"are you there?"))
+        replies = []
+        while "error" not in (reply := receive(sock)):
+            replies.append(reply)
+        assert reply["error"]["code"] == "invalid_frame"
+        return replies
+
+    def close(self) -> None:
+        """Kills it if it still runs."""
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+        self._log.close()
+
+
+def _is_zombie(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+@contextmanager
+def running_server(model: Path, *flags: str, root: Path = ROOT) -> Iterator[RunningServer]:
+    """Runs a checkout's server; on a clean exit of the block, sees that it stops cleanly too."""
+    server = RunningServer(model, *flags, root=root)
+    try:
+        yield server
+        if server.process.poll() is None:
+            server.signal(signal.SIGTERM)
+            assert server.wait() == 0, server.log
+            assert server.process.stdout.read() == "QA server stopped.\n"
+        assert "Traceback" not in server.log
+    finally:
+        server.close()

@@ -1,0 +1,91 @@
+"""The file that `jobs.py collect` writes: a line of JSON an answer, each job's once.
+
+A line is the answer as it was published, with the job's `message_id` first. A line that was cut
+short by a kill is dropped when the file is opened again.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from qa_service.broker.questions_file import FileError
+
+
+class _Named(msgspec.Struct):
+    message_id: str
+
+
+_name_decoder = msgspec.json.Decoder(_Named)
+_fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_encoder = msgspec.json.Encoder()
+
+
+class AnswersFile:
+    """The file, open for more.
+
+    Attributes:
+        names: The `message_id` of each answer in it.
+
+    Raises:
+        FileError: It holds what is no answer of a job's.
+        OSError: It cannot be read or written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.touch()
+        self.names, end = _read(path)
+        os.truncate(path, end)
+        self._file = path.open("ab")
+
+    @staticmethod
+    def names_in(path: Path) -> set[str]:
+        """The `message_id` of each answer in a file.
+
+        Raises:
+            FileError: It holds what is no answer of a job's.
+            OSError: It cannot be read.
+        """
+        return _read(path)[0]
+
+    def add(self, message_id: str, body: bytes) -> bool:
+        """Adds an answer; returns False if the job has one already, or if it is none."""
+        if message_id in self.names:
+            return False
+        try:
+            fields = _fields_decoder.decode(body)
+        except msgspec.DecodeError:
+            return False
+        self.names.add(message_id)
+        self._file.write(_encoder.encode({"message_id": message_id, **fields}) + b"\n")
+        return True
+
+    def sync(self) -> None:
+        """Brings what was added to the disk.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Closes it."""
+        self._file.close()
+
+
+def _read(path: Path) -> tuple[set[str], int]:
+    """The names in a file, and where its last whole line ends."""
+    names, end = set(), 0
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                break
+            try:
+                names.add(_name_decoder.decode(line).message_id)
+            except msgspec.DecodeError as error:
+                raise FileError(f"{path}, line {number}: {error}") from error
+            end += len(line)
+    return names, end

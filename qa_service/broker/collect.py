@@ -1,0 +1,118 @@
+"""`jobs.py collect`: takes answers out of the results queue into a file, each job's once.
+
+An answer leaves the queue when it is on the disk. A second answer to a job, which a restart of
+anything may cause, is known by its name and dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tqdm import tqdm
+
+from qa_service.broker.answers_file import AnswersFile
+from qa_service.broker.base import Broker
+from qa_service.broker.flags import broker_url, names_from
+from qa_service.broker.job import Job
+from qa_service.broker.rabbitmq import RabbitMq
+
+_PREFETCH = 1000
+_IDLE_S = 0.5
+
+
+@dataclass(slots=True)
+class Collector:
+    """Collects until there is no more, or enough.
+
+    Attributes:
+        broker: An open connection.
+        file: Where answers go.
+        count: How many the file is to have; None for as many as there are.
+        follow: Whether to wait for more when there are none.
+        progress: Called with how many answers were added.
+        num_new: Answers added.
+        num_dropped: Answers to jobs that had one, or bodies that are none.
+    """
+
+    broker: Broker
+    file: AnswersFile
+    count: int | None
+    follow: bool
+    progress: Callable[[int], object]
+    num_new: int = 0
+    num_dropped: int = 0
+
+    async def run(self, queue: str) -> None:
+        """Collects.
+
+        Raises:
+            BrokerError: The connection was lost; what was written stays.
+            OSError: The file cannot be written.
+        """
+        arrived: asyncio.Queue[Job] = asyncio.Queue()
+        await self.broker.consume(queue, arrived.put_nowait, _PREFETCH)
+        lost = asyncio.ensure_future(self.broker.lost())
+        try:
+            while not self._is_enough():
+                jobs = await _next_batch(arrived)
+                if jobs:
+                    await self._keep(jobs)
+                elif lost.done():
+                    lost.result()  # raises
+                elif not self._waits() and (await self.broker.count(queue))[0] == 0:
+                    return
+        finally:
+            lost.cancel()
+
+    def _is_enough(self) -> bool:
+        return self.count is not None and len(self.file.names) >= self.count
+
+    def _waits(self) -> bool:
+        return self.follow or self.count is not None
+
+    async def _keep(self, jobs: list[Job]) -> None:
+        for job in jobs:
+            is_new = self.file.add(job.message_id or job.correlation_id or "", job.body)
+            self.num_new += is_new
+            self.num_dropped += not is_new
+            self.progress(is_new)
+        self.file.sync()
+        for job in jobs:
+            await self.broker.acknowledge(job)
+
+
+async def _next_batch(arrived: asyncio.Queue[Job]) -> list[Job]:
+    """All that has arrived; nothing if nothing comes for a while."""
+    try:
+        jobs = [await asyncio.wait_for(arrived.get(), _IDLE_S)]
+    except TimeoutError:
+        return []
+    while not arrived.empty():
+        jobs.append(arrived.get_nowait())
+    return jobs
+
+
+async def main(flags: dict[str, Any]) -> int:
+    """Runs the command; returns its exit code."""
+    names = names_from(flags)
+    file = AnswersFile(flags["output"])
+    broker = RabbitMq(broker_url(flags), names)
+    had = len(file.names)
+    with tqdm(
+        desc=names.results, total=flags["count"], initial=had, unit="answer", disable=None
+    ) as bar:
+        collector = Collector(broker, file, flags["count"], flags["follow"], bar.update)
+        try:
+            await broker.open()
+            await collector.run(names.results)
+        finally:
+            await broker.close()
+            file.close()
+    print(
+        f"{collector.num_new} answers added, {collector.num_dropped} dropped as duplicates, "
+        f"{len(file.names)} in {flags['output']}"
+    )
+    return 0

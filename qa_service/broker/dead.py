@@ -1,0 +1,58 @@
+"""`jobs.py dead list|retry|drop`: the jobs that failed, each with its reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qa_service.broker.base import Broker, Message, Names
+from qa_service.broker.flags import broker_url, names_from
+from qa_service.broker.job import Job, parse_request
+from qa_service.broker.rabbitmq import RabbitMq
+from qa_service.client import QaServerError
+
+_QUESTION_CHARS = 60
+
+
+async def main(flags: dict[str, Any]) -> int:
+    """Runs the command; returns its exit code: 1 if a job that was named is not there."""
+    names = names_from(flags)
+    broker = RabbitMq(broker_url(flags), names)
+    wanted = set(flags["message_id"])
+    await broker.open()
+    try:
+        found = await _go_through(broker, names, flags["action"], wanted)
+    finally:
+        await broker.close()
+    missing = wanted - {job.message_id for job in found}
+    for message_id in sorted(missing):
+        print(f"{message_id} is not in {names.dead}")
+    return int(bool(missing))
+
+
+async def _go_through(broker: Broker, names: Names, action: str, wanted: set[str]) -> list[Job]:
+    """Does this with the jobs that are wanted, or with all if none are named."""
+    # All are taken out first: one that is retried may fail and be back before the last is seen.
+    jobs = [job async for job in broker.drain(names.dead)]
+    found = [job for job in jobs if not wanted or job.message_id in wanted]
+    for job in found:
+        print(_line(job))
+        if action == "retry":
+            await broker.publish(names.jobs, Message.of(job, {}))
+        if action != "list":
+            await broker.acknowledge(job)
+    for job in jobs:
+        if action == "list" or (wanted and job.message_id not in wanted):
+            await broker.give_back(job)
+    words = {"list": "in", "retry": "put back from", "drop": "dropped from"}
+    print(f"{len(found)} jobs {words[action]} {names.dead}")
+    return found
+
+
+def _line(job: Job) -> str:
+    try:
+        question = parse_request(job.body).question
+    except QaServerError:
+        question = repr(job.body[:_QUESTION_CHARS])
+    if len(question) > _QUESTION_CHARS:
+        question = question[: _QUESTION_CHARS - 1] + "…"
+    return f"{job.message_id}  {job.reason}  {question!r}"

@@ -1,0 +1,196 @@
+"""`jobs.py run`: a file of questions to a file of answers, without a broker.
+
+It keeps the server full, preserves the file's order, and goes on after a kill where it was: what
+is answered is not asked again. Stopped, it writes what is in flight first, so that nothing at all
+is asked again; killed, it may have asked at most `lanes` questions whose answers it never read. A
+question that fails for good has the error in its line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from qa_service.broker.asker import Asker
+from qa_service.broker.job import as_server_error, encode_answer, encode_error, parse_request
+from qa_service.broker.ordered_output import OrderedOutput
+from qa_service.broker.questions_file import FileError, Row, read_rows
+from qa_service.broker.window import StoppedError
+from qa_service.client import QaClientError
+
+MAX_AHEAD = 20_000
+"""Answers kept for one that goes before them; then no further question is asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """How a file is run.
+
+    Attributes:
+        lanes: Questions asked at a time, if the server takes as many.
+        max_attempts: How often a question is tried.
+        retry_delays_s: Waits between them, in seconds; the last one goes on.
+    """
+
+    lanes: int = 64
+    max_attempts: int = 5
+    retry_delays_s: tuple[int, ...] = (1, 5, 30)
+
+
+@dataclass(slots=True)
+class RunSummary:
+    """What became of the questions.
+
+    Attributes:
+        resumed: Answered by an earlier run.
+        answered: Answered now.
+        failed: Failed now, for good.
+        is_stopped: Whether it was stopped before the end of the file.
+    """
+
+    resumed: int = 0
+    answered: int = 0
+    failed: int = 0
+    is_stopped: bool = False
+
+
+class FileRun:
+    """One run.
+
+    Args:
+        asker: Asks the server.
+        questions: The file of questions.
+        output: The file of answers; what it holds already is kept.
+        settings: How.
+        progress: Called with how many questions are done with.
+
+    Raises:
+        OSError: The file of answers cannot be used.
+    """
+
+    def __init__(
+        self,
+        asker: Asker,
+        questions: Path,
+        output: Path,
+        settings: RunSettings,
+        progress: Callable[[int], object] = lambda _: None,
+    ) -> None:
+        self._asker, self._settings, self._progress = asker, settings, progress
+        self._output = OrderedOutput(output)
+        self._path = output
+        self._rows = self._unanswered(read_rows(questions))
+        self._room = asyncio.Event()
+        self._room.set()
+        self._has_new = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self.summary = RunSummary()
+
+    def stop(self) -> None:
+        """Asks no more; `run` returns when what is in flight is answered and written."""
+        self.summary.is_stopped = True
+        self._stopping.set()
+        self._room.set()
+        self._asker.window.stop()
+
+    async def run(self) -> RunSummary:
+        """Asks all that is not answered.
+
+        Raises:
+            FileError: A file cannot be read, or the answers are not those of the questions.
+            OSError: The answers cannot be written.
+            QaClientError: The server cannot be reached, at the start.
+        """
+        try:
+            async with self._asker.running():
+                await self._asker.check()
+                await self._ask_all()
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from None
+        finally:
+            self._output.close()
+        return self.summary
+
+    async def _ask_all(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            flusher = group.create_task(self._flush_as_they_come())
+            lanes = [group.create_task(self._lane()) for _ in range(self._settings.lanes)]
+            await asyncio.wait(lanes)
+            flusher.cancel()
+
+    def _unanswered(self, rows: Iterator[Row]) -> Iterator[Row]:
+        for row in rows:
+            if row.number == self._output.num_written:
+                self._check_last(row)
+            if self._output.has(row.number - 1):
+                self.summary.resumed += 1
+                self._progress(1)
+            else:
+                yield row
+
+    def _check_last(self, row: Row) -> None:
+        """Sees that the last answer that is there is to its question."""
+        try:
+            line = msgspec.json.decode(self._output.last_line or b"")
+        except msgspec.DecodeError:
+            line = None
+        if self._output.last_line and not (isinstance(line, dict) and line.get("id") == row.id):
+            raise FileError(f"{self._path}, line {row.number}: not an answer to this question file")
+
+    async def _lane(self) -> None:
+        """Asks one question after another."""
+        with suppress(StoppedError):
+            while not self._stopping.is_set():
+                await self._room.wait()
+                row = next(self._rows, None)
+                if row is None:
+                    return
+                self._put(row.number - 1, await self._ask(row))
+
+    async def _ask(self, row: Row) -> bytes:
+        """The line that answers a question.
+
+        Raises:
+            StoppedError: The run was stopped before the question was asked.
+        """
+        attempts = 0
+        while True:
+            attempts += 1
+            try:
+                request = parse_request(row.body)
+                reply = await self._asker.ask(request, row.number)
+            except QaClientError as error:
+                if not error.retryable or attempts >= self._settings.max_attempts:
+                    self.summary.failed += 1
+                    return encode_error(row.id, as_server_error(error))
+                delays_s = self._settings.retry_delays_s
+                await self._pause(delays_s[min(attempts, len(delays_s)) - 1])
+            else:
+                self.summary.answered += 1
+                return encode_answer(row.id, reply)
+
+    async def _pause(self, duration_s: float) -> None:
+        """Waits; a run that is stopped waits no longer."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), duration_s)
+
+    def _put(self, index: int, line: bytes) -> None:
+        self._output.put(index, line)
+        self._has_new.set()
+        self._progress(1)
+        if self._output.num_ahead > MAX_AHEAD:
+            self._room.clear()
+
+    async def _flush_as_they_come(self) -> None:
+        """Writes in one go what arrived in one turn of the loop."""
+        while True:
+            await self._has_new.wait()
+            self._has_new.clear()
+            self._output.flush()
+            if self._output.num_ahead <= MAX_AHEAD:
+                self._room.set()

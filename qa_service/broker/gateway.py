@@ -1,0 +1,285 @@
+"""The gateway: jobs from a broker's queue, answers into another.
+
+What becomes of a job, and only then is it acknowledged:
+
+    the server's answer            to reply_to, or to the results queue; confirmed
+    queue_full                     kept, and asked again; no attempt is spent
+    another retryable error        to the next retry queue, with its attempts in a header
+    an error that stays            an error answer to reply_to, and the job to the dead queue
+    no queue for its answer        the job to the dead queue
+
+Jobs are taken only while the server is there. When the broker is lost, it delivers again what was
+not acknowledged; what was on its way is forgotten. Whatever a message contains, it fails alone:
+where even its properties cannot be read, which costs the connection, the next jobs are taken one
+at a time, so that the broker counts that message's deliveries and not those of its neighbours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from qa_service.broker.asker import Asker, ExpiredError
+from qa_service.broker.base import (
+    ATTEMPTS_HEADER,
+    EXPIRES_HEADER,
+    REASON_HEADER,
+    Broker,
+    BrokerError,
+    Message,
+    Names,
+    NotTakenError,
+    UnreadableError,
+    UnroutableError,
+)
+from qa_service.broker.job import (
+    Job,
+    as_server_error,
+    encode_answer,
+    encode_error,
+    parse_request,
+    peek_id,
+    refused,
+)
+from qa_service.broker.metrics import GatewayMetrics
+from qa_service.broker.window import StoppedError
+from qa_service.client import QaClientError, QaServerError
+
+_RECONNECT_S = 0.2
+_NOT_TAKEN_PAUSE_S = 1.0
+_MAX_REASON_CHARS = 500
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySettings:
+    """How the gateway works.
+
+    Attributes:
+        prefetch: Most jobs delivered and not acknowledged.
+        max_attempts: How often a job is tried.
+        drain_timeout_s: What jobs in flight are given when the gateway stops, in seconds.
+    """
+
+    prefetch: int = 64
+    max_attempts: int = 5
+    drain_timeout_s: float = 30.0
+
+
+class Gateway:
+    """Takes jobs, asks, publishes answers, until it is stopped."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        asker: Asker,
+        names: Names,
+        settings: GatewaySettings,
+        metrics: GatewayMetrics,
+    ) -> None:
+        self._broker, self._asker, self._metrics = broker, asker, metrics
+        self._names, self._settings = names, settings
+        self._stopping = asyncio.Event()
+        self._orders = iter(range(1 << 62))
+        self._in_hand: dict[asyncio.Task[None], Job] = {}
+        self._num_alone = 0  # jobs that are to be taken one at a time
+        self._all_alone_done = asyncio.Event()
+        asker.on_queue_full = metrics.queue_full.inc
+        metrics.add_gauge("qa_jobs_in_flight", "Questions asked.", lambda: asker.window.in_flight)
+        metrics.add_gauge("qa_jobs_in_hand", "Jobs delivered.", lambda: len(self._in_hand))
+        metrics.add_gauge("qa_jobs_window", "Most in flight.", lambda: asker.window.limit.value)
+        metrics.add_gauge("qa_jobs_oldest_age_seconds", "Of the jobs in hand.", self._oldest_s)
+
+    def stop(self) -> None:
+        """Takes no more jobs, finishes what is in flight, returns the rest."""
+        self._stopping.set()
+        self._asker.window.stop()
+
+    async def run(self) -> None:
+        """Works until it is stopped.
+
+        Raises:
+            SetupRefusedError: The broker refuses what the gateway needs.
+        """
+        async with self._asker.running():
+            while not self._stopping.is_set():
+                try:
+                    await self._until_lost()
+                except BrokerError as error:
+                    _logger.warning("%s", error)
+                    await _first(asyncio.sleep(_RECONNECT_S), self._stopping.wait())
+
+    async def _until_lost(self) -> None:
+        """Works as long as one connection to the broker lasts.
+
+        Raises:
+            BrokerError: It could not be made, or was lost.
+            SetupRefusedError: The broker refuses what the gateway needs.
+        """
+        await _first(self._asker.connected(), self._stopping.wait())
+        if self._stopping.is_set():
+            return
+        try:
+            await self._broker.open()
+            if self._num_alone:
+                await self._take_jobs(1, self._all_alone_done.wait())
+            await self._take_jobs(self._settings.prefetch)
+            await self._wait_for_jobs(self._settings.drain_timeout_s)
+        except UnreadableError:
+            self._num_alone = self._settings.prefetch
+            self._all_alone_done.clear()
+            raise
+        finally:
+            for task in self._in_hand:
+                task.cancel()
+            await self._wait_for_jobs(None)
+            await self._broker.close()
+
+    async def _take_jobs(self, prefetch: int, *until: Coroutine[Any, Any, object]) -> None:
+        """Has jobs delivered until something has happened, or the gateway is stopped.
+
+        Raises:
+            BrokerError: The connection was lost.
+        """
+        await self._broker.consume(self._names.jobs, self._take, prefetch)
+        _logger.info("taking jobs from %s, %d at a time", self._names.jobs, prefetch)
+        await _first(self._broker.lost(), self._stopping.wait(), *until)
+        await self._broker.stop_consuming()
+
+    async def _wait_for_jobs(self, timeout_s: float | None) -> None:
+        if self._in_hand:
+            await asyncio.wait(list(self._in_hand), timeout=timeout_s)
+
+    def _oldest_s(self) -> float:
+        oldest = next(iter(list(self._in_hand.values())), None)
+        return time.monotonic() - oldest.arrived_s if oldest else 0.0
+
+    def _take(self, job: Job) -> None:
+        self._metrics.consumed.inc()
+        task = asyncio.get_running_loop().create_task(self._handle(job, next(self._orders)))
+        self._in_hand[task] = job
+        task.add_done_callback(self._in_hand.pop)
+
+    async def _handle(self, job: Job, order: int) -> None:
+        """Asks, and does with the job what comes of it."""
+        with suppress(BrokerError):  # the broker delivers it again
+            try:
+                answer = await self._answer(job, order)
+            except StoppedError:
+                await self._broker.give_back(job)
+                return
+            except QaClientError as error:
+                await self._fail(job, as_server_error(error))
+            except Exception as error:
+                _logger.exception("job %s", job.message_id)
+                reason = f"the gateway failed with {type(error).__name__}"
+                await self._fail(job, refused("internal_error", reason))
+            else:
+                await self._deliver(job, answer)
+            await self._broker.acknowledge(job)
+            self._count_alone()
+
+    def _count_alone(self) -> None:
+        if self._num_alone:
+            self._num_alone -= 1
+            if not self._num_alone:
+                self._all_alone_done.set()
+
+    async def _answer(self, job: Job, order: int) -> bytes:
+        """The answer's body.
+
+        Raises:
+            QaClientError: There is none.
+            StoppedError: The job was not asked.
+        """
+        if not job.message_id:
+            raise refused("invalid_request", "the job has no message_id")
+        request = parse_request(job.body)
+        deadline_s = None
+        if job.expires_in_ms is not None:
+            deadline_s = job.arrived_s + job.expires_in_ms / 1e3
+        return encode_answer(request.id, await self._asker.ask(request, order, deadline_s))
+
+    async def _deliver(self, job: Job, answer: bytes) -> None:
+        try:
+            await self._reply(job, answer)
+            self._metrics.answered.inc()
+        except UnroutableError as error:
+            await self._bury(job, "unroutable", str(error))
+
+    async def _fail(self, job: Job, error: QaServerError) -> None:
+        """Puts the job off, if that may help; else answers with the error and buries it."""
+        attempts = job.attempts + 1
+        if error.retryable and attempts < self._settings.max_attempts:
+            try:
+                await self._put_off(job, attempts, error.code)
+                return
+            except ExpiredError as expired:
+                error = expired
+        with suppress(UnroutableError):
+            await self._reply(job, encode_error(peek_id(job.body), error))
+        await self._bury(job, error.code, error.message)
+
+    async def _put_off(self, job: Job, attempts: int, code: str) -> None:
+        """Puts the job into a retry queue.
+
+        Raises:
+            ExpiredError: Its time is over before it would come back.
+        """
+        queue, delay_s = self._names.retry_queue(attempts)
+        headers: dict[str, str | int] = {ATTEMPTS_HEADER: attempts, REASON_HEADER: code}
+        left_ms = job.left_ms(time.monotonic())
+        if left_ms is not None:
+            if left_ms <= delay_s * 1e3:
+                raise ExpiredError
+            headers[EXPIRES_HEADER] = int(left_ms - delay_s * 1e3)
+        _logger.info("job %s: %s; again in %d s", job.message_id, code, delay_s)
+        await self._publish(queue, Message.of(job, headers))
+        self._metrics.retried.labels(code).inc()
+
+    async def _reply(self, job: Job, body: bytes) -> None:
+        correlation_id = job.correlation_id or job.message_id
+        reply = Message(body, job.message_id, correlation_id)
+        await self._publish(job.reply_to or self._names.results, reply)
+
+    async def _bury(self, job: Job, code: str, reason: str) -> None:
+        _logger.warning("job %s is dead: %s (%s)", job.message_id, reason, code)
+        words = f"{code}: {reason}"[:_MAX_REASON_CHARS]
+        headers: dict[str, str | int] = {ATTEMPTS_HEADER: job.attempts + 1, REASON_HEADER: words}
+        await self._publish(self._names.dead, Message.of(job, headers))
+        self._metrics.dead.labels(code).inc()
+
+    async def _publish(self, queue: str, message: Message) -> None:
+        """Publishes until the broker takes it."""
+        with self._timed():
+            while True:
+                try:
+                    await self._broker.publish(queue, message)
+                    return
+                except NotTakenError as error:
+                    _logger.warning("%s: %s", queue, error)
+                    await asyncio.sleep(_NOT_TAKEN_PAUSE_S)
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        began_s = time.monotonic()
+        yield
+        self._metrics.publish_s.observe(time.monotonic() - began_s)
+
+
+async def _first(*waiting: Coroutine[Any, Any, object]) -> None:
+    """Waits for the first of these; raises what it raises."""
+    tasks = [asyncio.ensure_future(each) for each in waiting]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,182 @@
+"""A job, and what it becomes: a request to the server, then an answer.
+
+A job's body is the wire's request (`docs/PROTOCOL.md`). It is parsed whole here, so that nothing
+in it can upset the connection that it shares with other jobs: what the server gets is JSON that
+this module wrote, under an id of the connection's own. The job's id is put back into its answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from qa_service.client import QaClientError, QaServerError
+
+LOWEST_PRIORITY = 0
+"""How jobs ask: with the lowest weight that the wire has. The one place to change."""
+
+Reply = dict[str, msgspec.Raw]
+"""A reply of the server, its fields as they were sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a broker delivered.
+
+    Attributes:
+        body: A request, if it is as it should be.
+        message_id: The job's name, by which consumers deduplicate; None is a fault.
+        correlation_id: What the answer carries for whoever asked; None for `message_id`.
+        reply_to: The queue for the answer; None for the results queue.
+        expires_in_ms: How long after its arrival an answer is of use; None for ever.
+        attempts: How often it was tried before.
+        reason: Why it is in the queue that it is in; None if nobody said.
+        arrived_s: When it was delivered, `time.monotonic`.
+        receipt: The broker's own handle of the delivery.
+    """
+
+    body: bytes
+    message_id: str | None
+    correlation_id: str | None
+    reply_to: str | None
+    expires_in_ms: float | None
+    attempts: int
+    reason: str | None
+    arrived_s: float
+    receipt: Any
+
+    def left_ms(self, now_s: float) -> float | None:
+        """What is left of its time; at most 0 if it has expired, None if it never does."""
+        if self.expires_in_ms is None:
+            return None
+        return self.expires_in_ms - (now_s - self.arrived_s) * 1e3
+
+
+class Request(msgspec.Struct, omit_defaults=True):
+    """The fields of the wire's request that a job may have; others are ignored, as there.
+
+    The server checks the values. Those of type `Any` are decoded, so that they are sent as
+    JSON that can be read whatever they are.
+    """
+
+    question: str
+    text: str
+    id: Any = None
+    type: Any = "question"
+    top_k: Any = 1
+    timeout_ms: float | None = None
+    model: Any = None
+    version: Any = None
+
+
+class _Asked(msgspec.Struct, omit_defaults=True):
+    """A request as it goes to the server."""
+
+    id: int
+    question: str
+    text: str
+    top_k: Any = 1
+    timeout_ms: float | None = None
+    priority: int = LOWEST_PRIORITY
+    model: Any = None
+    version: Any = None
+
+
+class ErrorDetail(msgspec.Struct, omit_defaults=True):
+    """The `error` of an error answer."""
+
+    code: str
+    message: str
+    retryable: bool
+    retry_after_ms: float | None = None
+
+
+class _Id(msgspec.Struct):
+    id: Any = None
+
+
+_request_decoder = msgspec.json.Decoder(Request)
+_id_decoder = msgspec.json.Decoder(_Id)
+_error_decoder = msgspec.json.Decoder(ErrorDetail)
+_encoder = msgspec.json.Encoder()
+
+
+def refused(code: str, message: str) -> QaServerError:
+    """An error answer of ours, in the server's form; it is not retryable."""
+    return QaServerError(code, message)
+
+
+def as_server_error(error: QaClientError) -> QaServerError:
+    """A client's error in the form of the server's, to be sent as an error answer."""
+    if isinstance(error, QaServerError):
+        return error
+    return QaServerError(error.code, str(error), error.retryable)
+
+
+def parse_request(body: bytes) -> Request:
+    """Parses a job's body.
+
+    Raises:
+        QaServerError: It is not a request, and cannot become one.
+    """
+    try:
+        str(body, "utf-8")  # msgspec does not look at the strings in fields that it ignores
+        request = _request_decoder.decode(body)
+    except (UnicodeDecodeError, RecursionError):
+        raise refused("invalid_frame", "the body is not UTF-8 JSON that can be read") from None
+    except msgspec.ValidationError as error:
+        raise refused("invalid_request", str(error)) from None
+    except msgspec.DecodeError as error:
+        raise refused("invalid_frame", str(error)) from None
+    if request.type != "question":
+        raise refused("invalid_request", "`type` must be question")
+    return request
+
+
+def peek_id(body: bytes) -> object:
+    """The id in a body that may be no request; None if none can be read."""
+    try:
+        job_id = _id_decoder.decode(body).id
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return job_id if isinstance(job_id, str | int | float) else None
+
+
+def encode_request(request: Request, wire_id: int, timeout_ms: float | None) -> bytes:
+    """The body of the frame that asks for an answer under an id of the connection's."""
+    return _encoder.encode(
+        _Asked(
+            id=wire_id,
+            question=request.question,
+            text=request.text,
+            top_k=request.top_k,
+            timeout_ms=timeout_ms,
+            model=request.model,
+            version=request.version,
+        )
+    )
+
+
+def parse_error(reply: Reply) -> QaServerError | None:
+    """The error that a reply carries; None for an answer.
+
+    Raises:
+        msgspec.DecodeError: It is not as the protocol has it.
+    """
+    if "error" not in reply:
+        return None
+    detail = _error_decoder.decode(reply["error"])
+    return QaServerError(detail.code, detail.message, detail.retryable, detail.retry_after_ms)
+
+
+def encode_answer(job_id: object, reply: Reply) -> bytes:
+    """The reply under the job's own id, its other fields byte for byte as the server sent them."""
+    return _encoder.encode({"id": job_id, **{k: v for k, v in reply.items() if k != "id"}})
+
+
+def encode_error(job_id: object, error: QaServerError) -> bytes:
+    """The error answer to a job."""
+    detail = ErrorDetail(error.code, error.message, error.retryable, error.retry_after_ms)
+    return _encoder.encode({"id": job_id, "error": detail})

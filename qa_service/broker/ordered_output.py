@@ -1,0 +1,144 @@
+"""A file of answers in the order of their questions, written as they come and safe to be killed.
+
+    answers.jsonl         line n answers question n; it grows at its end only
+    answers.jsonl.ahead   answers that are here before one that goes first: "n <tab> line"
+
+Both are written in the same turn in which answers arrive, so a program that is killed loses only
+what was in flight; started again, it goes on from both. A line that was cut short is dropped.
+`put` and `flush` are cheap: one `write` to each file for all answers of a turn.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import BinaryIO
+
+_MAX_AHEAD_BYTES = 1 << 24
+_CHUNK_BYTES = 1 << 20
+
+
+class OrderedOutput:
+    """The file.
+
+    Args:
+        path: Its name; what it holds already is kept.
+
+    Attributes:
+        num_written: Lines in it: questions below this index are answered.
+        last_line: The last of them; None if there is none.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._ahead_path = path.with_name(path.name + ".ahead")
+        self._file = _open(path)
+        self.num_written, end, self.last_line = _count_lines(self._file)
+        _cut(self._file, end)
+        self._ahead: dict[int, bytes] = {}
+        self._ahead_file = _open(self._ahead_path)
+        _cut(self._ahead_file, self._read_ahead())
+        self._new: list[tuple[int, bytes]] = []
+        self._write_in_order()
+
+    @property
+    def num_ahead(self) -> int:
+        """Answers that are here before one that goes first."""
+        return len(self._ahead)
+
+    def has(self, index: int) -> bool:
+        """Whether the question of this index, from 0, is answered."""
+        return index < self.num_written or index in self._ahead
+
+    def put(self, index: int, line: bytes) -> None:
+        """Takes an answer, without its newline; `flush` writes it."""
+        self._ahead[index] = line
+        self._new.append((index, line))
+
+    def flush(self) -> None:
+        """Writes what was put.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        self._write_in_order()
+        new = [(index, line) for index, line in self._new if index in self._ahead]
+        self._new.clear()
+        if not self._ahead:
+            if self._ahead_file.tell():
+                _cut(self._ahead_file, 0)
+        elif new:
+            if self._ahead_file.tell() > _MAX_AHEAD_BYTES:
+                self._rewrite_ahead()
+            else:
+                _write(self._ahead_file, b"".join(b"%d\t%s\n" % item for item in new))
+
+    def close(self) -> None:
+        """Writes what was put, and closes; an empty file of answers ahead goes."""
+        self.flush()
+        self._file.close()
+        self._ahead_file.close()
+        if not self._ahead:
+            self._ahead_path.unlink(missing_ok=True)
+
+    def _write_in_order(self) -> None:
+        lines = []
+        while (line := self._ahead.pop(self.num_written, None)) is not None:
+            lines.append(line + b"\n")
+            self.num_written += 1
+        if lines:
+            _write(self._file, b"".join(lines))
+
+    def _read_ahead(self) -> int:
+        """Takes what was ahead when the program was killed; returns where its last line ends."""
+        self._ahead_file.seek(0)
+        end = 0
+        for record in self._ahead_file:
+            if not record.endswith(b"\n"):
+                break
+            index, _, line = record[:-1].partition(b"\t")
+            if int(index) >= self.num_written:
+                self._ahead[int(index)] = line
+            end += len(record)
+        return end
+
+    def _rewrite_ahead(self) -> None:
+        """Leaves out what is in order by now; a kill leaves the old file or the new."""
+        temporary = self._ahead_path.with_name(self._ahead_path.name + ".new")
+        temporary.write_bytes(b"".join(b"%d\t%s\n" % item for item in self._ahead.items()))
+        temporary.replace(self._ahead_path)
+        self._ahead_file.close()
+        self._ahead_file = _open(self._ahead_path)
+        self._ahead_file.seek(0, os.SEEK_END)
+
+
+def _open(path: Path) -> BinaryIO:
+    path.touch()
+    return path.open("r+b", buffering=0)
+
+
+def _write(file: BinaryIO, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[file.write(view) :]
+
+
+def _cut(file: BinaryIO, size: int) -> None:
+    file.truncate(size)
+    file.seek(size)
+
+
+def _count_lines(file: BinaryIO) -> tuple[int, int, bytes | None]:
+    """Whole lines, where the last one ends, and that line."""
+    count, end, offset, last, tail = 0, 0, 0, None, b""
+    file.seek(0)
+    while chunk := file.read(_CHUNK_BYTES):
+        count += chunk.count(b"\n")
+        *lines, tail = (tail + chunk).split(b"\n")
+        if lines:
+            last = lines[-1]
+        offset += len(chunk)
+        end = offset - len(tail)
+    return count, end, last

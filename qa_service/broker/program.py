@@ -1,0 +1,59 @@
+"""Asks questions that nobody waits for: from a file, or from a broker's queue.
+
+    python jobs.py run questions.jsonl --output answers.jsonl
+
+    python jobs.py gateway &
+    python jobs.py submit questions.jsonl
+    python jobs.py collect --output answers.jsonl
+    python jobs.py dead list
+    python jobs.py status
+
+`run` asks the server itself, and goes on where it was if it is killed. `gateway` takes jobs from
+RabbitMQ; the other commands put jobs there and take answers out. See docs/JOBS.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import sys
+from typing import Any
+
+from qa_service.broker.base import BrokerError, SetupRefusedError
+from qa_service.broker.flags import make_flags
+from qa_service.broker.questions_file import FileError
+from qa_service.cli.flags import INTERRUPTED
+from qa_service.client import QaClientError
+from qa_service.logs import configure_logging
+
+ERROR = 2
+_FAULTS = (OSError, UnicodeDecodeError, QaClientError, FileError, BrokerError, SetupRefusedError)
+# Each has a coroutine `main`, and is imported when it is run: `run` needs nothing of a broker's.
+_MODULES = {
+    "gateway": "gateway_command",
+    "run": "run_command",
+    "submit": "submit",
+    "collect": "collect",
+    "dead": "dead",
+    "status": "status",
+}
+
+
+def main() -> int:
+    """Runs the program; returns its exit code."""
+    flags: dict[str, Any] = vars(make_flags(__doc__).parse_args())
+    configure_logging(flags.get("log_level", "warning"), flags.get("log_format", "text"))
+    for library in ("aio_pika", "aiormq"):  # what they log, the gateway says in its own words
+        logging.getLogger(library).setLevel(logging.CRITICAL)
+    try:
+        command = importlib.import_module(f"qa_service.broker.{_MODULES[flags['command']]}")
+        return int(asyncio.run(command.main(flags)))
+    except ModuleNotFoundError as error:
+        print(f"Error: {error.name} is missing: pip install 'qa-server[jobs]'", file=sys.stderr)
+        return ERROR
+    except _FAULTS as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return ERROR
+    except KeyboardInterrupt:
+        return INTERRUPTED

@@ -1,0 +1,245 @@
+"""RabbitMQ through aio-pika: durable queues, confirmed publishing, mandatory routing.
+
+    producers ─▶ qa.jobs ─▶ gateway ─▶ reply_to, or qa.results
+                 ▲     │      │  └───▶ qa.dead
+                 │     │      ▼             ▲
+                 │     │   qa.retry.1s, .5s, .30s
+                 │     └─── delivery limit, expired ─┘
+                 └──── their TTL is over ────┘
+
+All are quorum queues, but `qa.dead`, which is looked through by people: looking counts as a
+delivery there, and may not count against a limit. What a queue passes on (a retry whose time has
+come, a job whose deliveries are spent) is passed on at least once: it leaves only when the next
+queue has confirmed it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from typing import Any
+
+import aio_pika
+from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractIncomingMessage, AbstractQueue
+from aio_pika.exceptions import (
+    AMQPError,
+    AuthenticationError,
+    ChannelInvalidStateError,
+    ChannelPreconditionFailed,
+    DeliveryError,
+    PublishError,
+)
+from aiormq.exceptions import ChannelAccessRefused, InvalidFrameError
+
+from qa_service.broker.base import (
+    ATTEMPTS_HEADER,
+    EXPIRES_HEADER,
+    REASON_HEADER,
+    BrokerError,
+    Message,
+    Names,
+    NotTakenError,
+    SetupRefusedError,
+    UnreadableError,
+    UnroutableError,
+)
+from qa_service.broker.job import Job
+
+CONNECT_TIMEOUT_S = 10.0
+_LOST = (AMQPError, ChannelInvalidStateError, OSError)
+_REFUSED = (AuthenticationError, ChannelAccessRefused, ChannelPreconditionFailed)
+
+
+class RabbitMq:
+    """`Broker` for RabbitMQ 3.10 and later.
+
+    Args:
+        url: `amqp://user:password@host:port/vhost`, or `amqps://`.
+        names: The queues.
+    """
+
+    def __init__(self, url: str, names: Names) -> None:
+        self._url, self._names = url, names
+        self._connection: AbstractConnection | None = None
+        self._channel: AbstractChannel
+        self._queues: dict[str, AbstractQueue] = {}
+        self._consumer: tuple[AbstractQueue, str] | None = None
+        self._lost: asyncio.Future[BrokerError]
+
+    async def open(self) -> None:
+        """Connects, and declares the queues."""
+        self._lost = asyncio.get_running_loop().create_future()
+        with _translated():
+            self._connection = await aio_pika.connect(self._url, timeout=CONNECT_TIMEOUT_S)
+            self._connection.close_callbacks.add(self._on_lost)
+            channel = await self._connection.channel(on_return_raises=True)
+            channel.close_callbacks.add(self._on_lost)
+            self._channel = channel
+            underlay = await channel.get_underlay_channel()
+            underlay.on_consumer_cancel_callbacks.add(self._on_consumer_cancelled)
+            await self._declare()
+
+    async def close(self) -> None:
+        """Closes the connection; what is unacknowledged goes back to its queue."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(*_LOST, asyncio.TimeoutError):
+                await asyncio.wait_for(connection.close(), CONNECT_TIMEOUT_S)
+
+    async def lost(self) -> None:
+        """Waits until the connection is lost, and raises the reason."""
+        raise await asyncio.shield(self._lost)
+
+    async def consume(self, queue: str, take: Callable[[Job], None], prefetch: int) -> None:
+        """Has jobs delivered, a bounded number of them unacknowledged."""
+
+        async def deliver(message: AbstractIncomingMessage) -> None:
+            take(_job(message))
+
+        with _translated():
+            await self._channel.set_qos(prefetch_count=prefetch)
+            tag = await self._queues[queue].consume(deliver)
+        self._consumer = self._queues[queue], tag
+
+    async def stop_consuming(self) -> None:
+        """Has no further jobs delivered."""
+        if self._consumer is not None:
+            queue, tag = self._consumer
+            self._consumer = None
+            with _translated():
+                await queue.cancel(tag)
+
+    async def publish(self, queue: str, message: Message) -> None:
+        """Publishes a message, and waits until the broker has confirmed it."""
+        if len(queue.encode()) > 255:
+            raise UnroutableError(f"{queue[:40]}… is too long for a queue's name")
+        with _translated():
+            try:
+                await self._channel.default_exchange.publish(_outgoing(message), queue)
+            except PublishError:
+                raise UnroutableError(f"there is no queue {queue}") from None
+
+    async def acknowledge(self, job: Job) -> None:
+        """Tells the broker that a job is done."""
+        with _translated():
+            await job.receipt.ack()
+
+    async def give_back(self, job: Job) -> None:
+        """Puts a job back where it was in its queue."""
+        with _translated():
+            await job.receipt.nack(requeue=True)
+
+    async def drain(self, queue: str) -> AsyncIterator[Job]:
+        """Yields what waits in a queue, until nothing does."""
+        while True:
+            with _translated():
+                message = await self._queues[queue].get(fail=False)
+            if message is None:
+                return
+            yield _job(message)
+
+    async def count(self, queue: str) -> tuple[int, int]:
+        """How many messages wait in a queue, and how many consumers it has."""
+        with _translated():
+            declared = await self._channel.declare_queue(queue, passive=True)
+        result = declared.declaration_result
+        return result.message_count or 0, result.consumer_count or 0
+
+    async def _declare(self) -> None:
+        names = self._names
+        await self._declare_queue(names.dead, {})
+        await self._declare_queue(names.results, {"x-queue-type": "quorum"})
+        to_dead = _passing_on(names.dead) | {"x-delivery-limit": names.delivery_limit}
+        await self._declare_queue(names.jobs, to_dead)
+        for queue, delay_s in names.retry_queues():
+            to_jobs = _passing_on(names.jobs) | {"x-message-ttl": delay_s * 1000}
+            await self._declare_queue(queue, to_jobs)
+
+    async def _declare_queue(self, name: str, arguments: dict[str, Any]) -> None:
+        self._queues[name] = await self._channel.declare_queue(
+            name, durable=True, arguments=arguments
+        )
+
+    def _on_lost(self, _sender: object, error: BaseException | None = None) -> None:
+        """Keeps why; of channel and connection, the one that was lost first is called first."""
+        if not self._lost.done():
+            is_unreadable = isinstance(error, InvalidFrameError)
+            kind = UnreadableError if is_unreadable else BrokerError
+            self._lost.set_result(kind(f"the connection to the broker was lost: {error}"))
+
+    def _on_consumer_cancelled(self, *_: object) -> None:
+        """The broker stopped delivering, as it does when the queue is deleted."""
+        self._on_lost(self)
+
+
+def _passing_on(queue: str) -> dict[str, Any]:
+    """A quorum queue that hands on to another one what leaves it unanswered, at least once."""
+    return {
+        "x-queue-type": "quorum",
+        "x-dead-letter-exchange": "",
+        "x-dead-letter-routing-key": queue,
+        "x-dead-letter-strategy": "at-least-once",
+        "x-overflow": "reject-publish",
+    }
+
+
+def _job(message: AbstractIncomingMessage) -> Job:
+    expires_in_ms: float | None = _count(message.headers, EXPIRES_HEADER)
+    if isinstance(message.expiration, int | float):
+        expires_in_ms = message.expiration * 1e3
+    return Job(
+        body=message.body,
+        message_id=message.message_id,
+        correlation_id=message.correlation_id,
+        reply_to=message.reply_to,
+        expires_in_ms=expires_in_ms,
+        attempts=_count(message.headers, ATTEMPTS_HEADER) or 0,
+        reason=_reason(message.headers),
+        arrived_s=time.monotonic(),
+        receipt=message,
+    )
+
+
+def _count(headers: Mapping[str, Any], name: str) -> int | None:
+    """A number of a header's; None for what is none, for anyone may have written it."""
+    value = headers.get(name)
+    return value if isinstance(value, int) and value > 0 else None
+
+
+def _reason(headers: Mapping[str, Any]) -> str | None:
+    """What we noted, or else what the broker did when it passed the job on."""
+    if isinstance(reason := headers.get(REASON_HEADER), str):
+        return reason
+    match headers:
+        case {"x-death": [{"reason": str(reason), "queue": str(queue)}, *_]}:
+            return f"{reason} in {queue}"
+    return None
+
+
+def _outgoing(message: Message) -> aio_pika.Message:
+    expires_in_ms = message.expires_in_ms
+    return aio_pika.Message(
+        message.body,
+        headers=dict(message.headers),
+        content_type="application/json",
+        delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
+        correlation_id=message.correlation_id,
+        reply_to=message.reply_to,
+        expiration=None if expires_in_ms is None else expires_in_ms / 1e3,
+        message_id=message.message_id,
+    )
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    """Turns aio-pika's errors into those of `Broker`."""
+    try:
+        yield
+    except _REFUSED as error:
+        raise SetupRefusedError(f"the broker refuses: {error}") from error
+    except DeliveryError as error:
+        raise NotTakenError(f"the broker did not take a message: {error}") from error
+    except (*_LOST, TimeoutError) as error:
+        raise BrokerError(f"no connection to the broker: {error}") from error

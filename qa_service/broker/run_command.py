@@ -1,0 +1,46 @@
+"""`jobs.py run`: shows how far a `FileRun` is, and what became of it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import Any
+
+from tqdm import tqdm
+
+from qa_service.broker.asker import Asker
+from qa_service.broker.file_run import FileRun, RunSettings
+from qa_service.broker.flags import address_from
+from qa_service.broker.questions_file import count_rows
+from qa_service.cli.flags import INTERRUPTED
+
+
+async def main(flags: dict[str, Any]) -> int:
+    """Runs the command; returns its exit code: 1 if a question failed, 130 if it was stopped."""
+    path = flags["questions"]
+    asker = Asker(address_from(flags), flags["prefetch"], flags["num_connections"])
+    delays_s = tuple(flags["retry_delays_s"])
+    settings = RunSettings(flags["prefetch"], flags["max_attempts"], delays_s)
+    with tqdm(desc=path.name, total=count_rows(path), unit="question", disable=None) as bar:
+        run = FileRun(asker, path, flags["output"], settings, bar.update)
+        _stop_at_signals(run)
+        summary = await run.run()
+    print(
+        f"{summary.answered} answered, {summary.failed} failed, "
+        f"{summary.resumed} had their answers already: {flags['output']}"
+    )
+    return INTERRUPTED if summary.is_stopped else int(summary.failed > 0)
+
+
+def _stop_at_signals(run: FileRun) -> None:
+    """Has the first SIGTERM or Ctrl-C stop the run, and the second end the program."""
+    loop = asyncio.get_running_loop()
+    signals = (signal.SIGTERM, signal.SIGINT)
+
+    def stop() -> None:
+        run.stop()
+        for signum in signals:
+            loop.remove_signal_handler(signum)
+
+    for signum in signals:
+        loop.add_signal_handler(signum, stop)

@@ -1,0 +1,66 @@
+"""`jobs.py status`: how many jobs wait where, how fast that changes, and the time left."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from typing import Any
+
+from qa_service.broker.base import Broker, Names
+from qa_service.broker.flags import broker_url, names_from
+from qa_service.broker.rabbitmq import RabbitMq
+
+
+async def main(flags: dict[str, Any]) -> int:
+    """Runs the command; returns its exit code."""
+    names = names_from(flags)
+    broker = RabbitMq(broker_url(flags), names)
+    await broker.open()
+    try:
+        before = await _counts(broker, names)
+        await asyncio.sleep(flags["interval_s"])
+        after = await _counts(broker, names)
+    finally:
+        await broker.close()
+    print(report(names, before, after, flags["interval_s"]))
+    return 0
+
+
+async def _counts(broker: Broker, names: Names) -> dict[str, tuple[int, int]]:
+    retry = [queue for queue, _ in names.retry_queues()]
+    queues = [names.jobs, *retry, names.results, names.dead]
+    return {queue: await broker.count(queue) for queue in queues}
+
+
+def report(
+    names: Names,
+    before: dict[str, tuple[int, int]],
+    after: dict[str, tuple[int, int]],
+    interval_s: float,
+) -> str:
+    """What is shown: a line a queue, and the time left.
+
+    Args:
+        names: The queues.
+        before: Messages and consumers of each queue.
+        after: The same, later.
+        interval_s: How much later.
+    """
+    lines = [f"{'queue':24}{'waiting':>10}{'change':>12}{'consumers':>11}"]
+    for queue, (messages, consumers) in after.items():
+        rate = (messages - before[queue][0]) / interval_s
+        lines.append(f"{queue:24}{messages:>10}{rate:>+10.1f}/s{consumers:>11}")
+    return "\n".join([*lines, _time_left(before[names.jobs][0], after[names.jobs], interval_s)])
+
+
+def _time_left(before: int, after: tuple[int, int], interval_s: float) -> str:
+    messages, consumers = after
+    if not consumers:
+        return "no gateway takes jobs"
+    rate = (before - messages) / interval_s
+    if not messages:
+        return "no job waits"
+    if rate <= 0:
+        return "jobs come as fast as they are done, or faster"
+    left = datetime.timedelta(seconds=round(messages / rate))
+    return f"{rate:.1f} jobs/s fewer; none waits in {left}"

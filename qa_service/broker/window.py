@@ -1,0 +1,137 @@
+"""How many questions may be in flight: as many as the server takes, and no more.
+
+Additive increase, multiplicative decrease (Chiu and Jain 1989), as TCP has it (RFC 5681):
+
+    event                               limit
+    an answer, before any refusal       + 1             doubles each round trip (slow start)
+    an answer                           + 1 / limit     one more each round trip
+    a refusal (`queue_full`)            / 2             once for all that was asked before it
+
+and `1 <= limit <= most` at any time. `AdaptiveLimit` is the arithmetic; `Window` lets askers in,
+those first that came first, and nobody while it is shut or paused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+
+_DECREASE = 0.5
+
+
+class AdaptiveLimit:
+    """The arithmetic.
+
+    Attributes:
+        most: The limit's upper bound.
+        value: The limit.
+    """
+
+    def __init__(self, most: int, start: int = 1) -> None:
+        self.most = most
+        self.value = float(min(start, most))
+        self._slow_start_until = float(most)
+        self._decreases = 0
+
+    @property
+    def epoch(self) -> int:
+        """How often it was decreased: to be given back with what becomes of a question."""
+        return self._decreases
+
+    def answered(self) -> None:
+        """The server had room."""
+        in_slow_start = self.value < self._slow_start_until
+        step = 1.0 if in_slow_start else 1.0 / self.value
+        self.value = min(self.value + step, float(self.most))
+
+    def refused(self, epoch: int) -> None:
+        """The server had no room for a question that was asked in this epoch."""
+        if epoch == self._decreases:
+            self._decreases += 1
+            self.value = max(1.0, self.value * _DECREASE)
+            self._slow_start_until = self.value
+
+
+class StoppedError(Exception):
+    """No further job is admitted."""
+
+
+class Window:
+    """The questions in flight, and those who wait to ask theirs. It begins shut.
+
+    Attributes:
+        limit: How many may be in flight.
+        in_flight: How many are.
+    """
+
+    def __init__(self, limit: AdaptiveLimit) -> None:
+        self.limit = limit
+        self.in_flight = 0
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._ties = itertools.count()
+        self._resume: asyncio.TimerHandle | None = None
+        self._is_open = self._is_stopped = False
+
+    async def enter(self, order: int) -> None:
+        """Waits until there is room; of those who wait, the lowest `order` is first.
+
+        Raises:
+            StoppedError: `stop` was called.
+        """
+        if self._is_stopped:
+            raise StoppedError
+        if self._has_room() and not self._waiting:
+            self.in_flight += 1
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (order, next(self._ties), turn))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
+                self.leave()  # it was admitted and is gone
+            raise
+
+    def leave(self) -> None:
+        """One of those in flight is not any more."""
+        self.in_flight -= 1
+        self._admit()
+
+    def set_open(self, is_open: bool) -> None:
+        """Opens it, or shuts it: then no job is admitted."""
+        self._is_open = is_open
+        self._admit()
+
+    def pause(self, duration_s: float) -> None:
+        """Admits no job for so long; a pause that is longer already stays."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + duration_s
+        if self._resume is not None:
+            if self._resume.when() >= until_s:
+                return
+            self._resume.cancel()
+        self._resume = loop.call_at(until_s, self._end_pause)
+
+    def stop(self) -> None:
+        """Sends away those who wait, and all who come."""
+        self._is_stopped = True
+        for _, _, turn in self._waiting:
+            if not turn.done():
+                turn.set_exception(StoppedError())
+        self._waiting.clear()
+
+    def _end_pause(self) -> None:
+        self._resume = None
+        self._admit()
+
+    def _has_room(self) -> bool:
+        is_shut = self._resume is not None or not self._is_open
+        return not is_shut and self.in_flight < int(self.limit.value)
+
+    def _admit(self) -> None:
+        while self._waiting and self._has_room():
+            turn = heapq.heappop(self._waiting)[2]
+            if not turn.done():
+                self.in_flight += 1
+                turn.set_result(None)

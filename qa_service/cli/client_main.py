@@ -1,0 +1,142 @@
+"""Asks a QA server: one question from the command line, or a conversation without one.
+
+    python client.py
+    python client.py --text_file article.txt
+    python client.py --question "Who wrote it?" --text "It was written by Ada."
+    curl -s https://example.org/article.txt | python client.py --question "Who wrote it?" -
+    python client.py --health
+    python client.py --host a,b:9998 --stats
+    python client.py --models
+    python client.py --model fast --model_version canary
+
+Needs nothing but Python's standard library. With --question the exit code is 0 for an answer, 1 for
+Unknown, 2 for an error. With --health it is 0 for a server that is ready, 1 for one that is not, 2
+for no reply. With several servers, --health and --stats ask each, and the highest exit code is
+returned; a question goes to one that can answer it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import sys
+from pathlib import Path
+
+from qa_service.cli.access import Access
+from qa_service.cli.asking import Asking
+from qa_service.cli.conversation import Conversation, print_error
+from qa_service.cli.flags import INTERRUPTED, count, hosts, make_parser, port, seconds
+from qa_service.cli.line_editor import LineEditor
+from qa_service.cli.monitor import show_health, show_models, show_stats
+from qa_service.cli.one_shot import ExitCode, ask_once
+from qa_service.client import QaClient, QaClientError
+
+STDIN = Path("-")
+
+
+def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Reads the flags; leaves the program with code 2 where they make no sense."""
+    parser = make_parser(__doc__)
+    add = parser.add_argument
+    where = "the server's name or address; several as a,b:9998 stand for one"
+    add("--host", type=hosts, default="localhost", help=where)
+    add("--port", type=port, default=9999, help="the TCP port of those that name none")
+    Access.add_flags(parser)
+    add("--timeout_s", type=seconds, default=60.0, help="longest wait for an answer, in seconds")
+    add("--top_k", type=count, default=1, help="how many answers to show, the best first")
+    add("--model", help="the model or the route to ask, of those that --models shows")
+    add("--model_version", help="a version of the model, by its number or by a label")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--question", help="ask this one question and end")
+    what.add_argument("--health", action="store_true", help="say whether the server is ready")
+    what.add_argument("--stats", action="store_true", help="show what the server has counted")
+    what.add_argument("--models", action="store_true", help="show what the server has to ask")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--text", help="the text that is to answer it")
+    source.add_argument("--text_file", type=Path, help="a UTF-8 file with the text; - for stdin")
+    source.add_argument("stdin", nargs="?", choices=["-"], help="the same as --text_file -")
+    add("--json", action="store_true", help="print the whole response as a line of JSON")
+    parsed = parser.parse_args(arguments)
+    if parsed.stdin:
+        parsed.text_file = Path(parsed.stdin)
+    check_together(parser, parsed)
+    return parsed
+
+
+def check_together(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> None:
+    """Refuses flags that exclude or require each other."""
+    has_text = parsed.text is not None or parsed.text_file is not None
+    if parsed.question is not None and not has_text:
+        parser.error("--question needs a text: --text, --text_file or -")
+    asks_of_server = parsed.health or parsed.stats or parsed.models
+    if parsed.question is None and parsed.text_file == STDIN:
+        parser.error("- needs --question")
+    if parsed.question is None and parsed.json and not asks_of_server:
+        parser.error("--json needs --question, --health, --stats or --models")
+    if asks_of_server and has_text:
+        parser.error("--health, --stats and --models take no text")
+
+
+def read_text(parsed: argparse.Namespace) -> str:
+    """The text as it was given, to the byte; empty if it is to be asked for.
+
+    Raises:
+        OSError: The file or stdin cannot be read.
+        UnicodeDecodeError: It is not UTF-8.
+    """
+    if parsed.text_file == STDIN:
+        return sys.stdin.buffer.read().decode()
+    if parsed.text_file is not None:
+        return str(parsed.text_file.read_bytes().decode())
+    return parsed.text or ""
+
+
+def asking_of(parsed: argparse.Namespace) -> Asking:
+    """How each question is asked."""
+    return Asking(parsed.top_k, parsed.model, parsed.model_version)
+
+
+def connect(host: str, parsed: argparse.Namespace, access: Access) -> QaClient:
+    """A client of these servers.
+
+    Raises:
+        TlsError: A file of its access cannot be used.
+    """
+    tls, token = access.tls_context(), access.token
+    return QaClient(host, parsed.port, parsed.timeout_s, tls=tls, token=token)
+
+
+def monitor(parsed: argparse.Namespace, access: Access) -> int:
+    """Shows each server's health, counts or models; returns the worst exit code."""
+    show = show_health if parsed.health else show_stats if parsed.stats else show_models
+    hosts_alone = parsed.host.split(",")
+    codes = []
+    for host in hosts_alone:
+        if len(hosts_alone) > 1 and not parsed.json:
+            print(f"{host}:")
+        with connect(host, parsed, access) as client:
+            codes.append(show(client, parsed.json))
+    return max(codes)
+
+
+def main() -> int:
+    """Runs the program; returns its exit code."""
+    parsed = parse_arguments()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # What the terminal's encoding lacks is better shown in escapes than not at all.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        text = read_text(parsed)
+        access = Access.from_flags(vars(parsed))
+        if parsed.health or parsed.stats or parsed.models:
+            return monitor(parsed, access)
+        with connect(parsed.host, parsed, access) as client:
+            if parsed.question is None:
+                Conversation(client, LineEditor(), asking_of(parsed)).run(text)
+                return ExitCode.ANSWER
+            return ask_once(client, parsed.question, text, asking_of(parsed), as_json=parsed.json)
+    except (OSError, UnicodeDecodeError, QaClientError) as error:
+        print_error(error)
+        return ExitCode.ERROR
+    except KeyboardInterrupt:
+        return INTERRUPTED

@@ -1,0 +1,220 @@
+"""Puts a QA server under load from many clients and measures how it answers.
+
+    python stress_test.py
+    python stress_test.py --num_simultaneous_clients 20 --questions_file dev.json
+    python stress_test.py --rate 50 --duration_s 30
+    python stress_test.py --sweep --sessions 1,2,4,8 --csv sweep.csv --plot sweep.png
+
+Each client has its own connection and asks one question after another (a closed loop). A
+latency is from just before a request is written to its reply's arrival; making the connection
+is not in it. With --rate, requests come at random moments whatever the server does (an open
+loop), and a latency is from the moment that a request was due.
+
+With --sweep, a table: each number of clients, or each rate, against each number of inference
+instances (--sessions). For each of the latter a server is started, and stopped, on a free port;
+flags that are not known here are passed to it. Without --sessions, the server that runs is used.
+
+The exit code is 0 if every request was answered, 1 if any failed, 2 if there was nothing to
+measure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+import qa_service
+from qa_service.cli.access import Access
+from qa_service.cli.flags import (
+    INTERRUPTED,
+    count,
+    hosts,
+    list_of,
+    make_parser,
+    port,
+    rate,
+    seconds,
+)
+from qa_service.client import QaClient, QaClientError
+from qa_service.data.squad import SquadQuestion, read_squad
+from qa_service.load.own_server import ServerStartError
+from qa_service.load.plan import LoadPlan
+from qa_service.load.plot import PlotError, check_plot, draw
+from qa_service.load.sweep import Cell, Progress, Sweep
+from qa_service.load.table import CsvFile, column_head, markdown
+
+QUESTIONS_FILE = Path(qa_service.__file__).parent / "data" / "questions.json"
+CLOSED_LOOP_CLIENTS, OPEN_LOOP_CLIENTS = 5, 50
+CLIENTS_HELP = (
+    f"clients at a time (default: {CLOSED_LOOP_CLIENTS}); with --rate, connections that the "
+    f"requests take in turn (default: {OPEN_LOOP_CLIENTS})"
+)
+
+
+def make_flags() -> argparse.ArgumentParser:
+    """The flags."""
+    parser = make_parser(__doc__)
+    add = parser.add_argument
+    where = "the server's name or address; of several, as a,b:9998, clients take one in turn"
+    add("--host", type=hosts, default="localhost", help=where)
+    add("--port", type=port, default=9999, help="the TCP port of those that name none")
+    Access.add_flags(parser)
+    add("--num_simultaneous_clients", type=count, help=CLIENTS_HELP)
+    add("--num_total_clients", type=count, default=100, help="clients altogether")
+    add("--num_request_per_client", type=count, default=10, help="requests of each client")
+    add("--duration_s", type=seconds, help="seconds to send for, in place of the two counts above")
+    add("--rate", type=list_of(rate), help="open loop: requests per second; a list with --sweep")
+    add("--timeout_s", type=seconds, default=60.0, help="longest wait for an answer, in seconds")
+    file = "what to ask: JSON in SQuAD's format, or that gzipped as .gz"
+    add("--questions_file", type=Path, default=QUESTIONS_FILE, help=file)
+    add("--shuffle", action="store_true", help="ask from all over the file, in random order")
+    add("--seed", type=int, default=0, help="decides the order of --shuffle, the moments of --rate")
+    add("--sweep", action="store_true", help="measure a table, of the next two flags or --rate")
+    add("--clients", type=list_of(count), default="1,5,20,50", help="clients at a time")
+    add(
+        "--sessions",
+        type=list_of(count),
+        default=[],
+        help="instances of servers that it starts itself",
+    )
+    add("--csv", type=Path, help="file for the figures, in full, a row for each load")
+    add("--plot", type=Path, help="file for --sweep's plots, .png, .svg or .pdf")
+    return parser
+
+
+def parse_arguments(arguments: list[str] | None = None) -> dict[str, Any]:
+    """Reads the flags; leaves the program with code 2 where they make no sense."""
+    parser = make_flags()
+    known, unknown = parser.parse_known_args(arguments)
+    flags = vars(known)
+    if unknown and not flags["sessions"]:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    if not flags["sweep"] and (flags["sessions"] or flags["plot"]):
+        parser.error("--sessions and --plot are for --sweep")
+    if not flags["sweep"] and len(flags["rate"] or []) > 1:
+        parser.error("--rate takes more than one rate only with --sweep")
+    default = OPEN_LOOP_CLIENTS if flags["rate"] else CLOSED_LOOP_CLIENTS
+    flags["num_simultaneous_clients"] = flags["num_simultaneous_clients"] or default
+    return {**flags, "server_flags": unknown}
+
+
+def load_questions(flags: dict[str, Any]) -> list[SquadQuestion]:
+    """The file's questions, in the order to ask them.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It holds no questions in SQuAD's format.
+    """
+    path: Path = flags["questions_file"]
+    questions = read_squad(path)
+    if not questions:
+        raise ValueError(f"{path} holds no questions")
+    if flags["shuffle"]:
+        random.Random(flags["seed"]).shuffle(questions)
+    return questions
+
+
+def make_sweep(flags: dict[str, Any]) -> Sweep:
+    """The sweep that the flags describe; without --sweep, of one load."""
+    names = [
+        *("host", "port", "num_simultaneous_clients", "num_total_clients", "seed"),
+        *("num_request_per_client", "duration_s", "timeout_s"),
+    ]
+    access = Access.from_flags(flags)
+    questions = load_questions(flags)
+    plan = LoadPlan(questions=questions, access=access, **{name: flags[name] for name in names})
+    clients = flags["clients"] if flags["sweep"] else [plan.num_simultaneous_clients]
+    return Sweep(plan, clients, flags["rate"] or [], flags["sessions"], flags["server_flags"])
+
+
+def check_server(plan: LoadPlan) -> None:
+    """Makes sure that the server can be reached and accepts the token, before the load begins.
+
+    Raises:
+        QaClientError: It cannot, or does not.
+    """
+    tls, token = plan.access.tls_context(), plan.access.token
+    with QaClient(plan.host, plan.port, plan.timeout_s, tls=tls, token=token) as client:
+        client.connect()
+
+
+@contextlib.contextmanager
+def progress_bar(num_instances: int | None, plan: LoadPlan) -> Iterator[Progress]:
+    """Shows how far a load has come."""
+    load = f"{plan.num_simultaneous_clients} clients"
+    if plan.rate_per_s is not None:
+        load = f"{plan.rate_per_s:g}/s"
+    instances = f"{column_head(num_instances)}, " if num_instances else ""
+    with tqdm(desc=instances + load, total=plan.num_requests, unit="request", disable=None) as bar:
+        yield bar.update
+
+
+def measure(flags: dict[str, Any]) -> int:
+    """Makes the load, prints the report, and returns the exit code.
+
+    Raises:
+        KeyboardInterrupt: It was interrupted between two loads.
+        Exception: Its other kinds: something is missing; in both cases, what was measured
+            until then has been printed.
+    """
+    if flags["plot"]:
+        check_plot(flags["plot"])
+    sweep = make_sweep(flags)
+    if not sweep.instances:
+        check_server(sweep.plan)
+    cells: list[Cell] = []
+    try:
+        for cell in written(sweep.run(progress_bar), flags["csv"]):
+            cells.append(cell)
+    finally:
+        if cells:
+            show(cells, flags)
+    if cells[-1].report.interrupted:
+        return INTERRUPTED
+    return int(any(cell.report.num_failed for cell in cells))
+
+
+def written(cells: Iterator[Cell], path: Path | None) -> Iterator[Cell]:
+    """Passes the cells on, and writes each to the file, if there is one.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    if path is None:
+        yield from cells
+        return
+    with path.open("w", encoding="utf-8") as file:
+        csv = CsvFile(file)
+        for cell in cells:
+            csv.add(cell)
+            yield cell
+
+
+def show(cells: list[Cell], flags: dict[str, Any]) -> None:
+    """Prints what was measured, and plots it if that was asked for.
+
+    Raises:
+        OSError: The plot cannot be written.
+    """
+    print(markdown(cells) if flags["sweep"] else cells[0].report, flush=True)
+    if flags["plot"]:
+        draw(cells, flags["plot"])
+
+
+def main() -> int:
+    """Runs the program; returns its exit code."""
+    flags = parse_arguments()
+    try:
+        return measure(flags)
+    except (OSError, ValueError, QaClientError, ServerStartError, PlotError) as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:  # before or between loads
+        return INTERRUPTED

@@ -1,0 +1,1 @@
+"""SQuAD files, and the questions that ship with the project."""

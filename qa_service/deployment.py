@@ -1,0 +1,156 @@
+"""From the configuration to what is served: at the start, at SIGHUP, and when a file has changed.
+
+file, flags, folders ──read──▶ a plan ──apply──▶ models and routes
+└─a fault─▶ said where; nothing changes
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+
+from msgspec import structs
+
+from qa_service.config import ConfigSource, ServerConfig, changed_options
+from qa_service.errors import SetupError
+from qa_service.net.event_loop import EventLoop
+from qa_service.repository.manifest import load_manifest
+from qa_service.repository.models import FoundVersion
+from qa_service.serving.models import Models
+from qa_service.serving.options import NAME, ModelOptions
+from qa_service.serving.plan import Plan, make_plan
+from qa_service.serving.router import Router
+from qa_service.workers.engine_choices import EngineChoices
+from qa_service.workers.options import InstanceOptions
+
+logger = logging.getLogger(__name__)
+
+APPLIED = {"repository", "instances"}
+"""Sections of which a change is applied, as far as they are about models."""
+
+
+class Deployment:
+    """Keeps what is served as the configuration has it.
+
+    Args:
+        config: As the server was started.
+        source: Where it can be read again.
+        loop: The server's.
+        models: What is brought to the plan.
+        router: What gets the routes.
+        engines: Chooses the engine of each version.
+    """
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        source: ConfigSource,
+        loop: EventLoop,
+        models: Models,
+        *,
+        router: Router,
+        engines: EngineChoices,
+    ) -> None:
+        self._config = config
+        self._source = source
+        self._loop = loop
+        self._models = models
+        self._router = router
+        self._engines = engines
+        self._is_serving = False
+        self._generation = 0
+        self._only_name = ""
+        self._fault = ""
+        self._waiting: list[str] = []
+
+    def start(self) -> None:
+        """Loads everything at once.
+
+        Raises:
+            SetupError: The configuration cannot be served.
+        """
+        self._apply(self._plan(self._config), at_once=True)
+        self._is_serving = True
+        self._poll_later()
+
+    def reload(self) -> None:
+        """Reads the configuration again and applies what has changed; of flags, the model itself.
+
+        What could not be loaded is tried again at once.
+        """
+        self._generation += 1
+        if self._look():
+            for model in self._models.by_name.values():
+                model.try_again()
+
+    def _look(self) -> bool:
+        """Applies what has changed; says whether nothing was wrong."""
+        try:
+            config = self._source.read()
+            plan = self._plan(config)
+            if plan != self._models.plan:
+                self._apply(plan)
+        except SetupError as error:
+            if str(error) != self._fault:
+                logger.error("nothing is changed: %s", error)
+            self._fault = str(error)
+            return False
+        self._fault = ""
+        self._say_what_waits(config)
+        return True
+
+    def _apply(self, plan: Plan, *, at_once: bool = False) -> None:
+        self._models.apply(plan, at_once=at_once)
+        self._router.use(plan.routes)
+
+    def _plan(self, config: ServerConfig) -> Plan:
+        if not config.models:
+            return self._plan_only_model(config)
+        try:
+            for name in config.models:
+                if not re.match(NAME, name):
+                    raise SetupError(f"[models.{name}]: a name has letters, digits, _, . and -")
+            return make_plan(config.models, config.routes, self._choose)
+        except SetupError as error:
+            raise SetupError(f"{self._source.file}: {error}") from None
+
+    def _plan_only_model(self, config: ServerConfig) -> Plan:
+        """The plan where the one model is given by flags."""
+        if config.routes:
+            raise SetupError(f"{self._source.file}: [routes] needs [models.NAME]")
+        path, instances = config.repository.model, config.instances
+        manifest = load_manifest(path)
+        if not instances.num_instances:
+            raise SetupError("there are to be no instances, neither here nor on a Ray cluster")
+        self._only_name = self._only_name or manifest.name
+        model = ModelOptions(path=path, **structs.asdict(instances))
+        try:
+            return make_plan({self._only_name: model}, {}, self._choose, self._generation)
+        except SetupError as error:
+            prefix = f"[models.{self._only_name}]: "  # there is no such table
+            raise SetupError(str(error).removeprefix(prefix)) from None
+
+    def _choose(self, model: str, found: FoundVersion, options: InstanceOptions) -> InstanceOptions:
+        return self._engines.choose(
+            model, found.path, found.fingerprint, options, may_measure=not self._is_serving
+        )
+
+    def _say_what_waits(self, config: ServerConfig) -> None:
+        ours = {
+            "[repository] model",
+            *(f"[instances] {f}" for f in config.instances.__struct_fields__),
+        }
+        waiting = [name for name in changed_options(self._config, config) if name not in ours]
+        if waiting and waiting != self._waiting:
+            logger.warning("changed in the file, and waiting for a restart: %s", ", ".join(waiting))
+        self._waiting = waiting
+
+    # Looking by itself.
+
+    def _poll_later(self) -> None:
+        if interval_s := self._config.repository.poll_interval_s:
+            self._loop.call_at(self._loop.now_s() + interval_s, self._poll)
+
+    def _poll(self) -> None:
+        self._look()
+        self._poll_later()

@@ -1,0 +1,400 @@
+"""One client: messages in, pending requests out, answers back.
+
+    UNAUTHENTICATED ──token accepted──▶ OPEN ──▶ CLOSING (sends its last answers) ──▶ CLOSED
+            └────────refused, too late─────────────▲  └───────────────────────────────▲
+
+It takes no more messages, and so slows its client down, while it has as many requests in flight
+as it may, or more unread answers than it may hold; it reads a little ahead all the same, to see
+its client hang up. What it takes in one turn is bounded, so that a thousand small messages in one
+segment do not hold up other clients, and a costly message ends the turn.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from qa_service.errors import (
+    ForbiddenError,
+    FrameTimeoutError,
+    HttpError,
+    QaError,
+    UnauthorizedError,
+)
+from qa_service.front.auth import Authenticator
+from qa_service.front.options import ConnectionOptions
+from qa_service.front.states import State, Timeout
+from qa_service.front.tokens import Grant
+from qa_service.net.stream import ByteStream
+from qa_service.net.timers import Clock, LazyTimer
+from qa_service.scheduling.pending import Answered, Outcome, PendingRequest
+from qa_service.serving.service import Service
+from qa_service.telemetry.metrics import ABANDONED, ANSWERED, Metrics
+from qa_service.wire.codec import Codec, Message, Wait
+from qa_service.wire.messages import COMMANDS, NULL_ID, Auth, Query, RejectedError, Request
+
+logger = logging.getLogger(__name__)
+
+MESSAGES_A_TURN = 16
+COSTLY_MESSAGE_BYTES = 16384
+READ_AHEAD_BYTES = 65536
+
+
+class Connection:
+    """A client's connection.
+
+    Args:
+        stream: Its bytes.
+        codec_for: Chooses its protocol by the first bytes that it sends; by none, what it would be
+            told before it has sent any.
+        service: Takes its requests.
+        limits: Bounds on it.
+        clock: The loop's.
+        authenticator: Accepts its token.
+        report: Answers its queries about the server.
+        metrics: Where outcomes are counted.
+        on_end: Called once when it has ended by itself; not after `close`.
+        name: Its peer's address, for the log.
+
+    Attributes:
+        pending: Its requests in flight.
+    """
+
+    def __init__(
+        self,
+        stream: ByteStream,
+        codec_for: Callable[[bytes], Codec],
+        service: Service,
+        limits: ConnectionOptions,
+        *,
+        clock: Clock,
+        authenticator: Authenticator,
+        report: Callable[[Query], object],
+        metrics: Metrics,
+        on_end: Callable[[Connection], None],
+        name: str = "",
+    ) -> None:
+        self.name = name
+        self.pending: set[PendingRequest] = set()
+        self._stream = stream
+        self._codec_for = codec_for
+        self._codec = codec_for(b"")
+        self._has_spoken = False
+        self._service = service
+        self._limits = limits
+        self._clock = clock
+        self._authenticator = authenticator
+        self._report = report
+        self._metrics = metrics
+        self._on_end = on_end
+        self._num_requests = 0
+        self._grant: Grant | None = None
+        self._turn_is_due = False
+        self._active_s = clock.now_s()
+        # Give or take a tenth, so that clients that came together do not all leave together.
+        max_age_s = limits.max_connection_age_s or math.inf
+        self._ages_at_s = self._active_s + max_age_s * random.uniform(0.9, 1.1)
+        self._message_since_s: float | None = None
+        self._auth_deadline_s = self._active_s + authenticator.timeout_s
+        self._state = State.UNAUTHENTICATED if authenticator.is_required else State.OPEN
+        self._timer = LazyTimer(clock, self._on_timer)
+        stream.start(self._on_data, self._on_stream_end, self._take_turn)
+        self._arm_timeout()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it has requests in flight, or messages whose turn is about to come."""
+        return bool(self.pending) or self._turn_is_due
+
+    def fail_all(self, error: QaError) -> None:
+        """Answers every request in flight with an error."""
+        for pending in list(self.pending):
+            pending.fail(error)
+            self._service.cancel(pending)
+
+    def close_gently(self) -> None:
+        """Takes nothing more, sends what there is, and closes."""
+        self._state = State.CLOSING
+        self._stream.close_gently()
+
+    def close(self) -> None:
+        """Closes at once; `on_end` is not called."""
+        self._state = State.CLOSED
+        self._timer.cancel()
+        self._stream.close()
+
+    # What the stream and the service report.
+
+    def _on_data(self, data: bytes) -> None:
+        if self._state in _TAKES_MESSAGES:
+            self._active_s = self._clock.now_s()
+            if not self._has_spoken:
+                self._has_spoken = True
+                self._codec = self._codec_for(data)
+            self._codec.feed(data)
+            self._take_turn()
+
+    def _on_stream_end(self) -> None:
+        """The client has gone: work that nobody waits for is not done."""
+        self._state = State.CLOSED
+        self._timer.cancel()
+        self._abandon(list(self.pending))
+        self._on_end(self)
+
+    def _abandon(self, unwanted: Collection[PendingRequest]) -> None:
+        for pending in unwanted:
+            logger.debug("request %s: abandoned", pending.name, extra=pending.log_extra)
+            self.pending.discard(pending)
+            pending.abandon()
+            self._service.cancel(pending)
+            self._metrics.requests_total[ABANDONED] += 1
+
+    def _on_settled(self, pending: PendingRequest, outcome: Outcome) -> None:
+        self.pending.discard(pending)
+        is_last = self._is_due_to_leave()
+        if is_last:
+            self._codec.announce_close()
+        if isinstance(outcome, Answered):
+            code = ANSWERED
+            reply = self._codec.encode_answers(
+                pending.request, outcome.answers, outcome.timings, pending.source
+            )
+        else:
+            code = outcome.code
+            reply = self._codec.encode_error(pending.request, outcome)
+            self._abandon_unwanted()
+        logger.debug("request %s: %s", pending.name, code, extra=pending.log_extra)
+        self._metrics.requests_total[code] += 1
+        self._active_s = self._clock.now_s()
+        self._write(reply)
+        self._arm_timeout()
+        if self._state is State.CLOSING:
+            self._close_when_answered()
+        elif is_last:
+            self.close_gently()
+        elif self._codec.buffered_bytes:
+            self._schedule_turn()
+
+    def _abandon_unwanted(self) -> None:
+        if unwanted := self._codec.take_unwanted():
+            self._abandon([p for p in self.pending if any(p.request is r for r in unwanted)])
+
+    def _write(self, data: bytes | bytearray) -> None:
+        """Writes what the codec has encoded, and closes behind it if that was the last."""
+        if data:
+            self._stream.write(data)
+        if self._codec.has_ended:
+            self._state = State.CLOSING
+            self._close_when_answered()
+
+    # Turns.
+
+    def _schedule_turn(self) -> None:
+        if not self._turn_is_due:
+            self._turn_is_due = True
+            self._clock.call_soon(self._due_turn)
+
+    def _due_turn(self) -> None:
+        self._turn_is_due = False
+        self._take_turn()
+
+    def _take_turn(self) -> None:
+        """Handles a bounded number of messages, while there is room for their requests."""
+        is_starved = False
+        for _ in range(MESSAGES_A_TURN):
+            if self._state not in _TAKES_MESSAGES or not self._stream.is_open:
+                return
+            if not self._has_room():
+                break
+            if (event := self._next_event()) is None:
+                is_starved = self._codec.waits_for is Wait.BYTES
+                if self._codec.waits_for is Wait.TURN:
+                    self._schedule_turn()
+                break
+            self._message_since_s = None
+            self._handle(event)
+            if type(event) is Query or self._codec.last_message_bytes > COSTLY_MESSAGE_BYTES:
+                self._schedule_turn()
+                break
+        else:
+            self._schedule_turn()
+        buffered_bytes = self._codec.buffered_bytes
+        if is_starved and buffered_bytes and self._message_since_s is None:
+            self._message_since_s = self._active_s
+        self._stream.set_reading(is_starved or buffered_bytes < READ_AHEAD_BYTES)
+        self._arm_timeout()
+
+    def _has_room(self) -> bool:
+        return (
+            len(self.pending) < self._limits.max_in_flight_per_connection
+            and self._stream.output_bytes <= self._limits.max_output_buffer_bytes
+        )
+
+    def _next_event(self) -> Message | RejectedError | QaError | None:
+        try:
+            return self._codec.next_message()
+        except (RejectedError, QaError) as error:
+            return error
+
+    def _handle(self, event: object) -> None:
+        """Does what the table says of an event in the present state."""
+        _TABLE[self._state, _kind(event)](self, event)
+
+    # What the table names.
+
+    def _authenticate(self, auth: Auth) -> None:
+        try:
+            self._grant = self._authenticator.authenticate(auth.token)
+        except UnauthorizedError as error:
+            self._refuse(error)
+            return
+        self._state = State.OPEN
+        self._write(self._codec.encode_authenticated(auth))
+
+    def _refuse(self, event: object) -> None:
+        error = event if isinstance(event, UnauthorizedError | HttpError) else UnauthorizedError()
+        logger.info("%s is refused: %s", self.name, error.message)
+        self._break_off(error)
+
+    def _refuse_late(self, _: Timeout) -> None:
+        self._refuse(UnauthorizedError("no token has come in time"))
+
+    def _submit(self, request: Request) -> None:
+        now_s = self._clock.now_s()
+        timeout_s = min(self._limits.request_timeout_s, (request.timeout_ms or math.inf) / 1e3)
+        self._num_requests += 1
+        name = f"{self.name}#{self._num_requests}"
+        flow, weight = self._share(request.priority)
+        trace_id = self._codec.trace_id_of(request)
+        pending = PendingRequest(
+            request, now_s, now_s + timeout_s, self._on_settled, name, flow, weight, trace_id
+        )
+        logger.debug(
+            "request %s: received, its id is %r", name, request.id_json, extra=pending.log_extra
+        )
+        self.pending.add(pending)
+        self._service.submit(pending)
+
+    def _answer_open_query(self, query: Query) -> None:
+        (self._answer_query if query.is_open else self._refuse)(query)
+
+    def _share(self, priority: int) -> tuple[str, float]:
+        """The flow and the weight of a request: each step of priority is one more share."""
+        grant = self._grant
+        max_priority = grant.max_priority if grant else self._limits.max_priority
+        steps = min(priority, max_priority)
+        name, weight = (grant.name, grant.weight) if grant else (self.name, 1.0)
+        return (f"{name}+{steps}" if steps else name), weight * (1 + steps)
+
+    def _answer_query(self, query: Query) -> None:
+        try:
+            if query.type in COMMANDS:
+                self._check_admin(query)
+            report = self._report(query)
+        except QaError as error:
+            self._reject(RejectedError(query.id_json, error))
+        else:
+            self._write(self._codec.encode_report(query, report))
+
+    def _check_admin(self, query: Query) -> None:
+        if not self._grant or not self._grant.admin:
+            raise ForbiddenError
+        logger.info("%s: %s %s", self._grant.name, query.type, query.model[:64])
+
+    def _reject(self, rejected: RejectedError) -> None:
+        code = rejected.error.code
+        logger.debug("%s: message rejected, its id is %r: %s", self.name, rejected.id_json, code)
+        self._metrics.requests_total[code] += 1
+        self._write(self._codec.encode_rejection(rejected))
+
+    def _break_off(self, error: QaError) -> None:
+        """The stream cannot be followed any further; what came before is still answered."""
+        self._state = State.CLOSING
+        self._message_since_s = None
+        self._reject(RejectedError(NULL_ID, error))
+        self._close_when_answered()
+
+    def _break_off_late(self, _: Timeout) -> None:
+        self._break_off(FrameTimeoutError())
+
+    def _drop(self, _: Timeout) -> None:
+        logger.info("%s is idle or does not read its answers: closed", self.name)
+        self._stream.close()
+        self._on_stream_end()
+
+    def _is_due_to_leave(self) -> bool:
+        """Whether it is old, and nothing would be lost with it."""
+        is_free = not self.pending and not self._codec.buffered_bytes and not self._turn_is_due
+        is_old = self._clock.now_s() >= self._ages_at_s
+        return is_free and is_old and self._state is State.OPEN
+
+    def _leave(self, _: Timeout) -> None:
+        if self._is_due_to_leave():
+            self.close_gently()
+
+    def _close_when_answered(self) -> None:
+        if not self.pending:
+            self._stream.close_gently()
+
+    # Timeouts.
+
+    def _deadline(self) -> tuple[float, Timeout]:
+        """When the client is late if nothing changes, and with what."""
+        limits = self._limits
+        if self._state is State.UNAUTHENTICATED:
+            return self._auth_deadline_s, Timeout.AUTHENTICATING
+        if self._stream.waiting_since_s is not None:
+            return self._stream.waiting_since_s + limits.stall_timeout_s, Timeout.READING
+        if self._message_since_s is not None:
+            return self._message_since_s + limits.frame_timeout_s, Timeout.SENDING
+        if self.pending:
+            return math.inf, Timeout.ASKING
+        idle_deadline_s = self._active_s + limits.idle_timeout_s
+        if self._state is State.OPEN and self._ages_at_s < idle_deadline_s:
+            return self._ages_at_s, Timeout.LEAVING
+        return idle_deadline_s, Timeout.ASKING
+
+    def _arm_timeout(self) -> None:
+        if self._stream.is_open:
+            self._timer.arm(self._deadline()[0])
+
+    def _on_timer(self) -> None:
+        deadline_s, timeout = self._deadline()
+        if self._clock.now_s() < deadline_s or not self._stream.is_open:
+            self._arm_timeout()
+        else:
+            self._handle(timeout)
+
+
+def _kind(event: object) -> object:
+    """What the table has for an event: a timeout itself, else its type."""
+    if isinstance(event, Timeout):
+        return event
+    return QaError if isinstance(event, QaError) else type(event)
+
+
+_TAKES_MESSAGES = {State.UNAUTHENTICATED, State.OPEN}
+
+_TABLE: Mapping[tuple[State, object], Callable[[Connection, Any], None]] = {
+    (State.UNAUTHENTICATED, Auth): Connection._authenticate,
+    (State.UNAUTHENTICATED, Request): Connection._refuse,
+    (State.UNAUTHENTICATED, Query): Connection._answer_open_query,
+    (State.UNAUTHENTICATED, RejectedError): Connection._refuse,
+    (State.UNAUTHENTICATED, QaError): Connection._refuse,
+    (State.UNAUTHENTICATED, Timeout.AUTHENTICATING): Connection._refuse_late,
+    (State.OPEN, Auth): Connection._authenticate,
+    (State.OPEN, Request): Connection._submit,
+    (State.OPEN, Query): Connection._answer_query,
+    (State.OPEN, RejectedError): Connection._reject,
+    (State.OPEN, QaError): Connection._break_off,
+    (State.OPEN, Timeout.SENDING): Connection._break_off_late,
+    (State.OPEN, Timeout.READING): Connection._drop,
+    (State.OPEN, Timeout.ASKING): Connection._drop,
+    (State.OPEN, Timeout.LEAVING): Connection._leave,
+    (State.CLOSING, Timeout.READING): Connection._drop,
+    (State.CLOSING, Timeout.ASKING): Connection._drop,
+}
+"""What each event does in each state. A pair that is missing cannot happen; it would be our bug."""

@@ -1,0 +1,33 @@
+"""A warning for whoever opens the server to a network without credentials."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+
+from qa_service.front.auth import Authenticator
+from qa_service.front.transport import Transport
+
+logger = logging.getLogger(__name__)
+
+
+def warn_if_exposed(host: str, transport: Transport, authenticator: Authenticator) -> None:
+    """Says in the log what others can do who reach this address."""
+    if is_loopback(host):
+        return
+    if not transport.is_encrypted and not authenticator.is_required:
+        logger.warning(
+            "anyone who can reach %s may ask and read along: there is neither --tls_cert nor "
+            "--auth_token_file",
+            host,
+        )
+    elif not transport.is_encrypted:
+        logger.warning("tokens come to %s in clear: there is no --tls_cert", host)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

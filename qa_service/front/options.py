@@ -1,0 +1,129 @@
+"""What one client may ask for, hold and wait for, and what it must show."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from qa_service.options import MAX_COUNT, MAX_MS
+from qa_service.wire.messages import MAX_PRIORITY
+
+
+class ConnectionOptions(Struct, frozen=True, kw_only=True):
+    """Bounds and timeouts of one connection."""
+
+    max_in_flight_per_connection: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=MAX_COUNT,
+            description="unanswered requests of one connection; past it, the server stops reading",
+        ),
+    ] = 64
+    max_output_buffer_bytes: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=2**30,
+            description="bytes of unread answers; past it, the server stops reading",
+        ),
+    ] = 1 << 20
+    max_priority: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=MAX_PRIORITY,
+            description="highest priority that counts for a client without a token; each step is "
+            "one more share of the machine",
+        ),
+    ] = 0
+    idle_timeout_ms: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=MAX_MS,
+            description="milliseconds a connection may stay with nothing to do; 0 for no limit",
+        ),
+    ] = 600_000
+    max_connection_age_s: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=MAX_COUNT,
+            description="seconds, give or take a tenth, after which a connection is closed as soon "
+            "as it has nothing in flight, so that servers started later get their share; 0 for "
+            "no limit",
+        ),
+    ] = 0
+    frame_timeout_ms: Annotated[
+        int,
+        Meta(ge=1, le=MAX_MS, description="milliseconds from a request's first byte to its last"),
+    ] = 30_000
+    client_stall_timeout_ms: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=MAX_MS,
+            description="milliseconds a client may leave waiting answers unread",
+        ),
+    ] = 30_000
+    request_timeout_ms: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=MAX_MS,
+            description="milliseconds a request may wait for an instance; 0 for no limit",
+        ),
+    ] = 30_000
+
+    @property
+    def idle_timeout_s(self) -> float:
+        """How long it may stay with nothing to do; infinity for no limit."""
+        return self.idle_timeout_ms / 1e3 or math.inf
+
+    @property
+    def frame_timeout_s(self) -> float:
+        """How long a message may take from its first byte to its last."""
+        return self.frame_timeout_ms / 1e3
+
+    @property
+    def stall_timeout_s(self) -> float:
+        """How long answers may wait with none of them read."""
+        return self.client_stall_timeout_ms / 1e3
+
+    @property
+    def request_timeout_s(self) -> float:
+        """How long a request may wait for an instance; infinity for no limit."""
+        return self.request_timeout_ms / 1e3 or math.inf
+
+
+class AuthOptions(Struct, frozen=True, kw_only=True):
+    """Tokens."""
+
+    auth_token_file: Annotated[
+        Path | None,
+        Meta(
+            description="tokens, one a line; a client must show one, as docs/SECURITY.md explains"
+        ),
+    ] = None
+    auth_timeout_ms: Annotated[
+        int,
+        Meta(ge=1, le=MAX_MS, description="milliseconds from a client's connecting to its token"),
+    ] = 10_000
+
+
+class HttpOptions(Struct, frozen=True, kw_only=True):
+    """HTTP on the same port, beside the frames."""
+
+    http: Annotated[bool, Meta(description="answer HTTP requests")] = True
+    http_cors_origin: Annotated[
+        str,
+        Meta(
+            title="a string",
+            description="another site whose pages may ask from a browser, as in "
+            "https://example.com; several with commas",
+        ),
+    ] = ""

@@ -1,0 +1,38 @@
+"""Which protocol a client speaks: its first byte says.
+
+A frame's length begins with a zero byte, an HTTP request with a letter; TLS has ended before.
+"""
+
+from __future__ import annotations
+
+from qa_service.wire.codec import Codec
+from qa_service.wire.frame_codec import FrameCodec
+from qa_service.wire.http_codec import HttpCodec, HttpSite
+from qa_service.wire.json_codec import MAX_AUTH_FRAME_BYTES
+from qa_service.wire.messages import RequestLimits
+
+
+class Protocols:
+    """Makes the codecs of a server's connections.
+
+    Args:
+        limits: Bounds on one request.
+        site: What HTTP connections have in common; None if HTTP is not spoken.
+    """
+
+    def __init__(self, limits: RequestLimits, site: HttpSite | None) -> None:
+        self._limits = limits
+        self._site = site
+
+    def codec_for(self, data: bytes, *, wants_token: bool) -> Codec:
+        """The codec for what a client has sent first; for frames if it has sent nothing.
+
+        Args:
+            data: What it has sent.
+            wants_token: Whether a first frame can only be a token, and is short.
+        """
+        if self._site and data[:1].isalpha():
+            return HttpCodec(self._site)
+        size = self._limits.max_frame_bytes
+        first = min(size, MAX_AUTH_FRAME_BYTES) if wants_token else size
+        return FrameCodec(self._limits, first)

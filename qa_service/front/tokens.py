@@ -1,0 +1,167 @@
+"""Tokens: the file that lists them, and whether one that a client shows is among them.
+
+    # who it is for: a comment
+    3bQ1…                                    a token that is good for ever
+    Zt0x…  2027-01-31T00:00:00Z              a token that is good until then
+    9fKd…  name=gateway weight=8 max_priority=2    one that speaks for many
+    Kd2v…  admin                             one that may load and unload models
+
+Only their SHA-256 is kept. A token that is shown is compared with every entry, in constant time,
+so that how long it takes tells nothing about any of them; that is why their number is bounded.
+Tokens are random, so a hash as fast as this one does not make them easier to guess.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from qa_service.errors import SetupError, UnauthorizedError
+from qa_service.wire.messages import MAX_PRIORITY
+
+logger = logging.getLogger(__name__)
+
+MAX_TOKENS = 1000
+MAX_TOKEN_BYTES = 1024
+SHORT_TOKEN_CHARS = 16
+ADMIN = "admin"
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a token's bearer may do, and counts as.
+
+    Attributes:
+        name: Names it; its requests share one flow. By default made of its digest.
+        weight: Its share of the machine, relative to others'.
+        max_priority: The highest priority that counts for it.
+        admin: Whether it may load and unload models.
+    """
+
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=64)] = ""
+    weight: Annotated[float, msgspec.Meta(gt=0, le=1000)] = 1.0
+    max_priority: Annotated[int, msgspec.Meta(ge=0, le=MAX_PRIORITY)] = MAX_PRIORITY
+    admin: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEntry:
+    """One token that is accepted.
+
+    Attributes:
+        digest: Its SHA-256.
+        grant: What its bearer may do.
+        expires: When it ceases to be good, with its time zone; None for never.
+    """
+
+    digest: bytes
+    grant: Grant
+    expires: datetime | None = None
+
+    def has_expired(self, now: datetime) -> bool:
+        """Whether it is no good any more."""
+        return self.expires is not None and now >= self.expires
+
+
+class TokenSet:
+    """The tokens that are accepted."""
+
+    def __init__(self, entries: Sequence[TokenEntry]) -> None:
+        self._entries = tuple(entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def check(self, token: str, now: datetime) -> Grant:
+        """Returns what a token grants.
+
+        Args:
+            token: What the client has shown.
+            now: The time by the calendar, which is what expiry goes by.
+
+        Raises:
+            UnauthorizedError: It is none of these, or is one no longer.
+        """
+        digest = _digest(token)
+        found = [entry for entry in self._entries if hmac.compare_digest(entry.digest, digest)]
+        if not found:
+            raise UnauthorizedError("the token is not accepted")
+        good = [entry.grant for entry in found if not entry.has_expired(now)]
+        if not good:
+            raise UnauthorizedError("the token has expired")
+        return good[0]
+
+
+def load_tokens(path: Path) -> TokenSet:
+    """Reads a file of tokens, and warns of one that others can read too.
+
+    Raises:
+        SetupError: It cannot be read, a line is not a token, or there is none.
+    """
+    try:
+        mode = path.stat().st_mode
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise SetupError(f"cannot read --auth_token_file {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise SetupError(f"--auth_token_file {path} is not UTF-8 text") from None
+    words = ((number, line.split()) for number, line in enumerate(lines, 1))
+    listed = [(number, parts) for number, parts in words if parts and parts[0][0] != "#"]
+    entries = [
+        _parse_line(f"--auth_token_file {path}, line {number}", parts) for number, parts in listed
+    ]
+    if not 1 <= len(entries) <= MAX_TOKENS:
+        raise SetupError(
+            f"--auth_token_file {path} holds {len(entries)} tokens; 1 to {MAX_TOKENS} can be used"
+        )
+    if mode & stat.S_IROTH:
+        logger.warning("every user can read the tokens in %s; chmod 600 it", path)
+    if any(len(parts[0]) < SHORT_TOKEN_CHARS for _, parts in listed):
+        logger.warning("a token in %s is so short that it can be guessed", path)
+    return TokenSet(entries)
+
+
+def _parse_line(place: str, parts: Sequence[str]) -> TokenEntry:
+    """Reads a line; no message repeats its token."""
+    token, *rest = parts
+    if len(token.encode()) > MAX_TOKEN_BYTES:
+        raise SetupError(f"{place}: longer than {MAX_TOKEN_BYTES} bytes")
+    rest = [f"{word}=true" if word == ADMIN else word for word in rest]
+    times = [word for word in rest if "=" not in word]
+    if len(times) > 1:
+        raise SetupError(f"{place}: more than a token, the time it expires, and name=value words")
+    digest = _digest(token)
+    grant = _parse_grant(place, [word for word in rest if "=" in word])
+    if not grant.name:
+        grant = msgspec.structs.replace(grant, name=digest.hex()[:8])
+    return TokenEntry(digest, grant, _parse_expiry(place, times[0]) if times else None)
+
+
+def _parse_grant(place: str, words: Sequence[str]) -> Grant:
+    fields = dict(word.split("=", 1) for word in words)
+    try:
+        return msgspec.convert(fields, Grant, strict=False)
+    except msgspec.ValidationError as error:
+        raise SetupError(f"{place}: {error}") from None
+
+
+def _parse_expiry(place: str, word: str) -> datetime:
+    try:
+        expires = datetime.fromisoformat(word)
+    except ValueError:
+        expires = datetime.min
+    if expires.tzinfo is None:
+        raise SetupError(f"{place}: its expiry is not a time like 2027-01-31T00:00:00Z")
+    return expires
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()

@@ -1,0 +1,76 @@
+"""How clients' streams are opened: plain, or with TLS and the certificates of one side or both.
+
+Certificates are read when the server starts and again at a reload, which holds for new
+connections; open ones go on.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+
+from qa_service.errors import SetupError, TlsRequiredError
+from qa_service.net.event_loop import EventLoop
+from qa_service.net.options import TlsOptions
+from qa_service.net.stream import ByteStream, Stream
+from qa_service.net.tls import server_context
+from qa_service.net.tls_stream import HandshakeQueue, TlsStream, TlsTerms
+from qa_service.wire.json_codec import encode_error
+from qa_service.wire.messages import NULL_ID
+
+logger = logging.getLogger(__name__)
+
+
+class Transport:
+    """Opens clients' streams.
+
+    Args:
+        loop: The loop that waits for them.
+        options: The certificates of one side or both, or none.
+
+    Raises:
+        SetupError: Certificates cannot be read, or only one of certificate and key is named.
+    """
+
+    def __init__(self, loop: EventLoop, options: TlsOptions) -> None:
+        self._loop = loop
+        self._options = options
+        self._queue = HandshakeQueue(loop)
+        self._tls = self.load()
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether streams speak TLS."""
+        return self._tls is not None
+
+    def open_stream(self, sock: socket.socket, name: str) -> ByteStream:
+        """Opens a new client's stream; the name is for the log."""
+        if self._tls is None:
+            return Stream(self._loop, sock)
+        return TlsStream(self._loop, sock, name, self._tls)
+
+    def use(self, terms: TlsTerms | None) -> None:
+        """Opens new connections on these terms."""
+        self._tls = terms
+        if terms:
+            logger.info(
+                "new connections get the certificate that %s has now", self._options.tls_cert
+            )
+
+    def load(self) -> TlsTerms | None:
+        """Reads the certificates; None for no TLS.
+
+        Raises:
+            SetupError: They cannot be used, or only one of certificate and key is named.
+        """
+        options = self._options
+        if options.tls_cert is None or options.tls_key is None:
+            if options.tls_cert or options.tls_key or options.tls_client_ca:
+                raise SetupError("--tls_cert and --tls_key are needed together")
+            return None
+        return TlsTerms(
+            context=server_context(options.tls_cert, options.tls_key, options.tls_client_ca),
+            queue=self._queue,
+            handshake_timeout_s=options.tls_handshake_timeout_ms / 1e3,
+            plain_reply=bytes(encode_error(NULL_ID, TlsRequiredError())),
+        )

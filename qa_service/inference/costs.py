@@ -1,0 +1,55 @@
+"""An instance's cost table: measured once for a model on a machine, then kept beside the model."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from qa_service.errors import SetupError
+from qa_service.repository.findings import COSTS_DIR, keep
+from qa_service.scheduling.batch_cost import CostTable, load_costs
+
+logger = logging.getLogger(__name__)
+
+AUTO, MEASURE, OFF = "auto", "measure", "off"
+MIN_LENGTHS = 2
+"""A table from elsewhere must say how the cost grows with the length: it is linear between two."""
+
+
+def find_costs(
+    wanted: str, model_dir: Path, key: str, measure: Callable[[], CostTable]
+) -> CostTable | None:
+    """The cost table of an instance.
+
+    Args:
+        wanted: `auto` takes the kept table, or measures and keeps one; `measure` measures again;
+            `off` does without; anything else is a table's file.
+        model_dir: The prepared model.
+        key: All that the costs depend on, in words.
+        measure: Measures them.
+
+    Raises:
+        SetupError: The file named is no table, or one of too few lengths.
+    """
+    if wanted == OFF:
+        return None
+    if wanted not in (AUTO, MEASURE):
+        return _load_named(Path(wanted))
+    path = model_dir / COSTS_DIR / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+    if wanted == AUTO and path.exists():
+        try:
+            return load_costs(path)
+        except SetupError as error:
+            logger.warning("%s; measuring again", error)
+    costs = measure()
+    keep(path, costs)
+    return costs
+
+
+def _load_named(path: Path) -> CostTable:
+    costs = load_costs(path)
+    if len(costs.lengths) < MIN_LENGTHS:
+        raise SetupError(f"--cost_table {path} holds fewer than {MIN_LENGTHS} lengths")
+    return costs

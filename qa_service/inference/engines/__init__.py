@@ -1,0 +1,112 @@
+"""Engines run a model over padded windows; nothing here knows of questions or answers.
+
+Each engine's libraries are imported only when it is made: an instance with the ONNX engine
+never loads torch or transformers, which cost seconds and hundreds of MB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qa_service.errors import DeviceError, SetupError
+from qa_service.repository.manifest import Manifest
+
+if TYPE_CHECKING:
+    from qa_service.inference.engines.base import Engine
+
+ENGINE_PRECISIONS = {
+    "onnx": ("fp32", "fp16", "int8"),
+    "openvino": ("fp32", "bf16", "int8"),
+    "pytorch": ("fp32", "fp16", "bf16"),
+    "tensorrt": ("fp32", "fp16", "bf16"),
+}
+"""What each engine can compute in."""
+
+ENGINE_TYPES = tuple(ENGINE_PRECISIONS)
+
+INSTANT = "instant"
+"""No engine: every question is answered at once, so that the server itself can be measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """How an instance runs its model.
+
+    Attributes:
+        intra_op_num_threads: Threads within one operator; one a session, so that N sessions
+            on N cores are N threads.
+        precision: What the model computes in; see `ENGINE_PRECISIONS`.
+        device: `cpu` or `cuda`.
+        cuda_index: The GPU's number, as the process that runs the engine sees it.
+        gpu_memory_bytes: All the memory of the GPU.
+        gpu_memory_fraction: The share of it that this instance may take.
+        cuda_graphs: Whether a GPU's kernels are recorded once for each bucket, and replayed.
+        max_batch_size: Rows that the model is given at once, at most.
+        max_batch_tokens: Tokens that it is given at once, at most, padding included.
+    """
+
+    intra_op_num_threads: int = 1
+    precision: str = "fp32"
+    device: str = "cpu"
+    cuda_index: int = 0
+    gpu_memory_bytes: int = 0
+    gpu_memory_fraction: float = 1.0
+    cuda_graphs: bool = True
+    max_batch_size: int = 8
+    max_batch_tokens: int = 4096
+
+
+def check_precision(engine_type: str, precision: str) -> None:
+    """Sees that the engine can compute in that precision.
+
+    Raises:
+        SetupError: It cannot.
+    """
+    precisions = ENGINE_PRECISIONS.get(engine_type, ("fp32",))
+    if precision not in precisions:
+        able = [name for name, known in ENGINE_PRECISIONS.items() if precision in known]
+        raise SetupError(
+            f"the {engine_type} engine has no {precision}: use --precision {'|'.join(precisions)}"
+            + (f" or --inference_engine_type {'|'.join(able)}" if able else "")
+        )
+
+
+def make_engine(
+    engine_type: str, model_dir: Path, manifest: Manifest, config: EngineConfig
+) -> Engine:
+    """Loads a prepared model into an engine.
+
+    Raises:
+        SetupError: The model cannot be loaded, or not in this precision.
+        DeviceError: The engine cannot use the device.
+        ValueError: There is no such engine.
+    """
+    if engine_type not in ENGINE_TYPES:
+        raise ValueError(f"no engine {engine_type!r}; there are {', '.join(ENGINE_TYPES)}")
+    check_precision(engine_type, config.precision)
+    if config.precision == "int8" and config.device != "cpu":
+        raise DeviceError("int8 is for the CPU: use --devices cpu, or fp16 on a GPU")
+    if engine_type == "openvino" and config.device != "cpu":
+        raise DeviceError("the openvino engine is for a CPU: use --devices cpu")
+    if engine_type == "tensorrt" and config.device == "cpu":
+        raise DeviceError("the tensorrt engine needs a GPU; on a CPU, use the onnx engine")
+    return _maker(engine_type, config.device)(model_dir, manifest, config)
+
+
+def _maker(engine_type: str, device: str) -> Callable[[Path, Manifest, EngineConfig], Engine]:
+    if engine_type == "pytorch":
+        from qa_service.inference.engines import pytorch  # noqa: PLC0415
+
+        return pytorch.PyTorchEngine if device == "cpu" else pytorch.bucketed_engine
+    if engine_type == "openvino":
+        from qa_service.inference.engines import openvino  # noqa: PLC0415
+
+        return openvino.OpenVinoEngine
+    from qa_service.inference.engines import onnx, onnx_gpu  # noqa: PLC0415
+
+    if engine_type == "tensorrt":
+        return onnx_gpu.tensorrt_engine
+    return onnx.OnnxEngine if device == "cpu" else onnx_gpu.cuda_engine

@@ -1,0 +1,187 @@
+"""Batches of any shape on a few fixed shapes, which a GPU can be prepared for.
+
+A batch is copied into the smallest bucket that holds it: a program whose inputs and outputs
+stay where they are in memory, so that a graph of its kernels can be recorded once and replayed.
+Rows and tokens that fill a bucket up are masked, and cut off again from what comes back.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from qa_service.inference.engines.base import Engine, FloatArray, Int64Array
+
+TEXT_MASK = "text_mask"
+"""Staged beside the model's inputs for an engine that chooses spans."""
+
+_GIVEN = ("input_ids", "attention_mask", "token_type_ids", TEXT_MASK)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Bucket:
+    """A shape: so many rows of so many tokens."""
+
+    rows: int
+    tokens: int
+
+
+class BucketGrid:
+    """The shapes that batches are brought to.
+
+    Between two sizes that follow each other lies at most a factor of 1.5 in rows, and of 64
+    tokens up to 512 of them: that bounds what is computed in vain.
+
+    Args:
+        max_batch_size: Most rows of a batch.
+        max_batch_tokens: Most tokens of a batch with more rows than one, padding included.
+        window_tokens: Most tokens of a row.
+
+    Attributes:
+        most: Most rows and most tokens that any bucket has, though none may have both.
+    """
+
+    def __init__(self, max_batch_size: int, max_batch_tokens: int, window_tokens: int) -> None:
+        self._rows = _up_to(max_batch_size, [1, 2, 3], lambda sizes: 2 * sizes[-2])
+        self._tokens = _up_to(window_tokens, [32], lambda sizes: sizes[-1] + _step(sizes[-1]))
+        self._max_batch_tokens = max_batch_tokens
+        self.most = Bucket(self._rows[-1], self._tokens[-1])
+
+    def bucket_for(self, rows: int, tokens: int) -> Bucket:
+        """The smallest bucket that holds such a batch; a batch over the limits has its own."""
+        return Bucket(_at_least(rows, self._rows), _at_least(tokens, self._tokens))
+
+    def buckets(self) -> list[Bucket]:
+        """Every bucket that a batch within the limits can need, the largest first."""
+        needed = [
+            Bucket(rows, tokens)
+            for rows, fewer in zip(self._rows, [0, *self._rows], strict=False)
+            for tokens, shorter in zip(self._tokens, [0, *self._tokens], strict=False)
+            if rows == 1 or (fewer + 1) * (shorter + 1) <= self._max_batch_tokens
+        ]
+        return sorted(needed, key=lambda bucket: -bucket.rows * bucket.tokens)
+
+
+def _up_to(limit: int, sizes: list[int], following: Callable[[list[int]], int]) -> list[int]:
+    while sizes[-1] < limit:
+        sizes.append(following(sizes))
+    return [size for size in sizes if size < limit] + [limit]
+
+
+def _step(tokens: int) -> int:
+    return 32 if tokens < 128 else 64 if tokens < 512 else tokens // 4
+
+
+def _at_least(size: int, sizes: Sequence[int]) -> int:
+    position = bisect_left(sizes, size)
+    return sizes[position] if position < len(sizes) else size
+
+
+class Program(ABC):
+    """A model made ready for one bucket.
+
+    Attributes:
+        staging: The inputs in host memory, int64 [inputs, rows, tokens]; filled before each run.
+    """
+
+    staging: Int64Array
+
+    @abstractmethod
+    def run(self, *, only_peaks: bool = False) -> FloatArray:
+        """Runs the model on what is staged.
+
+        Args:
+            only_peaks: Whether only the best spans are wanted; for an engine that chooses them.
+
+        Returns:
+            Start and end logits in host memory, float32 [2, rows, tokens], or the best spans,
+            float32 [rows, 4]; overwritten by the next run.
+        """
+
+
+class BucketedEngine(Engine):
+    """Runs every batch in the bucket that holds it.
+
+    Args:
+        grid: The buckets; a program for each is made at once, which is part of warming up.
+        inputs: Names of what a program's staging holds, in its order.
+        pad_token_id: What fills rows up.
+        make_program: Makes the model ready for one bucket.
+        device: See `Engine`.
+        runtime: See `Engine`.
+        chooses_spans: See `Engine`.
+    """
+
+    def __init__(
+        self,
+        grid: BucketGrid,
+        inputs: Sequence[str],
+        pad_token_id: int,
+        make_program: Callable[[Bucket], Program],
+        *,
+        device: str,
+        runtime: str,
+        chooses_spans: bool = False,
+    ) -> None:
+        self.device = device
+        self.runtime = runtime
+        self.chooses_spans = chooses_spans
+        self._grid = grid
+        self._inputs = inputs
+        self._pad_token_id = pad_token_id
+        self._make_program = make_program
+        self._programs = {bucket: make_program(bucket) for bucket in grid.buckets()}
+
+    def logits(
+        self, input_ids: Int64Array, attention_mask: Int64Array, token_type_ids: Int64Array
+    ) -> tuple[FloatArray, FloatArray]:
+        """Start and end logits of each token: float32 [batch, seq] each."""
+        rows, tokens = input_ids.shape
+        program = self._staged(input_ids, attention_mask, token_type_ids)
+        start, end = program.run()[:, :rows, :tokens].copy()
+        return start, end
+
+    def peaks(
+        self,
+        input_ids: Int64Array,
+        attention_mask: Int64Array,
+        token_type_ids: Int64Array,
+        text_mask: Int64Array,
+    ) -> FloatArray:
+        """The best span of each row, where the program chooses spans on the device."""
+        program = self._staged(input_ids, attention_mask, token_type_ids, text_mask)
+        return program.run(only_peaks=True)[: len(input_ids)].copy()
+
+    def _staged(self, *batch: Int64Array) -> Program:
+        """The program for a batch, which lies in its staging memory."""
+        program = self._program(self._grid.bucket_for(*batch[0].shape))
+        given = dict(zip(_GIVEN, batch, strict=False))
+        stage(program.staging, self._inputs, given, self._pad_token_id)
+        return program
+
+    def _program(self, bucket: Bucket) -> Program:
+        if bucket not in self._programs:
+            self._programs[bucket] = self._make_program(bucket)
+        return self._programs[bucket]
+
+
+def stage(
+    staging: Int64Array,
+    inputs: Sequence[str],
+    given: Mapping[str, Int64Array],
+    pad_token_id: int,
+) -> None:
+    """Copies a batch into a bucket's staging memory, and fills that up; what is not given, with 0.
+
+    A row of filling attends to its first token: a softmax over nothing would be NaN.
+    """
+    for plane, name in zip(staging, inputs, strict=True):
+        plane[...] = pad_token_id if name == "input_ids" else 0
+        if name not in given:
+            continue
+        rows, tokens = given[name].shape
+        plane[:rows, :tokens] = given[name]
+        if name == "attention_mask":
+            plane[rows:, 0] = 1

@@ -1,0 +1,96 @@
+"""The ONNX Runtime engine on a CPU. Imports neither torch nor transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+
+from qa_service.errors import SetupError
+from qa_service.inference.engines import EngineConfig
+from qa_service.inference.engines.base import Engine, FloatArray, Int64Array, describe_cpu
+from qa_service.repository.manifest import PRECISIONS, Manifest, preparing_command
+
+SLOWER_ON_CPU = ["SkipLayerNormFusion"]
+"""Its one kernel costs a core more than the addition and the normalization that it replaces."""
+
+Provider = tuple[str, Mapping[str, str]]
+"""An execution provider's name and its options."""
+
+
+class OnnxEngine(Engine):
+    """Runs a prepared model's ONNX file of one precision.
+
+    Raises:
+        SetupError: There is no such file, or ONNX Runtime cannot load it.
+    """
+
+    def __init__(self, model_dir: Path, manifest: Manifest, config: EngineConfig) -> None:
+        path = onnx_file(model_dir, manifest, config.precision)
+        self._session = open_session(
+            path, config, [("CPUExecutionProvider", {})], disabled_optimizers=SLOWER_ON_CPU
+        )
+        self._inputs = manifest.inputs
+        device = describe_cpu(config.intra_op_num_threads)
+        self.runtime = f"onnxruntime {onnxruntime.__version__} {config.precision}, {device}"
+
+    def logits(
+        self, input_ids: Int64Array, attention_mask: Int64Array, token_type_ids: Int64Array
+    ) -> tuple[FloatArray, FloatArray]:
+        """Start and end logits of each token: float32 [batch, seq] each."""
+        given = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "token_type_ids": token_type_ids,
+        }
+        start, end = self._session.run(None, {name: given[name] for name in self._inputs})
+        return np.asarray(start, np.float32), np.asarray(end, np.float32)
+
+
+def onnx_file(model_dir: Path, manifest: Manifest, precision: str) -> Path:
+    """Finds the file of that precision.
+
+    Raises:
+        SetupError: The model was not prepared in it.
+    """
+    name = PRECISIONS[precision]
+    if name not in manifest.files:
+        command = preparing_command(manifest, f"--precision {precision}")
+        raise SetupError(f"there is no {name} in {model_dir}; make it with: {command}")
+    return model_dir / name
+
+
+def open_session(
+    path: Path,
+    config: EngineConfig,
+    providers: Sequence[Provider],
+    disabled_optimizers: Sequence[str] = (),
+) -> onnxruntime.InferenceSession:
+    """Loads an ONNX file; never into other providers than those named.
+
+    Raises:
+        SetupError: ONNX Runtime cannot load it.
+    """
+    try:
+        return onnxruntime.InferenceSession(
+            str(path),
+            session_options(config),
+            providers=list(providers),
+            disabled_optimizers=list(disabled_optimizers),
+            enable_fallback=0,
+        )
+    except Exception as error:  # onnxruntime raises classes of its own C++ module
+        reason = str(error).strip().replace("\n", " ")
+        raise SetupError(f"ONNX Runtime cannot load {path.name}: {reason}") from None
+
+
+def session_options(config: EngineConfig) -> onnxruntime.SessionOptions:
+    """Options of an instance; what each costs or saves, `benchmarks/onnx_options.py` prints."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = config.intra_op_num_threads
+    options.inter_op_num_threads = 1
+    # A thread that spins for its next piece of work takes the core from another instance.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return options

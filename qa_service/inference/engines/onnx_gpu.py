@@ -1,0 +1,274 @@
+"""ONNX Runtime on a GPU: its CUDA provider, and its TensorRT provider with an engine cache.
+
+Both run buckets (`buckets`) whose inputs and outputs are bound to memory on the GPU. Left to
+itself, ONNX Runtime takes the CPU when a provider is missing or cannot start, and says so in
+its log only; here that is an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+from filelock import FileLock
+
+from qa_service.errors import DeviceError, SetupError
+from qa_service.inference.engines import EngineConfig
+from qa_service.inference.engines.base import FloatArray
+from qa_service.inference.engines.buckets import Bucket, BucketedEngine, BucketGrid, Program
+from qa_service.inference.engines.onnx import Provider, onnx_file, open_session
+from qa_service.repository.manifest import PLAIN_ONNX_FILE, Manifest, preparing_command
+
+CUDA = "CUDAExecutionProvider"
+TENSORRT = "TensorrtExecutionProvider"
+
+_DEVICE_FAULT = re.compile(r"CUDA failure [^;]*|(?<=Please )install TensorRT libraries")
+"""What ONNX Runtime says if it is the device, its driver or a library that is wrong."""
+
+_LIBRARIES = {CUDA: "CUDA or cuDNN", TENSORRT: "TensorRT"}
+
+
+def cuda_engine(model_dir: Path, manifest: Manifest, config: EngineConfig) -> BucketedEngine:
+    """Loads a prepared model into the CUDA provider.
+
+    Raises:
+        DeviceError: The onnxruntime that is installed cannot use the GPU.
+        SetupError: The file is missing or cannot be loaded.
+    """
+    path = onnx_file(model_dir, manifest, config.precision)
+    session = open_gpu_session(path, config, [(CUDA, cuda_options(config))])
+    return bucketed_engine(session, manifest, config, "cuda", graphs=config.cuda_graphs)
+
+
+def tensorrt_engine(model_dir: Path, manifest: Manifest, config: EngineConfig) -> BucketedEngine:
+    """Loads a prepared model into the TensorRT provider.
+
+    TensorRT compiles the graph for this GPU, which takes minutes, and keeps the result in a
+    folder beside the model; the next instance finds it there. Instances that start together take
+    turns, so that one compiles for all.
+
+    Raises:
+        DeviceError: The onnxruntime that is installed has no TensorRT, or it cannot start.
+        SetupError: The file is missing, or cannot be loaded.
+    """
+    require(TENSORRT)
+    if PLAIN_ONNX_FILE not in manifest.files:
+        command = preparing_command(manifest, "--tensorrt")
+        raise SetupError(f"there is no {PLAIN_ONNX_FILE} in {model_dir}; make it with: {command}")
+    with contextlib.suppress(ImportError, OSError):
+        importlib.import_module("tensorrt_libs")  # NVIDIA's wheels: loads what it carries
+    grid = make_grid(manifest, config)
+    with engine_cache(model_dir, config, grid) as cache:
+        options = tensorrt_options(config, manifest.inputs, grid, cache)
+        providers = [(TENSORRT, options), (CUDA, cuda_options(config, graphs=False))]
+        session = open_gpu_session(model_dir / PLAIN_ONNX_FILE, config, providers)
+        # The graphs of its own are recorded for one shape only; buckets are many.
+        return bucketed_engine(session, manifest, config, "cuda", graphs=False)
+
+
+def make_grid(manifest: Manifest, config: EngineConfig) -> BucketGrid:
+    """The buckets of a model's batches."""
+    return BucketGrid(config.max_batch_size, config.max_batch_tokens, manifest.window_tokens)
+
+
+def cuda_options(config: EngineConfig, *, graphs: bool | None = None) -> dict[str, str]:
+    """The CUDA provider's options.
+
+    The arena grows by what is asked for, not by powers of two, which at a bound would be refused
+    with memory to spare. fp32 is fp32: TF32 keeps 10 bits of a product's factors.
+    """
+    graphs = config.cuda_graphs if graphs is None else graphs
+    return {
+        "device_id": str(config.cuda_index),
+        "arena_extend_strategy": "kSameAsRequested",
+        "enable_cuda_graph": str(int(graphs)),
+        "use_tf32": "0",
+        **_memory_limit("gpu_mem_limit", config),
+    }
+
+
+def tensorrt_options(
+    config: EngineConfig, inputs: Sequence[str], grid: BucketGrid, cache: Path
+) -> dict[str, str]:
+    """The TensorRT provider's options: one profile from one token to the largest bucket.
+
+    TensorRT tunes for the shape called optimal; it is the one of a single full window, which is
+    what a client waits for alone.
+    """
+    shapes = {"min": Bucket(1, 1), "opt": Bucket(1, grid.most.tokens), "max": grid.most}
+    profiles = {
+        f"trt_profile_{name}_shapes": ",".join(f"{i}:{at.rows}x{at.tokens}" for i in inputs)
+        for name, at in shapes.items()
+    }
+    return {
+        "device_id": str(config.cuda_index),
+        "trt_fp16_enable": str(int(config.precision == "fp16")),
+        "trt_bf16_enable": str(int(config.precision == "bf16")),
+        "trt_engine_cache_enable": "1",
+        "trt_engine_cache_path": str(cache),
+        "trt_timing_cache_enable": "1",
+        "trt_timing_cache_path": str(cache),
+        **profiles,
+        **_memory_limit("trt_max_workspace_size", config),
+    }
+
+
+def _memory_limit(option: str, config: EngineConfig) -> dict[str, str]:
+    if config.gpu_memory_fraction == 1 or not config.gpu_memory_bytes:
+        return {}
+    return {option: str(int(config.gpu_memory_bytes * config.gpu_memory_fraction))}
+
+
+@contextlib.contextmanager
+def engine_cache(model_dir: Path, config: EngineConfig, grid: BucketGrid) -> Iterator[Path]:
+    """A folder for the engines of one model, precision and profile, held by one instance.
+
+    Raises:
+        SetupError: It cannot be written.
+    """
+    name = f"{config.precision}-{grid.most.rows}x{grid.most.tokens}"
+    cache = model_dir / "tensorrt" / name
+    lock = FileLock(cache / ".lock", mode=0o666)
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except OSError as error:
+        raise SetupError(f"TensorRT's engines cannot be kept in {cache}: {error}") from None
+    try:
+        yield cache
+    finally:
+        lock.release()
+
+
+def require(provider: str) -> None:
+    """Sees that the installed onnxruntime was built with a provider.
+
+    Raises:
+        DeviceError: It was not.
+    """
+    if provider not in onnxruntime.get_available_providers():
+        raise DeviceError(
+            f"the onnxruntime that is installed has no {provider}; "
+            "install the extra gpu in place of cpu, in a fresh environment"
+        )
+
+
+def open_gpu_session(
+    path: Path, config: EngineConfig, providers: Sequence[Provider]
+) -> onnxruntime.InferenceSession:
+    """Loads an ONNX file into the first of the providers, and sees that it is there.
+
+    Raises:
+        DeviceError: The provider is not there or cannot start.
+        SetupError: The file cannot be loaded.
+    """
+    wanted = providers[0][0]
+    require(wanted)
+    onnxruntime.preload_dlls()  # CUDA's own libraries, where pip has put them
+    try:
+        session = open_session(path, config, providers)
+    except SetupError as error:
+        if found := _DEVICE_FAULT.search(str(error)):
+            raise _cannot_start(wanted, found[0].strip()) from None
+        raise
+    if session.get_providers()[0] != wanted:
+        raise _cannot_start(wanted)
+    return session
+
+
+def _cannot_start(provider: str, reason: str = "") -> DeviceError:
+    return DeviceError(
+        f"ONNX Runtime {onnxruntime.__version__} cannot start its {provider}: there is no GPU, or "
+        f"{_LIBRARIES[provider]} is not installed in the version it needs; its own log says which"
+        + (f" ({reason})" if reason else "")
+    )
+
+
+def bucketed_engine(
+    session: onnxruntime.InferenceSession,
+    manifest: Manifest,
+    config: EngineConfig,
+    device: str,
+    *,
+    graphs: bool,
+) -> BucketedEngine:
+    """Runs buckets on an instance.
+
+    Args:
+        session: Of the model.
+        manifest: The model's.
+        config: See `EngineConfig`.
+        device: Where inputs and outputs lie: `cuda`, or `cpu`, which only a test wants.
+        graphs: Whether the CUDA provider records a graph for each bucket.
+    """
+    made: list[Bucket] = []
+
+    def make_program(bucket: Bucket) -> OnnxProgram:
+        made.append(bucket)
+        graph_id = len(made) if graphs else None
+        return OnnxProgram(session, bucket, manifest.inputs, (device, config.cuda_index), graph_id)
+
+    grid = make_grid(manifest, config)
+    provider = session.get_providers()[0]
+    runtime = (
+        f"onnxruntime {onnxruntime.__version__}, {provider}, "
+        f"a GPU of {config.gpu_memory_bytes} bytes, {'graphs' if graphs else 'no graphs'}"
+    )
+    return BucketedEngine(
+        grid, manifest.inputs, manifest.pad_token_id, make_program, device=device, runtime=runtime
+    )
+
+
+class OnnxProgram(Program):
+    """An instance on one bucket, its inputs and outputs bound; see `Program`.
+
+    Args:
+        session: Of the model.
+        bucket: The shape.
+        inputs: Names of the model's inputs.
+        place: Kind and number of the device that the bound memory is on.
+        graph_id: Under which the CUDA provider keeps the graph it records in the first run; None
+            if it records none.
+    """
+
+    def __init__(
+        self,
+        session: onnxruntime.InferenceSession,
+        bucket: Bucket,
+        inputs: Sequence[str],
+        place: tuple[str, int],
+        graph_id: int | None,
+    ) -> None:
+        shape = (bucket.rows, bucket.tokens)
+        self.staging = np.ones((len(inputs), *shape), np.int64)
+        self._session = session
+        self._binding = session.io_binding()
+        self._inputs = [
+            onnxruntime.OrtValue.ortvalue_from_numpy(plane.copy(), *place) for plane in self.staging
+        ]
+        outputs = [output.name for output in session.get_outputs()]
+        self._outputs = [
+            onnxruntime.OrtValue.ortvalue_from_shape_and_type(shape, np.float32, *place)
+            for _ in outputs
+        ]
+        for name, value in zip(inputs, self._inputs, strict=True):
+            self._binding.bind_ortvalue_input(name, value)
+        for name, value in zip(outputs, self._outputs, strict=True):
+            self._binding.bind_ortvalue_output(name, value)
+        self._options = onnxruntime.RunOptions()
+        if graph_id is not None:
+            self._options.add_run_config_entry("gpu_graph_id", str(graph_id))
+        self.run()
+
+    def run(self, *, only_peaks: bool = False) -> FloatArray:
+        """Runs the bucket on inputs that fill it; spans are not chosen here."""
+        assert not only_peaks
+        for value, plane in zip(self._inputs, self.staging, strict=True):
+            value.update_inplace(plane)
+        self._session.run_with_iobinding(self._binding, self._options)
+        return np.stack([value.numpy() for value in self._outputs])

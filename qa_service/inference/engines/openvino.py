@@ -1,0 +1,132 @@
+"""The OpenVINO engine on a CPU. Imports neither torch nor transformers.
+
+OpenVINO makes kernels for each shape it meets, which takes about as long as a question. So rows
+are padded to a few lengths, each of which is run once at the start, as far as `WARMING_S` allows;
+the padding is masked, and cut off again from what comes back. What it compiled is kept in a
+folder beside the model, by processor and version, and found there by the next start.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import openvino
+
+from qa_service.errors import DeviceError, SetupError
+from qa_service.inference.engines import EngineConfig
+from qa_service.inference.engines.base import Engine, FloatArray, Int64Array, describe_cpu
+from qa_service.repository.manifest import (
+    ONNX_FILE,
+    OPENVINO_INT8_FILE,
+    Manifest,
+    preparing_command,
+)
+
+STEP_TOKENS = 16
+WARMING_S = 0.5
+CACHE_DIR = "openvino"
+
+_CAPABILITIES = {"bf16": "BF16"}
+_FILES = {"fp32": ONNX_FILE, "bf16": ONNX_FILE, "int8": OPENVINO_INT8_FILE}
+
+
+class OpenVinoEngine(Engine):
+    """Runs a prepared model's ONNX file, or what NNCF made of it for int8.
+
+    Raises:
+        DeviceError: The processor has no instructions for that precision.
+        SetupError: There is no such file, or OpenVINO cannot load it.
+    """
+
+    def __init__(self, model_dir: Path, manifest: Manifest, config: EngineConfig) -> None:
+        core = openvino.Core()
+        _check_processor(core, config.precision)
+        path = _model_file(model_dir, manifest, config.precision)
+        try:
+            compiled = core.compile_model(str(path), "CPU", options(config, path.parent))
+        except RuntimeError as error:
+            reason = str(error).strip().replace("\n", " ")
+            raise SetupError(f"OpenVINO cannot load {path.name}: {reason}") from None
+        self._request = compiled.create_infer_request()
+        self._inputs = manifest.inputs
+        self._pad_token_id = manifest.pad_token_id
+        self._longest = manifest.window_tokens
+        device = describe_cpu(config.intra_op_num_threads)
+        version = openvino.__version__.partition("-")[0]
+        self.runtime = f"openvino {version} {config.precision}, {device}"
+        self._warm()
+
+    def logits(
+        self, input_ids: Int64Array, attention_mask: Int64Array, token_type_ids: Int64Array
+    ) -> tuple[FloatArray, FloatArray]:
+        """See `Engine.logits`."""
+        tokens = input_ids.shape[1]
+        width = padded_tokens(tokens, self._longest)
+        given = {
+            "input_ids": _widened(input_ids, width, self._pad_token_id),
+            "attention_mask": _widened(attention_mask, width, 0),
+            "token_type_ids": _widened(token_type_ids, width, 0),
+        }
+        self._request.infer({name: given[name] for name in self._inputs}, share_inputs=True)
+        start, end = (self._request.get_output_tensor(number).data for number in range(2))
+        # Copies: the next run writes where these lie.
+        return start[:, :tokens].astype(np.float32), end[:, :tokens].astype(np.float32)
+
+    def _warm(self) -> None:
+        """Runs one row of each length, the shortest first, until the time is over."""
+        over_s = time.monotonic() + WARMING_S
+        for tokens in lengths(self._longest):
+            if time.monotonic() >= over_s:
+                return
+            row = np.full((1, tokens), self._pad_token_id, np.int64)
+            self.logits(row, np.ones_like(row), np.zeros_like(row))
+
+
+def options(config: EngineConfig, folder: Path) -> dict[str, str | int | bool]:
+    """What a model is compiled with.
+
+    Threads are not pinned to cores: every process would take the first.
+    """
+    return {
+        "INFERENCE_NUM_THREADS": config.intra_op_num_threads,
+        "NUM_STREAMS": 1,
+        "ENABLE_CPU_PINNING": False,
+        "INFERENCE_PRECISION_HINT": "bf16" if config.precision == "bf16" else "f32",
+        "CACHE_DIR": str(folder / "costs" / CACHE_DIR),
+    }
+
+
+def lengths(longest: int) -> Iterator[int]:
+    """The lengths that rows are padded to, up to the longest window."""
+    yield from range(STEP_TOKENS, longest, STEP_TOKENS)
+    yield longest
+
+
+def padded_tokens(tokens: int, longest: int) -> int:
+    """The length that a row of so many tokens is padded to."""
+    return max(min(-(-tokens // STEP_TOKENS) * STEP_TOKENS, longest), tokens)
+
+
+def _widened(rows: Int64Array, width: int, filling: int) -> Int64Array:
+    """Rows with more columns: int64 [batch, width]."""
+    wide = np.full((len(rows), width), filling, np.int64)
+    wide[:, : rows.shape[1]] = rows
+    return wide
+
+
+def _check_processor(core: openvino.Core, precision: str) -> None:
+    """Sees that the processor has the precision; OpenVINO would silently take float32."""
+    needed = _CAPABILITIES.get(precision)
+    if needed and needed not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        raise DeviceError(f"this processor does not compute in {precision}: use --precision fp32")
+
+
+def _model_file(model_dir: Path, manifest: Manifest, precision: str) -> Path:
+    name = _FILES[precision]
+    if name not in manifest.files:
+        command = preparing_command(manifest, f"--precision {precision}")
+        raise SetupError(f"there is no {name} in {model_dir}; make it with: {command}")
+    return model_dir / name

@@ -1,0 +1,125 @@
+"""An instance's work: batches answered one after another.
+
+Beside a GPU, a thread of its own tokenizes the next batch while the present one runs; on a CPU,
+whose cores the model has anyway, it would only be in the way.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from queue import SimpleQueue
+from typing import Generic, Protocol, TypeVar
+
+from qa_service.errors import InternalError, QaError
+from qa_service.inference.reader.stopwatch import Stopwatch
+from qa_service.wire.messages import Task
+from qa_service.wire.spans import Findings
+from qa_service.workers.channel import WorkerChannel
+from qa_service.workers.messages import Answers, Batch, Failure, Results
+
+logger = logging.getLogger(__name__)
+
+E = TypeVar("E")
+"""What a reader makes of tasks before the model runs."""
+
+
+class TaskReader(Protocol[E]):
+    """What answers: a `Reader`, or what stands in its place."""
+
+    def encode(self, tasks: Sequence[Task], stopwatch: Stopwatch) -> E:
+        """Does what needs no model."""
+
+    def answer(self, encoded: E, stopwatch: Stopwatch) -> Sequence[Answers | Findings | QaError]:
+        """Does the rest; one outcome for each task, in their order."""
+
+
+class Job(Generic[E]):
+    """A batch on its way through an instance."""
+
+    def __init__(self, reader: TaskReader[E], batch: Batch) -> None:
+        self._reader = reader
+        self._batch = batch
+        self._stopwatch = Stopwatch()
+        self._encoded: E | None = None
+
+    def encode(self) -> Job[E]:
+        """Does what needs no model, ahead of time; what fails there fails again in `run`."""
+        try:
+            self._encoded = self._reader.encode(self._batch.tasks, self._stopwatch)
+        except Exception:
+            logger.exception("a batch of %d could not be tokenized", len(self._batch.tasks))
+        return self
+
+    def run(self) -> Results:
+        """Answers it."""
+        started_s = time.monotonic()
+        outcomes = self._outcomes(self._batch.tasks, self._encoded)
+        inference_ms = round((time.monotonic() - started_s) * 1e3, 3)
+        messages = [_on_the_wire(outcome) for outcome in outcomes]
+        stages_ms = self._stopwatch.take()
+        return Results(self._batch.number, messages, started_s, inference_ms, stages_ms)
+
+    def _outcomes(
+        self, tasks: Sequence[Task], encoded: E | None = None
+    ) -> list[Answers | Findings | QaError]:
+        """Answers tasks; one that breaks the batch fails alone."""
+        try:
+            encoded = encoded or self._reader.encode(tasks, self._stopwatch)
+            return list(self._reader.answer(encoded, self._stopwatch))
+        except Exception:
+            logger.exception("a batch of %d failed", len(tasks))
+        if len(tasks) == 1:
+            return [InternalError()]
+        return [outcome for task in tasks for outcome in self._outcomes([task])]
+
+
+def _on_the_wire(outcome: Answers | Findings | QaError) -> Answers | Findings | Failure:
+    if isinstance(outcome, QaError):
+        return Failure(outcome.code, outcome.message)
+    return outcome
+
+
+class Intake(Generic[E]):
+    """Where an instance's jobs come from: its channel, when it has time for them."""
+
+    def __init__(self, reader: TaskReader[E], channel: WorkerChannel) -> None:
+        self._reader = reader
+        self._channel = channel
+
+    def next_job(self) -> Job[E] | None:
+        """Waits for the next job; None when the channel ends."""
+        batch = self._channel.receive()
+        return Job(self._reader, batch) if isinstance(batch, Batch) else None
+
+
+class IntakeAhead(Intake[E]):
+    """Receives and tokenizes the next jobs in a thread of its own, while the model runs."""
+
+    def __init__(self, reader: TaskReader[E], channel: WorkerChannel) -> None:
+        super().__init__(reader, channel)
+        self._encoded: SimpleQueue[Job[E] | None] = SimpleQueue()
+        threading.Thread(target=self._receive, name="intake", daemon=True).start()
+
+    def next_job(self) -> Job[E] | None:
+        """Waits for the next job; None when the channel ends."""
+        return self._encoded.get()
+
+    def _receive(self) -> None:
+        try:
+            while job := super().next_job():
+                self._encoded.put(job.encode())
+        finally:
+            self._encoded.put(None)
+
+
+def answer_batches(intake: Intake[E], channel: WorkerChannel) -> None:
+    """Answers batches until the channel ends.
+
+    Raises:
+        OSError: The loop's end was closed while results were on their way.
+    """
+    while job := intake.next_job():
+        channel.send(job.run())

@@ -1,0 +1,1 @@
+"""From a question and its text to windows of tokens, and from logits to answers."""

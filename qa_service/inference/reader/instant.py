@@ -1,0 +1,46 @@
+"""A reader that answers at once with the text's first word: the server with no model in it.
+
+For measuring the server itself, and nothing else: `--inference_engine_type instant`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from qa_service.inference.reader.stopwatch import Stopwatch
+from qa_service.scheduling.batch_cost import BatchRule
+from qa_service.wire.messages import Answer, Task
+from qa_service.workers.messages import Answers, ModelFacts
+
+
+class InstantReader:
+    """Stands where a `Reader` does, without tokenizer and model.
+
+    Attributes:
+        model: No text is too long for it.
+        rule: All that a batch may hold runs together: it costs nothing.
+    """
+
+    def __init__(self, rule: BatchRule) -> None:
+        self.model = ModelFacts("instant", window_tokens=1 << 30)
+        self.rule = rule
+
+    def encode(self, tasks: Sequence[Task], stopwatch: Stopwatch) -> Sequence[Task]:
+        """Does nothing."""
+        return tasks
+
+    def answer(self, encoded: Sequence[Task], stopwatch: Stopwatch) -> list[Answers]:
+        """Answers with each text's first word."""
+        stopwatch.start()
+        answers = [Answers([first_word(task.text)]) for task in encoded]
+        stopwatch.lap("read")
+        return answers
+
+
+def first_word(text: str) -> Answer:
+    """The text's first word, or no answer if it has none."""
+    words = text.split(maxsplit=1)
+    if not words:
+        return Answer("", 1.0, None, None)
+    start = text.index(words[0])
+    return Answer(words[0], 1.0, start, start + len(words[0]))

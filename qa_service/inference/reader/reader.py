@@ -1,0 +1,225 @@
+"""Questions in, answers out: windows, an engine's logits, spans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from qa_service.errors import InternalError, QaError
+from qa_service.inference.reader.spans import (
+    FloatArray,
+    Peak,
+    answers_at_peak,
+    find_answers,
+    find_spans,
+)
+from qa_service.inference.reader.stopwatch import Stopwatch
+from qa_service.inference.reader.windows import EncodedQuestion, Int64Array, Window, WindowBuilder
+from qa_service.repository.manifest import TOKENIZER_FILE, Manifest
+from qa_service.scheduling.batch_cost import BatchRule
+from qa_service.wire.messages import Answer, Question, Task
+from qa_service.wire.spans import Findings
+from qa_service.workers.messages import Answers, ModelFacts
+
+LogitsFunction = Callable[[Int64Array, Int64Array, Int64Array], tuple[FloatArray, FloatArray]]
+"""`Engine.logits`: ids, mask and types, int64 [batch, seq], to start and end logits."""
+
+PeaksFunction = Callable[[Int64Array, Int64Array, Int64Array, Int64Array], FloatArray]
+"""`Engine.peaks`: the same and the text's mask to the best span of each row, float32 [batch, 4]."""
+
+Outcomes = list[Answers | Findings | QaError]
+"""For each task, in order: its answers; the findings of a segment; or its error."""
+
+EncodedTasks = list[tuple[Task, EncodedQuestion | QaError]]
+"""Each task with its windows, or what is wrong with it."""
+
+Logits = tuple[FloatArray, FloatArray]
+"""Start and end logits of a window, float32 [seq] each."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Scores:
+    """What the model says of windows, by their number: the logits, or the best they offer."""
+
+    logits: dict[int, Logits] = field(default_factory=dict)
+    peaks: dict[int, Peak] = field(default_factory=dict)
+
+
+class Reader:
+    """Answers questions with an engine's logits; the same for every engine.
+
+    Args:
+        model_dir: A prepared model.
+        manifest: Its manifest.
+        logits: The engine's `logits`.
+        rule: Which windows run together.
+        peaks: The engine's `peaks`, if it chooses spans itself.
+
+    Attributes:
+        model: What the loop has to know of it.
+        rule: Which windows run together; may be set again.
+    """
+
+    def __init__(
+        self,
+        model_dir: Path,
+        manifest: Manifest,
+        logits: LogitsFunction,
+        rule: BatchRule,
+        peaks: PeaksFunction | None = None,
+    ) -> None:
+        config = manifest.reading
+        tokenizer = Tokenizer.from_file(str(model_dir / TOKENIZER_FILE))
+        self._windows = WindowBuilder(
+            tokenizer, manifest.window_tokens, config.window_overlap_tokens
+        )
+        self._pad_token_id = manifest.pad_token_id
+        self._config = config
+        self._logits = logits
+        self._peaks = peaks
+        self.rule = rule
+        self.model = ModelFacts(
+            manifest.name,
+            manifest.window_tokens,
+            config.window_overlap_tokens,
+            config.null_log_score,
+        )
+
+    def read(self, questions: Sequence[Question]) -> list[list[Answer] | QaError]:
+        """Answers each question, or says what is wrong with it; one never fails another.
+
+        Returns:
+            For each question, in order: its answers, best first, or its error.
+        """
+        stopwatch = Stopwatch()
+        tasks = [Task(item.question, item.text, item.top_k) for item in questions]
+        outcomes = self.answer(self.encode(tasks, stopwatch), stopwatch)
+        return [
+            item.answers if isinstance(item, Answers) else item
+            for item in outcomes
+            if not isinstance(item, Findings)  # which only segments have
+        ]
+
+    def encode(self, tasks: Sequence[Task], stopwatch: Stopwatch) -> EncodedTasks:
+        """Tokenizes; this needs no model.
+
+        Args:
+            tasks: What is asked.
+            stopwatch: Adds up where the time goes.
+        """
+        stopwatch.start()
+        encoded = [self._encode(task) for task in tasks]
+        stopwatch.lap("tokenize")
+        return list(zip(tasks, encoded, strict=True))
+
+    def answer(self, encoded: EncodedTasks, stopwatch: Stopwatch) -> Outcomes:
+        """Runs the model and reads its logits.
+
+        Args:
+            encoded: What `encode` returned.
+            stopwatch: Adds up where the time goes.
+        """
+        stopwatch.start()
+        windows: list[Window] = []
+        places, lone = [], set()
+        for task, item in encoded:
+            first = len(windows)
+            windows += item.windows if isinstance(item, EncodedQuestion) else ()
+            places.append(range(first, len(windows)))
+            if len(places[-1]) == task.top_k == 1 and task.core is None:
+                lone.add(first)
+        scores = self._run(windows, lone, stopwatch)
+        outcomes = [
+            item if isinstance(item, QaError) else self._outcome(task, item, scores, place)
+            for (task, item), place in zip(encoded, places, strict=True)
+        ]
+        stopwatch.lap("read")
+        return outcomes
+
+    def _encode(self, question: Task) -> EncodedQuestion | QaError:
+        try:
+            return self._windows.encode(question.question, question.text)
+        except QaError as error:
+            return error
+
+    def _outcome(
+        self, task: Task, item: EncodedQuestion, scores: _Scores, place: range
+    ) -> Answers | Findings | QaError:
+        text, config = task.text, self._config
+        try:
+            if place and (peak := scores.peaks.get(place[0])):
+                found = answers_at_peak(text, item, peak, config)
+                logits = [] if found else self._run_logits(item.windows)
+                return Answers(found or find_answers(text, item, logits, config))
+            logits = [scores.logits[number] for number in place]
+            if task.core:
+                return find_spans(text, item, logits, config, top_k=task.top_k, core=task.core)
+            return Answers(find_answers(text, item, logits, config, task.top_k))
+        except QaError as error:
+            return error
+
+    def _run(self, windows: Sequence[Window], lone: set[int], stopwatch: Stopwatch) -> _Scores:
+        """Runs the windows, those near in length together.
+
+        Args:
+            windows: What to run.
+            lone: Numbers of those whose best span is all that is asked for.
+            stopwatch: Told how long the model took.
+        """
+        scores = _Scores()
+        for batch in self._batches(windows):
+            rows = [windows[i] for i in batch]
+            if self._peaks and lone.issuperset(batch):
+                scores.peaks.update(zip(batch, self._run_peaks(self._peaks, rows), strict=True))
+            else:
+                scores.logits.update(zip(batch, self._run_logits(rows), strict=True))
+        stopwatch.lap("model")
+        return scores
+
+    def _run_logits(self, windows: Sequence[Window]) -> list[Logits]:
+        start, end = self._logits(*padded(windows, self._pad_token_id))
+        if not len(start) == len(end) == len(windows):
+            raise InternalError(f"{len(start)} rows of logits for {len(windows)} windows")
+        return list(zip(start, end, strict=True))
+
+    def _run_peaks(self, peaks: PeaksFunction, windows: Sequence[Window]) -> list[Peak]:
+        ids, mask, types = padded(windows, self._pad_token_id)
+        text = np.zeros_like(mask)
+        for row, window in zip(text, windows, strict=True):
+            row[window.text_begin : window.text_end] = 1
+        found = peaks(ids, mask, types, text)
+        if len(found) != len(windows):
+            raise InternalError(f"{len(found)} spans for {len(windows)} windows")
+        return [
+            Peak(int(first) - window.text_begin, int(last) - window.text_begin, score, total)
+            for window, (first, last, score, total) in zip(windows, found.tolist(), strict=True)
+        ]
+
+    def _batches(self, windows: Sequence[Window]) -> Iterator[list[int]]:
+        """Cuts the windows, longest first, into batches by the rule."""
+        batch: list[int] = []
+        for i in sorted(range(len(windows)), key=lambda i: -len(windows[i])):
+            if batch and not self.rule.admits(len(batch), len(windows[batch[0]]), len(windows[i])):
+                yield batch
+                batch = []
+            batch.append(i)
+        if batch:
+            yield batch
+
+
+def padded(
+    windows: Sequence[Window], pad_token_id: int
+) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """Stacks windows into ids, mask and types, int64 [batch, seq] each."""
+    shape = (len(windows), max(map(len, windows)))
+    ids = np.full(shape, pad_token_id, np.int64)
+    mask, types = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    for row, window in enumerate(windows):
+        ids[row, : len(window)] = window.input_ids
+        mask[row, : len(window)] = 1
+        types[row, : len(window)] = window.token_type_ids
+    return ids, mask, types

@@ -1,0 +1,205 @@
+"""Logits become answer spans.
+
+A span's log score is the sum of its start and end logits (Devlin et al. 2018, section 4.2),
+over spans that lie in the text, run forwards, and have at most `max_answer_tokens`. A model that
+can abstain scores "no answer here" by the first token's logits (section 4.3); its spans are
+taken relative to that, window by window, which makes windows comparable. One softmax over
+every span of every window, and the null answer, then gives probabilities.
+
+A span that several windows hold counts once, with the highest score that any of them gives it.
+Were each start left to one window, as in BERT's run_squad.py, a window could offer the end of a
+name whose beginning is its neighbour's, and win with it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from numpy.lib.stride_tricks import as_strided
+
+from qa_service.errors import InternalError
+from qa_service.inference.reader.characters import stripped, whole_characters
+from qa_service.inference.reader.windows import EncodedQuestion, Window
+from qa_service.repository.manifest import ReadingConfig
+from qa_service.wire.messages import Answer
+from qa_service.wire.spans import Findings, ScoredSpan, to_answers
+
+FloatArray = npt.NDArray[np.float32]
+
+_MAX_CANDIDATES = 100
+"""So many spans are looked at for `top_k` good ones, whatever the text is made of."""
+
+_NOT_FINITE = "the model's logits are not finite"
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The best span of a window, chosen where the model ran, instead of the window's logits.
+
+    Attributes:
+        first: The span's first token, counted from the window's first text token.
+        last: Its last token, likewise.
+        log_score: Its log score; not finite if the logits are not.
+        log_total: Log of the sum over all spans of the window, the null answer left out.
+    """
+
+    first: int
+    last: int
+    log_score: float
+    log_total: float
+
+
+def find_answers(
+    text: str,
+    encoded: EncodedQuestion,
+    logits: Sequence[tuple[FloatArray, FloatArray]],
+    config: ReadingConfig,
+    top_k: int = 1,
+) -> list[Answer]:
+    """Finds the best answers over all windows of a text.
+
+    Args:
+        text: The text as it was sent.
+        encoded: Its windows and offsets.
+        logits: For each window its start and end logits, float32 [seq] each.
+        config: How to read them.
+        top_k: How many answers at most; the further ones do not overlap those before them.
+
+    Returns:
+        One to `top_k` answers, best first; the first is "no answer" if the model abstains.
+
+    Raises:
+        InternalError: The logits hold NaN or an infinity.
+    """
+    found = find_spans(text, encoded, logits, config, top_k=top_k)
+    return to_answers(text, found, config.null_log_score, top_k)
+
+
+def find_spans(
+    text: str,
+    encoded: EncodedQuestion,
+    logits: Sequence[tuple[FloatArray, FloatArray]],
+    config: ReadingConfig,
+    *,
+    top_k: int = 1,
+    core: tuple[int, int] | None = None,
+) -> Findings:
+    """Finds the best spans over all windows of a text, or of a segment of one.
+
+    Args:
+        text: The text as it was sent, or the segment.
+        encoded: Its windows and offsets.
+        logits: For each window its start and end logits, float32 [seq] each.
+        config: How to read them.
+        top_k: How many spans at most; the further ones do not overlap those before them.
+        core: Where in a segment its spans start, in code points; the rest is context.
+
+    Raises:
+        InternalError: The logits hold NaN or an infinity.
+    """
+    num_tokens = len(encoded.offsets)
+    if not encoded.windows:
+        return Findings([], -math.inf, num_tokens)
+    table = np.full((num_tokens, config.max_answer_tokens), -np.inf, dtype=np.float32)
+    for window, (start, end) in zip(encoded.windows, logits, strict=True):
+        scores = _window_scores(window, start, end, config)
+        rows = table[window.first_token : window.first_token + len(scores)]
+        np.maximum(rows, scores, out=rows)
+    log_total = _log_sum_exp(table)
+    if core:
+        starts = np.array(encoded.offsets)[:, 0]
+        table[(starts < core[0]) | (starts >= core[1])] = -np.inf
+        log_total = _log_sum_exp(table) if table.max() > -np.inf else -math.inf
+    return Findings(_best_spans(text, encoded, table, top_k), log_total, num_tokens)
+
+
+def answers_at_peak(
+    text: str, encoded: EncodedQuestion, peak: Peak, config: ReadingConfig
+) -> list[Answer] | None:
+    """Finds what `find_answers` does, for a text of one window and one answer.
+
+    Args:
+        text: The text as it was sent.
+        encoded: Its window and offsets.
+        peak: The window's.
+        config: How the logits were read.
+
+    Returns:
+        The answer; None if the best span is white space, and the logits have to be asked.
+
+    Raises:
+        InternalError: The logits hold NaN or an infinity.
+    """
+    if not math.isfinite(peak.log_score):
+        raise InternalError(_NOT_FINITE)
+    span = _span(text, encoded, peak.log_score, peak.first, peak.last)
+    if span.start == span.end:
+        return None
+    found = Findings([span], peak.log_total, len(encoded.offsets))
+    return to_answers(text, found, config.null_log_score, 1)
+
+
+def _window_scores(
+    window: Window, start: FloatArray, end: FloatArray, config: ReadingConfig
+) -> FloatArray:
+    """Log scores of the spans in one window.
+
+    Returns:
+        float32 [text tokens, max_answer_tokens]: row i, column n is the span of n + 1 tokens
+        from token i; -inf where it would leave the window.
+    """
+    width = config.max_answer_tokens
+    starts = start[window.text_begin : window.text_end, None]
+    ends = np.full(len(starts) + width - 1, -np.inf, dtype=np.float32)
+    ends[: len(starts)] = end[window.text_begin : window.text_end]
+    # Row i of the view is `ends[i : i + width]`: sliding_window_view at a fifth of its cost.
+    table = starts + as_strided(ends, (len(starts), width), ends.strides * 2)
+    if config.null_threshold is not None:
+        table -= start[0] + end[0]
+    table /= config.temperature
+    return table
+
+
+def _log_sum_exp(table: FloatArray) -> float:
+    peak = float(table.max())
+    if not math.isfinite(peak):
+        raise InternalError(_NOT_FINITE)
+    return peak + math.log(float(np.exp(table - peak).sum()))
+
+
+def _best_spans(
+    text: str, encoded: EncodedQuestion, table: FloatArray, top_k: int
+) -> list[ScoredSpan]:
+    """Takes the best spans that do not overlap, greedily; uses up the table."""
+    spans: list[ScoredSpan] = []
+    for _ in range(_MAX_CANDIDATES):
+        first, further = divmod(int(table.argmax()), table.shape[1])
+        log_score = float(table[first, further])
+        if log_score == -math.inf:
+            break
+        span = _span(text, encoded, log_score, first, first + further)
+        # White space may be a token, and the bytes of one character may be several.
+        if span.start < span.end and not any(map(span.overlaps, spans)):
+            spans.append(span)
+        if len(spans) == top_k:
+            break
+        _strike_out(table, first, first + further)
+    return spans
+
+
+def _span(
+    text: str, encoded: EncodedQuestion, log_score: float, first: int, last: int
+) -> ScoredSpan:
+    start, end = encoded.offsets[first][0], encoded.offsets[last][1]
+    return ScoredSpan(log_score, *whole_characters(text, *stripped(text, start, end)))
+
+
+def _strike_out(table: FloatArray, first: int, last: int) -> None:
+    """Removes every span that has one of these tokens."""
+    table[first : last + 1] = -np.inf
+    for before in range(max(0, first - table.shape[1] + 1), first):
+        table[before, first - before :] = -np.inf

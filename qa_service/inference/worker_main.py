@@ -1,0 +1,183 @@
+"""What runs inside a worker: load, warm up, then answer batches until the loop hangs up.
+
+As a program (`python -m qa_service.inference.worker_main FD PARENT NICENESS LEVEL FORMAT`)
+it is the worker process. Which libraries are loaded depends on the engine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from qa_service.errors import DeviceError, SetupError
+from qa_service.inference.costs import find_costs
+from qa_service.inference.engines import INSTANT, EngineConfig, make_engine
+from qa_service.inference.engines.base import Engine
+from qa_service.inference.jobs import Intake, IntakeAhead, Job, TaskReader, answer_batches
+from qa_service.inference.parent import end_with_parent
+from qa_service.inference.reader.instant import InstantReader
+from qa_service.inference.reader.measuring import measure_costs
+from qa_service.inference.reader.reader import Reader
+from qa_service.logs import configure_logging
+from qa_service.repository.manifest import (
+    Manifest,
+    check_files,
+    fingerprint_of,
+    load_manifest,
+    model_files,
+)
+from qa_service.scheduling.batch_cost import CostTable
+from qa_service.wire.messages import Task
+from qa_service.workers.channel import WorkerChannel
+from qa_service.workers.devices import CPU
+from qa_service.workers.messages import Batch, Failed, Ready, Setup
+
+logger = logging.getLogger(__name__)
+
+WARMUP = Task("Who wrote the letter?", "The letter was written by Ada in 1843. " * 20)
+
+
+def serve(channel: WorkerChannel) -> None:
+    """Sets the instance up as told, and answers batches until the channel ends."""
+    setup = channel.receive()
+    if not isinstance(setup, Setup):
+        return
+    try:
+        reader, device = load_reader(setup)
+        tasks: TaskReader[Any] = reader
+        Job(tasks, Batch(0, [WARMUP])).run()
+    except SetupError as error:
+        channel.send(Failed(str(error)))
+        return
+    except ImportError as error:  # an image for the ONNX engine has no torch
+        engine_type = setup.options.inference_engine_type
+        channel.send(Failed(f"the {engine_type} engine cannot be imported: {error}"))
+        return
+    channel.send(Ready(reader.model, reader.rule.costs, device, _memory_bytes()))
+    intake = Intake if device == CPU else IntakeAhead
+    answer_batches(intake(tasks, channel), channel)
+
+
+def load_reader(setup: Setup) -> tuple[Reader | InstantReader, str]:
+    """Loads the model into its engine, and measures what it costs unless that is known.
+
+    Returns:
+        What answers questions, and the device that it really is on.
+
+    Raises:
+        SetupError: There is no prepared model, the engine cannot load it, or it cannot use the
+            device.
+    """
+    options = setup.options
+    rule = options.batch_rule
+    engine_type = options.inference_engine_type
+    model_dir = Path(setup.model_dir)
+    fingerprint = _check_fingerprint(model_dir, setup.fingerprint)
+    manifest = load_manifest(model_dir)
+    on_gpu = setup.device.device != CPU
+    check_files(model_dir, manifest, model_files(engine_type, options.precision, on_gpu=on_gpu))
+    if engine_type == INSTANT:
+        instant = InstantReader(rule)
+        instant.model = msgspec.structs.replace(
+            instant.model, name=manifest.name, fingerprint=fingerprint
+        )
+        return instant, CPU
+    engine = load_engine(setup, manifest)
+    peaks = engine.peaks if engine.chooses_spans else None
+    reader = Reader(model_dir, manifest, engine.logits, rule, peaks)
+    reader.model = msgspec.structs.replace(reader.model, fingerprint=fingerprint)
+
+    def measure() -> CostTable:
+        window_tokens = manifest.window_tokens
+        logger.info("measuring what batches cost on %s", engine.runtime)
+        return measure_costs(
+            engine.logits, manifest.pad_token_id, window_tokens, rule, engine.runtime
+        )
+
+    bounds = (
+        f"{engine_type} {options.precision} {options.max_batch_size} {options.max_batch_tokens}"
+    )
+    key = " ".join([engine.runtime, bounds, *sorted(manifest.files.values())])
+    reader.rule = replace(rule, costs=find_costs(options.cost_table, model_dir, key, measure))
+    return reader, CPU if engine.device == CPU else setup.device.device
+
+
+def _check_fingerprint(model_dir: Path, expected: str) -> str:
+    """Returns the SHA-256 of a model's manifest.
+
+    Raises:
+        SetupError: It is not what is expected: the folder holds another model by now.
+    """
+    fingerprint = fingerprint_of(model_dir)
+    if fingerprint and expected not in {"", fingerprint}:  # `load_manifest` says it better
+        raise SetupError(
+            f"{model_dir} has changed since its model was loaded; a reload (SIGHUP) takes what is "
+            "there now"
+        )
+    return fingerprint
+
+
+def _memory_bytes() -> int:
+    """The memory that this process has in use. Linux, proc_pid_statm(5)."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def load_engine(setup: Setup, manifest: Manifest) -> Engine:
+    """Loads the model into its engine, on its device or, if it may, on the CPU.
+
+    Raises:
+        SetupError: The engine cannot load the model, or cannot use the device.
+    """
+    options = setup.options
+    config = EngineConfig(
+        intra_op_num_threads=options.intra_op_num_threads,
+        precision=options.precision,
+        device=setup.device.device.partition(":")[0],
+        cuda_index=setup.device.cuda_index,
+        gpu_memory_bytes=setup.device.gpu_memory_bytes,
+        gpu_memory_fraction=options.gpu_memory_fraction,
+        cuda_graphs=options.cuda_graphs,
+        max_batch_size=options.max_batch_size,
+        max_batch_tokens=options.max_batch_tokens,
+    )
+    try:
+        return make_engine(options.inference_engine_type, Path(setup.model_dir), manifest, config)
+    except DeviceError as error:
+        if not setup.device.may_fall_back or options.inference_engine_type == "tensorrt":
+            raise
+        logger.warning(
+            "this instance runs on the CPU and not on %s: %s", setup.device.device, error
+        )
+        config = replace(config, device=CPU)
+        return make_engine(options.inference_engine_type, Path(setup.model_dir), manifest, config)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Runs the worker process.
+
+    Args:
+        arguments: The channel's file descriptor, the server's process, by how much to lower its
+            scheduling priority, the log's level and its format.
+    """
+    descriptor, parent, niceness, log_level, log_format = arguments
+    end_with_parent(int(parent))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(int(niceness))
+    configure_logging(log_level, log_format)
+    with contextlib.suppress(BrokenPipeError):
+        serve(WorkerChannel(socket.socket(fileno=int(descriptor))))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

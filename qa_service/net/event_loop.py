@@ -1,0 +1,135 @@
+"""The event loop: sockets, timers and signals, one thread, the only user of `selectors`.
+
+Nothing called from here may block or take long. A signal only writes its number into the
+wakeup socketpair (`signal.set_wakeup_fd`); the loop reads it there and acts in its own time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import selectors
+import signal
+import socket
+import time
+
+from qa_service.net.timers import Callback, Timer, TimerQueue
+
+logger = logging.getLogger(__name__)
+
+
+class EventLoop:
+    """Waits for sockets, timers and signals, and calls back.
+
+    Attributes:
+        after_each: Called at the end of every round, when all that was ready has been handled.
+    """
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._timers = TimerQueue()
+        self._soon: list[Callback] = []
+        self._signal_callbacks: dict[int, Callback] = {}
+        self._running = False
+        self.after_each: Callback = lambda: None
+        self._wakeup_in, self._wakeup_out = socket.socketpair()
+        self._wakeup_in.setblocking(False)
+        self._wakeup_out.setblocking(False)
+        self.watch(self._wakeup_in, self._on_wakeup)
+
+    @staticmethod
+    def now_s() -> float:
+        """The one clock: monotonic, in seconds."""
+        return time.monotonic()
+
+    def watch(
+        self,
+        sock: socket.socket,
+        on_readable: Callback | None = None,
+        on_writable: Callback | None = None,
+    ) -> None:
+        """Sets what is wanted of a socket, in place of what was; with neither, nothing is."""
+        events = (selectors.EVENT_READ if on_readable else 0) | (
+            selectors.EVENT_WRITE if on_writable else 0
+        )
+        known = sock in self._selector.get_map()
+        if known and events:
+            self._selector.modify(sock, events, (on_readable, on_writable))
+        elif known:
+            self._selector.unregister(sock)
+        elif events:
+            self._selector.register(sock, events, (on_readable, on_writable))
+
+    def call_at(self, when_s: float, callback: Callback) -> Timer:
+        """Calls back once, at a time on the loop's clock."""
+        return self._timers.add(when_s, callback)
+
+    def call_soon(self, callback: Callback) -> None:
+        """Calls back in the next round."""
+        self._soon.append(callback)
+
+    def on_signal(self, signum: int, callback: Callback) -> None:
+        """Calls back, from the loop, after a signal. Main thread only."""
+        self._signal_callbacks[signum] = callback
+        signal.set_wakeup_fd(self._wakeup_out.fileno(), warn_on_full_buffer=False)
+        signal.signal(signum, lambda _signum, _frame: None)
+
+    def run(self) -> None:
+        """Runs until `stop`."""
+        self._running = True
+        while self._running:
+            self._round()
+
+    def stop(self) -> None:
+        """Makes `run` return at the end of this round."""
+        self._running = False
+
+    def close(self) -> None:
+        """Lets go of the signals and the wakeup socketpair."""
+        for signum in self._signal_callbacks:
+            signal.signal(signum, signal.SIG_DFL)
+        if self._signal_callbacks:
+            signal.set_wakeup_fd(-1)
+        self._selector.close()
+        self._wakeup_in.close()
+        self._wakeup_out.close()
+
+    def _round(self) -> None:
+        ready = self._selector.select(self._wait_s())
+        for key, events in ready:
+            on_readable, on_writable = key.data
+            if events & selectors.EVENT_WRITE and on_writable:
+                self._call(on_writable)
+            if events & selectors.EVENT_READ and on_readable:
+                self._call(on_readable)
+        soon, self._soon = self._soon, []
+        for callback in soon:
+            self._call(callback)
+        self._run_timers()
+        self._call(self.after_each)
+
+    def _wait_s(self) -> float | None:
+        if self._soon:
+            return 0.0
+        due_s = self._timers.next_due_s()
+        return None if due_s == math.inf else max(0.0, due_s - self.now_s())
+
+    def _run_timers(self) -> None:
+        now_s = self.now_s()
+        while callback := self._timers.pop_due(now_s):
+            self._call(callback)
+
+    @staticmethod
+    def _call(callback: Callback) -> None:
+        """A fault in handling one thing must not end the service of all others."""
+        try:
+            callback()
+        except Exception:
+            logger.exception("a callback of the event loop failed")
+
+    def _on_wakeup(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            for signum in self._wakeup_in.recv(4096):
+                if callback := self._signal_callbacks.get(signum):
+                    callback()

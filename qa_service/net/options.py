@@ -1,0 +1,64 @@
+"""Where the server listens, and its side of TLS."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from qa_service.options import MAX_COUNT, MAX_MS
+
+MAX_KEEPALIVE_S = 32767
+"""The longest TCP_KEEPIDLE that Linux takes (MAX_TCP_KEEPIDLE in include/net/tcp.h)."""
+
+
+class ListenOptions(Struct, frozen=True, kw_only=True):
+    """Where clients connect."""
+
+    host: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            description="address to listen on; 0.0.0.0 for all IPv4 interfaces, :: for all of both "
+            "kinds",
+        ),
+    ] = "localhost"
+    port: Annotated[
+        int, Meta(ge=0, le=65535, description="port to listen on; 0 picks a free one")
+    ] = 9999
+    max_connections: Annotated[
+        int, Meta(ge=1, le=MAX_COUNT, description="open connections; further ones wait unaccepted")
+    ] = 1000
+    tcp_keepalive_s: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=MAX_KEEPALIVE_S,
+            description="seconds of silence after which the kernel probes whether a peer is there",
+        ),
+    ] = 60
+
+
+class TlsOptions(Struct, frozen=True, kw_only=True):
+    """The server's certificate, and whose certificates it wants."""
+
+    tls_cert: Annotated[
+        Path | None,
+        Meta(
+            description="the server's certificate and those above it, in PEM; with --tls_key, "
+            "speaks TLS"
+        ),
+    ] = None
+    tls_key: Annotated[Path | None, Meta(description="the certificate's private key, in PEM")] = (
+        None
+    )
+    tls_client_ca: Annotated[
+        Path | None,
+        Meta(
+            description="certificates in PEM; a client must have one that is signed by one of these"
+        ),
+    ] = None
+    tls_handshake_timeout_ms: Annotated[
+        int, Meta(ge=1, le=MAX_MS, description="milliseconds a TLS handshake may take")
+    ] = 10_000

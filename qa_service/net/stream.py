@@ -1,0 +1,208 @@
+"""A non-blocking socket of the loop: bytes in as they come, bytes out as they fit.
+
+    OPEN ──close_gently──▶ CLOSING (flush, half-close, discard what comes) ──▶ CLOSED
+      └──────────────────────────── close, or the peer's end ─────────────────────▲
+
+Closing with unread bytes in the kernel would make it send a reset, which can destroy the last
+answer before its reader sees it; so a gentle close reads on, for a bounded time, and throws away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Protocol
+
+from qa_service.net.event_loop import EventLoop
+from qa_service.net.timers import Timer
+
+logger = logging.getLogger(__name__)
+
+OnData = Callable[[bytes], None]
+OnEvent = Callable[[], None]
+
+READ_BYTES = 65536
+LINGER_S = 1.0
+
+
+class _State(Enum):
+    OPEN = auto()
+    CLOSING = auto()
+    CLOSED = auto()
+
+
+class ByteStream(Protocol):
+    """What a connection needs of its transport; `Stream` and `TlsStream` are such.
+
+    Attributes:
+        is_open: Whether it still reads and writes.
+        output_bytes: Bytes written to it that the kernel has not taken yet.
+        waiting_since_s: When the peer last took something while output waits for it; None if
+            none waits.
+    """
+
+    @property
+    def is_open(self) -> bool: ...  # noqa: D102
+
+    @property
+    def output_bytes(self) -> int: ...  # noqa: D102
+
+    @property
+    def waiting_since_s(self) -> float | None: ...  # noqa: D102
+
+    def start(self, on_data: OnData, on_end: OnEvent, on_flushed: OnEvent = ...) -> None:
+        """Begins to read.
+
+        Args:
+            on_data: Takes the bytes that came, a bounded number a round.
+            on_end: Called once, when it has ended by itself; not after `close`.
+            on_flushed: Called when output that had to wait has all been sent.
+        """
+
+    def write(self, data: bytes | bytearray) -> None:
+        """Sends as much as fits and keeps the rest; ignored once closing or closed."""
+
+    def set_reading(self, reading: bool) -> None:
+        """Stops or resumes reading: the peer feels it as backpressure."""
+
+    def close(self) -> None:
+        """Closes at once; what is not sent yet is lost."""
+
+    def close_gently(self) -> None:
+        """Closes when all is sent and the peer has seen it, or after a while."""
+
+
+class Stream:
+    """One connected socket on the loop: a `ByteStream`.
+
+    Args:
+        loop: The loop that waits for it.
+        sock: The socket; it becomes non-blocking and is owned from here on.
+    """
+
+    def __init__(self, loop: EventLoop, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self._loop = loop
+        self._sock = sock
+        self._on_data: OnData = lambda data: None
+        self._on_end: OnEvent = lambda: None
+        self._on_flushed: OnEvent = lambda: None
+        self._out = bytearray()
+        self._reading = False
+        self._interest = (False, False)
+        self._state = _State.OPEN
+        self.waiting_since_s: float | None = None
+        self._linger: Timer | None = None
+
+    def start(self, on_data: OnData, on_end: OnEvent, on_flushed: OnEvent = lambda: None) -> None:
+        """Begins to read, at most `READ_BYTES` a round."""
+        self._on_data, self._on_end, self._on_flushed = on_data, on_end, on_flushed
+        self.set_reading(True)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it still reads and writes."""
+        return self._state is _State.OPEN
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes written to it that the kernel has not taken yet."""
+        return len(self._out)
+
+    def write(self, data: bytes | bytearray) -> None:
+        """Sends as much as fits and keeps the rest; ignored once closing or closed."""
+        if self._state is not _State.OPEN:
+            return
+        self._out += data
+        if len(self._out) == len(data):
+            self._flush()
+
+    def set_reading(self, reading: bool) -> None:
+        """Stops or resumes reading: the peer feels it as backpressure."""
+        if reading != self._reading:
+            self._reading = reading
+            self._update_interest()
+
+    def close(self) -> None:
+        """Closes at once; what is not sent yet is lost."""
+        if self._state is _State.CLOSED:
+            return
+        self._state = _State.CLOSED
+        if self._linger:
+            self._linger.cancel()
+        self._loop.watch(self._sock)
+        self._sock.close()
+
+    def close_gently(self) -> None:
+        """Closes when all is sent and the peer has seen it, or after `LINGER_S`."""
+        if self._state is not _State.OPEN:
+            return
+        self._state = _State.CLOSING
+        self._reading = True
+        self._linger = self._loop.call_at(self._loop.now_s() + LINGER_S, self._ended)
+        self._update_interest()
+        self._flush()
+
+    def _update_interest(self) -> None:
+        reading, writing = interest = (self._reading, bool(self._out))
+        if self._state is not _State.CLOSED and interest != self._interest:
+            self._interest = interest
+            self._loop.watch(
+                self._sock,
+                self._readable if reading else None,
+                self._writable if writing else None,
+            )
+
+    def _readable(self) -> None:
+        if self._state is _State.CLOSED:
+            return
+        try:
+            data = self._sock.recv(READ_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._ended()
+        elif self._state is _State.OPEN:
+            self._handle(data)
+
+    def _handle(self, data: bytes) -> None:
+        try:
+            self._on_data(data)
+        except Exception:
+            logger.exception("a stream's data could not be handled; closing it")
+            self._ended()
+
+    def _writable(self) -> None:
+        if self._state is not _State.CLOSED:
+            self._flush()
+            if self._state is _State.OPEN and not self._out:
+                self._on_flushed()
+
+    def _flush(self) -> None:
+        before = len(self._out)
+        try:
+            while self._out:
+                del self._out[: self._sock.send(self._out)]
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError:
+            self._ended()
+            return
+        if not self._out:
+            self.waiting_since_s = None
+        elif self.waiting_since_s is None or len(self._out) < before:
+            self.waiting_since_s = self._loop.now_s()
+        self._update_interest()
+        if not self._out and self._state is _State.CLOSING:
+            with contextlib.suppress(OSError):
+                self._sock.shutdown(socket.SHUT_WR)
+
+    def _ended(self) -> None:
+        if self._state is not _State.CLOSED:
+            self.close()
+            self._on_end()

@@ -1,0 +1,113 @@
+"""Timers: callbacks that are due at a time. Sans-IO: the loop says what time it is."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Callable
+from typing import Protocol
+
+Callback = Callable[[], None]
+
+MIN_SWEEP = 64
+
+
+class Timer:
+    """A callback that is due at a time; `cancel` makes it never happen."""
+
+    __slots__ = ("_on_cancel", "callback")
+
+    def __init__(self, callback: Callback, on_cancel: Callback) -> None:
+        self.callback: Callback | None = callback
+        self._on_cancel = on_cancel
+
+    def cancel(self) -> None:
+        """Forgets the callback; harmless when it has run already."""
+        if self.callback is not None:
+            self.callback = None
+            self._on_cancel()
+
+
+class Clock(Protocol):
+    """What tells the time and calls back: the event loop, or a test's own."""
+
+    def now_s(self) -> float:
+        """The time, monotonic, in seconds."""
+
+    def call_at(self, when_s: float, callback: Callback) -> Timer:
+        """Calls back once, at that time."""
+
+    def call_soon(self, callback: Callback) -> None:
+        """Calls back once, in the next round."""
+
+
+class TimerQueue:
+    """Timers in the order in which they are due."""
+
+    def __init__(self) -> None:
+        self._items: list[tuple[float, int, Timer]] = []
+        self._numbers = itertools.count()
+        self._cancelled = 0
+
+    def add(self, when_s: float, callback: Callback) -> Timer:
+        """Adds a timer."""
+        timer = Timer(callback, self._count_cancelled)
+        heapq.heappush(self._items, (when_s, next(self._numbers), timer))
+        return timer
+
+    def next_due_s(self) -> float:
+        """When the next one is due; infinity without any."""
+        while self._items and self._items[0][2].callback is None:
+            heapq.heappop(self._items)
+            self._cancelled -= 1
+        return self._items[0][0] if self._items else math.inf
+
+    def pop_due(self, now_s: float) -> Callback | None:
+        """Takes out the next callback that is due; None if none is."""
+        while self._items and self._items[0][0] <= now_s:
+            timer = heapq.heappop(self._items)[2]
+            if timer.callback is not None:
+                callback, timer.callback = timer.callback, None
+                return callback
+            self._cancelled -= 1
+        return None
+
+    def _count_cancelled(self) -> None:
+        """Sweeps the cancelled timers out once they are most of the heap, as asyncio does."""
+        self._cancelled += 1
+        if self._cancelled > max(MIN_SWEEP, len(self._items) // 2):
+            self._items = [item for item in self._items if item[2].callback is not None]
+            heapq.heapify(self._items)
+            self._cancelled = 0
+
+
+class LazyTimer:
+    """Calls back by a deadline that mostly moves later; it may be early, and is never late.
+
+    Moving a deadline later costs nothing: the callback checks whether it has come, and if not
+    arms the timer again.
+    """
+
+    def __init__(self, clock: Clock, callback: Callback) -> None:
+        self._clock = clock
+        self._callback = callback
+        self._armed_s = math.inf
+        self._timer: Timer | None = None
+
+    def arm(self, when_s: float) -> None:
+        """Makes sure of a call at that time or before."""
+        if when_s < self._armed_s:
+            self.cancel()
+            self._armed_s = when_s
+            self._timer = self._clock.call_at(when_s, self._due)
+
+    def cancel(self) -> None:
+        """Calls back no more, until it is armed again."""
+        self._armed_s = math.inf
+        if self._timer:
+            self._timer.cancel()
+
+    def _due(self) -> None:
+        self._armed_s = math.inf
+        self._callback()

@@ -1,0 +1,262 @@
+"""A stream that speaks TLS: to its owner the same as `Stream`, which it is made of.
+
+    SHAKING ──handshake──▶ OPEN ──close_gently──▶ CLOSING ──as a Stream──▶ CLOSED
+       └── refused ──────────┴── a bad record ───────▲ (with an alert)
+
+A handshake costs a signature, a hundred times the work of a request. So each step of one waits
+for its turn in a `HandshakeQueue`, which takes a few a round: a thousand clients that come at
+once delay each other, and not those who are in. While a step waits, its socket is not read.
+
+A peer that keeps TLS itself talking (key updates ask for answers) and reads nothing is not read
+from either until it has: what TLS has to say is bounded as answers are.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from qa_service.net.event_loop import EventLoop
+from qa_service.net.stream import READ_BYTES, OnData, OnEvent, Stream
+from qa_service.net.timers import Callback
+from qa_service.net.tls import HANDSHAKE_RECORD, TlsSession
+
+logger = logging.getLogger(__name__)
+
+STEPS_A_ROUND = 4
+
+
+class HandshakeQueue:
+    """Takes steps of handshakes in turn, a few in each round of the loop."""
+
+    def __init__(self, loop: EventLoop) -> None:
+        self._loop = loop
+        self._steps: deque[Callback] = deque()
+        self._is_due = False
+
+    def add(self, step: Callback) -> None:
+        """Takes the step when its turn comes."""
+        self._steps.append(step)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if self._steps and not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._take_turns)
+
+    def _take_turns(self) -> None:
+        self._is_due = False
+        try:
+            for _ in range(min(STEPS_A_ROUND, len(self._steps))):
+                self._steps.popleft()()
+        finally:
+            self._schedule()
+
+
+@dataclass(frozen=True, slots=True)
+class TlsTerms:
+    """What a TLS stream is opened on.
+
+    Attributes:
+        context: Certificates and rules.
+        queue: Where steps of its handshake wait for their turn.
+        handshake_timeout_s: How long the whole handshake may take.
+        plain_reply: What a peer is told that speaks the bare protocol; in clear, for it would
+            understand nothing else.
+    """
+
+    context: ssl.SSLContext
+    queue: HandshakeQueue
+    handshake_timeout_s: float
+    plain_reply: bytes
+
+
+class _State(Enum):
+    SHAKING = auto()
+    OPEN = auto()
+    CLOSING = auto()
+    CLOSED = auto()
+
+
+class TlsStream:
+    """One connected socket on the loop, that speaks TLS.
+
+    Args:
+        loop: The loop that waits for it.
+        sock: The socket; it becomes non-blocking and is owned from here on.
+        name: Its peer's address, for the log.
+        terms: What it is opened on.
+    """
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        sock: socket.socket,
+        name: str,
+        terms: TlsTerms,
+    ) -> None:
+        self._name = name
+        self._terms = terms
+        self._on_data: OnData = lambda data: None
+        self._on_end: OnEvent = lambda: None
+        self._on_flushed: OnEvent = lambda: None
+        self._session = TlsSession(terms.context)
+        self._state = _State.SHAKING
+        self._is_first = True
+        self._waits_for_turn = False
+        self._is_unread = False
+        self._reading = True
+        self._stream = Stream(loop, sock)
+        self._timer = loop.call_at(loop.now_s() + terms.handshake_timeout_s, self._on_timeout)
+
+    def start(self, on_data: OnData, on_end: OnEvent, on_flushed: OnEvent = lambda: None) -> None:
+        """Begins the handshake; then reads at most `READ_BYTES` and a record a round."""
+        self._on_data, self._on_end, self._on_flushed = on_data, on_end, on_flushed
+        self._stream.start(self._on_bytes, self._on_stream_end, self._on_sent)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it still reads and writes."""
+        return self._state in {_State.SHAKING, _State.OPEN}
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes written to it, as they go out, that the kernel has not taken yet."""
+        return self._stream.output_bytes
+
+    @property
+    def waiting_since_s(self) -> float | None:
+        """When the peer last took something while output waits for it; None if none waits."""
+        return self._stream.waiting_since_s
+
+    def write(self, data: bytes | bytearray) -> None:
+        """Sends as much as fits and keeps the rest; ignored unless it is open to that."""
+        if self._state is _State.OPEN:
+            self._session.write(data)
+            self._stream.write(self._session.output())
+
+    def set_reading(self, reading: bool) -> None:
+        """Stops or resumes reading: the peer feels it as backpressure."""
+        self._reading = reading
+        self._update_reading()
+
+    def close(self) -> None:
+        """Closes at once; what is not sent yet is lost."""
+        if self._state is not _State.CLOSED:
+            self._stream.close()
+            self._let_go()
+
+    def close_gently(self) -> None:
+        """Closes when all is sent and the peer has seen it, or after a while."""
+        if self._state is _State.OPEN:
+            self._session.say_goodbye()
+            self._stream.write(self._session.output())
+        self._close_stream_gently()
+
+    def _close_stream_gently(self) -> None:
+        if self.is_open:
+            self._state = _State.CLOSING
+            self._timer.cancel()
+            self._stream.close_gently()
+
+    def _update_reading(self) -> None:
+        if self.is_open:
+            may_read = not self._waits_for_turn and not self._is_unread
+            self._stream.set_reading(self._reading and may_read)
+
+    # What the stream underneath reports.
+
+    def _on_bytes(self, data: bytes) -> None:
+        if self._is_first and data[0] != HANDSHAKE_RECORD:
+            self._refuse_plain(data)
+            return
+        self._is_first = False
+        self._session.feed(data)
+        if self._state is _State.OPEN:
+            self._take_data()
+        else:
+            self._waits_for_turn = True
+            self._update_reading()
+            self._terms.queue.add(self._shake_hands)
+
+    def _on_sent(self) -> None:
+        self._is_unread = False
+        self._update_reading()
+        if self._state is _State.OPEN:
+            self._on_flushed()
+
+    def _on_stream_end(self) -> None:
+        self._let_go()
+        self._on_end()
+
+    # Its own business.
+
+    def _refuse_plain(self, data: bytes) -> None:
+        """A frame's length begins with 0; to anything else there is nothing to say."""
+        logger.info("%s is refused: it does not speak TLS", self._name)
+        if data[0] == 0:
+            self._stream.write(self._terms.plain_reply)
+        self._close_stream_gently()
+
+    def _shake_hands(self) -> None:
+        if self._state is not _State.SHAKING:
+            return  # It has been closed while it waited for its turn.
+        self._waits_for_turn = False
+        try:
+            is_done = self._session.shake_hands()
+        except ssl.SSLError as error:
+            self._fail("handshake", error)
+            return
+        self._stream.write(self._session.output())
+        self._update_reading()
+        if is_done and self.is_open:
+            self._timer.cancel()
+            self._state = _State.OPEN
+            self._take_data()
+
+    def _on_timeout(self) -> None:
+        logger.info("%s is refused: its TLS handshake takes too long", self._name)
+        self._end()
+
+    def _take_data(self) -> None:
+        """Hands on what is there to read; part of the first request may be behind a handshake."""
+        try:
+            data = self._session.read()
+        except ssl.SSLError as error:
+            self._fail("record", error)
+            return
+        if reply := self._session.output():
+            self._stream.write(reply)
+            self._is_unread = self._stream.output_bytes > READ_BYTES
+            self._update_reading()
+        if data and self.is_open:
+            self._deliver(data)
+        if self._session.has_ended and self.is_open:
+            self._end()
+
+    def _deliver(self, data: bytes) -> None:
+        try:
+            self._on_data(data)
+        except Exception:
+            logger.exception("a stream's data could not be handled; closing it")
+            self._end()
+
+    def _fail(self, what: str, error: ssl.SSLError) -> None:
+        """Closes, with TLS's own last words if it has any."""
+        logger.info("%s is refused: bad TLS %s: %s", self._name, what, error.reason or "cut off")
+        self._stream.write(self._session.output())
+        self._close_stream_gently()
+
+    def _end(self) -> None:
+        if self._state is not _State.CLOSED:
+            self.close()
+            self._on_end()
+
+    def _let_go(self) -> None:
+        self._state = _State.CLOSED
+        self._timer.cancel()
+        self._session.free()

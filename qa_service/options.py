@@ -1,0 +1,263 @@
+"""Options as typed structs: checked, read from words and from TOML, and written as TOML.
+
+A tree is a struct of sections, a section a struct of options. An option's name, type, default,
+bounds and description stand once, in its field. No two options have one name, so that a name is
+a flag; in a file it is a key in its section's table.
+
+    flags ──words──▶ parse ─┐
+                            ├──▶ check ──▶ a frozen struct a section ──▶ to_toml
+    file ──TOML──▶ from_toml┘
+
+A field of the type `dict[str, Section]` is a table of tables: a file may have any number of them,
+as in `[models.NAME]`. Such a section's options are no flags.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import msgspec
+from msgspec import Struct, inspect, structs
+
+MAX_MS = 2**31 - 1
+"""The longest time that an option may name, in milliseconds: epoll_wait takes no longer one."""
+
+MAX_COUNT = 1_000_000
+
+_T = TypeVar("_T", bound=Struct)
+_PLACEHOLDERS = {inspect.IntType: "N", inspect.FloatType: "X", inspect.CustomType: "PATH"}
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+
+class OptionError(ValueError):
+    """An option that is not known or not within its bounds; the message names both."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option.
+
+    Attributes:
+        section: The name of its section.
+        name: Its own.
+        kind: Its type, with its bounds.
+        default: Its value where nothing is said.
+    """
+
+    section: str
+    name: str
+    kind: Any
+    default: object
+
+    @property
+    def description(self) -> str:
+        """What it is, as one phrase."""
+        return str(self._schema.get("description", ""))
+
+    @property
+    def expected(self) -> str:
+        """Its type and bounds, in words."""
+        if self.choices:
+            return f"one of {', '.join(self.choices)}"
+        return str(self._schema.get("title") or _in_words(self._type))
+
+    @property
+    def choices(self) -> Sequence[str]:
+        """The only words that it takes; empty if it takes others."""
+        bare = typing.get_args(self.kind)[0]
+        return typing.get_args(bare) if typing.get_origin(bare) is typing.Literal else ()
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether it is true or false."""
+        return isinstance(self._type, inspect.BoolType)
+
+    @property
+    def placeholder(self) -> str:
+        """What stands for its value in a help text."""
+        if self.choices:
+            return f"{{{','.join(self.choices)}}}"
+        return _PLACEHOLDERS.get(type(self._type), "TEXT")
+
+    @property
+    def _schema(self) -> Mapping[str, object]:
+        return cast("inspect.Metadata", inspect.type_info(self.kind)).extra_json_schema or {}
+
+    @property
+    def _type(self) -> inspect.Type:
+        bare = cast("inspect.Metadata", inspect.type_info(self.kind)).type
+        return bare.types[0] if isinstance(bare, inspect.UnionType) else bare
+
+    def check(self, value: object) -> object:
+        """Checks a value of Python's or TOML's.
+
+        Raises:
+            OptionError: It is of another type or out of bounds.
+        """
+        try:
+            checked: object = msgspec.convert(value, self.kind, dec_hook=_make_path)
+        except msgspec.ValidationError:
+            raise OptionError(f"{_shown(value)} is not {self.expected}") from None
+        return checked
+
+    def parse(self, word: str) -> object:
+        """Checks a flag's value.
+
+        Raises:
+            OptionError: It is of another type or out of bounds.
+        """
+        read = {inspect.IntType: int, inspect.FloatType: float}.get(type(self._type), str)
+        try:
+            value: object = read(word)
+        except ValueError:
+            value = word
+        return self.check(value)
+
+
+def _make_path(kind: type, value: object) -> Path:
+    if kind is Path and isinstance(value, str | Path) and value != "":
+        return Path(value)
+    raise TypeError
+
+
+def _shown(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _in_words(kind: inspect.Type) -> str:
+    match kind:
+        case inspect.IntType(ge=int(low), le=int(high)):
+            return f"an integer from {low} to {high}"
+        case inspect.FloatType(gt=low, le=high) if low is not None and high is not None:
+            return f"a number above {low} and up to {high}"
+        case inspect.FloatType(ge=low, le=high) if low is not None and high is not None:
+            return f"a number from {low} to {high}"
+        case inspect.StrType(min_length=int()):
+            return "a string of one character or more"
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.CustomType():
+            return "a path"
+    raise TypeError(f"an option without bounds: {kind}")
+
+
+def sections_of(tree: type[Struct]) -> dict[str, type[Struct]]:
+    """The sections whose options are flags, by name."""
+    return {f.name: f.type for f in structs.fields(tree) if _is_section(f.type)}
+
+
+def options_of(tree: type[Struct]) -> list[Option]:
+    """Every option that is a flag, in the order of the sections and of their fields."""
+    return [
+        Option(name, field.name, field.type, field.default)
+        for name, section in sections_of(tree).items()
+        for field in structs.fields(section)
+    ]
+
+
+def with_values(tree: _T, values: Mapping[str, object]) -> _T:
+    """Replaces options by their names.
+
+    Raises:
+        OptionError: There is no such option, or its value is of another type or out of bounds.
+    """
+    options = {option.name: option for option in options_of(type(tree))}
+    changed: dict[str, dict[str, object]] = {}
+    for name, value in values.items():
+        if name not in options:
+            raise OptionError(f"there is no option {name}")
+        changed.setdefault(options[name].section, {})[name] = options[name].check(value)
+    sections = {name: structs.replace(getattr(tree, name), **new) for name, new in changed.items()}
+    return structs.replace(tree, **sections)
+
+
+def from_toml(tree: type[_T], table: Mapping[str, object]) -> _T:
+    """Makes a tree of what `tomllib` has read; what is not there has its default.
+
+    Raises:
+        OptionError: A key is not known, or its value is of another type or out of bounds.
+    """
+    homes = {option.name: option.section for option in options_of(tree)}
+    return _from_table(tree, table, "", homes)
+
+
+def _from_table(kind: type[_T], table: object, at: str, homes: Mapping[str, str]) -> _T:
+    if not isinstance(table, dict):
+        raise OptionError(f"{at}: {_shown(table)} is not a table of keys")
+    fields = {field.name: field for field in structs.fields(kind)}
+    for key in table:
+        if key not in fields:
+            raise OptionError(_unknown(key, at, list(fields), homes))
+    for name, field in fields.items():
+        if field.required and name not in table:
+            raise OptionError(f"[{at}] needs {name}")
+    return kind(**{key: _read(fields[key], value, at, homes) for key, value in table.items()})
+
+
+def _read(field: structs.FieldInfo, value: object, at: str, homes: Mapping[str, str]) -> object:
+    path = f"{at}.{field.name}" if at else field.name
+    if _is_section(field.type):
+        return _from_table(field.type, value, path, homes)
+    if section := _section_by_name(field.type):
+        if not isinstance(value, dict):
+            raise OptionError(f"{path}: {_shown(value)} is not a table of tables")
+        tables = value.items()
+        return {name: _from_table(section, one, f"{path}.{name}", homes) for name, one in tables}
+    try:
+        return Option(at, field.name, field.type, field.default).check(value)
+    except OptionError as error:
+        raise OptionError(f"[{at}] {field.name}: {error}") from None
+
+
+def _unknown(key: str, at: str, known: Sequence[str], homes: Mapping[str, str]) -> str:
+    words = f"[{at}] has no key {key}" if at else f"there is no section {key}"
+    if key in homes:
+        return f"{words}; it belongs in [{homes[key]}]"
+    near = difflib.get_close_matches(key, known, n=1)
+    return f"{words}; did you mean {near[0]}?" if near else f"{words}; known are {', '.join(known)}"
+
+
+def _is_section(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Struct)
+
+
+def _section_by_name(kind: object) -> type[Struct] | None:
+    if typing.get_origin(kind) is dict and _is_section(typing.get_args(kind)[1]):
+        return cast("type[Struct]", typing.get_args(kind)[1])
+    return None
+
+
+def to_toml(tree: Struct) -> str:
+    """Writes a tree as TOML that `from_toml` makes the same tree of."""
+    return "\n".join(_toml_lines(msgspec.to_builtins(tree, enc_hook=str), ""))
+
+
+def _toml_lines(table: Mapping[str, Any], name: str) -> Iterator[str]:
+    if name:
+        yield f"[{name}]"
+    for key, value in table.items():
+        if value is None:
+            yield f"# {key} is not set"
+        elif not isinstance(value, dict):
+            yield f"{_toml_key(key)} = {_toml_value(value)}"
+    if name:
+        yield ""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _toml_lines(value, f"{name}.{_toml_key(key)}" if name else _toml_key(key))
+
+
+def _toml_key(key: str) -> str:
+    return key if _BARE_KEY.fullmatch(key) else _toml_value(key)
+
+
+def _toml_value(value: object) -> str:
+    """JSON's scalars, arrays and strings are TOML's, but for DEL, which TOML wants escaped."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

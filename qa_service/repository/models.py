@@ -1,0 +1,115 @@
+"""What is there of a model: its versions on disk, and which of them are asked for.
+
+    path/manifest.json ...                  a prepared folder: version 1
+    path/3/manifest.json, path/4/...        a folder of versions
+
+A folder without a manifest is none: the manifest is written last, so a folder that is being copied
+has none yet. Whether the files are what the manifest says, each instance checks for itself.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from qa_service.errors import SetupError
+from qa_service.repository.manifest import fingerprint_of, load_manifest, model_files
+
+logger = logging.getLogger(__name__)
+
+MAX_VERSION = 2**53
+MAX_VERSIONS = 1000
+VERSIONS_WORDS = '"latest:N", "all" or a list of numbers'
+_VERSIONS = re.compile(r"(all|latest:[1-9][0-9]{0,2})\Z")
+_NUMBER = re.compile(r"[1-9][0-9]{0,15}\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class FoundVersion:
+    """A prepared model in a folder.
+
+    Attributes:
+        number: Its version.
+        path: The folder.
+        fingerprint: SHA-256 of its manifest.
+    """
+
+    number: int
+    path: Path
+    fingerprint: str
+
+    def loaded_bytes(self, engine_type: str, precision: str) -> int:
+        """How long the files are that an instance on the CPU loads; 0 for what is not there."""
+        paths = [self.path / name for name in model_files(engine_type, precision)]
+        return sum(path.stat().st_size for path in paths if path.is_file())
+
+
+def find_versions(path: Path) -> dict[int, FoundVersion]:
+    """The versions that are in a folder, by number, ascending.
+
+    Raises:
+        SetupError: There is none, or too many, or the folder cannot be read.
+    """
+    if fingerprint := fingerprint_of(path):
+        load_manifest(path)
+        return {1: FoundVersion(1, path, fingerprint)}
+    try:
+        numbers = sorted(int(entry.name) for entry in path.iterdir() if _NUMBER.match(entry.name))
+    except OSError as error:
+        raise SetupError(f"{path} cannot be read: {error.strerror}") from None
+    if len(numbers) > MAX_VERSIONS:
+        raise SetupError(f"{path} has {len(numbers)} versions; at most {MAX_VERSIONS} can be there")
+    found = {number: version for number in numbers if (version := _look(path, number))}
+    if not found:
+        load_manifest(path)  # says what to do
+    return found
+
+
+def _look(path: Path, number: int) -> FoundVersion | None:
+    """The version in that folder; None if it is not whole, which is said in the log."""
+    folder = path / str(number)
+    if not (fingerprint := fingerprint_of(folder)):
+        logger.info("%s has no manifest: it is not loaded", folder)
+        return None
+    try:
+        load_manifest(folder)
+    except SetupError as error:
+        logger.warning("%s is not loaded: %s", folder, error)
+        return None
+    return FoundVersion(number, folder, fingerprint)
+
+
+def choose_versions(
+    found: Mapping[int, FoundVersion], versions: str | Sequence[int], named: Iterable[int]
+) -> list[FoundVersion]:
+    """The versions to serve.
+
+    Args:
+        found: What there is.
+        versions: `latest:N`, `all`, or numbers.
+        named: The numbers that labels and shares name; they are served too.
+
+    Raises:
+        SetupError: A number is not there, or the words are others.
+    """
+    if isinstance(versions, str) and not _VERSIONS.match(versions):
+        raise SetupError(f"{json.dumps(versions)} is not {VERSIONS_WORDS}")
+    wanted = set(named)
+    if versions == "all":
+        wanted |= found.keys()
+    elif isinstance(versions, str):
+        wanted |= set(sorted(found)[-int(versions.partition(":")[2]) :])
+    else:
+        wanted |= set(versions)
+    if missing := sorted(wanted - found.keys()):
+        raise SetupError(f"there is no version {missing[0]}; {say_versions(found)}")
+    return [found[number] for number in sorted(wanted)]
+
+
+def say_versions(numbers: Iterable[int]) -> str:
+    """Says which versions there are."""
+    return f"there are {', '.join(map(str, sorted(numbers)))}"

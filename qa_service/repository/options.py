@@ -1,0 +1,42 @@
+"""Which model is served where no file says more, and what holds for all of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from qa_service.options import MAX_COUNT
+
+DEFAULT_MODEL = Path("saved_models/builtin")
+
+
+class RepositoryOptions(Struct, frozen=True, kw_only=True):
+    """Which model is served, and what holds for all models."""
+
+    model: Annotated[
+        Path,
+        Meta(
+            description="folder of a model that prepare_model.py has prepared; not used where a "
+            "file has [models.NAME]"
+        ),
+    ] = DEFAULT_MODEL
+    poll_interval_s: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=MAX_COUNT,
+            description="seconds from look to look whether the file or a folder of versions has "
+            "changed; 0 for only when it is told by SIGHUP",
+        ),
+    ] = 0
+    max_memory_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=2**50,
+            description="bytes of memory that all instances may take; a version that would not "
+            "fit is not loaded; 0 for no limit",
+        ),
+    ] = 0

@@ -1,0 +1,99 @@
+"""Admission by work: what cannot be done in time is refused at once, in words. Sans-IO."""
+
+from __future__ import annotations
+
+import math
+
+from qa_service.errors import QueueFullError, TextTooLongError
+from qa_service.scheduling.options import QueueOptions
+from qa_service.scheduling.pending import PendingRequest
+from qa_service.scheduling.scheduler import Scheduler
+
+MAX_RETRY_AFTER_MS = 10_000
+
+
+class Admission:
+    """Lets work into the queue, within bounds.
+
+    Args:
+        options: The bounds.
+    """
+
+    def __init__(self, options: QueueOptions) -> None:
+        self._options = options
+
+    def admit(
+        self, pending: PendingRequest, scheduler: Scheduler, *, ms_per_cost: float, time_ms: float
+    ) -> None:
+        """Lets a request into the queue, or not.
+
+        Args:
+            pending: The request, its cost estimated.
+            scheduler: What waits.
+            ms_per_cost: Milliseconds that the instances together need for a unit of cost.
+            time_ms: How long it may wait for an instance.
+
+        Raises:
+            TextTooLongError: It has too many tokens.
+            QueueFullError: Too much waits before it; with the time after which less will.
+        """
+        self._check_tokens(pending)
+        total_ms = self._check_queue(scheduler, ms_per_cost)
+        if total_ms > time_ms:
+            turn = scheduler.turn_of(pending.flow)
+            _check_time(scheduler.cost_before(turn) * ms_per_cost, time_ms)
+
+    def admit_long(
+        self, pending: PendingRequest, scheduler: Scheduler, *, ms_per_cost: float, time_ms: float
+    ) -> None:
+        """Lets a text of many segments in, which must be done and not only begun in time.
+
+        Args:
+            pending: The request, its cost estimated.
+            scheduler: What waits.
+            ms_per_cost: Milliseconds that the instances together need for a unit of cost.
+            time_ms: How long it may take.
+
+        Raises:
+            TextTooLongError: It has too many tokens, or alone would take longer than it may.
+            QueueFullError: Beside what waits it would; with the time after which it would not.
+        """
+        self._check_tokens(pending)
+        alone_ms = pending.cost * ms_per_cost
+        if alone_ms > time_ms:
+            limit = int(pending.tokens * time_ms / alone_ms)
+            raise TextTooLongError(
+                f"the text has about {pending.tokens} tokens, which take about "
+                f"{alone_ms / 1e3:.1f} s; about {limit} can be read in its {time_ms / 1e3:.1f} s"
+            )
+        self._check_queue(scheduler, ms_per_cost)
+        done = scheduler.cost_until_done(pending.flow, pending.cost)
+        _check_time(done * ms_per_cost, time_ms)
+
+    def _check_tokens(self, pending: PendingRequest) -> None:
+        limit = self._options.max_text_tokens
+        if pending.tokens > limit:
+            raise TextTooLongError(
+                f"the text has about {pending.tokens} tokens; at most {limit} are accepted"
+            )
+
+    def _check_queue(self, scheduler: Scheduler, ms_per_cost: float) -> float:
+        """Returns how long what waits will take, in milliseconds."""
+        total_ms = scheduler.waiting_cost * ms_per_cost
+        limit_ms = self._options.queue_cost_limit_ms
+        if scheduler.is_full:
+            raise QueueFullError(retry_after_ms=_retry_after_ms(total_ms))
+        if total_ms > limit_ms:
+            raise QueueFullError(retry_after_ms=_retry_after_ms(total_ms - limit_ms))
+        return total_ms
+
+
+def _check_time(needed_ms: float, time_ms: float) -> None:
+    if needed_ms > time_ms:
+        message = "the queue is too long for the request to be done before its deadline"
+        raise QueueFullError(message, retry_after_ms=_retry_after_ms(needed_ms - time_ms))
+
+
+def _retry_after_ms(excess_ms: float) -> int:
+    """When a refused request may be sent again: once the excess has been worked off."""
+    return max(1, min(math.ceil(excess_ms), MAX_RETRY_AFTER_MS))

@@ -1,0 +1,195 @@
+"""A service that answers what has been answered before, and runs equal requests once.
+
+    submit ──kept──▶ resolved at once, `cached`
+       ├──equal to one in flight──▶ waits with it ──┐
+       └──else──▶ a run of its own ─────────────────┴──answers──▶ kept; all who wait are resolved
+
+Requests are equal if they ask the same model the same question of the same text for as many
+answers; ids, timeouts and priorities may differ. The first of them leads: the run has its share of
+the machine and its deadline. If its client goes, the run goes on for the others. Those who joined
+it wait no longer than their own deadlines; if the run is given up at its leader's deadline, the one
+of them that has the most time left leads the next.
+
+Only successes are kept. An error ends all that wait for the run, so that a request that kills
+workers is not tried once for each client that asks it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+import msgspec
+
+from qa_service.errors import DeadlineExceededError, ExecutionTimeoutError
+from qa_service.net.timers import Clock, LazyTimer
+from qa_service.scheduling.pending import Answered, Outcome, PendingRequest
+from qa_service.serving.cache_store import CacheStore, cache_key
+from qa_service.serving.service import Service
+from qa_service.wire.messages import Timings
+
+NO_TIME = Timings(0.0, 0.0)
+
+
+class CacheCounts(Protocol):
+    """Where is counted what comes of requests.
+
+    Attributes:
+        cache_hits_total: Answered from the cache.
+        cache_joined_total: Waited for the run of an equal request.
+        cache_misses_total: Run.
+        cache_evictions_total: Answers dropped to make room for another.
+    """
+
+    cache_hits_total: int
+    cache_joined_total: int
+    cache_misses_total: int
+    cache_evictions_total: int
+
+
+@dataclass(slots=True, eq=False)
+class _Flight:
+    """Equal requests in flight: those who wait for one run.
+
+    Attributes:
+        key: What they are known by.
+        model: What they ask.
+        members: Those who wait.
+        run: What they wait for.
+        leader: The member whose deadline the run has; None if that one's client has gone.
+        timer: Ends the others' waiting; None until there is another.
+    """
+
+    key: bytes
+    model: str
+    members: dict[PendingRequest, None] = field(default_factory=dict)
+    run: PendingRequest | None = None
+    leader: PendingRequest | None = None
+    timer: LazyTimer | None = None
+
+    @property
+    def joined(self) -> Iterable[PendingRequest]:
+        """Those who have joined the leader."""
+        return (pending for pending in self.members if pending is not self.leader)
+
+
+class Cached:
+    """Keeps the answers of one version of a model.
+
+    Args:
+        service: What answers the rest.
+        store: Where answers are kept; of all versions together.
+        model: Names what answers now, so that no other's answers are taken for its own.
+        clock: The loop's.
+        counts: Where is counted what comes of requests.
+        max_joined: How many requests may wait for the runs of others; more are run themselves, and
+            so meet the queue's own bounds.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        store: CacheStore,
+        model: Callable[[], str],
+        clock: Clock,
+        counts: CacheCounts,
+        *,
+        max_joined: int,
+    ) -> None:
+        self._counts = counts
+        self._max_joined = max_joined
+        self._service = service
+        self._store = store
+        self._model = model
+        self._clock = clock
+        self._flights: dict[bytes, _Flight] = {}
+        self._flight_of: dict[PendingRequest, _Flight] = {}
+
+    def submit(self, pending: PendingRequest) -> None:
+        """Answers a request, has it wait for an equal one, or runs it."""
+        model = self._model()
+        key = cache_key(model, pending.request)
+        if answers := self._store.get(key, pending.request.text):
+            self._counts.cache_hits_total += 1
+            pending.source = msgspec.structs.replace(pending.source, is_cached=True)
+            pending.resolve(answers, NO_TIME)
+        elif not (flight := self._flights.get(key)):
+            self._counts.cache_misses_total += 1
+            flight = self._flights[key] = _Flight(key, model)
+            self._add(flight, pending)
+            self._lead(flight, pending)
+        elif len(self._flight_of) - len(self._flights) < self._max_joined:
+            self._counts.cache_joined_total += 1
+            self._join(flight, pending)
+        else:
+            self._counts.cache_misses_total += 1
+            self._service.submit(pending)
+
+    def cancel(self, pending: PendingRequest) -> None:
+        """Drops a request, and its run if nobody else waits for that."""
+        if flight := self._flight_of.get(pending):
+            self._remove(flight, [pending])
+        else:
+            self._service.cancel(pending)
+
+    def _add(self, flight: _Flight, pending: PendingRequest) -> None:
+        flight.members[pending] = None
+        self._flight_of[pending] = flight
+
+    def _remove(self, flight: _Flight, members: Iterable[PendingRequest]) -> None:
+        """Takes out members of a flight; one without members ends."""
+        for pending in members:
+            del flight.members[pending]
+            del self._flight_of[pending]
+            if pending is flight.leader:
+                flight.leader = None
+        if not flight.members:
+            self._end(flight)
+
+    def _end(self, flight: _Flight) -> None:
+        """Forgets a flight; nobody waits for its run."""
+        del self._flights[flight.key]
+        if flight.timer:
+            flight.timer.cancel()
+            flight.timer = None
+        if flight.run and not flight.run.is_settled:
+            flight.run.abandon()
+            self._service.cancel(flight.run)
+
+    def _lead(self, flight: _Flight, leader: PendingRequest) -> None:
+        """Runs a member's request, for all of them."""
+        flight.leader = leader
+        flight.run = leader.derive(leader.request, partial(self._on_settled, flight), "")
+        self._service.submit(flight.run)
+
+    def _on_settled(self, flight: _Flight, run: PendingRequest, outcome: Outcome) -> None:
+        """The run has ended, and so has the waiting; unless only its leader had no more time."""
+        if isinstance(outcome, Answered) and flight.model == self._model():
+            num_dropped = self._store.put(flight.key, outcome.answers)
+            self._counts.cache_evictions_total += num_dropped
+        is_late = isinstance(outcome, DeadlineExceededError | ExecutionTimeoutError)
+        ended = [p for p in flight.members if not is_late or p.deadline_s <= run.deadline_s]
+        self._remove(flight, ended)
+        if flight.members:
+            self._lead(flight, max(flight.members, key=lambda pending: pending.deadline_s))
+        for pending in ended:
+            pending.settle(outcome)
+
+    # Those who have joined, and their deadlines.
+
+    def _join(self, flight: _Flight, pending: PendingRequest) -> None:
+        self._add(flight, pending)
+        flight.timer = flight.timer or LazyTimer(self._clock, partial(self._expire, flight))
+        flight.timer.arm(pending.deadline_s)
+
+    def _expire(self, flight: _Flight) -> None:
+        now_s = self._clock.now_s()
+        late = [pending for pending in flight.joined if pending.deadline_s <= now_s]
+        self._remove(flight, late)
+        if flight.timer and flight.members:
+            flight.timer.arm(min((p.deadline_s for p in flight.joined), default=math.inf))
+        for pending in late:
+            pending.fail(DeadlineExceededError())

@@ -1,0 +1,114 @@
+"""Answers kept by what was asked, the least recently used dropped first. Bounded in bytes.
+
+    key     BLAKE2b-128 over: model, question, text, each preceded by its length; top_k
+    entry   for each answer: its score, where it starts, where it ends (msgpack)
+
+The text itself is not kept: whoever asks again has it, and an answer is `text[start:end]`. An
+entry is one string of bytes, which the garbage collector never visits.
+
+The entries are in many small ordered dictionaries rather than in one: a dictionary that grows moves
+all its entries at once, which stops the loop for long if they are many.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from hashlib import blake2b
+
+import msgspec
+
+from qa_service.wire.messages import Answer, Question
+
+KEY_BYTES = 16
+ENTRY_BYTES = 320
+"""What an entry takes beside its value: its key, its place in the dictionary, and room to grow."""
+
+SHARD_BYTES = 1 << 20
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[tuple[float, int | None, int | None]]).decode
+
+
+def cache_key(model: str, question: Question) -> bytes:
+    """What a question is known by: equal for the same model, question, text and `top_k`."""
+    a, b, c = model.encode(), question.question.encode(), question.text.encode()
+    message = b"%d:%b%d:%b%d:%b%d" % (len(a), a, len(b), b, len(c), c, question.top_k)
+    return blake2b(message, digest_size=KEY_BYTES).digest()
+
+
+class CacheStore:
+    """Answers by their key.
+
+    Args:
+        max_bytes: How much memory they may take, overhead included; 0 keeps nothing.
+
+    Attributes:
+        max_bytes: How much memory they may take.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self._shards = [_Shard() for _ in range(max(1, max_bytes // SHARD_BYTES))]
+        self._max_shard_bytes = max_bytes // len(self._shards)
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that the entries take, overhead included."""
+        return sum(shard.num_bytes for shard in self._shards)
+
+    def __len__(self) -> int:
+        """How many questions are answered."""
+        return sum(len(shard.entries) for shard in self._shards)
+
+    def get(self, key: bytes, text: str) -> list[Answer] | None:
+        """The answers to a question, which becomes the most recently used; None if not there.
+
+        Args:
+            key: The question's key.
+            text: Its text, of which the answers are spans.
+        """
+        entries = self._shard(key).entries
+        entry = entries.get(key)
+        if entry is None:
+            return None
+        entries.move_to_end(key)
+        return [
+            Answer("" if start is None else text[start:end], score, start, end)
+            for score, start, end in _decode(entry)
+        ]
+
+    def put(self, key: bytes, answers: Sequence[Answer]) -> int:
+        """Keeps the answers to a question that is not there.
+
+        Returns:
+            How many others it has dropped to make room.
+        """
+        entry = _encode([(answer.score, answer.start, answer.end) for answer in answers])
+        shard = self._shard(key)
+        shard.entries[key] = entry
+        shard.num_bytes += ENTRY_BYTES + len(entry)
+        num_dropped = 0
+        while shard.num_bytes > self._max_shard_bytes:
+            _, dropped = shard.entries.popitem(last=False)
+            shard.num_bytes -= ENTRY_BYTES + len(dropped)
+            num_dropped += 1
+        return num_dropped
+
+    def _shard(self, key: bytes) -> _Shard:
+        return self._shards[int.from_bytes(key[:4]) % len(self._shards)]
+
+
+class _Shard:
+    """Some of the entries, the least recently used first.
+
+    Attributes:
+        entries: By key.
+        num_bytes: Memory that they take.
+    """
+
+    __slots__ = ("entries", "num_bytes")
+
+    def __init__(self) -> None:
+        self.entries: OrderedDict[bytes, bytes] = OrderedDict()
+        self.num_bytes = 0

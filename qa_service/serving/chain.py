@@ -1,0 +1,96 @@
+"""The services in their order, from the connection's side to the dispatcher.
+
+Gate ▸ Router ▸ Cascade ▸ ModelServer ▸ Shadow ▸ Cached ▸ Segments ▸ Dispatcher
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Protocol
+
+from qa_service.net.timers import Clock
+from qa_service.serving.cache import CacheCounts, Cached
+from qa_service.serving.cache_store import CacheStore
+from qa_service.serving.cascade import Cascade
+from qa_service.serving.dispatcher import Dispatcher
+from qa_service.serving.options import RouteOptions
+from qa_service.serving.segments import Segments
+from qa_service.serving.service import Service
+from qa_service.serving.shadow import Shadow
+from qa_service.telemetry.services import ServiceCounts
+
+
+class ShadowedModel(Service, Protocol):
+    """A model whose requests may be copied to its other versions.
+
+    Attributes:
+        name: Its name.
+    """
+
+    name: str
+
+    @property
+    def shadow(self) -> Mapping[int, int]:
+        """Percent of the requests that are copied to a version, by now."""
+
+    def is_idle(self, version: int) -> bool:
+        """Whether an instance of that version has nothing to do."""
+
+
+class Services:
+    """Makes the services that stand before the models, of what all of them share.
+
+    Args:
+        clock: The loop's.
+        store: Where answers are kept, of all versions.
+        counts: What cascades and shadow traffic count.
+        max_joined: How many requests to a version may wait for the runs of equal ones.
+    """
+
+    def __init__(
+        self, clock: Clock, store: CacheStore, counts: ServiceCounts, max_joined: int
+    ) -> None:
+        self._clock = clock
+        self._store = store
+        self._counts = counts
+        self._max_joined = max_joined
+
+    def around_version(
+        self, dispatcher: Dispatcher, model: ShadowedModel, variant: str, counts: CacheCounts
+    ) -> Service:
+        """What a request passes that has been routed to one version of a model.
+
+        Args:
+            dispatcher: The version's.
+            model: The model, for copies to its other versions.
+            variant: What makes it answer otherwise than another of the same fingerprint.
+            counts: Where the cache counts what it does.
+        """
+        service: Service = Segments(dispatcher)
+        # A new service goes here, around what stands: service = MyService(service)
+        if self._store.max_bytes:
+
+            def answerer() -> str:
+                return f"{dispatcher.instances.model.fingerprint} {variant}"
+
+            service = Cached(
+                service, self._store, answerer, self._clock, counts, max_joined=self._max_joined
+            )
+        return Shadow(
+            service,
+            model,
+            lambda: model.shadow,
+            model.is_idle,
+            partial(self._counts.shadow, model.name),
+        )
+
+    def route(self, name: str, options: RouteOptions, models: Service) -> Service:
+        """The service of a route.
+
+        Args:
+            name: Its name.
+            options: Which models it asks, and when.
+            models: Takes requests that name a model.
+        """
+        return Cascade(models, options, self._clock, self._counts.cascade(name))

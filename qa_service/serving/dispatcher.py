@@ -1,0 +1,269 @@
+"""The service at the end of the chain: one model, with its queue, scheduler and instances.
+
+    submit ──▶ Scheduler ──dispatch──▶ Instances
+                                           │
+    resolve, fail ◀──on_results, on_lost───┘
+
+Every request is in exactly one place, the scheduler or an instance, until it is settled.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from qa_service.errors import (
+    ERROR_KINDS,
+    DeadlineExceededError,
+    QaError,
+    UnavailableError,
+    WorkerCrashedError,
+)
+from qa_service.net.timers import Clock, LazyTimer
+from qa_service.scheduling.admission import Admission
+from qa_service.scheduling.batch_cost import BatchRule
+from qa_service.scheduling.pending import PendingRequest
+from qa_service.scheduling.request_cost import RequestCosts
+from qa_service.scheduling.scheduler import Scheduler
+from qa_service.telemetry.metrics import ModelMetrics
+from qa_service.wire.messages import Timings
+from qa_service.wire.spans import Findings
+from qa_service.workers.messages import Failure, ModelFacts, Results
+
+logger = logging.getLogger(__name__)
+
+MAX_ATTEMPTS = 2
+MAX_MOVES = 10
+"""How often a request may be put back that no instance died of."""
+
+
+class Instance(Protocol):
+    """What the dispatcher needs of a worker.
+
+    Attributes:
+        number: Which instance it is.
+        rule: What it can run together.
+    """
+
+    number: int
+    rule: BatchRule
+
+    @property
+    def is_idle(self) -> bool: ...  # noqa: D102
+
+    def takes_from_s(self) -> float:
+        """From when it may be given another batch; infinity if not before it gives results."""
+
+    def run(self, batch: Sequence[PendingRequest]) -> None:
+        """Gives it a batch; the dispatcher's `on_results` or `on_lost` follows."""
+
+
+class Instances(Protocol):
+    """What the dispatcher needs of the workers: `WorkerPool` is such.
+
+    Attributes:
+        workers: Those that serve, in whatever state they are.
+        alive: How many can take batches.
+        model: What they run.
+    """
+
+    @property
+    def workers(self) -> Iterable[Instance]: ...  # noqa: D102
+
+    @property
+    def alive(self) -> int: ...  # noqa: D102
+
+    @property
+    def model(self) -> ModelFacts: ...  # noqa: D102
+
+
+class Dispatcher:
+    """Queues requests, and gives them to instances in batches.
+
+    Args:
+        clock: The loop's.
+        scheduler: Holds what waits.
+        make_instances: Makes the instances, which report to the dispatcher that it is given.
+        metrics: Where batches are counted.
+        admission: Bounds on the work that waits.
+
+    Attributes:
+        instances: What runs the batches.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        scheduler: Scheduler,
+        make_instances: Callable[[Dispatcher], Instances],
+        metrics: ModelMetrics,
+        admission: Admission,
+    ) -> None:
+        self._admission = admission
+        self._costs = RequestCosts()
+        self._clock = clock
+        self._scheduler = scheduler
+        self._metrics = metrics
+        self._wake = LazyTimer(clock, self.dispatch)
+        self._expiry = LazyTimer(clock, self._fail_expired)
+        self.instances = make_instances(self)
+
+    @property
+    def queue_length(self) -> int:
+        """Requests waiting for an instance."""
+        return len(self._scheduler)
+
+    @property
+    def waiting_s(self) -> float:
+        """How long one instance would need for what waits, in seconds."""
+        return self._scheduler.waiting_cost * self._costs.pace / 1e3
+
+    def submit(self, pending: PendingRequest) -> None:
+        """Queues a request; fails it if there is no room or no time for it."""
+        try:
+            if pending.is_admitted:
+                pending.cost = self._costs.of(pending.tokens, self._rule())
+            else:
+                self.admit(pending)
+            self._scheduler.add(pending)
+        except QaError as error:
+            pending.fail(error)
+        else:
+            self._expiry.arm(pending.deadline_s)
+
+    def admit(self, pending: PendingRequest, *, is_long: bool = False) -> None:
+        """Says what a request costs, and whether it can be done in time.
+
+        Args:
+            pending: The request.
+            is_long: Whether it will be submitted in segments.
+
+        Raises:
+            TextTooLongError: It has too many tokens, or alone would take longer than it may.
+            QueueFullError: What waits is as much as may wait, or would take longer than it has.
+        """
+        if self._scheduler.is_full:
+            self.dispatch()  # what came in this same round may have an instance waiting
+        pending.cost = self._costs.of(pending.tokens, self._rule())
+        check = self._admission.admit_long if is_long else self._admission.admit
+        check(
+            pending,
+            self._scheduler,
+            ms_per_cost=self._costs.pace / max(1, self.instances.alive),
+            time_ms=(pending.deadline_s - self._clock.now_s()) * 1e3,
+        )
+
+    def reserve(self, pending: PendingRequest, cost: float) -> None:
+        """Counts work of a request that is yet to be submitted; negative to take it back."""
+        self._scheduler.reserve(pending.flow, cost)
+
+    def _rule(self) -> BatchRule | None:
+        return next((worker.rule for worker in self.instances.workers), None)
+
+    def cancel(self, pending: PendingRequest) -> None:
+        """Drops a request that nobody waits for, unless an instance runs it already."""
+        self._scheduler.remove(pending)
+
+    def dispatch(self) -> None:
+        """Gives work to the instances that can take some now, the idle ones first.
+
+        The loop calls this at the end of each round, when all that came in it is queued.
+        """
+        if not self.queue_length:
+            return
+        now_s = self._clock.now_s()
+        while self.queue_length and self._dispatch_one(now_s):
+            pass
+        if self.queue_length:
+            self._wake.arm(self._next_turn_s(now_s))
+
+    # What the instances report.
+
+    def on_results(self, batch: Sequence[PendingRequest], results: Results) -> None:
+        """Settles a batch that an instance has finished."""
+        now_s = self._clock.now_s()
+        self._metrics.count_batch(len(batch), results.inference_ms, results.stages_ms)
+        self._costs.observe(sum(pending.cost for pending in batch), results.inference_ms)
+        for pending, outcome in zip(batch, results.outcomes, strict=True):
+            queue_ms = round((results.started_s - pending.arrived_s) * 1e3, 3)
+            self._metrics.queue_ms.observe(queue_ms)
+            self._metrics.request_ms.observe((now_s - pending.arrived_s) * 1e3)
+            timings = Timings(queue_ms, results.inference_ms)
+            if isinstance(outcome, Failure):
+                pending.fail(ERROR_KINDS[outcome.code](outcome.message))
+            elif isinstance(outcome, Findings):
+                pending.resolve_segment(outcome, timings)
+            else:
+                pending.resolve(outcome.answers, timings)
+
+    def on_lost(self, batch: Sequence[PendingRequest], *, were_running: bool) -> None:
+        """Takes back what an instance died with.
+
+        What ran is tried once more, alone: it may be what killed the instance.
+        """
+        for pending in batch:
+            if pending.is_settled:
+                continue
+            pending.attempts += were_running
+            if pending.attempts == MAX_ATTEMPTS:
+                pending.fail(WorkerCrashedError())
+                continue
+            if were_running:
+                logger.debug(
+                    "request %s: its instance died; it is queued again",
+                    pending.name,
+                    extra=pending.log_extra,
+                )
+                self._metrics.request_retries_total += 1
+                self._scheduler.retry(pending)
+            else:
+                pending.moves += 1
+                if pending.moves > MAX_MOVES:
+                    pending.fail(UnavailableError())
+                    continue
+                self._scheduler.put_back(pending)
+            self._expiry.arm(pending.deadline_s)
+
+    # Its own business.
+
+    def _dispatch_one(self, now_s: float) -> bool:
+        workers = [(w.takes_from_s(), w.number, w) for w in self.instances.workers]
+        for takes_from_s, _, worker in sorted(workers, key=lambda item: item[:2]):
+            if takes_from_s > now_s:
+                break
+            if self._give(worker, now_s):
+                return True
+        return False
+
+    def _give(self, worker: Instance, now_s: float) -> bool:
+        """Gives an instance a batch, if there is one for it."""
+        batch = self._scheduler.next_batch(
+            now_s,
+            worker.rule,
+            is_idle=worker.is_idle,
+            num_instances=max(1, self.instances.alive),
+        )
+        if batch:
+            for pending in batch:
+                logger.debug(
+                    "request %s: given to instance %d",
+                    pending.name,
+                    worker.number,
+                    extra=pending.log_extra,
+                )
+            worker.run(batch)
+        return bool(batch)
+
+    def _next_turn_s(self, now_s: float) -> float:
+        """When an instance can be given what waits, if none gives results before."""
+        departure_s = self._scheduler.next_departure_s() or 0.0
+        turns_s = (max(worker.takes_from_s(), departure_s) for worker in self.instances.workers)
+        return min((turn_s for turn_s in turns_s if turn_s > now_s), default=math.inf)
+
+    def _fail_expired(self) -> None:
+        """Answers what has waited too long."""
+        for pending in self._scheduler.expired(self._clock.now_s()):
+            pending.fail(DeadlineExceededError())
+        self._expiry.arm(self._scheduler.next_deadline_s())

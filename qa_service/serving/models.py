@@ -1,0 +1,281 @@
+"""All models that are served: they are brought to a plan, and share this machine's memory."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+
+from qa_service.errors import SetupError, UnknownModelError
+from qa_service.net.event_loop import EventLoop
+from qa_service.scheduling.options import QueueOptions
+from qa_service.serving.chain import Services
+from qa_service.serving.model_server import ModelServer, ModelState
+from qa_service.serving.plan import DEFAULT_ROUTE, ModelPlan, Plan, VersionSpec
+from qa_service.serving.served_model import ServedModel
+from qa_service.telemetry.metrics import Metrics
+from qa_service.workers.pool import WorkerFactory
+
+logger = logging.getLogger(__name__)
+
+PROCESS_BYTES = 64 << 20
+"""About what an instance takes beside its model's files, until one has been measured."""
+
+
+class Models:
+    """The models that are served.
+
+    Args:
+        loop: The server's loop.
+        queue: Bounds on what waits for each version.
+        metrics: Where each version gets counters of its own.
+        services: Make what stands before each version.
+        make_factory: Makes what starts a version's instances; may raise `SetupError`.
+        max_memory_bytes: What all instances may take; 0 for no limit.
+        on_change: Called when a version is ready, cannot be loaded or has ended.
+        on_lost: Called with a message when no version serves any more.
+
+    Attributes:
+        plan: What is wanted.
+        by_name: The models, those among them that are ending.
+    """
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        queue: QueueOptions,
+        metrics: Metrics,
+        services: Services,
+        make_factory: Callable[[VersionSpec], WorkerFactory],
+        *,
+        max_memory_bytes: int,
+        on_change: Callable[[], None],
+        on_lost: Callable[[str], None],
+    ) -> None:
+        self.plan = Plan({}, {})
+        self.by_name: dict[str, ServedModel] = {}
+        self._loop = loop
+        self._queue = queue
+        self._metrics = metrics
+        self._services = services
+        self._make_factory = make_factory
+        self._factories: dict[VersionSpec, WorkerFactory] = {}
+        self._max_memory_bytes = max_memory_bytes
+        self._on_change = on_change
+        self._on_lost = on_lost
+        self._unloaded: set[str] = set()
+        self._servers: list[ModelServer] = []
+
+    def apply(self, plan: Plan, *, at_once: bool = False) -> None:
+        """Serves something else from now on.
+
+        Args:
+            plan: What is to be served.
+            at_once: Whether everything may be loaded at the same time: nobody is served yet.
+
+        Raises:
+            SetupError: A device that is asked for is not there; nothing has changed.
+        """
+        specs = [spec for its in plan.models.values() for spec in its.versions.values()]
+        factories = {s: self._factories.get(s) or self._make_factory(s) for s in specs}
+        self.plan = plan
+        self._factories = factories
+        self._unloaded.clear()
+        for name in plan.models:
+            if name not in self.by_name:
+                self.by_name[name] = ServedModel(name, self._loop, self)
+        for name, model in list(self.by_name.items()):
+            model.apply(plan.models.get(name) or _nothing(name), at_once=at_once)
+
+    def load(self, name: str) -> dict[str, str]:
+        """Serves a model again that was unloaded; tries again at once what has failed.
+
+        Returns:
+            What the client is told, which is no more than that it has begun.
+
+        Raises:
+            UnknownModelError: No model of the plan has this name.
+        """
+        model = self._planned(name)
+        self._unloaded.discard(name)
+        model.apply(self.plan.models[name])
+        model.try_again()
+        return {"model": name}
+
+    def unload(self, name: str) -> dict[str, str]:
+        """Ends a model when it has answered what it has; until `load`, or another plan.
+
+        Returns:
+            What the client is told, which is no more than that it has begun.
+
+        Raises:
+            UnknownModelError: No model of the plan has this name.
+        """
+        model = self._planned(name)
+        self._unloaded.add(name)
+        model.apply(_nothing(name))
+        return {"model": name}
+
+    def find(self, name: str | None) -> ServedModel:
+        """The model of that name; of none, the only one.
+
+        Raises:
+            UnknownModelError: There is none of that name, or not one only.
+        """
+        if name is None and len(self.plan.models) == 1:
+            (name,) = self.plan.models
+        if name is None or name not in self.plan.models or name in self._unloaded:
+            raise UnknownModelError(f"{_what(name)}; {self._say_names()}")
+        return self.by_name[name]
+
+    @property
+    def default(self) -> ServedModel | None:
+        """What a request is asked first that names nothing."""
+        route = self.plan.routes.get(DEFAULT_ROUTE)
+        names = route.cascade if route else list(self.plan.models)
+        return self.by_name[names[0]] if names else None
+
+    @property
+    def servers(self) -> list[ModelServer]:
+        """Every version of every model, those that are ending too."""
+        return self._servers
+
+    @property
+    def ready(self) -> Iterator[ModelServer]:
+        """Those that take requests."""
+        return (server for server in self._servers if server.state is ModelState.READY)
+
+    @property
+    def memory_bytes(self) -> int:
+        """What all instances take, as far as it is measured, else about."""
+        return sum(map(self._memory_of, self._servers))
+
+    def dispatch(self) -> None:
+        """Gives work to the instances that can take some now."""
+        for server in self._servers:
+            server.dispatch()
+
+    def startup_failure(self) -> str | None:
+        """Why the server cannot start: a model none of whose versions can be loaded."""
+        for model in self.by_name.values():
+            if model.failures and not model.servers_in(ModelState.LOADING, ModelState.READY):
+                return next(iter(model.failures.values())).message
+        return None
+
+    @property
+    def has_started(self) -> bool:
+        """Whether every version is ready or could not be loaded."""
+        return all(
+            spec in model.failures or spec in model.ready_specs
+            for model in self.by_name.values()
+            for spec in model.plan.versions.values()
+        )
+
+    def close(self) -> None:
+        """Closes every instance, and loads nothing any more."""
+        for name, model in self.by_name.items():
+            model.plan = _nothing(name)
+        for server in self._servers:
+            server.close()
+
+    def kill(self) -> None:
+        """Kills what is closed and has not ended yet."""
+        for server in self._servers:
+            server.pool.kill()
+
+    def reap(self) -> bool:
+        """Forgets what has ended; says whether nothing is left."""
+        for server in self._servers:
+            server.reap()
+        return all(server.state is ModelState.GONE for server in self._servers)
+
+    # What the models need: `served_model.Surroundings`.
+
+    def make_server(
+        self,
+        model: ServedModel,
+        spec: VersionSpec,
+        on_change: Callable[[], None],
+        on_failure: Callable[[ModelServer, str], None],
+    ) -> ModelServer:
+        """Makes what serves a version, with no instance yet."""
+        metrics = self._metrics.for_version(spec.model, spec.number)
+        around = self._services.around_version
+        variant = f"{spec.instances.inference_engine_type} {spec.instances.precision}"
+        server = ModelServer(
+            spec,
+            self._loop,
+            self._queue,
+            self._factories[spec],
+            lambda dispatcher: around(dispatcher, model, variant, metrics),
+            metrics=metrics,
+            on_change=on_change,
+            on_failure=on_failure,
+        )
+        self._servers.append(server)
+        return server
+
+    def check_room(self, spec: VersionSpec, num_instances: int) -> None:
+        """Sees that there is memory for so many instances.
+
+        Raises:
+            SetupError: There is not.
+        """
+        needed = num_instances * self._instance_bytes(spec)
+        taken = self.memory_bytes
+        if self._max_memory_bytes and taken + needed > self._max_memory_bytes:
+            raise SetupError(
+                f"{num_instances} instances of {spec} take about {needed} bytes and those that run "
+                f"{taken}: more than --max_memory_bytes {self._max_memory_bytes}"
+            )
+
+    def on_model_change(self) -> None:
+        """Forgets what has ended, and says that something has changed."""
+        there = [s for s in self._servers if s.state is not ModelState.GONE]
+        ended, self._servers = [s for s in self._servers if s not in there], there
+        for key in {s.spec.key for s in ended} - {s.spec.key for s in there}:
+            self._metrics.end_version(*key)
+        for name, model in list(self.by_name.items()):
+            if name not in self.plan.models and not model.servers:
+                del self.by_name[name]
+        self._on_change()
+
+    def on_version_lost(self, message: str) -> None:
+        """Says so if it was the last one."""
+        if not any(self.ready):
+            self._on_lost(message)
+
+    # Its own business.
+
+    def _planned(self, name: str) -> ServedModel:
+        if name not in self.plan.models:
+            raise UnknownModelError(f"{_what(name)}; {self._say_names()}")
+        return self.by_name[name]
+
+    def _say_names(self) -> str:
+        names = [*self.plan.models, *self.plan.routes]
+        return f"there are {', '.join(name for name in names if name not in self._unloaded)}"
+
+    def _memory_of(self, server: ModelServer) -> int:
+        if server.state is ModelState.GONE:
+            return 0
+        return max(server.memory_bytes, server.pool.size * self._instance_bytes(server.spec))
+
+    def _instance_bytes(self, spec: VersionSpec) -> int:
+        """What an instance takes: as one of this model was measured, else by its files."""
+        model = self.by_name[spec.model]
+        measured = [
+            server.memory_bytes // server.pool.alive
+            for server in model.servers
+            if server.spec.instances == spec.instances and server.pool.alive
+        ]
+        its = spec.instances
+        files_bytes = spec.found.loaded_bytes(its.inference_engine_type, its.precision)
+        return max(measured, default=files_bytes + PROCESS_BYTES)
+
+
+def _nothing(name: str) -> ModelPlan:
+    return ModelPlan(name, {}, {}, {}, {})
+
+
+def _what(name: str | None) -> str:
+    return "the request names no model" if name is None else f"there is no model {name[:64]}"

@@ -1,0 +1,197 @@
+"""The answers to queries about the server, read from its parts when someone asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from qa_service import __version__
+from qa_service.net.timers import Clock
+from qa_service.serving.cache_store import CacheStore
+from qa_service.serving.model_server import ModelServer, ModelState
+from qa_service.serving.models import Models
+from qa_service.serving.plan import VersionSpec
+from qa_service.serving.served_model import ServedModel
+from qa_service.telemetry.exposition import families, model_statistics
+from qa_service.telemetry.health import SERVING, Health, why_not_ready
+from qa_service.telemetry.metrics import Metrics
+from qa_service.telemetry.process import process_families
+from qa_service.telemetry.services import ServiceCounts
+from qa_service.wire.model_reports import ModelReport, State
+from qa_service.wire.prometheus import write_text
+
+
+class Status:
+    """Looks at the server's parts and says how they are.
+
+    Args:
+        clock: The loop's.
+        models: What is served.
+        metrics: What has been counted.
+        store: The answers that are kept.
+        counts: What cascades and shadow traffic have counted.
+        ready_timeout_ms: An instance that is busy for longer does not count as answering.
+        max_queue_delay_us: How long a batch may wait to fill.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        models: Models,
+        metrics: Metrics,
+        store: CacheStore,
+        counts: ServiceCounts,
+        *,
+        ready_timeout_ms: int,
+        max_queue_delay_us: int,
+    ) -> None:
+        self._clock = clock
+        self._models = models
+        self._metrics = metrics
+        self._store = store
+        self._counts = counts
+        self._ready_timeout_ms = ready_timeout_ms
+        self._max_queue_delay_us = max_queue_delay_us
+        self._started_s = clock.now_s()
+
+    def health(self, phase: str) -> Health:
+        """How the server is, in that phase of its life.
+
+        It is ready if the default model can be expected to answer.
+        """
+        default = self._models.default
+        its = default.servers_in(ModelState.READY) if default else []
+        reason = why_not_ready(phase, *self._instances(its), self._ready_timeout_ms)
+        alive, answering = self._instances(self._models.ready)
+        reports = self.models(phase)
+        return Health(
+            live=True,
+            ready=reason is None,
+            reason=reason,
+            phase=phase,
+            sessions_alive=alive,
+            sessions_answering=answering,
+            sessions_wanted=self._wanted(),
+            queue_length=sum(one.queue_length for one in reports),
+            model=its[-1].pool.model.name if its else "",
+            uptime_s=self._uptime_s(),
+            version=__version__,
+            models={f"{one.name}/{one.version}": one.state for one in reports},
+            failures={f"{one.name}/{one.version}": one.reason
+                      for one in reports if one.failed_loads},
+        )  # fmt: skip
+
+    def stats(self, in_flight: Sequence[int]) -> dict[str, object]:
+        """What has been counted, beside how things stand.
+
+        Args:
+            in_flight: The requests in flight of each open connection.
+        """
+        report = self._metrics.report(self._gauges(in_flight))
+        devices = [device for server in self._models.ready for device in server.pool.devices]
+        return {**report, **self._counts.report(), "sessions": devices}
+
+    def metrics_text(self, in_flight: Sequence[int]) -> bytes:
+        """The same, in Prometheus' text format."""
+        counted = families(self._metrics, self._gauges(in_flight), self.models())
+        return write_text([*counted, *self._counts.families(), *process_families()])
+
+    def models(self, phase: str = SERVING) -> list[ModelReport]:
+        """Every version that is there or wanted, those that take requests by default first."""
+        reports = [
+            self._report(model, spec, server, phase)
+            for model in self._models.by_name.values()
+            for spec, server in _versions(model)
+        ]
+        return sorted(reports, key=lambda one: (one.name, -one.share, int(one.version)))
+
+    def _report(
+        self, model: ServedModel, spec: VersionSpec, server: ModelServer | None, phase: str
+    ) -> ModelReport:
+        planned = model.plan.versions.get(spec.number)
+        failure = model.failures.get(planned) if planned else None
+        is_served = server is not None and server.state is ModelState.READY
+        alive, answering = self._instances([server] if server and is_served else [])
+        reason = why_not_ready(phase, alive, answering, self._ready_timeout_ms)
+        report = ModelReport(
+            name=spec.model,
+            version=str(spec.number),
+            engine_type=spec.instances.inference_engine_type,
+            state=_state(server, is_ready=reason is None),
+            is_ready=reason is None,
+            reason=failure.message if failure else reason or "",
+            instances=spec.instances.num_instances,
+            max_queue_delay_us=self._max_queue_delay_us,
+            labels=sorted(label for label, number in model.labels.items() if number == spec.number),
+            failed_loads=failure.count if failure else 0,
+        )
+        return replace(report, **_figures(model, server)) if server else report
+
+    def _gauges(self, in_flight: Sequence[int]) -> dict[str, float]:
+        return {
+            "uptime_s": self._uptime_s(),
+            "connections_open": len(in_flight),
+            "requests_in_flight": sum(in_flight),
+            "queue_length": sum(server.queue_length for server in self._models.servers),
+            "sessions_alive": self._instances(self._models.ready)[0],
+            "sessions_wanted": self._wanted(),
+            "cache_bytes": self._store.num_bytes,
+            "cache_entries": len(self._store),
+        }
+
+    def _instances(self, servers: Iterable[ModelServer]) -> tuple[int, int]:
+        """How many instances are alive, and how many of them have answered lately."""
+        pools = [server.pool for server in servers]
+        since_s = self._clock.now_s() - self._ready_timeout_ms / 1e3
+        return sum(pool.alive for pool in pools), sum(pool.answering(since_s) for pool in pools)
+
+    def _wanted(self) -> int:
+        plans = (model.plan for model in self._models.by_name.values())
+        return sum(s.instances.num_instances for plan in plans for s in plan.versions.values())
+
+    def _uptime_s(self) -> float:
+        return round(self._clock.now_s() - self._started_s, 3)
+
+
+def _versions(model: ServedModel) -> Iterable[tuple[VersionSpec, ModelServer | None]]:
+    """Each version that is wanted or there, with what serves it or comes nearest to that."""
+    best: dict[int, ModelServer] = {}
+    for server in model.servers:
+        other = best.get(server.spec.number)
+        if other is None or _ORDER.index(server.state) < _ORDER.index(other.state):
+            best[server.spec.number] = server
+    wanted = {number: (spec, best.get(number)) for number, spec in model.plan.versions.items()}
+    there = {number: (server.spec, server) for number, server in best.items()}
+    return {**there, **wanted}.values()
+
+
+_ORDER = (ModelState.READY, ModelState.LOADING, ModelState.DRAINING, ModelState.ENDING,
+          ModelState.GONE)  # fmt: skip
+
+
+def _state(server: ModelServer | None, *, is_ready: bool) -> State:
+    """A version's state, in Triton's words."""
+    if is_ready:
+        return "READY"
+    state = server.state if server else ModelState.GONE
+    return _STATES.get(state, "UNAVAILABLE")
+
+
+_STATES: dict[ModelState, State] = {
+    ModelState.LOADING: "LOADING",
+    ModelState.DRAINING: "UNLOADING",
+    ModelState.ENDING: "UNLOADING",
+}
+
+
+def _figures(model: ServedModel, server: ModelServer) -> dict[str, Any]:
+    """What a report says of a version that has instances."""
+    return {
+        "is_on_gpu": any(device.device != "cpu" for device in server.pool.devices),
+        "statistics": model_statistics(server.metrics),
+        "share": model.share(server),
+        "alive": server.pool.alive,
+        "queue_length": server.queue_length,
+        "memory_bytes": server.memory_bytes,
+    }

@@ -1,0 +1,199 @@
+"""The metrics as Prometheus' families: Triton's names for what Triton counts, `qa_` for the rest.
+
+A request is one question, however many an HTTP request brought. As Triton does it, times of
+batches are added once for each request in the batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from qa_service import __version__
+from qa_service.telemetry.metrics import ABANDONED, ANSWERED, Histogram, Metrics, ModelMetrics
+from qa_service.wire.model_reports import ModelReport, ModelStatistics, Span
+from qa_service.wire.prometheus import Family, Labels, Sample, histogram_samples
+
+REASONS = {
+    "REJECTED": ("queue_full", "deadline_exceeded"),
+    "CANCELED": (ABANDONED,),
+    "BACKEND": ("worker_crashed", "internal_error"),
+    "OTHER": ("question_too_long", "unavailable", "shutting_down"),
+}
+"""Triton's reasons for a failed request, and the outcomes that they stand for."""
+
+HELP = {
+    "requests_total": "Questions, and messages that are no request, by what came of them.",
+    "request_retries_total": "Requests queued again because their instance died.",
+    "queries_total": "Questions about the server, by type.",
+    "batches_total": "Batches that an instance has answered.",
+    "cache_hits_total": "Questions answered from the cache.",
+    "cache_joined_total": "Questions answered by the run of an equal one.",
+    "cache_misses_total": "Questions that the cache did not have, and were run.",
+    "cache_evictions_total": "Answers dropped from the cache to make room.",
+    "session_restarts_total": "Instances started again after a death.",
+    "connections_accepted_total": "Connections accepted.",
+    "listener_rests_total": "Times that accepting stopped because of --max_connections.",
+    "queue_ms": "Time from a request's arrival until an instance began with it.",
+    "request_ms": "Time from a request's arrival to its batch's return.",
+    "inference_ms": "Time of a batch in its instance.",
+    "inference_tokenize_ms": "Time of a batch from texts to windows of tokens.",
+    "inference_model_ms": "Time of a batch in the model.",
+    "inference_read_ms": "Time of a batch for finding the answers in the logits.",
+    "batch_size": "Requests in a batch.",
+}
+GAUGES = {
+    "connections_open": ("qa_connections", "Open connections."),
+    "requests_in_flight": ("qa_requests_in_flight", "Requests accepted and not answered yet."),
+    "queue_length": ("qa_queue_length", "Requests waiting for an instance."),
+    "cache_bytes": ("qa_cache_bytes", "Memory that the cache takes, in bytes."),
+    "cache_entries": ("qa_cache_entries", "Questions that the cache has answers to."),
+}
+LABELS = {"requests_total": "outcome", "queries_total": "type"}
+
+
+def families(
+    metrics: Metrics, gauges: Mapping[str, float], versions: Sequence[ModelReport]
+) -> Iterator[Family]:
+    """Everything that is counted.
+
+    Args:
+        metrics: The counters and histograms.
+        gauges: How things stand, by the names of a `stats` report.
+        versions: Each version that is served or about to be.
+    """
+    yield from _triton(versions)
+    for name, value in metrics.totals().items():
+        if isinstance(value, Histogram):
+            yield _histogram(name, value)
+        elif isinstance(value, dict):
+            samples = [Sample(count, {LABELS[name]: key}) for key, count in value.items()]
+            yield Family(f"qa_{name}", "counter", HELP[name], samples)
+        else:
+            yield Family(f"qa_{name}", "counter", HELP[name], [Sample(value, {})])
+    for name, (renamed, text) in GAUGES.items():
+        yield Family(renamed, "gauge", text, [Sample(gauges[name], {})])
+    states = [
+        Sample(gauges[f"sessions_{state}"], {"state": state}) for state in ("alive", "wanted")
+    ]
+    yield Family("qa_instances", "gauge", "Instances that can take batches, and wanted.", states)
+    yield from _versions(versions)
+    version = [Sample(1, {"version": __version__})]
+    yield Family("qa_build_info", "gauge", "1, with the server's version as a label.", version)
+
+
+def model_statistics(metrics: ModelMetrics) -> ModelStatistics:
+    """The same as `nv_*`, as the Open Inference Protocol's statistics."""
+    outcomes = metrics.model_requests_total
+    failures = {reason: sum(outcomes[code] for code in codes) for reason, codes in REASONS.items()}
+    run = round(metrics.batch_size.sum)
+    return ModelStatistics(
+        inference_count=run,
+        execution_count=metrics.batches_total,
+        success=_span(outcomes[ANSWERED], metrics.request_ms.sum),
+        fail=Span(sum(failures.values())),
+        queue=_span(run, metrics.queue_ms.sum),
+        compute_input=_span(run, metrics.member_ms.tokenize),
+        compute_infer=_span(run, metrics.member_ms.model),
+        compute_output=_span(run, metrics.member_ms.read),
+        failures=failures,
+        cache_hits=metrics.cache_hits_total,
+        cache_misses=metrics.cache_misses_total,
+    )
+
+
+def _span(count: int, total_ms: float) -> Span:
+    return Span(count, round(total_ms * 1e6))
+
+
+_TRITON: dict[str, tuple[str, Callable[[ModelStatistics], float]]] = {
+    "cache_num_hits_per_model": ("Requests answered from the cache.", lambda done: done.cache_hits),
+    "cache_num_misses_per_model": (
+        "Requests that the cache did not have.",
+        lambda done: done.cache_misses,
+    ),
+    "inference_request_success": ("Requests answered.", lambda done: done.success.count),
+    "inference_count": ("Requests run by the model.", lambda done: done.inference_count),
+    "inference_exec_count": ("Batches run by the model.", lambda done: done.execution_count),
+    "inference_request_duration_us": (
+        "Time of requests, in microseconds.",
+        lambda done: done.success.ns // 1000,
+    ),
+    "inference_queue_duration_us": (
+        "Time of requests in the queue, in microseconds.",
+        lambda done: done.queue.ns // 1000,
+    ),
+    "inference_compute_input_duration_us": (
+        "Time of requests for tokenizing, in microseconds.",
+        lambda done: done.compute_input.ns // 1000,
+    ),
+    "inference_compute_infer_duration_us": (
+        "Time of requests in the model, in microseconds.",
+        lambda done: done.compute_infer.ns // 1000,
+    ),
+    "inference_compute_output_duration_us": (
+        "Time of requests for reading the answers, in microseconds.",
+        lambda done: done.compute_output.ns // 1000,
+    ),
+}
+
+
+def _triton(versions: Sequence[ModelReport]) -> Iterator[Family]:
+    for name, (text, figure) in _TRITON.items():
+        samples = [Sample(figure(one.statistics), _labels(one)) for one in versions]
+        yield Family(f"nv_{name}", "counter", text, samples)
+    failures = [
+        Sample(count, {**_labels(one), "reason": reason})
+        for one in versions
+        for reason, count in one.statistics.failures.items()
+    ]
+    yield Family("nv_inference_request_failure", "counter", "Requests that failed.", failures)
+    waiting = [Sample(one.queue_length, _labels(one)) for one in versions]
+    text = "Requests waiting for an instance."
+    yield Family("nv_inference_pending_request_count", "gauge", text, waiting)
+
+
+_VERSIONS: dict[str, tuple[str, Callable[[ModelReport], float]]] = {
+    "ready": ("Whether a version takes requests.", lambda one: int(one.is_ready)),
+    "instances": ("Instances of a version that can take batches.", lambda one: one.alive),
+    "memory_bytes": ("Memory of a version's instances when they were ready.",
+                     lambda one: one.memory_bytes),
+    "traffic": ("A version's share of the requests that name none, 0 to 1.",
+                lambda one: one.share),
+    "failed_loads": ("Failures to load a version since it was last loaded.",
+                     lambda one: one.failed_loads),
+}  # fmt: skip
+
+
+def _versions(versions: Sequence[ModelReport]) -> Iterator[Family]:
+    """How each version is."""
+    for name, (text, figure) in _VERSIONS.items():
+        samples = [Sample(figure(one), _labels(one)) for one in versions]
+        yield Family(f"qa_model_{name}", "gauge", text, samples)
+
+
+def _labels(one: ModelReport) -> Labels:
+    return {"model": one.name, "version": one.version}
+
+
+def _histogram(name: str, histogram: Histogram) -> Family:
+    """A histogram in seconds, with about twenty of our bounds; of batch sizes, with all."""
+    if not name.endswith("_ms"):
+        samples = histogram_samples(histogram.buckets(), histogram.sum, {})
+        return Family(f"qa_{name}", "histogram", HELP[name], samples)
+    buckets = thinned(list(histogram.buckets()))
+    samples = histogram_samples(
+        ((bound / 1e3, count) for bound, count in buckets), histogram.sum / 1e3, {}
+    )
+    return Family(f"qa_{name.removesuffix('_ms')}_seconds", "histogram", HELP[name], samples)
+
+
+def thinned(buckets: list[tuple[float, int]]) -> Iterator[tuple[float, int]]:
+    """Every third or fourth of ten bounds a decade, from 0.1 ms up: about 1, 2 and 5."""
+    count = 0
+    for number, (bound, values) in enumerate(buckets):
+        count += values
+        is_kept = number >= 10 and number % 10 in {0, 3, 7}
+        if is_kept or math.isinf(bound):
+            yield bound, count
+            count = 0

@@ -1,0 +1,142 @@
+"""What the services count that stand before the models: cascades and shadow traffic."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from qa_service.telemetry.exposition import thinned
+from qa_service.telemetry.metrics import DURATION_BOUNDS_MS, Histogram
+from qa_service.wire.prometheus import Family, Sample, histogram_samples
+
+SHADOW_OUTCOMES = ("agreed", "differed", "failed", "unpaired", "dropped")
+"""What comes of a request that was chosen to be copied. Compared: the version that answered found
+the same span, or another. `unpaired`: that one had no answer to compare with, or the client has
+gone. `dropped`: no instance was idle, so there was no copy."""
+
+
+@dataclass(slots=True)
+class CascadeCounts:
+    """What a route's cascade has done.
+
+    Attributes:
+        models_asked: Requests answered, by how many models were asked.
+        fallbacks: Requests answered by a model that was not sure, as the next one failed.
+    """
+
+    models_asked: Counter[int] = field(default_factory=Counter)
+    fallbacks: int = 0
+
+
+@dataclass(slots=True)
+class ShadowCounts:
+    """How a version does on copies of the requests that others answer.
+
+    Attributes:
+        seen: Requests that could have been copied to it.
+        outcomes: What came of those that were chosen, by `SHADOW_OUTCOMES`.
+        request_ms: Milliseconds from a copy to its answer.
+    """
+
+    seen: int = 0
+    outcomes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SHADOW_OUTCOMES, 0))
+    request_ms: Histogram = field(default_factory=lambda: Histogram(DURATION_BOUNDS_MS))
+
+    @property
+    def copied(self) -> int:
+        """Copies whose fate is known."""
+        return sum(self.outcomes.values()) - self.outcomes["dropped"]
+
+    def report(self) -> dict[str, object]:
+        """The counts, and what people ask of them: the share that was copied, and the agreement."""
+        compared = self.outcomes["agreed"] + self.outcomes["differed"]
+        return {
+            "seen": self.seen,
+            **self.outcomes,
+            "share": round(self.copied / self.seen, 4) if self.seen else None,
+            "agreement": round(self.outcomes["agreed"] / compared, 4) if compared else None,
+            "request_ms": self.request_ms.report(),
+        }
+
+
+class ServiceCounts:
+    """The counts of all cascades and of all shadow traffic.
+
+    Attributes:
+        cascades: By route.
+        shadows: By the model and the version that the copies go to.
+    """
+
+    def __init__(self) -> None:
+        self.cascades: dict[str, CascadeCounts] = {}
+        self.shadows: dict[tuple[str, int], ShadowCounts] = {}
+
+    def cascade(self, route: str) -> CascadeCounts:
+        """The counts of a route, from its first request on."""
+        return self.cascades.setdefault(route, CascadeCounts())
+
+    def shadow(self, model: str, version: int) -> ShadowCounts:
+        """The counts of a version that gets copies, from the first on."""
+        return self.shadows.setdefault((model, version), ShadowCounts())
+
+    def report(self) -> dict[str, object]:
+        """Everything, as a `stats` request is answered."""
+        return {
+            "cascades": {
+                route: {"models_asked": counts.models_asked, "fallbacks": counts.fallbacks}
+                for route, counts in self.cascades.items()
+            },
+            "shadows": [
+                {"model": model, "version": version, **counts.report()}
+                for (model, version), counts in self.shadows.items()
+            ],
+        }
+
+    def families(self) -> Iterator[Family]:
+        """Everything in Prometheus' terms; nothing of what there is not."""
+        if self.cascades:
+            yield from self._cascade_families()
+        if self.shadows:
+            yield from self._shadow_families()
+
+    def _cascade_families(self) -> Iterator[Family]:
+        asked = [
+            Sample(count, {"route": route, "models_asked": str(number)})
+            for route, counts in self.cascades.items()
+            for number, count in sorted(counts.models_asked.items())
+        ]
+        text = "Requests that a cascade has answered, by how many models it asked."
+        yield Family("qa_cascade_requests_total", "counter", text, asked)
+        fallbacks = [
+            Sample(counts.fallbacks, {"route": route}) for route, counts in self.cascades.items()
+        ]
+        text = "Requests answered by a model that was not sure, as the next one failed."
+        yield Family("qa_cascade_fallbacks_total", "counter", text, fallbacks)
+
+    def _shadow_families(self) -> Iterator[Family]:
+        shadows = [
+            (counts, {"model": model, "version": str(version)})
+            for (model, version), counts in self.shadows.items()
+        ]
+        text = "Requests that could have been copied to a version."
+        seen = [Sample(counts.seen, labels) for counts, labels in shadows]
+        yield Family("qa_shadow_seen_total", "counter", text, seen)
+        outcomes = [
+            Sample(count, {**labels, "outcome": outcome})
+            for counts, labels in shadows
+            for outcome, count in counts.outcomes.items()
+        ]
+        text = "Requests chosen to be copied to a version, by what came of it."
+        yield Family("qa_shadow_requests_total", "counter", text, outcomes)
+        durations = [
+            sample
+            for counts, labels in shadows
+            for sample in histogram_samples(
+                ((bound / 1e3, n) for bound, n in thinned(list(counts.request_ms.buckets()))),
+                counts.request_ms.sum / 1e3,
+                labels,
+            )
+        ]
+        text = "Time from a copy to its answer."
+        yield Family("qa_shadow_request_seconds", "histogram", text, durations)

@@ -1,0 +1,135 @@
+"""What a cascade would answer, and what it would cost, for a range of `min_score`.
+
+Every model answers every question once, alone; what a cascade would have made of them is then only
+a choice. A model's cost is the processor time that it took a question; the cost of the last model,
+which answers best, is 1.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from qa_service.data.squad import SquadQuestion
+from qa_service.serving.cascade import is_sure
+from qa_service.serving.options import RouteOptions
+from qa_service.training.evaluation import PreparedModel
+from qa_service.training.measures import abstained_percent, best_answers, squad_metrics
+from qa_service.wire.messages import Answer
+
+MIN_SCORES = tuple(step / 20 for step in range(21))
+_INCHES = (7.0, 5.0)
+_COLOURS = ("#0072b2", "#d55e00")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRun:
+    """One model's answers to all questions.
+
+    Attributes:
+        answers: To the questions that have an answer.
+        to_unanswerable: To those that have none.
+        seconds: Processor time of the answers, in all.
+    """
+
+    answers: Sequence[Answer]
+    to_unanswerable: Sequence[Answer]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class CascadePoint:
+    """A cascade with one `min_score`.
+
+    Attributes:
+        min_score: It.
+        passed_on: Percent of the answerable questions that the first model was not sure of.
+        f1: F1 on the answerable questions, in percent.
+        caught: Percent of the unanswerable questions that got no answer.
+        cost: Of the answerable questions, over what the last model alone costs.
+        gain: What of the F1 that the last model adds to the first one's is there, 0 to 1.
+    """
+
+    min_score: float
+    passed_on: float
+    f1: float
+    caught: float
+    cost: float
+    gain: float
+
+
+def run_model(
+    model: PreparedModel,
+    answerable: Sequence[SquadQuestion],
+    unanswerable: Sequence[SquadQuestion],
+) -> ModelRun:
+    """Has a model answer all questions, read as it is served."""
+    reader = model.reader(model.manifest.reading)
+    best_answers(reader, answerable[:8])  # its memory is laid out by then
+    began = time.process_time()
+    answers = best_answers(reader, answerable)
+    seconds = time.process_time() - began
+    return ModelRun(answers, best_answers(reader, unanswerable), seconds)
+
+
+def sweep(
+    runs: Sequence[ModelRun], questions: Sequence[SquadQuestion], routes: Iterable[RouteOptions]
+) -> Iterator[CascadePoint]:
+    """What each of some routes over the same models comes to.
+
+    Args:
+        runs: Of the models, in their order; two or more.
+        questions: The answerable ones.
+        routes: The routes.
+    """
+    first_f1, last_f1 = (squad_metrics(r.answers, questions)["f1"] for r in (runs[0], runs[-1]))
+    rows = list(zip(*(run.answers for run in runs), strict=True))
+    unanswerable = list(zip(*(run.to_unanswerable for run in runs), strict=True))
+    for route in routes:
+        stops = [_stop(row, route) for row in rows]
+        f1 = squad_metrics([row[i] for row, i in zip(rows, stops, strict=True)], questions)["f1"]
+        shares = [sum(i >= number for i in stops) / len(stops) for number in range(len(runs))]
+        seconds = sum(share * run.seconds for share, run in zip(shares, runs, strict=True))
+        yield CascadePoint(
+            min_score=route.min_score,
+            passed_on=100 * shares[1],
+            f1=f1,
+            caught=abstained_percent([row[_stop(row, route)] for row in unanswerable]),
+            cost=seconds / runs[-1].seconds,
+            gain=(f1 - first_f1) / (last_f1 - first_f1) if last_f1 != first_f1 else math.nan,
+        )
+
+
+def _stop(answers: Sequence[Answer], route: RouteOptions) -> int:
+    """Which model's answer stands."""
+    last = len(answers) - 1
+    return next((i for i, best in enumerate(answers[:last]) if is_sure(best, route)), last)
+
+
+def draw(points: Sequence[CascadePoint], path: Path) -> None:
+    """Draws F1 against cost, beside what passing questions on at random would come to.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    from matplotlib.figure import Figure  # noqa: PLC0415 - only --plot needs it
+
+    figure = Figure(figsize=_INCHES, layout="constrained")
+    axes = figure.subplots()
+    costs, f1s = [point.cost for point in points], [point.f1 for point in points]
+    axes.plot(costs, f1s, "o-", color=_COLOURS[0], markersize=4, label="cascade, by min_score")
+    for point in points[:: max(1, len(points) // 10)]:
+        axes.annotate(
+            f"{point.min_score:g}", (point.cost, point.f1), (4, -10), fontsize=8,
+            textcoords="offset points",
+        )  # fmt: skip
+    ends = ([costs[0], costs[-1]], [f1s[0], f1s[-1]])
+    axes.plot(*ends, "--", color=_COLOURS[1], label="as many passed on at random")
+    axes.set_xlabel("cost of a question (1: the last model alone)")
+    axes.set_ylabel("F1")
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right")
+    figure.savefig(path, dpi=150)

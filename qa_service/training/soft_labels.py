@@ -1,0 +1,162 @@
+"""What one model thinks of every token of a text, kept for another model to learn from.
+
+A label is a teacher's logits, for each token of a text how much it looks like an answer's first
+and last. The teacher sees the question's own sentence or paragraph alone; the student then has to
+find the same in a longer text, where everything else is wrong (distillation, Hinton et al. 2015,
+with what Vapnik and Vashist 2009 call privileged information). Where a question has no accepted
+answer, its label takes the place of one; where it has, both are learned from.
+
+File: numpy's `.npz` with `keys` (text [n]), `tokens` (int32 [n], tokens of each text), and `start`
+and `end` (float16 [sum of tokens], text after text). All WordPiece models with BERT's vocabulary
+see the same tokens, so that one's labels fit another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer
+from tqdm import tqdm
+
+from qa_service.data.squad import SquadQuestion
+from qa_service.errors import QuestionTooLongError
+from qa_service.inference.reader.reader import LogitsFunction, padded
+from qa_service.inference.reader.spans import FloatArray
+from qa_service.inference.reader.windows import Window, WindowBuilder
+
+_SAVED_EVERY = 512
+_BATCH_TOKENS = 2048
+_MAX_TOKENS = 384
+
+
+@dataclass(frozen=True, slots=True)
+class SoftLabel:
+    """A teacher's logits for one question and text, without those of the question.
+
+    Attributes:
+        start: float32 [tokens].
+        end: float32 [tokens].
+    """
+
+    start: FloatArray
+    end: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def probabilities(self) -> tuple[FloatArray, FloatArray]:
+        """Of each token to be the answer's first, and its last: float32 [tokens] each."""
+        return _softmax(self.start), _softmax(self.end)
+
+
+class SoftLabels:
+    """Labels by question and text."""
+
+    def __init__(self) -> None:
+        self._labels: dict[str, SoftLabel] = {}
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def get(self, question: SquadQuestion) -> SoftLabel | None:
+        """The label of a question put to a text, if there is one."""
+        return self._labels.get(_key(question))
+
+    def add(self, question: SquadQuestion, label: SoftLabel) -> None:
+        """Adds a label, or replaces it."""
+        self._labels[_key(question)] = label
+
+    def read(self, path: Path) -> None:
+        """Adds the labels of a file; those that are there already are replaced."""
+        with np.load(path) as file:
+            edges = np.cumsum(file["tokens"])[:-1]
+            starts = np.split(file["start"].astype(np.float32), edges)
+            ends = np.split(file["end"].astype(np.float32), edges)
+            labels = map(SoftLabel, starts, ends)
+            self._labels.update(zip(file["keys"].tolist(), labels, strict=True))
+
+    def write(self, path: Path) -> None:
+        """Writes all labels to a file, which is whole at any time."""
+        labels = list(self._labels.values())
+        partial = path.with_suffix(".partial.npz")
+        np.savez(
+            partial,
+            keys=np.array(list(self._labels)),
+            tokens=np.array([len(label) for label in labels], np.int32),
+            start=np.concatenate([label.start for label in labels]).astype(np.float16),
+            end=np.concatenate([label.end for label in labels]).astype(np.float16),
+        )
+        partial.replace(path)
+
+
+def label_questions(
+    logits: LogitsFunction,
+    tokenizer: Tokenizer,
+    pad_token_id: int,
+    questions: Sequence[SquadQuestion],
+    destination: Path,
+) -> int:
+    """Labels questions and writes them; a run that was cut off goes on.
+
+    Args:
+        logits: The teacher.
+        tokenizer: Its tokenizer.
+        pad_token_id: What it was trained to see as padding.
+        questions: What to label; one whose text does not fit into a window is left out.
+        destination: File of labels, added to if it is there.
+
+    Returns:
+        How many labels the file has.
+    """
+    labels = SoftLabels()
+    if destination.exists():
+        labels.read(destination)
+    windows = WindowBuilder(tokenizer, _MAX_TOKENS, 0)
+    left = [question for question in questions if labels.get(question) is None]
+    bar = tqdm(total=len(left), unit="question", disable=None)
+    for first in range(0, len(left), _SAVED_EVERY):
+        chunk = left[first : first + _SAVED_EVERY]
+        rows = [(q, row) for q in chunk if (row := _only_window(windows, q)) is not None]
+        for batch in _batches(rows):
+            start, end = logits(*padded([window for _, window in batch], pad_token_id))
+            for number, (question, window) in enumerate(batch):
+                text = slice(window.text_begin, window.text_end)
+                labels.add(question, SoftLabel(start[number, text], end[number, text]))
+        labels.write(destination)
+        bar.update(len(chunk))
+    return len(labels)
+
+
+def _only_window(windows: WindowBuilder, question: SquadQuestion) -> Window | None:
+    try:
+        cut = windows.encode(question.question, question.context).windows
+    except QuestionTooLongError:
+        return None
+    return cut[0] if len(cut) == 1 else None
+
+
+def _batches(
+    rows: Sequence[tuple[SquadQuestion, Window]],
+) -> list[list[tuple[SquadQuestion, Window]]]:
+    """Rows of near lengths together, of so many tokens at most."""
+    batches: list[list[tuple[SquadQuestion, Window]]] = [[]]
+    for row in sorted(rows, key=lambda row: -len(row[1])):
+        if batches[-1] and (len(batches[-1]) + 1) * len(batches[-1][0][1]) > _BATCH_TOKENS:
+            batches.append([])
+        batches[-1].append(row)
+    return [batch for batch in batches if batch]
+
+
+def _key(question: SquadQuestion) -> str:
+    """Files repeat ids; a question and its text are what a label is of."""
+    return hashlib.sha256(f"{question.question}\0{question.context}".encode()).hexdigest()[:20]
+
+
+def _softmax(logits: FloatArray) -> FloatArray:
+    raised = np.exp(logits - logits.max())
+    shares: FloatArray = raised / raised.sum(dtype=np.float32)
+    return shares

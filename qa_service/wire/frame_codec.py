@@ -1,0 +1,126 @@
+"""The frame protocol as a codec: a length, then JSON; see `docs/PROTOCOL.md`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from qa_service.errors import DuplicateIdError, QaError
+from qa_service.wire.codec import Message, Wait
+from qa_service.wire.frames import FrameReader
+from qa_service.wire.json_codec import (
+    encode_answers,
+    encode_auth_reply,
+    encode_error,
+    encode_report,
+    parse_auth,
+    parse_request,
+)
+from qa_service.wire.messages import (
+    NULL_ID,
+    UNKNOWN_SOURCE,
+    Answer,
+    AnswerSource,
+    Auth,
+    Query,
+    RejectedError,
+    Request,
+    RequestLimits,
+    Timings,
+)
+
+
+class FrameCodec:
+    """One connection's frames, and the ids of its requests in flight.
+
+    Args:
+        limits: Bounds on one request.
+        max_first_frame_bytes: The longest first body, the only one that may be an auth frame.
+
+    Attributes:
+        last_message_bytes: How long the last body was.
+    """
+
+    waits_for = Wait.BYTES
+    has_ended = False
+
+    def __init__(self, limits: RequestLimits, max_first_frame_bytes: int) -> None:
+        self.last_message_bytes = 0
+        self._limits = limits
+        self._frames = FrameReader(max_first_frame_bytes)
+        self._is_first = True
+        self._ids: set[bytes] = set()
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes held: part of a frame, or frames not taken out yet."""
+        return self._frames.buffered_bytes
+
+    def feed(self, data: bytes) -> None:
+        """Takes bytes as they come from the stream."""
+        self._frames.feed(data)
+
+    def next_message(self) -> Message | None:
+        """Takes out the next frame's message; None if it is not all there yet.
+
+        Raises:
+            RejectedError: The body is no request, or its id is in flight already.
+            FrameTooLargeError: The next length is over the limit.
+        """
+        if (body := self._frames.next_frame()) is None:
+            return None
+        self.last_message_bytes = len(body)
+        if self._is_first:
+            self._is_first = False
+            self._frames.max_frame_bytes = self._limits.max_frame_bytes
+            if auth := parse_auth(body):
+                return auth
+        message = parse_request(body, self._limits)
+        if isinstance(message, Request):
+            self._claim(message.id_json)
+        return message
+
+    def _claim(self, id_json: bytes) -> None:
+        if id_json in self._ids:
+            message = "a request with this id is still in flight on this connection"
+            raise RejectedError(id_json, DuplicateIdError(message))
+        if id_json != NULL_ID:
+            self._ids.add(id_json)
+
+    def encode_answers(
+        self,
+        request: Request,
+        answers: Sequence[Answer],
+        timings: Timings,
+        source: AnswerSource = UNKNOWN_SOURCE,
+    ) -> bytearray:
+        """Encodes the response frame; the request's id is free again."""
+        self._ids.discard(request.id_json)
+        return encode_answers(request.id_json, answers, timings, request.top_k, source)
+
+    def encode_error(self, request: Request, error: QaError) -> bytearray:
+        """Encodes an error frame; the request's id is free again."""
+        self._ids.discard(request.id_json)
+        return encode_error(request.id_json, error)
+
+    def trace_id_of(self, request: Request) -> str:
+        """Empty: a frame belongs to no trace."""
+        return ""
+
+    def take_unwanted(self) -> Sequence[Request]:
+        """None: every request has its own answer."""
+        return ()
+
+    def encode_rejection(self, rejected: RejectedError) -> bytearray:
+        """Encodes an error frame for a message that is no request."""
+        return encode_error(rejected.id_json, rejected.error)
+
+    def encode_report(self, query: Query, report: object) -> bytearray:
+        """Encodes the answer to a query."""
+        return encode_report(query, report)
+
+    def announce_close(self) -> None:
+        """Says nothing: a frame has no words for it, and the stream's end comes right behind."""
+
+    def encode_authenticated(self, auth: Auth) -> bytearray:
+        """Encodes the reply to an accepted token."""
+        return encode_auth_reply(auth)

@@ -1,0 +1,60 @@
+"""Frames: a stream of bytes cut into bodies. Sans-IO.
+
+    0        4                    4 + length
+    +--------+--------------------+
+    | length | body               |     length: 4 bytes, big-endian, of the body alone
+    +--------+--------------------+
+
+A length over the limit is refused on the prefix alone: what follows it cannot be found, so the
+stream ends there. Clients' bodies are JSON, those of workers msgpack.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from qa_service.errors import FrameTooLargeError
+
+PREFIX = struct.Struct(">I")
+
+
+class FrameReader:
+    """Cuts a stream of bytes into frames.
+
+    Attributes:
+        max_frame_bytes: The longest body accepted.
+    """
+
+    def __init__(self, max_frame_bytes: int) -> None:
+        self.max_frame_bytes = max_frame_bytes
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> None:
+        """Takes bytes as they come from the stream."""
+        self._buffer += data
+
+    def next_frame(self) -> bytes | None:
+        """Takes out the next whole frame's body; None if it is not all there yet.
+
+        Raises:
+            FrameTooLargeError: The next length is over the limit.
+        """
+        if len(self._buffer) < PREFIX.size:
+            return None
+        (length,) = PREFIX.unpack_from(self._buffer)
+        if length > self.max_frame_bytes:
+            raise FrameTooLargeError(
+                f"a frame of {length} bytes; at most {self.max_frame_bytes} are accepted"
+            )
+        end = PREFIX.size + length
+        if len(self._buffer) < end:
+            return None
+        with memoryview(self._buffer) as view:
+            body = bytes(view[PREFIX.size : end])
+        del self._buffer[:end]
+        return body
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes held that no frame has taken out: part of a frame, or frames not asked for."""
+        return len(self._buffer)

@@ -1,0 +1,201 @@
+"""HTTP/1.1: a stream of bytes cut into requests. Sans-IO.
+
+    HEAD ──no body, or Content-Length──▶ BODY ────┐
+      │ └──Transfer-Encoding: chunked──▶ CHUNKS ──┤
+      │◀──────────whole, the client stays─────────┤
+      └──▶ CLOSED ◀──an error, or the last one────┘
+
+A head is parsed when it is whole, so that bytes kept for a client are bytes and no more, and what
+is made of them does not depend on how they came. A refused request is the last of its stream: what
+follows it is never read as another.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from enum import Enum, auto
+
+from qa_service.errors import HttpError
+from qa_service.wire.http_message import (
+    MAX_TARGET_BYTES,
+    ChunkedBody,
+    HttpHead,
+    body_too_large,
+    head_of,
+)
+
+MAX_HEAD_BYTES = 16384
+MAX_LINE_BYTES = MAX_TARGET_BYTES + 64
+FEED_BYTES = 16384
+"""What a chunked body's parser is fed in one call of `next_event`, in at most `MAX_SLICES`."""
+MAX_SLICES = 64
+BLANK_LINE = b"\r\n\r\n"
+
+_LINE = re.compile(rb"[A-Z][^\n]{0,%d} HTTP/1\.[01]\r\n" % (MAX_LINE_BYTES - 12))
+"""A request line that needs no further look."""
+_VERSION = re.compile(rb" HTTP/([0-9.]+)\r\n\Z")
+
+
+class _State(Enum):
+    HEAD = auto()
+    BODY = auto()
+    CHUNKS = auto()
+    CLOSED = auto()
+
+
+class HttpReader:
+    """Cuts a stream of bytes into requests: of each a head, then its whole body.
+
+    Args:
+        max_body_bytes: The longest body accepted, as it is sent.
+
+    Attributes:
+        has_more: Whether `next_event` gave nothing only because it had parsed enough for one call.
+    """
+
+    def __init__(self, max_body_bytes: int) -> None:
+        self._max_body_bytes = max_body_bytes
+        self._buffer = bytearray()
+        self._state = _State.HEAD
+        self._is_last = False
+        self._body_bytes = 0
+        self._chunks: ChunkedBody | None = None
+        self.has_more = False
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing more will be read."""
+        return self._state is _State.CLOSED
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes held that have not been given out as part of a request."""
+        return len(self._buffer) + (len(self._chunks.data) if self._chunks else 0)
+
+    def feed(self, data: bytes) -> None:
+        """Takes bytes as they come from the stream."""
+        if self._state is not _State.CLOSED:
+            self._buffer += data
+
+    def close(self) -> None:
+        """Reads nothing more."""
+        self._state = _State.CLOSED
+        self._buffer.clear()
+        self._chunks = None
+        self.has_more = False
+
+    def next_event(self) -> HttpHead | bytes | None:
+        """Takes out the next request's head, or the body of the one whose head was taken last.
+
+        None if more bytes are needed, or if this call has parsed as much as one may: then
+        `has_more` is true, and the caller asks again when others have had their turn.
+
+        Raises:
+            HttpError: The stream cannot be followed any further. Nothing more will come.
+        """
+        try:
+            return _NEXT[self._state](self)
+        except HttpError:
+            self.close()
+            raise
+
+    def _next_head(self) -> HttpHead | None:
+        if not self._buffer:
+            return None
+        if not _LINE.match(self._buffer):
+            while self._buffer.startswith(b"\r\n"):
+                del self._buffer[:2]
+            self._check_line()
+        size = self._size_until(BLANK_LINE)
+        if size > MAX_HEAD_BYTES:
+            raise HttpError("the head is too long", status=431)
+        if size > len(self._buffer):
+            return None
+        data = bytes(self._buffer[:size])
+        del self._buffer[:size]
+        head = head_of(data)
+        self._is_last = head.is_last
+        if head.body_bytes is None:
+            self._chunks = ChunkedBody(data, self._max_body_bytes)
+            self._state = _State.CHUNKS
+        else:
+            self._expect_body(head.body_bytes)
+        return head
+
+    def _check_line(self) -> None:
+        """Looks at the request line once it is there; other protocols fail at it."""
+        size = self._size_until(b"\n")
+        if size > MAX_LINE_BYTES:
+            raise HttpError("the target is too long", status=414)
+        if size > len(self._buffer):
+            return
+        version = _VERSION.search(bytes(self._buffer[:size]))
+        if not version:
+            raise HttpError("the request line is malformed")
+        if version[1] not in {b"1.1", b"1.0"}:
+            raise HttpError("only HTTP/1.1 and HTTP/1.0 are spoken", status=505)
+
+    def _size_until(self, end: bytes) -> int:
+        """How long a line or head is that ends so; at the minimum one byte more than there is."""
+        at = self._buffer.find(end)
+        return at + len(end) if at >= 0 else len(self._buffer) + 1
+
+    def _expect_body(self, size: int) -> None:
+        if size > self._max_body_bytes:
+            raise body_too_large(self._max_body_bytes)
+        self._body_bytes = size
+        self._state = _State.BODY
+
+    def _next_body(self) -> bytes | None:
+        if len(self._buffer) < self._body_bytes:
+            return None
+        body = bytes(self._buffer[: self._body_bytes])
+        del self._buffer[: self._body_bytes]
+        self._end_request()
+        return body
+
+    def _next_chunks(self) -> bytes | None:
+        chunks, budget, self.has_more = self._chunks, FEED_BYTES, False
+        assert chunks
+        for _ in range(MAX_SLICES):
+            size = self._slice_bytes(budget)
+            if not size:
+                self.has_more = budget < len(BLANK_LINE)
+                return None
+            chunks.feed(bytes(self._buffer[:size]))
+            del self._buffer[:size]
+            budget -= size
+            if chunks.is_whole:
+                self._end_request()
+                return bytes(chunks.data)
+        self.has_more = True
+        return None
+
+    def _slice_bytes(self, budget: int) -> int:
+        """How much to feed next: never part of a blank line, nor anything behind one.
+
+        A chunked body ends with a blank line, so that a slice never reaches into the next request.
+        """
+        end = self._buffer.find(BLANK_LINE)
+        if end < 0:
+            return min(budget, max(0, len(self._buffer) - len(BLANK_LINE) + 1))
+        size = end + len(BLANK_LINE)
+        return size if size <= budget else min(budget, end)
+
+    def _end_request(self) -> None:
+        self._chunks = None
+        self._state = _State.HEAD
+        if self._is_last:
+            self.close()
+
+    def _next_of_none(self) -> None:
+        return None
+
+
+_NEXT: Mapping[_State, Callable[[HttpReader], HttpHead | bytes | None]] = {
+    _State.HEAD: HttpReader._next_head,
+    _State.BODY: HttpReader._next_body,
+    _State.CHUNKS: HttpReader._next_chunks,
+    _State.CLOSED: HttpReader._next_of_none,
+}

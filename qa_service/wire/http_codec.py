@@ -1,0 +1,329 @@
+"""HTTP/1.1 as a codec: requests in, replies out in their order. Sans-IO.
+
+    head ──▶ Auth ──accepted──▶ body ──▶ Request, Request, … or Query ──▶ reply, in its turn
+
+Every request is an exchange from its head to its reply. One that must not be served, by its path
+or by its token, is known from its head, before there is a body to keep. The ids of the messages
+are ours: an exchange's number, and of its questions each its own; the client's are in the reply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from qa_service.errors import HttpError, QaError
+from qa_service.wire.codec import Message, Wait
+from qa_service.wire.http1 import HttpReader
+from qa_service.wire.http_access import HttpAccess, bearer_token
+from qa_service.wire.http_message import HttpHead
+from qa_service.wire.http_reply import (
+    CONTINUE,
+    HttpReply,
+    compressed,
+    decompress,
+    encode_reply,
+    error_reply,
+)
+from qa_service.wire.http_routes import (
+    OPEN_PATHS,
+    Action,
+    QaCall,
+    ReportCall,
+    find_action,
+    qa_error,
+)
+from qa_service.wire.messages import (
+    NULL_ID,
+    UNKNOWN_SOURCE,
+    Answer,
+    AnswerSource,
+    Auth,
+    Query,
+    RejectedError,
+    Request,
+    RequestLimits,
+    Timings,
+)
+from qa_service.wire.open_inference import InferCall, Result
+from qa_service.wire.trace_context import trace_id
+
+MAX_EXCHANGES = 64
+MAX_HELD_BYTES = 65536
+"""Replies that wait for an earlier one's; past it, no further request is taken."""
+
+
+@dataclass(slots=True)
+class _Exchange:
+    """One request, from its head to its reply.
+
+    Attributes:
+        key: Its number, as an id.
+        head: The request's head; None for what was no request.
+        call: What its questions are of, once its body has come.
+        results: What has come of each question.
+        render: Makes the reply of the report that was asked for.
+        to_error: Makes the reply that tells an error.
+        reply: The reply's bytes, once they are known.
+    """
+
+    key: bytes
+    head: HttpHead | None = None
+    call: QaCall | InferCall | None = None
+    results: list[Result | None] = field(default_factory=list)
+    render: Callable[[Any], HttpReply] | None = None
+    to_error: Callable[[QaError], HttpReply] = error_reply
+    reply: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSite:
+    """What a server's HTTP connections have in common.
+
+    Attributes:
+        limits: Bounds on one request; a body is as long as a frame may be, compressed or not.
+        access: Which requests may be served at all.
+    """
+
+    limits: RequestLimits
+    access: HttpAccess
+
+
+class HttpCodec:
+    """One connection's HTTP.
+
+    Args:
+        site: What all connections have in common.
+
+    Attributes:
+        last_message_bytes: How long the last request's body was.
+        waits_for: What `next_message` waits for where it gives nothing.
+    """
+
+    def __init__(self, site: HttpSite) -> None:
+        self._site = site
+        self._reader = HttpReader(site.limits.max_frame_bytes)
+        # Lists: both are short, and an empty deque takes 0.6 KiB of an idle connection.
+        self._exchanges: list[_Exchange] = []
+        self._num_exchanges = 0
+        self._current: _Exchange | None = None
+        self._owes_continue = False
+        self._held_bytes = 0
+        self._ready: list[Message] = []
+        self._asked: dict[bytes, tuple[_Exchange, int, Request]] = {}
+        self._unwanted: list[Request] = []
+        self.last_message_bytes = 0
+        self.waits_for = Wait.BYTES
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of requests that are not whole yet, and messages not taken out."""
+        return self._reader.buffered_bytes + len(self._ready) + (self._current is not None)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the last reply has been written."""
+        return self._reader.is_closed and not self._exchanges
+
+    def feed(self, data: bytes) -> None:
+        """Takes bytes as they come from the stream."""
+        self._reader.feed(data)
+
+    def next_message(self) -> Message | None:
+        """Takes out the next message; None if there is none for now.
+
+        Raises:
+            RejectedError: A request is not served.
+            HttpError: The stream cannot be followed any further.
+        """
+        self.waits_for = Wait.BYTES
+        while not self._ready:
+            if self._current is None and self._is_crowded:
+                self.waits_for = Wait.ANSWERS
+                return None
+            event = self._reader.next_event()
+            if event is None:
+                self.waits_for = Wait.TURN if self._reader.has_more else Wait.BYTES
+                return None
+            if isinstance(event, HttpHead):
+                self._begin(event)
+            else:
+                self._finish(event)
+        return self._ready.pop(0)
+
+    @property
+    def _is_crowded(self) -> bool:
+        return len(self._exchanges) >= MAX_EXCHANGES or self._held_bytes > MAX_HELD_BYTES
+
+    def _begin(self, head: HttpHead) -> None:
+        """Takes a head: what must not be served ends here, before its body."""
+        self._current = exchange = self._open_exchange(head)
+        self.last_message_bytes = 0
+        if head.path == "/qa":
+            exchange.to_error = partial(qa_error, NULL_ID)
+        self._site.access.check(head)
+        expectation = head.fields.get("expect", "").lower()
+        if expectation not in {"", "100-continue"}:
+            raise HttpError("the only expectation is 100-continue", status=417)
+        self._owes_continue = bool(expectation) and not head.is_http_1_0 and head.body_bytes != 0
+        if not _is_open(head):
+            self._ready.append(Auth("auth", bearer_token(head), msgspec.Raw(exchange.key)))
+
+    def _open_exchange(self, head: HttpHead | None) -> _Exchange:
+        self._num_exchanges += 1
+        exchange = _Exchange(b"%d" % self._num_exchanges, head)
+        self._exchanges.append(exchange)
+        return exchange
+
+    def _finish(self, body: bytes) -> None:
+        """Takes a body: the request is whole."""
+        exchange, self._current, self._owes_continue = self._current, None, False
+        assert exchange
+        assert exchange.head
+        self.last_message_bytes = len(body)
+        try:
+            self._do(exchange, self._find_action(exchange.head, body))
+        except RejectedError as rejected:
+            exchange.to_error = partial(qa_error, rejected.id_json)
+            raise RejectedError(exchange.key, rejected.error) from None
+        except QaError as error:
+            raise RejectedError(exchange.key, error) from None
+
+    def _find_action(self, head: HttpHead, body: bytes) -> Action:
+        site = self._site
+        coding = head.fields.get("content-encoding", "")
+        body = decompress(body, coding, site.limits.max_frame_bytes)
+        return find_action(head, body, site.limits)
+
+    def _do(self, exchange: _Exchange, action: Action) -> None:
+        assert exchange.head
+        if isinstance(action, QaCall | InferCall):
+            self._ask(exchange, action)
+            return
+        if isinstance(action, HttpReply):
+            action = ReportCall("document", partial(_same, action))
+        exchange.render = action.render
+        is_open = _is_open(exchange.head)
+        self._ready.append(Query(exchange.key, action.type, is_open, action.model))
+
+    def _ask(self, exchange: _Exchange, call: QaCall | InferCall) -> None:
+        exchange.call = call
+        exchange.results = [None] * len(call.requests)
+        if isinstance(call, QaCall):
+            exchange.to_error = partial(qa_error, call.id_json)
+        for i, request in enumerate(call.requests):
+            key = b"%s.%d" % (exchange.key, i)
+            msgspec.structs.force_setattr(request, "id", msgspec.Raw(key))
+            self._asked[key] = (exchange, i, request)
+            self._ready.append(request)
+
+    # Replies.
+
+    def encode_answers(
+        self,
+        request: Request,
+        answers: Sequence[Answer],
+        timings: Timings,
+        source: AnswerSource = UNKNOWN_SOURCE,
+    ) -> bytes:
+        """Encodes the reply if this was the last answer that it wanted."""
+        exchange, i, _ = self._asked.pop(request.id_json)
+        assert exchange.call
+        exchange.results[i] = Result(answers, timings, source)
+        results = [result for result in exchange.results if result]
+        if len(results) < len(exchange.results):
+            return b""
+        return self._settle(exchange, exchange.call.reply(results))
+
+    def encode_error(self, request: Request, error: QaError) -> bytes:
+        """Encodes the error as the reply to all questions that came with this one."""
+        exchange, _, _ = self._asked.pop(request.id_json)
+        others = [key for key, (other, _, _) in self._asked.items() if other is exchange]
+        unwanted = [self._asked.pop(key)[2] for key in others]
+        waiting = {message.id_json for message in self._ready if isinstance(message, Request)}
+        self._unwanted += [other for other in unwanted if other.id_json not in waiting]
+        self._ready = [
+            message
+            for message in self._ready
+            if not (isinstance(message, Request) and message.id_json in others)
+        ]
+        return self._settle(exchange, exchange.to_error(error))
+
+    def trace_id_of(self, request: Request) -> str:
+        """The trace that the HTTP request of a question belongs to."""
+        head = self._asked[request.id_json][0].head
+        return trace_id(head.fields.get("traceparent", "")) if head else ""
+
+    def take_unwanted(self) -> Sequence[Request]:
+        """Requests whose answers have become useless by another's error; each is told once."""
+        unwanted, self._unwanted = self._unwanted, []
+        return unwanted
+
+    def encode_rejection(self, rejected: RejectedError) -> bytes:
+        """Encodes why a request is not served; if its id is null, as the last reply."""
+        if rejected.id_json != NULL_ID:
+            exchange = self._exchanges[-1]
+            return self._settle(exchange, exchange.to_error(rejected.error))
+        is_idle = not self._current and not self._reader.buffered_bytes
+        self._reader.close()
+        if is_idle and not isinstance(rejected.error, HttpError):
+            return b""  # nothing has been asked that this could be a reply to
+        exchange = self._current or self._open_exchange(None)
+        self._current = None
+        return self._settle(exchange, exchange.to_error(rejected.error))
+
+    def encode_report(self, query: Query, report: object) -> bytes:
+        """Encodes the reply that is made of a report."""
+        exchange = self._exchanges[-1]
+        assert exchange.key == query.id_json
+        assert exchange.render
+        return self._settle(exchange, exchange.render(report))
+
+    def announce_close(self) -> None:
+        """The next reply says `Connection: close`, and no further request is read."""
+        self._reader.close()
+
+    def encode_authenticated(self, auth: Auth) -> bytes:
+        """Tells a client to go on, if it waits for that."""
+        return self._flush()
+
+    def _settle(self, exchange: _Exchange, reply: HttpReply) -> bytes:
+        """Keeps an exchange's reply; returns what may be written now."""
+        head = exchange.head
+        if isinstance(exchange.call, InferCall) and head:
+            reply = compressed(reply, head.fields.get("accept-encoding", ""))
+        exchange.reply = encode_reply(
+            reply,
+            self._site.access.fields(head) if head else {},
+            is_last=self._reader.is_closed and exchange is self._exchanges[-1],
+            is_http_1_0=bool(head and head.is_http_1_0),
+            is_head=bool(head and head.method == "HEAD"),
+        )
+        self._held_bytes += len(exchange.reply)
+        return self._flush()
+
+    def _flush(self) -> bytes:
+        """The replies whose turn has come, and then what the next request's client waits for."""
+        replies = []
+        while self._exchanges and self._exchanges[0].reply is not None:
+            reply = self._exchanges.pop(0).reply
+            assert reply is not None
+            replies.append(reply)
+            self._held_bytes -= len(reply)
+        if self._owes_continue and self._exchanges[0] is self._current:
+            self._owes_continue = False
+            if not self._reader.buffered_bytes:
+                replies.append(CONTINUE)
+        return b"".join(replies)
+
+
+def _is_open(head: HttpHead) -> bool:
+    return head.path in OPEN_PATHS or head.method == "OPTIONS"
+
+
+def _same(reply: HttpReply, _: object) -> HttpReply:
+    return reply

@@ -1,0 +1,243 @@
+"""One HTTP/1.1 message, as llhttp reports it, and what we make of that. Sans-IO.
+
+llhttp (through httptools) is strict about syntax as it is by default, and leaves meaning to its
+caller. The rules here: what two readers could take for two things is refused (RFC 9112, section
+11.2), and so is what this server has no use for, such as a coding of the transfer beside chunked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+
+import httptools
+import msgspec
+
+from qa_service.errors import HttpError
+
+MAX_FIELDS = 64
+MAX_TARGET_BYTES = 8192
+MAX_CHUNKS = 1024
+MAX_FRAMING_BYTES = 32768
+"""Of a chunked body: chunk sizes, extensions and trailers together."""
+
+_REMEMBERED_HEADS, _REMEMBERED_BYTES = 512, 512
+_AUTHORITY = re.compile(r"(?:[a-z0-9._~-]+|\[[0-9a-f:.]+\])(?::[0-9]{0,5})?\Z")
+_ABSOLUTE = re.compile(r"https?://([^/?#@]*)((?:[/?][^#]*)?)\Z", re.IGNORECASE)
+_LENGTH = re.compile(r"(?:0|[1-9][0-9]*)\Z")
+
+
+class HttpHead(msgspec.Struct, frozen=True):
+    """What stands before a request's body.
+
+    Attributes:
+        method: As it was sent.
+        path: The target's path, still percent-encoded; `*` for the server as a whole.
+        query: What follows the target's first `?`.
+        host: The authority that is meant, in lower case; empty in an HTTP/1.0 request without one.
+        fields: By name in lower case; those of one name are joined by commas.
+        is_http_1_0: Whether the client speaks HTTP/1.0.
+        is_last: Whether the connection is to be closed after the response.
+        body_bytes: The length of the body; None if that is known only at its end.
+    """
+
+    method: str
+    path: str
+    query: str
+    host: str
+    fields: Mapping[str, str]
+    is_http_1_0: bool
+    is_last: bool
+    body_bytes: int | None
+
+
+class _HeadFields:
+    """Takes down what a parser reports of a head."""
+
+    __slots__ = ("pairs", "target")
+
+    def __init__(self) -> None:
+        self.target = b""
+        self.pairs: list[tuple[bytes, bytes]] = []
+
+    def on_url(self, url: bytes) -> None:
+        """The parser has read some of the target."""
+        self.target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """The parser has read a field."""
+        self.pairs.append((name, value))
+
+
+def parse_head(data: bytes) -> HttpHead:
+    """Parses a whole head.
+
+    Raises:
+        HttpError: It is malformed, over a bound, or nothing that is spoken here.
+    """
+    found = _HeadFields()
+    parser = httptools.HttpRequestParser(found)
+    _parse(parser, data)
+    method, version = parser.get_method().decode(), parser.get_http_version()
+    fields = _joined(found.pairs)
+    host, path, query = _split_target(method, found.target.decode("latin-1"), fields)
+    return HttpHead(
+        method,
+        path,
+        query,
+        _check_host(host, version),
+        fields,
+        version == "1.0",
+        _is_last(fields, version),
+        _body_bytes(fields, version),
+    )
+
+
+def head_of(data: bytes) -> HttpHead:
+    """Parses a whole head, or remembers it: a client sends mostly the same ones.
+
+    Long heads are not remembered, and none that holds a token.
+
+    Raises:
+        HttpError: It is malformed, over a bound, or nothing that is spoken here.
+    """
+    if len(data) > _REMEMBERED_BYTES or b"authorization" in data.lower():
+        return parse_head(data)
+    return _remembered_head(data)
+
+
+_remembered_head = lru_cache(_REMEMBERED_HEADS)(parse_head)
+
+
+def _parse(parser: httptools.HttpRequestParser, data: bytes) -> None:
+    try:
+        parser.feed_data(data)
+    except httptools.HttpParserUpgrade:
+        pass  # ignored: the response is an HTTP/1.1 one, and the last
+    except httptools.HttpParserError as error:
+        raise HttpError(f"malformed HTTP: {error}") from None
+
+
+class ChunkedBody:
+    """A chunked body, put together as a parser reports it; its trailers are dropped.
+
+    Args:
+        head: The whole head before it.
+        max_bytes: The longest body accepted.
+
+    Attributes:
+        data: What has come of it.
+        is_whole: Whether it is all there.
+    """
+
+    def __init__(self, head: bytes, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._num_chunks = 0
+        self._fed_bytes = 0
+        self._fault: HttpError | None = None
+        self.data = bytearray()
+        self.is_whole = False
+        self._parser: httptools.HttpRequestParser = httptools.HttpRequestParser(self)
+        _parse(self._parser, head)
+
+    def feed(self, data: bytes) -> None:
+        """Parses some more of it, and nothing behind it.
+
+        Raises:
+            HttpError: It is malformed, or over a bound.
+        """
+        try:
+            _parse(self._parser, data)
+        except HttpError as error:
+            raise self._fault or error from None
+        self._fed_bytes += len(data)
+        if self._fed_bytes - len(self.data) > MAX_FRAMING_BYTES:
+            raise HttpError("the body's chunks and trailers are too long")
+
+    def on_chunk_header(self) -> None:
+        """The parser has read the size of a chunk."""
+        self._num_chunks += 1
+        if self._num_chunks > MAX_CHUNKS + 1:  # the last, empty one included
+            self._refuse(HttpError(f"over {MAX_CHUNKS} chunks", status=413))
+
+    def on_body(self, data: bytes) -> None:
+        """The parser has read some of a chunk."""
+        self.data += data
+        if len(self.data) > self._max_bytes:
+            self._refuse(body_too_large(self._max_bytes))
+
+    def on_message_complete(self) -> None:
+        """The parser has read everything."""
+        self.is_whole = True
+
+    def _refuse(self, error: HttpError) -> None:
+        self._fault = error
+        raise error
+
+
+def body_too_large(max_body_bytes: int) -> HttpError:
+    """Refuses a body over the limit."""
+    return HttpError(f"the body is too long; at most {max_body_bytes} bytes", status=413)
+
+
+def _joined(pairs: list[tuple[bytes, bytes]]) -> dict[str, str]:
+    """The fields by name. A field that must be one and came twice has then no good value."""
+    if len(pairs) > MAX_FIELDS:
+        raise HttpError(f"over {MAX_FIELDS} header fields", status=431)
+    fields: dict[str, str] = {}
+    for raw_name, raw_value in pairs:
+        name, value = raw_name.decode().lower(), raw_value.strip().decode("latin-1")
+        fields[name] = f"{fields[name]}, {value}" if name in fields else value
+    return fields
+
+
+def _split_target(
+    method: str, target: str, fields: Mapping[str, str]
+) -> tuple[str | None, str, str]:
+    """The authority, the path and the query of a target (RFC 9112, section 3.2)."""
+    if len(target) > MAX_TARGET_BYTES:
+        raise HttpError(f"the target is over {MAX_TARGET_BYTES} bytes long", status=414)
+    host = fields.get("host")
+    absolute = None if target.startswith("/") else _ABSOLUTE.match(target)
+    if absolute:
+        if host is None:
+            raise HttpError("no Host")
+        host, target = absolute[1], absolute[2]
+        target = target if target.startswith("/") else f"/{target}"
+    is_of_server = target == "*" and method == "OPTIONS"
+    if (not is_of_server and not target.startswith("/")) or "#" in target:
+        raise HttpError("the target must be a path, as in `GET /v2 HTTP/1.1`")
+    path, _, query = target.partition("?")
+    return host, path, query
+
+
+def _check_host(host: str | None, version: str) -> str:
+    if host is None and version == "1.0":
+        return ""
+    if host is None or not _AUTHORITY.match(host.lower()):
+        raise HttpError("a request has one well-formed Host")
+    return host.lower()
+
+
+def _is_last(fields: Mapping[str, str], version: str) -> bool:
+    """Whether the connection ends after this request; it always does where an upgrade is asked."""
+    if "upgrade" in fields:
+        return True
+    if (connection := fields.get("connection")) is None:
+        return version != "1.1"
+    options = {option.strip() for option in connection.lower().split(",")}
+    return "close" in options or (version != "1.1" and "keep-alive" not in options)
+
+
+def _body_bytes(fields: Mapping[str, str], version: str) -> int | None:
+    coding, length = fields.get("transfer-encoding"), fields.get("content-length", "0")
+    if coding is None:
+        if not _LENGTH.match(length):
+            raise HttpError("the Content-Length is malformed")
+        return int(length)
+    if version == "1.0" or "content-length" in fields:
+        raise HttpError("this Transfer-Encoding could be read in two ways")
+    if coding.lower() != "chunked":
+        raise HttpError("the only Transfer-Encoding is chunked", status=501)
+    return None

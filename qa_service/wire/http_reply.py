@@ -1,0 +1,171 @@
+"""HTTP replies as bytes: status line, header fields, body. Sans-IO."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Mapping
+from http import HTTPStatus
+
+import msgspec
+
+from qa_service.errors import (
+    DeadlineExceededError,
+    ForbiddenError,
+    FrameTimeoutError,
+    FrameTooLargeError,
+    HttpError,
+    InternalError,
+    InvalidFrameError,
+    InvalidRequestError,
+    QaError,
+    QuestionTooLongError,
+    QueueFullError,
+    ShuttingDownError,
+    UnauthorizedError,
+    UnavailableError,
+    UnknownModelError,
+)
+from qa_service.wire.messages import Timings
+
+JSON = "application/json"
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+STATUS_OF: dict[type[QaError], int] = {
+    InvalidFrameError: 400,
+    InvalidRequestError: 400,
+    QuestionTooLongError: 400,
+    UnauthorizedError: 401,
+    ForbiddenError: 403,
+    UnknownModelError: 404,
+    FrameTimeoutError: 408,
+    FrameTooLargeError: 413,
+    InternalError: 500,
+    QueueFullError: 503,
+    ShuttingDownError: 503,
+    UnavailableError: 503,
+    DeadlineExceededError: 504,
+}
+"""Every kind of error that is told by its status; of those not named, 500 is the status."""
+
+
+class HttpReply(msgspec.Struct, frozen=True):
+    """A reply, all but what depends on the connection.
+
+    Attributes:
+        body: Its content.
+        status: Its status code.
+        content_type: What the body is; without one there is no body.
+        fields: Header fields beside those of every reply.
+    """
+
+    body: bytes = b""
+    status: int = 200
+    content_type: str = JSON
+    fields: Mapping[str, str] = {}
+
+
+def json_reply(value: object, status: int = 200) -> HttpReply:
+    """A reply whose body is this value's JSON."""
+    return HttpReply(msgspec.json.encode(value), status)
+
+
+def error_reply(error: QaError, body: object = None) -> HttpReply:
+    """Tells an error, in Triton's form unless there is another body."""
+    fields = dict(error.fields) if isinstance(error, HttpError) else {}
+    if error.retry_after_ms is not None:
+        fields["Retry-After"] = str(math.ceil(error.retry_after_ms / 1e3))
+    if isinstance(error, UnauthorizedError):
+        fields["WWW-Authenticate"] = "Bearer"
+    content = msgspec.json.encode({"error": error.message} if body is None else body)
+    return HttpReply(content, status_of(error), fields=fields)
+
+
+def status_of(error: QaError) -> int:
+    """The status code that tells an error."""
+    return error.status if isinstance(error, HttpError) else STATUS_OF.get(type(error), 500)
+
+
+def server_timing(timings: Timings) -> str:
+    """The times as a `Server-Timing` field (W3C Server Timing): milliseconds."""
+    return f"queue;dur={timings.queue:.3f}, inference;dur={timings.inference:.3f}"
+
+
+def compressed(reply: HttpReply, accept_encoding: str) -> HttpReply:
+    """The reply in a coding that the client accepts; as it is if there is none."""
+    if not accept_encoding:
+        return reply
+    accepted: dict[str, bool] = {}
+    for item in accept_encoding.lower().split(","):
+        name, _, weight = item.partition(";")
+        accepted[name.strip()] = weight.replace(" ", "") not in {"q=0", "q=0.0"}
+    coding = next((coding for coding in _CODINGS if accepted.get(coding)), None)
+    if coding is None:
+        return reply
+    packer = zlib.compressobj(level=1, wbits=_CODINGS[coding])
+    body = packer.compress(reply.body) + packer.flush()
+    fields = {**reply.fields, "Content-Encoding": coding, "Vary": "Accept-Encoding"}
+    return HttpReply(body, reply.status, reply.content_type, fields)
+
+
+_CODINGS = {"gzip": 31, "deflate": 15}
+"""`wbits` of zlib's by the names of RFC 9110, where deflate is the zlib format."""
+
+
+def decompress(body: bytes, coding: str, max_bytes: int) -> bytes:
+    """Undoes a request's `Content-Encoding`.
+
+    Raises:
+        HttpError: It is none that is undone here, is broken, or inflates to over `max_bytes`.
+    """
+    coding = coding.lower()
+    if coding in {"", "identity"}:
+        return body
+    if coding not in _CODINGS:
+        fields = {"Accept-Encoding": ", ".join(_CODINGS)}
+        raise HttpError(f"bodies may be in {' or '.join(_CODINGS)}", status=415, fields=fields)
+    unpacker = zlib.decompressobj(_CODINGS[coding])
+    try:
+        inflated = unpacker.decompress(body, max_bytes + 1)
+    except zlib.error:
+        raise HttpError(f"the body is not in {coding}") from None
+    if len(inflated) > max_bytes:
+        raise HttpError(f"the body inflates to over {max_bytes} bytes", status=413)
+    if not unpacker.eof or unpacker.unused_data:
+        raise HttpError(f"the body is not in {coding}, or not all of it")
+    return inflated
+
+
+def encode_reply(
+    reply: HttpReply,
+    fields: Mapping[str, str] = {},
+    *,
+    is_last: bool = False,
+    is_http_1_0: bool = False,
+    is_head: bool = False,
+) -> bytes:
+    """Encodes a reply.
+
+    Args:
+        reply: What to say.
+        fields: Header fields beside the reply's own.
+        is_last: Whether the connection is closed behind it.
+        is_http_1_0: Whether the client is to be told that it is not.
+        is_head: Whether HEAD was asked, so that the body stays here.
+    """
+    lines = [_STATUS_LINES[reply.status]]
+    if reply.status != HTTPStatus.NO_CONTENT:
+        lines.append(f"Content-Type: {reply.content_type}\r\nContent-Length: {len(reply.body)}\r\n")
+    lines.append("X-Content-Type-Options: nosniff\r\n")
+    lines += [f"{name}: {value}\r\n" for name, value in (*reply.fields.items(), *fields.items())]
+    if is_last:
+        lines.append("Connection: close\r\n")
+    elif is_http_1_0:
+        lines.append("Connection: keep-alive\r\n")
+    lines.append("\r\n")
+    return "".join(lines).encode("latin-1") + (b"" if is_head else reply.body)
+
+
+_STATUS_LINES = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus
+}

@@ -1,0 +1,254 @@
+"""Request bodies parsed from JSON, and replies encoded as frames of JSON. Sans-IO.
+
+A body that is wrong costs its sender one error answer; the stream goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import msgspec
+
+from qa_service.errors import InvalidFrameError, InvalidRequestError, QaError
+from qa_service.wire.frames import PREFIX
+from qa_service.wire.messages import (
+    COMMANDS,
+    FRAME_QUERY_TYPES,
+    MAX_ID_BYTES,
+    MAX_NAME_BYTES,
+    NULL_ID,
+    UNKNOWN_SOURCE,
+    Answer,
+    AnswerSource,
+    Auth,
+    Query,
+    QueryType,
+    Question,
+    RejectedError,
+    Request,
+    RequestLimits,
+    Timings,
+)
+
+MAX_AUTH_FRAME_BYTES = 4096
+
+
+class _Envelope(msgspec.Struct):
+    id: msgspec.Raw = msgspec.Raw(NULL_ID)
+    type: msgspec.Raw = msgspec.Raw(b'"question"')
+    model: msgspec.Raw = msgspec.Raw(b'""')
+
+
+_request_decoder = msgspec.json.Decoder(Request)
+_envelope_decoder = msgspec.json.Decoder(_Envelope)
+_string_decoder = msgspec.json.Decoder(str)
+
+
+def parse_request(body: bytes, limits: RequestLimits) -> Request | Query:
+    """Parses a frame's body into a request that is within all limits.
+
+    Raises:
+        RejectedError: With `invalid_frame` if it is not UTF-8 JSON, with `invalid_request` if it
+            is JSON but not a request.
+    """
+    try:
+        request = _decode(body)
+    except UnicodeDecodeError:
+        raise RejectedError(NULL_ID, InvalidFrameError("the body is not UTF-8")) from None
+    except RecursionError:
+        raise RejectedError(NULL_ID, InvalidFrameError("the JSON is nested too deep")) from None
+    except msgspec.ValidationError as error:
+        raise RejectedError(NULL_ID, InvalidRequestError(str(error))) from None
+    except msgspec.DecodeError as error:
+        raise RejectedError(NULL_ID, InvalidFrameError(str(error))) from None
+    if isinstance(request, Request):
+        _check_id(request.id_json)
+        try:
+            check_bounds(request, limits)
+        except InvalidRequestError as error:
+            raise RejectedError(request.id_json, error) from None
+        # The decoded id is a view that would keep the whole body in memory as long as the request.
+        msgspec.structs.force_setattr(request, "id", msgspec.Raw(request.id_json))
+    return request
+
+
+def _decode(body: bytes) -> Request | Query:
+    """Decodes a body, once if it is a question; of what else comes, type and id are read again."""
+    str(body, "utf-8")  # msgspec does not look at the strings in fields that it ignores
+    try:
+        return _request_decoder.decode(body)
+    except msgspec.ValidationError as error:
+        return _parse_query(_envelope_decoder.decode(body), str(error))
+
+
+_auth_decoder = msgspec.json.Decoder(Auth)
+
+
+def parse_auth(body: bytes) -> Auth | None:
+    """Parses a first frame's body; None if it is none that carries a token."""
+    if len(body) > MAX_AUTH_FRAME_BYTES:
+        return None
+    try:
+        auth = _auth_decoder.decode(str(body, "utf-8"))
+        _check_id(bytes(auth.id))
+    except (UnicodeDecodeError, RecursionError, msgspec.DecodeError, RejectedError):
+        return None
+    return auth
+
+
+def _parse_query(envelope: _Envelope, fault: str) -> Query:
+    """Makes a query of what is not a question, or rejects it for its fault."""
+    id_json, query_type = bytes(envelope.id), _short_string(bytes(envelope.type))
+    _check_id(id_json)
+    if query_type in FRAME_QUERY_TYPES:
+        model = _short_string(bytes(envelope.model))
+        if query_type not in COMMANDS or model:
+            return Query(id_json, cast(QueryType, query_type), model=model)
+        raise RejectedError(id_json, InvalidRequestError("`model` must name a model"))
+    if query_type != "question":
+        *most, last = FRAME_QUERY_TYPES
+        fault = f"`type` must be question, {', '.join(most)} or {last}"
+    raise RejectedError(id_json, InvalidRequestError(fault))
+
+
+def _short_string(value: bytes) -> str:
+    """A string, as it may be written in many ways; empty if it is none or a long one."""
+    try:
+        return _string_decoder.decode(value) if len(value) <= MAX_NAME_BYTES else ""
+    except msgspec.DecodeError:
+        return ""
+
+
+def _check_id(id_json: bytes) -> None:
+    if len(id_json) > MAX_ID_BYTES:
+        fault = f"`id` is longer than {MAX_ID_BYTES} bytes"
+    elif id_json[:1] in b"[{tf":
+        fault = "`id` must be a string, a number or null"
+    else:
+        return
+    raise RejectedError(NULL_ID, InvalidRequestError(fault))
+
+
+def check_bounds(question: Question, limits: RequestLimits) -> None:
+    """Checks how long a question and its text are.
+
+    Raises:
+        InvalidRequestError: One of them is blank or too long.
+    """
+    for name, value, most in (
+        ("question", question.question, limits.max_question_chars),
+        ("text", question.text, limits.max_text_chars),
+    ):
+        if not value or value.isspace():
+            raise InvalidRequestError(f"`{name}` is empty")
+        if len(value) > most:
+            fault = f"`{name}` has {len(value)} characters; at most {most} are accepted"
+            raise InvalidRequestError(fault)
+
+
+class AnswersBody(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The response to a question; with `top_k` over 1, all answers beside the best.
+
+    The last four say what has answered: see `AnswerSource`.
+    """
+
+    id: msgspec.Raw
+    answer: str
+    score: float
+    start: int | None
+    end: int | None
+    timings_ms: Timings
+    answers: Sequence[Answer] | msgspec.UnsetType = msgspec.UNSET
+    model: str = ""
+    version: int = 0
+    cached: bool = False
+    models_asked: int = 0
+
+
+class _ErrorDetail(msgspec.Struct, frozen=True, omit_defaults=True):
+    code: str
+    message: str
+    retryable: bool
+    retry_after_ms: int | None = None
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    """The response to a question that has no answer."""
+
+    id: msgspec.Raw
+    error: _ErrorDetail
+
+
+_encoder = msgspec.json.Encoder()
+
+
+def answers_body(
+    id_json: bytes,
+    answers: Sequence[Answer],
+    timings: Timings,
+    top_k: int,
+    source: AnswerSource = UNKNOWN_SOURCE,
+) -> msgspec.Struct:
+    """The response to a question, to be encoded.
+
+    Args:
+        id_json: The request's id.
+        answers: At least one, best first.
+        timings: Where the time went.
+        top_k: How many answers were wanted; over 1, the response carries all of `answers`.
+        source: What has answered.
+    """
+    best = answers[0]
+    return AnswersBody(
+        id=msgspec.Raw(id_json),
+        answer=best.answer,
+        score=best.score,
+        start=best.start,
+        end=best.end,
+        timings_ms=timings,
+        answers=answers if top_k > 1 else msgspec.UNSET,
+        model=source.model,
+        version=source.version,
+        cached=source.is_cached,
+        models_asked=source.models_asked,
+    )
+
+
+def error_body(id_json: bytes, error: QaError) -> msgspec.Struct:
+    """An error response, to be encoded."""
+    detail = _ErrorDetail(error.code, error.message, error.retryable, error.retry_after_ms)
+    return ErrorBody(msgspec.Raw(id_json), detail)
+
+
+def encode_answers(
+    id_json: bytes,
+    answers: Sequence[Answer],
+    timings: Timings,
+    top_k: int,
+    source: AnswerSource = UNKNOWN_SOURCE,
+) -> bytearray:
+    """Encodes a response frame; see `answers_body`."""
+    return _frame(answers_body(id_json, answers, timings, top_k, source))
+
+
+def encode_auth_reply(auth: Auth) -> bytearray:
+    """Encodes the frame that tells a client that it is authenticated."""
+    return _frame({"id": auth.id, "auth": "ok"})
+
+
+def encode_error(id_json: bytes, error: QaError) -> bytearray:
+    """Encodes an error frame."""
+    return _frame(error_body(id_json, error))
+
+
+def encode_report(query: Query, report: object) -> bytearray:
+    """Encodes the answer to a query; the report stands under the query's type."""
+    return _frame({"id": msgspec.Raw(query.id_json), query.type: report})
+
+
+def _frame(body: object) -> bytearray:
+    frame = bytearray(PREFIX.size)
+    _encoder.encode_into(body, frame, PREFIX.size)
+    PREFIX.pack_into(frame, 0, len(frame) - PREFIX.size)
+    return frame

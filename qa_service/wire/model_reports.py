@@ -1,0 +1,185 @@
+"""What is said of a served model, in the Open Inference Protocol as Triton has it. Sans-IO."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from qa_service.wire.messages import MAX_PRIORITY
+from qa_service.wire.open_inference import INPUTS, MAX_QUESTIONS, OUTPUTS
+
+_CONFIG_TYPES = {"BYTES": "TYPE_STRING", "FP32": "TYPE_FP32", "INT32": "TYPE_INT32"}
+_PLATFORMS = {
+    "onnx": ("onnxruntime_onnx", "onnxruntime"),
+    "pytorch": ("pytorch_libtorch", "pytorch"),
+    "tensorrt": ("tensorrt_plan", "tensorrt"),
+    "instant": ("instant", "instant"),
+}
+"""The platform and the backend of each type of engine, as Triton names them."""
+
+
+State = Literal["LOADING", "READY", "UNLOADING", "UNAVAILABLE"]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """How often something took time, and how much in all.
+
+    Attributes:
+        count: How often.
+        ns: Nanoseconds in all.
+    """
+
+    count: int = 0
+    ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStatistics:
+    """What a model has done since the server's start; a batch of eight counts its time eight times.
+
+    Attributes:
+        inference_count: Questions run.
+        execution_count: Batches run.
+        success: Requests answered, and their time from arrival to answer.
+        fail: Requests that failed.
+        queue: Their time in the queue.
+        compute_input: Their batches' time for tokenizing.
+        compute_infer: For the model.
+        compute_output: For reading the answers.
+        failures: Requests that failed, by Triton's reasons.
+        cache_hits: Requests answered from the cache.
+        cache_misses: Requests that the cache did not have.
+    """
+
+    inference_count: int = 0
+    execution_count: int = 0
+    success: Span = Span()
+    fail: Span = Span()
+    queue: Span = Span()
+    compute_input: Span = Span()
+    compute_infer: Span = Span()
+    compute_output: Span = Span()
+    failures: Mapping[str, int] = field(default_factory=dict)
+    cache_hits: int = 0
+    cache_misses: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReport:
+    """One version of a model.
+
+    Attributes:
+        name: Its name.
+        version: Its version.
+        engine_type: As `--inference_engine_type` has it.
+        state: As Triton's repository index has it.
+        is_ready: Whether it answers.
+        reason: Why not, or why its next load failed; empty if there is nothing to say.
+        instances: How many there should be.
+        is_on_gpu: Whether they run on GPUs.
+        max_queue_delay_us: How long a batch may wait to fill.
+        statistics: What it has done.
+        labels: The labels that name it.
+        share: Its share of the requests that name no version, 0 to 1.
+        alive: Instances that can take batches.
+        queue_length: Requests that wait for one.
+        memory_bytes: Memory of its instances, as measured when they were ready.
+        failed_loads: How often in a row it could not be loaded.
+        versions: All versions of the model; empty for this one alone.
+    """
+
+    name: str
+    version: str
+    engine_type: str
+    state: State
+    is_ready: bool
+    reason: str
+    instances: int
+    max_queue_delay_us: int
+    is_on_gpu: bool = False
+    statistics: ModelStatistics = field(default_factory=ModelStatistics)
+    labels: Sequence[str] = ()
+    share: float = 0.0
+    alive: int = 0
+    queue_length: int = 0
+    memory_bytes: int = 0
+    failed_loads: int = 0
+    versions: Sequence[str] = ()
+
+
+def metadata(model: ModelReport) -> dict[str, object]:
+    """Its inputs and outputs: N questions, or [N, top_k] answers."""
+    platform, _ = _PLATFORMS[model.engine_type]
+    return {
+        "name": model.name,
+        "versions": [*(model.versions or [model.version])],
+        "platform": platform,
+        "inputs": [{"name": n, "datatype": t, "shape": [-1, 1]} for n, t in INPUTS.items()],
+        "outputs": [{"name": n, "datatype": t, "shape": [-1, -1]} for n, t in OUTPUTS.items()],
+    }
+
+
+def config(model: ModelReport) -> dict[str, object]:
+    """Its configuration, as far as Triton's has words for it."""
+    platform, backend = _PLATFORMS[model.engine_type]
+    return {
+        "name": model.name,
+        "platform": platform,
+        "backend": backend,
+        "version_policy": {"latest": {"num_versions": 1}},
+        "max_batch_size": MAX_QUESTIONS,
+        "input": [_config_tensor(name, kind, 1) for name, kind in INPUTS.items()],
+        "output": [_config_tensor(name, kind, -1) for name, kind in OUTPUTS.items()],
+        "instance_group": [
+            {
+                "name": model.name,
+                "kind": "KIND_GPU" if model.is_on_gpu else "KIND_CPU",
+                "count": model.instances,
+            }
+        ],
+        "dynamic_batching": {
+            "max_queue_delay_microseconds": model.max_queue_delay_us,
+            "priority_levels": MAX_PRIORITY + 1,
+            "default_priority_level": MAX_PRIORITY + 1,
+        },
+    }
+
+
+def _config_tensor(name: str, datatype: str, size: int) -> dict[str, object]:
+    return {"name": name, "data_type": _CONFIG_TYPES[datatype], "dims": [size]}
+
+
+def statistics(models: Sequence[ModelReport]) -> dict[str, object]:
+    """What they have done."""
+    return {"model_stats": [_model_statistics(model) for model in models]}
+
+
+def _model_statistics(model: ModelReport) -> dict[str, object]:
+    done = model.statistics
+    return {
+        "name": model.name,
+        "version": model.version,
+        "inference_count": done.inference_count,
+        "execution_count": done.execution_count,
+        "inference_stats": {
+            name: {"count": span.count, "ns": span.ns}
+            for name in ("success", "fail", "queue", "compute_input", "compute_infer",
+                         "compute_output")
+            for span in [getattr(done, name)]
+        },
+    }  # fmt: skip
+
+
+def index(models: Sequence[ModelReport]) -> list[dict[str, str]]:
+    """What is in the repository, and how it is."""
+    return [
+        {
+            "name": model.name,
+            "version": model.version,
+            "state": model.state,
+            "reason": model.reason,
+        }
+        for model in models
+    ]

@@ -1,0 +1,339 @@
+"""Inference in the Open Inference Protocol, version 2, as Triton speaks it. Sans-IO.
+
+    JSON, and behind it the binary data of those inputs that have some, in their order
+    question BYTES [N] or [N,1]  ─┐                   ┌─ answer BYTES, score FP32,
+    text     BYTES the same      ─┴─▶ N questions ──▶─┴─ start INT32, end INT32: the same, or [N,k]
+
+Of a request's N questions each is one request of the server's; their answers come back together,
+as [N,k] where `top_k` is k and over 1. Where there is no answer, or fewer than k, the answer is
+empty and its offsets are -1. Binary BYTES are elements with a 4-byte little-endian length each.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+
+from qa_service.errors import InvalidRequestError
+from qa_service.wire.http_reply import HttpReply, server_timing
+from qa_service.wire.json_codec import check_bounds
+from qa_service.wire.messages import (
+    MAX_PRIORITY,
+    MAX_TOP_K,
+    Answer,
+    AnswerSource,
+    Request,
+    RequestLimits,
+    Timings,
+)
+
+MAX_QUESTIONS = 256
+INPUTS = {"question": "BYTES", "text": "BYTES"}
+OUTPUTS = {"answer": "BYTES", "score": "FP32", "start": "INT32", "end": "INT32"}
+HEADER_LENGTH = "Inference-Header-Content-Length"
+
+_Parameters = dict[str, bool | int | float | str]
+_NO_ANSWER = Answer("", 0.0, None, None)
+_FORMATS = {"FP32": "f", "INT32": "i"}
+_LENGTH = struct.Struct("<I")
+
+
+class _Input(msgspec.Struct):
+    name: str
+    shape: list[int]
+    datatype: str
+    parameters: _Parameters = {}
+    data: list[str | list[str]] | None = None
+
+
+class _Output(msgspec.Struct):
+    name: str
+    parameters: _Parameters = {}
+
+
+class _Body(msgspec.Struct):
+    inputs: list[_Input]
+    outputs: list[_Output] = []
+    id: str = ""
+    parameters: _Parameters = {}
+
+
+_decoder = msgspec.json.Decoder(_Body)
+
+
+class Result(NamedTuple):
+    """What one question came to.
+
+    Attributes:
+        answers: At least one, best first.
+        timings: Where the time went.
+        source: What has answered.
+    """
+
+    answers: Sequence[Answer]
+    timings: Timings
+    source: AnswerSource
+
+
+@dataclass(slots=True)
+class InferCall:
+    """An inference request.
+
+    Attributes:
+        requests: One for each question.
+        shape: What the questions came as.
+        top_k: How many answers each is to have.
+        outputs: The names of the outputs that are wanted, and whether in binary.
+        id: Echoed.
+    """
+
+    requests: Sequence[Request]
+    shape: Sequence[int]
+    top_k: int
+    outputs: Mapping[str, bool]
+    id: str
+
+    def reply(self, results: Sequence[Result]) -> HttpReply:
+        """The response to all questions, whose answers are given in their order."""
+        columns = _columns(results, self.top_k)
+        shape = [self.shape[0], self.top_k] if self.top_k > 1 else list(self.shape)
+        described: list[dict[str, object]] = []
+        binary = b""
+        for name, is_binary in self.outputs.items():
+            output: dict[str, object] = {"name": name, "datatype": OUTPUTS[name], "shape": shape}
+            if is_binary:
+                data = _to_binary(OUTPUTS[name], columns[name])
+                output["parameters"] = {"binary_data_size": len(data)}
+                binary += data
+            else:
+                output["data"] = columns[name]
+            described.append(output)
+        source = results[0].source
+        body: dict[str, object] = {
+            "model_name": source.model,
+            "model_version": str(source.version),
+        }
+        if self.id:
+            body["id"] = self.id
+        if parameters := _parameters([result.source for result in results]):
+            body["parameters"] = parameters
+        header = msgspec.json.encode({**body, "outputs": described})
+        fields = {"Server-Timing": server_timing(_slowest([result.timings for result in results]))}
+        if not binary:
+            return HttpReply(header, fields=fields)
+        fields[HEADER_LENGTH] = str(len(header))
+        return HttpReply(header + binary, content_type="application/octet-stream", fields=fields)
+
+
+def parse_infer(
+    body: bytes, header_length: str | None, limits: RequestLimits, model: str, version: str
+) -> InferCall:
+    """Parses an inference request.
+
+    Args:
+        body: JSON, and the inputs' binary data.
+        header_length: The length of the JSON, as the header field has it; None if it is all.
+        limits: Bounds on each question.
+        model: The model or route, as in the path.
+        version: Its version or label; empty for none.
+
+    Raises:
+        InvalidRequestError: It is malformed, or over a bound.
+    """
+    header, binary = _split(body, header_length)
+    try:
+        asked = _decoder.decode(header)
+        header.decode()  # msgspec does not look at the strings in fields that it ignores
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequestError(f"not an inference request: {error}") from None
+    columns, shape = _read_inputs(asked.inputs, binary)
+    options = _read_parameters(asked.parameters)
+    requests = [
+        Request(question, text, options.top_k, timeout_ms=options.timeout_ms,
+                priority=options.priority, model=model, version=version or None)
+        for question, text in zip(columns["question"], columns["text"], strict=True)
+    ]  # fmt: skip
+    for request in requests:
+        check_bounds(request, limits)
+    return InferCall(
+        requests, shape, options.top_k,
+        _read_outputs(asked.outputs, options.is_binary), asked.id,
+    )  # fmt: skip
+
+
+def _split(body: bytes, header_length: str | None) -> tuple[bytes, memoryview]:
+    size = len(body)
+    if header_length is not None:
+        if not (header_length.isascii() and header_length.isdigit() and len(header_length) < 20):
+            raise InvalidRequestError(f"{HEADER_LENGTH} is not a number")
+        size = int(header_length)
+        if size > len(body):
+            raise InvalidRequestError(f"{HEADER_LENGTH} is over the body's length")
+    return body[:size], memoryview(body)[size:]
+
+
+# Inputs.
+
+
+def _read_inputs(
+    inputs: Sequence[_Input], binary: memoryview
+) -> tuple[dict[str, list[str]], Sequence[int]]:
+    """The inputs' elements by name, and the shape that they have in common."""
+    if len(inputs) != len(INPUTS) or {item.name for item in inputs} != INPUTS.keys():
+        raise InvalidRequestError(f"the inputs must be {' and '.join(INPUTS)}, each once")
+    columns = {}
+    for item in inputs:
+        count = _check_input(item)
+        if (size := item.parameters.get("binary_data_size")) is None:
+            columns[item.name] = _flat(item)
+        else:
+            if not isinstance(size, int) or not 0 <= size <= len(binary):
+                raise InvalidRequestError(f"the binary data of {item.name} is not all there")
+            columns[item.name], binary = _from_binary(item.name, binary[:size]), binary[size:]
+        if len(columns[item.name]) != count:
+            raise InvalidRequestError(f"{item.name} has not as many elements as its shape")
+    if len(binary):
+        raise InvalidRequestError("there is more binary data than the inputs have")
+    if inputs[0].shape != inputs[1].shape:
+        raise InvalidRequestError("question and text must have the same shape")
+    return columns, inputs[0].shape
+
+
+def _check_input(item: _Input) -> int:
+    """Checks all but the data; returns how many elements there must be."""
+    if item.datatype != INPUTS[item.name]:
+        raise InvalidRequestError(f"{item.name} must be of the datatype {INPUTS[item.name]}")
+    if item.parameters and any(name.startswith("shared_memory") for name in item.parameters):
+        raise InvalidRequestError("there is no shared memory")
+    if not 1 <= len(item.shape) <= 2 or item.shape[1:] not in ([], [1]):
+        raise InvalidRequestError(f"the shape of {item.name} must be [N] or [N,1]")
+    if not 1 <= item.shape[0] <= MAX_QUESTIONS:
+        raise InvalidRequestError(f"a request has 1 to {MAX_QUESTIONS} questions")
+    return item.shape[0]
+
+
+def _flat(item: _Input) -> list[str]:
+    if item.data is None:
+        raise InvalidRequestError(f"{item.name} has no data")
+    flat: list[str] = []
+    for element in item.data:
+        if isinstance(element, str):
+            flat.append(element)
+        else:
+            flat += element
+    return flat
+
+
+def _from_binary(name: str, data: memoryview) -> list[str]:
+    elements, at = [], 0
+    while at < len(data):
+        if len(data) - at < _LENGTH.size:
+            raise InvalidRequestError(f"the binary data of {name} ends within a length")
+        (size,) = _LENGTH.unpack_from(data, at)
+        at += _LENGTH.size + size
+        if at > len(data):
+            raise InvalidRequestError(f"the binary data of {name} ends within an element")
+        try:
+            elements.append(str(data[at - size : at], "utf-8"))
+        except UnicodeDecodeError:
+            raise InvalidRequestError(f"an element of {name} is not UTF-8") from None
+    return elements
+
+
+# Parameters and outputs.
+
+
+class _Options(msgspec.Struct, frozen=True):
+    top_k: int
+    timeout_ms: float | None
+    priority: int
+    is_binary: bool
+
+
+_NO_OPTIONS = _Options(1, None, 0, False)
+
+
+def _read_parameters(parameters: _Parameters) -> _Options:
+    """Those that mean something here; others are ignored, unless the name is one of Triton's."""
+    if not parameters:
+        return _NO_OPTIONS
+    if unknown := [name for name in parameters if name.startswith("triton_")]:
+        raise InvalidRequestError(f"there is no parameter {unknown[0][:64]}")
+    if parameters.get("sequence_id"):
+        raise InvalidRequestError("the model keeps no sequences")
+    timeout_us = _number(parameters, "timeout", 0, 2**63)
+    return _Options(
+        top_k=_number(parameters, "top_k", 1, MAX_TOP_K) or 1,
+        timeout_ms=timeout_us / 1e3 or None,
+        priority=priority_of(_number(parameters, "priority", 0, 2**64)),
+        is_binary=parameters.get("binary_data_output") is True,
+    )
+
+
+def priority_of(level: int) -> int:
+    """Our priority for Triton's, where 1 is the highest and 0 stands for the default."""
+    return max(0, MAX_PRIORITY + 1 - level) if level else 0
+
+
+def _number(parameters: _Parameters, name: str, minimum: int, maximum: int) -> int:
+    value = parameters.get(name)
+    if value is None:
+        return 0
+    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
+        raise InvalidRequestError(f"the parameter {name} must be from {minimum} to {maximum}")
+    return value
+
+
+def _read_outputs(outputs: Sequence[_Output], is_binary: bool) -> dict[str, bool]:
+    if not outputs:
+        return dict.fromkeys(OUTPUTS, is_binary)
+    wanted = {}
+    for output in outputs:
+        if output.name not in OUTPUTS or output.name in wanted:
+            raise InvalidRequestError(f"the outputs are {', '.join(OUTPUTS)}, each once")
+        if {"shared_memory_region", "classification"} & output.parameters.keys():
+            raise InvalidRequestError("there is neither shared memory nor classification")
+        wanted[output.name] = output.parameters.get("binary_data", is_binary) is True
+    return wanted
+
+
+# The response.
+
+
+def _columns(results: Sequence[Result], top_k: int) -> dict[str, list[object]]:
+    """Each output's elements, row by row, a row as long as many answers were wanted."""
+    columns: dict[str, list[object]] = {name: [] for name in OUTPUTS}
+    for answers, _, _ in results:
+        for i in range(top_k):
+            answer = answers[i] if i < len(answers) else _NO_ANSWER
+            columns["answer"].append(answer.answer)
+            columns["score"].append(answer.score)
+            columns["start"].append(-1 if answer.start is None else answer.start)
+            columns["end"].append(-1 if answer.end is None else answer.end)
+    return columns
+
+
+def _to_binary(datatype: str, column: Sequence[object]) -> bytes:
+    if datatype == "BYTES":
+        elements = [str(element).encode() for element in column]
+        return b"".join(_LENGTH.pack(len(element)) + element for element in elements)
+    return struct.pack(f"<{len(column)}{_FORMATS[datatype]}", *column)
+
+
+def _parameters(sources: Sequence[AnswerSource]) -> dict[str, bool | int]:
+    """What is said of the answers: whether all were kept, and the most models that one took."""
+    said = {
+        "cached": all(source.is_cached for source in sources),
+        "models_asked": max(source.models_asked for source in sources),
+    }
+    return {name: value for name, value in said.items() if value}
+
+
+def _slowest(timings: Sequence[Timings]) -> Timings:
+    if len(timings) == 1:
+        return timings[0]
+    return Timings(max(t.queue for t in timings), max(t.inference for t in timings))

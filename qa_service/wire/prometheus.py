@@ -1,0 +1,91 @@
+"""Prometheus' text format, version 0.0.4: metric families as lines. Sans-IO.
+
+# HELP qa_queue_length Requests waiting for an instance.
+# TYPE qa_queue_length gauge
+qa_queue_length 3
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+Labels = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One value of a family.
+
+    Attributes:
+        value: It.
+        labels: What tells it from the family's others.
+        suffix: What its name has beyond the family's, as those of a histogram have.
+    """
+
+    value: float
+    labels: Labels
+    suffix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """All samples of one name.
+
+    Attributes:
+        name: It.
+        kind: What may be done with the values.
+        help: What they are, in a sentence.
+        samples: The values.
+    """
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    help: str
+    samples: Sequence[Sample]
+
+
+def histogram_samples(
+    buckets: Iterable[tuple[float, int]], total: float, labels: Labels
+) -> list[Sample]:
+    """The samples of a histogram.
+
+    Args:
+        buckets: Upper bounds, ascending and infinity at last, and how many values are in each
+            bucket; not how many are in it and in those below.
+        total: The sum of all values.
+        labels: What tells it from the family's others.
+    """
+    count, samples = 0, []
+    for bound, values in buckets:
+        count += values
+        samples.append(Sample(count, {**labels, "le": _number(bound)}, "_bucket"))
+    return [*samples, Sample(total, labels, "_sum"), Sample(count, labels, "_count")]
+
+
+def write_text(families: Iterable[Family]) -> bytes:
+    """Writes all families."""
+    return "".join(line for family in families for line in _lines(family)).encode()
+
+
+def _lines(family: Family) -> Iterable[str]:
+    text = family.help.replace("\\", r"\\").replace("\n", r"\n")
+    yield f"# HELP {family.name} {text}\n# TYPE {family.name} {family.kind}\n"
+    for sample in family.samples:
+        pairs = ",".join(f'{name}="{_escaped(value)}"' for name, value in sample.labels.items())
+        labels = f"{{{pairs}}}" if pairs else ""
+        yield f"{family.name}{sample.suffix}{labels} {_number(sample.value)}\n"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+def _number(value: float) -> str:
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return str(value)

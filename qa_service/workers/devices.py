@@ -1,0 +1,136 @@
+"""Which device each instance runs on, and the loop's scheduling priority.
+
+Instances go round the devices that were named, in turn. Asked for a GPU that is not there, the
+server does not start; only `auto` takes the CPU instead, and says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from qa_service.errors import DeviceError, SetupError
+from qa_service.workers.gpus import Gpu, Gpus, find_gpus
+
+logger = logging.getLogger(__name__)
+
+AUTO = "auto"
+CPU = "cpu"
+
+_NO_GPU = "its driver counts none"
+
+
+class DeviceAssignment(msgspec.Struct, frozen=True, array_like=True):
+    """Where one instance runs.
+
+    Attributes:
+        device: `cpu` or `cuda:N`, as the server's own process would number it.
+        cuda_index: The GPU's number for the instance's libraries; 0 if its process sees one only.
+        visible_as: What CUDA_VISIBLE_DEVICES is in the instance's process; empty hides every GPU.
+        gpu_memory_bytes: All the memory of the GPU; 0 on a CPU.
+        may_fall_back: Whether it may run on the CPU if its libraries cannot use the GPU.
+    """
+
+    device: str = CPU
+    cuda_index: int = 0
+    visible_as: str = ""
+    gpu_memory_bytes: int = 0
+    may_fall_back: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceDevice:
+    """Where an instance really is, field by field as in the answer to `stats`.
+
+    Attributes:
+        session: Its number.
+        device: `cpu` or `cuda:N`.
+    """
+
+    session: int
+    device: str
+
+
+def run_in_real_time() -> None:
+    """Has the kernel run the calling thread before all ordinary ones; what it starts is ordinary.
+
+    A kernel that preempts lazily or not at all lets an ordinary thread that is woken on a busy core
+    wait for that core's next tick, 4 ms at 250 Hz, however low the priority of what runs there.
+    Linux, sched(7).
+
+    Raises:
+        SetupError: This process may not.
+    """
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+    except PermissionError:
+        raise SetupError(
+            "real-time priority is not permitted here: it takes CAP_SYS_NICE (docker run --cap-add "
+            "SYS_NICE) or a limit on it above 0 (ulimit -r)"
+        ) from None
+
+
+def assign_devices(
+    num_instances: int,
+    devices: str,
+    find: Callable[[], Gpus] = find_gpus,
+) -> list[DeviceAssignment]:
+    """Decides where the instances run.
+
+    Args:
+        num_instances: How many there are.
+        devices: `auto`, or a list such as `cuda:0,cuda:1`.
+        find: Asks for the GPUs; not called if only the CPU is named.
+
+    Raises:
+        DeviceError: A GPU is named that CUDA does not see.
+    """
+    gpus = _choose(devices, find)
+    mine = [gpus[number % len(gpus)] for number in range(num_instances)]
+    return [
+        on_gpu(gpu, may_fall_back=devices == AUTO) if gpu else DeviceAssignment() for gpu in mine
+    ]
+
+
+def on_gpu(gpu: Gpu, *, may_fall_back: bool) -> DeviceAssignment:
+    """An instance's assignment to a GPU."""
+    return DeviceAssignment(
+        device=f"cuda:{gpu.index}",
+        cuda_index=gpu.index,
+        visible_as=gpu.visible_as,
+        gpu_memory_bytes=gpu.memory_bytes,
+        may_fall_back=may_fall_back,
+    )
+
+
+def _choose(devices: str, find: Callable[[], Gpus]) -> Sequence[Gpu | None]:
+    """Returns the devices to go round; None is the CPU."""
+    if devices == CPU:
+        return [None]
+    gpus = find()
+    if devices == AUTO:
+        if not gpus.found:
+            logger.info("instances run on the CPU: CUDA sees no GPU (%s)", gpus.why_none or _NO_GPU)
+        return gpus.found or [None]
+    return [_named(word, gpus) for word in devices.split(",")]
+
+
+def _named(word: str, gpus: Gpus) -> Gpu | None:
+    if word == CPU:
+        return None
+    index = int(word.partition(":")[2])
+    if index < len(gpus.found):
+        return gpus.found[index]
+    there = ", ".join(f"cuda:{gpu.index}" for gpu in gpus.found)
+    seen = f"only {there}" if there else f"no GPU ({gpus.why_none or _NO_GPU})"
+    raise DeviceError(f"--devices names {word}, but CUDA sees {seen}")
+
+
+def describe(places: Sequence[InstanceDevice]) -> str:
+    """Says where instances run: one device if it is that of all, or each one's in turn."""
+    devices = [place.device for place in places]
+    return devices[0] if len(set(devices)) == 1 else ", ".join(devices)

@@ -1,0 +1,98 @@
+"""What was measured of engines: one finding a candidate, and which of them to take."""
+
+from __future__ import annotations
+
+import msgspec
+
+TIE = 0.05
+"""A candidate must save at least this share of the reference's time: measurements are noisy."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """What was found of one candidate.
+
+    Attributes:
+        engine_type: What runs the model.
+        precision: What the model computes in.
+        intra_op_num_threads: Threads within one operator.
+        may_be_taken: Whether the options leave it open; the reference is measured in any case.
+        alone_ms: A question by itself, the median of the rounds.
+        batched_ms: A question in a batch of eight.
+        ratio: Its time as a share of the reference's in the same round, the median of the rounds.
+        num_answers: How many answers were compared; 0 if it was too slow to be asked for all.
+        num_same: How many of them are the reference's.
+        failure: Why there is nothing else; empty if there is.
+    """
+
+    engine_type: str
+    precision: str
+    intra_op_num_threads: int = 1
+    may_be_taken: bool = True
+    alone_ms: float = 0.0
+    batched_ms: float = 0.0
+    ratio: float = 0.0
+    num_answers: int = 0
+    num_same: int = 0
+    failure: str = ""
+
+    @property
+    def agreement(self) -> float:
+        """The share of its answers that are the reference's; 0 if they were not compared."""
+        return self.num_same / self.num_answers if self.num_answers else 0.0
+
+    def __str__(self) -> str:
+        threads = "" if self.intra_op_num_threads == 1 else f", {self.intra_op_num_threads} threads"
+        return f"{self.engine_type} {self.precision}{threads}"
+
+
+class EngineTable(msgspec.Struct, frozen=True):
+    """What was found of every candidate; the first is the reference.
+
+    Attributes:
+        processor: Where it was measured.
+        min_agreement: The share of answers that a candidate must have in common with the reference.
+        findings: The candidates.
+    """
+
+    processor: str
+    min_agreement: float
+    findings: tuple[Finding, ...]
+
+    @property
+    def best(self) -> Finding | None:
+        """The fastest that answers as the reference does; the reference itself on a tie.
+
+        Where the reference may not be taken and no candidate agrees, the one that agrees most.
+        None if all that may be taken have failed.
+        """
+        able = [item for item in self.findings if item.may_be_taken and item.num_answers]
+        agreeing = [item for item in able if item.agreement >= self.min_agreement]
+        if not agreeing:
+            return max(able, key=lambda item: item.agreement, default=None)
+        fastest = min(agreeing, key=lambda item: item.ratio)
+        reference = self.findings[0]
+        is_tie = reference.may_be_taken and fastest.ratio > 1 - TIE
+        return reference if is_tie else fastest
+
+    @property
+    def reason(self) -> str:
+        """Why, for the ready line."""
+        best, reference = self.best, self.findings[0]
+        if best is None:
+            return ""
+        if best == reference:
+            return "nothing else measured faster with the same answers"
+        return f"{best.ratio:.2f} of the time of {reference}, {best.agreement:.1%} of its answers"
+
+    def __str__(self) -> str:
+        lines = [
+            f"milliseconds of a question, by engine ({self.processor}; {self.min_agreement:.0%} of "
+            f"the answers must be those of {self.findings[0]})",
+            f"{'engine':24}{'alone':>9}{'in eights':>11}{'time':>8}{'same answers':>14}",
+        ]
+        for item in self.findings:
+            same = f"{item.num_same} of {item.num_answers}" if item.num_answers else "not asked"
+            cells = f"{item.alone_ms:9.2f}{item.batched_ms:11.2f}{item.ratio:8.2f}{same:>14}"
+            mark = "  taken" if item == self.best else ""
+            lines.append(f"{item!s:24}{f' {item.failure}' if item.failure else cells}{mark}")
+        return "\n".join(lines)

@@ -1,0 +1,59 @@
+"""What starts the instances of a version: the local ones each on its device, the others on Ray."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from qa_service.logs import LogOptions
+from qa_service.net.event_loop import EventLoop
+from qa_service.workers.base import Worker, WorkerListener
+from qa_service.workers.devices import DeviceAssignment, assign_devices
+from qa_service.workers.gpus import find_gpus
+from qa_service.workers.messages import Setup
+from qa_service.workers.options import InstanceOptions
+from qa_service.workers.pool import WorkerFactory
+from qa_service.workers.process import ProcessWorker
+from qa_service.workers.ray import RayWorker
+
+_find_gpus_once = functools.cache(find_gpus)
+
+
+@functools.cache
+def devices_of(num_instances: int, devices: str) -> Sequence[DeviceAssignment]:
+    """Where so many instances run; what there is, is asked and said once.
+
+    Raises:
+        DeviceError: A GPU is named that CUDA does not see.
+    """
+    return assign_devices(num_instances, devices, _find_gpus_once)
+
+
+def make_factory(
+    loop: EventLoop, logs: LogOptions, path: Path, fingerprint: str, options: InstanceOptions
+) -> WorkerFactory:
+    """Makes what starts a version's instances.
+
+    Args:
+        loop: The loop that waits for them.
+        logs: Their log.
+        path: The model's folder.
+        fingerprint: SHA-256 that its manifest must have.
+        options: How it is run.
+
+    Raises:
+        DeviceError: A GPU is named that CUDA does not see.
+    """
+    devices = devices_of(options.num_inference_sessions, options.devices)
+    setup = Setup(str(path), options, fingerprint=fingerprint)
+
+    def make(number: int, listener: WorkerListener) -> Worker:
+        if number >= len(devices):
+            return RayWorker(number, loop, listener, setup, logs=logs)
+        its = msgspec.structs.replace(setup, device=devices[number])
+        return ProcessWorker(number, loop, listener, its, logs=logs)
+
+    return make

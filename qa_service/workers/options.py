@@ -1,0 +1,196 @@
+"""What the instances of a model are: all that may differ from one model to the next.
+
+It is one struct so that a table of a configuration file can be read into it for each model that
+is served, and so that a worker is told all of it in one message.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, get_args
+
+from msgspec import Meta, Struct
+
+from qa_service.options import MAX_MS
+from qa_service.scheduling.batch_cost import BatchRule
+
+AUTO = "auto"
+
+EngineType = Literal["auto", "onnx", "openvino", "pytorch", "tensorrt", "instant"]
+Precision = Literal["auto", "fp32", "fp16", "int8", "bf16"]
+PRECISIONS: tuple[str, ...] = get_args(Precision)
+
+_Count = Annotated[int, Meta(ge=0, le=1024)]
+_Range = Annotated[str, Meta(pattern=r"^(0|[1-9][0-9]{0,2}):[1-9][0-9]{0,2}\Z")]
+_DEVICE = r"(cpu|cuda:(0|[1-9][0-9]{0,3}))"
+
+
+class InstanceOptions(Struct, frozen=True, kw_only=True):
+    """The instances of a model: how many, where, on what engine, their batches and timeouts."""
+
+    num_inference_sessions: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1024,
+            description="inference instances, one worker process each; 0 only with --ray_instances",
+        ),
+    ] = 2
+    ray_instances: Annotated[
+        _Count | _Range,
+        Meta(
+            title="a number from 0 to 1024, or two as in 2:8",
+            description="further instances, on a Ray cluster; 2:8 grows from 2 up to 8 with the "
+            "work that waits, and shrinks when instances are idle",
+        ),
+    ] = 0
+    ray_idle_timeout_ms: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=MAX_MS,
+            description="milliseconds without work before there is one instance less on Ray",
+        ),
+    ] = 60_000
+    ray_address: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            description="the cluster's address, host:port of its head; auto finds one that runs on "
+            "this machine",
+        ),
+    ] = "auto"
+    ray_num_cpus: Annotated[
+        float, Meta(ge=0, le=1024, description="CPUs of the cluster that an instance on it takes")
+    ] = 1.0
+    ray_num_gpus: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1024,
+            description="GPUs of the cluster that an instance on it takes; 0 for the CPU",
+        ),
+    ] = 0.0
+    ray_push_model: Annotated[
+        bool,
+        Meta(
+            description="send the model to the cluster's nodes that do not have it, once each; "
+            "without it every node must have the folder"
+        ),
+    ] = False
+    inference_engine_type: Annotated[
+        EngineType,
+        Meta(
+            description="what runs the model; auto takes the fastest here that answers as fp32 "
+            "does, measured at the first start; instant answers without a model, to measure the "
+            "server itself"
+        ),
+    ] = "auto"
+    precision: Annotated[
+        Precision,
+        Meta(
+            description="what the model computes in: auto, as for the engine; onnx fp32, fp16 or "
+            "int8; openvino fp32, bf16 or int8; pytorch and tensorrt fp32, fp16 or bf16; int8 is "
+            "for a CPU"
+        ),
+    ] = "auto"
+    min_agreement: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=1,
+            description="share of answers that an engine must have in common with fp32 for auto to "
+            "take it",
+        ),
+    ] = 0.97
+    devices: Annotated[
+        str,
+        Meta(
+            pattern=rf"^(auto|{_DEVICE}(,{_DEVICE})*)\Z",
+            title="auto or a list of cpu, cuda:0, cuda:1, ...",
+            description="where instances run, in turn: cpu, or cuda:0,cuda:1,...; auto takes every "
+            "GPU, or the CPU",
+        ),
+    ] = "auto"
+    gpu_memory_fraction: Annotated[
+        float,
+        Meta(gt=0, le=1, description="share of its GPU's memory that one instance may take"),
+    ] = 1.0
+    cuda_graphs: Annotated[
+        bool, Meta(description="whether a GPU's kernels are recorded and replayed")
+    ] = True
+    intra_op_num_threads: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1024,
+            description="threads within one operator, per instance; 0 is 1, or what auto found "
+            "faster if every instance has two cores",
+        ),
+    ] = 0
+    max_batch_size: Annotated[int, Meta(ge=1, le=4096, description="requests in a batch")] = 64
+    max_batch_tokens: Annotated[
+        int, Meta(ge=1, le=2**24, description="tokens in a batch, padding included")
+    ] = 16384
+    max_batch_cost_ms: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=MAX_MS,
+            description="milliseconds that a batch may cost by the table; what costs more runs "
+            "alone",
+        ),
+    ] = 500
+    cost_table: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            description="what batches cost: auto is measured once and kept beside the model, "
+            "measure is measured again, off fills batches to their bounds; or a table's file",
+        ),
+    ] = "auto"
+    worker_niceness: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=19,
+            description="how far below the loop's the priority of worker processes is",
+        ),
+    ] = 10
+    execution_timeout_ms: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=MAX_MS,
+            description="milliseconds a batch may run before its instance is killed",
+        ),
+    ] = 120_000
+    start_timeout_ms: Annotated[
+        int,
+        Meta(ge=1, le=MAX_MS, description="milliseconds an instance may take to load and warm up"),
+    ] = 300_000
+
+    @property
+    def num_instances(self) -> int:
+        """How many instances there are to be, here and elsewhere, with little to do."""
+        return self.num_inference_sessions + self.ray_range[0]
+
+    @property
+    def ray_range(self) -> tuple[int, int]:
+        """The fewest and the most instances that there are to be on Ray."""
+        fewest, _, most = str(self.ray_instances).partition(":")
+        return int(fewest), max(int(fewest), int(most or fewest))
+
+    @property
+    def start_timeout_s(self) -> float:
+        """How long an instance may take to load and warm up."""
+        return self.start_timeout_ms / 1e3
+
+    @property
+    def execution_timeout_s(self) -> float:
+        """How long a batch may run."""
+        return self.execution_timeout_ms / 1e3
+
+    @property
+    def batch_rule(self) -> BatchRule:
+        """Bounds on a batch; an instance adds what it measured."""
+        return BatchRule(self.max_batch_size, self.max_batch_tokens, self.max_batch_cost_ms)

@@ -1,0 +1,89 @@
+"""What the tests of TLS and tokens need to speak to a server."""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from harness.frames import frame, receive
+from harness.questions import FIRST_WORD
+from harness.server import INSTANT, TIMEOUT_S, RunningServer
+from tests.certificates import Certificates
+
+ASK = {
+    "question": "Who wrote the notes?",
+    "text": "Ada Lovelace wrote the notes in London in 1843.",
+}
+TOKEN = "3bQ1xT0yqWcV7uKfJm2sZg"
+EXPIRED = "Zt0xT0yqWcV7uKfJm2sZgA"
+AUTH = {"type": "auth", "token": TOKEN}
+AUTHENTICATED = {"id": None, "auth": "ok"}
+FEW = (*INSTANT, "--log_level", "info")
+SHORT_MS = "4000"
+
+
+@contextmanager
+def secured(server: RunningServer, context: ssl.SSLContext) -> Iterator[ssl.SSLSocket]:
+    """A connection that has shaken hands."""
+    with (
+        server.connect() as sock,
+        context.wrap_socket(sock, server_hostname="localhost") as wrapped,
+    ):
+        yield wrapped
+
+
+def is_served(sock: socket.socket) -> bool:
+    sock.sendall(frame({"id": 1, **ASK}))
+    return receive(sock)["answer"] == FIRST_WORD
+
+
+def pipelined(sock: ssl.SSLSocket, data: bytes, num_replies: int) -> list[dict]:
+    """Reads replies while it writes, in one thread: an SSL socket does not bear two."""
+    again = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+    sock.setblocking(False)
+    unsent, inbox, replies = memoryview(data), bytearray(), []
+    while len(replies) < num_replies:
+        select.select([sock], [sock] if unsent else [], [], TIMEOUT_S)
+        with suppress(*again):
+            unsent = unsent[sock.send(unsent[: 1 << 14]) if unsent else 0 :]
+        with suppress(*again):
+            piece = sock.recv(1 << 16)
+            assert piece, "the stream ended"
+            inbox += piece
+        while len(inbox) >= 4 and len(inbox) >= (end := 4 + int.from_bytes(inbox[:4], "big")):
+            replies.append(json.loads(inbox[4:end]))
+            del inbox[:end]
+    return replies
+
+
+def everything(sock: socket.socket) -> bytes:
+    """All that comes until the end, be it a close or a reset."""
+    data = b""
+    with suppress(ConnectionResetError):
+        while piece := sock.recv(1 << 16):
+            data += piece
+    return data
+
+
+def error_code(data: bytes) -> str:
+    """The code of the one error frame that this is."""
+    assert int.from_bytes(data[:4], "big") == len(data) - 4
+    reply = json.loads(data[4:])
+    assert set(reply) == {"id", "error"}
+    assert reply["id"] is None
+    assert not reply["error"]["retryable"]
+    return reply["error"]["code"]
+
+
+def client_hello(certificates: Certificates) -> bytes:
+    """The first bytes of a client that speaks TLS."""
+    outgoing = ssl.MemoryBIO()
+    context = certificates.client_context()
+    session = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
+    with suppress(ssl.SSLWantReadError):
+        session.do_handshake()
+    return outgoing.read()

@@ -1,0 +1,154 @@
+"""QaClient and the programs around it, at servers with TLS, certificates and tokens."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from harness.questions import FIRST_WORD
+from harness.server import ROOT, running_server
+from qa_service.client import QaClient, QaServerError, TlsError, tls_context
+from tests.certificates import Certificates
+from tests.fault.authentication import ASK, EXPIRED, FEW, TOKEN
+from tests.scripted_peer import kept_connections
+
+pytest_plugins = ["tests.fault.authentication_servers"]
+
+
+class TestClient:
+    """QaClient, in every way that it may find a server."""
+
+    def test_asks_over_tls_on_one_connection(self, tls, certificates):
+        with QaClient("localhost", tls.port, tls=certificates.client_context()) as client:
+            client.connect()
+            kept = kept_connections(client)
+            assert len(kept) == 1
+            for _ in range(3):
+                assert client.ask(**ASK).answer == FIRST_WORD
+            assert kept_connections(client) == kept
+
+    def test_asks_much_over_tls(self, tls, certificates):
+        """Texts of 300 kB, so that both sides' buffers are full."""
+        padded = ASK["text"] + " x" * 150_000
+        with QaClient("localhost", tls.port, tls=certificates.client_context()) as client:
+            answers = client.ask_many([("", padded)] * 60 + [(ASK["question"], ASK["text"])])
+        assert [answer.code for answer in answers[:-1]] == ["invalid_request"] * 60
+        assert answers[-1].answer == FIRST_WORD
+
+    def test_mutual_tls(self, mutual, certificates):
+        mine = tls_context(certificates.ca, certificates.client_cert, certificates.client_key)
+        with QaClient("localhost", mutual.port, tls=mine) as client:
+            assert client.ask(**ASK).answer == FIRST_WORD
+        without = certificates.client_context()
+        with (
+            QaClient("localhost", mutual.port, tls=without) as client,
+            pytest.raises(TlsError, match="asks for a client's certificate"),
+        ):
+            client.ask(**ASK)
+
+    def test_a_token(self, with_tokens):
+        with QaClient("localhost", with_tokens.port, token=TOKEN) as client:
+            assert [a.answer for a in client.ask_many([tuple(ASK.values())] * 3)][2]
+
+    def test_health_and_stats_want_a_token_too(self, with_tokens):
+        with QaClient("localhost", with_tokens.port, token=TOKEN) as client:
+            assert client.health().ready
+            assert client.stats()["counters"]
+        with (
+            QaClient("localhost", with_tokens.port) as client,
+            pytest.raises(QaServerError, match="wants a token"),
+        ):
+            client.health()
+
+    @pytest.mark.parametrize(
+        ("token", "words"),
+        [("wrong", "not accepted"), (EXPIRED, "has expired"), (None, "wants a token")],
+    )
+    def test_the_wrong_one_or_none(self, with_tokens, token, words):
+        with QaClient("localhost", with_tokens.port, token=token) as client:
+            for error in client.ask_many([tuple(ASK.values())] * 40):
+                assert (error.code, error.retryable) == ("unauthorized", False)
+                assert words in str(error)
+
+    def test_the_wrong_port(self, tls, plain, with_tokens, certificates):
+        context = certificates.client_context()
+        for server in (plain, with_tokens):
+            with (
+                QaClient("localhost", server.port, tls=context) as client,
+                pytest.raises(TlsError, match="the server does not speak it"),
+            ):
+                client.connect()
+        with (
+            QaClient("localhost", tls.port) as client,
+            pytest.raises(QaServerError, match="this server speaks TLS"),
+        ):
+            client.ask(**ASK)
+
+    def test_a_server_that_is_not_trusted(self, tls, certificates, tmp_path):
+        for context, host, words in (
+            (tls_context(), "localhost", "not trusted .*issuer"),
+            (Certificates(tmp_path).client_context(), "localhost", "not trusted"),
+            (certificates.client_context(), "127.0.0.1", "not trusted .*mismatch"),
+        ):
+            with (
+                QaClient(host, tls.port, tls=context) as client,
+                pytest.raises(TlsError, match=words),
+            ):
+                client.connect()
+
+    def test_files_that_cannot_be_used(self, certificates, tmp_path):
+        for arguments, words in (
+            ((tmp_path / "none",), r"none \(No such file"),
+            ((certificates.key,), "no certificates can be read from"),
+            ((None, tmp_path / "none"), "No such file"),
+            ((None, certificates.cert, certificates.client_key), "not a pair"),
+        ):
+            with pytest.raises(TlsError, match=words):
+                tls_context(*arguments)
+
+
+class TestPrograms:
+    """client.py and stress_test.py, with what lets them in from flags and the environment."""
+
+    ONE = ("client.py", "--question", ASK["question"], "--text", ASK["text"])
+    LOAD = ("stress_test.py", "--num_simultaneous_clients", "2", "--num_total_clients", "4")
+
+    @pytest.mark.parametrize(("program", "result"), [(ONE, FIRST_WORD), (LOAD, "40")])
+    def test_are_authenticated(self, builtin_model, certificates, token_file, program, result):
+        ca = ("--tls_client_ca", str(certificates.ca))
+        flags = (*certificates.server_flags, *ca, "--auth_token_file", str(token_file))
+        files = (str(path) for path in (certificates.client_cert, certificates.client_key))
+        with running_server(builtin_model, *FEW, *flags) as server:
+            names = ("--ca_file", "--client_cert", "--client_key")
+            access = [*zip(names, (str(certificates.ca), *files), strict=True)]
+            words = [word for pair in access for word in pair]
+            for token in ({"QA_SERVER_TOKEN": TOKEN}, ("--token_file", str(token_file))):
+                done = run_program(server, *program, *words, token=token)
+                assert (done.returncode, result in done.stdout) == (0, True), done.stderr
+
+    @pytest.mark.parametrize("program", [ONE, LOAD])
+    def test_say_in_one_line_why_they_are_not(self, with_tokens, plain, tmp_path, program):
+        (tmp_path / "empty").write_text("# nothing\n")
+        wrong = {"QA_SERVER_TOKEN": "wrong"}
+        for server, words, token, message in (
+            (with_tokens, (), wrong, "the token is not accepted (unauthorized)"),
+            (plain, ("--tls",), (), "the server does not speak it"),
+            (plain, ("--ca_file", "none"), (), "no certificates can be read from none"),
+            (plain, (), ("--token_file", str(tmp_path / "empty")), "holds no token"),
+            (plain, (), ("--token_file", "none"), "No such file"),
+        ):
+            done = run_program(server, *program, *words, token=token)
+            assert (done.returncode, done.stdout) == (2, "")
+            assert message in done.stderr
+            assert done.stderr.count("\n") == 1
+
+
+def run_program(server, *words, token) -> subprocess.CompletedProcess[str]:
+    """Runs a client program; the token is in the environment, a dict, or a flag's words."""
+    environment = {"PATH": "/usr/bin:/bin"} | (token if isinstance(token, dict) else {})
+    name, *flags = words
+    more = () if isinstance(token, dict) else token
+    command = [sys.executable, str(ROOT / name), "--port", str(server.port), *flags, *more]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)

@@ -1,0 +1,245 @@
+"""Tokens of a server, from its start through its reloads."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from harness.frames import frame, receive
+from harness.questions import FIRST_WORD
+from harness.server import ROOT, running_server
+from tests.certificates import Certificates
+from tests.fault.authentication import (
+    ASK,
+    AUTH,
+    AUTHENTICATED,
+    EXPIRED,
+    FEW,
+    TOKEN,
+    client_hello,
+    error_code,
+    everything,
+    is_served,
+    secured,
+)
+
+pytest_plugins = ["tests.fault.authentication_servers"]
+
+
+class TestTokens:
+    def test_a_token_lets_in_and_requests_may_be_right_behind_it(self, with_tokens):
+        with with_tokens.connect() as sock:
+            sock.sendall(frame(AUTH) + frame({"id": 1, **ASK}) * 2)
+            assert receive(sock) == AUTHENTICATED
+            assert {receive(sock).get("answer", "twice") for _ in range(2)} >= {"twice"}
+
+    @pytest.mark.parametrize("piece", [1, 7])
+    def test_a_few_bytes_at_a_time(self, with_tokens, piece):
+        data = frame(AUTH) + frame({"id": 1, **ASK})
+        with with_tokens.connect() as sock:
+            for start in range(0, len(data), piece):
+                sock.sendall(data[start : start + piece])
+            assert receive(sock) == AUTHENTICATED
+            assert receive(sock)["answer"] == FIRST_WORD
+
+    @pytest.mark.parametrize(
+        ("first", "message"),
+        [
+            ({"type": "auth", "token": TOKEN[:-1]}, "the token is not accepted"),
+            ({"type": "auth", "token": ""}, "the token is not accepted"),
+            ({"type": "auth", "token": EXPIRED}, "the token has expired"),
+            ({"type": "auth"}, "wants a token"),
+            ({"type": "auth", "token": 5}, "wants a token"),
+            ({"id": 1, **ASK}, "wants a token"),
+            ({"id": 1, **ASK, "padding": "x" * 10_000}, "wants a token"),
+            (b"garbage", "wants a token"),
+            (b"", "wants a token"),
+        ],
+    )
+    def test_anything_else_first_is_refused_and_nothing_is_run(self, with_tokens, first, message):
+        with with_tokens.connect() as sock:
+            sock.sendall(frame(first) + frame(AUTH) + frame({"id": 1, **ASK}))
+            reply = receive(sock)
+            assert (reply["id"], reply["error"]["code"]) == (None, "unauthorized")
+            assert message in reply["error"]["message"]
+            assert receive(sock) is None
+
+    def test_a_client_that_shows_nothing_is_refused_in_time(self, with_tokens):
+        with with_tokens.connect() as silent, with_tokens.connect() as slow:
+            slow.sendall(frame(AUTH)[:-1])
+            for sock in (silent, slow):
+                assert receive(sock)["error"]["code"] == "unauthorized"
+                assert receive(sock) is None
+
+    def test_a_client_that_is_in_is_not_hurried(self, with_tokens):
+        with with_tokens.connect() as sock, with_tokens.connect() as silent:
+            sock.sendall(frame(AUTH))
+            assert receive(sock) == AUTHENTICATED
+            assert receive(silent)["error"]["code"] == "unauthorized"
+            assert is_served(sock)
+
+    def test_only_the_first_frame_is_an_auth_frame(self, with_tokens):
+        with with_tokens.connect() as sock:
+            sock.sendall(frame(AUTH) * 2)
+            assert receive(sock) == AUTHENTICATED
+            assert receive(sock)["error"]["code"] == "invalid_request"
+
+    def test_a_server_that_wants_none_lets_it_pass(self, plain):
+        with plain.connect() as sock:
+            sock.sendall(frame({**AUTH, "id": 5}))
+            assert receive(sock) == {**AUTHENTICATED, "id": 5}
+            assert is_served(sock)
+
+    def test_tls_where_none_is_spoken_is_closed(self, plain, with_tokens, certificates):
+        hello = client_hello(certificates)
+        for server, code in ((plain, "frame_too_large"), (with_tokens, "unauthorized")):
+            with server.connect() as sock:
+                sock.sendall(hello)
+                assert error_code(everything(sock)) == code
+
+    def test_both_together(self, builtin_model, certificates, token_file):
+        flags = (*certificates.server_flags, "--auth_token_file", str(token_file))
+        with (
+            running_server(builtin_model, *FEW, *flags) as server,
+            secured(server, certificates.client_context()) as welcome,
+            secured(server, certificates.client_context()) as unknown,
+        ):
+            unknown.sendall(frame({"id": 1, **ASK}))
+            assert receive(unknown)["error"]["code"] == "unauthorized"
+            assert receive(unknown) is None
+            welcome.sendall(frame(AUTH))
+            assert receive(welcome) == AUTHENTICATED
+            assert is_served(welcome)
+
+
+class TestReload:
+    def test_tokens_and_certificates_are_read_again(self, builtin_model, tmp_path):
+        first = Certificates(tmp_path)
+        tokens = tmp_path / "tokens"
+        tokens.write_text(TOKEN)
+        flags = (*first.server_flags, "--auth_token_file", str(tokens))
+        with (
+            running_server(builtin_model, *FEW, *flags) as server,
+            secured(server, first.client_context()) as old,
+        ):
+            old.sendall(frame(AUTH))
+            assert receive(old) == AUTHENTICATED
+
+            tokens.write_text("two words more")
+            server.signal(signal.SIGHUP)
+            server.wait_for_log("certificates and tokens stay as they were")
+            with secured(server, first.client_context()) as sock:
+                sock.sendall(frame(AUTH))
+                assert receive(sock) == AUTHENTICATED
+
+            second = Certificates(tmp_path)
+            soon = datetime.now(UTC) + timedelta(hours=1)
+            tokens.write_text(f"{EXPIRED} {soon.isoformat()}\n")
+            server.signal(signal.SIGHUP)
+            server.wait_for_log("1 tokens are accepted from now on")
+            with secured(server, second.client_context()) as sock:
+                sock.sendall(frame(AUTH))
+                assert receive(sock)["error"]["code"] == "unauthorized"
+            with secured(server, second.client_context()) as sock:
+                sock.sendall(frame({"type": "auth", "token": EXPIRED}))
+                assert receive(sock) == AUTHENTICATED
+            assert is_served(old), "who is in stays in"
+            assert TOKEN not in server.log
+            assert EXPIRED not in server.log
+
+
+class TestStart:
+    @pytest.mark.parametrize(
+        ("flags", "words"),
+        [
+            (("--tls_cert", "{cert}"), "needed together"),
+            (("--tls_key", "{key}"), "needed together"),
+            (("--tls_client_ca", "{ca}"), "needed together"),
+            (("--tls_cert", "no.pem", "--tls_key", "{key}"), "cannot read --tls_cert"),
+            (("--tls_cert", "{client_cert}", "--tls_key", "{key}"), "not that of the certificate"),
+            (("--auth_token_file", "none"), "cannot read --auth_token_file"),
+            (("--auth_token_file", "{cert}"), "--auth_token_file"),
+        ],
+    )
+    def test_what_cannot_be_used_is_one_line_and_code_2(
+        self, builtin_model, certificates, flags, words
+    ):
+        flags = [flag.format(**vars(certificates)) for flag in flags]
+        command = [sys.executable, str(ROOT / "server.py"), "--model", str(builtin_model)]
+        done = subprocess.run(
+            [*command, "--port", "0", *flags], capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stdout) == (2, "")
+        assert words in done.stderr
+        assert done.stderr.count("\n") == 1
+
+    @pytest.mark.parametrize(
+        ("host", "with_token", "words"),
+        [
+            ("0.0.0.0", False, "anyone who can reach 0.0.0.0"),
+            ("0.0.0.0", True, "tokens come to 0.0.0.0 in clear"),
+            ("127.0.0.1", False, ""),
+        ],
+    )
+    def test_an_open_door_is_warned_of(self, builtin_model, token_file, host, with_token, words):
+        flags = ("--auth_token_file", str(token_file)) if with_token else ()
+        with running_server(builtin_model, *FEW, "--host", host, *flags) as server:
+            assert words in server.log
+            assert ("WARNING" in server.log) == bool(words)
+
+
+class TestLogs:
+    def test_logs_and_errors_hold_nothing_of_a_question(self, builtin_model, token_file):
+        """Good, bad, late and unwelcome requests, each with words that occur nowhere else."""
+        flags = ("--auth_token_file", str(token_file), "--max_queue_size", "1", *FEW)
+        secret = "xyzzyquestion"
+        ask = {"question": f"Where is the {secret}?", "text": f"The {secret} is in the mill."}
+        with running_server(builtin_model, *flags) as server:
+            with server.connect() as sock:
+                sock.sendall(frame({"id": 1, **ask}))
+                assert secret not in str(receive(sock))
+            with server.connect() as sock:
+                sock.sendall(frame(AUTH))
+                bad = [
+                    {**ask, "top_k": secret},
+                    {**ask, "timeout_ms": -1},
+                    {**ask, "question": secret * 1000},
+                    json.dumps(ask).encode()[:-1],
+                    json.dumps(ask).encode() + b"\xff",
+                ]
+                many = [{**ask, "timeout_ms": 0.001} for _ in range(20)]
+                for request in (*bad, *many, *[ask] * 20):
+                    sock.sendall(frame(request))
+                replies = [receive(sock) for _ in range(46)]
+                for reply in replies:
+                    assert secret not in str(reply.get("error"))
+                    assert "/" not in str(reply.get("error"))
+                sock.sendall(frame(ask))
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            server.signal(signal.SIGTERM)
+            assert server.wait() == 0
+            assert "is refused" in server.log
+            assert secret not in server.log
+            assert TOKEN not in server.log
+
+
+def test_the_commands_of_the_page_make_certificates_that_do(builtin_model, tmp_path):
+    """Also for the stricter checks that later Pythons make by default."""
+    page = (ROOT / "docs" / "SECURITY.md").read_text()
+    commands = page.split("```bash\n")[1].split("```")[0]
+    subprocess.run(
+        ["bash", "-c", f"set -e\n{commands}"], check=True, cwd=tmp_path, capture_output=True
+    )
+    certs = tmp_path / "certs"
+    context = ssl.create_default_context(cafile=certs / "ca.pem")
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
+    files = ("--tls_cert", str(certs / "server.pem"), "--tls_key", str(certs / "server.key"))
+    with running_server(builtin_model, *FEW, *files) as server, secured(server, context) as sock:
+        assert is_served(sock)

@@ -1,0 +1,146 @@
+"""Hostile HTTP against a running server: one reply, the end of the connection, and no harm."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+import struct
+import time
+
+import pytest
+
+from harness.hostile_http import MALFORMED, SMUGGLED, chunked, head
+from harness.http_fuzz import fuzz
+from harness.process import MIB, num_descriptors, rss_bytes
+from harness.questions import ANSWER, ASK
+from harness.server import running_server
+
+MAX_BODY_BYTES = 100_000
+BOUND = ("--max_frame_bytes", str(MAX_BODY_BYTES))
+STATUS_LINE = re.compile(rb"HTTP/1\.1 \d\d\d ")
+SHORT = (*BOUND, "--frame_timeout_ms", "400")
+HASTY = (*BOUND, "--frame_timeout_ms", "50", "--idle_timeout_ms", "3000")
+MAX_GROWTH_BYTES = 8 * MIB
+NUM_REQUESTS = 10_000
+
+
+@pytest.fixture(scope="module")
+def server(builtin_model):
+    with running_server(builtin_model, *SHORT) as running:
+        yield running
+
+
+@pytest.fixture
+def neighbour(server):
+    """Frames beside it; nothing that happens may touch them."""
+    assert server.ask(**ASK)["answer"] == ANSWER
+    yield
+    assert server.ask(**ASK)["answer"] == ANSWER
+
+
+def everything(sock):
+    """All that comes until the server closes."""
+    received = b""
+    while data := sock.recv(65536):
+        received += data
+    return received
+
+
+@pytest.mark.parametrize("name", [n for n, (data, _) in MALFORMED.items() if data[:1].isalpha()])
+def test_a_malformed_request_has_one_reply_and_is_the_last(server, neighbour, name):
+    data, status = MALFORMED[name]
+    with server.connect() as sock:
+        sock.sendall(data + SMUGGLED)
+        received = everything(sock)
+    assert received.startswith(b"HTTP/1.1 %d " % status)
+    assert len(STATUS_LINE.findall(received)) == 1
+    assert b"\r\nConnection: close\r\n" in received
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"GET / HTTP/1.1\r\nHost: ", head(b"Content-Length: 5\r\n") + b"123", chunked(b"3\r\nab")],
+    ids=["head", "body", "chunks"],
+)
+def test_what_does_not_end_in_time_is_told(server, neighbour, data):
+    with server.connect() as sock:
+        sock.sendall(data)
+        assert everything(sock).startswith(b"HTTP/1.1 408 ")
+
+
+def test_a_head_that_trickles_gains_no_time(server, neighbour):
+    with server.connect() as sock:
+        started_s = time.monotonic()
+        sock.settimeout(0.05)
+        for byte in head(b"X: " + b"a" * 1000 + b"\r\n"):
+            sock.sendall(bytes([byte]))
+            try:
+                assert sock.recv(100).startswith(b"HTTP/1.1 408 ")
+                break
+            except TimeoutError:
+                continue
+        assert time.monotonic() - started_s < 10
+
+
+def test_a_client_gets_to_see_that_its_body_is_too_long(server, neighbour):
+    with server.connect() as sock:
+        sock.sendall(head(b"Content-Length: 3000000\r\n") + bytes(3_000_000))
+        assert everything(sock).startswith(b"HTTP/1.1 413 ")
+
+
+def test_a_bomb_inflates_to_the_limit_and_no_further(server, neighbour):
+    import gzip
+
+    bomb = gzip.compress(bytes(50 * MIB))
+    before = rss_bytes(server.process.pid)
+    with server.connect() as sock:
+        fields = b"Content-Encoding: gzip\r\nConnection: close\r\nContent-Length: %d\r\n" % len(
+            bomb
+        )
+        sock.sendall(head(fields) + bomb)
+        assert everything(sock).startswith(b"HTTP/1.1 413 ")
+    assert rss_bytes(server.process.pid) - before < MAX_GROWTH_BYTES
+
+
+def test_bytes_after_the_last_request_are_not_answered(server, neighbour):
+    body = json.dumps(ASK).encode()
+    data = head(b"Connection: close\r\nContent-Length: %d\r\n" % len(body)) + body
+    with server.connect() as sock:
+        sock.sendall(data + data + SMUGGLED)
+        received = everything(sock)
+    assert received.count(b"HTTP/1.1 200 OK") == received.count(b"HTTP/1.1 ") == 1
+
+
+def test_a_client_that_resets_leaves_nothing(server, neighbour):
+    before = num_descriptors(server.process.pid)
+    for _ in range(100):
+        with server.connect() as sock:
+            sock.sendall(head(b"Content-Length: 5\r\n") + b"12")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    give_up_s = time.monotonic() + 10
+    while num_descriptors(server.process.pid) > before:
+        assert time.monotonic() < give_up_s, "descriptors stay open"
+        time.sleep(0.01)  # the kernel tells nobody when another process closes
+
+
+def test_pipelined_requests_behind_a_slow_one_are_bounded(server, neighbour):
+    body = json.dumps(ASK).encode()
+    slow = head(b"Content-Length: %d\r\n" % len(body)) + body
+    count = 2000
+    with server.connect() as sock:
+        sock.sendall(slow + head(line=b"GET /v2 HTTP/1.1") * count + head(b"Connection: close\r\n"))
+        received = everything(sock)
+    assert received.count(b"HTTP/1.1 200 OK") == count + 1
+
+
+def test_mutated_requests_at_a_live_server(builtin_model):
+    with running_server(builtin_model, *HASTY) as server:
+        asyncio.run(fuzz(server.port, 500, seed=30))  # what fills up once is full now
+        before, descriptors = rss_bytes(server.process.pid), num_descriptors(server.process.pid)
+        report = asyncio.run(fuzz(server.port, NUM_REQUESTS, seed=31))
+        print(f"\n{report}")
+        assert report.num_silent == 0
+        assert rss_bytes(server.process.pid) - before < MAX_GROWTH_BYTES
+        assert num_descriptors(server.process.pid) <= descriptors + 2

@@ -1,0 +1,123 @@
+"""Jobs while what they pass through dies, is full, or is killed by one of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.request
+
+import pytest
+
+pytest.importorskip("aio_pika", reason="no aio-pika: pip install '.[jobs]'")
+
+from harness.jobs import (
+    RunningGateway,
+    depth,
+    free_port,
+    job,
+    names_of,
+    publish,
+    running_gateway,
+    take,
+)
+from harness.questions import ASK, FIRST_WORD
+from harness.server import INSTANT, RunningServer
+
+
+def marked(marker: str) -> dict:
+    return ASK | {"question": f"{marker} {ASK['question']}"}
+
+
+def named(count: int, body: dict) -> list:
+    return [job(f"m{i}", body) for i in range(count)]
+
+
+async def answers_to(url, names, count) -> dict[str, dict]:
+    """Waits until so many jobs have an answer."""
+    answers: dict[str, dict] = {}
+    while len(answers) < count:
+        for message in await take(url, names.results, 1):
+            answers[message.message_id] = json.loads(message.body)
+    return answers
+
+
+def declare(rabbit, server, names):
+    with running_gateway(rabbit.url, server.port, names):
+        pass
+
+
+def test_a_text_that_kills_workers_is_dead_and_its_neighbours_are_answered(rabbit, faulty_server):
+    names = names_of("poison")
+    jobs = [*named(10, ASK), job("poison", marked("!!kill!!")), job("last", ASK)]
+    with (
+        faulty_server("--num_inference_sessions", "1") as server,
+        running_gateway(rabbit.url, server.port, names),
+    ):
+        asyncio.run(publish(rabbit.url, names.jobs, jobs))
+        answers = asyncio.run(answers_to(rabbit.url, names, 12))
+        [dead] = asyncio.run(take(rabbit.url, names.dead, 1))
+    assert answers.pop("poison")["error"]["code"] == "worker_crashed"
+    assert {answer["answer"] for answer in answers.values()} == {FIRST_WORD}
+    assert dead.message_id == "poison"
+    assert dead.headers["qa-reason"].startswith("worker_crashed")
+
+
+def test_a_full_server_is_asked_again_until_all_is_answered(rabbit, faulty_server):
+    names, port = names_of("full"), free_port()
+    with (
+        faulty_server("--num_inference_sessions", "1", "--max_queue_size", "1") as server,
+        running_gateway(rabbit.url, server.port, names, f"--metrics_port={port}"),
+    ):
+        jobs = [job("slow", marked("!!slow!!")), *named(30, ASK)]
+        asyncio.run(publish(rabbit.url, names.jobs, jobs))
+        answers = asyncio.run(answers_to(rabbit.url, names, 31))
+        with urllib.request.urlopen(f"http://localhost:{port}/metrics") as response:
+            page = response.read().decode()
+    assert {answer["answer"] for answer in answers.values()} == {FIRST_WORD}
+    assert "qa_jobs_queue_full_total 0.0" not in page
+    assert asyncio.run(depth(rabbit.url, names.retry_queues()[0][0])) == 0
+    assert asyncio.run(depth(rabbit.url, names.dead)) == 0
+
+
+def test_a_killed_gateway_loses_nothing(rabbit, faulty_server):
+    names = names_of("killed")
+    with faulty_server() as server:
+        declare(rabbit, server, names)
+        asyncio.run(publish(rabbit.url, names.jobs, named(5, marked("!!slow!!"))))
+        gateway = RunningGateway(rabbit.url, server.port, names)
+        try:
+            gateway.wait_for_log("taking jobs")
+        finally:
+            gateway.close()
+        with running_gateway(rabbit.url, server.port, names):
+            answers = asyncio.run(answers_to(rabbit.url, names, 5))
+    assert {answer["answer"] for answer in answers.values()} == {FIRST_WORD}
+
+
+def test_a_server_that_dies_is_asked_again_when_it_is_back(rabbit, builtin_model, faulty_server):
+    names, port = names_of("restarted"), str(free_port())
+    server = RunningServer(builtin_model, *INSTANT, "--port", port)
+    gateway = RunningGateway(rabbit.url, int(port), names)
+    try:
+        gateway.wait_for_log("taking jobs")
+        server.close()
+        gateway.wait_for_log("the connection to the server was lost")
+        asyncio.run(publish(rabbit.url, names.jobs, named(5, marked("!!slow!!"))))
+        with faulty_server("--port", port):
+            answers = asyncio.run(answers_to(rabbit.url, names, 5))
+        gateway.stop()
+    finally:
+        gateway.close()
+        server.close()
+    assert {answer["answer"] for answer in answers.values()} == {FIRST_WORD}
+
+
+def test_a_stopped_gateway_finishes_what_is_in_flight(rabbit, faulty_server):
+    names = names_of("stopped")
+    with faulty_server("--num_inference_sessions", "1") as server:
+        with running_gateway(rabbit.url, server.port, names, "--prefetch=1"):
+            asyncio.run(publish(rabbit.url, names.jobs, named(3, marked("!!slow!!"))))
+            asyncio.run(take(rabbit.url, names.results, 1))
+        left = asyncio.run(depth(rabbit.url, names.jobs))
+        done = asyncio.run(depth(rabbit.url, names.results))
+    assert left + done == 2

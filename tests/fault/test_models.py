@@ -1,0 +1,277 @@
+"""What may go wrong while several models and versions are served, loaded and ended."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from harness.load import QuietAnswers, assert_all_right, beside
+from harness.models import ModelFile, count_versions, states, write_manifest, write_version
+from harness.questions import ASK, FIRST_WORD
+from harness.server import ROOT, RunningServer, running_server
+from qa_service.load.report import Report
+from tests.fault.conftest import FAULTY_WORKER
+from tests.fault.faults import marked
+
+DEADLINE_S = 20.0
+
+
+@pytest.fixture
+def file(tmp_path):
+    return ModelFile(tmp_path)
+
+
+@contextmanager
+def serving(file, *flags):
+    with running_server(file.model, *file.flags(*flags)) as server:
+        yield server
+
+
+def wait_for(condition):
+    """Waits for what can only be asked for."""
+    give_up_s = time.monotonic() + DEADLINE_S
+    while not (found := condition()):
+        assert time.monotonic() < give_up_s, "it never came"
+        time.sleep(0.01)
+    return found
+
+
+def fresh_worker(server, old):
+    return wait_for(lambda: [pid for pid in server.worker_pids() if pid not in old])[0]
+
+
+def refusal(*flags) -> subprocess.CompletedProcess:
+    command = [sys.executable, str(ROOT / "server.py"), "--port", "0", *flags]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+# Faults of the file.
+
+
+@pytest.mark.parametrize(
+    ("keys", "fault"),
+    [
+        ("labels = { stable = 9 }", "[models.m] labels: stable names version 9, which is not"),
+        ("traffic = { 1 = 5, canary = 5 }", "[models.m] traffic: canary is neither a version"),
+        ("traffic = { 1 = 0 }", "[models.m] traffic: all weights are 0"),
+        ("versions = [1, 7]", "[models.m] versions: there is no version 7; there are 1, 2"),
+        ('versions = "latest:0"', '[models.m] versions: "latest:0" is not "latest:N", "all" or a'),
+        ("num_inference_sessions = 2000", "[models.m] num_inference_sessions: 2000 is not an int"),
+        ("num_sessions = 1", "[models.m] has no key num_sessions; did you mean"),
+        ('transition = "leap"', '[models.m] transition: "leap" is not one of swap, rolling'),
+        (
+            'inference_engine_type = "onnx"\nprecision = "bf16"',
+            "[models.m]: the onnx engine has no",
+        ),
+        ("[models.m]", "is not TOML: Cannot declare ('models', 'm') twice"),
+        ("[models.'a b']\npath = 'x'", "[models.a b]: a name has letters, digits, _, . and -"),
+        ("[routes.m]\ncascade = ['m']", "[routes.m]: a model has this name already"),
+        ("[routes.default]\ncascade = ['x']", "[routes.default] cascade: there is no model x"),
+        ("[models.n]\npath = 'nowhere'", "[models.n] path: nowhere cannot be read: No such file"),
+    ],
+)
+def test_a_fault_in_the_file_is_one_line_at_the_start(file, keys, fault):
+    ended = refusal("--config", str(file.write(keys)))
+    assert ended.returncode == 2
+    (line,) = [line for line in ended.stderr.splitlines() if line.startswith("server.py: ")]
+    assert line.startswith(f"server.py: {file.path}")
+    assert fault in line
+
+
+def test_a_fault_in_the_file_changes_nothing_and_says_where(file):
+    file.write("versions = [1]\nlabels = { stable = 1 }")
+    with serving(file) as server:
+        pids = server.worker_pids()
+        file.apply(server, "versions = [2]\nlabels = { stable = 9 }")
+        server.wait_for_log("nothing is changed: ")
+        assert f"{file.path}: [models.m] labels: stable names version 9" in server.log
+        assert server.ask(**ASK, version="stable")["version"] == 1
+        assert server.worker_pids() == pids
+
+
+def test_what_waits_for_a_restart_is_named(file):
+    file.write("")
+    with serving(file) as server:
+        file.apply(server, "", "[queue]\nmax_queue_size = 7\n[cache]\ncache_bytes = 9")
+        server.wait_for_log("waiting for a restart: [queue] max_queue_size, [cache] cache_bytes")
+
+
+# Versions that cannot be loaded.
+
+
+def test_a_worker_killed_while_it_loads_leaves_the_old_version_and_is_tried_again(file):
+    file.write("versions = [1]")
+    with serving(file) as server:
+        old = server.worker_pids()
+        file.apply(server, "versions = [2]")
+        os.kill(fresh_worker(server, old), signal.SIGKILL)
+        server.wait_for_log("the old model serves on")
+        assert server.ask(**ASK)["version"] == 1
+        wait_for(lambda: states(server) == {"m/2": "READY"})  # a second later
+        assert server.ask(**ASK)["version"] == 2
+
+
+def test_a_corrupt_file_is_never_served_and_its_repair_is_found(file):
+    file.write("versions = [1]")
+    tokenizer = file.model / "2" / "tokenizer.json"
+    whole = tokenizer.read_text()
+    with serving(file) as server:
+        tokenizer.write_text(whole.replace("2", "3"))
+        file.apply(server, "versions = [2]")
+        server.wait_for_log("tokenizer.json is not what its manifest says")
+        health = wait_for(lambda: (h := server.ask(type="health")["health"])["failures"] and h)
+        assert "tokenizer.json is not what" in health["failures"]["m/2"]
+        assert (health["ready"], health["models"]["m/1"]) == (True, "READY")
+        assert server.ask(**ASK)["version"] == 1
+        tokenizer.write_text(whole)
+        wait_for(lambda: states(server) == {"m/2": "READY"})
+
+
+def test_a_truncated_model_leaves_the_others_serving(file, builtin_model, tmp_path):
+    file.write("versions = [1]")
+    truncated = shutil.copytree(builtin_model, tmp_path / "truncated")
+    with (truncated / "model.onnx").open("r+b") as model:
+        model.truncate(1000)
+    engine = 'inference_engine_type = "onnx"\nprecision = "fp32"'
+    routes = '[routes.default]\ncascade = ["m"]'
+    with serving(file) as server:
+        other = f'[models.other]\npath = "{truncated}"\n{engine}\n{routes}'
+        file.apply(server, "versions = [1]", other)
+        server.wait_for_log("model.onnx is not what its manifest says: it was changed, or is not")
+        assert states(server)["m/1"] == "READY"
+        assert server.ask(**ASK)["version"] == 1
+        error = server.ask(**ASK, model="other")["error"]
+        assert (error["code"], error["retryable"]) == ("unavailable", True)
+
+
+def test_a_half_copied_folder_is_loaded_when_its_manifest_comes(file):
+    file.write('versions = "latest:1"')
+    half = file.model / "3"
+    half.mkdir()
+    (half / "tokenizer.json").write_text("{}")
+    with serving(file, "--poll_interval_s", "1") as server:
+        assert server.ask(**ASK)["version"] == 2
+        write_manifest(half)
+        wait_for(lambda: states(server) == {"m/3": "READY"})
+        assert server.ask(**ASK)["version"] == 3
+        shutil.rmtree(half)  # what serves goes on until the next look finds what to do
+        wait_for(lambda: states(server) == {"m/2": "READY"})
+
+
+def test_a_crash_loop_in_the_canary_does_not_disturb_the_stable_version(file):
+    file.write("traffic = { 1 = 95, 2 = 5 }\nlabels = { canary = 2 }")
+    server = RunningServer(file.model, *file.flags(), env={"PYTHONPATH": str(FAULTY_WORKER)})
+    try:
+        for _ in range(4):
+            dying = server.ask(**{**marked("!!kill!!", 1), "version": "canary"})
+            assert dying["error"]["code"] == "worker_crashed"
+            counted = count_versions(server, 200)
+            assert counted[1] + counted[2] == 200
+        assert states(server)["m/1"] == "READY"
+    finally:
+        server.close()
+
+
+def test_a_load_for_which_there_is_no_memory_is_refused_before_it_starts(file):
+    file.write("versions = [1]")
+    with serving(file, "--max_memory_bytes", str(70 << 20)) as server:
+        pids = server.worker_pids()
+        file.apply(server, "versions = [2]")
+        server.wait_for_log("more than --max_memory_bytes")
+        assert server.ask(**ASK)["version"] == 1
+        assert server.worker_pids() == pids
+        assert "instances of m, version 2 take about" in server.log
+
+
+def test_a_canary_that_cannot_be_loaded_does_not_stop_the_start(file):
+    (file.model / "2" / "tokenizer.json").write_text("{")
+    file.write("traffic = { 1 = 95, 2 = 5 }")
+    with serving(file) as server:
+        assert count_versions(server, 100) == {1: 100}
+        assert server.ask(**ASK, version=2)["error"]["code"] == "unavailable"
+        health = server.ask(type="health")["health"]
+        assert (health["ready"], list(health["failures"])) == (True, ["m/2"])
+
+
+def test_a_model_with_no_version_that_can_be_loaded_stops_the_start(file):
+    for number in (1, 2):
+        (file.model / str(number) / "tokenizer.json").write_text("{")
+    ended = refusal(*file.flags(), "--config", str(file.write('versions = "all"')))
+    assert ended.returncode == 2
+    assert "tokenizer.json is not what its manifest says" in ended.stderr.splitlines()[-1]
+
+
+# Transitions.
+
+
+def test_a_label_moves_when_its_target_is_warm(file):
+    file.write("labels = { stable = 1 }\nversions = [1]")
+    with serving(file) as server:
+        file.apply(server, "labels = { stable = 2 }\nversions = [2]")
+        answered = []
+        while not answered or answered[-1] == 1:
+            answered.append(server.ask(**ASK, version="stable")["version"])
+        assert answered[-1] == 2
+        wait_for(lambda: states(server) == {"m/2": "READY"})
+
+
+def test_rolling_has_one_instance_more_at_a_time_and_answers_throughout(file):
+    keys = 'transition = "rolling"\nnum_inference_sessions = 3'
+    file.write(f"{keys}\nversions = [1]")
+    with running_server(file.model, "--config", str(file.path), "--inference_engine_type",
+                        "instant") as server:  # fmt: skip
+        most, answered = 0, []
+        file.apply(server, f"{keys}\nversions = [2]")
+        while states(server) != {"m/2": "READY"}:
+            most = max(most, len(server.worker_pids()))
+            answered.append(server.ask(**ASK)["version"])
+        assert most == 4
+        assert set(answered) == {1, 2}
+        assert len(server.worker_pids()) == 3
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("transition", ["swap", "rolling"])
+def test_twenty_swaps_under_fifty_clients_fail_no_request(file, transition):
+    """With every answer checked; `python -m benchmarks.fault_swaps` measures it with a model."""
+    keys = f'transition = "{transition}"'
+    file.write(f"{keys}\nversions = [1]")
+    with serving(file) as server:
+        with beside(QuietAnswers(server.port).plan(50, duration_s=300.0)) as samples:
+            for number in range(20):
+                file.apply(server, f"{keys}\nversions = [{2 - number % 2}]")
+                server.wait_for_log_count("the reloaded model serves", number + 1)
+        print(f"\n{Report.of(samples)}")
+    assert_all_right(Report.of(samples))
+
+
+# Shares.
+
+
+def test_shares_are_what_the_file_says_and_follow_it_at_once(file):
+    file.write("traffic = { 1 = 95, 2 = 5 }")
+    with serving(file) as server:
+        counted = count_versions(server, 10_000)
+        assert counted.total() == 10_000
+        assert abs(counted[2] / 10_000 - 0.05) < 0.01
+        file.apply(server, "traffic = { 1 = 50, 2 = 50 }")
+        told_s = time.monotonic()
+        wait_for(lambda: count_versions(server, 200)[2] > 60)
+        assert time.monotonic() - told_s < 1.0
+        assert abs(count_versions(server, 2_000)[2] / 2_000 - 0.5) < 0.05
+
+
+def test_an_answer_is_the_same_whoever_gives_it(file):
+    file.write("")
+    with serving(file) as server:
+        reply = server.ask(**ASK, model="m", version="2")
+        assert (reply["answer"], reply["model"], reply["version"]) == (FIRST_WORD, "m", 2)
+        write_version(file.model, 3)
+        assert server.ask(**ASK, version=3)["error"]["code"] == "unknown_model"

@@ -1,0 +1,117 @@
+"""Instances on a Ray cluster whose nodes are lost, hang, and come back."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+import time
+
+import pytest
+
+from harness.load import QuietAnswers, assert_all_right, beside
+from harness.questions import ASK
+from harness.server import ROOT, RunningServer
+from qa_service.load.plan import LoadPlan
+from qa_service.load.report import Report
+
+ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
+
+from harness.ray_cluster import (  # noqa: E402
+    START_S,
+    RayCluster,
+    actor_pids,
+    another_version,
+    held_still,
+    raylet_pid,
+    wait_for_alive,
+)
+
+pytestmark = pytest.mark.soak
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    cluster = RayCluster(num_nodes=2)
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture(scope="module")
+def server(builtin_model, cluster):
+    """One local instance and two on Ray."""
+    flags = ("--num_inference_sessions", "1", "--ray_instances", "2", "--cost_table", "off")
+    server = RunningServer(builtin_model, *flags, "--ray_address", cluster.address)
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def quiet(builtin_model) -> QuietAnswers:
+    """What a server without Ray answers."""
+    server = RunningServer(builtin_model, "--num_inference_sessions", "1", "--cost_table", "off")
+    answers = QuietAnswers(server.port)
+    server.close()
+    return answers
+
+
+def load_of(quiet: QuietAnswers, server: RunningServer, num_clients: int) -> LoadPlan:
+    return dataclasses.replace(quiet.plan(num_clients, START_S), port=server.port)
+
+
+def test_the_same_answers_as_a_local_instance(server, quiet):
+    wait_for_alive(server, 3)
+    with beside(load_of(quiet, server, 8)) as samples:
+        while len(samples) < 200:
+            time.sleep(0.01)
+    assert_all_right(Report.of(samples))
+
+
+def test_a_node_that_is_lost_costs_no_request(server, cluster, quiet):
+    wait_for_alive(server, 3)
+    with beside(load_of(quiet, server, 50)) as samples:
+        while len(samples) < 50:
+            time.sleep(0.01)
+        cluster.remove(cluster.nodes[-1])
+        wait_for_alive(server, 2)
+        num_samples = len(samples)
+        while len(samples) < num_samples + 50:
+            time.sleep(0.01)
+    assert_all_right(Report.of(samples))
+    cluster.nodes.append(cluster.add_node())
+    wait_for_alive(server, 3)
+
+
+def test_a_node_that_hangs_gives_its_requests_back(server, cluster, quiet):
+    wait_for_alive(server, 3)
+    node = cluster.nodes[0]
+    with beside(load_of(quiet, server, 50)) as samples:
+        while len(samples) < 50:
+            time.sleep(0.01)
+        with held_still([*actor_pids(node), raylet_pid(node)]):
+            stopped_s = time.monotonic()
+            wait_for_alive(server, 2)
+            assert time.monotonic() - stopped_s < 5.0
+    assert_all_right(Report.of(samples))
+    assert "pings had no reply" in server.log
+
+
+def test_a_cluster_of_another_version_is_told_in_a_line(builtin_model, cluster):
+    with another_version(cluster):
+        flags = ["--port", "0", "--num_inference_sessions", "0", "--ray_instances", "1"]
+        command = [sys.executable, str(ROOT / "server.py"), "--model", str(builtin_model), *flags]
+        done = subprocess.run(
+            [*command, "--ray_address", cluster.address],
+            capture_output=True, text=True, check=False, timeout=START_S,
+        )  # fmt: skip
+    last_line = done.stderr.splitlines()[-1]
+    assert done.returncode == 2
+    assert "Version mismatch" in last_line
+    assert "0.0.1" in last_line
+
+
+def test_a_cluster_that_is_gone_leaves_the_local_instances(server, cluster, quiet):
+    cluster.kill_gcs()
+    wait_for_alive(server, 1)
+    assert server.ask(**ASK)["answer"]
+    assert server.process.poll() is None

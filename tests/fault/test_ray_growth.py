@@ -1,0 +1,81 @@
+"""Instances on a Ray cluster whose nodes come as they are needed, and do not have the model."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from harness.load import QuietAnswers, assert_all_right, beside
+from harness.questions import ANSWER, ASK
+from harness.server import RunningServer
+from qa_service.load.report import Report
+
+ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
+
+from harness.ray_cluster import START_S, RayCluster, wait_for_alive  # noqa: E402
+
+CLIENTS = 150
+"""So many wait that one instance would need over a second for them."""
+
+
+pytestmark = pytest.mark.soak
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """Where the nodes keep what they are sent."""
+    with pytest.MonkeyPatch.context() as patch:
+        path = tmp_path_factory.mktemp("home")
+        patch.setenv("HOME", str(path))
+        yield path
+
+
+@pytest.fixture(scope="module")
+def cluster(home):
+    cluster = RayCluster(num_nodes=0)
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def start(cluster):
+    """Starts servers that use the cluster."""
+    started = []
+
+    def make(model: Path, *flags: str) -> RunningServer:
+        always = ("--cost_table", "off", "--ray_address", cluster.address)
+        started.append(RunningServer(model, *flags, *always))
+        return started[-1]
+
+    yield make
+    for server in started:
+        server.close()
+
+
+def test_the_model_is_sent_to_a_node_that_has_it_not(builtin_model, cluster, start, tmp_path, home):
+    model = Path(shutil.copytree(builtin_model, tmp_path / "model"))
+    server = start(model, "--num_inference_sessions=1", "--ray_instances=1", "--ray_push_model")
+    server.wait_for_log("waiting for a node of the Ray cluster")
+    model.rename(tmp_path / "elsewhere")
+    cluster.nodes.append(cluster.add_node())
+    wait_for_alive(server, 2)
+    [sent] = (home / ".cache" / "qa-server").iterdir()
+    assert sent.name.startswith("model-")
+    assert {path.name for path in sent.iterdir()} >= {"manifest.json"}
+
+
+def test_it_grows_with_the_work_onto_new_nodes_and_shrinks_when_idle(builtin_model, cluster, start):
+    one = ("--num_inference_sessions=0", "--ray_instances=1:3", "--ray_idle_timeout_ms=1000")
+    server = start(builtin_model, *one)
+    quiet = QuietAnswers(server.port)
+    with beside(quiet.plan(CLIENTS, START_S)) as samples:
+        server.wait_for_log("instances on Ray")
+        cluster.nodes += [cluster.add_node(), cluster.add_node()]
+        wait_for_alive(server, 3)
+    assert_all_right(Report.of(samples))
+    wait_for_alive(server, 1)
+    for node in cluster.nodes[1:]:
+        cluster.remove(node)
+    assert server.ask(**ASK)["answer"] == ANSWER

@@ -1,0 +1,18 @@
+"""A process of its own that waits for its turn at an engine cache; it imports little."""
+
+from __future__ import annotations
+
+from multiprocessing.queues import Queue
+from pathlib import Path
+
+from qa_service.inference.engines import EngineConfig, onnx_gpu
+from qa_service.repository.manifest import Manifest
+
+
+def take_turn(cache_dir: Path, manifest: Manifest, config: EngineConfig, turns: Queue) -> None:
+    """Says when it enters the cache and when it leaves it."""
+    grid = onnx_gpu.make_grid(manifest, config)
+    turns.put(("waits", ""))
+    with onnx_gpu.engine_cache(cache_dir, config, grid) as cache:
+        turns.put(("enters", cache.name))
+        turns.put(("leaves", cache.name))

@@ -1,0 +1,57 @@
+"""Candidates in processes of their own, on the built-in model."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from qa_service.errors import SetupError
+from qa_service.logs import LogOptions
+from qa_service.wire.messages import Task
+from qa_service.workers.engine_table import Finding
+from qa_service.workers.engine_trial import Instance, Record, bundled_rounds, compare
+from qa_service.workers.messages import Setup
+from qa_service.workers.options import InstanceOptions
+
+LOGS = LogOptions(log_level="error")
+TASK = Task("Who wrote it?", "It was written by Ada in 1843.")
+
+
+def setup(model, precision):
+    options = InstanceOptions(
+        inference_engine_type="onnx", precision=precision, intra_op_num_threads=1, cost_table="off"
+    )
+    return Setup(str(model), options)
+
+
+def test_candidates_are_timed_and_their_answers_compared(builtin_model):
+    rounds = bundled_rounds()[:1]
+    with (
+        Instance(setup(builtin_model, "fp32"), LOGS) as fp32,
+        Instance(setup(builtin_model, "int8"), LOGS) as int8,
+    ):
+        records = [Record(Finding("onnx", "fp32"), fp32), Record(Finding("onnx", "int8"), int8)]
+        reference, other = compare(records, rounds, lambda: None, lambda: 0.0)
+    assert (reference.num_same, reference.num_answers, reference.ratio) == (16, 16, 1.0)
+    assert other.num_same >= 14
+    assert min(other.alone_ms, other.batched_ms, other.ratio) > 0
+
+
+def test_what_cannot_be_loaded_says_why(builtin_model):
+    with (
+        Instance(setup(builtin_model / "none", "fp32"), LOGS) as instance,
+        pytest.raises(SetupError, match="no prepared model"),
+    ):
+        instance.ask([TASK])
+
+
+def test_an_instance_that_dies_is_told(builtin_model):
+    with Instance(setup(builtin_model, "fp32"), LOGS) as instance:
+        took_ms, spans = instance.ask([TASK])
+        assert took_ms > 0
+        assert spans == [(18, 21)]
+        os.kill(instance.pid, signal.SIGKILL)
+        with pytest.raises(SetupError, match="its process ended"):
+            instance.ask([TASK])

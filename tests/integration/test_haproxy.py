@@ -1,0 +1,135 @@
+"""deploy/haproxy.cfg with a real HAProxy before three real servers."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections import Counter
+from contextlib import ExitStack
+
+import pytest
+
+from harness.haproxy import HAPROXY, Balancer
+from harness.server import TIMEOUT_S, RunningServer
+from qa_service.client import QaClient, QaClientError
+
+TEXT = "Ada Lovelace wrote the notes in London in 1843."
+INSTANT = ("--inference_engine_type", "instant", "--num_inference_sessions", "1")
+
+pytestmark = pytest.mark.skipif(
+    not HAPROXY, reason="haproxy is not installed (apt install haproxy)"
+)
+
+
+class Replicas:
+    """Three servers behind a balancer; one that is ended is started again on its port."""
+
+    def __init__(self, model, stack: ExitStack, *flags: str) -> None:
+        self._model, self._stack = model, stack
+        self._flags = (*INSTANT, *flags)
+        self.servers = [self._start("0") for _ in range(3)]
+        self.balancer = Balancer([server.port for server in self.servers])
+        stack.callback(self.balancer.close)
+
+    def _start(self, port: str) -> RunningServer:
+        server = RunningServer(self._model, "--host", "127.0.0.1", *self._flags, "--port", port)
+        self._stack.callback(server.close)
+        return server
+
+    def restart(self, index: int) -> None:
+        """Starts one again, and waits until it gets its share."""
+        self.servers[index] = self._start(str(self.servers[index].port))
+        self.balancer.wait_for_log(f"qa/qa{index + 1} is UP")
+
+    def stats(self) -> list[dict]:
+        """What each has counted."""
+        found = []
+        for server in self.servers:
+            with QaClient("127.0.0.1", server.port) as client:
+                found.append(client.stats())
+        return found
+
+    def wait_for_equal_shares(self, num_connections: int) -> None:
+        """Waits until each has as many connections as the others, within one of them."""
+        each, give_up_s = num_connections / 3, time.monotonic() + TIMEOUT_S
+        counts = self._connections()
+        while any(abs(count - each) > 1 for count in counts):
+            assert time.monotonic() < give_up_s, counts
+            time.sleep(0.1)  # connections age: there is no event to wait for
+            counts = self._connections()
+
+    def _connections(self) -> list[int]:
+        """The connections of each, without ours."""
+        return [stats["gauges"]["connections_open"] - 1 for stats in self.stats()]
+
+
+class Crowd:
+    """Clients in threads of their own, who share one QaClient and keep an account."""
+
+    def __init__(self, port: int, num_clients: int, each: float = float("inf")) -> None:
+        self._client = QaClient("127.0.0.1", port, 20.0)
+        self._each = each
+        self._stopped = threading.Event()
+        self._counts: list[Counter] = []
+        self._threads = [threading.Thread(target=self._ask) for _ in range(num_clients)]
+        for thread in self._threads:
+            thread.start()
+
+    def _ask(self) -> None:
+        counts: Counter = Counter()
+        self._counts.append(counts)
+        while counts.total() < self._each and not self._stopped.is_set():
+            try:
+                answer = self._client.ask("Who wrote the notes?", TEXT)
+                is_right = TEXT[answer.start : answer.end] == answer.answer
+                counts["right" if is_right else "wrong"] += 1
+            except QaClientError as error:
+                counts[error.code] += 1
+
+    def wait(self) -> Counter:
+        """Waits until each has asked as much as it shall."""
+        for thread in self._threads:
+            thread.join()
+        self._client.close()
+        return sum(self._counts, Counter())
+
+    def stop(self) -> Counter:
+        """Ends them when they have their answers."""
+        self._stopped.set()
+        return self.wait()
+
+
+@pytest.fixture
+def start_replicas(builtin_model):
+    with ExitStack() as stack:
+        yield lambda *flags: Replicas(builtin_model, stack, *flags)
+
+
+def test_each_server_gets_its_share(start_replicas):
+    replicas = start_replicas()
+    crowd = Crowd(replicas.balancer.port, 45, each=20)
+    assert crowd.wait() == {"right": 900}
+    answered = [s["counters"]["requests_total"]["answered"] for s in replicas.stats()]
+    assert sum(answered) == 900
+    assert all(270 <= count <= 330 for count in answered), answered
+
+
+@pytest.mark.soak
+def test_no_request_is_lost_whatever_becomes_of_a_server(start_replicas):
+    replicas = start_replicas("--max_connection_age_s", "2")
+    crowd = Crowd(replicas.balancer.port, 30)
+    first, second, third = replicas.servers
+    first.signal(signal.SIGTERM)
+    assert first.wait() == 0
+    replicas.restart(0)
+    second.signal(signal.SIGKILL)
+    second.wait()
+    replicas.restart(1)
+    third.signal(signal.SIGSTOP)
+    replicas.balancer.wait_for_log("qa/qa3 is DOWN")
+    third.signal(signal.SIGCONT)
+    replicas.balancer.wait_for_log("qa/qa3 is UP")
+    replicas.wait_for_equal_shares(30)
+    counts = crowd.stop()
+    assert set(counts) == {"right"}, counts

@@ -1,0 +1,335 @@
+"""HTTP clients as they are, against a running server: curl, Triton's, and plain sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import os
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+from harness.questions import ANSWER, ASK, QUESTIONS, TEXT
+from harness.server import running_server
+from tests.certificates import Certificates
+
+TOKEN = "a-token-of-the-tests"
+
+
+@pytest.fixture(scope="module")
+def server(builtin_model):
+    with running_server(builtin_model) as running:
+        yield running
+
+
+def call(port, method, path, body=None, headers=None):
+    """One request on a connection of its own: status, headers and body."""
+    connection = http.client.HTTPConnection("localhost", port, timeout=60)
+    try:
+        connection.request(method, path, body, headers or {})
+        response = connection.getresponse()
+        return response.status, response.headers, response.read()
+    finally:
+        connection.close()
+
+
+class TestPlain:
+    @pytest.mark.skipif(not shutil.which("curl"), reason="there is no curl")
+    def test_curl(self, server):
+        command = ["curl", "-sS", f"localhost:{server.port}/qa", "-d", json.dumps(ASK)]
+        ran = subprocess.run(command, capture_output=True, check=True, timeout=60)
+        reply = json.loads(ran.stdout)
+        assert (reply["answer"], TEXT[reply["start"] : reply["end"]]) == (ANSWER, ANSWER)
+
+    @pytest.mark.skipif(not shutil.which("curl"), reason="there is no curl")
+    def test_curl_waits_to_be_told_to_go_on(self, server, tmp_path):
+        body = tmp_path / "body"
+        body.write_text(json.dumps({**ASK, "text": TEXT + " And so on." * 6000}))
+        command = ["curl", "-sSv", "-H", "Expect: 100-continue", f"localhost:{server.port}/qa",
+                   "-d", f"@{body}", "--expect100-timeout", "30"]  # fmt: skip
+        ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        assert "< HTTP/1.1 100 Continue" in ran.stderr
+        assert json.loads(ran.stdout)["answer"] == ANSWER
+
+    def test_frames_are_served_beside_it(self, server):
+        assert server.ask(**ASK)["answer"] == ANSWER
+
+    def test_one_connection_serves_many(self, server):
+        connection = http.client.HTTPConnection("localhost", server.port, timeout=60)
+        for question, answer in QUESTIONS.items():
+            connection.request("POST", "/qa", json.dumps({"question": question, "text": TEXT}))
+            reply = json.loads(connection.getresponse().read())
+            assert reply["answer"] == answer
+        connection.close()
+
+    @pytest.mark.parametrize(
+        ("path", "expected"),
+        [
+            ("/v2/health/live", {"live": True}),
+            ("/v2/health/ready", {"live": True, "ready": True}),
+            ("/v2/models/builtin/ready", {"name": "builtin", "ready": True}),
+            ("/v2/systemsharedmemory/status", []),
+        ],
+    )
+    def test_documents(self, server, path, expected):
+        status, headers, body = call(server.port, "GET", path)
+        assert (status, headers["Content-Type"]) == (200, "application/json")
+        assert json.loads(body) == expected
+
+    def test_another_name_is_not_served_on_a_loopback_address(self, server):
+        status, _, _ = call(server.port, "GET", "/v2", headers={"Host": "rebound.example"})
+        assert status == 421
+
+    def test_it_can_be_turned_off(self, builtin_model):
+        with running_server(builtin_model, "--no-http") as frames, frames.connect() as sock:
+            sock.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert b"frame_too_large" in sock.recv(1000)
+
+
+class TestTritonClient:
+    @pytest.fixture
+    def client(self, server):
+        triton = pytest.importorskip("tritonclient.http", reason="there is no tritonclient")
+        with triton.InferenceServerClient(f"localhost:{server.port}") as client:
+            yield client
+
+    @staticmethod
+    def inputs(module, questions, shape=None, *, binary=True):
+        columns = {"question": questions, "text": [TEXT] * len(questions)}
+        tensors = []
+        for name, elements in columns.items():
+            array = np.array(elements, dtype=object).reshape(shape or [len(elements)])
+            tensors.append(module.InferInput(name, array.shape, "BYTES"))
+            tensors[-1].set_data_from_numpy(array, binary_data=binary)
+        return tensors
+
+    @staticmethod
+    def answers(result):
+        found = result.as_numpy("answer").flatten().tolist()
+        return [item.decode() if isinstance(item, bytes) else item for item in found]
+
+    def test_what_the_server_is(self, client):
+        assert client.is_server_live()
+        assert client.is_server_ready()
+        assert client.is_model_ready("builtin")
+        assert client.is_model_ready("builtin", "1")
+        assert not client.is_model_ready("other")
+        assert client.get_server_metadata()["name"] == "qa-server"
+        assert client.get_model_metadata("builtin")["inputs"][0]["datatype"] == "BYTES"
+        assert client.get_model_config("builtin")["dynamic_batching"]
+        [model] = client.get_model_repository_index()
+        assert (model["name"], model["state"]) == ("builtin", "READY")
+        assert client.get_trace_settings()["trace_level"] == ["OFF"]
+        assert client.get_log_settings()["log_info"]
+        assert client.get_system_shared_memory_status() == []
+        client.unregister_system_shared_memory()
+
+    @pytest.mark.parametrize("binary", [True, False])
+    @pytest.mark.parametrize("shape", [None, [4, 1]])
+    def test_several_questions(self, client, binary, shape):
+        import tritonclient.http as triton
+
+        inputs = self.inputs(triton, list(QUESTIONS), shape, binary=binary)
+        wanted = [triton.InferRequestedOutput(n, binary_data=binary) for n in ("answer", "start")]
+        result = client.infer("builtin", inputs, outputs=wanted, request_id="17")
+        assert result.get_response()["id"] == "17"
+        assert self.answers(result) == list(QUESTIONS.values())
+        starts = [TEXT.index(answer) for answer in QUESTIONS.values()]
+        assert result.as_numpy("start").flatten().tolist() == starts
+        assert list(result.as_numpy("answer").shape) == (shape or [4])
+
+    @pytest.mark.parametrize("coding", ["gzip", "deflate"])
+    def test_compressed_both_ways(self, client, coding):
+        import tritonclient.http as triton
+
+        result = client.infer(
+            "builtin", self.inputs(triton, list(QUESTIONS)), parameters={"top_k": 2},
+            request_compression_algorithm=coding, response_compression_algorithm=coding,
+        )  # fmt: skip
+        answers = result.as_numpy("answer")
+        assert answers.shape == (4, 2)
+        assert [row[0].decode() for row in answers] == list(QUESTIONS.values())
+        assert result.as_numpy("score").dtype == np.float32
+
+    @pytest.mark.parametrize(
+        ("options", "status"),
+        [
+            ({"model_name": "other"}, "404"),
+            ({"model_name": "builtin", "model_version": "7"}, "404"),
+            ({"model_name": "builtin", "parameters": {"top_k": 99}}, "400"),
+        ],
+    )
+    def test_errors_are_told(self, client, options, status):
+        import tritonclient.http as triton
+
+        with pytest.raises(triton.InferenceServerException) as caught:
+            client.infer(inputs=self.inputs(triton, ["Who?"]), **options)
+        assert caught.value.status() == status
+        assert caught.value.message()
+
+    def test_models_are_not_loaded_without_the_right(self, client):
+        import tritonclient.http as triton
+
+        with pytest.raises(triton.InferenceServerException, match="a token with the right"):
+            client.load_model("builtin")
+
+    def test_a_timeout_is_told(self, builtin_model):
+        triton = pytest.importorskip("tritonclient.http", reason="there is no tritonclient")
+        flags = ("--num_inference_sessions", "1", "--max_batch_size", "1")
+        with (
+            running_server(builtin_model, *flags) as busy,
+            triton.InferenceServerClient(f"localhost:{busy.port}", concurrency=2) as client,
+        ):
+            first = client.async_infer("builtin", self.inputs(triton, list(QUESTIONS) * 8))
+            inputs = self.inputs(triton, ["Who?"])
+            with pytest.raises(triton.InferenceServerException, match=r"its (timeout|deadline)"):
+                client.infer("builtin", inputs, timeout=1)
+            assert len(self.answers(first.get_result())) == 32
+
+    def test_statistics_count_each_question(self, client):
+        import tritonclient.http as triton
+
+        def counts():
+            [model] = client.get_inference_statistics("builtin")["model_stats"]
+            return model["inference_count"], model["inference_stats"]["success"]["count"]
+
+        before = counts()
+        client.infer("builtin", self.inputs(triton, list(QUESTIONS)))
+        assert counts() == (before[0] + 4, before[1] + 4)
+
+    def test_asynchronously(self, server):
+        aio = pytest.importorskip("tritonclient.http.aio", reason="there is no tritonclient")
+
+        async def ask():
+            async with aio.InferenceServerClient(f"localhost:{server.port}") as client:
+                assert await client.is_server_ready()
+                assert (await client.get_server_metadata())["name"] == "qa-server"
+                calls = [
+                    client.infer(
+                        "builtin", self.inputs(aio, [question], binary=binary),
+                        request_compression_algorithm=coding, response_compression_algorithm=coding,
+                    )
+                    for question in QUESTIONS
+                    for binary in (True, False)
+                    for coding in (None, "gzip", "deflate")
+                ]  # fmt: skip
+                results = await asyncio.gather(*calls)
+                with pytest.raises(aio.InferenceServerException):
+                    await client.infer("other", self.inputs(aio, ["Who?"]))
+                return [self.answers(result)[0] for result in results]
+
+        assert asyncio.run(ask()) == [answer for answer in QUESTIONS.values() for _ in range(6)]
+
+
+KSERVE_PYTHON = os.environ.get("KSERVE_PYTHON", "")
+ASK_BY_KSERVE = """
+import asyncio, json, sys
+import kserve
+
+async def ask(base, questions, text):
+    client = kserve.InferenceRESTClient(kserve.RESTConfig(protocol="v2", retries=0))
+    assert await client.is_server_live(base)
+    assert await client.is_server_ready(base)
+    assert await client.is_model_ready(base, "builtin")
+    columns = {"question": questions, "text": [text] * len(questions)}
+    tensors = [kserve.InferInput(n, [len(d)], "BYTES", data=d) for n, d in columns.items()]
+    request = kserve.InferRequest("builtin", tensors)
+    response = await client.infer(base, request, model_name="builtin")
+    return next(output.data for output in response.outputs if output.name == "answer")
+
+print(json.dumps(asyncio.run(ask(*json.loads(sys.argv[1])))))
+"""
+
+
+@pytest.mark.skipif(
+    not KSERVE_PYTHON,
+    reason="KSERVE_PYTHON names no interpreter with kserve, which excludes our protobuf",
+)
+def test_the_kserve_client(server):
+    asked = json.dumps([f"http://localhost:{server.port}", list(QUESTIONS), TEXT])
+    command = [KSERVE_PYTHON, "-c", ASK_BY_KSERVE, asked]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert json.loads(ran.stdout.splitlines()[-1]) == list(QUESTIONS.values())
+
+
+@pytest.fixture(scope="module")
+def with_tokens(builtin_model, tmp_path_factory):
+    tokens = tmp_path_factory.mktemp("tokens") / "tokens"
+    tokens.write_text(f"{TOKEN}\n")
+    tokens.chmod(0o600)
+    with running_server(builtin_model, "--auth_token_file", str(tokens)) as running:
+        yield running
+
+
+class TestAccess:
+    @pytest.mark.parametrize("path", ["/v2/health/live", "/v2/health/ready", "/"])
+    def test_some_paths_are_open(self, with_tokens, path):
+        assert call(with_tokens.port, "GET", path)[0] == 200
+
+    @pytest.mark.parametrize("path", ["/v2", "/metrics", "/stats", "/openapi.json", "/nothing"])
+    @pytest.mark.parametrize("value", [None, "Bearer wrong", f"Basic {TOKEN}", f"Bearer {TOKEN} x"])
+    def test_others_are_not(self, with_tokens, path, value):
+        headers = {"Authorization": value} if value else {}
+        status, fields, _ = call(with_tokens.port, "GET", path, headers=headers)
+        assert (status, fields["WWW-Authenticate"]) == (401, "Bearer")
+
+    def test_a_token_is_shown_with_each_request(self, with_tokens):
+        connection = http.client.HTTPConnection("localhost", with_tokens.port, timeout=60)
+        authorization = {"Authorization": f"Bearer {TOKEN}"}
+        for headers, expected in ((authorization, 200), (authorization, 200), ({}, 401)):
+            connection.request("POST", "/qa", json.dumps(ASK), headers)
+            response = connection.getresponse()
+            assert response.status == expected
+            response.read()
+        connection.close()
+
+    def test_a_body_without_a_token_is_not_read(self, with_tokens):
+        with with_tokens.connect() as sock:
+            sock.sendall(b"POST /qa HTTP/1.1\r\nHost: localhost\r\nContent-Length: 200000\r\n\r\n")
+            assert sock.recv(1000).startswith(b"HTTP/1.1 401 ")
+
+    def test_over_tls(self, builtin_model, tmp_path):
+        certificates = Certificates(tmp_path)
+        context = certificates.client_context()
+        with running_server(builtin_model, *certificates.server_flags) as running:
+            connection = http.client.HTTPSConnection(
+                "localhost", running.port, timeout=60, context=context
+            )
+            connection.request("POST", "/qa", json.dumps(ASK))
+            assert json.loads(connection.getresponse().read())["answer"] == ANSWER
+            connection.close()
+
+
+def test_a_client_that_goes_frees_its_work(builtin_model):
+    flags = ("--num_inference_sessions", "1", "--max_batch_size", "1")
+    with running_server(builtin_model, *flags) as server:
+        body = {
+            "inputs": [
+                {"name": name, "shape": [60], "datatype": "BYTES", "data": [ASK[name]] * 60}
+                for name in ("question", "text")
+            ]
+        }
+        data = json.dumps(body).encode()
+        line = b"POST /v2/models/builtin/infer HTTP/1.1\r\nHost: localhost\r\n"
+        with server.connect() as sock:
+            sock.sendall(line + b"Content-Length: %d\r\n\r\n" % len(data) + data)
+            while counts(server)["requests_in_flight"] < 40:
+                pass
+        while (seen := counts(server))["requests_in_flight"]:
+            pass
+        assert seen["abandoned"] > 30
+
+
+def counts(server):
+    report = json.loads(call(server.port, "GET", "/stats")[2])
+    return {**report["gauges"], **report["counters"]["requests_total"]}
+
+
+def test_the_description_is_valid(server):
+    validator = pytest.importorskip("openapi_spec_validator", reason="there is no validator")
+    description = json.loads(call(server.port, "GET", "/openapi.json")[2])
+    validator.validate(description)
+    assert "/qa" in description["paths"]

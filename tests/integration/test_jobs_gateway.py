@@ -1,0 +1,240 @@
+"""The gateway and the tools against a real RabbitMQ and a real server, each a process."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import urllib.request
+
+import pytest
+
+pytest.importorskip("aio_pika", reason="no aio-pika: pip install '.[jobs]'")
+
+from harness.jobs import (
+    depth,
+    flags_of,
+    free_port,
+    job,
+    names_of,
+    publish,
+    run_jobs,
+    running_gateway,
+    take,
+)
+from harness.server import running_server
+
+TEXT = "Ada Lovelace wrote the notes in 1843."
+ASK = {"id": "n1", "question": "Who wrote the notes?", "text": TEXT}
+numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def server(builtin_model):
+    with running_server(builtin_model, "--inference_engine_type", "instant") as running:
+        yield running
+
+
+@pytest.fixture
+def names():
+    return names_of(f"gateway{next(numbers)}", retry_delays_s=(1,))
+
+
+def outcome(message) -> dict:
+    return json.loads(message.body)
+
+
+def play(*coroutines):
+    """Runs one after another; returns what the last one does."""
+
+    async def run():
+        return [await coroutine for coroutine in coroutines][-1]
+
+    return asyncio.run(run())
+
+
+def test_an_answer_goes_to_the_results_queue_under_the_jobs_name(rabbit, server, names):
+    jobs = [job("m1", ASK, correlation_id="c1"), job("m2", ASK)]
+    with running_gateway(rabbit.url, server.port, names):
+        first, second = play(
+            publish(rabbit.url, names.jobs, jobs), take(rabbit.url, names.results, 2)
+        )
+    assert outcome(first) == outcome(first) | {"id": "n1", "answer": "Ada", "start": 0, "end": 3}
+    assert (first.message_id, first.correlation_id) == ("m1", "c1")
+    assert (second.message_id, second.correlation_id) == ("m2", "m2")
+
+
+def test_an_answer_goes_to_reply_to(rabbit, server, names):
+    jobs = [job("m1", ASK, reply_to=names.dead)]
+    with running_gateway(rabbit.url, server.port, names):
+        [message] = play(publish(rabbit.url, names.jobs, jobs), take(rabbit.url, names.dead, 1))
+    assert outcome(message)["answer"] == "Ada"
+
+
+def test_a_job_without_a_queue_for_its_answer_is_dead(rabbit, server, names):
+    jobs = [job("m1", ASK, reply_to="nowhere"), job("m2", ASK)]
+    with running_gateway(rabbit.url, server.port, names):
+        [dead] = play(publish(rabbit.url, names.jobs, jobs), take(rabbit.url, names.dead, 1))
+        [answer] = play(take(rabbit.url, names.results, 1))
+    assert (dead.message_id, dead.headers["qa-reason"]) == (
+        "m1",
+        "unroutable: there is no queue nowhere",
+    )
+    assert answer.message_id == "m2"
+
+
+POISON = [
+    (b"{", "invalid_frame"),
+    (b"\xff", "invalid_frame"),
+    (b'{"id": ' + b"[" * 100_000, "invalid_frame"),
+    (b'{"id": "n1", "question": "\\ud800", "text": "t"}', "invalid_frame"),
+    ({"id": "n1", "question": 5, "text": "t"}, "invalid_request"),
+    ({"id": "n1", "question": "q", "text": " "}, "invalid_request"),
+    ({"id": "n1", "type": "health", "question": "q", "text": "t"}, "invalid_request"),
+    ({"id": "n1", "question": "q", "text": "t" * (1 << 18)}, "frame_too_large"),
+]
+
+
+def test_what_cannot_succeed_is_answered_and_dead_and_fails_alone(rabbit, server, names):
+    expected = {f"m{i}": code for i, (_, code) in enumerate(POISON)}
+    jobs = [job(f"m{i}", body) for i, (body, _) in enumerate(POISON)]
+    with running_gateway(rabbit.url, server.port, names):
+        play(publish(rabbit.url, names.jobs, [*jobs, job("good", ASK)]))
+        dead = play(take(rabbit.url, names.dead, len(POISON)))
+        replies = play(take(rabbit.url, names.results, len(POISON) + 1))
+    codes = {reply.message_id: outcome(reply).get("error", {}).get("code") for reply in replies}
+    assert codes == expected | {"good": None}
+    assert {m.message_id: m.headers["qa-reason"].split(":")[0] for m in dead} == expected
+
+
+class NoText(str):
+    """A property that is not UTF-8 when it is sent."""
+
+    def encode(self, *_):
+        return b"\xff\xfe"
+
+
+def test_a_message_whose_properties_cannot_be_read_dies_alone(rabbit, server):
+    names = names_of("unreadable", delivery_limit=2)
+    jobs = [job(f"m{i}", ASK) for i in range(20)]
+    jobs[10].correlation_id = NoText("bad")
+    with running_gateway(rabbit.url, server.port, names):
+        pass  # it declares the queues
+
+    async def until_all_are_answered():
+        answered = set()
+        while len(answered) < 19:
+            [answer] = await take(rabbit.url, names.results, 1)
+            answered.add(answer.message_id)
+
+    play(publish(rabbit.url, names.jobs, jobs))
+    with running_gateway(rabbit.url, server.port, names) as gateway:
+        play(until_all_are_answered())
+        gateway.wait_for_log("1 at a time")
+    assert play(depth(rabbit.url, names.dead)) == 1
+
+
+def test_a_stopped_gateway_leaves_the_rest_in_the_queue(rabbit, server, names):
+    with running_gateway(rabbit.url, server.port, names):
+        pass
+    play(publish(rabbit.url, names.jobs, [job(f"m{i}", ASK) for i in range(10)]))
+    assert play(depth(rabbit.url, names.jobs)) == 10
+    with running_gateway(rabbit.url, server.port, names):
+        answers = play(take(rabbit.url, names.results, 10))
+    assert sorted(answer.message_id for answer in answers) == [f"m{i}" for i in range(10)]
+
+
+def test_the_metrics_are_served(rabbit, server, names):
+    port = free_port()
+    with running_gateway(rabbit.url, server.port, names, f"--metrics_port={port}"):
+        play(
+            publish(rabbit.url, names.jobs, [job("m1", ASK), job("m2", b"{")]),
+            take(rabbit.url, names.results, 2),
+            take(rabbit.url, names.dead, 1),
+        )
+        with urllib.request.urlopen(f"http://localhost:{port}/metrics") as response:
+            page = response.read().decode()
+            assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    for line in (
+        "qa_jobs_consumed_total 2.0",
+        "qa_jobs_answered_total 1.0",
+        'qa_jobs_dead_total{code="invalid_frame"} 1.0',
+        "qa_jobs_in_flight 0.0",
+        "qa_jobs_oldest_age_seconds 0.0",
+    ):
+        assert line in page
+
+
+def test_a_queue_that_is_not_as_it_should_be_is_named(rabbit, server, names):
+    with running_gateway(rabbit.url, server.port, names):
+        pass
+    flags = [*flags_of(names), "--delivery_limit=7", f"--broker_url={rabbit.url}"]
+    ran = run_jobs("gateway", f"--port={server.port}", *flags)
+    assert ran.returncode == 2
+    assert names.jobs in ran.stderr
+
+
+def test_submit_collect_and_status(rabbit, server, names, tmp_path):
+    questions, answers = tmp_path / "questions.jsonl", tmp_path / "answers.jsonl"
+    lines = [json.dumps(ASK | {"id": f"n{i}"}) for i in range(50)]
+    questions.write_text("\n".join(lines))
+    flags = [*flags_of(names), f"--broker_url={rabbit.url}"]
+    ran = run_jobs("submit", str(questions), *flags)
+    assert ran.stdout == f"50 jobs submitted to {names.jobs}, 0 are answered already\n"
+    ran = run_jobs("status", "--interval_s=0.1", *flags)
+    assert ran.stdout.endswith("no gateway takes jobs\n")
+    assert ran.stdout.splitlines()[1].split()[:2] == [names.jobs, "50"]
+    with running_gateway(rabbit.url, server.port, names):
+        ran = run_jobs("collect", f"--output={answers}", "--count=50", *flags)
+        assert ran.returncode == 0
+    with answers.open("ab") as file:
+        file.write(b'{"message_id": "cut sh')
+    questions.write_text("\n".join([*lines, json.dumps(ASK | {"id": "new"})]))
+    ran = run_jobs("submit", str(questions), f"--answers={answers}", *flags)
+    assert ran.stdout == f"1 jobs submitted to {names.jobs}, 50 are answered already\n"
+    with running_gateway(rabbit.url, server.port, names):
+        run_jobs("collect", f"--output={answers}", "--count=51", *flags)
+    found = [json.loads(line) for line in answers.read_text().splitlines()]
+    assert sorted(answer["id"] for answer in found) == sorted(
+        [*(f"n{i}" for i in range(50)), "new"]
+    )
+
+
+def test_collect_drops_a_second_answer(rabbit, names, tmp_path):
+    flags = [*flags_of(names), f"--broker_url={rabbit.url}"]
+    run_jobs("status", "--interval_s=0.1", *flags)  # declares the queues
+    answers = [job("m1", {"answer": "a"}), job("m1", {"answer": "b"}), job("m2", {"answer": "c"})]
+    play(publish(rabbit.url, names.results, answers))
+    path = tmp_path / "answers.jsonl"
+    ran = run_jobs("collect", f"--output={path}", *flags)
+    assert ran.stdout == f"2 answers added, 1 dropped as duplicates, 2 in {path}\n"
+    assert (
+        path.read_text() == '{"message_id":"m1","answer":"a"}\n{"message_id":"m2","answer":"c"}\n'
+    )
+    assert play(depth(rabbit.url, names.results)) == 0
+
+
+def test_dead_jobs_are_listed_retried_and_dropped(rabbit, server, names):
+    flags = [*flags_of(names), f"--broker_url={rabbit.url}"]
+    with running_gateway(rabbit.url, server.port, names):
+        bad = [job(f"m{i}", {"question": "q", "text": ""}) for i in range(3)]
+        play(publish(rabbit.url, names.jobs, bad), take(rabbit.url, names.results, 3))
+        listed = run_jobs("dead", "list", *flags).stdout.splitlines()
+        assert len(listed) == 4
+        assert listed[0] == "m0  invalid_request: `text` is empty  'q'"
+        ran = run_jobs("dead", "retry", "--message_id=m1", "--message_id=m9", *flags)
+        assert (ran.returncode, ran.stdout.splitlines()[1:]) == (
+            1,
+            [f"1 jobs put back from {names.dead}", f"m9 is not in {names.dead}"],
+        )
+        [again] = play(take(rabbit.url, names.results, 1))
+        assert again.message_id == "m1"
+    ran = run_jobs("dead", "drop", *flags)
+    assert ran.stdout.splitlines()[-1] == f"3 jobs dropped from {names.dead}"
+    assert play(depth(rabbit.url, names.dead)) == 0
+
+
+def test_a_broker_that_is_not_there(names):
+    ran = run_jobs("status", f"--broker_url=amqp://127.0.0.1:{free_port()}/", *flags_of(names))
+    assert ran.returncode == 2
+    assert ran.stderr.startswith("Error: no connection to the broker")

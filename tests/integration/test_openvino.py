@@ -1,0 +1,100 @@
+"""The OpenVINO engine, on the built-in model."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+from qa_service.errors import DeviceError, SetupError
+from qa_service.inference.engines import EngineConfig, make_engine
+from qa_service.repository.manifest import OPENVINO_INT8_FILE, load_manifest
+
+openvino = pytest.importorskip("openvino")
+from qa_service.inference.engines import openvino as engine_module  # noqa: E402
+
+MAX_LOGIT_DIFFERENCE = 1e-3
+
+
+def logits(engine, *lengths):
+    """The logits of rows of these lengths, those of their padding left out."""
+    ids = np.random.default_rng(0).integers(1000, 20000, (len(lengths), max(lengths)))
+    mask = (np.arange(max(lengths)) < np.array(lengths)[:, None]).astype(np.int64)
+    outputs = engine.logits(ids, mask, np.zeros_like(ids))
+    assert all(output.shape == ids.shape for output in outputs)
+    return np.stack([output[mask == 1] for output in outputs])
+
+
+@pytest.mark.parametrize("lengths", [(16,), (17,), (3, 40), (384, 20)])
+def test_it_gives_the_logits_of_onnx_runtime(builtin_model, engines, lengths):
+    ours, theirs = (logits(engine, *lengths) for engine in engines)
+    assert np.abs(ours - theirs).max() < MAX_LOGIT_DIFFERENCE
+
+
+@pytest.fixture(scope="module")
+def engines(builtin_model):
+    manifest = load_manifest(builtin_model)
+    kinds = ("openvino", "onnx")
+    return [make_engine(kind, builtin_model, manifest, EngineConfig()) for kind in kinds]
+
+
+def test_what_a_run_returned_is_not_overwritten_by_the_next(engines):
+    first = logits(engines[0], 20)
+    ids = np.full((1, 20), 2000)
+    start, _ = engines[0].logits(ids, np.ones_like(ids), np.zeros_like(ids))
+    kept = start.copy()
+    assert (logits(engines[0], 20) == first).all()
+    assert (start == kept).all()
+
+
+def test_rows_are_padded_to_a_few_lengths_up_to_the_longest():
+    lengths = list(engine_module.lengths(100))
+    assert lengths == [16, 32, 48, 64, 80, 96, 100]
+    assert [engine_module.padded_tokens(n, 100) for n in (1, 16, 17, 97, 100, 120)] == [
+        16, 16, 32, 100, 100, 120,
+    ]  # fmt: skip
+
+
+def test_what_it_compiled_is_kept(builtin_model, engines):
+    assert any((builtin_model / "costs" / engine_module.CACHE_DIR).iterdir())
+
+
+def test_a_processor_without_bf16_says_so(builtin_model):
+    if "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        pytest.skip("this processor has bf16")
+    with pytest.raises(DeviceError, match="does not compute in bf16"):
+        make_engine("openvino", builtin_model, load_manifest(builtin_model),
+                    EngineConfig(precision="bf16"))  # fmt: skip
+
+
+def test_a_gpu_is_not_for_it(builtin_model):
+    with pytest.raises(DeviceError, match="for a CPU"):
+        make_engine("openvino", builtin_model, load_manifest(builtin_model),
+                    EngineConfig(device="cuda"))  # fmt: skip
+
+
+def test_a_file_that_is_broken_is_one_line(builtin_model, tmp_path):
+    (tmp_path / "model.onnx").write_bytes(b"not an ONNX file")
+    with pytest.raises(SetupError, match=r"OpenVINO cannot load model\.onnx") as caught:
+        make_engine("openvino", tmp_path, load_manifest(builtin_model), EngineConfig())
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.slow
+def test_int8_that_nncf_makes_finds_the_same_places(builtin_model, engines, tmp_path):
+    pytest.importorskip("nncf")
+    from qa_service.preparation import openvino_int8, texts
+
+    manifest = load_manifest(builtin_model)
+    inputs = texts.calibration_inputs(builtin_model, manifest)[:12]
+    openvino_int8.quantize(builtin_model / "model.onnx", tmp_path / OPENVINO_INT8_FILE, inputs)
+    files = {OPENVINO_INT8_FILE: ""}
+    engine = make_engine("openvino", tmp_path, msgspec.structs.replace(manifest, files=files),
+                         EngineConfig(precision="int8"))  # fmt: skip
+    places = [[best_places(each, given) for given in inputs] for each in (engine, engines[0])]
+    assert sum(ours == theirs for ours, theirs in zip(*places, strict=True)) >= 10
+
+
+def best_places(engine, given):
+    ids, mask = given["input_ids"], given["attention_mask"]
+    return [int(output.argmax()) for output in engine.logits(ids, mask, np.zeros_like(ids))]

@@ -1,0 +1,119 @@
+"""The wheel, installed outside the clone into an environment of its own, and its programs run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import site
+import subprocess
+import sys
+import venv
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.server import ENGINE, ROOT
+
+pytestmark = pytest.mark.slow
+
+SOURCES = ("LICENSE", "README.md", "models", "pyproject.toml", "qa_service")
+TEXT = "Ada Lovelace wrote the notes in London in 1843."
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """The wheel, built from a copy of its sources, which building litters."""
+    folder = tmp_path_factory.mktemp("wheel")
+    sources = folder / "sources"
+    ignored = shutil.ignore_patterns("__pycache__")
+    for name in SOURCES:
+        path = ROOT / name
+        if path.is_dir():
+            shutil.copytree(path, sources / name, symlinks=True, ignore=ignored)
+        else:
+            sources.mkdir(exist_ok=True)
+            shutil.copy(path, sources / name)
+    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, sources)
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def programs(wheel, tmp_path_factory) -> Path:
+    """The folder of the installed programs; what they depend on is lent by our own environment."""
+    folder = tmp_path_factory.mktemp("installed")
+    venv.create(folder, with_pip=False)
+    pip("--python", folder / "bin" / "python", "install", "--no-deps", "--no-index", wheel)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    (packages / "lent.pth").write_text("\n".join(site.getsitepackages()))
+    return folder / "bin"
+
+
+def pip(*arguments: object) -> None:
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    subprocess.run([*command, *map(str, arguments)], check=True, timeout=120)
+
+
+def run(program: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [program, *map(str, arguments)]
+    return subprocess.run(
+        command, **surroundings(program), stderr=subprocess.PIPE, check=False, timeout=120
+    )
+
+
+def surroundings(program: Path) -> dict[str, object]:
+    """Its own folder and no module path: what it imports is what was installed."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return {"cwd": program.parent, "env": environment, "stdout": subprocess.PIPE, "text": True}
+
+
+@pytest.fixture(scope="module")
+def port(programs, builtin_model) -> Iterator[str]:
+    program = programs / "qa-server"
+    command = [program, "--port", "0", "--num_inference_sessions", "1", "--model", builtin_model]
+    command += ENGINE
+    with subprocess.Popen(command, **surroundings(program)) as server:
+        try:
+            yield server.stdout.readline().split(": ")[0].rpartition(":")[2]
+        finally:
+            server.terminate()
+            assert server.communicate()[0] == "QA server stopped.\n"
+    assert server.returncode == 0
+
+
+def test_it_is_imported_from_where_it_was_installed(programs):
+    code = "import qa_service, pathlib; print(pathlib.Path(qa_service.__file__).parent)"
+    package = Path(run(programs / "python", "-c", code).stdout.strip())
+    assert programs.parent in package.parents
+    assert (package / "py.typed").exists(), "its types are for users too"
+
+
+def test_every_file_of_the_package_is_in_the_wheel(wheel):
+    folder = ROOT / "qa_service"
+    paths = [*folder.rglob("*"), *folder.glob("data/models/*/*")]  # rglob follows no link
+    here = {path.relative_to(ROOT).as_posix() for path in paths if path.is_file()}
+    with zipfile.ZipFile(wheel) as archive:
+        packed = {name for name in archive.namelist() if name.startswith("qa_service/")}
+    assert packed == {name for name in here if "__pycache__" not in name}
+
+
+def test_the_adapters_it_brings_are_those_of_the_clone(programs, builtin_model):
+    """The prepared model is made from the clone's; one made from others would not be up to date."""
+    done = run(
+        programs / "qa-prepare-model", "--output_dir", builtin_model.parent, "--precision", "fp32"
+    )
+    assert done.stdout == f"{builtin_model} is up to date\n", done.stderr
+
+
+def test_it_answers_a_question(programs, port):
+    given = ["--port", port, "--question", "Who wrote the notes?", "--text", TEXT]
+    done = run(programs / "qa-client", *given)
+    assert (done.stdout.splitlines()[0], done.returncode) == ("Ada Lovelace", 0), done.stderr
+
+
+def test_it_measures_with_the_questions_it_brings(programs, port):
+    load = ["--num_simultaneous_clients", 1, "--num_total_clients", 2]
+    done = run(programs / "qa-stress-test", "--port", port, *load, "--num_request_per_client", 1)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,183 @@
+"""The page at `/` in a real browser, its policy in force."""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import quote
+
+import pytest
+
+from harness.browser import CHROMIUM, Browser
+from harness.models import ModelFile
+from harness.questions import ANSWER, ASK
+from harness.server import running_server
+
+pytestmark = pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium (Debian's `chromium`)")
+
+TOKEN = "a-token-of-the-tests"
+ROCKETS = "\U0001f680\U0001f680 Ada Lovelace wrote the notes in London in 1843. \U0001f600"
+MARKED = "document.querySelector('mark')?.textContent"
+
+
+@pytest.fixture(scope="module")
+def server(builtin_model):
+    with running_server(builtin_model) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    opened = Browser()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def browser(chromium):
+    chromium.look(1200, 800)
+    chromium.open("about:blank")
+    chromium.faults.clear()
+    return chromium
+
+
+@pytest.fixture
+def page(browser, server):
+    browser.open(f"http://localhost:{server.port}/")
+    yield browser
+    assert browser.faults == []
+
+
+def ask(page, question=ASK["question"], text=ASK["text"]):
+    page.evaluate("document.querySelector('#result').hidden = true")
+    for name, value in (("question", question), ("text", text)):
+        page.evaluate(f"document.querySelector('#{name}').value = {json.dumps(value)}")
+    page.evaluate("document.querySelector('#form').requestSubmit()")
+    page.wait_for("!document.querySelector('#result').hidden")
+
+
+def test_the_answer_is_marked_in_the_text(page):
+    ask(page)
+    assert page.evaluate("document.querySelector('#best').textContent") == ANSWER
+    assert page.evaluate(MARKED) == ANSWER
+    assert page.evaluate("document.querySelector('#marked').textContent") == ASK["text"]
+    assert page.evaluate("document.querySelectorAll('#answers li').length") == 3
+    widths = page.evaluate("[...document.querySelectorAll('#latency div')].map(e => e.style.width)")
+    assert sum(float(width.rstrip("%")) for width in widths) == pytest.approx(100)
+
+
+def test_an_emoji_before_it_does_not_shift_the_mark(page):
+    ask(page, text=ROCKETS)
+    assert page.evaluate(MARKED) == "Ada Lovelace"
+
+
+def test_another_answer_is_shown_while_it_is_in_focus(page):
+    ask(page)
+    second = page.evaluate("document.querySelectorAll('#answers .words')[1].textContent")
+    page.evaluate("document.querySelectorAll('#answers button')[1].focus()")
+    assert page.evaluate(MARKED) == second
+    page.evaluate("document.activeElement.blur()")
+    assert page.evaluate(MARKED) == ANSWER
+
+
+def test_no_answer_is_said(page):
+    ask(page, question="Who invented the telephone?")
+    assert "not in the text" in page.evaluate("document.querySelector('#best').textContent")
+    assert page.evaluate(MARKED) is None
+
+
+def test_markup_in_a_text_is_text(page):
+    text = "<img src=x onerror=alert(1)> <b>Ada Lovelace</b> wrote the notes."
+    ask(page, text=text)
+    assert page.evaluate("document.querySelector('#marked').textContent") == text
+    assert page.evaluate("document.querySelectorAll('#marked *').length") == 1
+
+
+def test_the_keyboard_asks(page):
+    page.evaluate("document.querySelector('#text').focus()")
+    page.type_key("Enter", control=True)
+    page.wait_for("!document.querySelector('#result').hidden")
+
+
+def test_the_state_is_in_the_address(page, server):
+    ask(page, question="When?", text="It was in 1843.")
+    kept = page.evaluate("location.hash")
+    page.open("about:blank")
+    page.open(f"http://localhost:{server.port}/{kept}")
+    assert page.evaluate("document.querySelector('#question').value") == "When?"
+    assert page.evaluate("document.querySelector('#text').value") == "It was in 1843."
+
+
+def test_the_same_request_elsewhere(page, server):
+    page.open(f"http://localhost:{server.port}/#q={quote('Whose?')}&t={quote(chr(39) + 'Ada')}&k=1")
+    page.wait_for("document.querySelector('#question').value == 'Whose?'")
+    shown = "document.querySelector('#code').textContent"
+    assert f"localhost:{server.port}/qa -d '" in page.evaluate(shown)
+    assert "'\\''Ada" in page.evaluate(shown)
+    page.evaluate("document.querySelector('[data-tab=json]').click()")
+    assert json.loads(page.evaluate(shown)) == {"question": "Whose?", "text": "'Ada", "top_k": 1}
+    page.evaluate("document.querySelector('[data-tab=python]').click()")
+    compile(page.evaluate(shown), "page", "exec")
+
+
+def test_live_figures_come(page):
+    ask(page)
+    page.wait_for("document.querySelector('#p99').textContent.endsWith('ms')")
+    assert page.evaluate("document.querySelector('#instances').textContent") == "2 of 2"
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [360, 1200])
+def test_nothing_is_wider_than_the_window(page, width, dark):
+    page.look(width, 800, dark=dark)
+    ask(page, text=ASK["text"] + " " + "unbroken" * 50)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    dark_ground = (
+        page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 28)"
+    )
+    assert dark_ground == dark
+
+
+def test_the_policy_lets_nothing_else_run(page):
+    page.evaluate("document.body.append(Object.assign(document.createElement('script'),"
+                  " {textContent: 'window.ran = true'}))")  # fmt: skip
+    assert page.evaluate("window.ran") is None
+    page.wait_for("true")
+    assert any("Content Security Policy" in fault for fault in page.faults)
+    page.faults.clear()
+
+
+def test_a_token_is_asked_for_and_kept(builtin_model, tmp_path, browser):
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"{TOKEN}\n")
+    tokens.chmod(0o600)
+    with running_server(builtin_model, "--auth_token_file", str(tokens)) as with_tokens:
+        browser.open(f"http://localhost:{with_tokens.port}/")
+        browser.wait_for("document.querySelector('#access').open")
+        browser.evaluate(
+            f"document.querySelector('#token').value = {json.dumps(TOKEN)};"
+            "document.querySelector('#token').dispatchEvent(new Event('change'))"
+        )
+        ask(browser)
+        assert browser.evaluate(MARKED) == ANSWER
+        assert browser.evaluate("sessionStorage.getItem('token')") == TOKEN
+        assert TOKEN not in browser.evaluate("location.href")
+
+
+def test_a_version_can_be_chosen_where_there_are_several(browser, tmp_path):
+    file = ModelFile(tmp_path)
+    file.write('versions = "all"')
+    with running_server(file.model, *file.flags()) as server:
+        browser.open(f"http://localhost:{server.port}/")
+        browser.wait_for("!document.querySelector('#choice').hidden")
+        browser.evaluate("document.querySelector('#model').selectedIndex = 3")
+        asked = json.loads(browser.evaluate("JSON.stringify(request())"))
+        assert (asked["model"], asked["version"]) == ("m", 1)
+        ask(browser)
+        assert "m, version 1" in browser.evaluate("document.querySelector('#legend').textContent")
+    assert browser.faults == []
+
+
+def test_one_version_leaves_nothing_to_choose(page):
+    page.evaluate("showModels()")
+    page.wait_for("document.querySelector('#model').options.length == 3")
+    assert page.evaluate("document.querySelector('#choice').hidden")

@@ -1,0 +1,114 @@
+"""Cascades, shadow traffic and the cache over several real models, from one file."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import urllib.request
+
+import pytest
+
+from harness.frames import frame, receive
+from harness.questions import ANSWER, ASK, QUESTIONS, TEXT
+from harness.server import running_server
+from qa_service.repository.manifest import MANIFEST_FILE
+
+NUM_SHADOWED = 12
+INSTANCES = "num_inference_sessions = 1\ninference_engine_type = \"onnx\"\n"  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def server(builtin_model, tmp_path_factory):
+    """Two models, one of them in two versions; routes with every outcome of a cascade."""
+    folder = tmp_path_factory.mktemp("models")
+    copy = folder / "versions" / "2"
+    shutil.copytree(builtin_model, copy)
+    (folder / "versions" / "1").symlink_to(builtin_model)
+    manifest = json.loads((copy / MANIFEST_FILE).read_text())
+    manifest["reading"]["temperature"] *= 2
+    (copy / MANIFEST_FILE).write_text(json.dumps(manifest))
+    config = folder / "server.toml"
+    config.write_text(f"""
+[models.small]
+path = "{folder}/versions"
+versions = "all"
+traffic = {{ 1 = 100, 2 = 0 }}
+shadow = {{ 2 = 100 }}
+{INSTANCES}
+[models.large]
+path = "{builtin_model}"
+{INSTANCES}
+[routes.default]
+cascade = ["small", "large"]
+min_score = 0.0
+
+[routes.careful]
+cascade = ["small", "large"]
+min_score = 1.0
+""")
+    with running_server(
+        builtin_model, "--config", str(config), "--cache_bytes", "10000"
+    ) as running:
+        yield running
+
+
+def stats(server):
+    return server.ask(type="stats")["stats"]
+
+
+def test_a_model_that_is_sure_is_the_only_one_asked(server):
+    reply = server.ask(**ASK)
+    assert (reply["answer"], reply["model"], reply["models_asked"]) == (ANSWER, "small", 1)
+
+
+def test_the_next_model_is_asked_where_one_is_not_sure(server):
+    reply = server.ask(model="careful", **ASK, timeout_ms=60_000)
+    assert (reply["answer"], reply["model"], reply["models_asked"]) == (ANSWER, "large", 2)
+    assert reply["timings_ms"]["inference"] >= 0
+
+
+def test_a_cascade_may_find_all_of_its_answers_in_the_cache(server):
+    server.ask(model="careful", **ASK)
+    again = server.ask(model="careful", **ASK)
+    assert (again["cached"], again["models_asked"], again["model"]) == (True, 2, "large")
+    direct = server.ask(model="large", **ASK)
+    assert (direct["cached"], direct.get("models_asked")) == (True, None)
+
+
+def test_versions_are_kept_apart_in_the_cache(server):
+    question = {"question": "Who described it in French?", "text": TEXT}
+    first = server.ask(model="small", version=1, **question)
+    second = server.ask(model="small", version=2, **question)
+    assert (first["answer"], second["answer"]) == ("Luigi Menabrea", "Luigi Menabrea")
+    assert second["score"] < first["score"]
+
+
+def test_cascades_are_counted(server):
+    server.ask(**ASK)
+    server.ask(model="careful", **ASK)
+    cascades = stats(server)["cascades"]
+    assert cascades["default"]["models_asked"]["1"] > 0
+    assert cascades["careful"]["models_asked"]["2"] > 0
+    assert cascades["careful"]["fallbacks"] == 0
+
+
+def test_a_shadow_answers_nobody_and_is_compared(server):
+    replies = [
+        server.ask(model="small", question=question, text=f"{TEXT} {number}")
+        for number in range(NUM_SHADOWED // len(QUESTIONS))
+        for question in QUESTIONS
+    ]
+    assert {(reply["model"], reply["version"]) for reply in replies} == {("small", 1)}
+    with server.connect() as sock:  # copies may still run: what asks after them waits for them
+        sock.sendall(frame({"model": "small", "version": 2, **ASK, "text": TEXT * 2}))
+        receive(sock)
+    [shadow] = stats(server)["shadows"]
+    assert (shadow["model"], shadow["version"]) == ("small", 2)
+    compared = shadow["agreed"] + shadow["differed"]
+    assert compared > 0
+    assert shadow["failed"] == 0
+    assert shadow["agreement"] == 1.0
+    with urllib.request.urlopen(f"http://localhost:{server.port}/metrics") as reply:
+        text = reply.read().decode()
+    assert 'qa_shadow_requests_total{model="small",version="2",outcome="agreed"}' in text
+    assert 'qa_cascade_requests_total{route="default",models_asked="1"}' in text

@@ -1,0 +1,23 @@
+"""A worker whose instance is the test: the test holds the other end of its channel."""
+
+from __future__ import annotations
+
+import socket
+
+from qa_service.workers.base import Worker
+from qa_service.workers.channel import WorkerChannel
+
+
+class HandledWorker(Worker):
+    """Its instance is played by the test, at `peer`."""
+
+    def _launch(self):
+        ours, theirs = socket.socketpair()
+        self.peer = WorkerChannel(theirs)
+        return ours
+
+    def kill(self):
+        pass
+
+    def exit_status(self):
+        return "ended"

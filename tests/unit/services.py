@@ -1,0 +1,85 @@
+"""What the tests of services share: a clock that is set by hand, and a service that remembers."""
+
+from __future__ import annotations
+
+import math
+
+from qa_service.net.timers import TimerQueue
+from qa_service.scheduling.pending import Answered, PendingRequest
+from qa_service.wire.messages import Answer, Request, Timings
+
+TEXT = "Ada wrote the notes in London."
+ANSWER = Answer("Ada", 0.9, 0, 3)
+NO_ANSWER = Answer("", 0.8, None, None)
+TIMINGS = Timings(1.0, 20.0)
+
+
+class ManualClock:
+    """Time stands still until it is moved on; then the timers that are due run in their order."""
+
+    def __init__(self):
+        self.time_s, self.timers = 100.0, TimerQueue()
+
+    def now_s(self):
+        return self.time_s
+
+    def call_at(self, when_s, callback):
+        return self.timers.add(when_s, callback)
+
+    def call_soon(self, callback):
+        raise AssertionError
+
+    def advance(self, seconds):
+        self.time_s += seconds
+        while callback := self.timers.pop_due(self.time_s):
+            callback()
+
+
+class FakeService:
+    """Remembers what is submitted and cancelled; fails what comes if told to."""
+
+    def __init__(self):
+        self.submitted, self.cancelled, self.refuse = [], [], None
+
+    def submit(self, pending):
+        self.submitted.append(pending)
+        if self.refuse:
+            pending.fail(self.refuse)
+
+    def cancel(self, pending):
+        self.cancelled.append(pending)
+
+    def resolve(self, answer=ANSWER, number=-1):
+        self.submitted[number].resolve([answer], TIMINGS)
+
+
+class Client:
+    """Submits requests to a service, and keeps what each came to."""
+
+    def __init__(self, service):
+        self.service = service
+        self.outcomes = {}
+
+    def ask(self, question="Who?", text=TEXT, *, deadline_s=math.inf, **fields):
+        names = {"flow", "weight", "name", "source"}
+        given = {name: fields.pop(name) for name in names & fields.keys()}
+        request = Request(question, text, **fields)
+        pending = PendingRequest(request, 100.0, deadline_s, self._on_settled, **given)
+        self.service.submit(pending)
+        return pending
+
+    def leave(self, pending):
+        """Its client goes."""
+        pending.abandon()
+        self.service.cancel(pending)
+
+    def _on_settled(self, pending, outcome):
+        assert pending not in self.outcomes
+        self.outcomes[pending] = outcome
+
+    def of(self, pending):
+        """What a request came to: its best answer, or its error's code; None if it waits."""
+        outcome = self.outcomes.get(pending)
+        if outcome is None:
+            return None
+        return outcome.answers[0] if isinstance(outcome, Answered) else outcome.code

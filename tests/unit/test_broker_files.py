@@ -1,0 +1,144 @@
+"""Files of questions, of answers in order, and of collected answers."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qa_service.broker import ordered_output
+from qa_service.broker.answers_file import AnswersFile
+from qa_service.broker.ordered_output import OrderedOutput
+from qa_service.broker.questions_file import FileError, count_rows, read_rows
+
+SQUAD = {"data": [{"paragraphs": [{"context": "t", "qas": [{"id": "a", "question": "q"}]}]}]}
+LINES = '{"question":"q","text":"t","id":"a"}\n\n{"question":"q2","text":"t","model":"m"}\n'
+FILES = {
+    "q.jsonl": LINES.encode(),
+    "q.jsonl.gz": gzip.compress(LINES.encode()),
+    "q.csv": b'id,question,text,model\na,q,t,\n,q2,"t",m\n',
+    "q.json": json.dumps(SQUAD).encode(),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_each_format_gives_requests(tmp_path, name):
+    path = tmp_path / name
+    path.write_bytes(FILES[name])
+    rows = list(read_rows(path))
+    assert count_rows(path) == len(rows)
+    requests = [json.loads(row.body) for row in rows]
+    assert requests[0] == {"id": "a", "question": "q", "text": "t"}
+    assert requests[1:] in ([], [{"id": 2, "question": "q2", "text": "t", "model": "m"}])
+
+
+def test_a_rows_name_is_of_what_it_asks(tmp_path):
+    path = tmp_path / "q.jsonl"
+    path.write_text('{"id":"a","question":"q","text":"t"}\n{"text":"t","question":"q","id":"a"}')
+    first, second = read_rows(path)
+    assert first.message_id == second.message_id
+    path.write_text('{"id":"b","question":"q","text":"t"}')
+    [other] = read_rows(path)
+    assert other.message_id != first.message_id
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "words"),
+    [
+        ("q.txt", b"", "must end in"),
+        ("q.jsonl", b'{"question":"q"}\n{', "line 2"),
+        ("q.jsonl", b"5\n", "line 1"),
+        ("q.jsonl", b"\xff\n", "cannot be read"),
+        ("q.jsonl.gz", b"no gzip", "cannot be read"),
+        ("q.csv", b"question,txt\n", "no text"),
+        ("q.csv", b"question,text\na\n", "line 2"),
+        ("q.json", b"{}", "SQuAD"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said_in_a_line(tmp_path, name, body, words):
+    path = tmp_path / name
+    path.write_bytes(body)
+    with pytest.raises(FileError, match=words):
+        list(read_rows(path))
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(FileError, match=r"nothing.*No such file"):
+        count_rows(tmp_path / "nothing.jsonl")
+
+
+def abandon(output: OrderedOutput) -> None:
+    """What a kill leaves: what was written, and nothing closed in order."""
+    output._file.close()
+    output._ahead_file.close()
+
+
+@given(order=st.permutations(range(12)), flushes=st.sets(st.integers(0, 11)), data=st.data())
+def test_killed_anywhere_it_goes_on_without_asking_twice(tmp_path_factory, order, flushes, data):
+    path = tmp_path_factory.mktemp("run") / "answers.jsonl"
+    output, written = OrderedOutput(path), set()
+    for step, index in enumerate(order):
+        output.put(index, b"%d" % index)
+        if step in flushes:
+            output.flush()
+            written = set(order[: step + 1])
+        if data.draw(st.booleans()):
+            abandon(output)
+            output = OrderedOutput(path)
+            assert {i for i in range(12) if output.has(i)} == written
+            for again in set(order[: step + 1]) - written:
+                output.put(again, b"%d" % again)
+            output.flush()
+            written = set(order[: step + 1])
+    output.close()
+    assert path.read_bytes() == b"".join(b"%d\n" % i for i in range(12))
+    assert [file.name for file in path.parent.iterdir()] == ["answers.jsonl"]
+
+
+def test_lines_that_were_cut_short_are_dropped(tmp_path):
+    path = tmp_path / "answers.jsonl"
+    path.write_bytes(b"zero\none\ntw")
+    path.with_name("answers.jsonl.ahead").write_bytes(b"1\told\n3\tthree\n4\tfo")
+    output = OrderedOutput(path)
+    assert [output.has(i) for i in range(5)] == [True, True, False, True, False]
+    output.put(2, b"two")
+    output.close()
+    assert path.read_bytes() == b"zero\none\ntwo\nthree\n"
+
+
+def test_what_is_ahead_is_bounded_on_the_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(ordered_output, "_MAX_AHEAD_BYTES", 100)
+    output = OrderedOutput(tmp_path / "answers.jsonl")
+    output.put(1, b"x" * 10)
+    for index in range(0, 200, 2):  # there is always one that waits for one before it
+        output.put(index, b"x" * 10)
+        output.put(index + 3, b"x" * 10)
+        output.flush()
+    assert output.num_ahead == 1
+    ahead = tmp_path / "answers.jsonl.ahead"
+    assert ahead.stat().st_size < 300
+    abandon(output)
+    again = OrderedOutput(tmp_path / "answers.jsonl")
+    assert (again.num_written, again.has(201)) == (200, True)
+
+
+def test_a_collected_answer_is_written_once(tmp_path):
+    path = tmp_path / "answers.jsonl"
+    file = AnswersFile(path)
+    assert file.add("m1", b'{"id":1,"answer":"a"}')
+    assert not file.add("m1", b'{"id":1,"answer":"a"}')
+    assert not file.add("m2", b"no JSON")
+    file.sync()
+    file.close()
+    assert path.read_bytes() == b'{"message_id":"m1","id":1,"answer":"a"}\n'
+    assert AnswersFile.names_in(path) == {"m1"}
+
+
+def test_a_file_of_something_else_is_not_added_to(tmp_path):
+    path = tmp_path / "answers.jsonl"
+    path.write_text('{"id": 1}\n')
+    with pytest.raises(FileError, match="line 1"):
+        AnswersFile(path)

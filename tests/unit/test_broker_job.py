@@ -1,0 +1,93 @@
+"""A job's body, what is asked of the server, and what is answered."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qa_service.broker.job import (
+    LOWEST_PRIORITY,
+    Reply,
+    encode_answer,
+    encode_error,
+    encode_request,
+    parse_error,
+    parse_request,
+    peek_id,
+)
+from qa_service.client import QaServerError, ServerUnreachableError
+
+FULL = {
+    "id": "a",
+    "question": "q",
+    "text": "t",
+    "top_k": 3,
+    "timeout_ms": 5,
+    "priority": 9,
+    "model": "m",
+    "version": 2,
+    "unknown": [1],
+}
+
+
+def test_a_job_asks_under_the_connections_id_with_the_lowest_priority():
+    asked = json.loads(encode_request(parse_request(json.dumps(FULL).encode()), 17, 5))
+    assert asked.pop("priority", 0) == LOWEST_PRIORITY
+    expected = {key: FULL[key] for key in ("question", "text", "top_k", "model", "version")}
+    assert asked == expected | {"id": 17, "timeout_ms": 5.0}
+
+
+@given(st.binary() | st.recursive(st.none() | st.text() | st.integers(), st.lists).map(
+    lambda value: json.dumps({"question": "q", "text": "t", "id": value, "top_k": value}).encode()
+))  # fmt: skip
+def test_whatever_a_body_is_it_is_asked_as_json_or_refused(body):
+    try:
+        request = parse_request(body)
+    except QaServerError as error:
+        assert not error.retryable
+    else:
+        assert json.loads(encode_request(request, 1, None))["id"] == 1
+    assert isinstance(peek_id(body), str | int | float | None)
+
+
+def test_an_answer_carries_the_jobs_id_and_all_that_the_server_said():
+    body = b'{"id":17,"answer":"x","score":0.50,"new_field":{"a":1e3}}'
+    reply = msgspec.json.decode(body, type=Reply)
+    answer = b'{"id":"a","answer":"x","score":0.50,"new_field":{"a":1e3}}'
+    assert encode_answer("a", reply) == answer
+    assert parse_error(reply) is None
+
+
+def test_an_error_of_the_servers_is_read_and_written_as_the_wire_has_it():
+    body = (
+        b'{"id":"a","error":{"code":"queue_full","message":"m","retryable":true,'
+        b'"retry_after_ms":5.0}}'
+    )
+    error = parse_error(msgspec.json.decode(body, type=Reply))
+    assert encode_error("a", error) == body
+
+
+@pytest.mark.parametrize("error", [b"5", b"{}", b'{"code":1,"message":"m","retryable":true}'])
+def test_an_error_that_is_none_is_refused(error):
+    with pytest.raises(msgspec.DecodeError):
+        parse_error({"error": msgspec.Raw(error)})
+
+
+def test_the_id_is_found_in_what_is_no_request():
+    assert peek_id(b'{"id": "a", "question": 5}') == "a"
+    assert peek_id(b'{"id": {}}') is None
+
+
+def test_a_clients_error_can_be_an_answer():
+    from qa_service.broker.job import as_server_error
+
+    error = as_server_error(ServerUnreachableError("nobody is there"))
+    assert (error.code, error.message, error.retryable) == (
+        "server_unreachable",
+        "nobody is there",
+        True,
+    )

@@ -1,0 +1,148 @@
+"""The window of questions in flight."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qa_service.broker.window import AdaptiveLimit, StoppedError, Window
+
+
+def test_the_limit_doubles_each_round_trip_until_the_first_refusal():
+    limit = AdaptiveLimit(most=100)
+    for expected in (2, 4, 8):
+        for _ in range(int(limit.value)):
+            limit.answered()
+        assert limit.value == expected
+
+
+def test_a_refusal_halves_it_once_for_all_that_was_asked_before():
+    limit = AdaptiveLimit(most=64, start=64)
+    epoch = limit.epoch
+    limit.refused(epoch)
+    limit.refused(epoch)
+    assert limit.value == 32
+    limit.refused(limit.epoch)
+    assert limit.value == 16
+
+
+def test_after_a_refusal_it_grows_by_about_one_each_round_trip():
+    limit = AdaptiveLimit(most=64, start=16)
+    limit.refused(limit.epoch)
+    for _ in range(8):
+        limit.answered()
+    assert limit.value == pytest.approx(9, abs=0.1)
+
+
+@given(st.lists(st.booleans()), st.integers(1, 100))
+def test_the_limit_stays_within_its_bounds(outcomes, most):
+    limit = AdaptiveLimit(most)
+    for is_answered in outcomes:
+        if is_answered:
+            limit.answered()
+        else:
+            limit.refused(limit.epoch)
+        assert 1 <= limit.value <= most
+
+
+def run(scenario, most=1):
+    async def play():
+        window = Window(AdaptiveLimit(most, start=most))
+        window.set_open(True)
+        return await scenario(window)
+
+    return asyncio.run(play())
+
+
+async def settle():
+    """Lets every task run as far as it can."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_those_who_wait_are_admitted_by_order():
+    async def scenario(window):
+        entered = []
+
+        async def enter(order):
+            await window.enter(order)
+            entered.append(order)
+            window.leave()
+
+        await window.enter(0)
+        tasks = [asyncio.ensure_future(enter(order)) for order in (3, 1, 2)]
+        await settle()
+        assert entered == []
+        window.leave()
+        await asyncio.gather(*tasks)
+        return entered
+
+    assert run(scenario) == [1, 2, 3]
+
+
+def test_nobody_is_admitted_while_it_is_shut():
+    async def scenario(window):
+        window.set_open(False)
+        task = asyncio.ensure_future(window.enter(1))
+        await settle()
+        assert not task.done()
+        window.set_open(True)
+        await task
+        return window.in_flight
+
+    assert run(scenario) == 1
+
+
+def test_nobody_is_admitted_during_a_pause_and_all_after_it():
+    async def scenario(window):
+        window.pause(0.001)
+        window.pause(0)  # a longer pause stays
+        task = asyncio.ensure_future(window.enter(1))
+        await settle()
+        assert not task.done()
+        await task
+
+    run(scenario)
+
+
+def test_one_who_gives_up_waiting_takes_no_place():
+    async def scenario(window):
+        await window.enter(0)
+        gone = asyncio.ensure_future(window.enter(1))
+        await settle()
+        gone.cancel()
+        await settle()
+        window.leave()
+        await window.enter(2)
+        return window.in_flight
+
+    assert run(scenario) == 1
+
+
+def test_one_who_gives_up_when_just_admitted_gives_the_place_back():
+    async def scenario(window):
+        await window.enter(0)
+        gone = asyncio.ensure_future(window.enter(1))
+        await settle()
+        window.leave()  # lets it in
+        gone.cancel()  # before it has run
+        await settle()
+        return window.in_flight
+
+    assert run(scenario) == 0
+
+
+def test_a_stopped_window_sends_everyone_away():
+    async def scenario(window):
+        await window.enter(0)
+        waiting = asyncio.ensure_future(window.enter(1))
+        await settle()
+        window.stop()
+        for attempt in (waiting, window.enter(2)):
+            with pytest.raises(StoppedError):
+                await attempt
+
+    run(scenario)

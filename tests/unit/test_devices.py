@@ -1,0 +1,67 @@
+"""Instances on devices."""
+
+from __future__ import annotations
+
+import pytest
+
+from qa_service.errors import DeviceError
+from qa_service.workers.devices import (
+    DeviceAssignment,
+    InstanceDevice,
+    assign_devices,
+    describe,
+)
+from qa_service.workers.gpus import Gpu, Gpus
+
+TWO = Gpus((Gpu(0, "4", 80 << 30), Gpu(1, "7", 24 << 30)))
+NONE = Gpus((), "no driver")
+
+
+def assign(num_instances, devices, gpus):
+    return assign_devices(num_instances, devices, find=lambda: gpus)
+
+
+def test_sessions_go_round_the_devices():
+    assigned = assign(5, "cuda:1,cuda:0,cpu", TWO)
+    assert [p.device for p in assigned] == ["cuda:1", "cuda:0", "cpu", "cuda:1", "cuda:0"]
+    assert [p.visible_as for p in assigned] == ["7", "4", "", "7", "4"]
+    assert [p.gpu_memory_bytes >> 30 for p in assigned] == [24, 80, 0, 24, 80]
+    assert not any(p.may_fall_back for p in assigned)
+
+
+def test_auto_takes_every_gpu_and_may_fall_back():
+    assigned = assign(3, "auto", TWO)
+    assert [(p.device, p.may_fall_back) for p in assigned] == [
+        ("cuda:0", True), ("cuda:1", True), ("cuda:0", True),
+    ]  # fmt: skip
+
+
+def test_auto_takes_the_cpu_if_there_is_no_gpu_and_says_so(caplog):
+    caplog.set_level("INFO")
+    assert assign(2, "auto", NONE) == [DeviceAssignment(), DeviceAssignment()]
+    assert "instances run on the CPU: CUDA sees no GPU (no driver)" in caplog.text
+
+
+def test_the_driver_is_not_asked_for_the_cpu():
+    def ask():
+        raise AssertionError
+
+    assert assign_devices(1, "cpu", find=ask)
+
+
+@pytest.mark.parametrize(
+    ("devices", "gpus", "words"),
+    [("cuda:0", NONE, r"names cuda:0, but CUDA sees no GPU \(no driver\)"),
+     ("cuda:0,cuda:2", TWO, "names cuda:2, but CUDA sees only cuda:0, cuda:1")],
+)  # fmt: skip
+def test_a_gpu_that_is_not_there_is_an_error(devices, gpus, words):
+    with pytest.raises(DeviceError, match=words):
+        assign(1, devices, gpus)
+
+
+def test_where_sessions_are_is_said_shortly_or_one_by_one():
+    devices_ = [
+        InstanceDevice(i, device) for i, device in enumerate(["cuda:0", "cuda:1", "cuda:0"])
+    ]
+    assert describe(devices_) == "cuda:0, cuda:1, cuda:0"
+    assert describe(devices_[::2]) == "cuda:0"

@@ -1,0 +1,205 @@
+"""The dispatcher, with instances and a clock of the test's own."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from qa_service.errors import ERROR_KINDS, InvalidRequestError
+from qa_service.scheduling.admission import Admission
+from qa_service.scheduling.batch_cost import BatchRule
+from qa_service.scheduling.options import QueueOptions
+from qa_service.scheduling.pending import Answered
+from qa_service.scheduling.scheduler import Scheduler
+from qa_service.serving.dispatcher import MAX_MOVES, Dispatcher
+from qa_service.serving.gate import Gate
+from qa_service.serving.segments import Segments
+from qa_service.telemetry.metrics import ModelMetrics
+from qa_service.telemetry.stages import StagesMs
+from qa_service.wire.messages import Answer
+from qa_service.workers.messages import Answers, Failure, ModelFacts, Results
+from tests.unit.pendings import make_pending
+
+
+class FakeClock:
+    """Time stands still until it is set; timers run when they are due then."""
+
+    def __init__(self):
+        self.time_s, self.timers = 100.0, []
+
+    def now_s(self):
+        return self.time_s
+
+    def call_at(self, when_s, callback):
+        self.timers.append((when_s, callback))
+        return FakeTimer()
+
+    def call_soon(self, callback):
+        raise AssertionError
+
+    def advance(self, seconds):
+        self.time_s += seconds
+        due = [item for item in self.timers if item[0] <= self.time_s]
+        self.timers = [item for item in self.timers if item[0] > self.time_s]
+        for _, callback in due:
+            callback()
+
+
+class FakeTimer:
+    def cancel(self):
+        pass
+
+
+class FakeInstance:
+    """Remembers its batches."""
+
+    number, rule = 0, BatchRule()
+
+    def __init__(self):
+        self.batches = []
+
+    @property
+    def is_idle(self):
+        return not self.batches
+
+    def takes_from_s(self):
+        return -math.inf if self.is_idle else math.inf
+
+    def run(self, batch):
+        self.batches.append(batch)
+
+
+class FakeInstances:
+    alive, model = 1, ModelFacts("a model", window_tokens=384, overlap_tokens=128)
+
+    def __init__(self, *workers):
+        self.workers = workers
+
+
+class Setting:
+    """A dispatcher with one instance, and what its requests came to."""
+
+    def __init__(self, **options):
+        self.clock, self.instance, self.outcomes = FakeClock(), FakeInstance(), []
+        self.metrics = ModelMetrics(ERROR_KINDS)
+        queue = QueueOptions(**{"max_queue_size": 10, **options})
+        self.dispatcher = Dispatcher(
+            self.clock,
+            Scheduler(queue),
+            lambda _: FakeInstances(self.instance),
+            self.metrics,
+            Admission(queue),
+        )
+
+    def submit(self, service=None, **fields):
+        def settle(pending, outcome):
+            self.outcomes.append(outcome.answers if isinstance(outcome, Answered) else outcome.code)
+
+        pending = make_pending(100.0, on_settled=settle, **fields)
+        (service or self.dispatcher).submit(pending)
+        return pending
+
+    def finish(self, *outcomes):
+        batch = self.instance.batches.pop(0)
+        self.dispatcher.on_results(batch, Results(0, list(outcomes), 100.0, 5.0, StagesMs()))
+
+
+@pytest.fixture
+def setting():
+    return Setting()
+
+
+ADA = [Answer("Ada", 0.9, 0, 3)]
+
+
+def test_a_request_is_given_to_an_instance_and_resolved(setting):
+    setting.submit()
+    setting.dispatcher.dispatch()
+    setting.finish(Answers(ADA))
+    assert setting.outcomes == [ADA]
+
+
+def test_one_bad_request_does_not_fail_its_batch(setting):
+    setting.submit()
+    setting.submit()
+    setting.dispatcher.dispatch()
+    setting.finish(Failure("question_too_long", "it is"), Answers(ADA))
+    assert setting.outcomes == ["question_too_long", ADA]
+
+
+def test_a_full_queue_refuses_and_says_when_to_come_back(setting):
+    setting = Setting(max_queue_size=1)
+    setting.instance.batches.append([])  # it is busy
+    setting.submit()
+    setting.submit()
+    assert setting.outcomes == ["queue_full"]
+
+
+def test_what_waits_too_long_is_told_and_not_run(setting):
+    setting.instance.batches.append([])
+    setting.submit(deadline_s=101.0)
+    setting.clock.advance(2.0)
+    assert setting.outcomes == ["deadline_exceeded"]
+    assert setting.dispatcher.queue_length == 0
+
+
+def test_a_cancelled_request_is_not_run(setting):
+    pending = setting.submit()
+    pending.abandon()
+    setting.dispatcher.cancel(pending)
+    setting.dispatcher.dispatch()
+    assert setting.instance.batches == []
+    assert setting.outcomes == []
+
+
+def test_what_two_instances_die_of_is_not_run_again(setting):
+    for _ in range(2):
+        if not setting.metrics.request_retries_total:
+            setting.submit()
+        setting.dispatcher.dispatch()
+        setting.dispatcher.on_lost(setting.instance.batches.pop(), were_running=True)
+    assert setting.outcomes == ["worker_crashed"]
+    assert setting.metrics.request_retries_total == 1
+
+
+def test_what_had_not_begun_is_queued_again_without_blame(setting):
+    pending = setting.submit()
+    setting.dispatcher.dispatch()
+    setting.dispatcher.on_lost(setting.instance.batches.pop(), were_running=False)
+    assert pending.attempts == 0
+    assert setting.dispatcher.queue_length == 1
+
+
+def test_what_loses_its_instance_without_blame_is_not_moved_for_ever(setting):
+    pending = setting.submit()
+    for _ in range(MAX_MOVES + 1):
+        setting.dispatcher.dispatch()
+        setting.dispatcher.on_lost(setting.instance.batches.pop(), were_running=False)
+    assert pending.attempts == 0
+    assert setting.outcomes == ["unavailable"]
+
+
+def test_a_closed_gate_refuses_what_comes_and_keeps_what_came(setting):
+    gate = Gate(Segments(setting.dispatcher))
+    setting.submit(gate)
+    gate.close()
+    setting.submit(gate)
+    assert setting.outcomes == ["shutting_down"]
+    assert setting.dispatcher.queue_length == 1
+
+
+def test_the_service_of_the_architecture_page_works(setting):
+    page = (Path(__file__).parents[2] / "docs" / "ARCHITECTURE.md").read_text()
+    code = page.partition("```python\n")[2].partition("```")[0]
+    names = {
+        "Service": object,
+        "PendingRequest": object,
+        "InvalidRequestError": InvalidRequestError,
+    }
+    exec(code, names)
+    service = names["NoSingleWords"](setting.dispatcher)
+    setting.submit(service)
+    assert setting.outcomes == ["invalid_request"]
+    assert setting.dispatcher.queue_length == 0

@@ -1,0 +1,504 @@
+"""HTTP as a codec: what a connection is given of requests, and the replies in their order."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+
+import pytest
+
+from harness.hostile_http import head
+from qa_service.errors import (
+    FrameTimeoutError,
+    HttpError,
+    QueueFullError,
+    UnauthorizedError,
+    UnknownModelError,
+)
+from qa_service.wire import openapi
+from qa_service.wire.codec import Wait
+from qa_service.wire.http_access import HttpAccess
+from qa_service.wire.http_codec import MAX_EXCHANGES, HttpCodec, HttpSite
+from qa_service.wire.messages import (
+    MAX_TOP_K,
+    NULL_ID,
+    Answer,
+    AnswerSource,
+    Auth,
+    Query,
+    RejectedError,
+    Request,
+    RequestLimits,
+    Timings,
+)
+
+LIMITS = RequestLimits(max_frame_bytes=5000, max_question_chars=100, max_text_chars=1000)
+ANSWERS = [Answer("Ada", 0.5, 7, 10)]
+TIMINGS = Timings(1.0, 2.0)
+ASK = {"question": "Who?", "text": "It was Ada."}
+
+
+def post(path: str, body: object, fields: bytes = b"") -> bytes:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    line = f"POST {path} HTTP/1.1".encode()
+    return head(b"Content-Length: %d\r\n" % len(data) + fields, line) + data
+
+
+def get(path: str, fields: bytes = b"", method: str = "GET") -> bytes:
+    return head(fields, f"{method} {path} HTTP/1.1".encode())
+
+
+def infer(questions: list[str], **options: object) -> dict[str, object]:
+    """An inference request, all of whose texts are equal."""
+    columns = {"question": questions, "text": ["It was Ada."] * len(questions)}
+    inputs = [
+        {"name": name, "shape": [len(questions)], "datatype": "BYTES", "data": data}
+        for name, data in columns.items()
+    ]
+    return {"inputs": inputs, **options}
+
+
+class Peer:
+    """A codec and what a connection would do with it."""
+
+    def __init__(self, **access):
+        self.codec = HttpCodec(HttpSite(LIMITS, HttpAccess(**access)))
+        self.written = b""
+        self.requests, self.queries, self.tokens, self.rejections = [], [], [], []
+
+    def send(self, data: bytes) -> Peer:
+        """Takes in what a client has sent, and everything that comes of it."""
+        self.codec.feed(data)
+        while (message := self._next()) is not None:
+            if isinstance(message, Auth):
+                self.tokens.append(message.token)
+                self.written += self.codec.encode_authenticated(message)
+            elif isinstance(message, Query):
+                self.queries.append(message)
+            else:
+                self.requests.append(message)
+            if isinstance(message, Query):
+                self.written += self.codec.encode_report(message, self.report(message))
+        return self
+
+    def _next(self):
+        try:
+            return self.codec.next_message()
+        except RejectedError as rejected:
+            self.rejections.append(rejected.error)
+            self.written += self.codec.encode_rejection(rejected)
+            return self._next()
+        except HttpError as error:
+            self.break_off(error)
+            return None
+
+    def break_off(self, error) -> None:
+        self.written += self.codec.encode_rejection(RejectedError(NULL_ID, error))
+
+    @staticmethod
+    def report(query: Query) -> object:
+        return {"metrics": b"metrics\n", "stats": {"asked": "stats"}, "models": []}.get(query.type)
+
+    def answer(self, number: int = 0, answers=ANSWERS) -> None:
+        self.written += self.codec.encode_answers(
+            self.requests[number], answers, TIMINGS, AnswerSource("builtin", 3)
+        )
+
+    def fail(self, error, number: int = 0) -> None:
+        self.written += self.codec.encode_error(self.requests[number], error)
+
+    def replies(self) -> list[tuple[int, dict[str, str], bytes]]:
+        """What has been written, as replies; each has a length."""
+        replies, rest = [], self.written
+        while rest:
+            first, _, rest = rest.partition(b"\r\n\r\n")
+            line, *lines = first.decode().split("\r\n")
+            fields = dict(item.split(": ", 1) for item in lines)
+            size = int(fields.get("Content-Length", 0))
+            replies.append((int(line.split()[1]), fields, rest[:size]))
+            rest = rest[size:]
+        return replies
+
+    def statuses(self) -> list[int]:
+        return [status for status, _, _ in self.replies()]
+
+    def only(self) -> tuple[int, dict[str, str], object]:
+        """The one reply, its body from JSON."""
+        [(status, fields, body)] = self.replies()
+        return status, fields, json.loads(body)
+
+
+def test_a_question_has_its_reply():
+    peer = Peer().send(post("/qa", {"id": "x", **ASK, "top_k": 2, "priority": 3}))
+    [request] = peer.requests
+    assert (request.question, request.text, request.top_k, request.priority) == (
+        "Who?", "It was Ada.", 2, 3,
+    )  # fmt: skip
+    peer.answer()
+    status, fields, body = peer.only()
+    assert (status, body["id"], body["answer"], len(body["answers"])) == (200, "x", "Ada", 1)
+    assert fields["Content-Type"] == "application/json"
+    assert fields["Server-Timing"] == "queue;dur=1.000, inference;dur=2.000"
+    assert not peer.codec.has_ended
+
+
+def test_replies_come_in_the_order_of_their_requests():
+    peer = Peer().send(
+        post("/qa", {"id": 1, **ASK}) + get("/stats") + post("/qa", {"id": 2, **ASK})
+    )
+    peer.answer(1)
+    assert peer.written == b""
+    peer.answer(0)
+    bodies = [json.loads(body) for _, _, body in peer.replies()]
+    assert [body.get("id", body.get("asked")) for body in bodies] == [1, "stats", 2]
+
+
+def test_the_last_reply_says_so_and_ends_the_connection():
+    peer = Peer().send(post("/qa", ASK, b"Connection: close\r\n") + get("/stats"))
+    assert not peer.codec.has_ended
+    peer.answer()
+    _, fields, _ = peer.only()
+    assert fields["Connection"] == "close"
+    assert peer.codec.has_ended
+
+
+def test_a_connection_that_is_to_close_says_so_on_its_last_reply():
+    peer = Peer().send(post("/qa", ASK))
+    peer.codec.announce_close()
+    peer.send(get("/stats")).answer()
+    _, fields, _ = peer.only()
+    assert fields["Connection"] == "close"
+    assert peer.codec.has_ended
+
+
+def test_http_1_0_is_told_that_it_may_stay():
+    peer = Peer().send(head(b"Connection: keep-alive\r\n", b"GET /stats HTTP/1.0"))
+    assert peer.only()[1]["Connection"] == "keep-alive"
+
+
+def test_an_error_comes_after_the_answers_before_it():
+    peer = Peer().send(post("/qa", ASK) + b"GET / HTTP/3.0\r\n\r\n" + get("/stats"))
+    assert peer.written == b""
+    peer.answer()
+    assert peer.statuses() == [200, 505]
+    assert "Connection" not in peer.replies()[0][1]
+    assert peer.replies()[1][1]["Connection"] == "close"
+    assert peer.codec.has_ended
+
+
+def test_head_has_no_body():
+    peer = Peer().send(get("/stats", method="HEAD"))
+    first, _, body = peer.written.partition(b"\r\n\r\n")
+    assert (b"Content-Length: 17" in first, body) == (True, b"")
+
+
+@pytest.mark.parametrize(
+    ("data", "status", "field"),
+    [
+        (get("/nothing"), 404, {}),
+        (get("/qa"), 405, {"Allow": "POST, OPTIONS"}),
+        (post("/metrics", b""), 405, {"Allow": "GET, HEAD, OPTIONS"}),
+        (get("/", method="TRACE"), 405, {"Allow": "GET, HEAD, OPTIONS"}),
+        (get("/v2/models/other", method="DELETE"), 405, {}),
+        (get("/v2/models/other"), 404, {}),
+        (post("/v2/systemsharedmemory/region/x/register", b"{}"), 501, {}),
+        (post("/v2/logging", b"{}"), 501, {}),
+        (post("/qa", ASK, b"Content-Encoding: br\r\n"), 415, {"Accept-Encoding": "gzip, deflate"}),
+        (post("/qa", b"x", b"Content-Encoding: gzip\r\n"), 400, {}),
+        (post("/qa", gzip.compress(bytes(5001)), b"Content-Encoding: gzip\r\n"), 413, {}),
+        (post("/qa", gzip.compress(b"{}") + b"x", b"Content-Encoding: gzip\r\n"), 400, {}),
+        (post("/qa", gzip.compress(b"{}")[:-1], b"Content-Encoding: gzip\r\n"), 400, {}),
+        (post("/qa", b"{"), 400, {}),
+        (post("/qa", {"type": "health"}), 400, {}),
+        (post("/qa", {**ASK, "text": "a" * 1001}), 400, {}),
+    ],
+)
+def test_what_is_not_served_is_told_and_the_next_is_served(data, status, field):
+    peer = Peer().send(data + get("/stats"))
+    assert peer.statuses() == [status, 200]
+    assert field.items() <= peer.replies()[0][1].items()
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (post("/qa", ASK, b"Expect: a-miracle\r\n"), 417),
+        (head(b"Content-Length: 5001\r\n"), 413),
+    ],
+)
+def test_what_is_refused_by_its_head_is_the_last(data, status):
+    peer = Peer().send(data + get("/stats"))
+    assert peer.statuses() == [status]
+    assert peer.codec.has_ended
+
+
+def test_a_bad_question_is_told_under_its_id_and_as_a_frame_would_be():
+    peer = Peer().send(post("/qa", {"id": 7, **ASK, "text": ""}))
+    status, _, body = peer.only()
+    assert (status, body["id"], body["error"]["code"]) == (400, 7, "invalid_request")
+
+
+@pytest.mark.parametrize(
+    ("coding", "compress"), [(b"gzip", gzip.compress), (b"deflate", zlib.compress)]
+)
+def test_a_compressed_question_is_read(coding, compress):
+    body = compress(json.dumps(ASK).encode())
+    peer = Peer().send(post("/qa", body, b"Content-Encoding: " + coding + b"\r\n"))
+    assert peer.requests[0].question == "Who?"
+
+
+def test_a_full_queue_is_told_with_the_time_to_try_again():
+    peer = Peer().send(post("/v2/models/builtin/infer", infer(["Who?"])))
+    peer.fail(QueueFullError(retry_after_ms=1200))
+    status, fields, body = peer.only()
+    assert (status, fields["Retry-After"]) == (503, "2")
+    assert body == {"error": "the server's queue is full"}
+
+
+def test_a_question_names_a_model_and_its_reply_what_answered():
+    peer = Peer().send(post("/v2/models/fast/versions/canary/infer", infer(["Who?"])))
+    assert (peer.requests[0].model, peer.requests[0].version) == ("fast", "canary")
+    peer.answer()
+    _, _, body = peer.only()
+    assert (body["model_name"], body["model_version"]) == ("builtin", "3")
+    peer = Peer().send(post("/qa", {**ASK, "model": "fast", "version": 2}))
+    assert (peer.requests[0].model, peer.requests[0].version) == ("fast", 2)
+    peer.answer()
+    _, _, body = peer.only()
+    assert (body["model"], body["version"]) == ("builtin", 3)
+
+
+def test_a_model_that_is_not_there_is_told():
+    peer = Peer().send(post("/v2/models/other/infer", infer(["Who?"])))
+    peer.fail(UnknownModelError("there is no model other; there are builtin"))
+    assert peer.only()[::2] == (404, {"error": "there is no model other; there are builtin"})
+
+
+@pytest.mark.parametrize("command", ["load", "unload"])
+def test_a_model_is_loaded_and_unloaded_by_name(command):
+    peer = Peer().send(post(f"/v2/repository/models/fast/{command}", b"{}"))
+    [query] = peer.queries
+    assert (query.type, query.model, query.is_open) == (command, "fast", False)
+    assert peer.only()[::2] == (200, {})
+
+
+class TestTokens:
+    def test_each_request_shows_its_own(self):
+        data = get("/stats", b"Authorization: Bearer abc\r\n") + get("/stats")
+        assert Peer().send(data).tokens == ["abc", ""]
+
+    @pytest.mark.parametrize("path", ["/v2/health/live", "/v2/health/ready", "/"])
+    def test_some_paths_are_open(self, path):
+        codec = Peer().codec
+        codec.feed(get(path))
+        assert codec.next_message().is_open
+
+    def test_it_is_asked_for_before_the_body(self):
+        codec = Peer().codec
+        codec.feed(post("/qa", ASK)[:-10])
+        assert isinstance(codec.next_message(), Auth)
+        assert codec.next_message() is None
+
+    def test_a_wrong_one_is_the_end(self):
+        peer = Peer()
+        peer.codec.feed(post("/qa", ASK) + get("/stats"))
+        assert isinstance(peer.codec.next_message(), Auth)
+        peer.break_off(UnauthorizedError())
+        status, fields, body = peer.only()
+        assert (status, fields["WWW-Authenticate"], body["error"]["code"]) == (
+            401, "Bearer", "unauthorized",
+        )  # fmt: skip
+        assert peer.codec.has_ended
+        assert peer.codec.next_message() is None
+
+
+class TestTimeouts:
+    def test_a_request_that_does_not_end_is_told(self):
+        peer = Peer().send(post("/qa", ASK)[:-1])
+        peer.break_off(FrameTimeoutError())
+        assert peer.statuses() == [408]
+
+    def test_so_is_a_head_that_does_not_end(self):
+        peer = Peer().send(b"GET / HTTP/1.1\r\n")
+        peer.break_off(FrameTimeoutError())
+        assert peer.statuses() == [408]
+
+    def test_who_has_asked_nothing_is_told_nothing(self):
+        peer = Peer().send(get("/stats"))
+        peer.written = b""
+        peer.break_off(UnauthorizedError())
+        assert peer.written == b""
+        assert peer.codec.has_ended
+
+
+class TestExpectations:
+    EXPECT = b"Expect: 100-continue\r\n"
+
+    def test_a_client_that_waits_is_told_to_go_on(self):
+        data = post("/qa", ASK, self.EXPECT)
+        start = data.index(b"\r\n\r\n") + 4
+        peer = Peer().send(data[:start])
+        assert peer.written == b"HTTP/1.1 100 Continue\r\n\r\n"
+        peer.send(data[start:])
+        assert len(peer.requests) == 1
+
+    def test_one_that_does_not_wait_is_not(self):
+        assert Peer().send(post("/qa", ASK, self.EXPECT)).written == b""
+
+    def test_it_is_told_after_the_replies_before(self):
+        data = post("/qa", ASK, self.EXPECT)
+        peer = Peer().send(post("/qa", ASK) + data[: data.index(b"\r\n\r\n") + 4])
+        assert peer.written == b""
+        peer.answer()
+        assert peer.written.startswith(b"HTTP/1.1 200 ")
+        assert peer.written.endswith(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+
+class TestManyQuestions:
+    def test_they_are_requests_of_their_own_and_have_one_reply(self):
+        peer = Peer().send(post("/v2/models/builtin/infer", infer(["a?", "b?", "c?"], id="7")))
+        assert [request.question for request in peer.requests] == ["a?", "b?", "c?"]
+        assert len({request.id_json for request in peer.requests}) == 3
+        peer.answer(2, [Answer("c", 0.3, 2, 3)])
+        peer.answer(0, [Answer("a", 0.1, 0, 1)])
+        assert peer.written == b""
+        peer.answer(1, [Answer("", 0.2, None, None)])
+        _, _, body = peer.only()
+        assert (body["id"], body["model_name"], body["model_version"]) == ("7", "builtin", "3")
+        assert {output["name"]: output["data"] for output in body["outputs"]} == {
+            "answer": ["a", "", "c"],
+            "score": [0.1, 0.2, 0.3],
+            "start": [0, -1, 2],
+            "end": [1, -1, 3],
+        }
+
+    def test_one_that_fails_makes_the_others_useless(self):
+        peer = Peer().send(post("/v2/models/builtin/infer", infer(["a?", "b?", "c?"])))
+        peer.fail(QueueFullError(), 1)
+        assert peer.statuses() == [503]
+        assert peer.codec.take_unwanted() == [peer.requests[0], peer.requests[2]]
+        assert peer.codec.take_unwanted() == []
+
+    def test_those_not_taken_out_yet_are_forgotten(self):
+        codec = Peer().codec
+        codec.feed(post("/v2/models/builtin/infer", infer(["a?", "b?", "c?"])))
+        first = [codec.next_message() for _ in range(2)][1]
+        assert isinstance(first, Request)
+        codec.encode_error(first, QueueFullError())
+        assert codec.take_unwanted() == []
+        assert (codec.next_message(), codec.buffered_bytes) == (None, 0)
+
+    def test_the_reply_is_compressed_if_that_is_asked(self):
+        fields = b"Accept-Encoding: br;q=1.0, gzip;q=0, deflate\r\n"
+        peer = Peer().send(post("/v2/models/builtin/infer", infer(["Who?"]), fields))
+        peer.answer()
+        [(_, fields, body)] = peer.replies()
+        assert fields["Content-Encoding"] == "deflate"
+        assert json.loads(zlib.decompress(body))["model_name"] == "builtin"
+
+    def test_nothing_else_is(self):
+        peer = Peer().send(get("/stats", b"Accept-Encoding: gzip\r\n"))
+        assert peer.only()[2] == {"asked": "stats"}
+
+
+class TestBounds:
+    def test_requests_wait_while_many_replies_do(self):
+        peer = Peer().send(post("/qa", ASK) + get("/stats") * MAX_EXCHANGES)
+        assert len(peer.queries) == MAX_EXCHANGES - 1
+        assert peer.codec.waits_for is Wait.ANSWERS
+        peer.answer()
+        peer.send(b"")
+        assert len(peer.queries) == MAX_EXCHANGES
+
+    def test_a_chunked_body_has_its_turns(self):
+        codec = Peer().codec
+        codec.feed(head(b"Transfer-Encoding: chunked\r\n") + b"1000\r\n" + b"\r\n\r\n" * 1024)
+        assert isinstance(codec.next_message(), Auth)
+        assert codec.next_message() is None
+        assert codec.waits_for is Wait.TURN
+
+
+class TestAccess:
+    def post_from(self, peer, origin=None, site=None, host=b"Host: localhost:1\r\n"):
+        fields = b"" if origin is None else b"Origin: " + origin + b"\r\n"
+        fields += b"" if site is None else b"Sec-Fetch-Site: " + site + b"\r\n"
+        body = json.dumps(ASK).encode()
+        length = b"Content-Length: %d\r\n" % len(body)
+        peer.send(head(length + fields, host=host) + body)
+        return peer
+
+    @pytest.mark.parametrize(
+        ("origin", "site"),
+        [(b"http://evil.example", None), (b"http://localhost:2", b"same-site"), (b"null", None),
+         (b"http://localhost", None), (None, b"cross-site")],
+    )  # fmt: skip
+    def test_another_sites_page_may_not_ask(self, origin, site):
+        assert self.post_from(Peer(), origin, site).statuses() == [403]
+
+    @pytest.mark.parametrize(
+        ("origin", "site"),
+        [(None, None), (b"http://localhost:1", b"same-origin"), (b"https://LOCALHOST:1", None)],
+    )
+    def test_the_servers_own_page_may(self, origin, site):
+        assert len(self.post_from(Peer(), origin, site).requests) == 1
+
+    def test_one_that_is_named_may_and_is_told(self):
+        peer = Peer(cors_origins=frozenset({"https://good.example"}))
+        self.post_from(peer, b"https://good.example", b"cross-site")
+        peer.answer()
+        [(_, fields, _)] = peer.replies()
+        assert fields["Access-Control-Allow-Origin"] == "https://good.example"
+        assert self.post_from(Peer(cors_origins=peer.codec._site.access.cors_origins),
+                              b"https://evil.example").statuses() == [403]  # fmt: skip
+
+    def test_a_browser_may_ask_first(self):
+        peer = Peer(cors_origins=frozenset({"https://good.example"}))
+        peer.send(get("/qa", b"Origin: https://good.example\r\n", "OPTIONS"))
+        [(status, fields, _)] = peer.replies()
+        assert status == 204
+        assert "Authorization" in fields["Access-Control-Allow-Headers"]
+        assert peer.tokens == []
+
+    @pytest.mark.parametrize(
+        ("host", "statuses"),
+        [(b"evil.example", [421]), (b"192.0.2.1:9999", [421]), (b"localhost.evil.example", [421]),
+         (b"localhost:9999", [200]), (b"127.0.0.1", [200]), (b"[::1]:9999", [200])],
+    )  # fmt: skip
+    def test_a_server_of_this_machine_alone_has_its_names_alone(self, host, statuses):
+        peer = Peer(is_loopback=True).send(
+            head(line=b"GET /stats HTTP/1.1", host=b"Host: " + host + b"\r\n")
+        )
+        assert peer.statuses() == statuses
+
+
+def test_the_description_is_made_of_the_types():
+    description = openapi.description()
+    schemas = description["components"]["schemas"]
+    assert schemas["Question"]["required"] == ["question", "text"]
+    assert schemas["Question"]["properties"]["top_k"]["maximum"] == MAX_TOP_K
+    assert schemas["Answers"]["properties"]["timings_ms"] == {
+        "$ref": "#/components/schemas/Timings"
+    }
+
+
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+
+
+@pytest.mark.parametrize(
+    ("traceparent", "expected"),
+    [
+        (f"00-{TRACE}-b7ad6b7169203331-01", TRACE),
+        (f"cc-{TRACE}-b7ad6b7169203331-01-what-follows", TRACE),
+        (f"00-{TRACE}-b7ad6b7169203331-01-what-follows", ""),
+        (f"ff-{TRACE}-b7ad6b7169203331-01", ""),
+        (f"00-{TRACE.upper()}-b7ad6b7169203331-01", ""),
+        (f"00-{TRACE}-b7ad6b7169203331", ""),
+        (f"00-{'0' * 32}-b7ad6b7169203331-01", ""),
+        (f"00-{TRACE}-{'0' * 16}-01", ""),
+        ("", ""),
+    ],
+)
+def test_a_question_belongs_to_the_trace_of_its_request(traceparent, expected):
+    peer = Peer().send(post("/qa", ASK, f"traceparent: {traceparent}\r\n".encode()))
+    assert peer.codec.trace_id_of(peer.requests[0]) == expected

@@ -1,0 +1,163 @@
+"""deploy/kubernetes: every overlay and component builds, is valid, and fits the server."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+
+import pytest
+
+from harness.server import ROOT
+from qa_service.config import parse_server_flags
+
+# Both come with the extra `test`, the second for the sake of the first.
+kubernetes_validate = pytest.importorskip("kubernetes_validate")
+yaml = pytest.importorskip("yaml")
+
+KUBERNETES = ROOT / "deploy" / "kubernetes"
+OVERLAYS = sorted(path.name for path in (KUBERNETES / "overlays").iterdir())
+COMPONENTS = sorted(path.name for path in (KUBERNETES / "components").iterdir())
+
+
+def kustomize(folder) -> list[dict]:
+    done = subprocess.run(
+        ["kubectl", "kustomize", str(folder)], capture_output=True, text=True, check=False
+    )
+    if "unknown" in done.stderr or "unmarshal" in done.stderr:
+        pytest.skip(f"kubectl is too old for these files: {done.stderr}")
+    assert done.returncode == 0, done.stderr
+    return list(yaml.safe_load_all(done.stdout))
+
+
+pytestmark = pytest.mark.skipif(
+    not shutil.which("kubectl"), reason="kubectl 1.21 or later is not installed"
+)
+
+
+@pytest.fixture(scope="module", params=OVERLAYS)
+def built(request) -> dict[str, dict]:
+    """An overlay's resources by kind and name."""
+    resources = kustomize(KUBERNETES / "overlays" / request.param)
+    return {f"{item['kind']} {item['metadata']['name']}": item for item in resources}
+
+
+def validate(resource: dict) -> None:
+    version = kubernetes_validate.latest_version()
+    kubernetes_validate.validate(resource, version, strict=True)
+
+
+def container_of(built):
+    [container] = built["Deployment qa-server"]["spec"]["template"]["spec"]["containers"]
+    return container
+
+
+def test_is_valid_by_the_schemas_of_kubernetes(built):
+    for item in built.values():
+        validate(item)
+
+
+def test_has_all_that_a_deployment_needs(built):
+    assert set(built) == {
+        "Deployment qa-server",
+        "Service qa-server",
+        "Service qa-server-each",
+        "PodDisruptionBudget qa-server",
+        "HorizontalPodAutoscaler qa-server",
+        "NetworkPolicy qa-server",
+    }
+
+
+def test_the_server_understands_its_flags(built):
+    config = parse_server_flags(container_of(built)["args"])
+    grace_s = built["Deployment qa-server"]["spec"]["template"]["spec"][
+        "terminationGracePeriodSeconds"
+    ]
+    waits_s = container_of(built)["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert grace_s > waits_s + config.server.drain_timeout_ms / 1e3
+
+
+def test_may_do_no_more_than_it_must(built):
+    pod = built["Deployment qa-server"]["spec"]["template"]["spec"]
+    container = container_of(built)
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert not pod["automountServiceAccountToken"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert built["NetworkPolicy qa-server"]["spec"]["egress"] == []
+
+
+def test_everything_means_the_same_pods(built):
+    """A label that kustomize adds to selectors would be asked of a network policy's peers too."""
+    label = {"app.kubernetes.io/name": "qa-server"}
+    template = built["Deployment qa-server"]["spec"]["template"]
+    assert label.items() <= template["metadata"]["labels"].items()
+    assert built["Service qa-server"]["spec"]["selector"] == label
+    assert built["Service qa-server-each"]["spec"]["selector"] == label
+    assert built["PodDisruptionBudget qa-server"]["spec"]["selector"] == {"matchLabels": label}
+    policy = built["NetworkPolicy qa-server"]["spec"]
+    assert policy["podSelector"] == {"matchLabels": label}
+    [clients, _] = policy["ingress"][0]["from"]
+    assert clients == {"podSelector": {"matchLabels": {"qa-server-client": "true"}}}
+
+
+def test_probes_ask_the_open_paths(built):
+    container = container_of(built)
+    paths = {
+        probe: container[probe]["httpGet"]["path"]
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe")
+    }
+    assert paths == {
+        "startupProbe": "/v2/health/ready",
+        "readinessProbe": "/v2/health/ready",
+        "livenessProbe": "/v2/health/live",
+    }
+
+
+def test_the_autoscalers_metric_is_the_one_that_the_adapter_makes(built):
+    rules = yaml.safe_load((KUBERNETES / "prometheus_adapter.yaml").read_text())["rules"]
+    [metric] = built["HorizontalPodAutoscaler qa-server"]["spec"]["metrics"]
+    assert metric["pods"]["metric"]["name"] == rules[0]["name"]["as"]
+
+
+@pytest.fixture
+def with_component(tmp_path):
+    """Builds the CPU overlay with a component."""
+
+    def build(component: str) -> dict[str, dict]:
+        folder = tmp_path / "kubernetes"
+        shutil.copytree(KUBERNETES, folder)
+        overlay = folder / "overlays" / "cpu" / "kustomization.yaml"
+        kustomization = yaml.safe_load(overlay.read_text())
+        kustomization["components"] = [f"../../components/{component}"]
+        overlay.write_text(json.dumps(kustomization))
+        return {item["kind"]: item for item in kustomize(overlay.parent)}
+
+    return build
+
+
+class TestComponents:
+    def test_are_all_here(self):
+        assert COMPONENTS == ["keda", "service_monitor", "tls_and_tokens"]
+
+    def test_keda_takes_the_place_of_the_autoscaler(self, with_component):
+        built = with_component("keda")
+        assert built["ScaledObject"]["spec"]["scaleTargetRef"]["name"] == "qa-server"
+        assert "HorizontalPodAutoscaler" not in built
+
+    def test_a_monitor_for_one_of_the_two_services(self, with_component):
+        [endpoint] = with_component("service_monitor")["ServiceMonitor"]["spec"]["endpoints"]
+        assert (endpoint["port"], endpoint["path"]) == ("qa", "/metrics")
+        assert endpoint["relabelings"][0]["regex"] == "qa-server"
+
+    def test_tls_and_tokens_come_from_a_secret(self, with_component):
+        deployment = with_component("tls_and_tokens")["Deployment"]
+        validate(deployment)
+        container = container_of({"Deployment qa-server": deployment})
+        config = parse_server_flags(container["args"])
+        assert str(config.tls.tls_cert) == "/secrets/server.pem"
+        assert str(config.auth.auth_token_file) == "/secrets/tokens"
+        assert container["readinessProbe"]["httpGet"]["scheme"] == "HTTPS"

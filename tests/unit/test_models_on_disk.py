@@ -1,0 +1,104 @@
+"""A model's versions on disk, and what is asked for of them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from harness.models import write_manifest, write_version
+from qa_service.errors import SetupError
+from qa_service.repository.manifest import check_files, load_manifest
+from qa_service.repository.models import choose_versions, find_versions
+
+FILES = ("config.json", "tokenizer.json")
+
+
+@pytest.fixture
+def model(tmp_path):
+    for number in (3, 4, 10):
+        write_version(tmp_path / "m", number)
+    return tmp_path / "m"
+
+
+def test_a_folder_of_versions(model):
+    found = find_versions(model)
+    assert list(found) == [3, 4, 10]
+    assert found[4].path == model / "4"
+    assert len({version.fingerprint for version in found.values()}) == 3
+
+
+def test_a_prepared_folder_is_version_1(model):
+    assert list(find_versions(model / "10")) == [1]
+
+
+def test_what_is_no_version_is_left_alone(model):
+    (model / "11").mkdir()  # being copied: it has no manifest yet
+    (model / "notes").mkdir()
+    (model / "007").mkdir()
+    (model / "5").write_text("a file")
+    broken = write_version(model, 12)
+    (broken / "manifest.json").write_text('{"name": "m"')
+    assert list(find_versions(model)) == [3, 4, 10]
+
+
+@pytest.mark.parametrize("name", ["nothing", "m/notes"])
+def test_where_there_is_nothing_it_is_said(tmp_path, name):
+    (tmp_path / "m" / "notes").mkdir(parents=True)
+    with pytest.raises(SetupError, match=r"cannot be read: No such file|no prepared model in"):
+        find_versions(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("versions", "named", "numbers"),
+    [
+        ("latest:1", (), [10]),
+        ("latest:2", (), [4, 10]),
+        ("latest:9", (), [3, 4, 10]),
+        ("all", (), [3, 4, 10]),
+        ([4], (), [4]),
+        ("latest:1", (3, 10), [3, 10]),
+    ],
+)
+def test_versions_are_chosen(model, versions, named, numbers):
+    chosen = choose_versions(find_versions(model), versions, named)
+    assert [version.number for version in chosen] == numbers
+
+
+@pytest.mark.parametrize(
+    ("versions", "named", "message"),
+    [
+        ([5], (), "there is no version 5; there are 3, 4, 10"),
+        ("all", (5,), "there is no version 5; there are 3, 4, 10"),
+        ("newest", (), '"newest" is not "latest:N", "all" or a list of numbers'),
+    ],
+)
+def test_what_cannot_be_chosen_is_said(model, versions, named, message):
+    with pytest.raises(SetupError) as raised:
+        choose_versions(find_versions(model), versions, named)
+    assert str(raised.value) == message
+
+
+class TestFiles:
+    def test_that_are_whole_are_accepted(self, model):
+        check_files(model / "3", load_manifest(model / "3"), (*FILES, "not_in_the_manifest"))
+
+    @pytest.mark.parametrize("harm", [
+        lambda path: path.write_text(path.read_text()[:-1]),
+        lambda path: path.write_text(json.dumps({"version": 4})),
+    ], ids=["truncated", "another"])  # fmt: skip
+    def test_that_are_not_are_named(self, model, harm):
+        harm(model / "3" / "tokenizer.json")
+        with pytest.raises(SetupError, match=r"3/tokenizer\.json is not what its manifest says"):
+            check_files(model / "3", load_manifest(model / "3"), FILES)
+
+    def test_that_are_missing_are_named(self, model):
+        (model / "3" / "config.json").unlink()
+        with pytest.raises(SetupError, match=r"config\.json cannot be read: No such file"):
+            check_files(model / "3", load_manifest(model / "3"), FILES)
+
+    def test_make_another_fingerprint(self, model):
+        before = find_versions(model)[3].fingerprint
+        (model / "3" / "config.json").write_text('{"changed": true}')
+        write_manifest(model / "3")
+        assert find_versions(model)[3].fingerprint != before

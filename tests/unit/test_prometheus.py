@@ -1,0 +1,119 @@
+"""Prometheus' text, line by line, and what the metrics become in it."""
+
+from __future__ import annotations
+
+import math
+
+from qa_service.errors import ERROR_KINDS
+from qa_service.telemetry.exposition import HELP, families, model_statistics
+from qa_service.telemetry.metrics import ABANDONED, ANSWERED, Metrics
+from qa_service.telemetry.process import process_families
+from qa_service.telemetry.stages import StagesMs
+from qa_service.wire.messages import QUERY_TYPES
+from qa_service.wire.model_reports import ModelReport
+from qa_service.wire.prometheus import Family, Sample, histogram_samples, write_text
+
+GAUGES = dict.fromkeys(
+    (
+        "connections_open",
+        "requests_in_flight",
+        "queue_length",
+        "sessions_alive",
+        "sessions_wanted",
+        "cache_bytes",
+        "cache_entries",
+    ),
+    0,
+)
+
+
+def sampled(metrics, **more):
+    """Every sample by its name and labels."""
+    found = {}
+    statistics = model_statistics(metrics.for_version("builtin", 1))
+    report = ModelReport("builtin", "1", "onnx", "READY", True, "", 2, 0, statistics=statistics,
+                         **more)  # fmt: skip
+    for family in families(metrics, GAUGES, [report]):
+        for sample in family.samples:
+            key = (family.name + sample.suffix, *sample.labels.values())
+            assert key not in found
+            found[key] = sample.value
+    return found
+
+
+def test_a_family_in_text():
+    samples = [Sample(3, {}), Sample(0.5, {"a": 'x"y\\z\n', "b": ""})]
+    text = write_text([Family("name", "gauge", "A line.\nAnd \\ another.", samples)])
+    assert text.decode() == (
+        "# HELP name A line.\\nAnd \\\\ another.\n"
+        "# TYPE name gauge\n"
+        "name 3\n"
+        'name{a="x\\"y\\\\z\\n",b=""} 0.5\n'
+    )
+
+
+def test_a_histogram_counts_what_is_below_each_bound():
+    samples = histogram_samples([(0.5, 2), (1.0, 0), (math.inf, 3)], 9.25, {"l": "v"})
+    assert write_text([Family("h", "histogram", "H.", samples)]).decode().splitlines()[2:] == [
+        'h_bucket{l="v",le="0.5"} 2',
+        'h_bucket{l="v",le="1.0"} 2',
+        'h_bucket{l="v",le="+Inf"} 5',
+        'h_sum{l="v"} 9.25',
+        'h_count{l="v"} 5',
+    ]
+
+
+def test_everything_that_is_counted_has_words():
+    assert set(Metrics(ERROR_KINDS, QUERY_TYPES).totals()) == set(HELP)
+    assert all(family.help for family in process_families())
+
+
+def test_a_batchs_time_counts_once_for_each_of_its_requests():
+    metrics = Metrics(ERROR_KINDS, QUERY_TYPES)
+    metrics.for_version("builtin", 1).count_batch(
+        8, 10.0, StagesMs(tokenize=1.0, model=6.0, read=0.5)
+    )
+    seen = sampled(metrics)
+    labels = ("builtin", "1")
+    assert seen["nv_inference_count", *labels] == 8
+    assert seen["nv_inference_exec_count", *labels] == 1
+    assert seen["nv_inference_compute_input_duration_us", *labels] == 8_000
+    assert seen["nv_inference_compute_infer_duration_us", *labels] == 48_000
+    assert seen["nv_inference_compute_output_duration_us", *labels] == 4_000
+    assert model_statistics(metrics.for_version("builtin", 1)).compute_infer.ns == 48_000_000
+
+
+def test_failures_have_tritons_reasons():
+    metrics = Metrics(ERROR_KINDS, QUERY_TYPES)
+    for outcome in (ANSWERED, "queue_full", ABANDONED, ABANDONED, "worker_crashed", "shutting_down",
+                    "invalid_request"):  # fmt: skip
+        metrics.for_version("builtin", 1).model_requests_total[outcome] += 1
+    seen, labels = sampled(metrics), ("builtin", "1")
+    assert seen["nv_inference_request_success", *labels] == 1
+    failures = {
+        reason: seen["nv_inference_request_failure", *labels, reason]
+        for reason in ("REJECTED", "CANCELED", "BACKEND", "OTHER")
+    }
+    assert failures == {"REJECTED": 1, "CANCELED": 2, "BACKEND": 1, "OTHER": 1}
+
+
+def test_how_a_version_is():
+    metrics = Metrics(ERROR_KINDS, QUERY_TYPES)
+    seen = sampled(metrics, alive=2, share=0.95, memory_bytes=7, failed_loads=3, queue_length=4)
+    labels = ("builtin", "1")
+    for name, value in (("ready", 1), ("instances", 2), ("traffic", 0.95), ("memory_bytes", 7),
+                        ("failed_loads", 3)):  # fmt: skip
+        assert seen[f"qa_model_{name}", *labels] == value
+    assert seen["nv_inference_pending_request_count", *labels] == 4
+
+
+def test_durations_are_in_seconds_with_few_buckets():
+    metrics = Metrics(ERROR_KINDS, QUERY_TYPES)
+    for milliseconds in (0.01, 1.0, 3.0, 1e6):
+        metrics.for_version("builtin", 1).queue_ms.observe(milliseconds)
+    seen = sampled(metrics)
+    bounds = {key[1]: value for key, value in seen.items() if key[0] == "qa_queue_seconds_bucket"}
+    assert 15 <= len(bounds) <= 25
+    assert (bounds["0.0001"], bounds["0.001"], bounds["+Inf"]) == (1, 2, 4)
+    assert list(bounds.values()) == sorted(bounds.values())
+    assert seen["qa_queue_seconds_count",] == 4

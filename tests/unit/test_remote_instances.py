@@ -1,0 +1,193 @@
+"""Instances on other machines: what the pool expects of them, and how they find their model."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from qa_service.errors import ERROR_KINDS, SetupError
+from qa_service.inference.ray_instance import find_model, pack
+from qa_service.net.event_loop import EventLoop
+from qa_service.repository.manifest import fingerprint_of, load_manifest
+from qa_service.telemetry.metrics import ModelMetrics
+from qa_service.workers.base import WorkerState
+from qa_service.workers.messages import Answers, Failed, Ready, Results, Setup
+from qa_service.workers.options import InstanceOptions
+from qa_service.workers.pool import WorkerPool
+from tests.support import run_until
+from tests.unit.handled_worker import HandledWorker
+from tests.unit.pendings import make_pending
+
+
+class Listening:
+    """A pool, and what it reports."""
+
+    def __init__(self, num_local, num_remote, idle_timeout_ms=60_000):
+        self.waiting_s = 0.0
+        self.loop = EventLoop()
+        self.workers, self.ready, self.failures, self.lost = {}, 0, [], []
+        self.options = InstanceOptions(
+            num_inference_sessions=num_local,
+            ray_instances=num_remote,
+            ray_idle_timeout_ms=idle_timeout_ms,
+            inference_engine_type="instant",
+        )
+        self.results, self.metrics = [], ModelMetrics(ERROR_KINDS)
+        self.pool = WorkerPool(
+            self.loop, self.options, self.make, listener=self, batches=self, metrics=self.metrics
+        )
+        self.pool.resize(self.options.num_instances)
+
+    def make(self, number, listener):
+        worker = HandledWorker(number, self.loop, listener, Setup("", self.options))
+        worker.peer.receive()
+        self.workers[number] = worker
+        return worker
+
+    def on_pool_change(self, pool):
+        self.ready += not pool.is_booting and bool(pool.alive)
+
+    def on_pool_failure(self, pool, message):
+        self.failures.append(message)
+
+    def on_results(self, batch, results):
+        self.results.append(results)
+
+    def on_lost(self, batch, *, were_running):
+        self.lost.append(were_running)
+
+    def hear(self, number, *messages, end=False):
+        """Lets a worker say something, and perhaps die of it."""
+        worker = self.workers[number]
+        for message in messages:
+            worker.peer.send(message)
+        if end:
+            worker.peer.close()
+        awaited = WorkerState.DEAD if end else WorkerState.READY
+        run_until(self.loop, lambda: worker.state is awaited)
+
+    def close(self):
+        self.pool.close()
+        for worker in self.workers.values():
+            worker.peer.close()
+        self.loop.close()
+
+
+@pytest.fixture
+def start():
+    started = []
+
+    def make(**numbers):
+        started.append(Listening(**numbers))
+        return started[-1]
+
+    yield make
+    for listening in started:
+        listening.close()
+
+
+def test_a_pool_does_not_wait_for_remote_instances(start):
+    listening = start(num_local=1, num_remote=2)
+    listening.hear(1, Ready())
+    assert listening.ready == 0
+    listening.hear(0, Ready())
+    assert listening.ready == 1
+    listening.hear(2, Ready())
+    assert (listening.ready, listening.pool.alive) == (1, 3)
+
+
+def test_a_remote_instance_that_cannot_start_is_no_failure_beside_local_ones(start):
+    listening = start(num_local=1, num_remote=1)
+    listening.hear(1, Failed("no cluster"), end=True)
+    listening.hear(0, Ready())
+    assert (listening.ready, listening.failures) == (1, [])
+
+
+def test_without_local_ones_the_first_remote_one_makes_it_ready(start):
+    listening = start(num_local=0, num_remote=2)
+    listening.hear(1, Ready())
+    assert listening.ready == 1
+
+
+def test_without_local_ones_the_first_failure_says_why(start):
+    listening = start(num_local=0, num_remote=2)
+    listening.hear(0, Failed("no cluster"), end=True)
+    assert "no cluster" in listening.failures[0]
+
+
+@pytest.mark.parametrize("is_blameless", [True, False])
+def test_what_was_lost_with_a_node_has_not_been_tried(start, is_blameless):
+    listening = start(num_local=0, num_remote=1)
+    listening.hear(0, Ready())
+    worker = listening.workers[0]
+    worker.run([make_pending()])
+    listening.hear(0, Failed("it is gone", is_blameless=is_blameless), end=True)
+    assert listening.lost == [not is_blameless]
+
+
+@pytest.fixture
+def growing(start, monkeypatch):
+    """One local instance, and one to three on Ray; it is looked at in every round."""
+    monkeypatch.setattr("qa_service.workers.pool.LOOK_INTERVAL_S", 0.0)
+    listening = start(num_local=1, num_remote="1:3", idle_timeout_ms=1)
+    for number in (0, 1):
+        listening.hear(number, Ready())
+    listening.waiting_s = 100.0
+    run_until(listening.loop, lambda: len(listening.workers) == 4)
+    return listening
+
+
+def test_it_grows_with_what_waits(growing):
+    assert sorted(growing.workers) == [0, 1, 2, 3]
+    assert growing.ready == 1
+
+
+def test_what_is_too_many_finishes_what_it_runs(growing):
+    for number in (2, 3):
+        growing.hear(number, Ready())
+    first, last = growing.workers[1], growing.workers[3]
+    first.run([make_pending()])
+    last.run([make_pending()])
+    growing.waiting_s = 0.0
+    run_until(growing.loop, lambda: last.is_leaving)
+    assert last.takes_from_s() == math.inf
+    assert last.state is WorkerState.READY
+    last.peer.send(Results(0, [Answers([])], 0.0, 1.0))
+    run_until(growing.loop, lambda: last.state is WorkerState.DEAD)
+    run_until(growing.loop, lambda: growing.workers[2].state is WorkerState.DEAD)
+    assert (growing.pool.alive, len(growing.results)) == (2, 1)
+
+
+def test_one_that_dies_while_it_is_too_many_is_not_started_again(growing):
+    for number in (2, 3):
+        growing.hear(number, Ready())
+    growing.workers[3].run([make_pending()])
+    growing.waiting_s = 0.0
+    run_until(growing.loop, lambda: growing.workers[3].is_leaving)
+    growing.hear(3, end=True)
+    run_until(growing.loop, lambda: growing.pool.alive <= 2)
+    assert growing.lost == [True]
+    assert growing.metrics.session_restarts_total == 0
+
+
+class TestModel:
+    def test_is_found_where_it_is(self, builtin_model):
+        assert find_model(builtin_model, fingerprint_of(builtin_model), []) == builtin_model
+
+    def test_that_is_not_there_is_told(self, builtin_model, tmp_path):
+        with pytest.raises(SetupError, match="--ray_push_model"):
+            find_model(tmp_path, fingerprint_of(builtin_model), [])
+
+    def test_that_differs_is_told(self, builtin_model):
+        with pytest.raises(SetupError, match="holds another model"):
+            find_model(builtin_model, "other", [])
+
+    def test_is_unpacked_once_where_it_was_sent(self, builtin_model, tmp_path, monkeypatch):
+        monkeypatch.setattr("qa_service.inference.ray_instance.CACHE_DIR", tmp_path / "cache")
+        monkeypatch.setattr("qa_service.inference.ray_instance._fetch", lambda item: item)
+        expected = fingerprint_of(builtin_model)
+        found = find_model(tmp_path / "none", expected, [pack(builtin_model)])
+        assert fingerprint_of(found) == expected
+        assert load_manifest(found).name == "builtin"
+        assert find_model(tmp_path / "none", expected, ["it is there already"]) == found

@@ -1,0 +1,176 @@
+"""Long texts cut into segments and merged, with a dispatcher of the test's own."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from qa_service.errors import DeadlineExceededError, QueueFullError, WorkerCrashedError
+from qa_service.serving.segments import Segments, segment_tokens
+from qa_service.wire.messages import Answer, Timings
+from qa_service.wire.spans import Findings, ScoredSpan
+from qa_service.workers.messages import ModelFacts
+from tests.unit.pendings import make_pending
+
+MODEL = ModelFacts("a model", window_tokens=384, overlap_tokens=128, null_log_score=-5.0)
+TIMINGS = Timings(1.0, 2.0)
+
+
+class FakeDispatcher:
+    """Remembers what is submitted, cancelled and reserved; refuses when told to."""
+
+    model, alive = MODEL, 2
+
+    def __init__(self):
+        self.instances, self.refuse = self, None
+        self.submitted, self.cancelled, self.reserved = [], [], 0.0
+
+    def admit(self, pending, *, is_long):
+        assert is_long
+        if self.refuse:
+            raise self.refuse
+
+    def submit(self, pending):
+        pending.cost = float(pending.tokens)
+        self.submitted.append(pending)
+
+    def cancel(self, pending):
+        self.cancelled.append(pending)
+
+    def reserve(self, pending, cost):
+        self.reserved += cost
+
+
+class Setting:
+    def __init__(self, text, **fields):
+        self.dispatcher, self.outcomes = FakeDispatcher(), []
+        self.segments = Segments(self.dispatcher)
+        self.whole = make_pending(
+            text=text, tokens=max(1, len(text) // 4), flow="ada",
+            on_settled=lambda _, outcome: self.outcomes.append(outcome), **fields,
+        )  # fmt: skip
+        self.segments.submit(self.whole)
+
+    def settle(self, segment, word=None, tokens=None):
+        """Says that a segment was read: its word is the best span, if its core has that."""
+        text = segment.request.text
+        at = text.find(word) if word else -1
+        begin, end = segment.core
+        spans = [ScoredSpan(1.0, at, at + len(word))] if begin <= at < end else []
+        log_total = 2.0 if spans else -math.inf
+        segment.resolve_segment(Findings(spans, log_total, tokens or len(text) // 4), TIMINGS)
+
+    def settle_all(self, word=None):
+        for number, segment in enumerate(self.dispatcher.submitted):
+            assert number < 1000
+            self.settle(segment, word)
+
+
+WORDS = "the river runs by the old stone mill and on to the sea "
+
+
+def test_a_short_text_passes_as_it_is():
+    setting = Setting("Ada wrote it.")
+    assert setting.dispatcher.submitted == [setting.whole]
+
+
+@pytest.mark.parametrize("place", [0, 3_000, 20_000, 39_000])
+def test_an_answer_is_found_wherever_it_stands(place):
+    text = WORDS * 800
+    text = text[:place] + "Idris" + text[place:]
+    setting = Setting(text)
+    setting.settle_all("Idris")
+    (outcome,) = setting.outcomes
+    (answer,) = outcome.answers
+    assert (answer.answer, answer.start) == ("Idris", place)
+    assert text[answer.start : answer.end] == "Idris"
+    assert answer.score == pytest.approx(
+        math.exp(1.0 - math.log(math.exp(2.0) + math.exp(-5.0))), abs=1e-4
+    )
+
+
+def test_cores_follow_each_other_without_gap_or_overlap():
+    text = WORDS * 800
+    setting = Setting(text)
+    setting.settle_all()
+    at = 0
+    for segment in setting.dispatcher.submitted:
+        begin, end = segment.core
+        piece = segment.request.text
+        assert text[at : at + end - begin] == piece[begin:end]
+        assert len(piece) // 4 <= segment_tokens(MODEL) + 40
+        at += end - begin
+    assert at == len(text)
+
+
+def test_only_a_few_segments_are_under_way_and_all_count_for_the_clients_flow():
+    setting = Setting(WORDS * 2000)
+    assert len(setting.dispatcher.submitted) == 4
+    assert {segment.flow for segment in setting.dispatcher.submitted} == {"ada"}
+    assert all(segment.is_admitted for segment in setting.dispatcher.submitted)
+    setting.settle(setting.dispatcher.submitted[0])
+    assert len(setting.dispatcher.submitted) == 5
+
+
+def test_a_text_without_spaces_and_of_more_tokens_than_estimated_is_cut_smaller():
+    setting = Setting("!" * 60_000)
+    for number, segment in enumerate(setting.dispatcher.submitted):
+        assert number < 1000
+        setting.settle(segment, tokens=len(segment.request.text))
+    late = setting.dispatcher.submitted[8:-2]
+    assert all(len(segment.request.text) <= segment_tokens(MODEL) + 2 for segment in late)
+    assert [outcome.answers for outcome in setting.outcomes] == [[Answer("", 1.0, None, None)]]
+
+
+def test_a_model_of_another_window_holds_from_its_first_request():
+    setting = Setting(WORDS * 40)
+    assert len(setting.dispatcher.submitted) == 1
+    setting.dispatcher.model = ModelFacts("another", window_tokens=64, overlap_tokens=16)
+    setting.segments.submit(make_pending(text=WORDS * 40, tokens=550))
+    assert len(setting.dispatcher.submitted) == 1 + 4
+    assert setting.dispatcher.submitted[1].core is not None
+
+
+def test_a_client_that_goes_has_its_segments_cancelled():
+    setting = Setting(WORDS * 2000)
+    setting.whole.abandon()
+    setting.segments.cancel(setting.whole)
+    assert setting.dispatcher.cancelled == setting.dispatcher.submitted
+    assert setting.dispatcher.reserved == pytest.approx(0.0)
+    assert setting.outcomes == []
+
+
+def test_a_segment_that_cannot_be_read_fails_the_text_once():
+    setting = Setting(WORDS * 2000)
+    setting.dispatcher.submitted[1].fail(WorkerCrashedError())
+    assert [outcome.code for outcome in setting.outcomes] == ["worker_crashed"]
+    assert len(setting.dispatcher.cancelled) == 3
+    assert len(setting.dispatcher.submitted) == 4
+
+
+@pytest.mark.parametrize(("num_read", "code"), [(0, "deadline_exceeded"), (1, "execution_timeout")])
+def test_what_was_begun_and_given_up_has_a_code_of_its_own(num_read, code):
+    setting = Setting(WORDS * 2000)
+    for segment in setting.dispatcher.submitted[:num_read]:
+        setting.settle(segment)
+    setting.dispatcher.submitted[-1].fail(DeadlineExceededError())
+    assert [outcome.code for outcome in setting.outcomes] == [code]
+
+
+def test_a_text_that_is_not_admitted_is_told_at_once():
+    setting = Setting("Ada wrote it.")
+    setting.dispatcher.refuse = QueueFullError(retry_after_ms=70)
+    long = make_pending(
+        text=WORDS * 2000, tokens=20_000, on_settled=lambda _, o: setting.outcomes.append(o)
+    )
+    setting.segments.submit(long)
+    assert [outcome.retry_after_ms for outcome in setting.outcomes] == [70]
+
+
+def test_reserved_work_is_used_up_by_the_segments():
+    setting = Setting(WORDS * 800)
+    before = setting.dispatcher.reserved
+    setting.settle_all()
+    assert before > 0.0
+    assert setting.dispatcher.reserved == pytest.approx(0.0)

@@ -1,0 +1,382 @@
+"""A model brought to its plan, step by step: with servers and a clock of the test's own."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qa_service.errors import SetupError, UnavailableError, UnknownModelError
+from qa_service.repository.models import FoundVersion
+from qa_service.serving.model_server import ModelState
+from qa_service.serving.plan import ModelPlan, VersionSpec
+from qa_service.serving.served_model import FIRST_RETRY_S, MAX_RETRY_S, ServedModel
+from qa_service.workers.options import InstanceOptions
+
+READY, GONE = ModelState.READY, ModelState.GONE
+
+
+def spec(number, instances=1, generation=0):
+    options = InstanceOptions(num_inference_sessions=instances)
+    return VersionSpec("m", FoundVersion(number, Path(str(number)), "f"), options, generation)
+
+
+def plan(*specs, labels=None, traffic=None, rolling=False):
+    versions = {its.number: its for its in specs}
+    return ModelPlan("m", versions, labels or {}, traffic or {}, {}, rolling)
+
+
+class FakePool:
+    """Its instances, of which there are as many as the test says."""
+
+    def __init__(self):
+        self.size = self.alive = self.ending = 0
+        self.is_booting = True
+
+    @property
+    def is_complete(self):
+        return 0 < self.size <= self.alive
+
+    @property
+    def num_processes(self):
+        return self.size + self.ending
+
+
+class FakeServer:
+    """A version whose instances start and end when the test says so."""
+
+    def __init__(self, its, on_change, on_failure):
+        self.spec, self.state = its, ModelState.LOADING
+        self.on_change, self.on_failure = on_change, on_failure
+        self.pool = FakePool()
+
+    @property
+    def full_size(self):
+        return self.spec.instances.num_instances
+
+    @property
+    def is_growing(self):
+        if self.state is READY:
+            return self.pool.size < self.full_size or self.pool.is_booting
+        return self.state is ModelState.LOADING
+
+    def resize(self, size):
+        self.pool.is_booting |= size > self.pool.size
+        self.pool.ending += max(0, self.pool.alive - size)
+        self.pool.size, self.pool.alive = size, min(size, self.pool.alive)
+
+    def make_ready(self):
+        self.state = READY
+
+    def drain(self):
+        self.state = ModelState.DRAINING
+
+    def kill(self):
+        self.state = ModelState.ENDING
+
+    def start(self):
+        """All instances that it should have are ready."""
+        self.pool.alive, self.pool.is_booting = self.pool.size, False
+        self.on_change()
+
+    def end(self):
+        """Everything that is to end has ended."""
+        self.pool.ending = 0
+        if self.state in {ModelState.DRAINING, ModelState.ENDING}:
+            self.state = GONE
+        self.on_change()
+
+
+class Setting:
+    """A model, and the server around it."""
+
+    def __init__(self, *specs, **more):
+        self.time_s, self.soon, self.timers, self.lost, self.made = 100.0, [], [], [], []
+        self.room = True
+        draws = count()
+        self.model = ServedModel("m", self, self, lambda: (next(draws) * 0.618034) % 1)
+        self.model.apply(plan(*specs, **more), at_once=True)
+        self.settle()
+
+    # The clock.
+
+    def now_s(self):
+        return self.time_s
+
+    def call_soon(self, callback):
+        self.soon.append(callback)
+
+    def call_at(self, when_s, callback):
+        self.timers.append((when_s, callback))
+        return SimpleNamespace(cancel=lambda: None)
+
+    def advance(self, seconds):
+        self.time_s += seconds
+        due = [callback for when_s, callback in self.timers if when_s <= self.time_s]
+        self.timers = [timer for timer in self.timers if timer[0] > self.time_s]
+        for callback in due:
+            callback()
+        self.run()
+
+    def run(self):
+        while self.soon:
+            self.soon.pop(0)()
+
+    # The server around it.
+
+    def make_server(self, model, its, on_change, on_failure):
+        server = FakeServer(its, on_change, on_failure)
+        self.made.append(server)
+        return server
+
+    def check_room(self, its, num_instances):
+        if not self.room:
+            raise SetupError("there is no memory")
+
+    def on_model_change(self):
+        pass
+
+    def on_version_lost(self, message):
+        self.lost.append(message)
+
+    # The test.
+
+    def apply(self, *specs, **more):
+        self.model.apply(plan(*specs, **more))
+        self.run()
+
+    def loading(self):
+        return self.model.servers_in(ModelState.LOADING)
+
+    def settle(self):
+        """Lets everything start and end that can, until nothing changes any more."""
+        for _ in range(30):
+            for server in list(self.model.servers):
+                if server.state in {ModelState.LOADING, READY}:
+                    server.start()
+                server.end()
+            self.run()
+
+    def numbers(self):
+        return [server.spec.number for server in self.model.servers]
+
+    def picks(self, version=None, times=1000):
+        return Counter(self.model.pick(version).spec.number for _ in range(times))
+
+
+def test_at_the_start_everything_is_loaded_at_once():
+    setting = Setting(spec(3, 2), spec(4, 2))
+    assert [server.pool.size for server in setting.made] == [2, 2]
+    assert setting.numbers() == [3, 4]
+
+
+def test_a_swap_loads_an_instance_at_a_time_and_serves_when_all_are_ready():
+    setting = Setting(spec(3, 2))
+    setting.apply(spec(4, 2))
+    (new,) = setting.loading()
+    assert (new.pool.size, setting.picks()) == (1, {3: 1000})
+    new.start()
+    setting.run()
+    assert (new.pool.size, new.state, setting.picks()) == (2, ModelState.LOADING, {3: 1000})
+    new.start()
+    setting.run()
+    assert (new.state, setting.picks()) == (READY, {4: 1000})
+    assert setting.made[0].state is ModelState.DRAINING
+
+
+def test_rolling_never_has_more_than_one_instance_more():
+    setting = Setting(spec(3, 3), rolling=True)
+    setting.apply(spec(4, 3), rolling=True)
+    old, new = setting.made
+    sizes = []
+    for _ in range(12):
+        sizes.append(old.pool.size + old.pool.ending + new.pool.size)
+        if new.pool.is_booting:
+            new.start()
+        elif old.pool.ending:
+            old.end()
+        setting.run()
+    assert max(sizes) == 4
+    assert (new.pool.size, old.state) == (3, ModelState.DRAINING)
+
+
+def test_rolling_shares_requests_by_instances():
+    setting = Setting(spec(3, 3), rolling=True)
+    setting.apply(spec(4, 3), rolling=True)
+    old, new = setting.made
+    new.start()
+    setting.run()
+    assert (old.pool.alive, new.pool.alive) == (2, 1)
+    assert setting.picks()[4] == pytest.approx(333, abs=20)
+
+
+def test_a_roll_that_fails_gives_back_what_it_took():
+    setting = Setting(spec(3, 3), rolling=True)
+    setting.apply(spec(4, 3), rolling=True)
+    old, new = setting.made
+    new.start()
+    setting.run()
+    new.pool.alive = 0
+    new.on_failure(new, "it cannot grow")
+    setting.run()
+    assert (new.state, old.pool.size) == (ModelState.ENDING, 3)
+    assert setting.picks() == {3: 1000}
+
+
+def test_what_fails_is_tried_again_each_time_later():
+    setting = Setting(spec(3))
+    setting.apply(spec(4))
+    waits = []
+    for _ in range(8):
+        server = setting.loading()[0]
+        server.on_failure(server, "it is broken")
+        server.end()
+        setting.run()
+        assert not setting.loading()
+        waits.append(next(iter(setting.model.failures.values())).retry_s - setting.time_s)
+        assert setting.picks(times=1) == {3: 1}
+        setting.advance(waits[-1])
+    assert waits[:3] == [FIRST_RETRY_S, 2 * FIRST_RETRY_S, 4 * FIRST_RETRY_S]
+    assert waits[-1] == MAX_RETRY_S
+
+
+def test_what_was_fixed_is_tried_at_once():
+    setting = Setting(spec(3))
+    setting.apply(spec(4))
+    server = setting.loading()[0]
+    server.on_failure(server, "it is broken")
+    server.end()
+    setting.run()
+    setting.apply(spec(4, instances=2))
+    assert setting.loading()[0].spec == spec(4, instances=2)
+
+
+def test_without_room_nothing_is_started():
+    setting = Setting(spec(3))
+    setting.room = False
+    setting.apply(spec(4))
+    assert len(setting.made) == 1
+    assert setting.model.failures[spec(4)].message == "there is no memory"
+    setting.room = True
+    setting.advance(FIRST_RETRY_S)
+    assert len(setting.made) == 2
+
+
+def test_a_version_that_is_not_asked_for_any_more_is_not_loaded_to_its_end():
+    setting = Setting(spec(3))
+    setting.apply(spec(4))
+    setting.apply(spec(5))
+    assert setting.made[1].state is ModelState.ENDING
+    assert not setting.loading()  # until that has ended
+    setting.settle()
+    assert setting.numbers() == [5]
+
+
+def test_a_reload_asked_for_again_comes_after_the_one_under_way():
+    setting = Setting(spec(3))
+    setting.apply(spec(3, generation=1))
+    setting.apply(spec(3, generation=2))
+    assert setting.loading()[0].spec.generation == 1
+    setting.loading()[0].start()
+    setting.run()
+    assert not setting.loading()  # the first one drains
+    setting.settle()
+    assert [server.spec.generation for server in setting.model.servers] == [2]
+
+
+def test_the_old_version_stays_while_one_of_the_new_ones_fails():
+    setting = Setting(spec(3))
+    setting.apply(spec(4), spec(5))
+    for _ in range(2):
+        server = setting.loading()[0]
+        if server.spec.number == 4:
+            server.start()
+        else:
+            server.on_failure(server, "it is broken")
+        setting.run()
+    assert {3, 4} <= set(setting.numbers())
+    assert setting.picks() == {4: 1000}
+
+
+def test_labels_move_when_their_targets_are_ready():
+    setting = Setting(spec(3), labels={"stable": 3, "old": 3})
+    setting.apply(spec(4), labels={"stable": 4, "new": 4})
+    assert setting.model.labels == {"stable": 3}
+    with pytest.raises(UnavailableError):
+        setting.model.pick("new")
+    setting.settle()
+    assert setting.model.labels == {"stable": 4, "new": 4}
+    assert setting.picks("stable") == {4: 1000}
+
+
+def test_traffic_is_shared_by_weights_among_those_that_are_there():
+    setting = Setting(spec(3), spec(4), traffic={3: 95, 4: 5})
+    assert setting.picks(times=10_000)[4] == pytest.approx(500, abs=20)
+    setting.made[1].pool.alive = 0  # its instances have died
+    assert setting.picks() == {3: 1000}
+    setting.made[0].pool.alive = 0
+    assert setting.picks().total() == 1000  # they wait for what is started again
+
+
+def test_a_share_of_what_is_not_ready_goes_to_the_others():
+    setting = Setting(spec(3))
+    setting.apply(spec(3), spec(4), traffic={3: 50, 4: 50})
+    assert setting.picks() == {3: 1000}
+    setting.settle()
+    assert setting.picks()[4] == pytest.approx(500, abs=20)
+
+
+@pytest.mark.parametrize("version", [9, "9", "nobody"])
+def test_what_is_not_there_is_told_with_what_is(version):
+    setting = Setting(spec(3), labels={"stable": 3})
+    with pytest.raises(UnknownModelError, match="there are 3, stable"):
+        setting.model.pick(version)
+
+
+def test_a_model_without_a_plan_ends():
+    setting = Setting(spec(3), spec(4))
+    setting.apply()
+    setting.settle()
+    assert setting.model.servers == []
+
+
+def test_a_version_that_is_lost_is_told_and_loaded_again():
+    setting = Setting(spec(3))
+    (server,) = setting.model.servers
+    server.pool.alive = 0
+    server.on_failure(server, "they all died")
+    assert setting.lost == ["they all died"]
+    server.end()
+    setting.run()
+    setting.advance(FIRST_RETRY_S)
+    setting.settle()
+    assert setting.numbers() == [3]
+
+
+PLANS = st.lists(
+    st.tuples(st.sets(st.integers(1, 4), min_size=1), st.integers(1, 3), st.booleans()),
+    min_size=1, max_size=5,
+)  # fmt: skip
+
+
+@given(PLANS)
+def test_whatever_plans_follow_each_other_the_last_one_is_reached(plans):
+    first, *others = [
+        (tuple(spec(number, instances) for number in sorted(numbers)), rolling)
+        for numbers, instances, rolling in plans
+    ]
+    setting = Setting(*first[0], rolling=first[1])
+    for specs, rolling in others:
+        setting.apply(*specs, rolling=rolling)
+        assert setting.model.servers_in(READY), "something serves at any time"
+    setting.settle()
+    last = (first, *others)[-1][0]
+    assert sorted(setting.model.ready_specs, key=str) == sorted(last, key=str)
+    assert all(server.pool.size == server.full_size for server in setting.model.servers)
+    assert math.isclose(sum(map(setting.model.share, setting.model.servers)), 1.0)

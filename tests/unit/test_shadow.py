@@ -1,0 +1,180 @@
+"""Shadow traffic, with versions of the test's own."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from qa_service.errors import QueueFullError, WorkerCrashedError
+from qa_service.serving.shadow import Shadow
+from qa_service.telemetry.services import ServiceCounts
+from qa_service.wire.messages import Answer, AnswerSource, Timings
+from qa_service.wire.prometheus import write_text
+from tests.unit.services import ANSWER, TIMINGS, Client, FakeService
+
+OTHER = Answer("London", 0.4, 23, 29)
+
+
+class Setting:
+    """Version 3 answers; version 4 is to get copies."""
+
+    def __init__(self, percent=100):
+        self.service, self.router = FakeService(), FakeService()
+        self.percents, self.is_idle = {4: percent}, True
+        self.counts = ServiceCounts()
+        self.shadow = Shadow(
+            self.service,
+            self.router,
+            lambda: self.percents,
+            lambda version: self.is_idle,
+            lambda version: self.counts.shadow("builtin", version),
+            draw=random.Random(0).random,
+        )
+        self.client = Client(self.shadow)
+        self.of = self.client.of
+
+    def ask(self, **fields):
+        return self.client.ask(**{"source": AnswerSource("builtin", 3), **fields})
+
+    @property
+    def copies(self):
+        return self.router.submitted
+
+    @property
+    def outcomes(self):
+        counts = self.counts.shadow("builtin", 4)
+        return {name: count for name, count in counts.outcomes.items() if count}
+
+
+@pytest.fixture
+def setting():
+    return Setting()
+
+
+@pytest.mark.parametrize(("answer", "outcome"), [(ANSWER, "agreed"), (OTHER, "differed")])
+@pytest.mark.parametrize("is_copy_first", [False, True])
+def test_both_answers_are_compared_whichever_comes_first(setting, answer, outcome, is_copy_first):
+    pending = setting.ask()
+    for is_copys in (is_copy_first, not is_copy_first):
+        if is_copys:
+            setting.router.resolve(answer)
+        else:
+            setting.service.resolve(ANSWER)
+    assert setting.of(pending) == ANSWER
+    assert setting.outcomes == {outcome: 1}
+
+
+def test_a_copy_names_the_version_and_has_a_share_of_its_own(setting):
+    setting.ask(flow="ada", weight=5.0, model="default", deadline_s=130.0)
+    [copy] = setting.copies
+    assert (copy.request.model, copy.request.version) == ("builtin", 4)
+    assert (copy.flow, copy.weight, copy.deadline_s) == ("shadow copy", 1.0, 130.0)
+
+
+def test_the_answer_does_not_wait_for_the_copy(setting):
+    pending = setting.ask()
+    setting.service.resolve()
+    assert setting.of(pending) == ANSWER
+    assert not setting.copies[0].is_settled
+
+
+@pytest.mark.parametrize("is_copy_first", [False, True])
+def test_a_copys_error_is_nobodys(setting, is_copy_first):
+    pending = setting.ask()
+    if not is_copy_first:
+        setting.service.resolve()
+    setting.copies[0].fail(WorkerCrashedError())
+    if is_copy_first:
+        setting.service.resolve()
+    assert setting.of(pending) == ANSWER
+    assert setting.outcomes == {"failed": 1}
+
+
+def test_a_copy_that_is_refused_at_once_is_nobodys_error(setting):
+    setting.router.refuse = QueueFullError()
+    pending = setting.ask()
+    setting.service.resolve()
+    assert (setting.of(pending), setting.outcomes) == (ANSWER, {"failed": 1})
+
+
+def test_no_copy_is_made_where_no_instance_is_idle(setting):
+    setting.is_idle = False
+    setting.ask()
+    assert (setting.copies, setting.outcomes) == ([], {"dropped": 1})
+
+
+def test_what_is_answered_or_refused_at_once_is_not_copied(setting):
+    setting.service.refuse = QueueFullError()
+    setting.ask()
+    assert (setting.copies, setting.counts.shadows) == ([], {})
+
+
+def test_a_copy_is_not_copied_nor_what_its_own_version_answers(setting):
+    setting.ask(source=AnswerSource("builtin", 4))
+    setting.ask(flow="shadow copy")
+    assert setting.copies == []
+
+
+def test_about_as_many_are_copied_as_were_asked_for():
+    setting = Setting(percent=10)
+    for _ in range(2000):
+        setting.ask()
+    assert len(setting.copies) == pytest.approx(200, abs=40)
+    setting.percents = {4: 0}
+    before = len(setting.copies)
+    setting.ask()
+    assert len(setting.copies) == before
+
+
+def test_a_client_that_goes_takes_its_copy_with_it(setting):
+    pending = setting.ask()
+    setting.client.leave(pending)
+    assert setting.service.cancelled == [pending]
+    assert setting.router.cancelled == setting.copies
+    assert setting.copies[0].is_settled
+    assert setting.outcomes == {"unpaired": 1}
+
+
+def test_a_request_that_fails_takes_its_copy_with_it(setting):
+    pending = setting.ask()
+    setting.service.submitted[0].fail(WorkerCrashedError())
+    assert setting.of(pending) == "worker_crashed"
+    assert setting.router.cancelled == setting.copies
+    assert setting.outcomes == {"unpaired": 1}
+
+
+def test_two_versions_are_compared_each_for_itself(setting):
+    setting.percents = {4: 100, 5: 100}
+    pending = setting.ask()
+    setting.service.resolve()
+    setting.copies[0].resolve([ANSWER], TIMINGS)
+    setting.copies[1].resolve([OTHER], TIMINGS)
+    assert setting.of(pending) == ANSWER
+    assert setting.counts.shadow("builtin", 4).outcomes["agreed"] == 1
+    assert setting.counts.shadow("builtin", 5).outcomes["differed"] == 1
+
+
+def test_share_agreement_and_latency_are_reported(setting):
+    for answer in (ANSWER, ANSWER, OTHER):
+        setting.ask()
+        setting.copies[-1].resolve([answer], Timings(1.0, 20.0))
+        setting.service.resolve()
+    setting.is_idle = False
+    setting.ask()
+    [report] = setting.counts.report()["shadows"]
+    assert (report["model"], report["version"], report["seen"]) == ("builtin", 4, 4)
+    assert (report["share"], report["agreement"]) == (0.75, 0.6667)
+    assert report["request_ms"]["max"] == 21.0
+    text = write_text(setting.counts.families()).decode()
+    outcome = 'qa_shadow_requests_total{model="builtin",version="4",outcome="differed"} 1\n'
+    assert outcome in text
+    assert 'qa_shadow_request_seconds_count{model="builtin",version="4"} 3\n' in text
+
+
+def test_a_kept_answer_says_nothing_about_latency(setting):
+    setting.ask()
+    [copy] = setting.copies
+    copy.source = AnswerSource("builtin", 4, is_cached=True)
+    copy.resolve([ANSWER], Timings(0.0, 0.0))
+    assert setting.counts.shadow("builtin", 4).request_ms.report()["count"] == 0

@@ -1,0 +1,70 @@
+"""Admission by work, over a real scheduler."""
+
+from __future__ import annotations
+
+import pytest
+
+from qa_service.errors import QueueFullError, TextTooLongError
+from qa_service.scheduling.admission import MAX_RETRY_AFTER_MS, Admission
+from qa_service.scheduling.options import QueueOptions
+from qa_service.scheduling.scheduler import Scheduler
+from tests.unit.pendings import make_pending
+
+
+def queue_of(*costs, flow="others", max_queue_size=1000):
+    scheduler = Scheduler(QueueOptions(max_queue_size=max_queue_size))
+    for cost in costs:
+        scheduler.add(make_pending(flow=flow, cost=cost))
+    return scheduler
+
+
+def admit(admission, scheduler, *, cost=10.0, time_ms=1000.0, long=False, **fields):
+    check = admission.admit_long if long else admission.admit
+    pending = make_pending(cost=cost, flow="mine", **fields)
+    check(pending, scheduler, ms_per_cost=0.5, time_ms=time_ms)
+
+
+def test_a_full_queue_says_when_it_is_worked_off():
+    with pytest.raises(QueueFullError) as caught:
+        admit(Admission(QueueOptions()), queue_of(100.0, 100.0, max_queue_size=2))
+    assert caught.value.retry_after_ms == 100
+
+
+def test_more_work_than_may_wait_is_refused():
+    with pytest.raises(QueueFullError) as caught:
+        admit(Admission(QueueOptions(max_queue_cost_ms=60)), queue_of(100.0, 100.0))
+    assert caught.value.retry_after_ms == 40
+    admit(Admission(QueueOptions(max_queue_cost_ms=100)), queue_of(100.0, 100.0))
+
+
+def test_a_modest_clients_question_is_not_refused_for_what_others_have_waiting():
+    scheduler = queue_of(*[100.0] * 50)
+    admit(Admission(QueueOptions()), scheduler, time_ms=1000.0)
+    for _ in range(30):
+        scheduler.add(make_pending(flow="mine", cost=100.0))
+    with pytest.raises(QueueFullError, match="deadline"):
+        admit(Admission(QueueOptions()), scheduler, time_ms=1000.0)
+
+
+def test_a_text_that_alone_takes_longer_than_it_may_is_told_how_long_one_may_be():
+    with pytest.raises(TextTooLongError, match=r"about 100 tokens, .* about 50 can be read"):
+        admit(Admission(QueueOptions()), queue_of(), cost=4000.0, time_ms=1000.0, long=True)
+    admit(Admission(QueueOptions()), queue_of(), cost=2000.0, time_ms=1000.0, long=True)
+
+
+def test_a_long_text_that_cannot_be_done_beside_others_is_refused_at_once():
+    scheduler = queue_of()
+    for number in range(20):
+        flow = f"client {number}"
+        if scheduler.cost_until_done(flow, 200.0) * 0.5 <= 1000.0:
+            admit(Admission(QueueOptions()), scheduler, cost=200.0, long=True)
+            scheduler.reserve(flow, 200.0)
+    with pytest.raises(QueueFullError) as caught:
+        admit(Admission(QueueOptions()), scheduler, cost=200.0, long=True)
+    assert scheduler.waiting_cost == 2000.0
+    assert 1 <= caught.value.retry_after_ms <= MAX_RETRY_AFTER_MS
+
+
+def test_a_text_of_too_many_tokens_is_refused():
+    with pytest.raises(TextTooLongError, match="about 101 tokens; at most 100"):
+        admit(Admission(QueueOptions(max_text_tokens=100)), queue_of(), tokens=101)
