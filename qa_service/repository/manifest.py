@@ -33,6 +33,8 @@ class ReadingConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         max_answer_tokens: Longest span considered, in tokens.
+        usual_answer_tokens: A span of more tokens than this loses score by its length.
+        length_penalty: What each further token takes from a span's logit sum.
         window_tokens: Longest window, in tokens, question and special tokens included.
         window_overlap_tokens: Text tokens that two neighbouring windows share.
         temperature: Divides span logits before the softmax that makes a score (Guo et al.
@@ -43,6 +45,8 @@ class ReadingConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     max_answer_tokens: Annotated[int, msgspec.Meta(ge=1)] = 30
+    usual_answer_tokens: Annotated[int, msgspec.Meta(ge=1)] = 12
+    length_penalty: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     window_tokens: Annotated[int, msgspec.Meta(ge=16)] = 384
     window_overlap_tokens: Annotated[int, msgspec.Meta(ge=0)] = 128
     temperature: Annotated[float, msgspec.Meta(gt=0)] = 1.0

@@ -1,8 +1,8 @@
-"""Chooses how a model is read, on dev questions: longest answer, temperature, threshold.
+"""Chooses how a model is read, on dev questions: length penalty, temperature, threshold.
 
-One after the other, for each is nearly independent of the next: the longest answer by F1, the
-temperature by calibration error (temperature scaling; Guo et al. 2017), and the threshold by
-what abstention may cost.
+One after the other, for each is nearly independent of the next: the penalty on long answers by
+F1, the temperature by calibration error (temperature scaling; Guo et al. 2017), and the threshold
+by what abstention may cost.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from qa_service.repository.manifest import ReadingConfig
 from qa_service.training.evaluation import DevSet, PreparedModel
 from qa_service.training.measures import best_answers, calibration_error, squad_metrics
 
-_ANSWER_TOKENS = (12, 16, 20, 30)
-"""None shorter: SQuAD's answers are, but many that people want are not."""
+_MAX_ANSWER_TOKENS = 20
+"""SQuAD's answers are mostly shorter, but many that people want are not."""
+
+_LENGTH_PENALTIES = (0.0, 0.1, 0.2, 0.3, 0.5, 1.0)
 
 _TEMPERATURES = tuple(step / 10 for step in range(6, 25))
 _THRESHOLDS = tuple(step / 4 for step in range(-40, 61))
@@ -48,8 +50,13 @@ def calibrate(
         return calibration_error(answers, dev.answerable)
 
     threshold = None if max_cost_f1 is None else -math.inf
-    reading = msgspec.structs.replace(reading, null_threshold=threshold, temperature=1.0)
-    reading = max(_with_each(reading, "max_answer_tokens", _ANSWER_TOKENS), key=f1)
+    reading = msgspec.structs.replace(
+        reading,
+        max_answer_tokens=_MAX_ANSWER_TOKENS,
+        null_threshold=threshold,
+        temperature=1.0,
+    )
+    reading = max(_with_each(reading, "length_penalty", _LENGTH_PENALTIES), key=f1)
     reading = min(_with_each(reading, "temperature", _TEMPERATURES), key=error)
     if max_cost_f1 is None:
         return reading

@@ -122,12 +122,15 @@ def test_batch_members_change_no_answer(make_reader, pairs, top_k):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("threshold", [None, 0.0])
+@pytest.mark.parametrize(("threshold", "penalty"), [(None, 0.0), (0.0, 0.0), (0.0, 3.0)])
 @settings(max_examples=30)
 @given(asked=st.lists(st.tuples(texts, texts, st.integers(1, 2)), max_size=6))
 @example([("why", "\r\n", 1), ("why", "a \n b", 1), ("why", "the river " * 30, 1)])
-def test_spans_chosen_beside_the_model_are_those_chosen_here(make_reader, kind, threshold, asked):
-    reading = msgspec.structs.replace(READING, null_threshold=threshold)
+def test_spans_chosen_beside_the_model_are_those_chosen_here(
+    make_reader, kind, threshold, penalty, asked
+):
+    changes = {"null_threshold": threshold, "usual_answer_tokens": 2, "length_penalty": penalty}
+    reading = msgspec.structs.replace(READING, **changes)
     model = MadeUpModel(PAD_TOKEN_ID[kind])
     limits = BatchRule(max_batch_size=2, max_batch_tokens=60)
     plain = make_reader(kind, model, reading, limits)

@@ -52,7 +52,9 @@ def every_span(encoded, logits, config):
         null = 0.0 if config.null_threshold is None else float(start[0]) + float(end[0])
         for first in range(window.text_begin, window.text_end):
             for last in range(first, min(first + config.max_answer_tokens, window.text_end)):
-                score = (float(start[first]) + float(end[last]) - null) / config.temperature
+                further = max(0, last - first + 1 - config.usual_answer_tokens)
+                score = float(start[first]) + float(end[last]) - null
+                score = (score - config.length_penalty * further) / config.temperature
                 shift = window.first_token - window.text_begin
                 span = (first + shift, last + shift)
                 scores[span] = max(score, scores.get(span, -math.inf))
@@ -84,6 +86,8 @@ def readings(draw):
     """
     config = ReadingConfig(
         max_answer_tokens=draw(st.integers(1, 9)),
+        usual_answer_tokens=draw(st.integers(1, 5)),
+        length_penalty=draw(st.sampled_from([0.0, 0.25, 2.0])),
         window_tokens=draw(st.integers(16, 30)),
         window_overlap_tokens=draw(st.integers(0, 12)),
         temperature=draw(st.sampled_from([0.5, 1.0, 2.0])),
@@ -163,6 +167,17 @@ def test_an_answer_longer_than_the_limit_is_not_considered():
     logits = token_logits(encoded, {2: 9.0}, {6: 9.0, 5: 1.0})
     (answer,) = find_answers(text, encoded, logits, CONFIG)
     assert answer.answer == "c d e f"
+
+
+@pytest.mark.parametrize(
+    ("penalty", "expected"), [(0.0, "c d e f"), (0.5, "c d e f"), (1.5, "c d")]
+)
+def test_an_answer_longer_than_usual_has_to_be_better_by_its_length(penalty, expected):
+    config = ReadingConfig(max_answer_tokens=4, usual_answer_tokens=2, length_penalty=penalty)
+    text = letters(10)
+    encoded = encode(text, config)
+    logits = token_logits(encoded, {2: 9.0}, {3: 7.0, 5: 9.0})
+    assert find_answers(text, encoded, logits, config)[0].answer == expected
 
 
 def test_an_answer_never_runs_backwards_or_into_the_question():

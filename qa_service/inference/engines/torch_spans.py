@@ -38,6 +38,10 @@ class SpanChooser:
         table = start[:, :, None] + ends.unfold(1, width, 1)
         if self._config.null_threshold is not None:
             table -= logits[:, :, 0].sum(dim=0)[:, None, None]
+        if self._config.length_penalty:
+            further = torch.arange(1, width + 1, device=end.device)
+            further = (further - self._config.usual_answer_tokens).clamp(min=0)
+            table -= self._config.length_penalty * further
         table /= self._config.temperature
         spans = table.flatten(1)
         log_score, best = spans.max(dim=1)

@@ -1,10 +1,11 @@
 """Logits become answer spans.
 
-A span's log score is the sum of its start and end logits (Devlin et al. 2018, section 4.2),
-over spans that lie in the text, run forwards, and have at most `max_answer_tokens`. A model that
-can abstain scores "no answer here" by the first token's logits (section 4.3); its spans are
-taken relative to that, window by window, which makes windows comparable. One softmax over
-every span of every window, and the null answer, then gives probabilities.
+A span's log score is the sum of its start and end logits (Devlin et al. 2018, section 4.2), less
+`length_penalty` for each token over `usual_answer_tokens`; over spans that lie in the text, run
+forwards, and have at most `max_answer_tokens`. A model that can abstain scores "no answer here" by
+the first token's logits (section 4.3); its spans are taken relative to that, window by window,
+which makes windows comparable. One softmax over every span of every window, and the null answer,
+then gives probabilities.
 
 A span that several windows hold counts once, with the highest score that any of them gives it.
 Were each start left to one window, as in BERT's run_squad.py, a window could offer the end of a
@@ -160,6 +161,9 @@ def _window_scores(
     table = starts + as_strided(ends, (len(starts), width), ends.strides * 2)
     if config.null_threshold is not None:
         table -= start[0] + end[0]
+    if config.length_penalty:
+        further = np.arange(1, width + 1, dtype=np.float32) - config.usual_answer_tokens
+        table -= config.length_penalty * further.clip(min=0)
     table /= config.temperature
     return table
 
