@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import math
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -24,8 +25,16 @@ from qa_service.training.cascade import (
     run_model,
     sweep,
 )
-from qa_service.training.evaluation import DevSet, PreparedModel, measure
-from qa_service.training.measures import abstained_percent, squad_metrics
+from qa_service.training.evaluation import DevSet, PreparedModel, measure, never_abstaining
+from qa_service.training.measures import (
+    abstained_percent,
+    answer_length,
+    best_answers,
+    f1_by,
+    question_word,
+    squad_metrics,
+)
+from qa_service.training.probes import PROBES
 
 _COLUMNS = (
     "exact_match",
@@ -51,6 +60,8 @@ def main() -> int:
             _calibrate(flags, dev)
         elif flags.cascade:
             _cascade(flags, dev)
+        elif flags.probes:
+            _probe(flags, dev)
         else:
             _compare(flags, dev)
     except PlotError as error:
@@ -64,16 +75,47 @@ def main() -> int:
 
 def _compare(flags: argparse.Namespace, dev: DevSet) -> None:
     """Prints a table: a row for each model, engine and precision."""
-    rows = [row for model_dir in flags.model_dirs for row in _rows(flags, model_dir)]
-    width = max(len(str(model_dir)) for model_dir in flags.model_dirs)
-    print(f"{'model':{width}}  {'engine':12}", *(f"{name:>17}" for name in _COLUMNS))
-    for model_dir, engine_type, precision in rows:
-        model = PreparedModel(model_dir, engine_type, flags.intra_op_num_threads, precision)
+    columns = [f"{name:>17}" for name in _COLUMNS]
+    for name, model in _models(flags, columns):
         metrics = measure(model, dev, model.manifest.reading)
         values = (metrics.get(name, math.nan) for name in _COLUMNS)
         cells = (f"{'-' if math.isnan(value) else f'{value:.1f}':>17}" for value in values)
-        engine = f"{engine_type} {precision}"
-        print(f"{model_dir!s:{width}}  {engine:12}", *cells, flush=True)
+        print(name, *cells, flush=True)
+        if flags.by_kind:
+            _print_kinds(model, dev)
+
+
+def _print_kinds(model: PreparedModel, dev: DevSet) -> None:
+    """Prints F1 by question word and by the length of the answer, abstention off."""
+    reader = model.reader(never_abstaining(model.manifest.reading))
+    answers = best_answers(reader, dev.answerable)
+    for kind in (question_word, answer_length):
+        for name, (f1, count) in f1_by(kind, answers, dev.answerable).items():
+            print(f"    {name:16} {count:5} questions, F1 {f1:.1f}")
+
+
+def _probe(flags: argparse.Namespace, dev: DevSet) -> None:
+    """Prints a table of F1, abstention off: a row as in `_compare`, a column for each probe."""
+    probes = {name: probe(dev.answerable) for name, probe in PROBES.items()}
+    for name, model in _models(flags, [f"{name:>12}" for name in probes]):
+        reader = model.reader(never_abstaining(model.manifest.reading))
+        print(name, end="")
+        for questions in probes.values():
+            f1 = squad_metrics(best_answers(reader, questions), questions)["f1"]
+            print(f" {f1:12.1f}", end="", flush=True)
+        print()
+
+
+def _models(
+    flags: argparse.Namespace, columns: Sequence[str]
+) -> Iterator[tuple[str, PreparedModel]]:
+    """Prints a table's head; each model in each engine and precision it has, and its row's head."""
+    rows = [row for model_dir in flags.model_dirs for row in _rows(flags, model_dir)]
+    width = max(len(str(model_dir)) for model_dir in flags.model_dirs)
+    print(f"{'model':{width}}  {'engine':12}", *columns)
+    for model_dir, engine_type, precision in rows:
+        model = PreparedModel(model_dir, engine_type, flags.intra_op_num_threads, precision)
+        yield f"{model_dir!s:{width}}  {f'{engine_type} {precision}':12}", model
 
 
 def _rows(flags: argparse.Namespace, model_dir: Path) -> list[tuple[Path, str, str]]:
@@ -166,7 +208,18 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_other_modes(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of what is done instead of comparing."""
+    """Adds the flags of what is done instead of comparing, or besides."""
+    parser.add_argument(
+        "--by_kind",
+        action="store_true",
+        help="also print F1 by question word and by length of the answer",
+    )
+    parser.add_argument(
+        "--probes",
+        action="store_true",
+        help="do not compare: measure F1 on the questions as they are, lower-cased, with typos, "
+        "and with a distracting sentence before and after the text",
+    )
     parser.add_argument(
         "--calibrate",
         type=Path,

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -21,6 +22,10 @@ Metrics = dict[str, float]
 _CHUNK_QUESTIONS = 512
 _BINS = 10
 _NEAR = 0.05
+
+_QUESTION_WORD = re.compile(r"\b(what|who|whom|whose|when|where|which|why|how\s+(many|much)|how)\b")
+_ANSWER_WORDS = {1: "1 word", 2: "2 or 3 words", 4: "4 to 6 words", 7: "7 words or more"}
+"""Kinds of answers by their length, each named by the fewest words that it has."""
 
 
 def best_answers(reader: Reader, questions: Sequence[SquadQuestion]) -> list[Answer]:
@@ -41,6 +46,34 @@ def squad_metrics(answers: Sequence[Answer], questions: Sequence[SquadQuestion])
         "exact_match": 100 * sum(exact_match(*pair) for pair in pairs) / len(pairs),
         "f1": 100 * sum(f1_score(*pair) for pair in pairs) / len(pairs),
     }
+
+
+def f1_by(
+    kind: Callable[[SquadQuestion], str],
+    answers: Sequence[Answer],
+    questions: Sequence[SquadQuestion],
+) -> dict[str, tuple[float, int]]:
+    """F1, in percent, and number of the questions of each kind, the largest kind first."""
+    scores: dict[str, list[float]] = {}
+    for answer, question in zip(answers, questions, strict=True):
+        score = f1_score(answer.answer, question.answers)
+        scores.setdefault(kind(question), []).append(score)
+    largest_first = sorted(scores.items(), key=lambda item: -len(item[1]))
+    return {
+        name: (100 * sum(of_kind) / len(of_kind), len(of_kind)) for name, of_kind in largest_first
+    }
+
+
+def question_word(question: SquadQuestion) -> str:
+    """The first word of the question that asks: `what`, `how many`; `other` if there is none."""
+    found = _QUESTION_WORD.search(question.question.lower())
+    return " ".join(found[0].split()) if found else "other"
+
+
+def answer_length(question: SquadQuestion) -> str:
+    """About how many words the shortest accepted answer has."""
+    words = min(len(answer.split()) for answer in question.answers)
+    return _ANSWER_WORDS[max(fewest for fewest in _ANSWER_WORDS if fewest <= max(1, words))]
 
 
 def abstained_percent(answers: Sequence[Answer]) -> float:

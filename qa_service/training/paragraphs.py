@@ -107,7 +107,7 @@ class UnanswerableMaker:
         self._contexts = list(dict.fromkeys(contexts))
         self._texts_with: dict[str, list[int]] = defaultdict(list)
         for number, context in enumerate(self._contexts):
-            for word in _words(context):
+            for word in words_of(context):
                 self._texts_with[word].append(number)
 
     def make(self, question: SquadQuestion, rng: random.Random) -> SquadQuestion | None:
@@ -130,7 +130,7 @@ class UnanswerableMaker:
     def _similar(self, question: SquadQuestion) -> list[int]:
         """Numbers of other texts, those first that share most and rarest words (tf-idf)."""
         shared: Counter[int] = Counter()
-        for word in _words(question.question):
+        for word in words_of(question.question):
             texts = self._texts_with.get(word, [])
             if len(texts) <= max(3, _COMMON_SHARE * len(self._contexts)):
                 rarity = math.log(len(self._contexts) / max(1, len(texts)))
@@ -139,7 +139,7 @@ class UnanswerableMaker:
         return [number for number in ranked if self._contexts[number] != question.context]
 
 
-def _words(text: str) -> list[str]:
+def words_of(text: str) -> list[str]:
     """Each once, in the text's order: a set's would differ from process to process."""
     return list(dict.fromkeys(_WORD.findall(text.lower())))
 

@@ -16,7 +16,10 @@ from qa_service.training import calibration
 from qa_service.training.evaluation import DevSet, RememberedLogits, never_abstaining
 from qa_service.training.measures import (
     abstained_percent,
+    answer_length,
     calibration_error,
+    f1_by,
+    question_word,
     right_near,
     squad_metrics,
     unanswerable_questions,
@@ -41,6 +44,46 @@ def test_squad_metrics_are_percentages_over_all_questions():
     assert metrics["exact_match"] == 50
     assert metrics["f1"] == pytest.approx((100 + 100 * 2 / 3 + 0 + 100) / 4)
     assert abstained_percent(answers) == 25
+
+
+def asked(question, *answers):
+    return SquadQuestion("1", question, " ".join(answers), answers, (0,) * len(answers))
+
+
+@pytest.mark.parametrize(
+    ("question", "word"),
+    [
+        ("In what year did he go?", "what"),
+        ("Who said what?", "who"),
+        ("How  many were there?", "how many"),
+        ("How did they know how many came?", "how"),
+        ("Whatever was it?", "other"),
+    ],
+)
+def test_question_word_is_the_first_that_asks(question, word):
+    assert question_word(asked(question, "x")) == word
+
+
+@pytest.mark.parametrize(
+    ("answers", "length"),
+    [
+        (["one"], "1 word"),
+        (["a b c d e", "d e"], "2 or 3 words"),
+        (["1 2 3 4 5 6"], "4 to 6 words"),
+        (["1 2 3 4 5 6 7"], "7 words or more"),
+    ],
+)
+def test_answer_length_is_that_of_the_shortest(answers, length):
+    assert answer_length(asked("who?", *answers)) == length
+
+
+def test_f1_by_kind_counts_each_question_once_the_largest_kind_first():
+    questions = [asked("Why?", "rain"), asked("Who?", "Ada"), asked("Who?", "Bo")]
+    answers = [given("sun", 1.0), given("Ada", 1.0), given("Cy", 1.0)]
+    assert list(f1_by(question_word, answers, questions).items()) == [
+        ("who", (50, 2)),
+        ("why", (0, 1)),
+    ]
 
 
 def test_calibration_error_weighs_bins_by_their_answers():
