@@ -45,7 +45,7 @@ TENSORS = [
 
 
 def http() -> Codec:
-    return HttpCodec(HttpSite(LIMITS, HttpAccess(is_loopback=True)))
+    return HttpCodec(HttpSite(LIMITS, HttpAccess(is_loopback=True)), wants_token=False)
 
 
 KINDS: dict[str, tuple[Callable[[], Codec], bytes]] = {

@@ -376,7 +376,7 @@ def _kind(event: object) -> object:
     return QaError if isinstance(event, QaError) else type(event)
 
 
-_TAKES_MESSAGES = {State.UNAUTHENTICATED, State.OPEN}
+_TAKES_MESSAGES = (State.UNAUTHENTICATED, State.OPEN)
 
 _TABLE: Mapping[tuple[State, object], Callable[[Connection, Any], None]] = {
     (State.UNAUTHENTICATED, Auth): Connection._authenticate,

@@ -29,10 +29,10 @@ class Protocols:
 
         Args:
             data: What it has sent.
-            wants_token: Whether a first frame can only be a token, and is short.
+            wants_token: Whether it must show a token: a first frame can only be one, and is short.
         """
         if self._site and data[:1].isalpha():
-            return HttpCodec(self._site)
+            return HttpCodec(self._site, wants_token=wants_token)
         size = self._limits.max_frame_bytes
         first = min(size, MAX_AUTH_FRAME_BYTES) if wants_token else size
         return FrameCodec(self._limits, first)

@@ -23,8 +23,11 @@ class EventLoop:
     """Waits for sockets, timers and signals, and calls back.
 
     Attributes:
+        now_s: Tells the time by the one clock: monotonic, in seconds.
         after_each: Called at the end of every round, when all that was ready has been handled.
     """
+
+    now_s = staticmethod(time.monotonic)
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
@@ -37,11 +40,6 @@ class EventLoop:
         self._wakeup_in.setblocking(False)
         self._wakeup_out.setblocking(False)
         self.watch(self._wakeup_in, self._on_wakeup)
-
-    @staticmethod
-    def now_s() -> float:
-        """The one clock: monotonic, in seconds."""
-        return time.monotonic()
 
     def watch(
         self,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from qa_service.errors import QaError
 from qa_service.wire.messages import UNKNOWN_SOURCE, Answer, AnswerSource, Request, Timings
@@ -12,8 +13,7 @@ from qa_service.wire.spans import Findings
 SAMPLE_CHARS = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(msgspec.Struct, frozen=True):
     """What a request came to.
 
     Attributes:
@@ -30,8 +30,7 @@ class Answered:
 Outcome = Answered | QaError
 
 
-@dataclass(slots=True, eq=False)
-class PendingRequest:
+class PendingRequest(msgspec.Struct, eq=False):
     """A request, its times, and who is told what it came to.
 
     Attributes:

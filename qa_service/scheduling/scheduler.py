@@ -43,9 +43,6 @@ class _Order:
     def __init__(self) -> None:
         self.items: list[tuple[float, int, PendingRequest]] = []
 
-    def __len__(self) -> int:
-        return len(self.items)
-
     def add(self, figure: float, pending: PendingRequest) -> None:
         bisect.insort(self.items, (figure, pending.number, pending))
 
@@ -76,7 +73,7 @@ class Scheduler:
 
     def __len__(self) -> int:
         """Requests waiting, those to be retried among them."""
-        return len(self._by_turn) + len(self._retries)
+        return len(self._by_turn.items) + len(self._retries)
 
     @property
     def is_full(self) -> bool:
@@ -188,7 +185,7 @@ class Scheduler:
         if not self._by_turn.items:
             return []
         leader = self._by_turn.items[0][2]
-        num_waiting = len(self._by_turn) / num_instances
+        num_waiting = len(self._by_turn.items) / num_instances
         batch = self._with_members(leader, rule, num_waiting)
         if now_s < leader.arrived_s + self._options.max_queue_delay_s and (
             rule.admits(len(batch), leader.tokens, leader.tokens)

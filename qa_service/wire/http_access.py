@@ -11,10 +11,12 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from qa_service.errors import HttpError
 from qa_service.wire.http_message import HttpHead
 
+_REMEMBERED_HOSTS = 64
 _PORT = re.compile(r":[0-9]*\Z")
 _EXPOSED = "Inference-Header-Content-Length, Retry-After, Server-Timing"
 _ALLOWED = "Authorization, Content-Type, Inference-Header-Content-Length, traceparent"
@@ -74,6 +76,7 @@ def bearer_token(head: HttpHead) -> str:
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
+@lru_cache(_REMEMBERED_HOSTS)
 def _is_loopback_name(host: str) -> bool:
     name = _PORT.sub("", host)
     if name == "localhost" or name.endswith(".localhost"):

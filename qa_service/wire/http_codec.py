@@ -10,8 +10,7 @@ are ours: an exchange's number, and of its questions each its own; the client's 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -57,27 +56,33 @@ MAX_HELD_BYTES = 65536
 """Replies that wait for an earlier one's; past it, no further request is taken."""
 
 
-@dataclass(slots=True)
-class _Exchange:
+class _Exchange(msgspec.Struct, eq=False):
     """One request, from its head to its reply.
 
     Attributes:
         key: Its number, as an id.
         head: The request's head; None for what was no request.
+        id_json: The client's id, where the body has one.
         call: What its questions are of, once its body has come.
         results: What has come of each question.
+        num_missing: Questions of which nothing has come yet.
         render: Makes the reply of the report that was asked for.
-        to_error: Makes the reply that tells an error.
         reply: The reply's bytes, once they are known.
     """
 
     key: bytes
-    head: HttpHead | None = None
+    head: HttpHead | None
+    id_json: bytes = NULL_ID
     call: QaCall | InferCall | None = None
-    results: list[Result | None] = field(default_factory=list)
+    results: list[Result | None] = []
+    num_missing: int = 0
     render: Callable[[Any], HttpReply] | None = None
-    to_error: Callable[[QaError], HttpReply] = error_reply
     reply: bytes | None = None
+
+    def to_error(self, error: QaError) -> HttpReply:
+        """The reply that tells an error, in the form that the path has for one."""
+        is_qa = self.head is not None and self.head.path == "/qa"
+        return qa_error(self.id_json, error) if is_qa else error_reply(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +103,16 @@ class HttpCodec:
 
     Args:
         site: What all connections have in common.
+        wants_token: Whether each request must show a token, if its path is not open to all.
 
     Attributes:
         last_message_bytes: How long the last request's body was.
         waits_for: What `next_message` waits for where it gives nothing.
     """
 
-    def __init__(self, site: HttpSite) -> None:
+    def __init__(self, site: HttpSite, *, wants_token: bool = True) -> None:
         self._site = site
+        self._wants_token = wants_token
         self._reader = HttpReader(site.limits.max_frame_bytes)
         # Lists: both are short, and an empty deque takes 0.6 KiB of an idle connection.
         self._exchanges: list[_Exchange] = []
@@ -163,14 +170,12 @@ class HttpCodec:
         """Takes a head: what must not be served ends here, before its body."""
         self._current = exchange = self._open_exchange(head)
         self.last_message_bytes = 0
-        if head.path == "/qa":
-            exchange.to_error = partial(qa_error, NULL_ID)
         self._site.access.check(head)
         expectation = head.fields.get("expect", "").lower()
         if expectation not in {"", "100-continue"}:
             raise HttpError("the only expectation is 100-continue", status=417)
         self._owes_continue = bool(expectation) and not head.is_http_1_0 and head.body_bytes != 0
-        if not _is_open(head):
+        if (self._wants_token or self._owes_continue) and not _is_open(head):
             self._ready.append(Auth("auth", bearer_token(head), msgspec.Raw(exchange.key)))
 
     def _open_exchange(self, head: HttpHead | None) -> _Exchange:
@@ -188,33 +193,36 @@ class HttpCodec:
         try:
             self._do(exchange, self._find_action(exchange.head, body))
         except RejectedError as rejected:
-            exchange.to_error = partial(qa_error, rejected.id_json)
+            exchange.id_json = rejected.id_json
             raise RejectedError(exchange.key, rejected.error) from None
         except QaError as error:
             raise RejectedError(exchange.key, error) from None
 
     def _find_action(self, head: HttpHead, body: bytes) -> Action:
-        site = self._site
-        coding = head.fields.get("content-encoding", "")
-        body = decompress(body, coding, site.limits.max_frame_bytes)
-        return find_action(head, body, site.limits)
+        limits = self._site.limits
+        if coding := head.fields.get("content-encoding"):
+            body = decompress(body, coding, limits.max_frame_bytes)
+        return find_action(head, body, limits)
 
     def _do(self, exchange: _Exchange, action: Action) -> None:
-        assert exchange.head
-        if isinstance(action, QaCall | InferCall):
-            self._ask(exchange, action)
-            return
         if isinstance(action, HttpReply):
-            action = ReportCall("document", partial(_same, action))
-        exchange.render = action.render
-        is_open = _is_open(exchange.head)
-        self._ready.append(Query(exchange.key, action.type, is_open, action.model))
+            self._report(exchange, ReportCall("document", lambda _: action))
+        elif isinstance(action, ReportCall):
+            self._report(exchange, action)
+        else:
+            self._ask(exchange, action)
+
+    def _report(self, exchange: _Exchange, call: ReportCall) -> None:
+        assert exchange.head
+        exchange.render = call.render
+        self._ready.append(Query(exchange.key, call.type, _is_open(exchange.head), call.model))
 
     def _ask(self, exchange: _Exchange, call: QaCall | InferCall) -> None:
         exchange.call = call
-        exchange.results = [None] * len(call.requests)
         if isinstance(call, QaCall):
-            exchange.to_error = partial(qa_error, call.id_json)
+            exchange.id_json = call.id_json
+        exchange.num_missing = len(call.requests)
+        exchange.results = [None] * exchange.num_missing
         for i, request in enumerate(call.requests):
             key = b"%s.%d" % (exchange.key, i)
             msgspec.structs.force_setattr(request, "id", msgspec.Raw(key))
@@ -232,11 +240,12 @@ class HttpCodec:
     ) -> bytes:
         """Encodes the reply if this was the last answer that it wanted."""
         exchange, i, _ = self._asked.pop(request.id_json)
-        assert exchange.call
         exchange.results[i] = Result(answers, timings, source)
-        results = [result for result in exchange.results if result]
-        if len(results) < len(exchange.results):
+        exchange.num_missing -= 1
+        if exchange.num_missing:
             return b""
+        assert exchange.call
+        results = [result for result in exchange.results if result]
         return self._settle(exchange, exchange.call.reply(results))
 
     def encode_error(self, request: Request, error: QaError) -> bytes:
@@ -256,7 +265,8 @@ class HttpCodec:
     def trace_id_of(self, request: Request) -> str:
         """The trace that the HTTP request of a question belongs to."""
         head = self._asked[request.id_json][0].head
-        return trace_id(head.fields.get("traceparent", "")) if head else ""
+        traceparent = head.fields.get("traceparent") if head else None
+        return trace_id(traceparent) if traceparent else ""
 
     def take_unwanted(self) -> Sequence[Request]:
         """Requests whose answers have become useless by another's error; each is told once."""
@@ -323,7 +333,3 @@ class HttpCodec:
 
 def _is_open(head: HttpHead) -> bool:
     return head.path in OPEN_PATHS or head.method == "OPTIONS"
-
-
-def _same(reply: HttpReply, _: object) -> HttpReply:
-    return reply

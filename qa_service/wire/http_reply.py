@@ -153,19 +153,23 @@ def encode_reply(
         is_http_1_0: Whether the client is to be told that it is not.
         is_head: Whether HEAD was asked, so that the body stays here.
     """
-    lines = [_STATUS_LINES[reply.status]]
-    if reply.status != HTTPStatus.NO_CONTENT:
-        lines.append(f"Content-Type: {reply.content_type}\r\nContent-Length: {len(reply.body)}\r\n")
-    lines.append("X-Content-Type-Options: nosniff\r\n")
-    lines += [f"{name}: {value}\r\n" for name, value in (*reply.fields.items(), *fields.items())]
+    head = _FIRST_LINES[reply.status]
+    if reply.status != NO_CONTENT:
+        head += f"Content-Type: {reply.content_type}\r\nContent-Length: {len(reply.body)}\r\n"
+    for name, value in reply.fields.items():
+        head += f"{name}: {value}\r\n"
+    for name, value in fields.items():
+        head += f"{name}: {value}\r\n"
     if is_last:
-        lines.append("Connection: close\r\n")
+        head += "Connection: close\r\n"
     elif is_http_1_0:
-        lines.append("Connection: keep-alive\r\n")
-    lines.append("\r\n")
-    return "".join(lines).encode("latin-1") + (b"" if is_head else reply.body)
+        head += "Connection: keep-alive\r\n"
+    body = b"" if is_head else reply.body
+    return b"%b\r\n%b" % (head.encode("latin-1"), body)
 
 
-_STATUS_LINES = {
-    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus
+NO_CONTENT = 204
+_FIRST_LINES = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\nX-Content-Type-Options: nosniff\r\n"
+    for status in HTTPStatus
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
 
@@ -31,6 +32,7 @@ from qa_service.wire.open_inference import HEADER_LENGTH, InferCall, Result, par
 
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "parameters", "schedule_policy",
               "statistics")  # fmt: skip
+_REMEMBERED_PATHS = 256
 _encode = msgspec.json.Encoder().encode
 
 OPEN_PATHS = {"/", "/v2/health/live", "/v2/health/ready"}
@@ -50,9 +52,10 @@ class QaCall(msgspec.Struct, frozen=True):
 
     def reply(self, results: Sequence[Result]) -> HttpReply:
         """The response."""
-        [(answers, timings, source)] = results
-        body = answers_body(self.id_json, answers, timings, self.requests[0].top_k, source)
-        fields = {"Server-Timing": server_timing(timings)}
+        [result] = results
+        top_k = self.requests[0].top_k
+        body = answers_body(self.id_json, result.answers, result.timings, top_k, result.source)
+        fields = {"Server-Timing": server_timing(result.timings)}
         return HttpReply(_encode(body), fields=fields)
 
 
@@ -103,21 +106,23 @@ def find_action(head: HttpHead, body: bytes, limits: RequestLimits) -> Action:
         InvalidRequestError: The body is not what it must be.
         RejectedError: The same, with the id to answer it under.
     """
-    found, handlers = _find_route(head.path)
+    handlers, model, version = _find_route(head.path)
     method = "GET" if head.method == "HEAD" else head.method
     if method == "OPTIONS":
         return HttpReply(status=204, fields={"Allow": _allow(handlers)})
     if method not in handlers:
         fields = {"Allow": _allow(handlers)}
         raise HttpError(f"{method} is not for this path", status=405, fields=fields)
-    names = {name: unquote(value or "") for name, value in found.groupdict().items()}
-    return handlers[method](HttpRequest(head, body, limits, **names))
+    return handlers[method](HttpRequest(head, body, limits, model, version))
 
 
-def _find_route(path: str) -> tuple[re.Match[str], Mapping[str, Handler]]:
+@lru_cache(_REMEMBERED_PATHS)
+def _find_route(path: str) -> tuple[Mapping[str, Handler], str, str]:
+    """What handles the methods of a path, and the model and the version in it."""
     for pattern, handlers in _ROUTES:
         if found := pattern.match(path):
-            return found, handlers
+            names = {name: unquote(value or "") for name, value in found.groupdict().items()}
+            return handlers, names.get("model", ""), names.get("version", "")
     raise HttpError("there is nothing at this path", status=404)
 
 

@@ -63,13 +63,14 @@ def parse_request(body: bytes, limits: RequestLimits) -> Request | Query:
     except msgspec.DecodeError as error:
         raise RejectedError(NULL_ID, InvalidFrameError(str(error))) from None
     if isinstance(request, Request):
-        _check_id(request.id_json)
+        id_json = request.id_json
+        _check_id(id_json)
         try:
             check_bounds(request, limits)
         except InvalidRequestError as error:
-            raise RejectedError(request.id_json, error) from None
+            raise RejectedError(id_json, error) from None
         # The decoded id is a view that would keep the whole body in memory as long as the request.
-        msgspec.structs.force_setattr(request, "id", msgspec.Raw(request.id_json))
+        msgspec.structs.force_setattr(request, "id", msgspec.Raw(id_json))
     return request
 
 

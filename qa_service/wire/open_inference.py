@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import msgspec
 
@@ -65,7 +63,28 @@ class _Body(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Body)
 
 
-class Result(NamedTuple):
+class _Tensor(msgspec.Struct, omit_defaults=True):
+    """An output: with its data, or with the length of its binary data."""
+
+    name: str
+    datatype: str
+    shape: Sequence[int]
+    parameters: Mapping[str, int] = {}
+    data: Sequence[object] | msgspec.UnsetType = msgspec.UNSET
+
+
+class _Response(msgspec.Struct, omit_defaults=True):
+    model_name: str
+    model_version: str
+    id: str = ""
+    parameters: Mapping[str, bool | int] = {}
+    outputs: Sequence[_Tensor] = ()
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Result(msgspec.Struct, frozen=True):
     """What one question came to.
 
     Attributes:
@@ -79,8 +98,7 @@ class Result(NamedTuple):
     source: AnswerSource
 
 
-@dataclass(slots=True)
-class InferCall:
+class InferCall(msgspec.Struct, frozen=True):
     """An inference request.
 
     Attributes:
@@ -100,28 +118,21 @@ class InferCall:
     def reply(self, results: Sequence[Result]) -> HttpReply:
         """The response to all questions, whose answers are given in their order."""
         columns = _columns(results, self.top_k)
-        shape = [self.shape[0], self.top_k] if self.top_k > 1 else list(self.shape)
-        described: list[dict[str, object]] = []
-        binary = b""
+        shape = [self.shape[0], self.top_k] if self.top_k > 1 else self.shape
+        outputs, binary = [], b""
         for name, is_binary in self.outputs.items():
-            output: dict[str, object] = {"name": name, "datatype": OUTPUTS[name], "shape": shape}
+            output = _Tensor(name, OUTPUTS[name], shape)
             if is_binary:
                 data = _to_binary(OUTPUTS[name], columns[name])
-                output["parameters"] = {"binary_data_size": len(data)}
+                output.parameters = {"binary_data_size": len(data)}
                 binary += data
             else:
-                output["data"] = columns[name]
-            described.append(output)
+                output.data = columns[name]
+            outputs.append(output)
         source = results[0].source
-        body: dict[str, object] = {
-            "model_name": source.model,
-            "model_version": str(source.version),
-        }
-        if self.id:
-            body["id"] = self.id
-        if parameters := _parameters([result.source for result in results]):
-            body["parameters"] = parameters
-        header = msgspec.json.encode({**body, "outputs": described})
+        said = _parameters([result.source for result in results])
+        response = _Response(source.model, str(source.version), self.id, said, outputs)
+        header = _encode(response)
         fields = {"Server-Timing": server_timing(_slowest([result.timings for result in results]))}
         if not binary:
             return HttpReply(header, fields=fields)
@@ -288,9 +299,12 @@ def _number(parameters: _Parameters, name: str, minimum: int, maximum: int) -> i
     return value
 
 
+_ALL_IN_JSON, _ALL_IN_BINARY = dict.fromkeys(OUTPUTS, False), dict.fromkeys(OUTPUTS, True)
+
+
 def _read_outputs(outputs: Sequence[_Output], is_binary: bool) -> dict[str, bool]:
     if not outputs:
-        return dict.fromkeys(OUTPUTS, is_binary)
+        return _ALL_IN_BINARY if is_binary else _ALL_IN_JSON
     wanted = {}
     for output in outputs:
         if output.name not in OUTPUTS or output.name in wanted:
@@ -304,17 +318,16 @@ def _read_outputs(outputs: Sequence[_Output], is_binary: bool) -> dict[str, bool
 # The response.
 
 
-def _columns(results: Sequence[Result], top_k: int) -> dict[str, list[object]]:
+def _columns(results: Sequence[Result], top_k: int) -> Mapping[str, Sequence[object]]:
     """Each output's elements, row by row, a row as long as many answers were wanted."""
-    columns: dict[str, list[object]] = {name: [] for name in OUTPUTS}
-    for answers, _, _ in results:
-        for i in range(top_k):
-            answer = answers[i] if i < len(answers) else _NO_ANSWER
-            columns["answer"].append(answer.answer)
-            columns["score"].append(answer.score)
-            columns["start"].append(-1 if answer.start is None else answer.start)
-            columns["end"].append(-1 if answer.end is None else answer.end)
-    return columns
+    answers: list[Answer] = []
+    for result in results:
+        its = result.answers[:top_k]
+        answers += its
+        answers += [_NO_ANSWER] * (top_k - len(its))
+    rows = [(a.answer, a.score, -1 if a.start is None else a.start, -1 if a.end is None else a.end)
+            for a in answers]  # fmt: skip
+    return dict(zip(OUTPUTS, zip(*rows, strict=True), strict=True))
 
 
 def _to_binary(datatype: str, column: Sequence[object]) -> bytes:
@@ -326,11 +339,12 @@ def _to_binary(datatype: str, column: Sequence[object]) -> bytes:
 
 def _parameters(sources: Sequence[AnswerSource]) -> dict[str, bool | int]:
     """What is said of the answers: whether all were kept, and the most models that one took."""
-    said = {
-        "cached": all(source.is_cached for source in sources),
-        "models_asked": max(source.models_asked for source in sources),
-    }
-    return {name: value for name, value in said.items() if value}
+    said: dict[str, bool | int] = {}
+    if False not in [source.is_cached for source in sources]:
+        said["cached"] = True
+    if models_asked := max([source.models_asked for source in sources]):
+        said["models_asked"] = models_asked
+    return said
 
 
 def _slowest(timings: Sequence[Timings]) -> Timings:

@@ -16,9 +16,11 @@ import math
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum, auto
 from typing import Protocol
+
+import msgspec
 
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.stream import Stream
@@ -45,8 +47,7 @@ class WorkerState(Enum):
     DEAD = auto()
 
 
-@dataclass(slots=True)
-class InFlight:
+class InFlight(msgspec.Struct):
     """A batch that a worker holds.
 
     Attributes:
