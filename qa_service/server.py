@@ -46,9 +46,10 @@ from qa_service.wire.codec import Codec
 from qa_service.wire.http_access import HttpAccess
 from qa_service.wire.http_codec import HttpSite
 from qa_service.wire.messages import QUERY_TYPES, Query
-from qa_service.workers.devices import InstanceDevice
+from qa_service.workers.devices import CPU, InstanceDevice
 from qa_service.workers.engine_choices import EngineChoices
 from qa_service.workers.factory import make_factory
+from qa_service.workers.gpu_meter import GpuMeter
 from qa_service.workers.pool import WorkerFactory
 
 logger = logging.getLogger(__name__)
@@ -115,6 +116,7 @@ class QaServer:
             engines=self.engines,
         )
         self._connections: set[Connection] = set()
+        self._gpu_meter = GpuMeter(self._loop)
         self._status = self._make_status()
         self._reports = self._make_reports()
         self._protocols = self._make_protocols()
@@ -135,6 +137,7 @@ class QaServer:
             self._metrics,
             self._store,
             self._counts,
+            gpus=lambda: self._gpu_meter.readings,
             ready_timeout_ms=self.config.health.ready_timeout_ms,
             max_queue_delay_us=self.config.queue.max_queue_delay_us,
         )
@@ -174,6 +177,7 @@ class QaServer:
             self.models.close()
             self.models.kill()
             self._listener.close()
+            self._gpu_meter.close()
             self._loop.close()
         if self._failure:
             raise self._failure
@@ -215,6 +219,8 @@ class QaServer:
 
     def _on_models_change(self) -> None:
         """A version is ready, or could not be loaded; the server starts when all are either."""
+        if any(device.device != CPU for device in self.devices):
+            self._gpu_meter.start()
         if self._phase is not _Phase.STARTING:
             return
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from qa_service.serving.models import Models
 from qa_service.serving.plan import VersionSpec
 from qa_service.serving.served_model import ServedModel
 from qa_service.telemetry.exposition import families, model_statistics
+from qa_service.telemetry.gpus import GpuReading, gpu_families
 from qa_service.telemetry.health import SERVING, Health, why_not_ready
 from qa_service.telemetry.metrics import Metrics
 from qa_service.telemetry.process import process_families
@@ -31,6 +32,7 @@ class Status:
         metrics: What has been counted.
         store: The answers that are kept.
         counts: What cascades and shadow traffic have counted.
+        gpus: How the GPUs are.
         ready_timeout_ms: An instance that is busy for longer does not count as answering.
         max_queue_delay_us: How long a batch may wait to fill.
     """
@@ -43,6 +45,7 @@ class Status:
         store: CacheStore,
         counts: ServiceCounts,
         *,
+        gpus: Callable[[], Sequence[GpuReading]],
         ready_timeout_ms: int,
         max_queue_delay_us: int,
     ) -> None:
@@ -51,6 +54,7 @@ class Status:
         self._metrics = metrics
         self._store = store
         self._counts = counts
+        self._gpus = gpus
         self._ready_timeout_ms = ready_timeout_ms
         self._max_queue_delay_us = max_queue_delay_us
         self._started_s = clock.now_s()
@@ -95,7 +99,8 @@ class Status:
     def metrics_text(self, in_flight: Sequence[int]) -> bytes:
         """The same, in Prometheus' text format."""
         counted = families(self._metrics, self._gauges(in_flight), self.models())
-        return write_text([*counted, *self._counts.families(), *process_families()])
+        gpus = gpu_families(self._gpus())
+        return write_text([*counted, *self._counts.families(), *gpus, *process_families()])
 
     def models(self, phase: str = SERVING) -> list[ModelReport]:
         """Every version that is there or wanted, those that take requests by default first."""

@@ -103,15 +103,19 @@ def launch(
     return process, ours
 
 
+def python_path() -> str:
+    """PYTHONPATH for a program of this package, wherever the server was started."""
+    package_parent = str(Path(__file__).resolve().parents[2])
+    return os.pathsep.join(filter(None, [package_parent, os.environ.get("PYTHONPATH")]))
+
+
 def _environment(setup: Setup) -> dict[str, str]:
     threads = dict.fromkeys(_THREAD_VARIABLES, str(setup.options.intra_op_num_threads))
-    package_parent = str(Path(__file__).resolve().parents[2])
-    python_path = os.pathsep.join(filter(None, [package_parent, os.environ.get("PYTHONPATH")]))
     return {
         **os.environ,
         **threads,
         "CUDA_VISIBLE_DEVICES": setup.device.visible_as,
         "TOKENIZERS_PARALLELISM": "false",
         "ORT_DISABLE_TELEMETRY": "1",
-        "PYTHONPATH": python_path,
+        "PYTHONPATH": python_path(),
     }

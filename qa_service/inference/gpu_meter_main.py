@@ -1,0 +1,103 @@
+"""The program that asks NVIDIA's management library how the GPUs are, again and again.
+
+As a program (`python -m qa_service.inference.gpu_meter_main FD PARENT`) it writes a frame of
+msgpack to its descriptor every two seconds, as often as Triton asks. Without a GPU, or without
+`pynvml` (the package nvidia-ml-py), it ends without a word.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+from typing import Any
+
+import msgspec
+
+from qa_service.inference.parent import end_with_parent
+from qa_service.telemetry.gpus import GpuReading
+from qa_service.wire.frames import PREFIX
+
+INTERVAL_S = 2.0
+
+
+class NvmlReader:
+    """Reads all GPUs.
+
+    Args:
+        nvml: The module `pynvml`, initialized.
+    """
+
+    def __init__(self, nvml: Any) -> None:  # noqa: ANN401 - it has no types
+        self._nvml = nvml
+        self._first_mj: dict[str, int] = {}
+
+    def read(self) -> list[GpuReading]:
+        """How each GPU is that the driver shows to this process."""
+        nvml = self._nvml
+        count = nvml.nvmlDeviceGetCount()
+        return [self._read(nvml.nvmlDeviceGetHandleByIndex(index)) for index in range(count)]
+
+    def _read(self, gpu: object) -> GpuReading:
+        uuid = self._nvml.nvmlDeviceGetUUID(gpu)
+        rates = self._ask("nvmlDeviceGetUtilizationRates", gpu)
+        memory = self._ask("nvmlDeviceGetMemoryInfo", gpu)
+        usage_mw = self._ask("nvmlDeviceGetPowerUsage", gpu)
+        limit_mw = self._ask("nvmlDeviceGetPowerManagementLimit", gpu)
+        energy_mj = self._ask("nvmlDeviceGetTotalEnergyConsumption", gpu)
+        if energy_mj is not None:
+            energy_mj -= self._first_mj.setdefault(uuid, energy_mj)
+        return GpuReading(
+            uuid=uuid,
+            utilization=None if rates is None else rates.gpu / 100,
+            memory_total_bytes=None if memory is None else memory.total,
+            memory_used_bytes=None if memory is None else memory.used,
+            power_usage=_from_thousandths(usage_mw),
+            power_limit=_from_thousandths(limit_mw),
+            energy_consumption=_from_thousandths(energy_mj),
+        )
+
+    def _ask(self, function: str, gpu: object) -> Any:  # noqa: ANN401 - it has no types
+        """What the library says of a GPU; None if that kind of GPU does not tell."""
+        try:
+            return getattr(self._nvml, function)(gpu)
+        except self._nvml.NVMLError:
+            return None
+
+
+def _from_thousandths(value: int | None) -> float | None:
+    return None if value is None else value / 1000
+
+
+def report_on(sock: socket.socket, reader: NvmlReader) -> None:
+    """Reports until the server's end is closed.
+
+    Raises:
+        OSError: It was closed while a report was on its way.
+    """
+    sock.settimeout(INTERVAL_S)
+    while True:
+        body = msgspec.msgpack.encode(reader.read())
+        sock.sendall(PREFIX.pack(len(body)) + body)
+        try:
+            sock.recv(1)  # nothing ever comes but the end
+        except TimeoutError:
+            continue
+        return
+
+
+def main() -> None:
+    """Reports on the descriptor that was inherited."""
+    fd, parent = map(int, sys.argv[1:])
+    end_with_parent(parent)
+    try:
+        import pynvml  # noqa: PLC0415 - only where it is installed
+    except ImportError:
+        return
+    with socket.socket(fileno=fd) as sock, contextlib.suppress(pynvml.NVMLError, OSError):
+        pynvml.nvmlInit()
+        report_on(sock, NvmlReader(pynvml))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""How the GPUs of this machine are, under Triton's names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import msgspec
+
+from qa_service.wire.prometheus import Family, Sample
+
+
+class GpuReading(msgspec.Struct, frozen=True):
+    """How a GPU is; None for what it does not say.
+
+    Attributes:
+        uuid: Its name, the same on every start.
+        utilization: The share of the last moments in which it computed, 0 to 1.
+        memory_total_bytes: Its memory.
+        memory_used_bytes: What all programs have taken of that.
+        power_usage: Watts.
+        power_limit: Watts.
+        energy_consumption: Joules since the first reading.
+    """
+
+    uuid: str
+    utilization: float | None = None
+    memory_total_bytes: int | None = None
+    memory_used_bytes: int | None = None
+    power_usage: float | None = None
+    power_limit: float | None = None
+    energy_consumption: float | None = None
+
+
+_FAMILIES: dict[str, tuple[str, Literal["counter", "gauge"], str]] = {
+    "utilization": ("nv_gpu_utilization", "gauge", "Share of the time in which a GPU computes."),
+    "memory_total_bytes": ("nv_gpu_memory_total_bytes", "gauge", "Memory of a GPU."),
+    "memory_used_bytes": ("nv_gpu_memory_used_bytes", "gauge", "Memory in use of a GPU."),
+    "power_usage": ("nv_gpu_power_usage", "gauge", "Power that a GPU takes, in watts."),
+    "power_limit": ("nv_gpu_power_limit", "gauge", "Power that a GPU may take, in watts."),
+    "energy_consumption": ("nv_energy_consumption", "counter", "Energy of a GPU, in joules."),
+}
+
+
+def gpu_families(readings: Sequence[GpuReading]) -> Iterator[Family]:
+    """The metrics of all GPUs; nothing of what none of them says."""
+    for field, (name, kind, text) in _FAMILIES.items():
+        samples = [
+            Sample(value, {"gpu_uuid": one.uuid})
+            for one in readings
+            if (value := getattr(one, field)) is not None
+        ]
+        if samples:
+            yield Family(name, kind, text, samples)

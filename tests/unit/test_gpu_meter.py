@@ -1,0 +1,137 @@
+"""The figures of GPUs, with a stand-in for NVIDIA's management library: there is no GPU here."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+import pytest
+
+from qa_service.inference.gpu_meter_main import NvmlReader
+from qa_service.net.event_loop import EventLoop
+from qa_service.telemetry.gpus import gpu_families
+from qa_service.wire.prometheus import write_text
+from qa_service.workers.gpu_meter import GpuMeter
+from tests.support import run_until
+
+PYNVML = """
+class NVMLError(Exception):
+    pass
+
+class Figures:
+    def __init__(self, **figures):
+        vars(self).update(figures)
+
+energies = iter(range(5_000_000, 9_000_000, 1500))
+
+def nvmlInit():
+    if {is_broken}:
+        raise NVMLError("Driver Not Loaded")
+
+def nvmlDeviceGetCount():
+    return 2
+
+def nvmlDeviceGetHandleByIndex(index):
+    return index
+
+def nvmlDeviceGetUUID(gpu):
+    return f"GPU-{gpu}"
+
+def nvmlDeviceGetUtilizationRates(gpu):
+    return Figures(gpu=73, memory=20)
+
+def nvmlDeviceGetMemoryInfo(gpu):
+    return Figures(total=80 << 30, free=79 << 30, used=1 << 30)
+
+def nvmlDeviceGetPowerUsage(gpu):
+    return 70_500
+
+def nvmlDeviceGetPowerManagementLimit(gpu):
+    return 400_000
+
+def nvmlDeviceGetTotalEnergyConsumption(gpu):
+    if gpu == 1:
+        raise NVMLError("Not Supported")
+    return next(energies)
+"""
+"""The functions of `pynvml` that are asked, as its documentation has them; the second GPU is older
+and does not count energy."""
+
+EXPECTED = """\
+nv_gpu_utilization{gpu_uuid="GPU-0"} 0.73
+nv_gpu_utilization{gpu_uuid="GPU-1"} 0.73
+nv_gpu_memory_total_bytes{gpu_uuid="GPU-0"} 85899345920
+nv_gpu_memory_total_bytes{gpu_uuid="GPU-1"} 85899345920
+nv_gpu_memory_used_bytes{gpu_uuid="GPU-0"} 1073741824
+nv_gpu_memory_used_bytes{gpu_uuid="GPU-1"} 1073741824
+nv_gpu_power_usage{gpu_uuid="GPU-0"} 70.5
+nv_gpu_power_usage{gpu_uuid="GPU-1"} 70.5
+nv_gpu_power_limit{gpu_uuid="GPU-0"} 400.0
+nv_gpu_power_limit{gpu_uuid="GPU-1"} 400.0
+nv_energy_consumption{gpu_uuid="GPU-0"} 0.0
+"""
+
+
+@pytest.fixture
+def meter():
+    loop = EventLoop()
+    meter = GpuMeter(loop)
+    yield meter
+    meter.close()
+    loop.close()
+
+
+@pytest.fixture
+def library(tmp_path, monkeypatch):
+    """Makes the stand-in what the program imports."""
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{':'.join(filter(None, sys.path))}")
+
+    def make(*, is_broken=False):
+        (tmp_path / "pynvml.py").write_text(PYNVML.replace("{is_broken}", str(is_broken)))
+
+    return make
+
+
+def lines(meter):
+    text = write_text(gpu_families(meter.readings)).decode()
+    return "".join(line for line in text.splitlines(keepends=True) if line[0] != "#")
+
+
+def test_every_gpu_has_its_figures_and_none_that_it_does_not_tell(meter, library):
+    library()
+    meter.start()
+    run_until(meter._loop, lambda: bool(meter.readings))
+    assert lines(meter) == EXPECTED
+
+
+def test_energy_is_counted_from_the_first_report():
+    nvml = types.ModuleType("pynvml")
+    exec(PYNVML.replace("{is_broken}", "False"), vars(nvml))
+    reader = NvmlReader(nvml)
+    reports = [reader.read() for _ in range(3)]
+    assert [first.energy_consumption for first, _ in reports] == [0.0, 1.5, 3.0]
+
+
+def test_without_a_driver_there_is_nothing(meter, library):
+    library(is_broken=True)
+    meter.start()
+    run_until(meter._loop, lambda: not meter._stream.is_open)
+    assert (lines(meter), meter._process.wait(20)) == ("", 0)
+
+
+def test_a_program_that_ends_takes_its_figures_along(meter, library):
+    library()
+    meter.start()
+    run_until(meter._loop, lambda: bool(meter.readings))
+    meter._process.kill()
+    run_until(meter._loop, lambda: not meter._stream.is_open)
+    assert lines(meter) == ""
+    meter._process.wait(20)
+
+
+def test_it_ends_when_nobody_listens(meter, library):
+    library()
+    meter.start()
+    run_until(meter._loop, lambda: bool(meter.readings))
+    meter.close()
+    assert meter._process.wait(20) == 0
