@@ -147,7 +147,6 @@ class HttpCodec:
             RejectedError: A request is not served.
             HttpError: The stream cannot be followed any further.
         """
-        self.waits_for = Wait.BYTES
         while not self._ready:
             if self._current is None and self._is_crowded:
                 self.waits_for = Wait.ANSWERS
@@ -171,10 +170,10 @@ class HttpCodec:
         self._current = exchange = self._open_exchange(head)
         self.last_message_bytes = 0
         self._site.access.check(head)
-        expectation = head.fields.get("expect", "").lower()
-        if expectation not in {"", "100-continue"}:
-            raise HttpError("the only expectation is 100-continue", status=417)
-        self._owes_continue = bool(expectation) and not head.is_http_1_0 and head.body_bytes != 0
+        if expectation := head.fields.get("expect"):
+            if expectation.lower() != "100-continue":
+                raise HttpError("the only expectation is 100-continue", status=417)
+            self._owes_continue = not head.is_http_1_0 and head.body_bytes != 0
         if (self._wants_token or self._owes_continue) and not _is_open(head):
             self._ready.append(Auth("auth", bearer_token(head), msgspec.Raw(exchange.key)))
 

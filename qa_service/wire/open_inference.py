@@ -38,6 +38,7 @@ _Parameters = dict[str, bool | int | float | str]
 _NO_ANSWER = Answer("", 0.0, None, None)
 _FORMATS = {"FP32": "f", "INT32": "i"}
 _LENGTH = struct.Struct("<I")
+_NOTHING = memoryview(b"")
 
 
 class _Input(msgspec.Struct):
@@ -130,10 +131,10 @@ class InferCall(msgspec.Struct, frozen=True):
                 output.data = columns[name]
             outputs.append(output)
         source = results[0].source
-        said = _parameters([result.source for result in results])
+        said = _parameters(results)
         response = _Response(source.model, str(source.version), self.id, said, outputs)
         header = _encode(response)
-        fields = {"Server-Timing": server_timing(_slowest([result.timings for result in results]))}
+        fields = {"Server-Timing": server_timing(_slowest(results))}
         if not binary:
             return HttpReply(header, fields=fields)
         fields[HEADER_LENGTH] = str(len(header))
@@ -177,26 +178,28 @@ def parse_infer(
 
 
 def _split(body: bytes, header_length: str | None) -> tuple[bytes, memoryview]:
-    size = len(body)
-    if header_length is not None:
-        if not (header_length.isascii() and header_length.isdigit() and len(header_length) < 20):
-            raise InvalidRequestError(f"{HEADER_LENGTH} is not a number")
-        size = int(header_length)
-        if size > len(body):
-            raise InvalidRequestError(f"{HEADER_LENGTH} is over the body's length")
+    if header_length is None:
+        return body, _NOTHING
+    if not (header_length.isascii() and header_length.isdigit() and len(header_length) < 20):
+        raise InvalidRequestError(f"{HEADER_LENGTH} is not a number")
+    size = int(header_length)
+    if size > len(body):
+        raise InvalidRequestError(f"{HEADER_LENGTH} is over the body's length")
     return body[:size], memoryview(body)[size:]
 
 
 # Inputs.
+
+_WRONG_INPUTS = f"the inputs must be {' and '.join(INPUTS)}, each once"
 
 
 def _read_inputs(
     inputs: Sequence[_Input], binary: memoryview
 ) -> tuple[dict[str, list[str]], Sequence[int]]:
     """The inputs' elements by name, and the shape that they have in common."""
-    if len(inputs) != len(INPUTS) or {item.name for item in inputs} != INPUTS.keys():
-        raise InvalidRequestError(f"the inputs must be {' and '.join(INPUTS)}, each once")
-    columns = {}
+    if len(inputs) != len(INPUTS):
+        raise InvalidRequestError(_WRONG_INPUTS)
+    columns: dict[str, list[str]] = {}
     for item in inputs:
         count = _check_input(item)
         if (size := item.parameters.get("binary_data_size")) is None:
@@ -207,6 +210,8 @@ def _read_inputs(
             columns[item.name], binary = _from_binary(item.name, binary[:size]), binary[size:]
         if len(columns[item.name]) != count:
             raise InvalidRequestError(f"{item.name} has not as many elements as its shape")
+    if len(columns) != len(INPUTS):
+        raise InvalidRequestError(_WRONG_INPUTS)
     if len(binary):
         raise InvalidRequestError("there is more binary data than the inputs have")
     if inputs[0].shape != inputs[1].shape:
@@ -216,11 +221,13 @@ def _read_inputs(
 
 def _check_input(item: _Input) -> int:
     """Checks all but the data; returns how many elements there must be."""
+    if item.name not in INPUTS:
+        raise InvalidRequestError(_WRONG_INPUTS)
     if item.datatype != INPUTS[item.name]:
         raise InvalidRequestError(f"{item.name} must be of the datatype {INPUTS[item.name]}")
     if item.parameters and any(name.startswith("shared_memory") for name in item.parameters):
         raise InvalidRequestError("there is no shared memory")
-    if not 1 <= len(item.shape) <= 2 or item.shape[1:] not in ([], [1]):
+    if len(item.shape) != 1 and item.shape[1:] != [1]:
         raise InvalidRequestError(f"the shape of {item.name} must be [N] or [N,1]")
     if not 1 <= item.shape[0] <= MAX_QUESTIONS:
         raise InvalidRequestError(f"a request has 1 to {MAX_QUESTIONS} questions")
@@ -337,17 +344,18 @@ def _to_binary(datatype: str, column: Sequence[object]) -> bytes:
     return struct.pack(f"<{len(column)}{_FORMATS[datatype]}", *column)
 
 
-def _parameters(sources: Sequence[AnswerSource]) -> dict[str, bool | int]:
+def _parameters(results: Sequence[Result]) -> dict[str, bool | int]:
     """What is said of the answers: whether all were kept, and the most models that one took."""
     said: dict[str, bool | int] = {}
-    if False not in [source.is_cached for source in sources]:
+    if False not in [result.source.is_cached for result in results]:
         said["cached"] = True
-    if models_asked := max([source.models_asked for source in sources]):
+    if models_asked := max([result.source.models_asked for result in results]):
         said["models_asked"] = models_asked
     return said
 
 
-def _slowest(timings: Sequence[Timings]) -> Timings:
+def _slowest(results: Sequence[Result]) -> Timings:
+    timings = [result.timings for result in results]
     if len(timings) == 1:
         return timings[0]
     return Timings(max(t.queue for t in timings), max(t.inference for t in timings))
