@@ -11,7 +11,7 @@ import torch
 from transformers import BertConfig, BertForQuestionAnswering
 
 import finetune_model
-from qa_service.training import adapters
+from qa_service.training import adapters, trainer
 from qa_service.training.adapters import Encoder
 from qa_service.training.averaging import average_adapters
 from qa_service.training.features import Features, Target, collate
@@ -170,6 +170,15 @@ def test_adapter_of_a_low_rank_is_the_nearest(tmp_path):
     missed = torch.linalg.matrix_norm(wanted - change)
     assert torch.linalg.matrix_rank(change, rtol=1e-4) == 3
     torch.testing.assert_close(missed, torch.linalg.svdvals(wanted)[3:].norm())
+
+
+@pytest.mark.parametrize(("bfloat16_s", "is_used"), [(0.1, True), (0.3, False)])
+def test_bfloat16_is_used_where_it_is_faster(monkeypatch, bfloat16_s, is_used):
+    times = {torch.float32: 0.2, torch.bfloat16: bfloat16_s}
+    monkeypatch.setattr(trainer, "_product_s", times.get)
+    trainer.is_bfloat16_faster.cache_clear()
+    assert trainer.is_bfloat16_faster() == is_used
+    trainer.is_bfloat16_faster.cache_clear()
 
 
 def test_loss_is_the_cross_entropy_of_what_is_right_and_knows_no_padding():
