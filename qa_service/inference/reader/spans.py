@@ -162,8 +162,8 @@ def _window_scores(
     if config.null_threshold is not None:
         table -= start[0] + end[0]
     if config.length_penalty:
-        further = np.arange(1, width + 1, dtype=np.float32) - config.usual_answer_tokens
-        table -= config.length_penalty * further.clip(min=0)
+        usual = config.usual_answer_tokens
+        table[:, usual:] -= config.length_penalty * np.arange(1, width - usual + 1)
     table /= config.temperature
     return table
 
