@@ -10,6 +10,7 @@ import json
 import os
 import select
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -38,7 +39,8 @@ class Browser:
 
     def __init__(self) -> None:
         assert CHROMIUM, "there is no chromium"
-        self._profile = tempfile.TemporaryDirectory()
+        # What is killed may write to its profile for a moment still.
+        self._profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         theirs_in, self._commands = os.pipe()
         self._events, theirs_out = os.pipe()
         sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
@@ -48,6 +50,7 @@ class Browser:
             ["bash", "-c", script, "bash", CHROMIUM, *flags],
             pass_fds=(theirs_in, theirs_out),
             stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
         os.close(theirs_in)
         os.close(theirs_out)
@@ -121,8 +124,8 @@ class Browser:
         path.write_bytes(base64.b64decode(shot["data"]))
 
     def close(self) -> None:
-        """Ends the browser."""
-        self._process.kill()
+        """Ends the browser, with all of its processes."""
+        os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         os.close(self._commands)
         os.close(self._events)

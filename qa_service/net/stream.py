@@ -34,6 +34,10 @@ class _State(Enum):
     CLOSED = auto()
 
 
+# They are looked up often; as attributes of the enum each takes 0.1 µs, in Python 3.11.
+_OPEN, _CLOSING, _CLOSED = _State
+
+
 class ByteStream(Protocol):
     """What a connection needs of its transport; `Stream` and `TlsStream` are such.
 
@@ -93,7 +97,7 @@ class Stream:
         self._out = bytearray()
         self._reading = False
         self._interest = (False, False)
-        self._state = _State.OPEN
+        self._state = _OPEN
         self.waiting_since_s: float | None = None
         self._linger: Timer | None = None
 
@@ -105,7 +109,7 @@ class Stream:
     @property
     def is_open(self) -> bool:
         """Whether it still reads and writes."""
-        return self._state is _State.OPEN
+        return self._state is _OPEN
 
     @property
     def output_bytes(self) -> int:
@@ -114,7 +118,7 @@ class Stream:
 
     def write(self, data: bytes | bytearray) -> None:
         """Sends as much as fits and keeps the rest; ignored once closing or closed."""
-        if self._state is not _State.OPEN:
+        if self._state is not _OPEN:
             return
         self._out += data
         if len(self._out) == len(data):
@@ -128,9 +132,9 @@ class Stream:
 
     def close(self) -> None:
         """Closes at once; what is not sent yet is lost."""
-        if self._state is _State.CLOSED:
+        if self._state is _CLOSED:
             return
-        self._state = _State.CLOSED
+        self._state = _CLOSED
         if self._linger:
             self._linger.cancel()
         self._loop.watch(self._sock)
@@ -138,9 +142,9 @@ class Stream:
 
     def close_gently(self) -> None:
         """Closes when all is sent and the peer has seen it, or after `LINGER_S`."""
-        if self._state is not _State.OPEN:
+        if self._state is not _OPEN:
             return
-        self._state = _State.CLOSING
+        self._state = _CLOSING
         self._reading = True
         self._linger = self._loop.call_at(self._loop.now_s() + LINGER_S, self._ended)
         self._update_interest()
@@ -148,7 +152,7 @@ class Stream:
 
     def _update_interest(self) -> None:
         reading, writing = interest = (self._reading, bool(self._out))
-        if self._state is not _State.CLOSED and interest != self._interest:
+        if self._state is not _CLOSED and interest != self._interest:
             self._interest = interest
             self._loop.watch(
                 self._sock,
@@ -157,7 +161,7 @@ class Stream:
             )
 
     def _readable(self) -> None:
-        if self._state is _State.CLOSED:
+        if self._state is _CLOSED:
             return
         try:
             data = self._sock.recv(READ_BYTES)
@@ -167,7 +171,7 @@ class Stream:
             data = b""
         if not data:
             self._ended()
-        elif self._state is _State.OPEN:
+        elif self._state is _OPEN:
             self._handle(data)
 
     def _handle(self, data: bytes) -> None:
@@ -178,9 +182,9 @@ class Stream:
             self._ended()
 
     def _writable(self) -> None:
-        if self._state is not _State.CLOSED:
+        if self._state is not _CLOSED:
             self._flush()
-            if self._state is _State.OPEN and not self._out:
+            if self._state is _OPEN and not self._out:
                 self._on_flushed()
 
     def _flush(self) -> None:
@@ -198,11 +202,11 @@ class Stream:
         elif self.waiting_since_s is None or len(self._out) < before:
             self.waiting_since_s = self._loop.now_s()
         self._update_interest()
-        if not self._out and self._state is _State.CLOSING:
+        if not self._out and self._state is _CLOSING:
             with contextlib.suppress(OSError):
                 self._sock.shutdown(socket.SHUT_WR)
 
     def _ended(self) -> None:
-        if self._state is not _State.CLOSED:
+        if self._state is not _CLOSED:
             self.close()
             self._on_end()

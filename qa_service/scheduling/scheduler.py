@@ -191,8 +191,8 @@ class Scheduler:
             rule.admits(len(batch), leader.tokens, leader.tokens)
         ):
             return []
-        served = sum(pending.cost / pending.weight for pending in batch)
-        self._advance(max(self._virtual_time, *(pending.turn for pending in batch)))
+        served = sum([pending.cost / pending.weight for pending in batch])
+        self._advance(max([self._virtual_time, *[pending.turn for pending in batch]]))
         self._advance(self._virtual_time + served / max(1, len(self._finishes)))
         for pending in batch:
             self._take_out(pending)
@@ -226,6 +226,8 @@ class Scheduler:
         self, leader: PendingRequest, rule: BatchRule, num_waiting: float
     ) -> list[PendingRequest]:
         """Adds to the leader those nearest in length, on either side up to the first refused."""
+        if len(self._by_turn.items) == 1:
+            return [leader]
         if not rule.admits(1, leader.tokens, leader.tokens, num_waiting):
             return [leader]  # if its like would not pay, nothing does
         oldest = self._by_turn.items[1 : OLDEST_BATCHES * rule.max_batch_size]

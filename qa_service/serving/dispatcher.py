@@ -160,7 +160,9 @@ class Dispatcher:
         self._scheduler.reserve(pending.flow, cost)
 
     def _rule(self) -> BatchRule | None:
-        return next((worker.rule for worker in self.instances.workers), None)
+        for worker in self.instances.workers:
+            return worker.rule
+        return None
 
     def cancel(self, pending: PendingRequest) -> None:
         """Drops a request that nobody waits for, unless an instance runs it already."""

@@ -41,7 +41,6 @@ class _State(Enum):
     HEAD = auto()
     BODY = auto()
     CHUNKS = auto()
-    CLOSED = auto()
 
 
 class HttpReader:
@@ -51,6 +50,7 @@ class HttpReader:
         max_body_bytes: The longest body accepted, as it is sent.
 
     Attributes:
+        is_closed: Whether nothing more will be read.
         has_more: Whether `next_event` gave nothing only because it had parsed enough for one call.
     """
 
@@ -61,12 +61,8 @@ class HttpReader:
         self._is_last = False
         self._body_bytes = 0
         self._chunks: ChunkedBody | None = None
+        self.is_closed = False
         self.has_more = False
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether nothing more will be read."""
-        return self._state is _State.CLOSED
 
     @property
     def buffered_bytes(self) -> int:
@@ -75,12 +71,12 @@ class HttpReader:
 
     def feed(self, data: bytes) -> None:
         """Takes bytes as they come from the stream."""
-        if self._state is not _State.CLOSED:
+        if not self.is_closed:
             self._buffer += data
 
     def close(self) -> None:
         """Reads nothing more."""
-        self._state = _State.CLOSED
+        self.is_closed = True
         self._buffer.clear()
         self._chunks = None
         self.has_more = False
@@ -94,6 +90,8 @@ class HttpReader:
         Raises:
             HttpError: The stream cannot be followed any further. Nothing more will come.
         """
+        if self.is_closed:
+            return None
         try:
             return _NEXT[self._state](self)
         except HttpError:
@@ -189,13 +187,9 @@ class HttpReader:
         if self._is_last:
             self.close()
 
-    def _next_of_none(self) -> None:
-        return None
-
 
 _NEXT: Mapping[_State, Callable[[HttpReader], HttpHead | bytes | None]] = {
     _State.HEAD: HttpReader._next_head,
     _State.BODY: HttpReader._next_body,
     _State.CHUNKS: HttpReader._next_chunks,
-    _State.CLOSED: HttpReader._next_of_none,
 }

@@ -157,7 +157,7 @@ class Worker(ABC):
             self.since_s = self._loop.now_s()
         number = next(self._numbers)
         is_retry = members[0].attempts > 0
-        cost_s = self.rule.cost_s(len(members), max(pending.tokens for pending in members))
+        cost_s = self.rule.cost_s(len(members), max([pending.tokens for pending in members]))
         self.in_flight[number] = InFlight(members, is_retry, cost_s * self._pace)
         self._mark_running()
         tasks = [pending.request.as_task(pending.core) for pending in members]
