@@ -8,10 +8,11 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 SERVE := $(VENV)/.serve
 TEST := $(VENV)/.test
 PYTEST := $(BIN)/python -m pytest
-# A file's tests share servers, so a file stays in one process; long files are collected first.
-PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# Tests wait for processes more than they compute, so there are more of them than cores. A file's
+# tests share servers, so a file stays in one process; long files are collected first.
+PARALLEL := --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo run test test-fast lint model clean
+.PHONY: help demo run test soak test-fast lint model clean
 .DELETE_ON_ERROR:
 
 help:  ## Lists what make can do.
@@ -24,8 +25,10 @@ demo: $(SERVE)  ## Prepares the built-in model, starts the server, asks three qu
 run: model  ## Serves on port 9999 until Ctrl-C.
 	@exec $(BIN)/python server.py
 
-test: $(TEST)  ## Runs every test.
+test: $(TEST)  ## Runs every test but those of long loads.
 	$(PYTEST) $(PARALLEL) -m "not soak"
+
+soak: $(TEST)  ## Runs the tests of long loads, one by one.
 	$(PYTEST) -m soak
 
 test-fast: $(TEST)  ## Runs the tests that need no long load and no training.

@@ -109,6 +109,7 @@ def test_counts_are_those_of_the_requests(server):
     assert 15 <= len(buckets) <= 25
 
 
+@pytest.mark.soak
 @needs_prometheus
 def test_a_prometheus_counts_what_was_asked(builtin_model, tmp_path):
     with (
