@@ -1,6 +1,6 @@
 """The size of batches by the queue, against always one and always eight, in an open loop.
 
-    python -m benchmarks.batch_sizes --questions_file dev.json [--engine onnx --precision int8]
+    python -m benchmarks.batch_sizes --questions_file dev.json [--engine onnx:int8]
 
 Requests come at random moments at half to one and a half times what the server can do, whatever it
 does; the same moments and questions for each of the three servers, which take turns at each rate.
@@ -45,18 +45,18 @@ def cells(loads: dict[str, Load], percent: float) -> list[str]:
 
 def main() -> int:
     parser = make_parser(__doc__)
-    parser.add_argument("--engine", default="onnx", choices=("onnx", "openvino", "pytorch"))
-    parser.add_argument("--precision", default="fp32")
+    parser.add_argument("--engine", default="onnx:fp32", help="engine and precision")
     parser.add_argument("--duration_s", type=float, default=12.0, help="of each load")
     flags = parser.parse_args()
-    section = Section(f"batch_sizes_{flags.engine}_{flags.precision}", "Batch sizes", flags)
+    engine, precision = flags.engine.split(":")
+    section = Section(f"batch_sizes_{engine}_{precision}", "Batch sizes", flags)
     items = uniform(read_squad(flags.questions_file))
-    engine = ("--inference_engine_type", flags.engine, "--precision", flags.precision)
+    engine_flags = ("--inference_engine_type", engine, "--precision", precision)
     duration_s = 2.0 if flags.quick else flags.duration_s
     rows_of: dict[float, list[list[str]]] = {50: [], 99: []}
     with ExitStack() as stack:
         servers = {
-            name: stack.enter_context(running(ours(name, *engine, *more), flags.model))
+            name: stack.enter_context(running(ours(name, *engine_flags, *more), flags.model))
             for name, more in FLAGS.items()
         }
         requests_each = 3 if flags.quick else CAPACITY_REQUESTS_EACH
@@ -75,7 +75,7 @@ def main() -> int:
         head = ["rate / capacity", *FLAGS, "by the queue / better of the others"]
         section.say(f"**p{percent}, ms**\n\n" + markdown(head, rows))
     section.say(
-        f"{flags.engine} {flags.precision}, two instances of one thread; capacity {rate_per_s:.1f} "
+        f"{engine} {precision}, two instances of one thread; capacity {rate_per_s:.1f} "
         f"answers/s, found with {CLIENTS} clients; {duration_s:.0f} s of each load."
     )
     section.close()

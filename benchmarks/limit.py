@@ -1,6 +1,7 @@
 """The server against the limit: what its instances do with no server around them.
 
     python -m benchmarks.limit --questions_file dev.json
+    python -m benchmarks.limit --questions_file dev.json --engine openvino:bf16
 
 The limit is the throughput of two processes that each run the reading code over batches of
 questions sorted by length, at the best of the batch sizes 1, 4 and 8; the sum of their rates.
@@ -134,13 +135,7 @@ def compare(
     return found
 
 
-def precisions(model: Path) -> list[dict[str, str]]:
-    """The settings to compare: fp32, and int8 where the model has it."""
-    has_int8 = (model / "model.int8.onnx").exists()
-    return [{"precision": name} for name in ("fp32", "int8") if name == "fp32" or has_int8]
-
-
-def report(section: Section, precision: str, found: dict[str, list[float]]) -> None:
+def report(section: Section, engine: str, found: dict[str, list[float]]) -> None:
     """Says what was found, and how near the server comes."""
     best = max(BATCH_SIZES, key=lambda size: found[f"limit {size}"][0])
     limits = found[f"limit {best}"]
@@ -150,20 +145,22 @@ def report(section: Section, precision: str, found: dict[str, list[float]]) -> N
     ]
     rows += [["the server", spread(found["server"], 2)]]
     rows += [[f"**server / limit** (goal {GOAL})", f"**{spread(ratios, 3)}**"]]
-    section.say(f"**{precision}**\n\n" + markdown(["", "answers/s"], rows))
-    section.raw[precision] = found | {"ratio": ratios, "median_ratio": median(ratios)}
+    section.say(f"**{engine}**\n\n" + markdown(["", "answers/s"], rows))
+    section.raw[engine] = found | {"ratio": ratios, "median_ratio": median(ratios)}
 
 
 def main() -> int:
     parser = make_parser(__doc__)
     parser.set_defaults(repeats=7)
+    parser.add_argument("--engine", default="onnx:fp32", help="engine and precision of both")
     flags: argparse.Namespace = parser.parse_args()
-    section = Section("limit", "Against the limit", flags)
+    engine, precision = flags.engine.split(":")
+    settings = {"inference_engine_type": engine, "precision": precision}
+    section = Section(f"limit_{engine}_{precision}", "Against the limit", flags)
     items = uniform(read_squad(flags.questions_file))[: 24 if flags.quick else NUM_QUESTIONS]
-    for settings in precisions(flags.model):
-        found = compare(flags.model, items, 1 if flags.quick else flags.repeats, settings)
-        report(section, settings.get("precision", "fp32"), found)
-        section.say(f"The load generator used {max(found['cpu_share']):.1%} of one core at most.")
+    found = compare(flags.model, items, 1 if flags.quick else flags.repeats, settings)
+    report(section, f"{engine} {precision}", found)
+    section.say(f"The load generator used {max(found['cpu_share']):.1%} of one core at most.")
     section.say(
         f"{len(items)} questions each time, {SESSIONS} instances of one thread, {CLIENTS} clients. "
         "Medians of the repeats, with the minimum and the maximum; the ratio is taken in each "

@@ -2,11 +2,12 @@
 
     python -m benchmarks.peers --questions_file dev.json
 
-Every target serves the same `model.onnx` through the same reading code in two instances of one
-thread, over its own protocol. Each repeat starts each of them again, one after another, and puts
+Every target serves the same model through the same reading code in two instances of one thread,
+over its own protocol. Each repeat starts each of them again, one after another, and puts
 all rows to it; the order of targets moves on by one from repeat to repeat. Before the first
 of its rows its answers are held against those of the reading code called directly. With
-`--precision int8` all of them compute in int8; with `--ours int8` this server alone.
+`--engine onnx:int8` all of them compute with that engine and precision; with `--ours onnx:int8`
+this server alone, while the others have ONNX Runtime in float32.
 The extra `peers` installs the peers; one that is missing is reported, the others go on.
 """
 
@@ -21,7 +22,7 @@ from pathlib import Path
 
 from benchmarks.cells import Cells, measure
 from benchmarks.record import Section, make_parser
-from benchmarks.servers.reading import PRECISION_VARIABLE, answers, warm_reader
+from benchmarks.servers.reading import ENGINE_VARIABLE, PRECISION_VARIABLE, answers, warm_reader
 from benchmarks.tables import markdown
 from benchmarks.targets import (
     LITSERVE,
@@ -217,23 +218,29 @@ def _against_goals(cells: Cells) -> str:
 def main() -> int:
     parser = make_parser(__doc__)
     parser.add_argument("--only", default="", help="words, with commas between, that names have")
-    parser.add_argument("--precision", default="fp32", help="of every target, ONNX Runtime's")
-    parser.add_argument("--ours", default="", help="this server's precision, if another")
+    parser.add_argument("--engine", default="onnx:fp32", help="of every target, and its precision")
+    parser.add_argument("--ours", default="", help="this server's, if another")
     parser.add_argument("--longer", type=float, default=1.0, help="times the usual durations")
     flags = parser.parse_args()
-    os.environ[PRECISION_VARIABLE] = flags.precision
-    own = flags.ours or flags.precision
-    us = ours(OURS, "--precision", own, settings=f"its defaults, in {own}")
+    engine, precision = flags.engine.split(":")
+    os.environ |= {ENGINE_VARIABLE: engine, PRECISION_VARIABLE: precision}
+    own = flags.ours or flags.engine
+    own_engine, own_precision = own.split(":")
+    own_flags = ("--inference_engine_type", own_engine, "--precision", own_precision)
+    us = ours(OURS, *own_flags, settings=f"its defaults, {own_engine} {own_precision}")
     words = flags.only.split(",")
     targets = [us, *(other for other in PEERS if any(word in other.name for word in words))]
-    name = f"peers_{flags.precision}" + (f"_ours_{own}" if own != flags.precision else "")
-    title = f"The peers in {flags.precision}, this server in {own}"
+    name = f"peers_{engine}_{precision}"
+    title = f"The peers on {engine} {precision}"
+    if own != flags.engine:
+        name += f"_ours_{own_engine}_{own_precision}"
+        title += f", this server on {own_engine} {own_precision}"
     section = Section(name, title, flags, ("mosec", "litserve", "ray", "uvicorn", "starlette"))
     comparison = Comparison(
         flags.model,
         flags.questions_file,
         0.2 if flags.quick else flags.longer,
-        unchecked=[OURS] if own != flags.precision else [],
+        unchecked=[OURS] if own != flags.engine else [],
     )
     for repeat, target in rounds(targets, 1 if flags.quick else flags.repeats):
         comparison.measure(target, repeat)

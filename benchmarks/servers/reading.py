@@ -22,6 +22,7 @@ from qa_service.workers.options import InstanceOptions
 
 MODEL_VARIABLE = "BENCHMARK_MODEL"
 BATCH_VARIABLE = "BENCHMARK_BATCH"
+ENGINE_VARIABLE = "BENCHMARK_ENGINE"
 PRECISION_VARIABLE = "BENCHMARK_PRECISION"
 
 decode = msgspec.json.Decoder(Question).decode
@@ -52,18 +53,18 @@ def set_batch_size(size: int) -> None:
 def warm_reader(
     model: Path | None = None, max_batch_size: int | None = None, **settings: Any
 ) -> Reader:
-    """An instance on ONNX Runtime: the model loaded and one question answered.
+    """An instance: the model loaded and one question answered.
 
     Args:
         model: A prepared model; by default what the environment names.
         max_batch_size: Rows given to the model at once; by default what the environment says.
-        settings: Further options that an instance looks at; the precision is by default what the
-            environment says.
+        settings: Further options that an instance looks at; engine and precision are by default
+            what the environment says.
     """
     model = model or Path(os.environ[MODEL_VARIABLE])
     size = max_batch_size or int(os.environ.get(BATCH_VARIABLE, "1"))
     fixed = {
-        "inference_engine_type": "onnx",
+        "inference_engine_type": os.environ.get(ENGINE_VARIABLE, "onnx"),
         "precision": os.environ.get(PRECISION_VARIABLE, "fp32"),
         "intra_op_num_threads": 1,
     }
