@@ -72,8 +72,9 @@ class Bridge:
             return
         self._send(ready)
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
+        run = self._actor.run.options(concurrency_group="run")
         while (batch := self._channel.receive_body()) is not None:
-            reference = self._actor.run.options(concurrency_group="run").remote(batch)
+            reference = run.remote(batch)
             reference.future().add_done_callback(functools.partial(self._on_done, time.monotonic()))
 
     def _send(self, message: ToLoop) -> None:
