@@ -39,7 +39,9 @@ from qa_service.data.squad import read_squad
 from qa_service.repository.options import DEFAULT_MODEL
 
 QUESTIONS = ROOT / "qa_service" / "data" / "questions.json"
-POLL_S = 0.05
+POLL_S = 0.5
+"""Counting costs processor time too: each count opens a connection to the broker."""
+
 PREFETCH = 64
 
 
