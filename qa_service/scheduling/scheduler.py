@@ -8,11 +8,12 @@ Turns are start-time fair queueing (Goyal, Vin, Cheng: "Start-time Fair Queueing
 Each request has a flow, its client's. Its turn is its virtual start time: the finish of the one
 before it in its flow, or the virtual time if that is later; it finishes its cost over its weight
 after that. So every flow that has something waiting gets work done in proportion to its weight,
-whatever it asks at once, and a request counts by its cost. The virtual time is the turn of what
-was dispatched last (of a batch, the last), and moves on by the work dispatched over the active
-flows, as in weighted fair queueing: a stream of new flows cannot hold back an old one. A flow is
+whatever it asks at once, and a request counts by its cost. The virtual time moves on with each
+batch by its work over the active flows, as in weighted fair queueing, or to its last turn if that
+is later: a stream of new flows cannot hold back an old one. A flow is
 active until the virtual time has reached its finish: a client that asks again as soon as it has
-its answer loses no turn by that.
+its answer loses no turn by that. A batch member that goes before others of its own flow takes the
+first of their turns, and they take later ones: a flow's share does not depend on who goes first.
 
 The request whose turn is first always goes. Its batch members are those nearest to it in length
 among the oldest few batches' worth of the queue, and only as many as the instance's `BatchRule`
@@ -191,14 +192,36 @@ class Scheduler:
             rule.admits(len(batch), leader.tokens, leader.tokens)
         ):
             return []
+        self._take_turns_of_those_passed(batch)
         served = sum([pending.cost / pending.weight for pending in batch])
-        self._advance(max([self._virtual_time, *[pending.turn for pending in batch]]))
-        self._advance(self._virtual_time + served / max(1, len(self._finishes)))
+        self._advance(max(self._virtual_time, leader.turn))
+        work = served / max(1, len(self._finishes))
+        self._advance(max([self._virtual_time + work, *[pending.turn for pending in batch]]))
         for pending in batch:
             self._take_out(pending)
         if not self._by_turn.items:  # whoever comes next finds all flows equal
             self._advance(max(self._finishes.values(), default=self._virtual_time))
         return batch
+
+    def _take_turns_of_those_passed(self, batch: list[PendingRequest]) -> None:
+        """Gives the members of a batch the first turns of their flows; who had them, later ones."""
+        members = set(batch)
+        lines: dict[str, list[PendingRequest]] = {}
+        last = max((pending.turn, pending.number + 1) for pending in batch)
+        items = self._by_turn.items
+        for _, _, pending in reversed(items[: bisect.bisect_left(items, last)]):
+            if pending in members or pending.flow in lines:
+                lines.setdefault(pending.flow, []).append(pending)
+        for line in lines.values():
+            if len(line) == 1:
+                continue
+            turn = line[-1].turn
+            for pending in sorted(reversed(line), key=lambda pending: pending not in members):
+                if pending.turn != turn:
+                    self._by_turn.remove(pending.turn, pending)
+                    pending.turn = turn
+                    self._by_turn.add(turn, pending)
+                turn += pending.cost / pending.weight
 
     def _advance(self, virtual_time: float) -> None:
         """Moves the virtual time on, and forgets the flows that are not active any more."""

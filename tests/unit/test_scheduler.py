@@ -130,6 +130,19 @@ def test_clients_that_ask_again_at_once_get_their_share_beside_one_that_asks_muc
     assert max(counts.values()) - min(counts.values()) <= 1
 
 
+def test_members_taken_out_of_turn_do_not_put_a_new_flow_behind_those_they_passed():
+    lengths = itertools.cycle([10, 50, 20, 80, 40])
+    queue = scheduler(*(make_pending(1.0, tokens=next(lengths)) for _ in range(60)))
+    for _ in range(20):
+        batch = queue.next_batch(9.0)
+        assert len(batch) > 1
+        for _ in batch:
+            queue.add(make_pending(1.0, tokens=next(lengths)))
+    new = make_pending(1.0, tokens=200, flow="new")
+    queue.add(new)
+    assert new in [queue.next_batch(9.0)[0] for _ in range(2)]
+
+
 def test_work_that_waits_is_counted_by_flow():
     queue = scheduler(make_pending(flow="a"), make_pending(flow="b", tokens=500), max_batch_size=1)
     assert queue.waiting_cost == 600.0
