@@ -216,7 +216,7 @@ class Scheduler:
             if len(line) == 1:
                 continue
             turn = line[-1].turn
-            for pending in sorted(reversed(line), key=lambda pending: pending not in members):
+            for pending in sorted(line, key=lambda p: (p not in members, p.turn, p.number)):
                 if pending.turn != turn:
                     self._by_turn.remove(pending.turn, pending)
                     pending.turn = turn
