@@ -62,8 +62,9 @@ def infer(questions: list[str], **options: object) -> dict[str, object]:
 class Peer:
     """A codec and what a connection would do with it."""
 
-    def __init__(self, **access):
-        self.codec = HttpCodec(HttpSite(LIMITS, HttpAccess(**access)))
+    def __init__(self, *, wants_token=True, **access):
+        site = HttpSite(LIMITS, HttpAccess(**access))
+        self.codec = HttpCodec(site, wants_token=wants_token)
         self.written = b""
         self.requests, self.queries, self.tokens, self.rejections = [], [], [], []
 
@@ -300,6 +301,10 @@ class TestTokens:
         assert isinstance(codec.next_message(), Auth)
         assert codec.next_message() is None
 
+    def test_where_none_is_wanted_none_is_asked_for(self):
+        peer = Peer(wants_token=False).send(get("/stats", b"Authorization: Bearer abc\r\n"))
+        assert (peer.tokens, peer.statuses()) == ([], [200])
+
     def test_a_wrong_one_is_the_end(self):
         peer = Peer()
         peer.codec.feed(post("/qa", ASK) + get("/stats"))
@@ -335,10 +340,11 @@ class TestTimeouts:
 class TestExpectations:
     EXPECT = b"Expect: 100-continue\r\n"
 
-    def test_a_client_that_waits_is_told_to_go_on(self):
+    @pytest.mark.parametrize("wants_token", [True, False])
+    def test_a_client_that_waits_is_told_to_go_on(self, wants_token):
         data = post("/qa", ASK, self.EXPECT)
         start = data.index(b"\r\n\r\n") + 4
-        peer = Peer().send(data[:start])
+        peer = Peer(wants_token=wants_token).send(data[:start])
         assert peer.written == b"HTTP/1.1 100 Continue\r\n\r\n"
         peer.send(data[start:])
         assert len(peer.requests) == 1
