@@ -170,7 +170,7 @@ def readers(
     rule = BatchRule(config.max_batch_size, config.max_batch_tokens)
     yield Reader(model_dir, manifest, engine.logits, rule)
     if engine.chooses_spans:
-        yield Reader(model_dir, manifest, engine.logits, rule, engine.peaks)
+        yield Reader(model_dir, manifest, engine.logits, rule, engine.best_spans)
 
 
 def answers_per_s(

@@ -93,8 +93,8 @@ def load_reader(setup: Setup) -> tuple[Reader | InstantReader, str]:
         )
         return instant, CPU
     engine = load_engine(setup, manifest)
-    peaks = engine.peaks if engine.chooses_spans else None
-    reader = Reader(model_dir, manifest, engine.logits, rule, peaks)
+    best_spans = engine.best_spans if engine.chooses_spans else None
+    reader = Reader(model_dir, manifest, engine.logits, rule, best_spans)
     reader.model = msgspec.structs.replace(reader.model, fingerprint=fingerprint)
 
     def measure() -> CostTable:

@@ -98,7 +98,7 @@ def test_pytorch_buckets_choose_the_spans_that_the_reader_would(
     engine = pytorch.bucketed_engine(gpu_model, manifest, config, device)
     rule = BatchRule(SMALL.max_batch_size, SMALL.max_batch_tokens)
     plain = Reader(gpu_model, manifest, reference.logits, rule)
-    choosing = Reader(gpu_model, manifest, engine.logits, rule, engine.peaks)
+    choosing = Reader(gpu_model, manifest, engine.logits, rule, engine.best_spans)
     questions = [Question(item.question, item.context) for item in read_squad(QUESTIONS)]
     asked = [*questions[:24], msgspec.structs.replace(questions[24], top_k=3)]
     assert {len(answers) for answers in choosing.read(asked)} == {1, 3}

@@ -54,8 +54,8 @@ class Adder(Program):
         self.staging = np.full((num_inputs, bucket.rows, bucket.tokens), -7, np.int64)
         self._logits = np.empty((2, bucket.rows, bucket.tokens), np.float32)
 
-    def run(self, *, only_peaks=False):
-        if only_peaks:
+    def run(self, *, only_best_spans=False):
+        if only_best_spans:
             return self.staging[-1, :, :4].astype(np.float32)
         self._logits[0] = self.staging[0]
         self._logits[1] = self.staging.sum(axis=0)
@@ -96,10 +96,10 @@ def test_the_texts_mask_is_staged_where_spans_are_chosen():
         chooses_spans=True,
     )
     batch = np.arange(15).reshape(3, 5)
-    peaks = engine.peaks(batch, batch, batch, batch + 100)
+    best_spans = engine.best_spans(batch, batch, batch, batch + 100)
     assert engine.chooses_spans
-    assert peaks.dtype == np.float32
-    assert peaks.tolist() == (batch + 100)[:, :4].tolist()
+    assert best_spans.dtype == np.float32
+    assert best_spans.tolist() == (batch + 100)[:, :4].tolist()
     start, _ = engine.logits(batch, batch, batch)
     assert start.tolist() == batch.tolist()
 

@@ -42,7 +42,7 @@ class MadeUpModel:
 
 
 class Chooser:
-    """An engine's `peaks` over that model's logits; counts the rows it chose spans for."""
+    """An engine's `best_spans` over that model's logits; counts the rows it chose spans for."""
 
     def __init__(self, model, reading=READING):
         from qa_service.inference.engines.torch_spans import SpanChooser  # seconds of importing
@@ -69,7 +69,7 @@ def make_reader(tmp_path_factory):
         tiny_tokenizer(kind).save(str(folder / TOKENIZER_FILE))
         return folder
 
-    def make(kind="bert", logits=None, reading=READING, limits=BatchRule(), peaks=None):  # noqa: B008
+    def make(kind="bert", logits=None, reading=READING, limits=BatchRule(), best_spans=None):  # noqa: B008
         manifest = Manifest(
             name=kind,
             source=kind,
@@ -83,7 +83,7 @@ def make_reader(tmp_path_factory):
             versions={},
         )
         model = logits or MadeUpModel(PAD_TOKEN_ID[kind])
-        return Reader(model_dir(kind), manifest, model, limits, peaks)
+        return Reader(model_dir(kind), manifest, model, limits, best_spans)
 
     return make
 
@@ -149,7 +149,7 @@ def test_spans_chosen_beside_the_model_are_those_chosen_here(
 def test_only_the_one_best_answer_of_one_window_is_chosen_beside_the_model(make_reader):
     model = MadeUpModel()
     chooser = Chooser(model)
-    reader = make_reader(logits=model, peaks=chooser, limits=BatchRule(max_batch_size=1))
+    reader = make_reader(logits=model, best_spans=chooser, limits=BatchRule(max_batch_size=1))
     reader.read([Question("why", "the river"), Question("why", "Ada", 1)])
     assert chooser.num_rows == len(model.batches) == 2
     reader.read([Question("why", "the river", 2), Question("why", "the river " * 30)])
@@ -163,7 +163,7 @@ def test_a_best_span_of_white_space_has_the_logits_asked(make_reader):
         return (9.0 * (ids == newline)).astype(np.float32), np.zeros(ids.shape, np.float32)
 
     model = []
-    reader = make_reader("roberta", logits, peaks=Chooser(logits))
+    reader = make_reader("roberta", logits, best_spans=Chooser(logits))
     ((answer,),) = reader.read([Question("why", "the\n")])
     assert answer.answer == "the"
     assert len(model) == 2
@@ -225,7 +225,7 @@ def test_spans_of_logits_that_are_no_numbers_fail_their_question_alone(make_read
         return start.astype(np.float32), start.astype(np.float32)
 
     questions = [Question("why", "the river"), Question("why", "😀"), Question("why", "42")]
-    first, second, third = make_reader(logits=logits, peaks=Chooser(logits)).read(questions)
+    first, second, third = make_reader(logits=logits, best_spans=Chooser(logits)).read(questions)
     assert isinstance(second, InternalError)
     assert isinstance(first[0], Answer)
     assert isinstance(third[0], Answer)
@@ -233,11 +233,11 @@ def test_spans_of_logits_that_are_no_numbers_fail_their_question_alone(make_read
 
 @pytest.mark.parametrize("rows", [1, 3])
 def test_a_wrong_number_of_spans_is_our_fault(make_reader, rows):
-    def peaks(*_):
+    def best_spans(*_):
         return np.zeros((rows, 4), np.float32)
 
     with pytest.raises(InternalError, match=f"{rows} spans for 2 windows"):
-        make_reader(peaks=peaks).read([Question("why", "the river")] * 2)
+        make_reader(best_spans=best_spans).read([Question("why", "the river")] * 2)
 
 
 @pytest.mark.parametrize("rows", [(1, 2), (2, 1), (3, 3), (0, 0)])

@@ -22,7 +22,8 @@ class Engine(ABC):
         device: `cpu` or `cuda`: where it really runs.
         runtime: The library with its version, and the device; what was measured of the model
             holds for it.
-        chooses_spans: Whether it has `peaks`: not where logits are in the reader's memory anyway.
+        chooses_spans: Whether it has `best_spans`: not where logits are in the reader's memory
+            anyway.
     """
 
     device = "cpu"
@@ -44,7 +45,7 @@ class Engine(ABC):
             Start and end logits, float32 [batch, seq] each.
         """
 
-    def peaks(
+    def best_spans(
         self,
         input_ids: Int64Array,
         attention_mask: Int64Array,

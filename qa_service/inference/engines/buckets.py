@@ -89,11 +89,11 @@ class Program(ABC):
     staging: Int64Array
 
     @abstractmethod
-    def run(self, *, only_peaks: bool = False) -> FloatArray:
+    def run(self, *, only_best_spans: bool = False) -> FloatArray:
         """Runs the model on what is staged.
 
         Args:
-            only_peaks: Whether only the best spans are wanted; for an engine that chooses them.
+            only_best_spans: Whether no more is wanted; for an engine that chooses them.
 
         Returns:
             Start and end logits in host memory, float32 [2, rows, tokens], or the best spans,
@@ -143,7 +143,7 @@ class BucketedEngine(Engine):
         start, end = program.run()[:, :rows, :tokens].copy()
         return start, end
 
-    def peaks(
+    def best_spans(
         self,
         input_ids: Int64Array,
         attention_mask: Int64Array,
@@ -152,7 +152,7 @@ class BucketedEngine(Engine):
     ) -> FloatArray:
         """The best span of each row, where the program chooses spans on the device."""
         program = self._staged(input_ids, attention_mask, token_type_ids, text_mask)
-        return program.run(only_peaks=True)[: len(input_ids)].copy()
+        return program.run(only_best_spans=True)[: len(input_ids)].copy()
 
     def _staged(self, *batch: Int64Array) -> Program:
         """The program for a batch, which lies in its staging memory."""

@@ -265,9 +265,9 @@ class OnnxProgram(Program):
             self._options.add_run_config_entry("gpu_graph_id", str(graph_id))
         self.run()
 
-    def run(self, *, only_peaks: bool = False) -> FloatArray:
+    def run(self, *, only_best_spans: bool = False) -> FloatArray:
         """Runs the bucket on inputs that fill it; spans are not chosen here."""
-        assert not only_peaks
+        assert not only_best_spans
         for value, plane in zip(self._inputs, self.staging, strict=True):
             value.update_inplace(plane)
         self._session.run_with_iobinding(self._binding, self._options)

@@ -199,16 +199,18 @@ class TorchProgram(Program):
         pinned = self._stream is not None
         self._staged = torch.ones((num_inputs, *shape), dtype=torch.int64, pin_memory=pinned)
         self._logits = torch.empty((2, *shape), dtype=torch.float32, pin_memory=pinned)
-        self._peaks = torch.empty((bucket.rows, 4), dtype=torch.float32, pin_memory=pinned)
+        self._best_spans = torch.empty((bucket.rows, 4), dtype=torch.float32, pin_memory=pinned)
         self._inputs = self._staged.to(device, copy=True)
         self._replay = capture(scoring, self._inputs)
         self.staging = self._staged.numpy()
 
-    def run(self, *, only_peaks: bool = False) -> FloatArray:
+    def run(self, *, only_best_spans: bool = False) -> FloatArray:
         """Runs the bucket on inputs that fill it, and returns what it computes."""
         self._inputs.copy_(self._staged, non_blocking=True)
-        logits, peaks = self._replay()
-        wanted, source = (self._peaks, peaks) if only_peaks else (self._logits, logits)
+        logits, best_spans = self._replay()
+        wanted, source = (
+            (self._best_spans, best_spans) if only_best_spans else (self._logits, logits)
+        )
         wanted.copy_(source, non_blocking=True)
         if self._stream:
             self._stream.synchronize()

@@ -30,7 +30,7 @@ class SpanChooser:
             text_mask: int64 [rows, tokens], 1 for the row's tokens of text, which are in one piece.
 
         Returns:
-            float32 [rows, 4], see `Engine.peaks`; the first of equals on a CPU, any on a GPU.
+            float32 [rows, 4], see `Engine.best_spans`; the first of equals on a CPU, any on a GPU.
         """
         width = self._config.max_answer_tokens
         start, end = logits.masked_fill(text_mask == 0, -torch.inf)

@@ -11,9 +11,9 @@ from tokenizers import Tokenizer
 
 from qa_service.errors import InternalError, QaError
 from qa_service.inference.reader.spans import (
+    BestSpan,
     FloatArray,
-    Peak,
-    answers_at_peak,
+    answers_at_best_span,
     find_answers,
     find_spans,
 )
@@ -28,8 +28,8 @@ from qa_service.workers.messages import Answers, ModelFacts
 LogitsFunction = Callable[[Int64Array, Int64Array, Int64Array], tuple[FloatArray, FloatArray]]
 """`Engine.logits`: ids, mask and types, int64 [batch, seq], to start and end logits."""
 
-PeaksFunction = Callable[[Int64Array, Int64Array, Int64Array, Int64Array], FloatArray]
-"""`Engine.peaks`: the same and the text's mask to the best span of each row, float32 [batch, 4]."""
+BestSpansFunction = Callable[[Int64Array, Int64Array, Int64Array, Int64Array], FloatArray]
+"""`Engine.best_spans`: the same and the text's mask to the best of each row, float32 [batch, 4]."""
 
 Outcomes = list[Answers | Findings | QaError]
 """For each task, in order: its answers; the findings of a segment; or its error."""
@@ -46,7 +46,7 @@ class _Scores:
     """What the model says of windows, by their number: the logits, or the best they offer."""
 
     logits: dict[int, Logits] = field(default_factory=dict)
-    peaks: dict[int, Peak] = field(default_factory=dict)
+    best_spans: dict[int, BestSpan] = field(default_factory=dict)
 
 
 class Reader:
@@ -57,7 +57,7 @@ class Reader:
         manifest: Its manifest.
         logits: The engine's `logits`.
         rule: Which windows run together.
-        peaks: The engine's `peaks`, if it chooses spans itself.
+        best_spans: The engine's `best_spans`, if it chooses spans itself.
 
     Attributes:
         model: What the loop has to know of it.
@@ -70,7 +70,7 @@ class Reader:
         manifest: Manifest,
         logits: LogitsFunction,
         rule: BatchRule,
-        peaks: PeaksFunction | None = None,
+        best_spans: BestSpansFunction | None = None,
     ) -> None:
         config = manifest.reading
         tokenizer = Tokenizer.from_file(str(model_dir / TOKENIZER_FILE))
@@ -80,7 +80,7 @@ class Reader:
         self._pad_token_id = manifest.pad_token_id
         self._config = config
         self._logits = logits
-        self._peaks = peaks
+        self._best_spans = best_spans
         self.rule = rule
         self.model = ModelFacts(
             manifest.name,
@@ -151,8 +151,8 @@ class Reader:
     ) -> Answers | Findings | QaError:
         text, config = task.text, self._config
         try:
-            if place and (peak := scores.peaks.get(place[0])):
-                found = answers_at_peak(text, item, peak, config)
+            if place and (best_span := scores.best_spans.get(place[0])):
+                found = answers_at_best_span(text, item, best_span, config)
                 logits = [] if found else self._run_logits(item.windows)
                 return Answers(found or find_answers(text, item, logits, config))
             logits = [scores.logits[number] for number in place]
@@ -173,8 +173,10 @@ class Reader:
         scores = _Scores()
         for batch in self._batches(windows):
             rows = [windows[i] for i in batch]
-            if self._peaks and lone.issuperset(batch):
-                scores.peaks.update(zip(batch, self._run_peaks(self._peaks, rows), strict=True))
+            if self._best_spans and lone.issuperset(batch):
+                scores.best_spans.update(
+                    zip(batch, self._run_best_spans(self._best_spans, rows), strict=True)
+                )
             else:
                 scores.logits.update(zip(batch, self._run_logits(rows), strict=True))
         stopwatch.lap("model")
@@ -186,16 +188,18 @@ class Reader:
             raise InternalError(f"{len(start)} rows of logits for {len(windows)} windows")
         return list(zip(start, end, strict=True))
 
-    def _run_peaks(self, peaks: PeaksFunction, windows: Sequence[Window]) -> list[Peak]:
+    def _run_best_spans(
+        self, best_spans: BestSpansFunction, windows: Sequence[Window]
+    ) -> list[BestSpan]:
         ids, mask, types = padded(windows, self._pad_token_id)
         text = np.zeros_like(mask)
         for row, window in zip(text, windows, strict=True):
             row[window.text_begin : window.text_end] = 1
-        found = peaks(ids, mask, types, text)
+        found = best_spans(ids, mask, types, text)
         if len(found) != len(windows):
             raise InternalError(f"{len(found)} spans for {len(windows)} windows")
         return [
-            Peak(int(first) - window.text_begin, int(last) - window.text_begin, score, total)
+            BestSpan(int(first) - window.text_begin, int(last) - window.text_begin, score, total)
             for window, (first, last, score, total) in zip(windows, found.tolist(), strict=True)
         ]
 

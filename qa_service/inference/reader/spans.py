@@ -38,7 +38,7 @@ _NOT_FINITE = "the model's logits are not finite"
 
 
 @dataclass(frozen=True, slots=True)
-class Peak:
+class BestSpan:
     """The best span of a window, chosen where the model ran, instead of the window's logits.
 
     Attributes:
@@ -118,15 +118,15 @@ def find_spans(
     return Findings(_best_spans(text, encoded, table, top_k), log_total, num_tokens)
 
 
-def answers_at_peak(
-    text: str, encoded: EncodedQuestion, peak: Peak, config: ReadingConfig
+def answers_at_best_span(
+    text: str, encoded: EncodedQuestion, best_span: BestSpan, config: ReadingConfig
 ) -> list[Answer] | None:
     """Finds what `find_answers` does, for a text of one window and one answer.
 
     Args:
         text: The text as it was sent.
         encoded: Its window and offsets.
-        peak: The window's.
+        best_span: The window's.
         config: How the logits were read.
 
     Returns:
@@ -135,12 +135,12 @@ def answers_at_peak(
     Raises:
         InternalError: The logits hold NaN or an infinity.
     """
-    if not math.isfinite(peak.log_score):
+    if not math.isfinite(best_span.log_score):
         raise InternalError(_NOT_FINITE)
-    span = _span(text, encoded, peak.log_score, peak.first, peak.last)
+    span = _span(text, encoded, best_span.log_score, best_span.first, best_span.last)
     if span.start == span.end:
         return None
-    found = Findings([span], peak.log_total, len(encoded.offsets))
+    found = Findings([span], best_span.log_total, len(encoded.offsets))
     return to_answers(text, found, config.null_log_score, 1)
 
 
