@@ -6,10 +6,14 @@ from pathlib import Path
 
 import pytest
 
+import harness.server
 from harness.rabbitmq import MISSING, is_installed, running_rabbitmq
 from qa_service.preparation.prepare import Choices, prepare
 
 ROOT = Path(__file__).resolve().parents[1]
+harness.server.ENGINE += ("--cost_table", "off")
+"""Unless flags say otherwise: no test waits for batches to be measured, as benchmarks do."""
+
 SLOW = "\npytestmark = pytest.mark.slow\n"
 
 

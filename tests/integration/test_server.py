@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,7 @@ from harness.golden import GOLDEN, body_of
 from harness.questions import ANSWER, ASK, QUESTIONS, TEXT
 from harness.server import ENGINE, INSTANT, ROOT, running_server
 from qa_service.client import QaClient
+from qa_service.scheduling.batch_cost import load_costs
 from qa_service.wire.messages import RequestLimits
 
 ONE = ("--num_inference_sessions", "1")
@@ -43,6 +45,17 @@ def neighbour(server):
         yield other
         for question, answer in QUESTIONS.items():
             assert other.ask(question, TEXT).answer == answer
+
+
+def test_what_batches_cost_is_measured_once_and_kept(builtin_model, tmp_path):
+    leave_out = shutil.ignore_patterns("costs")
+    model = Path(shutil.copytree(builtin_model, tmp_path / "model", ignore=leave_out))
+    for is_measured in (True, False):
+        with running_server(model, *ONE, "--cost_table", "auto") as running:
+            assert running.ask(**ASK)["answer"]
+            assert ("measuring what batches cost" in running.log) == is_measured
+    [table] = (model / "costs").glob("*.json")
+    assert load_costs(table).cost_ms(1, 100) > 0
 
 
 @pytest.mark.parametrize("engine", ["onnx", pytest.param("pytorch", marks=pytest.mark.slow)])
