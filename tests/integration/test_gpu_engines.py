@@ -6,6 +6,7 @@ import dataclasses
 import multiprocessing
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -45,9 +46,11 @@ PLACES = [
 
 
 @pytest.fixture(scope="module")
-def gpu_model():
-    """The built-in model with all that a GPU's engines need."""
-    return prepare(Choices(output_dir=ROOT / "saved_models", precision="fp16", tensorrt=True))
+def gpu_model(builtin_model, tmp_path_factory):
+    """A copy of the built-in model with all that a GPU's engines need: others serve that one."""
+    folder = tmp_path_factory.mktemp("saved_models")
+    shutil.copytree(builtin_model, folder / builtin_model.name)
+    return prepare(Choices(output_dir=folder, precision="fp16", tensorrt=True))
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 
 import numpy as np
 import pytest
@@ -184,6 +185,8 @@ class TestTritonClient:
             triton.InferenceServerClient(f"localhost:{busy.port}", concurrency=2) as client,
         ):
             first = client.async_infer("builtin", self.inputs(triton, list(QUESTIONS) * 8))
+            while not busy.ask(type="stats")["stats"]["gauges"]["queue_length"]:
+                time.sleep(0.001)  # the first request is on its way
             inputs = self.inputs(triton, ["Who?"])
             with pytest.raises(triton.InferenceServerException, match=r"its (timeout|deadline)"):
                 client.infer("builtin", inputs, timeout=1)
