@@ -200,9 +200,10 @@ class TestTimeouts:
         """In /proc/net/tcp the timer 02 is keepalive's; seen from the server's end."""
         with server.connect() as sock:
             assert server.ask(**ASK)["answer"] == FIRST_WORD  # so that the first is accepted too
-            ours = f":{sock.getsockname()[1]:04X}"
+            ports = [f":{port:04X}" for port in (server.port, sock.getsockname()[1])]
             lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-            timers = [line[5][:2] for line in lines if line[2].endswith(ours)]
+            ends = [[end[-5:] for end in line[1:3]] for line in lines]
+            timers = [line[5][:2] for line, end in zip(lines, ends, strict=True) if end == ports]
         assert timers == ["02"]
 
 
