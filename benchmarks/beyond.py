@@ -9,7 +9,10 @@ the engine that answers at once, then with the model. Then the loop with more Ra
 
 from __future__ import annotations
 
+import logging
+import statistics
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -33,6 +36,8 @@ REQUESTS = {"at once": 2000, MODEL: 100}
 CLIENTS = 50
 NUMBERS = (1, 2, 4, 8, 16)
 CLOSED_PORT = 1
+EMPTY_CALL_BYTES = 1000
+"""About as long as a batch of one paragraph."""
 
 
 def on_ray(cluster: RayCluster, number: int, *flags: str) -> Target:
@@ -74,6 +79,31 @@ def measure(server: Running, items: Sequence[Item], requests: int, seconds: floa
     if one.num_failed + many.num_failed:
         raise NotStartedError(f"{one.num_failed + many.num_failed} requests failed")
     return [one.p_ms(50), one.p_ms(99), many.throughput_per_s]
+
+
+class Nothing:
+    """An actor that does nothing."""
+
+    def run(self, data: bytes) -> bytes:
+        """Gives back what it was given."""
+        return data
+
+
+def empty_call_ms(cluster: RayCluster) -> float:
+    """The median of what a call of an actor that does nothing takes, there and back."""
+    import ray  # noqa: PLC0415 - of an extra
+
+    ray.init(cluster.address, log_to_driver=False, logging_level=logging.ERROR)
+    try:
+        actor = ray.remote(num_cpus=1)(Nothing).remote()
+        took_ms = []
+        for _ in range(REQUESTS["at once"]):
+            started_s = time.perf_counter()
+            ray.get(actor.run.remote(bytes(EMPTY_CALL_BYTES)))
+            took_ms.append((time.perf_counter() - started_s) * 1e3)
+        return statistics.median(took_ms)
+    finally:
+        ray.shutdown()
 
 
 def compare(
@@ -130,6 +160,8 @@ def main() -> int:
                 grow(section, cluster, flags.model, items)
             else:
                 compare(section, part, cluster, flags.model, items)
+        section.raw["an empty call of Ray's, ms"] = empty_ms = empty_call_ms(cluster)
+        section.say(f"A call of an actor that does nothing takes {empty_ms:.2f} ms (median).")
     finally:
         cluster.close()
     section.close()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -99,15 +97,3 @@ def another_version(cluster: RayCluster) -> Iterator[None]:
         yield
     finally:
         client.internal_kv_put(key, metadata, overwrite=True, namespace=namespace)
-
-
-@contextmanager
-def held_still(pids: list[int]) -> Iterator[None]:
-    """Stops processes for a while."""
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)

@@ -162,9 +162,22 @@ def _making_command(model_dir: Path) -> str:
     return f"python prepare_model.py --model {model_dir.name.replace('--', '/')}{output}"
 
 
-def preparing_command(manifest: Manifest, flag: str) -> str:
-    """The command that adds to a prepared model what the flag names."""
-    return f"python prepare_model.py --model {manifest.source} {flag}"
+def prepared_file(model_dir: Path, manifest: Manifest, name: str, flag: str) -> Path:
+    """Finds a file of a prepared model.
+
+    Args:
+        model_dir: The model's folder.
+        manifest: Its manifest.
+        name: The file's.
+        flag: What `prepare_model.py` is given to make it.
+
+    Raises:
+        SetupError: The model was not prepared with it.
+    """
+    if name not in manifest.files:
+        command = f"python prepare_model.py --model {manifest.source} {flag}"
+        raise SetupError(f"there is no {name} in {model_dir}; make it with: {command}")
+    return model_dir / name
 
 
 def save_manifest(model_dir: Path, manifest: Manifest) -> None:

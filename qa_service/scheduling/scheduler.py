@@ -10,10 +10,10 @@ before it in its flow, or the virtual time if that is later; it finishes its cos
 after that. So every flow that has something waiting gets work done in proportion to its weight,
 whatever it asks at once, and a request counts by its cost. The virtual time moves on with each
 batch by its work over the active flows, as in weighted fair queueing, or to its last turn if that
-is later: a stream of new flows cannot hold back an old one. A flow is
-active until the virtual time has reached its finish: a client that asks again as soon as it has
-its answer loses no turn by that. A batch member that goes before others of its own flow takes the
-first of their turns, and they take later ones: a flow's share does not depend on who goes first.
+is later: a stream of new flows cannot hold back an old one. A flow is active until the virtual
+time has reached its finish: a client that asks again as soon as it has its answer loses no turn by
+that. A batch member that goes before others of its own flow takes the first of their turns, and
+they take later ones: a flow's share does not depend on who goes first.
 
 The request whose turn is first always goes. Its batch members are those nearest to it in length
 among the oldest few batches' worth of the queue, and only as many as the instance's `BatchRule`

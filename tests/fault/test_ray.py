@@ -10,6 +10,7 @@ import time
 import pytest
 
 from harness.load import QuietAnswers, assert_all_right, beside
+from harness.process import held_still
 from harness.questions import ASK
 from harness.server import ROOT, RunningServer
 from qa_service.load.plan import LoadPlan
@@ -22,7 +23,6 @@ from harness.ray_cluster import (  # noqa: E402
     RayCluster,
     actor_pids,
     another_version,
-    held_still,
     raylet_pid,
     wait_for_alive,
 )

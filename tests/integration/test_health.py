@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from harness.frames import frame, receive
+from harness.process import held_still
 from harness.server import INSTANT, ROOT, running_server
 from qa_service.client import QaClient
 from qa_service.scheduling.admission import MAX_RETRY_AFTER_MS
@@ -43,18 +43,9 @@ OUTCOMES = {
 }
 
 
-@contextlib.contextmanager
 def stopped(running):
     """Holds the server's instances still: what they run is not answered until they go on."""
-    pids = running.worker_pids()
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
+    return held_still(running.worker_pids())
 
 
 def ask_until(ask, condition):

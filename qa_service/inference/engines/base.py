@@ -6,6 +6,7 @@ import os
 import platform
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -66,6 +67,21 @@ class Engine(ABC):
             sum over all spans of the row, as `reading.spans` defines them.
         """
         raise NotImplementedError
+
+
+def named_inputs(
+    names: Sequence[str],
+    input_ids: Int64Array,
+    attention_mask: Int64Array,
+    token_type_ids: Int64Array,
+) -> dict[str, Int64Array]:
+    """Those inputs of a batch that a model has, in its order; int64 [batch, seq] each."""
+    given = {
+        "input_ids": input_ids,
+        "attention_mask": attention_mask,
+        "token_type_ids": token_type_ids,
+    }
+    return {name: given[name] for name in names}
 
 
 def describe_cpu(num_threads: int) -> str:

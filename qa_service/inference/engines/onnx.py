@@ -10,8 +10,14 @@ import onnxruntime
 
 from qa_service.errors import SetupError
 from qa_service.inference.engines import EngineConfig
-from qa_service.inference.engines.base import Engine, FloatArray, Int64Array, describe_cpu
-from qa_service.repository.manifest import PRECISIONS, Manifest, preparing_command
+from qa_service.inference.engines.base import (
+    Engine,
+    FloatArray,
+    Int64Array,
+    describe_cpu,
+    named_inputs,
+)
+from qa_service.repository.manifest import PRECISIONS, Manifest, prepared_file
 
 SLOWER_ON_CPU = ["SkipLayerNormFusion"]
 """Its one kernel costs a core more than the addition and the normalization that it replaces."""
@@ -40,12 +46,8 @@ class OnnxEngine(Engine):
         self, input_ids: Int64Array, attention_mask: Int64Array, token_type_ids: Int64Array
     ) -> tuple[FloatArray, FloatArray]:
         """Start and end logits of each token: float32 [batch, seq] each."""
-        given = {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
-            "token_type_ids": token_type_ids,
-        }
-        start, end = self._session.run(None, {name: given[name] for name in self._inputs})
+        batch = named_inputs(self._inputs, input_ids, attention_mask, token_type_ids)
+        start, end = self._session.run(None, batch)
         return np.asarray(start, np.float32), np.asarray(end, np.float32)
 
 
@@ -55,11 +57,7 @@ def onnx_file(model_dir: Path, manifest: Manifest, precision: str) -> Path:
     Raises:
         SetupError: The model was not prepared in it.
     """
-    name = PRECISIONS[precision]
-    if name not in manifest.files:
-        command = preparing_command(manifest, f"--precision {precision}")
-        raise SetupError(f"there is no {name} in {model_dir}; make it with: {command}")
-    return model_dir / name
+    return prepared_file(model_dir, manifest, PRECISIONS[precision], f"--precision {precision}")
 
 
 def open_session(

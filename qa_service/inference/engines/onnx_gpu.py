@@ -22,7 +22,7 @@ from qa_service.inference.engines import EngineConfig
 from qa_service.inference.engines.base import FloatArray
 from qa_service.inference.engines.buckets import Bucket, BucketedEngine, BucketGrid, Program
 from qa_service.inference.engines.onnx import Provider, onnx_file, open_session
-from qa_service.repository.manifest import PLAIN_ONNX_FILE, Manifest, preparing_command
+from qa_service.repository.manifest import PLAIN_ONNX_FILE, Manifest, prepared_file
 
 CUDA = "CUDAExecutionProvider"
 TENSORRT = "TensorrtExecutionProvider"
@@ -57,16 +57,14 @@ def tensorrt_engine(model_dir: Path, manifest: Manifest, config: EngineConfig) -
         SetupError: The file is missing, or cannot be loaded.
     """
     require(TENSORRT)
-    if PLAIN_ONNX_FILE not in manifest.files:
-        command = preparing_command(manifest, "--tensorrt")
-        raise SetupError(f"there is no {PLAIN_ONNX_FILE} in {model_dir}; make it with: {command}")
+    path = prepared_file(model_dir, manifest, PLAIN_ONNX_FILE, "--tensorrt")
     with contextlib.suppress(ImportError, OSError):
         importlib.import_module("tensorrt_libs")  # NVIDIA's wheels: loads what it carries
     grid = make_grid(manifest, config)
     with engine_cache(model_dir, config, grid) as cache:
         options = tensorrt_options(config, manifest.inputs, grid, cache)
         providers = [(TENSORRT, options), (CUDA, cuda_options(config, graphs=False))]
-        session = open_gpu_session(model_dir / PLAIN_ONNX_FILE, config, providers)
+        session = open_gpu_session(path, config, providers)
         # The graphs of its own are recorded for one shape only; buckets are many.
         return bucketed_engine(session, manifest, config, "cuda", graphs=False)
 

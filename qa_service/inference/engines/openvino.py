@@ -17,12 +17,18 @@ import openvino
 
 from qa_service.errors import DeviceError, SetupError
 from qa_service.inference.engines import EngineConfig
-from qa_service.inference.engines.base import Engine, FloatArray, Int64Array, describe_cpu
+from qa_service.inference.engines.base import (
+    Engine,
+    FloatArray,
+    Int64Array,
+    describe_cpu,
+    named_inputs,
+)
 from qa_service.repository.manifest import (
     ONNX_FILE,
     OPENVINO_INT8_FILE,
     Manifest,
-    preparing_command,
+    prepared_file,
 )
 
 STEP_TOKENS = 16
@@ -44,7 +50,8 @@ class OpenVinoEngine(Engine):
     def __init__(self, model_dir: Path, manifest: Manifest, config: EngineConfig) -> None:
         core = openvino.Core()
         _check_processor(core, config.precision)
-        path = _model_file(model_dir, manifest, config.precision)
+        name, flag = _FILES[config.precision], f"--precision {config.precision}"
+        path = prepared_file(model_dir, manifest, name, flag)
         try:
             compiled = core.compile_model(str(path), "CPU", options(config, path.parent))
         except RuntimeError as error:
@@ -65,12 +72,13 @@ class OpenVinoEngine(Engine):
         """See `Engine.logits`."""
         tokens = input_ids.shape[1]
         width = padded_tokens(tokens, self._longest)
-        given = {
-            "input_ids": _widened(input_ids, width, self._pad_token_id),
-            "attention_mask": _widened(attention_mask, width, 0),
-            "token_type_ids": _widened(token_type_ids, width, 0),
-        }
-        self._request.infer({name: given[name] for name in self._inputs}, share_inputs=True)
+        batch = named_inputs(
+            self._inputs,
+            _widened(input_ids, width, self._pad_token_id),
+            _widened(attention_mask, width, 0),
+            _widened(token_type_ids, width, 0),
+        )
+        self._request.infer(batch, share_inputs=True)
         start, end = (self._request.get_output_tensor(number).data for number in range(2))
         # Copies: the next run writes where these lie.
         return start[:, :tokens].astype(np.float32), end[:, :tokens].astype(np.float32)
@@ -122,11 +130,3 @@ def _check_processor(core: openvino.Core, precision: str) -> None:
     needed = _CAPABILITIES.get(precision)
     if needed and needed not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
         raise DeviceError(f"this processor does not compute in {precision}: use --precision fp32")
-
-
-def _model_file(model_dir: Path, manifest: Manifest, precision: str) -> Path:
-    name = _FILES[precision]
-    if name not in manifest.files:
-        command = preparing_command(manifest, f"--precision {precision}")
-        raise SetupError(f"there is no {name} in {model_dir}; make it with: {command}")
-    return model_dir / name

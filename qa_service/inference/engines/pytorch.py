@@ -22,7 +22,13 @@ from transformers.utils.logging import disable_progress_bar
 
 from qa_service.errors import DeviceError, SetupError
 from qa_service.inference.engines import EngineConfig
-from qa_service.inference.engines.base import Engine, FloatArray, Int64Array, describe_cpu
+from qa_service.inference.engines.base import (
+    Engine,
+    FloatArray,
+    Int64Array,
+    describe_cpu,
+    named_inputs,
+)
 from qa_service.inference.engines.buckets import (
     TEXT_MASK,
     Bucket,
@@ -68,12 +74,8 @@ class PyTorchEngine(Engine):
         self, input_ids: Int64Array, attention_mask: Int64Array, token_type_ids: Int64Array
     ) -> tuple[FloatArray, FloatArray]:
         """Start and end logits of each token: float32 [batch, seq] each."""
-        given = {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
-            "token_type_ids": token_type_ids,
-        }
-        stacked = torch.stack([torch.from_numpy(given[name]) for name in self._inputs])
+        batch = named_inputs(self._inputs, input_ids, attention_mask, token_type_ids)
+        stacked = torch.stack([torch.from_numpy(values) for values in batch.values()])
         start, end = self._forward(stacked).numpy()
         return start, end
 
