@@ -31,8 +31,8 @@ test: $(TEST)  ## Runs every test but those of long loads.
 soak: $(TEST)  ## Runs the tests of long loads, one by one.
 	$(PYTEST) -m soak
 
-test-fast: $(TEST)  ## Runs the tests that need no long load and no training.
-	$(PYTEST) $(PARALLEL) -m "not soak and not slow"
+test-fast: $(TEST)  ## Runs the tests to have beside you while you write: no faults, no slow ones.
+	$(PYTEST) $(PARALLEL) -m "not soak and not slow" tests/integration tests/unit
 
 lint: $(TEST)  ## Checks style, format and types.
 	$(BIN)/ruff check .

@@ -55,6 +55,7 @@ def test_fifty_equal_requests_of_as_many_clients_make_one_run(server):
     assert after["batches_total"] - before["batches_total"] == 1
 
 
+@pytest.mark.slow
 def test_a_reload_of_another_model_asks_it(builtin_model, tmp_path):
     folder = tmp_path / "builtin"
     shutil.copytree(builtin_model, folder)

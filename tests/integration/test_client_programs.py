@@ -13,6 +13,8 @@ from qa_service.client import Answer, QaClient
 from qa_service.data.squad import f1_score, read_squad
 from tests.terminal import Terminal
 
+pytestmark = pytest.mark.slow
+
 QUESTIONS = read_squad(Path(qa_service.__file__).parent / "data" / "questions.json")
 CLIENT = [sys.executable, "-S", "-E", "-s", str(ROOT / "client.py")]
 TEXT = "Ada Lovelace wrote the notes in London in 1843."

@@ -14,7 +14,10 @@ from harness.server import ENGINE, ROOT, RunningServer, running_server
 from qa_service.workers.gpus import find_gpus
 from tests.gpu_driver import compile_driver
 
-pytestmark = pytest.mark.skipif(bool(find_gpus().found), reason="there is a GPU")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(find_gpus().found), reason="there is a GPU"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -88,10 +91,7 @@ def test_auto_falls_back_to_the_cpu_if_the_engine_cannot_use_the_gpu(builtin_mod
 @pytest.mark.parametrize(
     ("flags", "words"),
     [(["--devices", "cuda:1"], "no CUDAExecutionProvider"),
-     pytest.param(
-         ["--devices", "cuda:0", "--inference_engine_type", "pytorch"], "build without CUDA",
-         marks=pytest.mark.slow,
-     ),
+     (["--devices", "cuda:0", "--inference_engine_type", "pytorch"], "build without CUDA"),
      (["--inference_engine_type", "tensorrt"], "no TensorrtExecutionProvider"),
      (["--devices", "cuda:0", "--precision", "int8"], "int8 is for the CPU"),
      (["--devices", "cuda:2"], "CUDA sees only cuda:0, cuda:1")],

@@ -15,6 +15,8 @@ from qa_service.workers.engine_trial import Instance, Record, bundled_rounds, co
 from qa_service.workers.messages import Setup
 from qa_service.workers.options import InstanceOptions
 
+pytestmark = pytest.mark.slow
+
 LOGS = LogOptions(log_level="error")
 TASK = Task("Who wrote it?", "It was written by Ada in 1843.")
 

@@ -17,9 +17,10 @@ from qa_service.client import QaClient, QaClientError
 TEXT = "Ada Lovelace wrote the notes in London in 1843."
 INSTANT = ("--inference_engine_type", "instant", "--num_inference_sessions", "1")
 
-pytestmark = pytest.mark.skipif(
-    not HAPROXY, reason="haproxy is not installed (apt install haproxy)"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not HAPROXY, reason="haproxy is not installed (apt install haproxy)"),
+]
 
 
 class Replicas:

@@ -21,6 +21,8 @@ from harness.server import INSTANT, ROOT, running_server
 from qa_service.client import QaClient
 from qa_service.scheduling.admission import MAX_RETRY_AFTER_MS
 
+pytestmark = pytest.mark.slow
+
 TEXT = "Ada Lovelace wrote the notes in London in 1843."
 ASK = {"question": "Who wrote the notes?", "text": TEXT}
 ONE, TWO = ("--num_inference_sessions", "1"), ("--num_inference_sessions", "2")

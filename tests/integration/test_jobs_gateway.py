@@ -24,6 +24,8 @@ from harness.jobs import (
 )
 from harness.server import running_server
 
+pytestmark = pytest.mark.slow
+
 TEXT = "Ada Lovelace wrote the notes in 1843."
 ASK = {"id": "n1", "question": "Who wrote the notes?", "text": TEXT}
 numbers = itertools.count()

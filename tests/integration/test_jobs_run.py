@@ -9,6 +9,8 @@ import pytest
 from harness.file_run import Run, asked_of, run_with_stops
 from harness.server import INSTANT, running_server
 
+pytestmark = pytest.mark.slow
+
 COUNT, LANES = 5_000, 64
 
 

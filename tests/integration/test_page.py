@@ -12,7 +12,10 @@ from harness.models import ModelFile
 from harness.questions import ANSWER, ASK
 from harness.server import running_server
 
-pytestmark = pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium (Debian's `chromium`)")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium (Debian's `chromium`)"),
+]
 
 TOKEN = "a-token-of-the-tests"
 ROCKETS = "\U0001f680\U0001f680 Ada Lovelace wrote the notes in London in 1843. \U0001f600"

@@ -47,6 +47,7 @@ def neighbour(server):
             assert other.ask(question, TEXT).answer == answer
 
 
+@pytest.mark.slow
 def test_what_batches_cost_is_measured_once_and_kept(builtin_model, tmp_path):
     leave_out = shutil.ignore_patterns("costs")
     model = Path(shutil.copytree(builtin_model, tmp_path / "model", ignore=leave_out))
@@ -178,6 +179,7 @@ def test_top_answers_do_not_overlap(client):
     assert reply["answers"][0]["answer"] == reply["answer"]
 
 
+@pytest.mark.slow
 class TestBounds:
     """Each bound that is a flag, reached."""
 
@@ -270,6 +272,7 @@ class TestBounds:
             assert running.ask(**ASK, more="x" * 400)["error"]["code"] == "frame_too_large"
 
 
+@pytest.mark.slow
 class TestStartAndStop:
     """What a person at the terminal sees."""
 

@@ -98,7 +98,7 @@ def test_nobody_is_admitted_while_it_is_shut():
 
 def test_nobody_is_admitted_during_a_pause_and_all_after_it():
     async def scenario(window):
-        window.pause(0.001)
+        window.pause(0.2)  # so long that everybody has had a turn meanwhile
         window.pause(0)  # a longer pause stays
         task = asyncio.ensure_future(window.enter(1))
         await settle()

@@ -149,6 +149,7 @@ def test_a_sweep_of_the_server_that_runs(tmp_path):
     assert 0 < float(one["p50_ms"]) <= float(one["p90_ms"]) <= float(one["p99_ms"])
 
 
+@pytest.mark.slow
 def test_a_sweep_of_rates_with_its_plot(tmp_path):
     pytest.importorskip("matplotlib")
     file = tmp_path / "sweep.png"
