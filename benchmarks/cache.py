@@ -13,14 +13,13 @@ import argparse
 import gc
 import itertools
 import math
+import os
 import random
-import resource
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from benchmarks.cells import Cells, measure
 from benchmarks.peers import rounds
@@ -29,6 +28,7 @@ from benchmarks.tables import markdown
 from benchmarks.targets import Running, Target, ours, running
 from benchmarks.texts import Item
 from harness.frames import frame, receive
+from harness.process import rss_bytes
 from qa_service.data.squad import SquadQuestion, read_squad
 from qa_service.scheduling.pending import Outcome, PendingRequest
 from qa_service.serving.cache import Cached
@@ -127,22 +127,17 @@ def memory() -> list[tuple[int, float, float, int]]:
     """Requests, growth of resident memory and what the cache counts, in MiB, and entries."""
     cached, store = make_cached(MEMORY_BYTES)
     gc.collect()
-    before, rows = _rss_bytes(), []
+    before, rows = rss_bytes(os.getpid()), []
     for number, pending in enumerate(requests("a text"), 1):
         cached.submit(pending)
         if number % (MEMORY_REQUESTS // 10) == 0:
-            grown = (_rss_bytes() - before) / (1 << 20)
+            grown = (rss_bytes(os.getpid()) - before) / (1 << 20)
             rows.append(
                 (number, round(grown, 1), round(store.num_bytes / (1 << 20), 1), len(store))
             )
         if number == MEMORY_REQUESTS:
             return rows
     raise AssertionError
-
-
-def _rss_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize()
 
 
 def pairs(questions: Sequence[SquadQuestion], count: int) -> list[Item]:

@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import sys
 from functools import partial
-from pathlib import Path
 
 import msgspec
 
@@ -25,6 +23,7 @@ from benchmarks.peers import rounds
 from benchmarks.record import Section, make_parser
 from benchmarks.targets import MOSEC, NotStartedError, Running, Target, ours, peer, running
 from benchmarks.texts import uniform
+from harness.process import cpu_s
 from qa_service.data.squad import SquadQuestion, read_squad
 from qa_service.load.wire import Reply
 
@@ -75,12 +74,6 @@ TARGETS = [
 ]
 
 
-def loop_cpu_s(pid: int) -> float:
-    """Processor time of one process."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 class HttpCost:
     """All targets, all rows."""
 
@@ -103,9 +96,9 @@ class HttpCost:
 
     def _measure(self, server: Running, clients: int) -> None:
         is_ours = server.target.command == FRAMES.command
-        before_s = loop_cpu_s(server.pid)
+        before_s = cpu_s(server.pid)
         kept = measure(server, self._items, clients, WARMUP_S, self._duration_s)
-        used_s = loop_cpu_s(server.pid) - before_s
+        used_s = cpu_s(server.pid) - before_s
         share = self._duration_s / (self._duration_s + WARMUP_S)
         loop_us = round(used_s * share * 1e6 / max(1.0, kept["requests"]), 1)
         kept["loop_us"] = loop_us if is_ours else math.nan

@@ -20,9 +20,10 @@ import gevent
 import numpy as np
 import tritonclient.http as triton
 
-from benchmarks.http_cost import INSTANT, loop_cpu_s
+from benchmarks.http_cost import INSTANT
 from benchmarks.machine import load_average, machine
 from benchmarks.tables import markdown
+from harness.process import cpu_s
 from harness.server import RunningServer, running_server
 from qa_service.data.squad import SquadQuestion, read_squad
 from qa_service.repository.options import DEFAULT_MODEL
@@ -76,10 +77,10 @@ def run(server: RunningServer, connections: int, is_binary: bool, duration_s: fl
             client.infer("builtin", asked[number % len(asked)], outputs=outputs)
             load.latencies_ms.append((time.perf_counter() - began_s) * 1e3)
 
-    before_s, began_s = loop_cpu_s(pid), time.perf_counter()
+    before_s, began_s = cpu_s(pid), time.perf_counter()
     gevent.joinall([gevent.spawn(ask_on, n) for n in range(connections)], raise_error=True)
     load.rate = len(load.latencies_ms) / (time.perf_counter() - began_s)
-    load.loop_us = (loop_cpu_s(pid) - before_s) / len(load.latencies_ms) * 1e6
+    load.loop_us = (cpu_s(pid) - before_s) / len(load.latencies_ms) * 1e6
     client.close()
     return load
 

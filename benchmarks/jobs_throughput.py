@@ -17,8 +17,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from operator import truediv
 from pathlib import Path
+from typing import NamedTuple
 
 from harness.jobs import (
     ROOT,
@@ -31,7 +33,8 @@ from harness.jobs import (
     run_jobs,
 )
 from harness.jobs import job as make_job
-from harness.rabbitmq import MISSING, is_installed, running_rabbitmq
+from harness.process import cpu_s, tree
+from harness.rabbitmq import MISSING, RunningRabbitMq, is_installed, running_rabbitmq
 from harness.server import RunningServer, running_server
 from qa_service.broker.base import Names
 from qa_service.client import QaClient
@@ -51,17 +54,47 @@ def bodies(count: int) -> Iterator[dict]:
     yield from ({"id": n, "question": q.question, "text": q.context} for n, q in enumerate(picked))
 
 
-def rate_of(count: int, read: Callable[[], int]) -> float:
-    """Watches a count grow; returns its rate between a tenth and nine tenths, per second."""
-    seen: list[tuple[float, int]] = []
-    while not seen or seen[-1][1] < count:
-        seen.append((time.monotonic(), read()))
+class Progress(NamedTuple):
+    """What was seen at one moment.
+
+    Attributes:
+        at_s: When.
+        done: How many were answered.
+        cpu_s: What broker and gateway had used of the processors, each.
+    """
+
+    at_s: float
+    done: int
+    cpu_s: tuple[float, ...]
+
+
+class Rate(NamedTuple):
+    """How fast it went.
+
+    Attributes:
+        per_s: Answers a second.
+        cpu_ms: What broker and gateway used of the processors for one answer, each.
+    """
+
+    per_s: float
+    cpu_ms: tuple[float, ...]
+
+
+def rate_of(count: int, read: Callable[[], int], pids: Sequence[int] = ()) -> Rate:
+    """Watches a count grow; the rate is that between a tenth and nine tenths."""
+    seen: list[Progress] = []
+    while not seen or seen[-1].done < count:
+        used_s = tuple(sum(map(cpu_s, tree(pid))) for pid in pids)
+        seen.append(Progress(time.monotonic(), read(), used_s))
         time.sleep(POLL_S)
-    inner = [(at_s, done) for at_s, done in seen if count * 0.1 <= done <= count * 0.9]
-    return (inner[-1][1] - inner[0][1]) / (inner[-1][0] - inner[0][0])
+    inner = [each for each in seen if count * 0.1 <= each.done <= count * 0.9]
+    first, last = inner[0], inner[-1]
+    done = last.done - first.done
+    used_s = (late - early for early, late in zip(first.cpu_s, last.cpu_s, strict=True))
+    return Rate(done / (last.at_s - first.at_s), tuple(each / done * 1e3 for each in used_s))
 
 
-def run_rate(server: RunningServer, asked: list[dict], folder: Path) -> float:
+def run_rate(server: RunningServer, asked: list[dict], folder: Path) -> Rate:
     questions, answers = folder / "questions.jsonl", folder / "answers.jsonl"
     questions.write_text("".join(json.dumps(body) + "\n" for body in asked))
     answers.write_bytes(b"")
@@ -75,14 +108,17 @@ def run_rate(server: RunningServer, asked: list[dict], folder: Path) -> float:
     return rate
 
 
-def broker_rate(url: str, server: RunningServer, asked: list[dict], prefix: str) -> float:
-    names = names_of(prefix)
+def broker_rate(
+    broker: RunningRabbitMq, server: RunningServer, asked: list[dict], prefix: str
+) -> Rate:
+    url, names = broker.url, names_of(prefix)
     run_jobs("status", "--interval_s=0.1", f"--broker_url={url}", *flags_of(names))  # declares
     jobs = [make_job(f"m{body['id']}", body) for body in asked]
     asyncio.run(publish(url, names.jobs, jobs))
     gateway = RunningGateway(url, server.port, names, f"--prefetch={PREFETCH}")
     try:
-        return rate_of(len(asked), lambda: asyncio.run(depth(url, names.results)))
+        pids = (broker.pid, gateway.process.pid)
+        return rate_of(len(asked), lambda: asyncio.run(depth(url, names.results)), pids)
     finally:
         gateway.close()
 
@@ -143,14 +179,19 @@ def main() -> int:
     ):
         own, through = [], []
         for number in range(flags.rounds):
-            own.append(run_rate(server, asked, Path(folder)))
-            through.append(broker_rate(broker.url, server, asked, f"rate{number}"))
+            own.append(run_rate(server, asked, Path(folder)).per_s)
+            rate = broker_rate(broker, server, asked, f"rate{number}")
+            through.append(rate.per_s)
+            broker_ms, gateway_ms = rate.cpu_ms
             print(
-                f"jobs.py run {own[-1]:.1f}/s, through the broker {through[-1]:.1f}/s", flush=True
+                f"jobs.py run {own[-1]:.1f}/s, through the broker {through[-1]:.1f}/s; of the "
+                f"processors the broker takes {broker_ms:.2f} ms a job, the gateway "
+                f"{gateway_ms:.2f} ms",
+                flush=True,
             )
         if flags.rounds:
-            share = statistics.median(through) / statistics.median(own)
-            print(f"medians: {share:.3f} of the rate without a broker")
+            share = statistics.median(map(truediv, through, own))
+            print(f"median of the ratios: {share:.3f} of the rate without a broker")
         if flags.waiting:
             interactive(broker.url, server, flags.waiting, flags.asked, flags.prefetch)
     return 0

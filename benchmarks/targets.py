@@ -23,6 +23,7 @@ from typing import Any
 
 from benchmarks.http_wire import HttpWire
 from benchmarks.servers.reading import MODEL_VARIABLE
+from harness.process import cpu_s, rss_bytes, tree
 from qa_service.data.squad import SquadQuestion
 from qa_service.load.generator import run_load
 from qa_service.load.plan import LoadPlan
@@ -105,11 +106,11 @@ class Running:
 
     def cpu_s(self) -> float:
         """Processor time that all of its processes have used."""
-        return sum(_cpu_s(pid) for pid in _tree(self.pid))
+        return sum(map(cpu_s, tree(self.pid)))
 
     def rss_bytes(self) -> int:
         """Memory resident in all of its processes."""
-        return sum(_rss_bytes(pid) for pid in _tree(self.pid))
+        return sum(map(rss_bytes, tree(self.pid)))
 
 
 def ours(name: str, *flags: str, settings: str = "") -> Target:
@@ -208,7 +209,7 @@ def _warm_up(server: Running) -> None:
 
 def _stop(process: subprocess.Popen) -> None:
     """Asks it to stop, then ends whatever of it is left."""
-    family = _tree(process.pid)
+    family = tree(process.pid)
     process.send_signal(signal.SIGTERM)
     try:
         process.wait(STOP_TIMEOUT_S)
@@ -226,38 +227,3 @@ def _is_of(pid: int, session: int) -> bool:
         return os.getsid(pid) == session
     except ProcessLookupError:
         return False
-
-
-def _tree(pid: int) -> list[int]:
-    """A process and all below it."""
-    pids = [pid]
-    for parent in pids:
-        pids += _children(parent)
-    return pids
-
-
-def _children(pid: int) -> list[int]:
-    found: list[int] = []
-    try:
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            found += map(int, (task / "children").read_text().split())
-    except FileNotFoundError:
-        pass
-    return found
-
-
-def _cpu_s(pid: int) -> float:
-    """User and system time, threads that have ended included."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except FileNotFoundError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _rss_bytes(pid: int) -> int:
-    try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    except FileNotFoundError:
-        return 0
-    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -70,6 +70,12 @@ class RunningRabbitMq:
             assert time.monotonic() < give_up_s, text.decode()
             time.sleep(POLL_S)  # its log is a file: there is no event to wait for
 
+    @property
+    def pid(self) -> int:
+        """Of the node that runs, at the head of its processes."""
+        assert self._process is not None
+        return self._process.pid
+
     def kill(self) -> None:
         """Kills the node as a power failure does; what was confirmed is on its disk."""
         if self._process is not None:
