@@ -14,14 +14,15 @@ ROOT = Path(__file__).resolve().parents[1]
 harness.server.ENGINE += ("--cost_table", "off")
 """Unless flags say otherwise: no test waits for batches to be measured, as benchmarks do."""
 
-SLOW = "\npytestmark = pytest.mark.slow\n"
+LEFT_OUT = {f"not {mark}": f"\npytestmark = pytest.mark.{mark}\n" for mark in ("slow", "soak")}
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leaves slow modules unread where slow tests are left out: they import torch and peft."""
-    if collection_path.suffix != ".py" or "not slow" not in config.option.markexpr:
+    """Leaves modules unread whose tests are all left out: some import torch, peft or Ray."""
+    if collection_path.suffix != ".py":
         return None
-    return True if SLOW in collection_path.read_text() else None
+    lines = [line for words, line in LEFT_OUT.items() if words in config.option.markexpr]
+    return True if any(line in collection_path.read_text() for line in lines) else None
 
 
 @pytest.fixture(scope="session")

@@ -135,6 +135,7 @@ def test_pipelined_requests_behind_a_slow_one_are_bounded(server, neighbour):
     assert received.count(b"HTTP/1.1 200 OK") == count + 1
 
 
+@pytest.mark.soak
 def test_mutated_requests_at_a_live_server(builtin_model):
     with running_server(builtin_model, *HASTY) as server:
         asyncio.run(fuzz(server.port, 500, seed=30))  # what fills up once is full now

@@ -113,6 +113,18 @@ def test_measuring_ends_where_they_do_not_pay_or_may_not_be():
     assert [len(row) for row in table.costs_ms] == [2, 2, 2, 1]
 
 
+def test_what_a_change_of_shape_costs_is_counted():
+    shapes = [(0, 0)]
+
+    def ms_of_shape(*shape):
+        is_new = shape != shapes[-1]
+        shapes.append(shape)
+        return 2.0 if is_new else 0.2
+
+    table = measure_costs(logits_that_take(ms_of_shape), 0, 32, BatchRule(4, 1000), "a test")
+    assert min(map(min, table.costs_ms)) >= 2.0
+
+
 def test_a_table_is_measured_once_and_kept(tmp_path):
     measured = []
 
