@@ -166,7 +166,7 @@ class ServedModel:
             UnavailableError: There is, but it is not loaded.
         """
         server = self._by_share() if version is None else self._by_name(version)
-        if server.pool.size < server.full_size and self.plan.is_rolling:
+        if self.plan.is_rolling and server.pool.size < server.full_size:
             return self._among_generations(server)
         return server
 
