@@ -25,7 +25,7 @@ RunShape = Callable[[int, int], float]
 """Runs such a batch; returns how long it took, in milliseconds."""
 
 SHORTEST_TOKENS = 16
-FIRST_RUNS = 3
+FIRST_RUNS = 2
 MIN_PASSES, MAX_PASSES = 3, 9
 ENOUGH_S = 2.0
 
