@@ -130,6 +130,7 @@ def bakery(founder):
     return f"The bakery on Crooked Lane was opened by {founder} in 1931. "
 
 
+@pytest.mark.soak
 def test_finds_answers_at_both_ends_and_in_the_middle_of_100_kb(reader):
     founders = ["Rosalind Achterberg", "Tobias Wren", "Margaret Hale"]
     half = "".join(filler(50_000))

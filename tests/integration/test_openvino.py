@@ -80,7 +80,7 @@ def test_a_file_that_is_broken_is_one_line(builtin_model, tmp_path):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_int8_that_nncf_makes_finds_the_same_places(builtin_model, engines, tmp_path):
     pytest.importorskip("nncf")
     from qa_service.preparation import openvino_int8, texts
