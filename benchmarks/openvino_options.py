@@ -10,6 +10,7 @@ by the engine's own in the same round; "the same again" shows how much of a rati
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import statistics
 import sys
@@ -22,6 +23,7 @@ import numpy as np
 import openvino
 
 from benchmarks.tables import markdown
+from harness.process import MIB, rss_bytes
 from qa_service.inference.engines import EngineConfig
 from qa_service.inference.engines.openvino import STEP_TOKENS, options
 from qa_service.repository.manifest import ONNX_FILE, OPENVINO_INT8_FILE, load_manifest
@@ -87,6 +89,14 @@ def variants(path: Path, chosen: dict[str, object], inputs: tuple[str, ...]) -> 
     return runs
 
 
+def warm(run: Run) -> tuple[float, float]:
+    """Runs every length once; returns how long it took, in seconds, and the memory, in MiB."""
+    started_s, before = time.perf_counter(), rss_bytes(os.getpid())
+    for tokens in range(SHORTEST, LONGEST + STEP_TOKENS, STEP_TOKENS):
+        run(tokens)
+    return time.perf_counter() - started_s, (rss_bytes(os.getpid()) - before) / MIB
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=Path, default=DEFAULT_MODEL, help="a prepared model")
@@ -99,9 +109,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         chosen = options(config, Path(folder))
         runs = variants(flags.model / name, chosen, manifest.inputs)
-        for tokens in range(SHORTEST, LONGEST + STEP_TOKENS, STEP_TOKENS):
-            for run in runs.values():
-                run(tokens)
+        warming = {name: warm(run) for name, run in runs.items()}
         times_ms: dict[str, list[float]] = {name: [] for name in runs}
         draw = random.Random(0)
         for _ in range(flags.rounds):
@@ -113,12 +121,11 @@ def main() -> int:
     lines = []
     for name, took_ms in times_ms.items():
         ratios = [ms / own for ms, own in zip(took_ms, times_ms[OWN], strict=True)]
-        lines.append(
-            [name, f"{statistics.median(took_ms):.1f}", f"{statistics.median(ratios):.2f}"]
-        )
+        figures = [statistics.median(took_ms), statistics.median(ratios), *warming[name]]
+        lines.append([name, *(f"{x:.{n}f}" for x, n in zip(figures, (1, 2, 1, 0), strict=True))])
     lengths = f"{SHORTEST} to {LONGEST} tokens"
     print(f"openvino {openvino.__version__}, {flags.precision}, one thread, {lengths}\n")
-    print(markdown(["", "ms", "by the engine's own"], lines))
+    print(markdown(["", "ms", "by the engine's own", "first runs, s", "MiB more"], lines))
     return 0
 
 
