@@ -25,6 +25,7 @@ import openvino
 from benchmarks.tables import markdown
 from harness.process import MIB, rss_bytes
 from qa_service.inference.engines import EngineConfig
+from qa_service.inference.engines.base import named_inputs
 from qa_service.inference.engines.openvino import STEP_TOKENS, options
 from qa_service.repository.manifest import ONNX_FILE, OPENVINO_INT8_FILE, load_manifest
 from qa_service.repository.options import DEFAULT_MODEL
@@ -63,9 +64,8 @@ def variants(path: Path, chosen: dict[str, object], inputs: tuple[str, ...]) -> 
 
     def asking(request: openvino.InferRequest, step: bool = True) -> Run:
         def run(tokens: int) -> object:
-            given = dict(zip(("input_ids", "attention_mask", "token_type_ids"),
-                             rows(padded(tokens) if step else tokens), strict=True))  # fmt: skip
-            return request.infer({name: given[name] for name in inputs}, share_inputs=True)
+            row = rows(padded(tokens) if step else tokens)
+            return request.infer(named_inputs(inputs, *row), share_inputs=True)
 
         return run
 

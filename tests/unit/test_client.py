@@ -445,7 +445,8 @@ class TestAskMany:
         with ScriptedPeer(close_at_once) as peer, client_of(peer) as client:
             results = client.ask_many(PAIRS, max_in_flight=2)
             assert answers(results) == ["connection_lost"] * 20
-            assert peer.connections <= 3  # one more for a second question under way by then
+            # Two questions were under way by then; each is sent twice, at worst each time alone.
+            assert peer.connections <= 4
 
     def test_a_server_that_is_gone_ends_the_call(self):
         def last(peer):
