@@ -28,7 +28,7 @@ def test_reloads_at_random_moments_fail_no_request(builtin_model):
     sent = []
     with running_server(builtin_model) as server:
         reloading = reload_at_random(server, sent, seed=5, max_s=1.5)
-        report = load_during(reloading, server, num_clients=20, duration_s=8)
+        report = load_during(reloading, server, num_clients=20, duration_s=16)
         assert server.wait() == 0, server.log
         num_reloads = server.log.count("the reloaded model serves")
     print(f"\n{len(sent)} SIGHUP, {num_reloads} reloads\n{report}")
