@@ -18,7 +18,6 @@ from benchmarks.record import Section, make_parser
 from benchmarks.tables import markdown, spread
 from benchmarks.targets import Running, ours
 from benchmarks.texts import Item, uniform
-from harness.process import cpu_s
 from harness.server import ROOT, running_server
 from qa_service.data.squad import read_squad
 
@@ -41,13 +40,9 @@ def measure_all(
     """All loads on one checkout's server."""
     for engine, (flags, numbers, duration_s) in LOADS.items():
         with running_server(model, *flags, root=root) as server:
-            pid = server.process.pid
-            at_work = Running(ours(name), server.port, pid)
+            at_work = Running(ours(name), server.port, server.process.pid)
             for clients in numbers:
-                before_s = cpu_s(pid)
                 figures = measure(at_work, items, clients, WARMUP_S * share, duration_s * share)
-                used_us = (cpu_s(pid) - before_s) * 1e6 * duration_s / (duration_s + WARMUP_S)
-                figures["loop_us"] = used_us / figures["requests"]
                 cells.add(name, f"{engine}, {clients}", figures)
 
 

@@ -8,6 +8,7 @@ from benchmarks.load import Load, timed
 from benchmarks.tables import markdown, median, percentile, spread
 from benchmarks.targets import Running
 from benchmarks.texts import Item
+from harness.process import cpu_s
 
 Figures = dict[str, float]
 
@@ -46,6 +47,8 @@ def measure(
 ) -> Figures:
     """Loads a server and keeps its figures, what it used of the processor among them.
 
+    `cpu_ms` is of all its processes, `loop_us` of the first one, for one request.
+
     Args:
         server: It.
         items: What to ask, over and over.
@@ -55,12 +58,14 @@ def measure(
         first: Which of the items to start with.
         by_kind: Whether to keep each kind's latencies apart too.
     """
-    before_s = server.cpu_s()
+    before_s, loop_before_s = server.cpu_s(), cpu_s(server.pid)
     load = timed(server, items, clients, warmup_s, duration_s, first=first)
-    used_ms = (server.cpu_s() - before_s) * 1e3
+    used_s, loop_used_s = server.cpu_s() - before_s, cpu_s(server.pid) - loop_before_s
+    answered = max(1, len(load.samples))
     kept = figures(load, [item.kind for item in items] if by_kind else ())
     kept["work"] = round(load.work_per_s(weights(items)), 4)
-    kept["cpu_ms"] = round(used_ms / max(1, len(load.samples)), 4)
+    kept["cpu_ms"] = round(used_s * 1e3 / answered, 4)
+    kept["loop_us"] = round(loop_used_s * 1e6 / answered, 1)
     return kept
 
 

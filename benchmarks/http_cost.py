@@ -23,7 +23,6 @@ from benchmarks.peers import rounds
 from benchmarks.record import Section, make_parser
 from benchmarks.targets import MOSEC, NotStartedError, Running, Target, ours, peer, running
 from benchmarks.texts import uniform
-from harness.process import cpu_s
 from qa_service.data.squad import SquadQuestion, read_squad
 from qa_service.load.wire import Reply
 
@@ -95,13 +94,9 @@ class HttpCost:
             self.absent[target.name] = f"{type(error).__name__}: {error}"
 
     def _measure(self, server: Running, clients: int) -> None:
-        is_ours = server.target.command == FRAMES.command
-        before_s = cpu_s(server.pid)
         kept = measure(server, self._items, clients, WARMUP_S, self._duration_s)
-        used_s = cpu_s(server.pid) - before_s
-        share = self._duration_s / (self._duration_s + WARMUP_S)
-        loop_us = round(used_s * share * 1e6 / max(1.0, kept["requests"]), 1)
-        kept["loop_us"] = loop_us if is_ours else math.nan
+        if server.target.command != FRAMES.command:
+            kept["loop_us"] = math.nan
         self.cells.add(server.target.name, str(clients), kept)
 
 
