@@ -76,6 +76,11 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="train all weights but the embeddings; the adapter is the nearest of its rank",
     )
+    add(
+        "--int8",
+        action="store_true",
+        help="round weights and activations as int8 engines do, so that the adapter allows for it",
+    )
     add("--rank", type=int, default=64, help="of the adapters (default: %(default)s)")
     add("--learning_rate", type=float, default=5e-4, help="peak (default: %(default)s)")
     add("--batch_size", type=int, default=32, help="questions (default: %(default)s)")
@@ -160,6 +165,7 @@ def run_training(flags: argparse.Namespace, encoder: Encoder) -> dict[str, float
         init=flags.init,
         rank=flags.rank,
         is_whole=flags.whole,
+        is_rounded=flags.int8,
         batch_size=flags.batch_size,
         max_tokens=flags.max_tokens,
         seed=flags.seed,

@@ -62,9 +62,12 @@ class Encoder:
         return int(AutoConfig.from_pretrained(self.directory).pad_token_id or 0)
 
     def load(self) -> PreTrainedModel:
-        """Loads it under an untrained span head, without dropout on attention weights."""
+        """Loads it under an untrained span head, without dropout: no question is seen often."""
         model: PreTrainedModel = AutoModelForQuestionAnswering.from_pretrained(
-            self.directory, attention_probs_dropout_prob=0.0, local_files_only=True
+            self.directory,
+            attention_probs_dropout_prob=0.0,
+            hidden_dropout_prob=0.0,
+            local_files_only=True,
         )
         return model
 

@@ -28,6 +28,7 @@ from qa_service.training.features import FeatureMaker, Features, plan_batches
 from qa_service.training.measures import Metrics, best_answers, squad_metrics
 from qa_service.training.mixture import MixtureConfig, Source, draw_mixture, read_questions
 from qa_service.training.paragraphs import Example
+from qa_service.training.rounding import round_products
 from qa_service.training.soft_labels import SoftLabels, label_questions
 from qa_service.training.trainer import Trainer, TrainingConfig, training_device
 
@@ -48,6 +49,7 @@ class RunConfig:
         init: Adapter to start from; None for a new one.
         rank: Of the adapter.
         is_whole: Whether all of the model is trained, not an adapter alone.
+        is_rounded: Whether products are rounded as int8 engines do while an adapter is trained.
         batch_size: Rows in a batch.
         max_tokens: Longest row.
         interval_questions: Dev questions looked at during training; all of them at the end.
@@ -62,6 +64,7 @@ class RunConfig:
     init: Path | None = None
     rank: int = 64
     is_whole: bool = False
+    is_rounded: bool = False
     batch_size: int = 32
     max_tokens: int = 256
     interval_questions: int = 400
@@ -126,7 +129,10 @@ def _labels(run: RunConfig) -> SoftLabels:
 def _model(run: RunConfig) -> nn.Module:
     if run.is_whole:
         return build_whole_model(run.encoder, run.init)
-    return build_model(run.encoder, run.rank, run.init)
+    model = build_model(run.encoder, run.rank, run.init)
+    if run.is_rounded:
+        round_products(model)
+    return model
 
 
 def _rows(examples: Sequence[Example], run: RunConfig) -> list[Features]:

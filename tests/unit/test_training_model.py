@@ -15,6 +15,7 @@ from qa_service.training import adapters, trainer
 from qa_service.training.adapters import Encoder
 from qa_service.training.averaging import average_adapters
 from qa_service.training.features import Features, Target, collate
+from qa_service.training.rounding import round_products, rounded
 from qa_service.training.trainer import Trainer, TrainingConfig, span_loss
 
 pytestmark = pytest.mark.slow
@@ -140,6 +141,29 @@ def test_metrics_at_intervals_are_logged(tmp_path, caplog):
     trained(tmp_path / "run", evaluate=lambda: {"f1": 50.0})
     lines = (tmp_path / "run" / "training_log.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [3, 6]
+
+
+def test_rounded_values_lie_on_steps_of_their_row_and_the_gradient_passes():
+    values = torch.tensor([[0.3, -1.0, 0.26], [5.0, 2.6, 0.0]], requires_grad=True)
+    steps = rounded(values, 2)
+    assert steps.tolist() == [[0.5, -1.0, 0.5], [5.0, 2.5, 0.0]]
+    steps.sum().backward()
+    assert torch.equal(values.grad, torch.ones_like(values))
+
+
+def test_adapter_learns_from_rounded_products_and_answers_with_exact_ones(tmp_path):
+    def build(encoder):
+        model = adapters.build_model(encoder, 2)
+        round_products(model)
+        return model
+
+    model, _ = trained(tmp_path / "run", build=build)
+    adapters.save_adapter(model, tmp_path / "run")
+    exact = adapters.build_model(ENCODER, 2, tmp_path / "run")
+    assert change_of(model).abs().max() > 0
+    torch.testing.assert_close(output_of(model), output_of(exact), atol=2e-2, rtol=0)
+    ids = torch.tensor([[2, 4, 3, 5, 6, 3]])
+    assert not torch.allclose(model.train()(input_ids=ids).start_logits, output_of(model.eval()))
 
 
 def test_model_trained_whole_keeps_its_embeddings(tmp_path):

@@ -1,0 +1,52 @@
+"""Training that knows of int8: products rounded as the int8 engines round them.
+
+Each output's weights have one scale, 64 steps each way; each token's activations one, 127 steps
+(`preparation.quantize`). The gradient passes through the rounding as if it were not there (the
+straight-through estimator; Bengio et al., 2013; Jacob et al., "Quantization and Training of Neural
+Networks", 2018).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import torch
+from peft.tuners.lora import Linear
+from torch import nn
+from torch.nn import functional
+
+_WEIGHT_STEPS = 64
+_ACTIVATION_STEPS = 127
+
+
+def round_products(model: nn.Module) -> None:
+    """Makes every adapted layer round what it multiplies while it is trained, and only then."""
+    for layer in model.modules():
+        if isinstance(layer, Linear):
+            rounding = functools.partial(_product, layer, layer.forward)
+            layer.forward = rounding  # type: ignore[method-assign]
+
+
+def _product(
+    layer: Linear, exact: Callable[[torch.Tensor], torch.Tensor], states: torch.Tensor
+) -> torch.Tensor:
+    if not layer.training:
+        return exact(states)
+    base = layer.get_base_layer()
+    assert isinstance(base, nn.Linear)
+    weight = rounded(base.weight + layer.get_delta_weight("default"), _WEIGHT_STEPS)
+    return functional.linear(rounded(states, _ACTIVATION_STEPS), weight, base.bias)
+
+
+def rounded(values: torch.Tensor, steps: int) -> torch.Tensor:
+    """Rounds to so many steps each way of each row's largest value.
+
+    Args:
+        values: Float [..., columns].
+        steps: Steps from zero to a row's largest value.
+    """
+    with torch.no_grad():
+        scale = values.detach().abs().amax(dim=-1, keepdim=True).clamp_min(1e-9) / steps
+        error = (values / scale).round_().mul_(scale).sub_(values)
+    return values + error
