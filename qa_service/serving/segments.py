@@ -132,18 +132,10 @@ class _Reading:
         self._next_char = end
         whole = self._whole
         request = msgspec.structs.replace(whole.request, text=self._text[start:stop])
-        segment = PendingRequest(
-            request,
-            whole.arrived_s,
-            whole.deadline_s,
-            self._on_settled,
-            f"{whole.name}[{begin}:{end}]",
-            whole.flow,
-            whole.weight,
-            tokens=max(1, round((stop - start) / self._chars_per_token)),
-            core=(begin - start, end - start),
-            is_admitted=True,
-        )
+        segment = whole.derive(request, self._on_settled, f"[{begin}:{end}]")
+        segment.tokens = max(1, round((stop - start) / self._chars_per_token))
+        segment.core = (begin - start, end - start)
+        segment.is_admitted = True
         self._under_way[segment] = start
         self._dispatcher.submit(segment)
         self._release(segment.cost)

@@ -105,9 +105,10 @@ def test_cores_follow_each_other_without_gap_or_overlap():
 
 
 def test_only_a_few_segments_are_under_way_and_all_count_for_the_clients_flow():
-    setting = Setting(WORDS * 2000)
+    setting = Setting(WORDS * 2000, trace_id="4bf92f3577b34da6")
     assert len(setting.dispatcher.submitted) == 4
     assert {segment.flow for segment in setting.dispatcher.submitted} == {"ada"}
+    assert {segment.trace_id for segment in setting.dispatcher.submitted} == {"4bf92f3577b34da6"}
     assert all(segment.is_admitted for segment in setting.dispatcher.submitted)
     setting.settle(setting.dispatcher.submitted[0])
     assert len(setting.dispatcher.submitted) == 5
