@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import math
 import sys
 from collections.abc import Iterator, Sequence
@@ -12,9 +13,9 @@ from pathlib import Path
 import msgspec
 
 from qa_service.errors import SetupError
-from qa_service.inference.engines import ENGINE_TYPES
+from qa_service.inference.engines import ENGINE_PRECISIONS, ENGINE_TYPES
 from qa_service.load.plot import PlotError, check_plot
-from qa_service.repository.manifest import PRECISIONS, load_manifest
+from qa_service.repository.manifest import load_manifest, model_files
 from qa_service.serving.options import RouteOptions
 from qa_service.training.calibration import calibrate
 from qa_service.training.cascade import (
@@ -119,14 +120,24 @@ def _models(
 
 
 def _rows(flags: argparse.Namespace, model_dir: Path) -> list[tuple[Path, str, str]]:
-    """What to measure of a model: each engine in each precision it has."""
-    files = load_manifest(model_dir).files
-    here = [precision for precision, name in PRECISIONS.items() if name in files]
+    """What to measure of a model: each engine in each precision wanted that it has files for."""
+    files = load_manifest(model_dir).files.keys()
     return [
         (model_dir, engine_type, precision)
         for engine_type in flags.inference_engine_types
-        for precision in flags.precisions or here
-        if engine_type == "onnx" or precision == "fp32"
+        for precision in flags.precisions or _own_precisions(engine_type)
+        if precision in ENGINE_PRECISIONS[engine_type]
+        and files >= {*model_files(engine_type, precision)}
+    ]
+
+
+def _own_precisions(engine_type: str) -> list[str]:
+    """fp32, and those that an engine has a file of their own for."""
+    fp32_files = model_files(engine_type, "fp32")
+    return [
+        precision
+        for precision in ENGINE_PRECISIONS[engine_type]
+        if precision == "fp32" or model_files(engine_type, precision) != fp32_files
     ]
 
 
@@ -197,8 +208,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--precisions",
         nargs="+",
-        choices=tuple(PRECISIONS),
-        help="precisions to measure; if not given, those that the model was prepared in",
+        choices=sorted({*itertools.chain(*ENGINE_PRECISIONS.values())}),
+        help="precisions to measure; if not given, fp32 and those that have a file of their own",
     )
     parser.add_argument(
         "--intra_op_num_threads", type=int, default=1, help="threads within one operator"

@@ -111,7 +111,7 @@ class PreparedModel:
         model_dir: What prepare_model.py wrote.
         engine_type: One of `ENGINE_TYPES`.
         num_threads: Threads within one operator.
-        precision: One of `PRECISIONS`.
+        precision: One of the engine's `ENGINE_PRECISIONS`.
 
     Raises:
         SetupError: There is no prepared model, or the engine cannot load it.

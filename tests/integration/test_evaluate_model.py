@@ -1,0 +1,47 @@
+"""`evaluate_model.py` on the built-in model: every engine and precision that it has files for."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import evaluate_model
+from qa_service.repository.manifest import OPENVINO_INT8_FILE, load_manifest
+
+pytestmark = pytest.mark.slow
+
+DEV = Path(__file__).parents[2] / "qa_service" / "data" / "questions.json"
+
+
+@pytest.fixture
+def evaluate(monkeypatch, capsys, builtin_model):
+    """Runs the program; returns the F1 of each engine and precision in its table."""
+
+    def run(*flags):
+        program = ["evaluate_model.py", str(builtin_model), "--dev", str(DEV), *flags]
+        monkeypatch.setattr(sys, "argv", program)
+        assert evaluate_model.main() == 0
+        lines = capsys.readouterr().out.splitlines()
+        rows = [line.split()[1:] for line in lines if line.startswith(str(builtin_model))]
+        return {(engine, precision): float(f1) for engine, precision, _, f1, *_ in rows}
+
+    return run
+
+
+def test_every_precision_with_a_file_of_its_own_is_measured(builtin_model, evaluate):
+    engines = ("--inference_engine_types", "onnx", "openvino", "pytorch")
+    f1 = evaluate(*engines, "--max_questions", "12")
+    wanted = {("onnx", "fp32"), ("onnx", "int8"), ("openvino", "fp32"), ("pytorch", "fp32")}
+    if OPENVINO_INT8_FILE in load_manifest(builtin_model).files:
+        wanted.add(("openvino", "int8"))
+    assert f1.keys() == wanted
+    assert f1["onnx", "fp32"] == f1["openvino", "fp32"] == f1["pytorch", "fp32"]
+    assert min(f1.values()) > 50
+
+
+def test_precisions_are_measured_where_an_engine_has_them(evaluate):
+    flags = ("--inference_engine_types", "onnx", "pytorch", "--precisions", "int8", "bf16")
+    assert evaluate(*flags, "--max_questions", "2").keys() == {
+        ("onnx", "int8"),
+        ("pytorch", "bf16"),
+    }
