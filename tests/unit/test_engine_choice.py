@@ -211,10 +211,10 @@ class Candidate:
 ROUNDS = [[Task("?", "Tea.")] * 16] * 6
 
 
-def run(*candidates, may_take_reference=True, elapsed_s=0.0):
+def run(*candidates, names="abcd", may_take_reference=True, elapsed_s=0.0):
     records = [
         Record(Finding(name, "fp32", may_be_taken=bool(number or may_take_reference)), candidate)
-        for number, (name, candidate) in enumerate(zip("abcd", candidates, strict=False))
+        for number, (name, candidate) in enumerate(zip(names, candidates, strict=False))
     ]
     return compare(records, ROUNDS, lambda: None, lambda: elapsed_s)
 
@@ -248,9 +248,11 @@ def test_after_the_end_what_was_compared_decides():
     assert (reference.num_answers, second.num_answers) == (48, 48)
 
 
-def test_after_the_time_only_the_fastest_is_asked():
-    _, second, third = run(Candidate(20.0), Candidate(10.0), Candidate(5.0), elapsed_s=LIMIT_S)
-    assert (second.num_answers, third.num_answers) == (0, 96)
+@pytest.mark.parametrize(("names", "asked"), [("abcd", [0, 96, 96]), ("abcc", [96, 0, 96])])
+def test_after_the_time_the_fastest_is_asked_and_the_fastest_of_another_kind(names, asked):
+    candidates = [Candidate(ms) for ms in (20.0, 10.0, 7.0, 5.0)]
+    _, *others = run(*candidates, names=names, elapsed_s=LIMIT_S)
+    assert [finding.num_answers for finding in others] == asked
 
 
 @pytest.mark.parametrize("fails_after", [0, 1, 20])
