@@ -16,26 +16,26 @@ $python finetune_model.py --base sentence-transformers/all-mpnet-base-v2 \
     --init models/builtin-base \
     --label_sentences "$data/unlabelled_squad_sentences.json.gz" "$out/labels.npz"
 
-$python finetune_model.py --init models/builtin --learning_rate 4e-4 --unanswerable_share 0.1 \
+$python finetune_model.py --init models/builtin --unanswerable_share 0.1 \
     --labels "$out/labels.npz" \
     --train_sentences "$data/unlabelled_squad_sentences.json.gz=${LABELLED:-12000}" \
-    "$data/train_qamr.json.gz=${QAMR:-4000}" \
-    --train "$data/train_squad.json.gz=${SQUAD:-6000}" "$data/train_nq.json.gz=${NQ:-2000}" \
+    "$data/train_qamr.json.gz=${QAMR:-6000}" \
+    --train "$data/train_squad.json.gz=${SQUAD:-4000}" "$data/train_nq.json.gz=${NQ:-2500}" \
     --dev "$data/dev.json" --output_dir "$out/student"
 
 # The average of a round with where it began has been better than each, every time.
-$python finetune_model.py --average models/builtin "$out/student" --dev "$data/dev.json" \
-    --output_dir "$out/next"
+$python finetune_model.py --average models/builtin "$out/student" "$out/student" \
+    --dev "$data/dev.json" --output_dir "$out/next"
 
 cp models/builtin/reading.json "$out/next/"
 $python prepare_model.py --model "$out/next" --output_dir "$out/prepared" --precision fp32
 $python evaluate_model.py "$out/prepared/next" --dev "$data/dev.json" --inference_engine_types onnx \
     --max_cost_f1 2.1 --calibrate "$out/next/reading.json"
 for model in builtin "$out/next"; do
-    $python prepare_model.py --model "$model" --output_dir "$out/prepared" --precision int8
+    $python prepare_model.py --model "$model" --output_dir "$out/prepared"
 done
 $python evaluate_model.py "$out/prepared/builtin" "$out/prepared/next" --dev "$data/dev.json" \
-    --inference_engine_types onnx --by_kind
+    --inference_engine_types onnx openvino --by_kind
 
 echo "to ship it, copy adapter_config.json, adapter_model.safetensors and reading.json"
 echo "from $out/next to models/builtin"
