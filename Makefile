@@ -9,8 +9,9 @@ SERVE := $(VENV)/.serve
 TEST := $(VENV)/.test
 PYTEST := $(BIN)/python -m pytest
 # Tests wait for processes more than they compute, so there are more of them than cores. A file's
-# tests share servers, so a file stays in one process; long files are collected first.
-PARALLEL := --numprocesses 4 --dist loadfile --no-loadscope-reorder
+# tests share servers, so a file stays in one process; long files are collected first. A process
+# that dies ends the run and is named: with another in its place the run has been seen to hang.
+PARALLEL := --numprocesses 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 .PHONY: help demo run test soak test-fast lint model clean
 .DELETE_ON_ERROR:
