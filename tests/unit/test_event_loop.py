@@ -70,8 +70,9 @@ run_until(loop, lambda: bool(seen))
 loop.close()
 print(seen, signal.getsignal(signal.SIGUSR1).name)
 """
+    command = [sys.executable, "-c", program]
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, cwd=ROOT
+        command, check=False, capture_output=True, text=True, timeout=30, cwd=ROOT
     )
     assert (done.stdout, done.returncode) == ("['usr1'] SIG_DFL\n", 0)
 
