@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import itertools
 import math
 import sys
 from collections.abc import Iterator, Sequence
@@ -208,7 +207,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--precisions",
         nargs="+",
-        choices=sorted({*itertools.chain(*ENGINE_PRECISIONS.values())}),
+        choices=sorted(set().union(*ENGINE_PRECISIONS.values())),
         help="precisions to measure; if not given, fp32 and those that have a file of their own",
     )
     parser.add_argument(

@@ -28,6 +28,8 @@ def parse_flags(arguments: list[str] | None = None) -> argparse.Namespace:
     needed = [flags.train or flags.train_sentences or flags.average, flags.dev, flags.output_dir]
     if not all([flags.init] if flags.label or flags.label_sentences else needed):
         parser.error("needed: --train, --dev and --output_dir, or --label and --init")
+    if flags.int8 and flags.whole:
+        parser.error("--int8 rounds an adapter's products: not with --whole")
     return flags
 
 

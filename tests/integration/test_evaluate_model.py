@@ -2,15 +2,14 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from harness.server import ROOT
 from qa_service.repository.manifest import OPENVINO_INT8_FILE, load_manifest
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
 DEV = ROOT / "qa_service" / "data" / "questions.json"
 
 
