@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import msgspec
 import numpy as np
 import pytest
@@ -14,6 +17,19 @@ openvino = pytest.importorskip("openvino")
 from qa_service.inference.engines import openvino as engine_module  # noqa: E402
 
 MAX_LOGIT_DIFFERENCE = 1e-3
+
+ONE_AFTER_ANOTHER = """
+import os, signal, sys
+from pathlib import Path
+from qa_service.inference.engines import EngineConfig, make_engine
+from qa_service.repository.manifest import load_manifest
+signal.signal(signal.SIGUSR1, lambda *_: print("handled"))
+model = Path(sys.argv[1])
+for _ in range(2):
+    engine = make_engine("openvino", model, load_manifest(model), EngineConfig())
+del engine
+os.kill(os.getpid(), signal.SIGUSR1)
+"""
 
 
 def logits(engine, *lengths):
@@ -60,11 +76,17 @@ def test_what_it_compiled_is_kept(builtin_model, engines):
 
 
 def test_a_processor_without_bf16_says_so(builtin_model):
-    if "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+    if "BF16" in engine_module.shared_core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
         pytest.skip("this processor has bf16")
     with pytest.raises(DeviceError, match="does not compute in bf16"):
         make_engine("openvino", builtin_model, load_manifest(builtin_model),
                     EngineConfig(precision="bf16"))  # fmt: skip
+
+
+def test_a_signal_is_handled_after_one_engine_took_the_place_of_another(builtin_model):
+    command = [sys.executable, "-c", ONE_AFTER_ANOTHER, str(builtin_model)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.returncode) == ("handled\n", 0)
 
 
 def test_a_gpu_is_not_for_it(builtin_model):

@@ -8,6 +8,7 @@ folder beside the model, by processor and version, and found there by the next s
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,12 +49,11 @@ class OpenVinoEngine(Engine):
     """
 
     def __init__(self, model_dir: Path, manifest: Manifest, config: EngineConfig) -> None:
-        core = openvino.Core()
-        _check_processor(core, config.precision)
+        _check_processor(config.precision)
         name, flag = _FILES[config.precision], f"--precision {config.precision}"
         path = prepared_file(model_dir, manifest, name, flag)
         try:
-            compiled = core.compile_model(str(path), "CPU", options(config, path.parent))
+            compiled = shared_core().compile_model(str(path), "CPU", options(config, path.parent))
         except RuntimeError as error:
             reason = str(error).strip().replace("\n", " ")
             raise SetupError(f"OpenVINO cannot load {path.name}: {reason}") from None
@@ -93,6 +93,17 @@ class OpenVinoEngine(Engine):
             self.logits(row, np.ones_like(row), np.zeros_like(row))
 
 
+@functools.cache
+def shared_core() -> openvino.Core:
+    """OpenVINO itself, one for as long as the process lives.
+
+    Each gives the thread that loads its CPU plugin a stack for signal handlers, and at its end the
+    stack from before. Of two that end in the order they began, the second so brings back the first
+    one's, which is unmapped by then, and the next signal that Python handles kills the process.
+    """
+    return openvino.Core()
+
+
 def options(config: EngineConfig, folder: Path) -> dict[str, str | int | bool]:
     """What a model is compiled with.
 
@@ -125,8 +136,8 @@ def _widened(rows: Int64Array, width: int, filling: int) -> Int64Array:
     return wide
 
 
-def _check_processor(core: openvino.Core, precision: str) -> None:
+def _check_processor(precision: str) -> None:
     """Sees that the processor has the precision; OpenVINO would silently take float32."""
     needed = _CAPABILITIES.get(precision)
-    if needed and needed not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+    if needed and needed not in shared_core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
         raise DeviceError(f"this processor does not compute in {precision}: use --precision fp32")
