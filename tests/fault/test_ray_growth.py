@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,8 @@ ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
 
 from harness.ray_cluster import START_S, RayCluster, wait_for_alive  # noqa: E402
 
-CLIENTS = 150
-"""So many wait that one instance would need over a second for them."""
+WAITING_S = 5.0
+"""How long one instance needs for what waits: two that need a second each are not enough."""
 
 
 pytestmark = pytest.mark.soak
@@ -69,8 +70,10 @@ def test_the_model_is_sent_to_a_node_that_has_it_not(builtin_model, cluster, sta
 def test_it_grows_with_the_work_onto_new_nodes_and_shrinks_when_idle(builtin_model, cluster, start):
     one = ("--num_inference_sessions=0", "--ray_instances=1:3", "--ray_idle_timeout_ms=1000")
     server = start(builtin_model, *one)
+    began_s = time.monotonic()
     quiet = QuietAnswers(server.port)
-    with beside(quiet.plan(CLIENTS, START_S)) as samples:
+    question_s = (time.monotonic() - began_s) / len(quiet.questions)
+    with beside(quiet.plan(round(WAITING_S / question_s), START_S)) as samples:
         server.wait_for_log("instances on Ray")
         cluster.nodes += [cluster.add_node(), cluster.add_node()]
         wait_for_alive(server, 3)
