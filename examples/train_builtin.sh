@@ -16,15 +16,18 @@ $python finetune_model.py --base sentence-transformers/all-mpnet-base-v2 \
     --init models/builtin-base \
     --label_sentences "$data/unlabelled_squad_sentences.json.gz" "$out/labels.npz"
 
-$python finetune_model.py --init models/builtin --unanswerable_share 0.1 \
-    --labels "$out/labels.npz" \
-    --train_sentences "$data/unlabelled_squad_sentences.json.gz=${LABELLED:-12000}" \
-    "$data/train_qamr.json.gz=${QAMR:-6000}" \
-    --train "$data/train_squad.json.gz=${SQUAD:-4000}" "$data/train_nq.json.gz=${NQ:-2500}" \
-    --dev "$data/dev.json" --output_dir "$out/student"
+for seed in 1 2; do
+    $python finetune_model.py --init models/builtin --unanswerable_share 0.14 --seed $seed \
+        --labels "$out/labels.npz" \
+        --train_sentences "$data/unlabelled_squad_sentences.json.gz=${LABELLED:-12000}" \
+        "$data/train_qamr.json.gz=${QAMR:-5000}" \
+        --train "$data/train_squad.json.gz=${SQUAD:-6000}" "$data/train_nq.json.gz=${NQ:-2500}" \
+        --dev "$data/dev.json" --output_dir "$out/student$seed"
+done
 
-# The average of a round with where it began has been better than each, every time.
-$python finetune_model.py --average models/builtin "$out/student" "$out/student" \
+# The average of students with where they began has been better than each, every time.
+first=$out/student1 second=$out/student2
+$python finetune_model.py --average models/builtin "$first" "$first" "$second" "$second" \
     --dev "$data/dev.json" --output_dir "$out/next"
 
 cp models/builtin/reading.json "$out/next/"
