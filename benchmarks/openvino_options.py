@@ -1,6 +1,6 @@
 """Prints what each option of OpenVINO does to the time of one run, beside the engine's own.
 
-python -m benchmarks.openvino_options [--model DIR] [--precision int8] [--rounds 60]
+python -m benchmarks.openvino_options [--model DIR] [--precision int8] [--rounds 60] [--beside DIR]
 
 In each round every variant runs once, in turn, on a row of the same length; the lengths change from
 round to round as those of questions do. A variant's figure is the median, over rounds, of its time
@@ -58,8 +58,10 @@ def padded(tokens: int) -> int:
     return -(-tokens // STEP_TOKENS) * STEP_TOKENS
 
 
-def variants(path: Path, chosen: dict[str, object], inputs: tuple[str, ...]) -> dict[str, Run]:
-    """What runs a row of so many tokens, in each way."""
+def variants(
+    path: Path, chosen: dict[str, object], inputs: tuple[str, ...], beside: Path | None
+) -> dict[str, Run]:
+    """What runs a row of so many tokens, in each way; and another file in the engine's own."""
     core = openvino.Core()
 
     def asking(request: openvino.InferRequest, step: bool = True) -> Run:
@@ -76,6 +78,9 @@ def variants(path: Path, chosen: dict[str, object], inputs: tuple[str, ...]) -> 
     runs[UNPADDED] = asking(
         core.compile_model(str(path), "CPU", chosen).create_infer_request(), step=False
     )
+    if beside:
+        other = core.compile_model(str(beside), "CPU", chosen)
+        runs[f"the file of {beside.parent}"] = asking(other.create_infer_request())
     static: dict[int, Run] = {}
 
     def run_static(tokens: int) -> object:
@@ -102,13 +107,15 @@ def main() -> int:
     parser.add_argument("--model", type=Path, default=DEFAULT_MODEL, help="a prepared model")
     parser.add_argument("--precision", default="int8", choices=("fp32", "int8"))
     parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--beside", type=Path, help="another prepared model, to be run too")
     flags = parser.parse_args()
     manifest = load_manifest(flags.model)
     name = OPENVINO_INT8_FILE if flags.precision == "int8" else ONNX_FILE
     config = EngineConfig(intra_op_num_threads=1, precision=flags.precision)
     with tempfile.TemporaryDirectory() as folder:
         chosen = options(config, Path(folder))
-        runs = variants(flags.model / name, chosen, manifest.inputs)
+        beside = flags.beside and flags.beside / name
+        runs = variants(flags.model / name, chosen, manifest.inputs, beside)
         warming = {name: warm(run) for name, run in runs.items()}
         times_ms: dict[str, list[float]] = {name: [] for name in runs}
         draw = random.Random(0)
