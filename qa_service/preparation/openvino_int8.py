@@ -1,38 +1,36 @@
-"""`model.onnx` becomes `model.int8.xml`: the int8 of the OpenVINO engine, made by NNCF.
+"""`model.onnx` becomes `model.int8.xml`: the int8 of the OpenVINO engine.
 
-NNCF smooths activations and corrects biases on real text (its scheme for transformers), and gives
-each product one scale for all its activations. That is too coarse after the activation function,
-where few values are large: products that make rows narrower have only their weights in int8, and
-OpenVINO rounds what they are multiplied with as it runs, with a scale for every so many values.
+Weights are int8 in the file, with a scale for each output (by NNCF). What they are multiplied with
+is rounded as it runs, with a scale for so many values of a row, which the file says. A scale fixed
+beforehand for all rows would be a little faster, but changes more answers (docs/TRAINING.md).
 
 NNCF is needed here alone, and an extra of its own: `pip install 'qa-server[int8]'`.
 """
 
 from __future__ import annotations
 
+import logging
+import math
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qa_service.errors import SetupError
-from qa_service.preparation.quantize import Inputs
 from qa_service.preparation.sources import first_line
 
 if TYPE_CHECKING:
     import openvino
 
 _VALUES_A_SCALE = ["runtime_options", "DYNAMIC_QUANTIZATION_GROUP_SIZE"]
-"""Where the file says it; OpenVINO's own choice, 32, is slower."""
+"""Where the file says it."""
 
 
-def quantize(fp32: Path, int8: Path, texts: Sequence[Inputs]) -> None:
+def quantize(fp32: Path, int8: Path) -> None:
     """Writes a graph's int8 twin for OpenVINO: `int8`, and its weights in a `.bin` beside.
 
     Args:
         fp32: The graph.
         int8: Where its twin goes.
-        texts: What the model is given for some real text.
 
     Raises:
         SetupError: NNCF cannot quantise this graph.
@@ -41,18 +39,14 @@ def quantize(fp32: Path, int8: Path, texts: Sequence[Inputs]) -> None:
     import nncf  # noqa: PLC0415
     import openvino  # noqa: PLC0415
 
+    nncf.set_log_level(logging.WARNING)
     try:
-        model = openvino.Core().read_model(str(fp32))
-        narrowing = _narrowing(model)
-        model = nncf.quantize(
-            model,
-            nncf.Dataset([dict(inputs) for inputs in texts]),
-            model_type=nncf.ModelType.TRANSFORMER,
-            subset_size=len(texts),
-            ignored_scope=nncf.IgnoredScope(names=list(narrowing)),
+        model = nncf.compress_weights(
+            openvino.Core().read_model(str(fp32)),
+            mode=nncf.CompressWeightsMode.INT8_SYM,
+            ignored_scope=nncf.IgnoredScope(types=["Gather"]),  # embeddings are not multiplied
         )
-        model = nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_SYM)
-        model.set_rt_info(str(max(narrowing.values())), _VALUES_A_SCALE)
+        model.set_rt_info(str(_inputs_in_common(model)), _VALUES_A_SCALE)
         openvino.save_model(model, str(int8), compress_to_fp16=False)
     except Exception as error:  # both raise classes of their own
         raise SetupError(
@@ -60,13 +54,12 @@ def quantize(fp32: Path, int8: Path, texts: Sequence[Inputs]) -> None:
         ) from None
 
 
-def _narrowing(model: openvino.Model) -> dict[str, int]:
-    """Products with weights that have fewer outputs than inputs: names, with their outputs."""
-    found = {}
+def _inputs_in_common(model: openvino.Model) -> int:
+    """The greatest number that divides the inputs of every product with weights."""
+    inputs = []
     for node in model.get_ops():
-        weights = node.input(1).get_partial_shape() if node.get_type_name() == "MatMul" else None
-        if weights is not None and weights.is_static and len(weights) == 2:
-            inputs, outputs = weights.to_shape()
-            if outputs < inputs:
-                found[node.get_friendly_name()] = outputs
-    return found
+        if node.get_type_name() == "MatMul":
+            shape = node.input(1).get_partial_shape()
+            axis = -1 if node.get_attributes()["transpose_b"] else -2
+            inputs += [shape.to_shape()[axis]] if shape.is_static else []
+    return math.gcd(*inputs)

@@ -293,9 +293,11 @@ def _add_precision(engine_type: str, precision: str, path: Path) -> None:
             bar.set_description(f"converting to {precision} for {engine_type}")
             if precision == "fp16":
                 half.convert(folder / ONNX_FILE, path)
+            elif engine_type == "openvino":
+                openvino_int8.quantize(folder / ONNX_FILE, path)
             else:
-                make = quantize.quantize if engine_type == "onnx" else openvino_int8.quantize
-                make(folder / ONNX_FILE, path, texts.calibration_inputs(folder, manifest))
+                inputs = texts.calibration_inputs(folder, manifest)
+                quantize.quantize(folder / ONNX_FILE, path, inputs)
             bar.update()
             bar.set_description("comparing with PyTorch")
             manifest = _with_files(path, *folder.glob(f"{path.stem}.bin"))

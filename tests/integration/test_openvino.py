@@ -109,7 +109,8 @@ def test_int8_that_nncf_makes_finds_the_same_places(builtin_model, engines, tmp_
 
     manifest = load_manifest(builtin_model)
     inputs = texts.calibration_inputs(builtin_model, manifest)[:12]
-    openvino_int8.quantize(builtin_model / "model.onnx", tmp_path / OPENVINO_INT8_FILE, inputs)
+    openvino_int8.quantize(builtin_model / "model.onnx", tmp_path / OPENVINO_INT8_FILE)
+    assert 'GROUP_SIZE value="384"' in (tmp_path / OPENVINO_INT8_FILE).read_text()
     files = {OPENVINO_INT8_FILE: ""}
     engine = make_engine("openvino", tmp_path, msgspec.structs.replace(manifest, files=files),
                          EngineConfig(precision="int8"))  # fmt: skip
