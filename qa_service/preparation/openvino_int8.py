@@ -1,8 +1,9 @@
 """`model.onnx` becomes `model.int8.xml`: the int8 of the OpenVINO engine.
 
-Weights are int8 in the file, with a scale for each output (by NNCF). What they are multiplied with
-is rounded as it runs, with a scale for so many values of a row, which the file says. A scale fixed
-beforehand for all rows would be a little faster, but changes more answers (docs/TRAINING.md).
+Weights are int8 in the file, by NNCF, with a scale and a zero for each output. What they are
+multiplied with is rounded as it runs, with a scale for so many values of a row, which the file
+says. A scale fixed beforehand for all rows would be a little faster, but changes more answers
+(docs/TRAINING.md).
 
 NNCF is needed here alone, and an extra of its own: `pip install 'qa-server[int8]'`.
 """
@@ -43,7 +44,7 @@ def quantize(fp32: Path, int8: Path) -> None:
     try:
         model = nncf.compress_weights(
             openvino.Core().read_model(str(fp32)),
-            mode=nncf.CompressWeightsMode.INT8_SYM,
+            mode=nncf.CompressWeightsMode.INT8_ASYM,
             ignored_scope=nncf.IgnoredScope(types=["Gather"]),  # embeddings are not multiplied
         )
         model.set_rt_info(str(_inputs_in_common(model)), _VALUES_A_SCALE)
