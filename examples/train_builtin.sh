@@ -25,7 +25,7 @@ for seed in 1 2; do
         --dev "$data/dev.json" --output_dir "$out/student$seed"
 done
 
-# The average of students with where they began has been better than each, every time.
+# The average of students with where they began has been better than each student, every time.
 first=$out/student1 second=$out/student2
 $python finetune_model.py --average models/builtin "$first" "$first" "$second" "$second" \
     --dev "$data/dev.json" --output_dir "$out/next"
