@@ -57,10 +57,11 @@ def quantize(fp32: Path, int8: Path) -> None:
 
 def _inputs_in_common(model: openvino.Model) -> int:
     """The greatest number that divides the inputs of every product with weights."""
+    products = (node for node in model.get_ops() if node.get_type_name() == "MatMul")
     inputs = []
-    for node in model.get_ops():
-        if node.get_type_name() == "MatMul":
-            shape = node.input(1).get_partial_shape()
-            axis = -1 if node.get_attributes()["transpose_b"] else -2
-            inputs += [shape.to_shape()[axis]] if shape.is_static else []
+    for product in products:
+        weights = product.input(1).get_partial_shape()
+        if weights.is_static:
+            axis = -1 if product.get_attributes()["transpose_b"] else -2
+            inputs.append(weights.to_shape()[axis])
     return math.gcd(*inputs)
