@@ -28,6 +28,8 @@ def parse_flags(arguments: list[str] | None = None) -> argparse.Namespace:
     needed = [flags.train or flags.train_sentences or flags.average, flags.dev, flags.output_dir]
     if not all([flags.init] if flags.label or flags.label_sentences else needed):
         parser.error("needed: --train, --dev and --output_dir, or --label and --init")
+    if not 0 <= flags.swap_words <= 1:
+        parser.error("--swap_words is a share, from 0 to 1")
     if flags.int8 and flags.whole:
         parser.error("--int8 rounds an adapter's products: not with --whole")
     return flags
@@ -92,6 +94,14 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=0.12,
         help="of the questions, put to a text without the answer (default: %(default)s)",
+    )
+    add(
+        "--swap_words",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="of a row's rare words, put for others alike, in question and text "
+        "(default: %(default)s)",
     )
     add("--seed", type=int, default=0, help="(default: %(default)s)")
 
@@ -170,6 +180,7 @@ def run_training(flags: argparse.Namespace, encoder: Encoder) -> dict[str, float
         is_rounded=flags.int8,
         batch_size=flags.batch_size,
         max_tokens=flags.max_tokens,
+        swapped_words=flags.swap_words,
         seed=flags.seed,
     )
     if flags.average:

@@ -22,7 +22,7 @@ _MAX_ANSWER_TOKENS = 20
 
 _LENGTH_PENALTIES = (0.0, 0.1, 0.2, 0.3, 0.5, 1.0)
 
-_TEMPERATURES = tuple(step / 10 for step in range(6, 25))
+_TEMPERATURES = tuple(step / 10 for step in range(3, 25))
 _THRESHOLDS = tuple(step / 4 for step in range(-40, 61))
 
 Measure = Callable[[ReadingConfig], float]

@@ -30,6 +30,7 @@ from qa_service.training.mixture import MixtureConfig, Source, draw_mixture, rea
 from qa_service.training.paragraphs import Example
 from qa_service.training.rounding import round_products
 from qa_service.training.soft_labels import SoftLabels, label_questions
+from qa_service.training.swapping import swap_words
 from qa_service.training.trainer import Trainer, TrainingConfig, training_device
 
 METRICS_FILE = "metrics.json"
@@ -52,6 +53,7 @@ class RunConfig:
         is_rounded: Whether products are rounded as int8 engines do while an adapter is trained.
         batch_size: Rows in a batch.
         max_tokens: Longest row.
+        swapped_words: Share of a row's rare words that are put for others; see `swapping`.
         interval_questions: Dev questions looked at during training; all of them at the end.
         seed: Everything random follows from it.
     """
@@ -67,6 +69,7 @@ class RunConfig:
     is_rounded: bool = False
     batch_size: int = 32
     max_tokens: int = 256
+    swapped_words: float = 0.0
     interval_questions: int = 400
     seed: int = 0
 
@@ -136,10 +139,12 @@ def _model(run: RunConfig) -> nn.Module:
 
 
 def _rows(examples: Sequence[Example], run: RunConfig) -> list[Features]:
-    maker = FeatureMaker(run.encoder.tokenizer(), run.max_tokens)
+    tokenizer = run.encoder.tokenizer()
+    maker = FeatureMaker(tokenizer, run.max_tokens)
     rng = random.Random(run.seed)
-    rows = (maker.make(example, rng) for example in examples)
-    return [row for row in rows if row is not None]
+    made = (maker.make(example, rng) for example in examples)
+    rows = [row for row in made if row is not None]
+    return swap_words(rows, tokenizer, run.swapped_words, run.seed) if run.swapped_words else rows
 
 
 def _dev_questions(run: RunConfig) -> list[SquadQuestion]:

@@ -1,0 +1,95 @@
+"""Rare words of a training row put for others of the same kind, in question and text alike.
+
+The same questions are trained on in round after round, and are learned by heart. With other names,
+years and nouns in them they are new, and where the answer stands does not change: a word is
+replaced by one of as many tokens, wherever it occurs in the row. It need not make sense; what is
+learned is to find in the text what the question names.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+
+from tokenizers import Tokenizer
+
+from qa_service.training.features import Features
+
+_SWAPPED_ROWS = 0.7
+"""The share of rows that have words swapped at all."""
+
+_COMMON_SHARE = 0.01
+"""A word in more than this share of the rows stays, unless it is a number."""
+
+_MIN_LETTERS = 4
+_ENDINGS = ("ing", "ed", "ly", "ies", "es", "s", "ion", "al", "er", "an")
+
+_Word = tuple[int, ...]
+_Kind = tuple[int, str]
+
+
+def swap_words(
+    rows: Sequence[Features], tokenizer: Tokenizer, share: float, seed: int
+) -> list[Features]:
+    """Puts some rare words of most rows for others from the same rows.
+
+    Args:
+        rows: Training rows, of a WordPiece tokenizer.
+        tokenizer: It.
+        share: Of a row's different rare words, how many are replaced, in (0, 1].
+        seed: Makes the choice the same every time.
+
+    Returns:
+        The rows, in their order and as long as they were.
+    """
+    pieces = {number: piece for piece, number in tokenizer.get_vocab().items()}
+    cut = [list(_words(row.input_ids.tolist(), pieces)) for row in rows]
+    kinds = _rare_words(cut, pieces)
+    alike: dict[_Kind, list[_Word]] = defaultdict(list)
+    for word, kind in kinds.items():
+        alike[kind].append(word)
+    rng = random.Random(seed)
+    swapped = []
+    for row, words in zip(rows, cut, strict=True):
+        ids = row.input_ids.copy()
+        others: dict[_Word, _Word] = {}
+        for place, word in words if rng.random() < _SWAPPED_ROWS else ():
+            if word in kinds and word not in others:
+                is_swapped = rng.random() < share
+                others[word] = rng.choice(alike[kinds[word]]) if is_swapped else word
+            ids[place : place + len(word)] = others.get(word, word)
+        swapped.append(Features(ids, row.target))
+    return swapped
+
+
+def _rare_words(
+    cut: Sequence[Sequence[tuple[int, _Word]]], pieces: dict[int, str]
+) -> dict[_Word, _Kind]:
+    """The words that may be swapped, and their kinds."""
+    rows_with = Counter(word for words in cut for word in {word for _, word in words})
+    most = _COMMON_SHARE * len(cut)
+    return {
+        word: kind
+        for word, count in rows_with.items()
+        if (kind := _kind(word, pieces)) and (count <= most or kind[1].isdigit())
+    }
+
+
+def _words(ids: Sequence[int], pieces: dict[int, str]) -> Iterator[tuple[int, _Word]]:
+    """Each word's place and tokens: one that begins it and those marked `##` after it."""
+    begin = 0
+    for stop in range(1, len(ids) + 1):
+        if stop == len(ids) or not pieces[ids[stop]].startswith("##"):
+            yield begin, tuple(ids[begin:stop])
+            begin = stop
+
+
+def _kind(word: _Word, pieces: dict[int, str]) -> _Kind | None:
+    """Words of one kind have as many tokens and end alike, or have as many digits."""
+    text = "".join(pieces[token].removeprefix("##") for token in word)
+    if text.isdigit():
+        return len(word), str(len(text))
+    if not text.isalpha() or not text.isascii() or len(text) < _MIN_LETTERS:
+        return None
+    return len(word), next((ending for ending in _ENDINGS if text.endswith(ending)), "")
