@@ -35,8 +35,8 @@ def swap_words(
     """Puts some rare words of most rows for others from the same rows.
 
     Args:
-        rows: Training rows, of a WordPiece tokenizer.
-        tokenizer: It.
+        rows: Training rows.
+        tokenizer: Theirs, a WordPiece one.
         share: Of a row's different rare words, how many are replaced, in (0, 1].
         seed: Makes the choice the same every time.
 
@@ -67,7 +67,9 @@ def _rare_words(
     cut: Sequence[Sequence[tuple[int, _Word]]], pieces: dict[int, str]
 ) -> dict[_Word, _Kind]:
     """The words that may be swapped, and their kinds."""
-    rows_with = Counter(word for words in cut for word in {word for _, word in words})
+    rows_with: Counter[_Word] = Counter()
+    for words in cut:
+        rows_with.update({word for _, word in words})
     most = _COMMON_SHARE * len(cut)
     return {
         word: kind
