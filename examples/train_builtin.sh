@@ -17,7 +17,7 @@ teacher=(--base sentence-transformers/all-mpnet-base-v2 --init models/builtin-ba
 $python finetune_model.py "${teacher[@]}" \
     --label_sentences "$data/unlabelled_squad_sentences.json.gz" "$out/labels.npz"
 for file in train_squad train_nq; do
-    $python finetune_model.py "${teacher[@]}" --label "$data/$file.json.gz" "$out/$file.npz"
+    $python finetune_model.py "${teacher[@]}" --label "$data/$file.json.gz" "$out/labels.npz"
 done
 
 # Students that differ make a better average: one of them sees rare words put for others.
@@ -25,7 +25,7 @@ for seed in 1 2; do
     swapped=0
     if ((seed == 1)); then swapped=0.25; fi
     $python finetune_model.py --init models/builtin --unanswerable_share 0.16 --seed $seed \
-        --swap_words $swapped --labels "$out"/{labels,train_squad,train_nq}.npz \
+        --swap_words $swapped --labels "$out/labels.npz" \
         --train_sentences "$data/unlabelled_squad_sentences.json.gz=${LABELLED:-12000}" \
         "$data/train_qamr.json.gz=${QAMR:-3000}" \
         --train "$data/train_squad.json.gz=${SQUAD:-6000}" "$data/train_nq.json.gz=${NQ:-3000}" \

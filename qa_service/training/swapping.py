@@ -27,6 +27,7 @@ _ENDINGS = ("ing", "ed", "ly", "ies", "es", "s", "ion", "al", "er", "an")
 
 _Word = tuple[int, ...]
 _Kind = tuple[int, str]
+"""How many tokens, and the ending or, of a number, how many digits."""
 
 
 def swap_words(
