@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -547,13 +548,25 @@ class TestServers:
             QaClient(hosts)
 
     def test_all_get_their_share(self):
-        seen = [[], [], []]
-        a, b, c = (ScriptedPeer(counting(requests)) for requests in seen)
+        """Nobody replies before all is asked, so that no peer's pace decides its share."""
+        held, lock = [], threading.Lock()
+
+        def hold(peer):
+            while (request := peer.receive()) is not None:
+                with lock:
+                    held.append((peer, request))
+                    if len(held) == 60:
+                        for asked, its_request in held:
+                            asked.send(answer_to(its_request))
+
+        peers = [ScriptedPeer(hold) for _ in range(3)]
+        a, b, c = peers
         with a, b, c, client_of_all(a, b, c) as client:
-            results = client.ask_many(PAIRS * 30)
-            assert [peer.connections for peer in (a, b, c)] == [1, 1, 1]
-        assert answers(results) == [f"text{number}" for number in range(20)] * 30
-        assert all(100 < len(requests) < 300 for requests in seen)
+            results = client.ask_many(PAIRS * 3, max_in_flight=60)
+            assert [peer.connections for peer in peers] == [1, 1, 1]
+        assert answers(results) == [f"text{number}" for number in range(20)] * 3
+        shares = Counter(peer for peer, _ in held)
+        assert all(15 <= share <= 25 for share in shares.values())
 
     def test_the_one_with_fewer_in_flight_is_asked(self):
         """One keeps what it has; all but that goes to the other."""
