@@ -78,6 +78,21 @@ def answer_all(peer: PeerConnection) -> None:
         peer.send(answer_to(request))
 
 
+def answer_after(number: int, asked: list[tuple[PeerConnection, dict[str, Any]]]) -> Script:
+    """Adds each request to `asked`, and answers them all when there are so many."""
+    lock = threading.Lock()
+
+    def script(peer: PeerConnection) -> None:
+        while (request := peer.receive()) is not None:
+            with lock:
+                asked.append((peer, request))
+                if len(asked) == number:
+                    for each, its_request in asked:
+                        each.send(answer_to(its_request))
+
+    return script
+
+
 def refuse_all(code: str, **fields: Any) -> Script:
     """Answers each request with this error."""
 

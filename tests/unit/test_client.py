@@ -30,6 +30,7 @@ from tests.scripted_peer import (
     PeerConnection,
     Script,
     ScriptedPeer,
+    answer_after,
     answer_all,
     answer_to,
     close_at_once,
@@ -549,23 +550,15 @@ class TestServers:
 
     def test_all_get_their_share(self):
         """Nobody replies before all is asked, so that no peer's pace decides its share."""
-        held, lock = [], threading.Lock()
-
-        def hold(peer):
-            while (request := peer.receive()) is not None:
-                with lock:
-                    held.append((peer, request))
-                    if len(held) == 60:
-                        for asked, its_request in held:
-                            asked.send(answer_to(its_request))
-
-        peers = [ScriptedPeer(hold) for _ in range(3)]
+        asked = []
+        script = answer_after(60, asked)
+        peers = [ScriptedPeer(script) for _ in range(3)]
         a, b, c = peers
         with a, b, c, client_of_all(a, b, c) as client:
             results = client.ask_many(PAIRS * 3, max_in_flight=60)
             assert [peer.connections for peer in peers] == [1, 1, 1]
         assert answers(results) == [f"text{number}" for number in range(20)] * 3
-        shares = Counter(peer for peer, _ in held)
+        shares = Counter(peer for peer, _ in asked)
         assert len(shares) == 3
         assert min(shares.values()) >= 15
 

@@ -25,6 +25,7 @@ from qa_service.load.sweep import Cell
 from qa_service.load.table import CsvFile, markdown
 from tests.scripted_peer import (
     ScriptedPeer,
+    answer_after,
     answer_all,
     answer_to,
     close_at_once,
@@ -200,17 +201,8 @@ class TestClosedLoop:
 class TestOpenLoop:
     def test_sends_at_the_rate_whatever_comes_back(self):
         """Nothing is answered before the last request is there."""
-        seen = []
-
-        def script(peer):
-            while (request := peer.receive()) is not None:
-                seen.append((peer, request))
-                if len(seen) == 200:
-                    for each, its_request in seen:
-                        each.send(answer_to(its_request))
-
         numbers = {"num_total_clients": 20, "num_request_per_client": 10, "rate_per_s": 1000.0}
-        with ScriptedPeer(script) as peer:
+        with ScriptedPeer(answer_after(200, [])) as peer:
             samples = samples_of(peer, num_simultaneous_clients=2, **numbers)
             assert peer.connections == 2
         assert codes(samples) == [""] * 200
