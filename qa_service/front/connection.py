@@ -282,12 +282,11 @@ class Connection:
         (self._answer_query if query.is_open else self._refuse)(query)
 
     def _share(self, priority: int) -> tuple[str, float]:
-        """The flow and the weight of a request: each step of priority is one more share."""
+        """A request's flow, one for all its client's, and weight: a share a step of priority."""
         grant = self._grant
         max_priority = grant.max_priority if grant else self._limits.max_priority
-        steps = min(priority, max_priority)
         name, weight = (grant.name, grant.weight) if grant else (self.name, 1.0)
-        return (f"{name}+{steps}" if steps else name), weight * (1 + steps)
+        return name, weight * (1 + min(priority, max_priority))
 
     def _answer_query(self, query: Query) -> None:
         try:

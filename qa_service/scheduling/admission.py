@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from qa_service.errors import QueueFullError, TextTooLongError
+from qa_service.errors import DeadlineExceededError, QueueFullError, TextTooLongError
 from qa_service.scheduling.options import QueueOptions
 from qa_service.scheduling.pending import PendingRequest
 from qa_service.scheduling.scheduler import Scheduler
@@ -34,14 +34,14 @@ class Admission:
             time_ms: How long it may wait for an instance.
 
         Raises:
+            DeadlineExceededError: Its time is over.
             TextTooLongError: It has too many tokens.
             QueueFullError: Too much waits before it; with the time after which less will.
         """
-        self._check_tokens(pending)
+        self._check_request(pending, time_ms)
         total_ms = self._check_queue(scheduler, ms_per_cost)
         if total_ms > time_ms:
-            turn = scheduler.turn_of(pending.flow)
-            _check_time(scheduler.cost_before(turn) * ms_per_cost, time_ms)
+            _check_time(scheduler.cost_before(pending) * ms_per_cost, time_ms)
 
     def admit_long(
         self, pending: PendingRequest, scheduler: Scheduler, *, ms_per_cost: float, time_ms: float
@@ -55,10 +55,11 @@ class Admission:
             time_ms: How long it may take.
 
         Raises:
+            DeadlineExceededError: Its time is over.
             TextTooLongError: It has too many tokens, or alone would take longer than it may.
             QueueFullError: Beside what waits it would; with the time after which it would not.
         """
-        self._check_tokens(pending)
+        self._check_request(pending, time_ms)
         alone_ms = pending.cost * ms_per_cost
         if alone_ms > time_ms:
             limit = int(pending.tokens * time_ms / alone_ms)
@@ -67,10 +68,11 @@ class Admission:
                 f"{alone_ms / 1e3:.1f} s; about {limit} can be read in its {time_ms / 1e3:.1f} s"
             )
         self._check_queue(scheduler, ms_per_cost)
-        done = scheduler.cost_until_done(pending.flow, pending.cost)
-        _check_time(done * ms_per_cost, time_ms)
+        _check_time(scheduler.cost_until_done(pending) * ms_per_cost, time_ms)
 
-    def _check_tokens(self, pending: PendingRequest) -> None:
+    def _check_request(self, pending: PendingRequest, time_ms: float) -> None:
+        if time_ms <= 0.0:
+            raise DeadlineExceededError
         limit = self._options.max_text_tokens
         if pending.tokens > limit:
             raise TextTooLongError(

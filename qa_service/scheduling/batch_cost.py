@@ -148,6 +148,14 @@ class BatchRule:
         added_ms = together_ms - self.costs.cost_ms(batch_size, longest)
         return batch_size < num_waiting and added_ms <= (1 - MIN_SAVING) * later_ms
 
+    def gain(self, tokens: int) -> float:
+        """How many rows of so many tokens a full batch does in the time of one alone."""
+        num_rows = min(self.max_batch_size, self.max_batch_tokens // max(1, tokens))
+        if self.costs is None or num_rows < 1:
+            return 1.0
+        alone_ms = self.costs.cost_ms(1, tokens)
+        return max(1.0, alone_ms * num_rows / self.costs.cost_ms(num_rows, tokens))
+
     def cost_s(self, batch_size: int, longest: int) -> float:
         """What a batch is expected to take, in seconds; 0 if nothing was measured."""
         return self.costs.cost_ms(batch_size, longest) / 1e3 if self.costs else 0.0

@@ -40,7 +40,8 @@ class PendingRequest(msgspec.Struct, eq=False):
         on_settled: Told once what it came to; not if it was abandoned.
         name: Names it in the log.
         flow: Whose share of the machine it counts against: a client's.
-        weight: How large that share is, relative to others'.
+        weight: How large that share is, relative to others'; what weighs more goes first
+            within its flow.
         trace_id: The trace that it belongs to, for the log; empty for none.
         tokens: About how many tokens it will be; estimated unless given.
         core: Of a segment of a longer text, where its spans start, in code points; else None.
@@ -49,8 +50,8 @@ class PendingRequest(msgspec.Struct, eq=False):
         attempts: How many instances have died running it.
         moves: How often it was put back for no fault of its own.
         cost: About what running it costs, in milliseconds of an instance; the dispatcher's.
-        turn: Its virtual start time; the scheduler's, as are the next two.
-        number: Its place in the order of arrival.
+        turn_cost: What its turn costs its flow if that is more than the cost: a full window's.
+        number: Its place in the order of arrival; the scheduler's, as is the next one.
         is_queued: Whether it waits for its first run.
         is_settled: Whether it has been resolved, failed or abandoned.
         source: What answers it; the router's, and of what answers instead of a model.
@@ -71,7 +72,7 @@ class PendingRequest(msgspec.Struct, eq=False):
     attempts: int = 0
     moves: int = 0
     cost: float = 0.0
-    turn: float = 0.0
+    turn_cost: float = 0.0
     number: int = -1
     is_queued: bool = False
     is_settled: bool = False

@@ -157,7 +157,7 @@ class Dispatcher:
 
     def reserve(self, pending: PendingRequest, cost: float) -> None:
         """Counts work of a request that is yet to be submitted; negative to take it back."""
-        self._scheduler.reserve(pending.flow, cost)
+        self._scheduler.reserve(pending, cost)
 
     def _rule(self) -> BatchRule | None:
         for worker in self.instances.workers:

@@ -14,7 +14,7 @@ from qa_service.errors import QueueFullError
 from qa_service.scheduling.batch_cost import BatchRule, CostTable
 from qa_service.scheduling.options import QueueOptions
 from qa_service.scheduling.pending import estimate_tokens
-from qa_service.scheduling.scheduler import MIN_SWEEP, Scheduler
+from qa_service.scheduling.scheduler import Scheduler
 from qa_service.wire.messages import Request
 from tests.unit.pendings import make_pending
 
@@ -93,7 +93,7 @@ def test_flows_that_have_gone_are_forgotten():
     for number in range(1, 1000):
         queue.add(make_pending(flow=str(number)))
         queue.next_batch(9.0)
-    assert len(queue._finishes) <= len(queue._ends) <= 4
+    assert len(queue._flows) <= 4
 
 
 def test_flows_whose_requests_are_removed_are_forgotten():
@@ -101,8 +101,7 @@ def test_flows_whose_requests_are_removed_are_forgotten():
     for number in range(1000):
         queue.add(pending := make_pending(flow=str(number)))
         queue.remove(pending)
-    assert not queue._finishes
-    assert len(queue._ends) <= MIN_SWEEP
+        assert len(queue._flows) == 0
 
 
 def test_what_was_removed_costs_its_flow_nothing():
@@ -146,12 +145,26 @@ def test_members_taken_out_of_turn_do_not_put_a_new_flow_behind_those_they_passe
 def test_work_that_waits_is_counted_by_flow():
     queue = scheduler(make_pending(flow="a"), make_pending(flow="b", tokens=500), max_batch_size=1)
     assert queue.waiting_cost == 600.0
-    assert queue.cost_until_done("c", 200.0) == 200.0 + 100.0 + 200.0
-    assert queue.cost_before(queue.turn_of("c")) == 600.0
-    queue.reserve("a", 50.0)
-    queue.reserve("a", -50.0)
+    assert queue.cost_before(make_pending(flow="c")) == 600.0
+    later = make_pending(flow="a")
+    queue.reserve(later, 50.0)
+    queue.reserve(later, -50.0)
     served(queue, 2)
     assert queue.waiting_cost == 0.0
+
+
+def test_who_asks_short_questions_is_taken_to_go_on_and_long_texts_to_end():
+    queue = scheduler(make_pending(flow="short", weight=2.0))
+    queue.reserve(make_pending(flow="long"), 50.0)
+    assert queue.cost_until_done(make_pending(flow="mine", cost=200.0)) == 200.0 + 400.0 + 50.0
+
+
+def test_what_goes_before_a_request_is_by_turns_and_weights():
+    queue = scheduler(*[make_pending(flow="a") for _ in range(9)], max_batch_size=1)
+    for weight in (1.0, 3.0):
+        queue.add(make_pending(flow="mine", weight=weight))
+    cost = queue.cost_before(make_pending(flow="mine", weight=1.0))
+    assert cost == pytest.approx(200.0 + 700.0 / 3)
 
 
 def test_batch_members_are_sought_among_the_oldest_only():
@@ -168,6 +181,42 @@ def test_batch_members_are_the_nearest_in_length():
     queue = scheduler(leader, far, near_below, near_above, tie, max_batch_size=3)
     assert queue.next_batch(2.0) == [leader, near_above, tie]
     assert queue.next_batch(2.0)[0] in {far, near_below}
+
+
+@pytest.mark.parametrize("lengths", [(90, 95), (105, 110), (95, 105)])
+def test_the_shortest_and_the_longest_may_be_members(lengths):
+    leader, *others = (make_pending(flow=str(n), tokens=n) for n in (100, *lengths))
+    assert set(scheduler(leader, *others).next_batch(9.0)) == {leader, *others}
+
+
+def test_members_are_those_whose_turn_starts_within_the_leaders():
+    """What a flow asks ahead of its share is no member of another's batch."""
+    modest, greedy = make_pending(flow="modest"), [make_pending(flow="greedy") for _ in range(20)]
+    queue = scheduler(modest, *greedy, max_batch_size=8)
+    assert queue.next_batch(9.0) == [modest, *greedy[:3]]
+
+
+def test_of_a_clients_own_requests_the_heavier_goes_first():
+    light, heavy = make_pending(weight=1.0), make_pending(weight=10.0)
+    queue = scheduler(light, heavy, max_batch_size=1)
+    assert [queue.next_batch(9.0) for _ in range(2)] == [[heavy], [light]]
+
+
+def test_a_turn_costs_its_flow_a_full_window_at_least():
+    queue = scheduler(max_batch_size=1)
+    for tokens in (300, 10):
+        for _ in range(20):
+            queue.add(make_pending(flow=str(tokens), tokens=tokens, turn_cost=300.0))
+    assert served(queue, 20).count("10") == 10
+
+
+def test_what_is_put_back_has_cost_its_flow_nothing():
+    queue = scheduler(*[make_pending(flow="a") for _ in range(4)], max_batch_size=1)
+    queue.add(make_pending(flow="b"))
+    (first,) = queue.next_batch(9.0)
+    queue.put_back(first)
+    assert queue.next_batch(9.0) == [first]
+    assert served(queue, 1) == ["b"]
 
 
 def test_no_more_padded_tokens_than_allowed():
@@ -334,7 +383,6 @@ def test_each_request_comes_out_exactly_once_and_every_batch_is_within_bounds(
     out = queue.expired(100.0)
     assert all(item.deadline_s <= 100.0 for item in out)
     while batch := queue.next_batch(100.0):
-        assert batch[0].turn == min(item.turn for item in pendings if item not in out)
         assert len(batch) <= max_batch_size
         padded = len(batch) * max(item.tokens for item in batch)
         assert len(batch) == 1 or padded <= max_batch_tokens

@@ -55,10 +55,10 @@ def test_a_text_that_alone_takes_longer_than_it_may_is_told_how_long_one_may_be(
 def test_a_long_text_that_cannot_be_done_beside_others_is_refused_at_once():
     scheduler = queue_of()
     for number in range(20):
-        flow = f"client {number}"
-        if scheduler.cost_until_done(flow, 200.0) * 0.5 <= 1000.0:
+        text = make_pending(flow=f"client {number}", cost=200.0)
+        if scheduler.cost_until_done(text) * 0.5 <= 1000.0:
             admit(Admission(QueueOptions()), scheduler, cost=200.0, long=True)
-            scheduler.reserve(flow, 200.0)
+            scheduler.reserve(text, 200.0)
     with pytest.raises(QueueFullError) as caught:
         admit(Admission(QueueOptions()), scheduler, cost=200.0, long=True)
     assert scheduler.waiting_cost == 2000.0
