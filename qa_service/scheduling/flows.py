@@ -9,6 +9,12 @@ A flow pays when its request is taken: its next turn starts that much later (Goy
 proportion to its weight, whatever it asks at once. Within a flow, a request of more weight, which
 is one of higher priority, goes first; then the one that came first.
 
+Of long texts, those are read first that would be done first: a turn of any flow's long text is used
+for the text that a fair machine would finish first, and goes on being used for others until its
+flow has paid for its own (E. Friedman, S. Henderson: "Fairness and efficiency in web server
+protocols", SIGMETRICS 2003). So none is done later than if all shared the time, most are done much
+earlier, and if there is too little time for all, there is enough for some. Nobody else notices.
+
 The virtual time moves on with each batch by its work over the weights of the flows present. A flow
 is present while it has something waiting, and for a few batches more: as long as its client may be
 about to ask again. A client that comes starts at the virtual time: it has saved nothing up.
@@ -19,8 +25,8 @@ from __future__ import annotations
 import bisect
 import heapq
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 from qa_service.scheduling.pending import PendingRequest
 
@@ -29,8 +35,11 @@ LINGER_BATCHES = 2
 
 NO_COST = 1e-6
 
-_Place = tuple[float, int, str]
+_Place = tuple[float, float, str]
 """Of a flow among the others: when its turn starts, the number of its first request, its name."""
+
+_Segment = tuple[tuple[float, int], int, PendingRequest]
+_InLine = tuple[float, tuple[float, int], int, PendingRequest]
 
 
 class Turn(NamedTuple):
@@ -39,20 +48,23 @@ class Turn(NamedTuple):
     Attributes:
         start: When its turn starts, in virtual time.
         pending: The request.
+        flow: Whose turn it is, and who pays: of a segment of a long text, perhaps not its own.
     """
 
     start: float
     pending: PendingRequest
+    flow: Flow
 
     @property
     def work(self) -> float:
         """What its flow pays for it."""
-        return max(self.pending.cost, self.pending.turn_cost)
+        return _work(self.pending)
 
     @property
     def end(self) -> float:
         """When its turn ends, in virtual time."""
-        return self.start + self.work / self.pending.weight
+        is_own = self.pending.flow == self.flow.name
+        return self.start + self.work / (self.pending.weight if is_own else self.flow.weight)
 
 
 class Flow:
@@ -63,44 +75,48 @@ class Flow:
         line: What waits, in its order.
         weight: Its share, relative to others': that of its first request.
         start: When its next turn starts, in virtual time.
+        finish: When a fair machine would be done with its short requests.
+        texts_finish: When a fair machine would be done with its long texts: until then it has turns
+            that others' are read in.
         waiting: The cost of what waits.
         reserved: The cost of what will be queued later: the rest of its long texts.
         last_batch: The number of the last batch that had something of it; -infinity for none.
+        place: Where it stands among the others, if it does.
     """
 
-    __slots__ = ("last_batch", "line", "name", "reserved", "start", "waiting", "weight")
+    __slots__ = (
+        "finish", "last_batch", "line", "name", "place", "reserved", "start", "texts_finish",
+        "waiting", "weight",
+    )  # fmt: skip
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, start: float) -> None:
         self.name = name
-        self.line: list[tuple[float, int, PendingRequest]] = []
-        self.weight = self.start = self.waiting = self.reserved = 0.0
+        self.line: list[_InLine] = []
+        self.weight = self.waiting = self.reserved = self.finish = self.texts_finish = 0.0
+        self.start = start
         self.last_batch = -math.inf
+        self.place: _Place | None = None
 
     @property
     def cost(self) -> float:
         """The cost of all that is left to do for it."""
         return self.waiting + self.reserved
 
-    @property
-    def place(self) -> _Place:
-        """Where it stands among the flows that have something waiting."""
-        return self.start, self.line[0][1], self.name
-
     def insert(self, pending: PendingRequest) -> None:
         """Puts a request into its place in the line."""
-        bisect.insort(self.line, (-pending.weight, pending.number, pending))
+        bisect.insort(self.line, _in_line(pending))
         self.weight = -self.line[0][0]
         self.waiting += pending.cost
 
     def remove(self, pending: PendingRequest) -> None:
         """Takes a request out of the line."""
-        del self.line[bisect.bisect_left(self.line, (-pending.weight, pending.number))]
+        _remove(self.line, _in_line(pending))
         self.weight = -self.line[0][0] if self.line else self.weight
         self.waiting = self.waiting - pending.cost if self.line else 0.0
 
     def is_present(self, since_batch: float) -> bool:
-        """Whether something of it waits, or was in a batch since that one."""
-        return bool(self.line) or self.reserved > 0.0 or self.last_batch > since_batch
+        """Whether something of it waits or will, or was in a batch since that one."""
+        return self.place is not None or self.reserved > 0.0 or self.last_batch > since_batch
 
 
 class Flows:
@@ -118,6 +134,7 @@ class Flows:
         self.num_instances = 1
         self._flows: dict[str, Flow] = {}
         self._places: list[_Place] = []
+        self._segments: list[_Segment] = []
         self._virtual_time = 0.0
         self._num_batches = 0
 
@@ -133,25 +150,35 @@ class Flows:
     def add(self, pending: PendingRequest) -> None:
         """Puts a request into its flow's line."""
         flow = self._known(pending.flow)
-        if not flow.line:
-            flow.start = max(flow.start, self._virtual_time)
-        self._change(flow, pending, flow.insert)
+        if not _is_segment(pending):
+            begin = max(flow.start, flow.finish)
+            flow.finish = begin + _work(pending) / pending.weight
+            pending.finish = flow.finish, pending.number
+        self._insert(flow, pending)
+
+    def begin(self, text: PendingRequest) -> None:
+        """Reserves the work of a long text, and says when a fair machine would be done with it."""
+        flow = self._known(text.flow)
+        flow.weight = flow.weight or text.weight
+        flow.texts_finish = max(flow.start, flow.texts_finish) + text.cost / text.weight
+        text.finish = flow.texts_finish, text.number
+        self.reserve(text, text.cost)
 
     def put_back(self, pending: PendingRequest) -> None:
         """Puts a request back that was taken and did not run: its flow gets back what it paid."""
         flow = self._known(pending.flow)
-        self._change(flow, pending, flow.insert, pays=-1)
+        flow.start -= _work(pending) / pending.weight
+        self._insert(flow, pending)
 
     def remove(self, pending: PendingRequest) -> None:
         """Takes out a request that will not run: its flow pays nothing."""
         flow = self._flows[pending.flow]
-        self._change(flow, pending, flow.remove)
+        self._remove(flow, pending)
         self._forget([flow])
 
-    def reserve(self, pending: PendingRequest, cost: float) -> None:
-        """Counts a cost of what will be queued later of a request; a negative one takes it back."""
-        flow = self._known(pending.flow)
-        flow.weight = flow.weight or pending.weight
+    def reserve(self, text: PendingRequest, cost: float) -> None:
+        """Counts a cost of what will be queued later of a text; a negative one takes it back."""
+        flow = self._known(text.flow)
         before = flow.reserved
         flow.reserved = before + cost if before + cost > NO_COST else 0.0
         self.cost += flow.reserved - before
@@ -164,12 +191,19 @@ class Flows:
         self._num_batches += 1
         for turn in turns:
             flow = self._flows[turn.pending.flow]
-            flow.last_batch = self._num_batches
-            self._change(flow, turn.pending, flow.remove, pays=1)
+            self._remove(flow, turn.pending)
+            flow.last_batch = turn.flow.last_batch = self._num_batches
+            turn.flow.start += turn.end - turn.start
+            self._set_place(turn.flow)
         if not self.size:  # whoever comes next finds all flows equal
             for flow in self._flows.values():
                 flow.start, flow.last_batch = self._virtual_time, -math.inf
-        self._forget(list(self._flows.values()))
+        flows = list(self._flows.values())
+        if not self._segments and not any(flow.reserved for flow in flows):
+            for flow in flows:  # there is no text that could use their turns
+                flow.texts_finish = 0.0
+                self._set_place(flow)
+        self._forget(flows)
 
     def first(self) -> Turn | None:
         """The first turn; None if nothing waits."""
@@ -177,48 +211,57 @@ class Flows:
 
     def turns(self) -> Iterator[Turn]:
         """What waits, in the order of its turns."""
+        segments = iter(self._segments)
         places: list[tuple[_Place, int]] = []
         for place in self._places:
             while places and places[0][0] < place:
-                yield self._next_of(places)
+                yield from self._next_of(places, segments)
             heapq.heappush(places, (place, 0))
         while places:
-            yield self._next_of(places)
+            yield from self._next_of(places, segments)
 
-    def _next_of(self, places: list[tuple[_Place, int]]) -> Turn:
-        """The first of some places' turns; the request behind it in its line takes its place."""
-        (start, _, name), index = places[0]
-        line = self._flows[name].line
-        turn = Turn(start, line[index][2])
-        if index + 1 < len(line):
-            heapq.heapreplace(places, ((turn.end, line[index + 1][1], name), index + 1))
-        else:
-            heapq.heappop(places)
-        return turn
+    def _next_of(
+        self,
+        places: list[tuple[_Place, int]],
+        segments: Iterator[_Segment],
+    ) -> Iterator[Turn]:
+        """The first of some places' turns, if there is one; its flow's next takes its place."""
+        (start, _, name), index = heapq.heappop(places)
+        flow = self._flows[name]
+        pending = flow.line[index][3] if index < len(flow.line) else None
+        if pending is None or _is_segment(pending):
+            if (segment := next(segments, None)) is None:
+                return
+            pending = segment[2]
+        turn = Turn(start, pending, flow)
+        if index + 1 < len(flow.line):
+            heapq.heappush(places, ((turn.end, flow.line[index + 1][2], name), index + 1))
+        elif turn.end < flow.texts_finish:
+            heapq.heappush(places, ((turn.end, math.inf, name), index + 1))
+        yield turn
 
     def cost_before(self, pending: PendingRequest) -> float:
         """The cost of what would go before a request that is not queued yet."""
-        flow = self._flows.get(pending.flow) or Flow(pending.flow)
-        ahead = [other for weight, _, other in flow.line if -weight >= pending.weight]
+        flow = self._flows.get(pending.flow) or Flow(pending.flow, self._virtual_time)
+        ahead = [other for weight, _, _, other in flow.line if -weight >= pending.weight]
         start = max(flow.start, self._virtual_time)
-        for other in ahead:
-            start = Turn(start, other).end
+        start += sum([_work(other) / other.weight for other in ahead])
         others = (other for other in self._flows.values() if other is not flow and other.line)
-        return sum(other.cost for other in ahead) + sum(
-            min(other.waiting, other.line[0][2].cost + (start - other.start) * other.weight)
+        return sum([other.cost for other in ahead]) + sum(
+            min(other.waiting, other.line[0][3].cost + (start - other.start) * other.weight)
             for other in others
             if other.start <= start
         )
 
-    def cost_until_done(self, pending: PendingRequest) -> float:
-        """The cost of what will have been done when a text is that is yet to be reserved.
+    def cost_until_done(self, text: PendingRequest) -> float:
+        """The cost of what will have been done when a text is that is yet to begin.
 
         Clients that have short requests waiting are taken to go on asking; of the long texts of
         others it is known what is left.
         """
-        flow = self._flows.get(pending.flow) or Flow(pending.flow)
-        own = flow.cost + pending.cost
-        share = own / pending.weight
+        flow = self._flows.get(text.flow) or Flow(text.flow, self._virtual_time)
+        own = flow.cost + text.cost
+        share = own / text.weight
         others = (other for other in self._present() if other is not flow)
         return own + sum(
             min(share * other.weight, other.cost if other.reserved else math.inf)
@@ -226,10 +269,13 @@ class Flows:
         )
 
     def _known(self, name: str) -> Flow:
+        """A flow; one that has nothing waiting starts at the virtual time."""
         if name not in self._flows:
-            flow = self._flows[name] = Flow(name)
-            flow.start = self._virtual_time
-        return self._flows[name]
+            self._flows[name] = Flow(name, self._virtual_time)
+        flow = self._flows[name]
+        if flow.place is None:
+            flow.start = max(flow.start, self._virtual_time)
+        return flow
 
     def _present(self) -> list[Flow]:
         since_batch = self._since_batch
@@ -239,24 +285,30 @@ class Flows:
     def _since_batch(self) -> int:
         return self._num_batches - LINGER_BATCHES * self.num_instances
 
-    def _change(
-        self,
-        flow: Flow,
-        pending: PendingRequest,
-        change: Callable[[PendingRequest], None],
-        *,
-        pays: int = 0,
-    ) -> None:
-        """Inserts or removes a request, and moves its flow to its place among the others."""
-        if flow.line:
+    def _insert(self, flow: Flow, pending: PendingRequest) -> None:
+        flow.insert(pending)
+        if _is_segment(pending):
+            bisect.insort(self._segments, _in_line(pending)[1:])
+        self.size += 1
+        self.cost += pending.cost
+        self._set_place(flow)
+
+    def _remove(self, flow: Flow, pending: PendingRequest) -> None:
+        flow.remove(pending)
+        if _is_segment(pending):
+            _remove(self._segments, _in_line(pending)[1:])
+        self.size -= 1
+        self.cost -= pending.cost
+        self._set_place(flow)
+
+    def _set_place(self, flow: Flow) -> None:
+        """Moves a flow to where it stands now, with its first request or a turn for others."""
+        if flow.place:
             del self._places[bisect.bisect_left(self._places, flow.place)]
-        self.size -= len(flow.line)
-        self.cost -= flow.cost
-        change(pending)
-        self.size += len(flow.line)
-        self.cost += flow.cost
-        flow.start += pays * Turn(0.0, pending).end
-        if flow.line:
+        flow.place = None
+        if flow.line or flow.start < flow.texts_finish:
+            number = flow.line[0][2] if flow.line else math.inf
+            flow.place = (flow.start, number, flow.name)
             bisect.insort(self._places, flow.place)
 
     def _forget(self, flows: Sequence[Flow]) -> None:
@@ -267,3 +319,21 @@ class Flows:
                 del self._flows[flow.name]
         if not self._flows:
             self.cost = 0.0  # but for what rounding has left
+
+
+def _work(pending: PendingRequest) -> float:
+    """What a request's turn costs."""
+    return max(pending.cost, pending.turn_cost)
+
+
+def _is_segment(pending: PendingRequest) -> bool:
+    return pending.core is not None
+
+
+def _in_line(pending: PendingRequest) -> _InLine:
+    """What a line is sorted by, and the request."""
+    return -pending.weight, pending.finish, pending.number, pending
+
+
+def _remove(line: list[Any], entry: tuple[Any, ...]) -> None:
+    del line[bisect.bisect_left(line, entry)]

@@ -51,6 +51,8 @@ class PendingRequest(msgspec.Struct, eq=False):
         moves: How often it was put back for no fault of its own.
         cost: About what running it costs, in milliseconds of an instance; the dispatcher's.
         turn_cost: What its turn costs its flow if that is more than the cost: a full window's.
+        finish: When a fair machine would be done with it, in virtual time, and its number, which
+            tells equal ones apart; the scheduler's. Of a segment, its text's.
         number: Its place in the order of arrival; the scheduler's, as is the next one.
         is_queued: Whether it waits for its first run.
         is_settled: Whether it has been resolved, failed or abandoned.
@@ -73,6 +75,7 @@ class PendingRequest(msgspec.Struct, eq=False):
     moves: int = 0
     cost: float = 0.0
     turn_cost: float = 0.0
+    finish: tuple[float, int] = (0.0, 0)
     number: int = -1
     is_queued: bool = False
     is_settled: bool = False

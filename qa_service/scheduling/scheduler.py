@@ -72,6 +72,11 @@ class Scheduler:
         """The cost of what will have been done when a text is whose work is not reserved yet."""
         return self._flows.cost_until_done(pending)
 
+    def begin(self, text: PendingRequest) -> None:
+        """Takes note of a long text whose segments will be queued: reserves its work."""
+        text.number = next(self._numbers)
+        self._flows.begin(text)
+
     def reserve(self, pending: PendingRequest, cost: float) -> None:
         """Counts work of a request that will be queued later; a negative cost takes it back."""
         self._flows.reserve(pending, cost)
@@ -169,9 +174,7 @@ class Scheduler:
                     after += 1
                 else:
                     after = len(others)
-            elif shorter and rule.admits(
-                len(batch), longest, shorter.pending.tokens, num_waiting
-            ):
+            elif shorter and rule.admits(len(batch), longest, shorter.pending.tokens, num_waiting):
                 batch.append(shorter)
                 before -= 1
             else:

@@ -155,7 +155,7 @@ def test_work_that_waits_is_counted_by_flow():
 
 def test_who_asks_short_questions_is_taken_to_go_on_and_long_texts_to_end():
     queue = scheduler(make_pending(flow="short", weight=2.0))
-    queue.reserve(make_pending(flow="long"), 50.0)
+    queue.begin(make_pending(flow="long", cost=50.0))
     assert queue.cost_until_done(make_pending(flow="mine", cost=200.0)) == 200.0 + 400.0 + 50.0
 
 

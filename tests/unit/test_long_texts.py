@@ -1,0 +1,133 @@
+"""Long texts in the real scheduler: read one after another, at nobody's cost. Counts, not times."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from qa_service.scheduling.batch_cost import BatchRule
+from qa_service.scheduling.options import QueueOptions
+from qa_service.scheduling.scheduler import Scheduler
+from tests.unit.pendings import make_pending
+
+SEGMENT_COST, PARAGRAPH_COST = 60.0, 30.0
+AHEAD = 4
+
+
+class Reading:
+    """Texts of so many segments each, beside clients that ask a paragraph at a time."""
+
+    def __init__(self, lengths, num_paragraph_clients=0, flows=None):
+        self.scheduler = Scheduler(QueueOptions(max_queue_size=10_000))
+        self.left_to_queue, self.left_to_read, self.texts = Counter(), Counter(lengths), {}
+        self.done, self.order = {}, []
+        for name, count in lengths.items():
+            cost = count * SEGMENT_COST
+            text = make_pending(flow=(flows or {}).get(name, name), cost=cost)
+            self.texts[name] = text
+            self.scheduler.begin(text)
+            self.left_to_queue[name] = count
+            for _ in range(AHEAD):
+                self.queue_segment(name)
+        for number in range(num_paragraph_clients):
+            self.ask(f"paragraphs {number}")
+
+    def queue_segment(self, name):
+        if self.left_to_queue[name]:
+            self.left_to_queue[name] -= 1
+            text = self.texts[name]
+            segment = make_pending(
+                flow=text.flow, cost=SEGMENT_COST, tokens=768, core=(0, 1), finish=text.finish,
+                text=name, is_admitted=True,
+            )  # fmt: skip
+            self.scheduler.add(segment)
+            self.scheduler.reserve(text, -SEGMENT_COST)
+
+    def ask(self, flow):
+        cost = PARAGRAPH_COST
+        self.scheduler.add(make_pending(flow=flow, cost=cost, turn_cost=cost, text=""))
+
+    def step(self):
+        (pending,) = self.scheduler.next_batch(9.0, BatchRule(1))
+        name = pending.request.text
+        self.order.append(name or pending.flow)
+        if not name:
+            self.ask(pending.flow)
+            return
+        self.left_to_read[name] -= 1
+        self.queue_segment(name)
+        if not self.left_to_read[name]:
+            self.done[name] = len(self.order)
+
+    def read_all(self):
+        while self.left_to_read.total():
+            assert len(self.order) < 100_000
+            self.step()
+        return self
+
+
+def equal_texts(number, num_segments=10):
+    return {f"text {n:02}": num_segments for n in range(number)}
+
+
+def test_texts_that_came_together_are_read_one_after_another():
+    reading = Reading(equal_texts(40)).read_all()
+    assert list(reading.done.values()) == [10 * n for n in range(1, 41)]
+
+
+def test_a_shorter_text_does_not_wait_for_longer_ones():
+    reading = Reading({"a book": 400, "an article": 10}).read_all()
+    assert reading.done["an article"] <= 22
+
+
+@pytest.mark.parametrize("num_clients", [1, 10])
+def test_beside_paragraphs_no_text_is_done_later_than_with_equal_shares(num_clients):
+    reading = Reading(equal_texts(20), num_clients).read_all()
+    share = 10 * SEGMENT_COST / PARAGRAPH_COST
+    with_equal_shares = 20 * 10 + num_clients * share
+    assert max(reading.done.values()) <= 1.05 * with_equal_shares
+    assert reading.done["text 00"] <= 1.2 * with_equal_shares / 20 + 30
+
+
+def test_paragraphs_come_as_often_as_beside_texts_that_share_the_time():
+    """Whichever text is read in a turn, the turns are the same."""
+    reading = Reading(equal_texts(20), 5).read_all()
+    asked = [number for number, name in enumerate(reading.order) if name == "paragraphs 0"]
+    gaps = [later - earlier for earlier, later in zip(asked, asked[1:], strict=False)]
+    assert max(gaps) <= 2 * (5 + 20 / 2)
+
+
+def test_a_clients_paragraphs_are_not_held_up_by_its_own_text():
+    reading = Reading(equal_texts(5, 40))
+    for _ in range(20):
+        reading.step()
+    reading.ask("text 04")
+    asked = len(reading.order)
+    while "text 04" not in reading.order[asked:]:
+        assert len(reading.order) - asked < 20
+        reading.step()
+
+
+def test_a_client_gets_no_more_with_several_texts():
+    lengths = equal_texts(12)
+    flows = {name: "greedy" for name in list(lengths)[:10]}
+    reading = Reading(lengths, flows=flows).read_all()
+    others = [end for name, end in reading.done.items() if name not in flows]
+    assert max(others) <= 30
+
+
+def test_a_text_whose_client_goes_leaves_its_turns_and_nothing_else():
+    reading = Reading(equal_texts(3))
+    scheduler = reading.scheduler
+    for _ in range(5):
+        reading.step()
+    for turn in list(scheduler._flows.turns()):
+        assert scheduler.remove(turn.pending)
+    for name, left in reading.left_to_queue.items():
+        scheduler.reserve(reading.texts[name], -left * SEGMENT_COST)
+    assert len(scheduler) == 0
+    assert scheduler.waiting_cost == pytest.approx(0.0)
+    scheduler.add(make_pending(flow="new"))
+    assert len(scheduler.next_batch(9.0, BatchRule(1))) == 1
+    assert len(scheduler._flows) == 0
