@@ -132,10 +132,10 @@ class DeadlineExceededError(QaError):
 
 
 class ExecutionTimeoutError(QaError):
-    """The request was begun and given up: its time ran out before all of its text was read."""
+    """The text was begun and given up: not all of it can be read before its time is over."""
 
     code = "execution_timeout"
-    default_message = "the request was begun, but not finished within its timeout"
+    default_message = "the text was begun, but cannot be read within its timeout"
 
 
 class WorkerCrashedError(QaError):

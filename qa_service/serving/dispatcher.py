@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 MAX_ATTEMPTS = 2
 MAX_MOVES = 10
 """How often a request may be put back that no instance died of."""
+MAX_TURN_TOKENS = 512
+"""A turn costs a full window or more; of a model with longer windows, so many tokens or more."""
 
 
 class Instance(Protocol):
@@ -124,9 +126,11 @@ class Dispatcher:
         """Queues a request; fails it if there is no room or no time for it."""
         try:
             if pending.is_admitted:
-                pending.cost = self._costs.of(pending.tokens, self._rule())
+                pending.cost = self.cost_of(pending.tokens)
             else:
                 self.admit(pending)
+                window_tokens = min(self.instances.model.window_tokens, MAX_TURN_TOKENS)
+                pending.turn_cost = self.cost_of(window_tokens)
             self._scheduler.add(pending)
         except QaError as error:
             pending.fail(error)
@@ -141,23 +145,52 @@ class Dispatcher:
             is_long: Whether it will be submitted in segments.
 
         Raises:
+            DeadlineExceededError: Its time is over.
             TextTooLongError: It has too many tokens, or alone would take longer than it may.
             QueueFullError: What waits is as much as may wait, or would take longer than it has.
         """
         if self._scheduler.is_full:
             self.dispatch()  # what came in this same round may have an instance waiting
-        pending.cost = self._costs.of(pending.tokens, self._rule())
+        pending.cost = self.cost_of(pending.tokens)
         check = self._admission.admit_long if is_long else self._admission.admit
         check(
             pending,
             self._scheduler,
-            ms_per_cost=self._costs.pace / max(1, self.instances.alive),
-            time_ms=(pending.deadline_s - self._clock.now_s()) * 1e3,
+            ms_per_cost=self._ms_per_cost,
+            time_ms=self._time_ms(pending),
         )
 
-    def reserve(self, pending: PendingRequest, cost: float) -> None:
-        """Counts work of a request that is yet to be submitted; negative to take it back."""
-        self._scheduler.reserve(pending, cost)
+    def begin(self, text: PendingRequest) -> None:
+        """Reserves the work of a text that will be submitted in segments."""
+        self._scheduler.begin(text)
+
+    def reserve(self, text: PendingRequest, cost: float) -> None:
+        """Counts work of a text that is yet to be submitted; negative to take it back."""
+        self._scheduler.reserve(text, cost)
+
+    def can_finish(self, text: PendingRequest, cost: float) -> bool:
+        """Whether so much more of a text can be read in its time, if nothing else is done."""
+        return cost * self._costs.pace / self._num_instances <= self._time_ms(text)
+
+    def cost_of(self, tokens: int) -> float:
+        """About what so many tokens cost, in milliseconds of an instance."""
+        return self._costs.of(tokens, self._rule())
+
+    @property
+    def _ms_per_cost(self) -> float:
+        """Milliseconds that the instances together need for a unit of cost.
+
+        An idle machine is not judged by how slow it was when it was last used.
+        """
+        pace = self._costs.pace if self.queue_length else min(1.0, self._costs.pace)
+        return pace / self._num_instances
+
+    @property
+    def _num_instances(self) -> int:
+        return max(1, self.instances.alive)
+
+    def _time_ms(self, pending: PendingRequest) -> float:
+        return (pending.deadline_s - self._clock.now_s()) * 1e3
 
     def _rule(self) -> BatchRule | None:
         for worker in self.instances.workers:
@@ -176,6 +209,8 @@ class Dispatcher:
         if not self.queue_length:
             return
         now_s = self._clock.now_s()
+        if self._scheduler.next_deadline_s() <= now_s:
+            self._fail_expired()
         while self.queue_length and self._dispatch_one(now_s):
             pass
         if self.queue_length:
@@ -187,7 +222,8 @@ class Dispatcher:
         """Settles a batch that an instance has finished."""
         now_s = self._clock.now_s()
         self._metrics.count_batch(len(batch), results.inference_ms, results.stages_ms)
-        self._costs.observe(sum(pending.cost for pending in batch), results.inference_ms)
+        took_ms = max(results.inference_ms, (now_s - results.started_s) * 1e3)
+        self._costs.observe(sum([pending.cost for pending in batch]), took_ms)
         for pending, outcome in zip(batch, results.outcomes, strict=True):
             queue_ms = round((results.started_s - pending.arrived_s) * 1e3, 3)
             self._metrics.queue_ms.observe(queue_ms)
@@ -245,7 +281,7 @@ class Dispatcher:
             now_s,
             worker.rule,
             is_idle=worker.is_idle,
-            num_instances=max(1, self.instances.alive),
+            num_instances=self._num_instances,
         )
         if batch:
             for pending in batch:

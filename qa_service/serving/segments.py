@@ -21,7 +21,7 @@ from collections.abc import Callable
 import msgspec
 
 from qa_service.errors import DeadlineExceededError, ExecutionTimeoutError, QaError
-from qa_service.scheduling.pending import Answered, Outcome, PendingRequest
+from qa_service.scheduling.pending import Answered, Outcome, PendingRequest, tokens_of
 from qa_service.serving.dispatcher import Dispatcher
 from qa_service.wire.messages import Timings
 from qa_service.wire.spans import Findings, merge, to_answers
@@ -98,7 +98,9 @@ class _Reading:
         self._first_queue_ms: float | None = None
         self._inference_ms = 0.0
         self._reserved = whole.cost
-        dispatcher.reserve(whole, whole.cost)
+        self._read_chars = self._read_tokens = 0
+        self._estimated_tokens = 0.0
+        dispatcher.begin(whole)
 
     def submit_next(self) -> None:
         """Submits segments, as many as may be under way."""
@@ -136,12 +138,13 @@ class _Reading:
         segment.tokens = max(1, round((stop - start) / self._chars_per_token))
         segment.core = (begin - start, end - start)
         segment.is_admitted = True
+        segment.finish = whole.finish
         self._under_way[segment] = start
         self._dispatcher.submit(segment)
         self._release(segment.cost)
 
     def _release(self, cost: float) -> None:
-        """Takes back what was reserved, as far as there is any."""
+        """Takes back what was reserved, as far as there is any; a negative cost reserves more."""
         cost = min(cost, self._reserved)
         self._reserved -= cost
         self._dispatcher.reserve(self._whole, -cost)
@@ -157,14 +160,33 @@ class _Reading:
             self._first_queue_ms = outcome.timings.queue
         if outcome.findings.tokens:
             self._chars_per_token = len(segment.request.text) / outcome.findings.tokens
+        if segment.core:
+            self._read_chars += segment.core[1] - segment.core[0]
+        self._read_tokens += outcome.findings.tokens
+        self._estimated_tokens += tokens_of(segment.request.text)
+        if not self._has_time():
+            self._fail(self._late("the rest was found to take longer than its time"))
+            return
         self.submit_next()
         if not self._under_way and self._next_char >= len(self._text):
             self._finish()
 
+    def _has_time(self) -> bool:
+        """Estimates the rest again, by what estimates have been worth; whether it can be done."""
+        rest = self._text[self._next_char :]
+        error = self._read_tokens / self._estimated_tokens
+        cost = self._dispatcher.cost_of(int(tokens_of(rest) * error)) if rest else 0.0
+        self._release(self._reserved - cost)
+        return not rest or self._dispatcher.can_finish(self._whole, cost)
+
+    def _late(self, when: str) -> ExecutionTimeoutError:
+        read = f"{self._read_chars} of {len(self._text)} characters had been read"
+        return ExecutionTimeoutError(f"the text was begun and given up: {read} when {when}")
+
     def _fail(self, outcome: Outcome) -> None:
         error = outcome if isinstance(outcome, QaError) else QaError()
         if isinstance(error, DeadlineExceededError) and self._parts:
-            error = ExecutionTimeoutError()
+            error = self._late("its time was over")
         self.end()
         self._whole.fail(error)
 

@@ -11,6 +11,7 @@ import msgspec
 
 from qa_service.errors import (
     DeadlineExceededError,
+    ExecutionTimeoutError,
     ForbiddenError,
     FrameTimeoutError,
     FrameTooLargeError,
@@ -45,6 +46,7 @@ STATUS_OF: dict[type[QaError], int] = {
     ShuttingDownError: 503,
     UnavailableError: 503,
     DeadlineExceededError: 504,
+    ExecutionTimeoutError: 504,
 }
 """Every kind of error that is told by its status; of those not named, 500 is the status."""
 

@@ -24,7 +24,7 @@ _ERRORS = {
     415: "The body is compressed in another way than gzip or deflate.",
     500: "The server failed.",
     503: "The server is too busy, or is shutting down; `Retry-After` says when to try again.",
-    504: "The question waited longer than its timeout.",
+    504: "The timeout was over before the question was begun, or before all of its text was read.",
 }
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qa_service.errors import ERROR_KINDS, InvalidRequestError
+from qa_service.errors import ERROR_KINDS, InvalidRequestError, TextTooLongError
 from qa_service.scheduling.admission import Admission
 from qa_service.scheduling.batch_cost import BatchRule
 from qa_service.scheduling.options import QueueOptions
@@ -143,6 +143,58 @@ def test_what_waits_too_long_is_told_and_not_run(setting):
     setting.clock.advance(2.0)
     assert setting.outcomes == ["deadline_exceeded"]
     assert setting.dispatcher.queue_length == 0
+
+
+@pytest.mark.parametrize("left_s", [-1.0, 0.0, 1e-6])
+def test_whose_time_is_over_at_an_idle_server_is_told_so(setting, left_s):
+    """An empty queue is never full."""
+    setting.submit(deadline_s=100.0 + left_s)
+    setting.clock.time_s += 1e-3
+    setting.dispatcher.dispatch()
+    assert setting.outcomes == ["deadline_exceeded"]
+    assert setting.instance.batches == []
+
+
+def test_a_turn_costs_a_full_window_but_no_more_work_waits_for_that(setting):
+    setting.instance.batches.append([])
+    pending = setting.submit(tokens=100)
+    assert pending.turn_cost == pytest.approx(3.84 * pending.cost)
+    assert setting.dispatcher.waiting_s == pytest.approx(pending.cost / 1e3)
+
+
+def run_slowly(setting, *, times, inference_ms=5.0, handled_after_ms=0.0):
+    """Runs batches that cost 10 ms by their estimates."""
+    for _ in range(times):
+        setting.submit()
+        setting.dispatcher.dispatch()
+        setting.clock.time_s += handled_after_ms / 1e3
+        started_s = setting.clock.time_s - handled_after_ms / 1e3
+        batch = setting.instance.batches.pop(0)
+        results = Results(0, [Answers(ADA)], started_s, inference_ms, StagesMs())
+        setting.dispatcher.on_results(batch, results)
+
+
+@pytest.mark.parametrize("slow", [{"inference_ms": 40.0}, {"handled_after_ms": 40.0}])
+def test_what_can_be_done_in_time_is_told_by_what_batches_take_until_they_are_handled(slow):
+    setting = Setting()
+    text = make_pending(100.0, deadline_s=101.0)
+    assert setting.dispatcher.can_finish(text, 900.0)
+    run_slowly(setting, times=30, **slow)
+    text.deadline_s = setting.clock.time_s + 1.0
+    assert setting.dispatcher.can_finish(text, 240.0)
+    assert not setting.dispatcher.can_finish(text, 280.0)
+
+
+def test_an_idle_machine_is_not_judged_by_how_slow_it_was():
+    setting = Setting()
+    run_slowly(setting, times=30, inference_ms=400.0)
+    deadline_s = setting.clock.time_s + 1.0
+    text = make_pending(100.0, tokens=9000, deadline_s=deadline_s)
+    setting.dispatcher.admit(text, is_long=True)
+    setting.instance.batches.append([])
+    setting.submit()
+    with pytest.raises(TextTooLongError):
+        setting.dispatcher.admit(text, is_long=True)
 
 
 def test_a_cancelled_request_is_not_run(setting):

@@ -295,12 +295,18 @@ def test_tokens_are_estimated_from_bytes(question, text, tokens):
     assert estimate_tokens(Request(question, text)) == tokens
 
 
+@pytest.mark.parametrize("text", ["!?.," * 16_000, "! ? . , " * 8_000, "!" * 50])
+def test_signs_are_tokens_each(text):
+    num_signs = len(text) - text.count(" ")
+    assert num_signs <= estimate_tokens(Request("?", text)) <= 1.3 * num_signs + 4
+
+
 @pytest.mark.parametrize(
     "text", ["東" * 99_999, "Ada" * 30_000 + "東" * 9_999, "\U0001f600e" * 5000]
 )
 def test_tokens_of_a_long_text_are_estimated_from_a_sample(text):
     exact = 3 + len(text.encode()) // 4
-    assert estimate_tokens(Request("?", text)) == pytest.approx(exact, rel=0.01)
+    assert estimate_tokens(Request("?", text)) == pytest.approx(exact, rel=0.02)
 
 
 CORE = CostTable((16, 384), (1, 2), ((1.0, 2.0), (30.0, 64.0)))

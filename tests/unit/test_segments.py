@@ -20,7 +20,7 @@ TIMINGS = Timings(1.0, 2.0)
 class FakeDispatcher:
     """Remembers what is submitted, cancelled and reserved; refuses when told to."""
 
-    model, alive = MODEL, 2
+    model, alive, cost_limit = MODEL, 2, math.inf
 
     def __init__(self):
         self.instances, self.refuse = self, None
@@ -38,8 +38,18 @@ class FakeDispatcher:
     def cancel(self, pending):
         self.cancelled.append(pending)
 
+    def begin(self, pending):
+        pending.finish = (7.0, 7)
+        self.reserve(pending, pending.cost)
+
     def reserve(self, pending, cost):
         self.reserved += cost
+
+    def cost_of(self, tokens):
+        return float(tokens)
+
+    def can_finish(self, pending, cost):
+        return cost <= self.cost_limit
 
 
 class Setting:
@@ -157,6 +167,43 @@ def test_what_was_begun_and_given_up_has_a_code_of_its_own(num_read, code):
         setting.settle(segment)
     setting.dispatcher.submitted[-1].fail(DeadlineExceededError())
     assert [outcome.code for outcome in setting.outcomes] == [code]
+
+
+def test_what_was_given_up_is_told_with_how_far_it_came():
+    setting = Setting(WORDS * 2000)
+    setting.settle(setting.dispatcher.submitted[0])
+    begin, end = setting.dispatcher.submitted[0].core
+    setting.dispatcher.submitted[-1].fail(DeadlineExceededError())
+    (error,) = setting.outcomes
+    assert f"{end - begin} of {len(WORDS * 2000)} characters" in error.message
+    assert "its time was over" in error.message
+
+
+def test_a_text_of_more_tokens_than_can_be_read_in_its_time_is_given_up_once_that_is_seen():
+    setting = Setting(WORDS * 2000)
+    setting.dispatcher.cost_limit = 40_000.0
+    first, second, *_ = setting.dispatcher.submitted
+    setting.settle(first)
+    assert setting.outcomes == []
+    setting.settle(second, tokens=4 * len(second.request.text))
+    (error,) = setting.outcomes
+    assert error.code == "execution_timeout"
+    assert "longer than its time" in error.message
+    assert setting.dispatcher.reserved == pytest.approx(0.0)
+
+
+def test_a_dense_beginning_says_nothing_of_the_rest():
+    """Signs are tokens each: what counts is how far the estimate was wrong."""
+    setting = Setting("!? " * 2000 + WORDS * 1000)
+    setting.dispatcher.cost_limit = 20_000.0
+    first = setting.dispatcher.submitted[0]
+    setting.settle(first, tokens=len(first.request.text) * 2 // 3)
+    assert setting.outcomes == []
+
+
+def test_segments_have_their_texts_place_in_the_order():
+    setting = Setting(WORDS * 2000)
+    assert {segment.finish for segment in setting.dispatcher.submitted} == {(7.0, 7)}
 
 
 def test_a_text_that_is_not_admitted_is_told_at_once():

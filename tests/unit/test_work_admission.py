@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qa_service.errors import QueueFullError, TextTooLongError
+from qa_service.errors import DeadlineExceededError, QueueFullError, TextTooLongError
 from qa_service.scheduling.admission import MAX_RETRY_AFTER_MS, Admission
 from qa_service.scheduling.options import QueueOptions
 from qa_service.scheduling.scheduler import Scheduler
@@ -58,11 +58,27 @@ def test_a_long_text_that_cannot_be_done_beside_others_is_refused_at_once():
         text = make_pending(flow=f"client {number}", cost=200.0)
         if scheduler.cost_until_done(text) * 0.5 <= 1000.0:
             admit(Admission(QueueOptions()), scheduler, cost=200.0, long=True)
-            scheduler.reserve(text, 200.0)
+            scheduler.begin(text)
     with pytest.raises(QueueFullError) as caught:
         admit(Admission(QueueOptions()), scheduler, cost=200.0, long=True)
     assert scheduler.waiting_cost == 2000.0
     assert 1 <= caught.value.retry_after_ms <= MAX_RETRY_AFTER_MS
+
+
+@pytest.mark.parametrize("long", [False, True])
+def test_whose_time_is_over_is_not_told_that_the_queue_is_full(long):
+    with pytest.raises(DeadlineExceededError):
+        admit(Admission(QueueOptions()), queue_of(), time_ms=0.0, long=long)
+
+
+def test_clients_that_ask_paragraphs_are_counted_as_long_as_a_text_takes():
+    """Each asks again as soon as it is answered: ten of them leave a text an eleventh."""
+    scheduler = queue_of()
+    for number in range(10):
+        scheduler.add(make_pending(flow=f"client {number}", cost=10.0))
+    admit(Admission(QueueOptions()), scheduler, cost=180.0, long=True)
+    with pytest.raises(QueueFullError):
+        admit(Admission(QueueOptions()), scheduler, cost=190.0, long=True)
 
 
 def test_a_text_of_too_many_tokens_is_refused():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 
 import pytest
@@ -94,7 +95,7 @@ def test_paragraphs_come_as_often_as_beside_texts_that_share_the_time():
     """Whichever text is read in a turn, the turns are the same."""
     reading = Reading(equal_texts(20), 5).read_all()
     asked = [number for number, name in enumerate(reading.order) if name == "paragraphs 0"]
-    gaps = [later - earlier for earlier, later in zip(asked, asked[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(asked)]
     assert max(gaps) <= 2 * (5 + 20 / 2)
 
 
@@ -111,7 +112,7 @@ def test_a_clients_paragraphs_are_not_held_up_by_its_own_text():
 
 def test_a_client_gets_no_more_with_several_texts():
     lengths = equal_texts(12)
-    flows = {name: "greedy" for name in list(lengths)[:10]}
+    flows = dict.fromkeys(list(lengths)[:10], "greedy")
     reading = Reading(lengths, flows=flows).read_all()
     others = [end for name, end in reading.done.items() if name not in flows]
     assert max(others) <= 30
