@@ -125,12 +125,14 @@ class Flows:
     Attributes:
         size: How many requests wait.
         cost: The cost of what waits, and of what is reserved.
+        weight: The weights of the flows that are present.
         num_instances: How many share the work.
     """
 
     def __init__(self) -> None:
         self.size = 0
         self.cost = 0.0
+        self.weight = 0.0
         self.num_instances = 1
         self._flows: dict[str, Flow] = {}
         self._places: list[_Place] = []
@@ -141,11 +143,6 @@ class Flows:
     def __len__(self) -> int:
         """Flows that are known."""
         return len(self._flows)
-
-    @property
-    def weight(self) -> float:
-        """The weights of the flows that are present."""
-        return sum([flow.weight for flow in self._present()])
 
     def add(self, pending: PendingRequest) -> None:
         """Puts a request into its flow's line."""
@@ -159,7 +156,9 @@ class Flows:
     def begin(self, text: PendingRequest) -> None:
         """Reserves the work of a long text, and says when a fair machine would be done with it."""
         flow = self._known(text.flow)
-        flow.weight = flow.weight or text.weight
+        before = self._counted(flow)
+        flow.weight = max(before, text.weight)
+        self.weight += flow.weight - before
         flow.texts_finish = max(flow.start, flow.texts_finish) + text.cost / text.weight
         text.finish = flow.texts_finish, text.number
         self.reserve(text, text.cost)
@@ -198,12 +197,30 @@ class Flows:
         if not self.size:  # whoever comes next finds all flows equal
             for flow in self._flows.values():
                 flow.start, flow.last_batch = self._virtual_time, -math.inf
-        flows = list(self._flows.values())
-        if not self._segments and not any(flow.reserved for flow in flows):
-            for flow in flows:  # there is no text that could use their turns
-                flow.texts_finish = 0.0
-                self._set_place(flow)
-        self._forget(flows)
+        self._count_present()
+
+    def _count_present(self) -> None:
+        """Adds up the weights of the flows that are present; forgets those that are not."""
+        since_batch = self._since_batch
+        weight, has_texts, gone = 0.0, bool(self._segments), []
+        for flow in self._flows.values():
+            if flow.place or flow.reserved or flow.last_batch > since_batch:
+                weight += flow.weight
+                has_texts = has_texts or flow.reserved > 0.0
+            elif flow.start <= self._virtual_time:
+                gone.append(flow)
+        self.weight = weight
+        if not has_texts:
+            gone += self._end_turns_for_texts()
+        self._forget(gone)
+
+    def _end_turns_for_texts(self) -> list[Flow]:
+        """Ends the turns of flows that have nothing waiting: there is no text to use them."""
+        ended = [flow for flow in self._flows.values() if flow.place and not flow.line]
+        for flow in ended:
+            flow.texts_finish = 0.0
+            self._set_place(flow)
+        return ended
 
     def first(self) -> Turn | None:
         """The first turn; None if nothing waits."""
@@ -262,7 +279,12 @@ class Flows:
         flow = self._flows.get(text.flow) or Flow(text.flow, self._virtual_time)
         own = flow.cost + text.cost
         share = own / text.weight
-        others = (other for other in self._present() if other is not flow)
+        since_batch = self._since_batch
+        others = [
+            other
+            for other in self._flows.values()
+            if other is not flow and other.is_present(since_batch)
+        ]
         return own + sum(
             min(share * other.weight, other.cost if other.reserved else math.inf)
             for other in others
@@ -277,16 +299,18 @@ class Flows:
             flow.start = max(flow.start, self._virtual_time)
         return flow
 
-    def _present(self) -> list[Flow]:
-        since_batch = self._since_batch
-        return [flow for flow in self._flows.values() if flow.is_present(since_batch)]
-
     @property
     def _since_batch(self) -> int:
         return self._num_batches - LINGER_BATCHES * self.num_instances
 
+    def _counted(self, flow: Flow) -> float:
+        """What of a flow's weight is counted already: all, if it is present."""
+        return flow.weight if flow.is_present(self._since_batch) else 0.0
+
     def _insert(self, flow: Flow, pending: PendingRequest) -> None:
+        before = self._counted(flow)
         flow.insert(pending)
+        self.weight += flow.weight - before
         if _is_segment(pending):
             bisect.insort(self._segments, _in_line(pending)[1:])
         self.size += 1
@@ -294,7 +318,9 @@ class Flows:
         self._set_place(flow)
 
     def _remove(self, flow: Flow, pending: PendingRequest) -> None:
+        before = flow.weight
         flow.remove(pending)
+        self.weight += flow.weight - before
         if _is_segment(pending):
             _remove(self._segments, _in_line(pending)[1:])
         self.size -= 1
@@ -318,7 +344,7 @@ class Flows:
             if not flow.is_present(since_batch) and flow.start <= self._virtual_time:
                 del self._flows[flow.name]
         if not self._flows:
-            self.cost = 0.0  # but for what rounding has left
+            self.cost = self.weight = 0.0  # but for what rounding has left
 
 
 def _work(pending: PendingRequest) -> float:

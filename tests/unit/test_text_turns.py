@@ -6,6 +6,8 @@ import itertools
 from collections import Counter
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from qa_service.scheduling.batch_cost import BatchRule
 from qa_service.scheduling.options import QueueOptions
@@ -132,3 +134,64 @@ def test_a_text_whose_client_goes_leaves_its_turns_and_nothing_else():
     scheduler.add(make_pending(flow="new"))
     assert len(scheduler.next_batch(9.0, BatchRule(1))) == 1
     assert len(scheduler._flows) == 0
+
+
+actions = st.lists(
+    st.tuples(
+        st.sampled_from(["add", "text", "segment", "batch", "batch", "remove", "put back", "end"]),
+        st.sampled_from("abcd"),
+        st.sampled_from([0.001, 1.0, 2.0, 10.0]),
+        st.integers(1, 4),
+    ),
+    max_size=60,
+)
+
+
+@settings(deadline=None)
+@given(actions)
+def test_whatever_happens_the_order_holds_what_waits_and_nothing_is_kept_for_ever(steps):
+    scheduler = Scheduler(QueueOptions(max_queue_size=1000))
+    flows = scheduler._flows
+    waiting, taken, texts = [], [], []
+
+    def queue(flow, weight, **fields):
+        waiting.append(make_pending(flow=flow, weight=weight, **fields))
+        scheduler.add(waiting[-1])
+
+    for action, flow, weight, number in steps:
+        if action == "add":
+            queue(flow, weight, turn_cost=30.0 * number)
+        elif action == "text":
+            texts.append(make_pending(flow=flow, weight=weight, cost=300.0))
+            scheduler.begin(texts[-1])
+        elif action == "segment" and texts:
+            text = texts[number % len(texts)]
+            queue(text.flow, text.weight, core=(0, 1), finish=text.finish)
+        elif action == "batch":
+            batch = scheduler.next_batch(9.0, BatchRule(number), num_instances=number)
+            assert bool(batch) == bool(waiting)
+            waiting = [pending for pending in waiting if pending not in batch]
+            taken += batch
+        elif action == "remove" and waiting:
+            assert scheduler.remove(waiting.pop(number % len(waiting)))
+        elif action == "put back" and taken:
+            waiting.append(taken.pop(number % len(taken)))
+            scheduler.put_back(waiting[-1])
+        elif action == "end" and texts:
+            scheduler.reserve(texts.pop(number % len(texts)), -300.0)
+        assert len(scheduler) == len(waiting)
+        assert scheduler.waiting_cost == pytest.approx(
+            sum(pending.cost for pending in waiting) + 300.0 * len(texts)
+        )
+        present = {pending.flow for pending in waiting}
+        assert flows.weight >= sum(flows._flows[name].weight for name in present) * 0.999
+        turns = [turn.pending for turn in flows.turns()]
+        assert sorted(map(id, turns)) == sorted(map(id, waiting))
+    for text in texts:
+        scheduler.reserve(text, -300.0)
+    while scheduler.next_batch(9.0, BatchRule(2)):
+        pass
+    assert len(scheduler) == 0
+    scheduler.add(make_pending(flow="last"))
+    scheduler.next_batch(9.0, BatchRule(1))
+    assert len(flows) == 0
