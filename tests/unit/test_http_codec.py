@@ -10,6 +10,8 @@ import pytest
 
 from harness.hostile_http import head
 from qa_service.errors import (
+    DeadlineExceededError,
+    ExecutionTimeoutError,
     FrameTimeoutError,
     HttpError,
     QueueFullError,
@@ -20,6 +22,7 @@ from qa_service.wire import openapi
 from qa_service.wire.codec import Wait
 from qa_service.wire.http_access import HttpAccess
 from qa_service.wire.http_codec import MAX_EXCHANGES, HttpCodec, HttpSite
+from qa_service.wire.http_reply import error_reply
 from qa_service.wire.messages import (
     MAX_TOP_K,
     NULL_ID,
@@ -508,3 +511,9 @@ TRACE = "0af7651916cd43dd8448eb211c80319c"
 def test_a_question_belongs_to_the_trace_of_its_request(traceparent, expected):
     peer = Peer().send(post("/qa", ASK, f"traceparent: {traceparent}\r\n".encode()))
     assert peer.codec.trace_id_of(peer.requests[0]) == expected
+
+
+@pytest.mark.parametrize("error", [DeadlineExceededError(), ExecutionTimeoutError()])
+def test_a_time_that_is_over_is_no_failure_of_the_servers(error):
+    reply = error_reply(error)
+    assert (reply.status, json.loads(reply.body)) == (504, {"error": error.message})

@@ -1,4 +1,4 @@
-"""Shares over real sockets, with batches: counted in answers while both clients have some waiting."""
+"""Weights over real sockets, with batches; counts of answers while both clients have some due."""
 
 from __future__ import annotations
 
