@@ -104,6 +104,14 @@ def test_answers_may_come_in_any_order(make_owner):
     assert owner.connection.pending == set()
 
 
+def test_a_clients_priorities_weigh_more_and_share_its_one_flow(make_owner):
+    owner = make_owner(max_priority=5)
+    owner.client.sendall(b"".join(frame({"id": n, "priority": n, **ASK}) for n in (0, 1, 9)))
+    owner.run_until(lambda: len(owner.pendings) == 3)
+    assert [pending.weight for pending in owner.pendings] == [1.0, 2.0, 6.0]
+    assert {pending.flow for pending in owner.pendings} == {"the client"}
+
+
 def test_a_request_is_settled_once(make_owner):
     owner = make_owner()
     owner.client.sendall(frame(ASK))
