@@ -221,4 +221,5 @@ def test_reserved_work_is_used_up_by_the_segments():
     before = setting.dispatcher.reserved
     setting.settle_all()
     assert before > 0.0
+    assert setting.segments._readings == {}
     assert setting.dispatcher.reserved == pytest.approx(0.0)

@@ -21,13 +21,14 @@ AHEAD = 4
 class Reading:
     """Texts of so many segments each, beside clients that ask a paragraph at a time."""
 
-    def __init__(self, lengths, num_paragraph_clients=0, flows=None):
+    def __init__(self, lengths, num_paragraph_clients=0, flows=None, weights=None):
         self.scheduler = Scheduler(QueueOptions(max_queue_size=10_000))
         self.left_to_queue, self.left_to_read, self.texts = Counter(), Counter(lengths), {}
         self.done, self.order = {}, []
         for name, count in lengths.items():
             cost = count * SEGMENT_COST
-            text = make_pending(flow=(flows or {}).get(name, name), cost=cost)
+            weight = (weights or {}).get(name, 1.0)
+            text = make_pending(flow=(flows or {}).get(name, name), cost=cost, weight=weight)
             self.texts[name] = text
             self.scheduler.begin(text)
             self.left_to_queue[name] = count
@@ -41,7 +42,7 @@ class Reading:
             self.left_to_queue[name] -= 1
             text = self.texts[name]
             segment = make_pending(
-                flow=text.flow, cost=SEGMENT_COST, tokens=768, core=(0, 1), finish=text.finish,
+                flow=text.flow, weight=text.weight, cost=SEGMENT_COST, tokens=768, core=(0, 1), finish=text.finish,
                 text=name, is_admitted=True,
             )  # fmt: skip
             self.scheduler.add(segment)
@@ -82,6 +83,11 @@ def test_texts_that_came_together_are_read_one_after_another():
 def test_a_shorter_text_does_not_wait_for_longer_ones():
     reading = Reading({"a book": 400, "an article": 10}).read_all()
     assert reading.done["an article"] <= 22
+
+
+def test_the_text_of_a_heavier_client_is_read_first():
+    reading = Reading(equal_texts(5), weights={"text 03": 3.0}).read_all()
+    assert reading.done["text 03"] == 10
 
 
 @pytest.mark.parametrize("num_clients", [1, 10])
