@@ -42,8 +42,8 @@ class Reading:
             self.left_to_queue[name] -= 1
             text = self.texts[name]
             segment = make_pending(
-                flow=text.flow, weight=text.weight, cost=SEGMENT_COST, tokens=768, core=(0, 1), finish=text.finish,
-                text=name, is_admitted=True,
+                flow=text.flow, weight=text.weight, cost=SEGMENT_COST, tokens=768, core=(0, 1),
+                finish=text.finish, text=name, is_admitted=True,
             )  # fmt: skip
             self.scheduler.add(segment)
             self.scheduler.reserve(text, -SEGMENT_COST)
