@@ -62,7 +62,7 @@ def kill_workers(
         interval_s: From kill to kill.
         wait_until_whole: Kill no worker while another is being replaced. Where the machine
             takes longer than the interval to start a worker, there would soon be none, and
-            a request killed in its retry too is rightly answered `worker_crashed`.
+            a request that three kills meet is rightly answered `worker_crashed`.
     """
     num_instances = len(server.worker_pids())
 

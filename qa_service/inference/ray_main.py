@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 PING_INTERVAL_S = 1.0
 MAX_MISSED_PINGS = 3
 CONCURRENT_BATCHES = 4
-"""A worker holds three at most."""
+"""More than the two at most that a worker is given."""
 PATIENT_S = 10.0
 """After how long without a node it says that it waits."""
 NODES_TIMEOUT_S = 2.0

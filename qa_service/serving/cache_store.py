@@ -79,13 +79,15 @@ class CacheStore:
         ]
 
     def put(self, key: bytes, answers: Sequence[Answer]) -> int:
-        """Keeps the answers to a question that is not there.
+        """Keeps the answers to a question, in the place of those that are there.
 
         Returns:
             How many others it has dropped to make room.
         """
         entry = _encode([(answer.score, answer.start, answer.end) for answer in answers])
         shard = self._shard(key)
+        if (old := shard.entries.pop(key, None)) is not None:
+            shard.num_bytes -= ENTRY_BYTES + len(old)
         shard.entries[key] = entry
         shard.num_bytes += ENTRY_BYTES + len(entry)
         num_dropped = 0

@@ -34,7 +34,8 @@ from qa_service.workers.messages import Failure, ModelFacts, Results
 
 logger = logging.getLogger(__name__)
 
-MAX_ATTEMPTS = 2
+MAX_ATTEMPTS = 3
+"""So that an innocent request may be beside two deaths that it did not cause."""
 MAX_MOVES = 10
 """How often a request may be put back that no instance died of."""
 MAX_TURN_TOKENS = 512
@@ -239,7 +240,7 @@ class Dispatcher:
     def on_lost(self, batch: Sequence[PendingRequest], *, were_running: bool) -> None:
         """Takes back what an instance died with.
 
-        What ran is tried once more, alone: it may be what killed the instance.
+        What ran is tried again, alone, up to a third instance: it may be what killed the others.
         """
         for pending in batch:
             if pending.is_settled:

@@ -1,14 +1,7 @@
 """A service that reads a long text as many short ones, and merges what comes back.
 
-    text   |-------------------------------------------------------|
-    cores  |===============|================|======================|
-    segment|-------------------|
-                       |------------------------|
-                                        |--------------------------|
-
-A text of more than a few windows is cut at white space into segments. Each span belongs to the
-segment in whose core it starts; the characters around a core are context. So each span counts
-once, and the sums of all segments are the sum over the text: the merged score is the one softmax.
+A text of more than a few windows is cut into the sections of `wire/sections.py`, a segment each;
+the merged score is the one softmax over the text.
 
 A few segments are under way at a time: so that a text uses every idle instance, is dropped within
 a segment when its client goes, and estimates of its tokens are corrected as they come true.
@@ -16,7 +9,7 @@ a segment when its client goes, and estimates of its tokens are corrected as the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -24,13 +17,11 @@ from qa_service.errors import DeadlineExceededError, ExecutionTimeoutError, QaEr
 from qa_service.scheduling.pending import Answered, Outcome, PendingRequest, tokens_of
 from qa_service.serving.dispatcher import Dispatcher
 from qa_service.wire.messages import Timings
+from qa_service.wire.sections import Section, sections
 from qa_service.wire.spans import Findings, merge, to_answers
 from qa_service.workers.messages import ModelFacts
 
-SEGMENT_WINDOWS = 2
 AHEAD_PER_INSTANCE = 2
-MAX_SEGMENT_CHARS = 1 << 14
-WORD_CHARS = 64
 
 
 class Segments:
@@ -47,7 +38,8 @@ class Segments:
     def submit(self, pending: PendingRequest) -> None:
         """Passes a short text on, and begins with a long one."""
         model = self._dispatcher.instances.model
-        if pending.tokens <= segment_tokens(model):
+        first = next(_cut(pending, model))
+        if first.core_end == len(pending.request.text):
             self._dispatcher.submit(pending)
             return
         try:
@@ -70,10 +62,8 @@ class Segments:
         self._readings.pop(pending, None)
 
 
-def segment_tokens(model: ModelFacts) -> int:
-    """How many tokens a segment has at most, its context included."""
-    overlap = model.overlap_tokens
-    return overlap + SEGMENT_WINDOWS * (model.window_tokens - overlap)
+def _cut(pending: PendingRequest, model: ModelFacts) -> Iterator[Section]:
+    return sections(pending.request, model.window_tokens, model.overlap_tokens)
 
 
 class _Reading:
@@ -88,11 +78,12 @@ class _Reading:
     ) -> None:
         self._whole = whole
         self._model = model
+        self._sections = _cut(whole, model)
         self._dispatcher = dispatcher
         self._on_end = on_end
         self._text = whole.request.text
         self._chars_per_token = max(1.0, len(self._text) / whole.tokens)
-        self._next_char = 0
+        self._cut_chars = 0
         self._under_way: dict[PendingRequest, int] = {}
         self._parts: list[tuple[int, Findings]] = []
         self._first_queue_ms: float | None = None
@@ -105,10 +96,10 @@ class _Reading:
     def submit_next(self) -> None:
         """Submits segments, as many as may be under way."""
         ahead = AHEAD_PER_INSTANCE * max(1, self._dispatcher.instances.alive)
-        while self._next_char < len(self._text) and len(self._under_way) < ahead:
+        while not self._is_cut and len(self._under_way) < ahead:
             if self._whole.is_settled:
                 return
-            self._submit(*self._cut())
+            self._submit(next(self._sections))
 
     def end(self) -> None:
         """Drops what waits of it."""
@@ -119,27 +110,22 @@ class _Reading:
             self._dispatcher.cancel(segment)
         self._under_way.clear()
 
-    def _cut(self) -> tuple[int, int, int, int]:
-        """The next segment: where it starts, its core starts and ends, and it ends."""
-        text, begin = self._text, self._next_char
-        overlap = self._model.overlap_tokens
-        core_chars = int((segment_tokens(self._model) - overlap) * self._chars_per_token)
-        core_chars = min(max(1, core_chars), MAX_SEGMENT_CHARS)
-        context_chars = int(overlap * self._chars_per_token / 2)
-        end = _at_space(text, begin + core_chars, begin)
-        start = _at_space(text, begin - context_chars, 0)
-        return start, begin, end, _at_space(text, end + context_chars, end)
+    @property
+    def _is_cut(self) -> bool:
+        return self._cut_chars == len(self._text)
 
-    def _submit(self, start: int, begin: int, end: int, stop: int) -> None:
-        self._next_char = end
+    def _submit(self, section: Section) -> None:
+        self._cut_chars = section.core_end
         whole = self._whole
-        request = msgspec.structs.replace(whole.request, text=self._text[start:stop])
-        segment = whole.derive(request, self._on_settled, f"[{begin}:{end}]")
-        segment.tokens = max(1, round((stop - start) / self._chars_per_token))
-        segment.core = (begin - start, end - start)
+        text = self._text[section.start : section.end]
+        request = msgspec.structs.replace(whole.request, text=text)
+        name = f"[{section.core_start}:{section.core_end}]"
+        segment = whole.derive(request, self._on_settled, name)
+        segment.tokens = max(1, round(len(text) / self._chars_per_token))
+        segment.core = section.core
         segment.is_admitted = True
         segment.finish = whole.finish
-        self._under_way[segment] = start
+        self._under_way[segment] = section.start
         self._dispatcher.submit(segment)
         self._release(segment.cost)
 
@@ -168,12 +154,12 @@ class _Reading:
             self._fail(self._late("the rest was found to take longer than its time"))
             return
         self.submit_next()
-        if not self._under_way and self._next_char >= len(self._text):
+        if not self._under_way and self._is_cut:
             self._finish()
 
     def _has_time(self) -> bool:
         """Estimates the rest again, by what estimates have been worth; whether it can be done."""
-        rest = self._text[self._next_char :]
+        rest = self._text[self._cut_chars :]
         error = self._read_tokens / self._estimated_tokens
         cost = self._dispatcher.cost_of(int(tokens_of(rest) * error)) if rest else 0.0
         self._release(self._reserved - cost)
@@ -198,18 +184,3 @@ class _Reading:
         answers = to_answers(self._text, found, self._model.null_log_score, top_k)
         timings = Timings(self._first_queue_ms or 0.0, round(self._inference_ms, 3))
         self._whole.resolve(answers, timings)
-
-
-def _at_space(text: str, position: int, floor: int) -> int:
-    """The nearest place before a position where a word begins, but above a floor.
-
-    A stretch without white space is cut where it is.
-    """
-    if position <= floor or position <= 0:
-        return max(0, floor)
-    if position >= len(text):
-        return len(text)
-    for place in range(position, max(floor, position - WORD_CHARS), -1):
-        if text[place - 1].isspace():
-            return place
-    return position

@@ -54,13 +54,15 @@ class Findings(msgspec.Struct, frozen=True, tag=True, array_like=True):
 def merge(parts: Sequence[tuple[int, Findings]], top_k: int) -> Findings:
     """Merges what was found in the parts of a text, each of whose spans is in one part alone.
 
+    Of spans that score the same, the first in the text comes first, whichever part is read first.
+
     Args:
         parts: Of each, how many code points of the text come before it, and its findings.
         top_k: How many spans are wanted.
     """
     spans = [span.moved(offset) for offset, found in parts for span in found.spans]
     best: list[ScoredSpan] = []
-    for span in sorted(spans, key=lambda span: -span.log_score):
+    for span in sorted(spans, key=lambda span: (-span.log_score, span.start)):
         if len(best) == top_k:
             break
         if not any(map(span.overlaps, best)):

@@ -169,7 +169,7 @@ def test_a_crash_loop_in_the_canary_does_not_disturb_the_stable_version(file):
     file.write("traffic = { 1 = 95, 2 = 5 }\nlabels = { canary = 2 }")
     server = RunningServer(file.model, *file.flags(), env={"PYTHONPATH": str(FAULTY_WORKER)})
     try:
-        for _ in range(4):
+        for _ in range(3):
             dying = server.ask(**{**marked("!!kill!!", 1), "version": "canary"})
             assert dying["error"]["code"] == "worker_crashed"
             counted = count_versions(server, 200)

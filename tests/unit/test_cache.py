@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import random
 
 import pytest
@@ -247,6 +248,38 @@ def test_nothing_is_left_of_a_run_for_the_garbage_collector(setting):
 
 
 # The store.
+
+
+def test_the_timer_of_a_run_that_has_ended_is_cancelled(setting):
+    setting.ask(deadline_s=110.0)
+    setting.ask(deadline_s=109.0)
+    assert setting.clock.timers.next_due_s() == 109.0
+    setting.service.resolve()
+    assert setting.clock.timers.next_due_s() == math.inf
+
+
+def test_two_versions_of_equal_files_keep_an_answer_once(setting):
+    """As with shadow traffic: both run before either answer is kept."""
+    other_service = FakeService()
+    other = Cached(
+        other_service, setting.store, lambda: "one", setting.clock, setting.counts, max_joined=100
+    )
+    setting.ask()
+    Client(other).ask()
+    setting.service.resolve()
+    num_bytes = setting.store.num_bytes
+    other_service.resolve()
+    assert (len(setting.store), setting.store.num_bytes) == (1, num_bytes)
+
+
+def test_an_answer_kept_again_replaces_the_one_before():
+    store, key = CacheStore(4 * ENTRY_BYTES), cache_key("m", Question("Who?", TEXT))
+    for number in range(100):
+        answers = [ANSWER, NO_ANSWER][: 1 + number % 2]
+        assert store.put(key, answers) == 0
+        assert store.get(key, TEXT) == answers
+    assert len(store) == 1
+    assert ENTRY_BYTES < store.num_bytes < 2 * ENTRY_BYTES
 
 
 def test_the_least_recently_used_is_dropped_first():

@@ -206,14 +206,24 @@ def test_a_cancelled_request_is_not_run(setting):
     assert setting.outcomes == []
 
 
-def test_what_two_instances_die_of_is_not_run_again(setting):
-    for _ in range(2):
-        if not setting.metrics.request_retries_total:
-            setting.submit()
+def test_what_three_instances_die_of_is_not_run_again(setting):
+    setting.submit()
+    for num_retries in (1, 2, 2):
+        assert setting.outcomes == []
         setting.dispatcher.dispatch()
         setting.dispatcher.on_lost(setting.instance.batches.pop(), were_running=True)
+        assert setting.metrics.request_retries_total == num_retries
     assert setting.outcomes == ["worker_crashed"]
-    assert setting.metrics.request_retries_total == 1
+
+
+def test_a_request_whose_retry_meets_another_death_is_answered_by_the_third_instance(setting):
+    setting.submit()
+    for _ in range(2):
+        setting.dispatcher.dispatch()
+        setting.dispatcher.on_lost(setting.instance.batches.pop(), were_running=True)
+    setting.dispatcher.dispatch()
+    setting.finish(Answers(ADA))
+    assert setting.outcomes == [ADA]
 
 
 def test_what_had_not_begun_is_queued_again_without_blame(setting):

@@ -7,13 +7,14 @@ import math
 import pytest
 
 from qa_service.errors import DeadlineExceededError, QueueFullError, WorkerCrashedError
-from qa_service.serving.segments import Segments, segment_tokens
+from qa_service.serving.segments import Segments
 from qa_service.wire.messages import Answer, Timings
 from qa_service.wire.spans import Findings, ScoredSpan
 from qa_service.workers.messages import ModelFacts
 from tests.unit.pendings import make_pending
 
 MODEL = ModelFacts("a model", window_tokens=384, overlap_tokens=128, null_log_score=-5.0)
+SEGMENT_TOKENS = 128 + 2 * (384 - 128)
 TIMINGS = Timings(1.0, 2.0)
 
 
@@ -109,7 +110,7 @@ def test_cores_follow_each_other_without_gap_or_overlap():
         begin, end = segment.core
         piece = segment.request.text
         assert text[at : at + end - begin] == piece[begin:end]
-        assert len(piece) // 4 <= segment_tokens(MODEL) + 40
+        assert len(piece) // 4 <= SEGMENT_TOKENS + 40
         at += end - begin
     assert at == len(text)
 
@@ -124,13 +125,13 @@ def test_only_a_few_segments_are_under_way_and_all_count_for_the_clients_flow():
     assert len(setting.dispatcher.submitted) == 5
 
 
-def test_a_text_without_spaces_and_of_more_tokens_than_estimated_is_cut_smaller():
-    setting = Setting("!" * 60_000)
-    for number, segment in enumerate(setting.dispatcher.submitted):
-        assert number < 1000
+@pytest.mark.parametrize("sign", ["!", "字"])
+def test_a_text_without_spaces_and_of_more_tokens_than_letters_is_cut_smaller(sign):
+    setting = Setting(sign * 60_000)
+    for segment in setting.dispatcher.submitted:
         setting.settle(segment, tokens=len(segment.request.text))
-    late = setting.dispatcher.submitted[8:-2]
-    assert all(len(segment.request.text) <= segment_tokens(MODEL) + 2 for segment in late)
+        assert len(segment.request.text) <= SEGMENT_TOKENS
+    assert 60_000 // 512 <= len(setting.dispatcher.submitted) <= 60_000 // 480
     assert [outcome.answers for outcome in setting.outcomes] == [[Answer("", 1.0, None, None)]]
 
 
@@ -139,7 +140,7 @@ def test_a_model_of_another_window_holds_from_its_first_request():
     assert len(setting.dispatcher.submitted) == 1
     setting.dispatcher.model = ModelFacts("another", window_tokens=64, overlap_tokens=16)
     setting.segments.submit(make_pending(text=WORDS * 40, tokens=550))
-    assert len(setting.dispatcher.submitted) == 1 + 4
+    assert len(setting.dispatcher.submitted) == 1 + 2
     assert setting.dispatcher.submitted[1].core is not None
 
 

@@ -22,7 +22,8 @@ from qa_service.inference.reader.windows import EncodedQuestion, Int64Array, Win
 from qa_service.repository.manifest import TOKENIZER_FILE, Manifest
 from qa_service.scheduling.batch_cost import BatchRule
 from qa_service.wire.messages import Answer, Question, Task
-from qa_service.wire.spans import Findings
+from qa_service.wire.sections import sections
+from qa_service.wire.spans import Findings, merge, to_answers
 from qa_service.workers.messages import Answers, ModelFacts
 
 LogitsFunction = Callable[[Int64Array, Int64Array, Int64Array], tuple[FloatArray, FloatArray]]
@@ -96,12 +97,12 @@ class Reader:
             For each question, in order: its answers, best first, or its error.
         """
         stopwatch = Stopwatch()
-        tasks = [Task(item.question, item.text, item.top_k) for item in questions]
-        outcomes = self.answer(self.encode(tasks, stopwatch), stopwatch)
+        parts = [self._cut(question) for question in questions]
+        tasks = [task for part in parts for _, task in part]
+        outcomes = iter(self.answer(self.encode(tasks, stopwatch), stopwatch))
         return [
-            item.answers if isinstance(item, Answers) else item
-            for item in outcomes
-            if not isinstance(item, Findings)  # which only segments have
+            self._merged(question, [(start, next(outcomes)) for start, _ in part])
+            for question, part in zip(questions, parts, strict=True)
         ]
 
     def encode(self, tasks: Sequence[Task], stopwatch: Stopwatch) -> EncodedTasks:
@@ -139,6 +140,28 @@ class Reader:
         ]
         stopwatch.lap("read")
         return outcomes
+
+    def _cut(self, question: Question) -> list[tuple[int, Task]]:
+        """A task for each section of a text, with the code points before it."""
+        asked, text, top_k = question.question, question.text, question.top_k
+        cut = list(sections(question, self.model.window_tokens, self.model.overlap_tokens))
+        if len(cut) == 1:
+            return [(0, Task(asked, text, top_k))]
+        return [(s.start, Task(asked, text[s.start : s.end], top_k, s.core)) for s in cut]
+
+    def _merged(
+        self, question: Question, outcomes: Sequence[tuple[int, Answers | Findings | QaError]]
+    ) -> list[Answer] | QaError:
+        """The answers to a question, or the error of its first section that has one."""
+        found: list[tuple[int, Findings]] = []
+        for start, outcome in outcomes:
+            if isinstance(outcome, Answers):
+                return outcome.answers
+            if isinstance(outcome, QaError):
+                return outcome
+            found.append((start, outcome))
+        best = merge(found, question.top_k)
+        return to_answers(question.text, best, self.model.null_log_score, question.top_k)
 
     def _encode(self, question: Task) -> EncodedQuestion | QaError:
         try:

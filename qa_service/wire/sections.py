@@ -1,0 +1,119 @@
+"""Where a long text is cut: found from question, text and window alone. Sans-IO.
+
+    text   |-------------------------------------------------------|
+    cores  |===============|================|======================|
+    section|-------------------|
+                       |------------------------|
+                                        |--------------------------|
+
+Each span belongs to the section in whose core it starts; the characters around a core are context.
+So each span counts once, and the sums of all sections are the sum over the text.
+
+The loop, which has no tokenizer, cuts what it queues by this, and the reader what it reads whole. A
+section is tokenized apart from its neighbours. So the model sees the same windows in either case.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+from qa_service.wire.messages import Question
+
+CORE_TOKENS = 512
+MIN_WINDOWS = 2
+BYTES_PER_TOKEN = 4
+"""Of UTF-8: English has about five."""
+
+_SPECIAL_TOKENS = 4
+_MAX_CHARS_PER_TOKEN = 8
+_WORD_CHARS = 64
+
+_PIECES = re.compile(r"[^\W\u2e80-\U0010ffff]{1,8}|\S")
+"""About a token each: up to eight letters, a sign, an ideograph."""
+
+
+class Section(msgspec.Struct, frozen=True):
+    """A part of a text, in code points.
+
+    Attributes:
+        start: Where the section starts.
+        core_start: Where its core starts.
+        core_end: One past where its core ends.
+        end: One past where it ends.
+    """
+
+    start: int
+    core_start: int
+    core_end: int
+    end: int
+
+    @property
+    def core(self) -> tuple[int, int]:
+        """Its core, in code points of the section."""
+        return self.core_start - self.start, self.core_end - self.start
+
+
+def sections(asked: Question, window_tokens: int, overlap_tokens: int) -> Iterator[Section]:
+    """Cuts a text, as it is asked for: into one section, or several of a few windows each.
+
+    Args:
+        asked: A question and its text.
+        window_tokens: The model's longest window.
+        overlap_tokens: Tokens that two neighbouring windows share.
+    """
+    text = asked.text
+    room, overlap = _room_and_overlap(asked.question, window_tokens, overlap_tokens)
+    step = room - overlap
+    core_tokens = step * max(MIN_WINDOWS, CORE_TOKENS // step)
+    if _utf8_bytes_at_most(text, BYTES_PER_TOKEN * (core_tokens + overlap)):
+        yield Section(0, 0, len(text), len(text))
+        return
+    core_end = 0
+    while core_end < len(text):
+        section = _next_section(text, core_end, core_tokens, overlap)
+        core_end = section.core_end
+        yield section
+
+
+def _room_and_overlap(question: str, window_tokens: int, overlap_tokens: int) -> tuple[int, int]:
+    """About how many tokens of text a window has, and how many it shares with the next."""
+    room = max(2, window_tokens - _SPECIAL_TOKENS)
+    room -= min(len(question.encode()) // BYTES_PER_TOKEN, room // 2)
+    return room, min(overlap_tokens, room // 2)
+
+
+def _utf8_bytes_at_most(text: str, limit: int) -> bool:
+    if text.isascii() or len(text) > limit:
+        return len(text) <= limit
+    return len(text.encode()) <= limit
+
+
+def _next_section(text: str, core_start: int, core_tokens: int, overlap: int) -> Section:
+    sample = text[core_start : core_start + core_tokens * BYTES_PER_TOKEN]
+    chars_per_token = len(sample) / max(1, len(_PIECES.findall(sample)))
+    chars_per_token = min(chars_per_token, _MAX_CHARS_PER_TOKEN)
+    context_chars = int(overlap * chars_per_token / 2)
+    start = _at_space(text, core_start - context_chars, 0)
+    core_end = _at_space(text, core_start + int(core_tokens * chars_per_token), core_start)
+    end = _at_space(text, core_end + context_chars, core_end)
+    if end == len(text):
+        core_end = end
+    return Section(start, core_start, core_end, end)
+
+
+def _at_space(text: str, position: int, floor: int) -> int:
+    """The nearest place before a position where a word begins, but above a floor.
+
+    A stretch without white space is cut where it is.
+    """
+    if position <= floor:
+        return floor
+    if position >= len(text):
+        return len(text)
+    for place in range(position, max(floor, position - _WORD_CHARS), -1):
+        if text[place - 1].isspace():
+            return place
+    return position
