@@ -97,6 +97,7 @@ class Connection:
         # Give or take a tenth, so that clients that came together do not all leave together.
         max_age_s = limits.max_connection_age_s or math.inf
         self._ages_at_s = self._active_s + max_age_s * random.uniform(0.9, 1.1)
+        self._leaves = False
         self._message_since_s: float | None = None
         self._auth_deadline_s = self._active_s + authenticator.timeout_s
         self._state = State.UNAUTHENTICATED if authenticator.is_required else State.OPEN
@@ -114,6 +115,12 @@ class Connection:
         for pending in list(self.pending):
             pending.fail(error)
             self._service.cancel(pending)
+
+    def leave(self, when_idle_s: float) -> None:
+        """Closes behind its next answer; from a time on also while it has nothing to do."""
+        self._leaves = True
+        self._ages_at_s = min(self._ages_at_s, when_idle_s)
+        self._arm_timeout()
 
     def close_gently(self) -> None:
         """Takes nothing more, sends what there is, and closes."""
@@ -155,7 +162,7 @@ class Connection:
     def _on_settled(self, pending: PendingRequest, outcome: Outcome) -> None:
         self.pending.discard(pending)
         is_last = self._is_due_to_leave()
-        if is_last:
+        if is_last or self._leaves:
             self._codec.announce_close()
         if isinstance(outcome, Answered):
             code = ANSWERED
@@ -328,7 +335,7 @@ class Connection:
     def _is_due_to_leave(self) -> bool:
         """Whether it is old, and nothing would be lost with it."""
         is_free = not self.pending and not self._codec.buffered_bytes and not self._turn_is_due
-        is_old = self._clock.now_s() >= self._ages_at_s
+        is_old = self._leaves or self._clock.now_s() >= self._ages_at_s
         return is_free and is_old and self._state is State.OPEN
 
     def _leave(self, _: Timeout) -> None:

@@ -15,7 +15,7 @@ from qa_service.serving.plan import VersionSpec
 from qa_service.serving.served_model import ServedModel
 from qa_service.telemetry.exposition import families, model_statistics
 from qa_service.telemetry.gpus import GpuReading, gpu_families
-from qa_service.telemetry.health import SERVING, Health, why_not_ready
+from qa_service.telemetry.health import SERVING, STARTING, Health, why_not_ready
 from qa_service.telemetry.metrics import Metrics
 from qa_service.telemetry.process import process_families
 from qa_service.telemetry.services import ServiceCounts
@@ -118,12 +118,16 @@ class Status:
         failure = model.failures.get(planned) if planned else None
         is_served = server is not None and server.state is ModelState.READY
         alive, answering = self._instances([server] if server and is_served else [])
+        # What is loaded serves while another model is not yet.
+        phase = SERVING if phase == STARTING else phase
         reason = why_not_ready(phase, alive, answering, self._ready_timeout_ms)
+        if not spec.is_loadable:
+            reason = "its engines are being measured"
         report = ModelReport(
             name=spec.model,
             version=str(spec.number),
             engine_type=spec.instances.inference_engine_type,
-            state=_state(server, is_ready=reason is None),
+            state=_state(spec, server, is_ready=reason is None),
             is_ready=reason is None,
             reason=failure.message if failure else reason or "",
             instances=spec.instances.num_instances,
@@ -175,10 +179,12 @@ _ORDER = (ModelState.READY, ModelState.LOADING, ModelState.DRAINING, ModelState.
           ModelState.GONE)  # fmt: skip
 
 
-def _state(server: ModelServer | None, *, is_ready: bool) -> State:
+def _state(spec: VersionSpec, server: ModelServer | None, *, is_ready: bool) -> State:
     """A version's state, in Triton's words."""
     if is_ready:
         return "READY"
+    if not spec.is_loadable:
+        return "LOADING"
     state = server.state if server else ModelState.GONE
     return _STATES.get(state, "UNAVAILABLE")
 

@@ -101,7 +101,7 @@ class Codec(Protocol):
         """Encodes the answer to a query about the server."""
 
     def announce_close(self) -> None:
-        """The next reply is the last: where the protocol has words for that, it says so."""
+        """The connection is to end: where the protocol has words for that, the last reply has."""
 
     def encode_authenticated(self, auth: Auth) -> bytes | bytearray:
         """Encodes that a token was accepted."""

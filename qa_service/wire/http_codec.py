@@ -120,6 +120,7 @@ class HttpCodec:
         self._current: _Exchange | None = None
         self._owes_continue = False
         self._held_bytes = 0
+        self._is_leaving = False
         self._ready: list[Message] = []
         self._asked: dict[bytes, tuple[_Exchange, int, Request]] = {}
         self._unwanted: list[Request] = []
@@ -293,8 +294,8 @@ class HttpCodec:
         return self._settle(exchange, exchange.render(report))
 
     def announce_close(self) -> None:
-        """The next reply says `Connection: close`, and no further request is read."""
-        self._reader.close()
+        """The next reply that leaves nothing unanswered is the last, and says so."""
+        self._is_leaving = True
 
     def encode_authenticated(self, auth: Auth) -> bytes:
         """Tells a client to go on, if it waits for that."""
@@ -303,6 +304,8 @@ class HttpCodec:
     def _settle(self, exchange: _Exchange, reply: HttpReply) -> bytes:
         """Keeps an exchange's reply; returns what may be written now."""
         head = exchange.head
+        if self._is_leaving and exchange is self._exchanges[-1] and not self.buffered_bytes:
+            self._reader.close()
         if isinstance(exchange.call, InferCall) and head:
             reply = compressed(reply, head.fields.get("accept-encoding", ""))
         exchange.reply = encode_reply(

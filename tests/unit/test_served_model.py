@@ -22,8 +22,10 @@ from qa_service.workers.options import InstanceOptions
 READY, GONE = ModelState.READY, ModelState.GONE
 
 
-def spec(number, instances=1, generation=0):
-    options = InstanceOptions(num_inference_sessions=instances)
+def spec(number, instances=1, generation=0, engine="onnx"):
+    options = InstanceOptions(
+        num_inference_sessions=instances, inference_engine_type=engine, precision="fp32"
+    )
     return VersionSpec("m", FoundVersion(number, Path(str(number)), "f"), options, generation)
 
 
