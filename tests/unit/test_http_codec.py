@@ -13,6 +13,7 @@ from qa_service.errors import (
     FrameTimeoutError,
     HttpError,
     QueueFullError,
+    ShuttingDownError,
     UnauthorizedError,
     UnknownModelError,
 )
@@ -168,8 +169,17 @@ def test_a_connection_that_is_to_close_says_so_on_its_last_reply():
     peer = Peer().send(post("/qa", ASK))
     peer.codec.announce_close()
     peer.send(get("/stats")).answer()
-    _, fields, _ = peer.only()
-    assert fields["Connection"] == "close"
+    assert [fields.get("Connection") for _, fields, _ in peer.replies()] == [None, "close"]
+    assert peer.codec.has_ended
+
+
+def test_a_connection_that_is_to_close_says_so_where_one_of_several_questions_fails():
+    peer = Peer().send(post("/v2/models/m/infer", infer(["Who?", "When?", "Why?"])))
+    assert len(peer.requests) == 3
+    peer.codec.announce_close()
+    peer.fail(ShuttingDownError())
+    status, fields, _ = peer.only()
+    assert (status, fields["Connection"]) == (503, "close")
     assert peer.codec.has_ended
 
 
