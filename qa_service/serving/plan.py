@@ -95,7 +95,6 @@ class Plan:
     models: Mapping[str, ModelPlan]
     routes: Mapping[str, RouteOptions]
 
-
     def with_engines(self, choose: Choose) -> Plan:
         """The same plan, with the engines that have been chosen since it was made."""
         return replace(

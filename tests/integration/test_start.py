@@ -210,7 +210,8 @@ def test_ray_instances_without_ray_end_the_start(builtin_model, flags):
                  PYTHONPATH=str(HOLDING), QA_TEST_WITHOUT="ray")  # fmt: skip
     assert ended.returncode == 2
     assert (ended.stdout, ended.stderr.count("Ray is not")) == ("", 1)
-    assert ended.stderr.splitlines()[-1].endswith("Ray is not installed: python -m pip install 'qa-server[ray]'")
+    hint = "Ray is not installed: python -m pip install 'qa-server[ray]'"
+    assert ended.stderr.splitlines()[-1].endswith(hint)
 
 
 class TestStandardOutput:
@@ -233,19 +234,24 @@ class TestStandardOutput:
         return log.read()
 
     def test_a_full_disk_does_not_end_the_server(self, builtin_model, tmp_path):
-        with (tmp_path / "log").open("w+") as log, Path("/dev/full").open("w") as full:
-            with self.server(builtin_model, full, log) as process:
-                wait_for(log, "version 1 serves")
-                said = self.end(process, log)
+        with (
+            (tmp_path / "log").open("w+") as log,
+            Path("/dev/full").open("w") as full,
+            self.server(builtin_model, full, log) as process,
+        ):
+            wait_for(log, "version 1 serves")
+            said = self.end(process, log)
         assert said.count("standard output cannot be written: No space left on device") == 1
 
     def test_a_closed_pipe_does_not_end_the_server(self, builtin_model, tmp_path):
-        with (tmp_path / "log").open("w+") as log:
-            with self.server(builtin_model, subprocess.PIPE, log) as process:
-                assert process.stdout.readline().startswith(b"QA server listening on ")
-                process.stdout.close()
-                wait_for(log, "version 1 serves")
-                said = self.end(process, log)
+        with (
+            (tmp_path / "log").open("w+") as log,
+            self.server(builtin_model, subprocess.PIPE, log) as process,
+        ):
+            assert process.stdout.readline().startswith(b"QA server listening on ")
+            process.stdout.close()
+            wait_for(log, "version 1 serves")
+            said = self.end(process, log)
         assert "Traceback" not in said
         assert said.count("standard output cannot be written: Broken pipe") == 1
 
