@@ -170,7 +170,8 @@ def _live(_: HttpRequest) -> Action:
 def _ready(_: HttpRequest) -> Action:
     def render(health: Any) -> HttpReply:  # noqa: ANN401 - telemetry's, which is above
         is_ready = health.ready
-        return json_reply({"live": True, "ready": is_ready}, 200 if is_ready else 503)
+        why = {} if is_ready else {"reason": health.reason}
+        return json_reply({"live": True, "ready": is_ready, **why}, 200 if is_ready else 503)
 
     return ReportCall("health", render)
 

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from harness.haproxy import HAPROXY, Balancer
+from harness.haproxy import HAPROXY, Balancer, config_for_http
 from harness.server import TIMEOUT_S, RunningServer
 from qa_service.client import QaClient, QaClientError
 
@@ -28,11 +28,11 @@ pytestmark = [
 class Replicas:
     """Three servers behind a balancer; one that is ended is started again on its port."""
 
-    def __init__(self, model, stack: ExitStack, *flags: str) -> None:
+    def __init__(self, model, stack: ExitStack, *flags: str, config: str = "") -> None:
         self._model, self._stack = model, stack
         self._flags = (*INSTANT, *flags)
         self.servers = [self._start("0") for _ in range(3)]
-        self.balancer = Balancer([server.port for server in self.servers])
+        self.balancer = Balancer([server.port for server in self.servers], config)
         stack.callback(self.balancer.close)
 
     def _start(self, port: str) -> RunningServer:
@@ -145,7 +145,7 @@ class KeepAlive:
 @pytest.fixture
 def start_replicas(builtin_model):
     with ExitStack() as stack:
-        yield lambda *flags: Replicas(builtin_model, stack, *flags)
+        yield lambda *flags, **more: Replicas(builtin_model, stack, *flags, **more)
 
 
 def test_each_server_gets_its_share(start_replicas):
@@ -157,9 +157,10 @@ def test_each_server_gets_its_share(start_replicas):
     assert all(270 <= count <= 330 for count in answered), answered
 
 
-def test_a_drain_refuses_and_loses_nothing(start_replicas):
+@pytest.mark.parametrize("config", ["", config_for_http()], ids=["frames", "http"])
+def test_a_drain_refuses_and_loses_nothing(start_replicas, config):
     """HAProxy hears that a server is to end before that server refuses what is asked."""
-    replicas = start_replicas("--drain_delay_ms", "3000")
+    replicas = start_replicas("--drain_delay_ms", "3000", config=config)
     crowd, clients = Crowd(replicas.balancer.port, 6), KeepAlive(replicas.balancer.port, 12)
     first = replicas.servers[0]
     first.signal(signal.SIGTERM)
