@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -25,6 +26,8 @@ from qa_service.serving.plan import ModelPlan, VersionSpec
 
 logger = logging.getLogger(__name__)
 
+_NUMBER = re.compile(r"[1-9][0-9]{0,15}\Z")
+"""A version's number, as it is written; what else has digits can only be a label."""
 FIRST_RETRY_S = 1.0
 MAX_RETRY_S = 60.0
 
@@ -192,7 +195,7 @@ class ServedModel:
         return choices[-1][1]
 
     def _by_name(self, version: int | str) -> ModelServer:
-        is_number = isinstance(version, int) or version.isdecimal()
+        is_number = isinstance(version, int) or _NUMBER.match(version)
         number = int(version) if is_number else self.labels.get(str(version), 0)
         if server := self._serving(number):
             return server
