@@ -1,6 +1,7 @@
 """Which protocol a client speaks: its first byte says.
 
-A frame's length begins with a zero byte, an HTTP request with a letter; TLS has ended before.
+A frame's length begins with a zero byte, an HTTP request with a letter, or with the CR of an empty
+line that is passed over (RFC 9112, section 2.2); TLS has ended before.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Protocols:
             data: What it has sent.
             wants_token: Whether it must show a token: a first frame can only be one, and is short.
         """
-        if self._site and data[:1].isalpha():
+        if self._site and (data[:1].isalpha() or data[:1] == b"\r"):
             return HttpCodec(self._site, wants_token=wants_token)
         size = self._limits.max_frame_bytes
         first = min(size, MAX_AUTH_FRAME_BYTES) if wants_token else size
