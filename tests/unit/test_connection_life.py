@@ -76,11 +76,11 @@ class Health:
 class Setting:
     """A connection, and what stands around it; as the service, it remembers what is submitted."""
 
-    def __init__(self, tmp_path, *, tokens=False, **limits):
+    def __init__(self, tmp_path, *, tokens=False, rights="", **limits):
         auth = {}
         if tokens:
             auth["auth_token_file"] = tmp_path / "tokens"
-            auth["auth_token_file"].write_text(f"{TOKEN}\n")
+            auth["auth_token_file"].write_text(f"{TOKEN}{rights}\n")
         self.pendings, self.cancelled, self.ended = [], [], []
         self.submitting = self.reporting = None
         self.clock, self.stream = LoopClock(), ScriptedStream()
@@ -258,6 +258,15 @@ def test_later_frames_may_be_long(make, tokens):
     setting.send(frame({"type": "auth", "token": TOKEN}))
     setting.send(frame({**ASK, "text": "a" * MAX_AUTH_FRAME_BYTES}))
     assert len(setting.pendings) == 1
+
+
+@pytest.mark.parametrize(
+    ("tokens", "rights", "status"), [(True, " admin", 200), (True, "", 403), (False, "", 403)]
+)
+def test_a_command_takes_the_right(make, tokens, rights, status):
+    setting = make(tokens=tokens, rights=rights)
+    setting.send(post("/v2/repository/models/m/load", b"{}", BEARER))
+    assert setting.statuses == [status]
 
 
 class TestFaults:
