@@ -261,8 +261,9 @@ class Models:
         return self.by_name[name]
 
     def _say_names(self) -> str:
-        names = [*self.plan.models, *self.plan.routes]
-        return f"there are {', '.join(name for name in names if name not in self._unloaded)}"
+        names = [name for name in self.plan.models if name not in self._unloaded]
+        loaded = [*names, *self.plan.routes]
+        return f"there are {', '.join(loaded)}" if names else "no model is loaded"
 
     def _memory_of(self, server: ModelServer) -> int:
         if server.state is ModelState.GONE:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import math
 import random
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -26,6 +27,9 @@ from qa_service.serving.model_server import ModelServer, ModelState
 from qa_service.serving.plan import ModelPlan, VersionSpec
 
 logger = logging.getLogger(__name__)
+
+_NUMBER = re.compile(r"[1-9][0-9]{0,15}\Z")
+"""A version's number, as it is written; what else has digits can only be a label."""
 
 LOADING_RETRY_S = 1.0
 """After how long a request for a version that is being loaded should be sent again."""
@@ -198,7 +202,7 @@ class ServedModel:
         return choices[-1][1]
 
     def _by_name(self, version: int | str) -> ModelServer:
-        is_number = isinstance(version, int) or version.isdecimal()
+        is_number = isinstance(version, int) or _NUMBER.match(version)
         number = int(version) if is_number else self.labels.get(str(version), 0)
         if server := self._serving(number):
             return server

@@ -65,7 +65,8 @@ class Codec(Protocol):
         """Takes out the next message; None if it is not all there yet.
 
         Raises:
-            RejectedError: It is wrong; its sender is told, and the stream goes on.
+            RejectedError: It is wrong; its sender is told, and the stream goes on. With a cause,
+                the fault is the server's.
             QaError: The stream cannot be followed any further.
         """
 

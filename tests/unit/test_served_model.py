@@ -339,7 +339,9 @@ def test_a_share_of_what_is_not_ready_goes_to_the_others():
     assert setting.picks()[4] == pytest.approx(500, abs=20)
 
 
-@pytest.mark.parametrize("version", [9, "9", "nobody"])
+@pytest.mark.parametrize(
+    "version", [9, "9", "nobody", "03", "\u0663", " 1", "+1", "1_0", "1" * 5000, "-1", "1.0"]
+)
 def test_what_is_not_there_is_told_with_what_is(version):
     setting = Setting(spec(3), labels={"stable": 3})
     with pytest.raises(UnknownModelError, match="there are 3, stable"):
