@@ -248,10 +248,16 @@ class Connection:
             _TABLE[self._state, kind_of(event)](self, event)
         except Exception:
             logger.exception("%s: not handled: %s", self.name, say(event))
-            if isinstance(event, Query):
-                self._reject(RejectedError(event.id_json, InternalError()))
-            else:
-                self._break_off(InternalError())
+            self._tell_fault(event)
+
+    def _tell_fault(self, event: object) -> None:
+        if isinstance(event, Query):
+            self._reject(RejectedError(event.id_json, InternalError()))
+        elif isinstance(event, Request):
+            self._metrics.requests_total[InternalError.code] += 1
+            self._write(self._codec.encode_error(event, InternalError()))
+        else:
+            self._break_off(InternalError())
 
     # What the table names.
 

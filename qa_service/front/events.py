@@ -46,13 +46,16 @@ def say(event: object) -> str:
 
 
 def submit(service: Service, pending: PendingRequest) -> None:
-    """Submits a request, or fails it."""
+    """Submits a request, or fails it; raises nothing, so that it has one answer."""
     try:
         service.submit(pending)
     except Exception:
         logger.exception("request %s: it could not be submitted", pending.name)
         pending.fail(InternalError())
-        service.cancel(pending)
+        try:
+            service.cancel(pending)
+        except Exception:
+            logger.exception("request %s: nor dropped", pending.name)
 
 
 def encode_outcome(

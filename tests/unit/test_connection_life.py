@@ -269,6 +269,10 @@ def test_a_command_takes_the_right(make, tokens, rights, status):
     assert setting.statuses == [status]
 
 
+def fail(*_):
+    raise ZeroDivisionError
+
+
 class TestFaults:
     """Exceptions that are the server's own: logged once, answered, and survived."""
 
@@ -301,6 +305,17 @@ class TestFaults:
         setting.answer(2)
         assert setting.statuses == [200, 500, 200]
 
+    @pytest.mark.parametrize("data", [frame({"id": 1, **ASK}), post("/qa", ASK)])
+    def test_before_the_service(self, make, monkeypatch, data):
+        setting = make()
+        monkeypatch.setattr("qa_service.front.connection.PendingRequest", fail)
+        setting.send(data)
+        monkeypatch.undo()
+        setting.send(data)
+        setting.answer()
+        assert setting.stream.written.count(b"internal_error") == 1
+        assert setting.stream.written.count(b"Ada") == 1
+
     def test_in_a_report(self, make):
         setting = make()
         setting.send(post("/qa", ASK))
@@ -313,9 +328,6 @@ class TestFaults:
         assert setting.replies[1][2] == {"error": "the server failed to answer this request"}
 
     def test_in_the_rendering_of_a_report(self, make, monkeypatch, caplog):
-        def fail(*_):
-            raise ZeroDivisionError
-
         setting = make()
         monkeypatch.setattr(http_routes, "find_model", fail)
         setting.send(get("/v2/models/m") + get(READY))
@@ -323,9 +335,6 @@ class TestFaults:
         assert "GET /v2/models/m" in caplog.text
 
     def test_in_a_handler_of_a_path(self, make, monkeypatch, caplog):
-        def fail(*_):
-            raise ZeroDivisionError
-
         setting = make()
         setting.send(post("/qa", ASK))
         monkeypatch.setattr(http_routes, "parse_infer", fail)
@@ -335,9 +344,6 @@ class TestFaults:
         assert "POST /v2/models/m/infer" in caplog.text
 
     def test_in_the_parsing_of_a_frame(self, make, monkeypatch):
-        def fail(*_):
-            raise ZeroDivisionError
-
         setting = make()
         with monkeypatch.context() as patch:
             patch.setattr("qa_service.wire.frame_codec.parse_request", fail)
@@ -349,9 +355,6 @@ class TestFaults:
         ]  # fmt: skip
 
     def test_in_the_cutting_of_the_stream(self, make, monkeypatch):
-        def fail(*_):
-            raise ZeroDivisionError
-
         setting = make()
         setting.send(post("/qa", ASK))
         monkeypatch.setattr("qa_service.wire.http1.head_of", fail)
@@ -362,9 +365,6 @@ class TestFaults:
         assert not setting.stream.is_open
 
     def test_in_the_encoding_of_an_answer(self, make, monkeypatch):
-        def fail(*_):
-            raise ZeroDivisionError
-
         setting = make()
         setting.send(post("/v2/models/m/infer", infer(["a?", "b?"])) + post("/qa", ASK))
         with monkeypatch.context() as patch:
@@ -375,9 +375,6 @@ class TestFaults:
         assert setting.statuses == [500, 200]
 
     def test_in_the_encoding_of_an_error(self, make, monkeypatch):
-        def fail(*_):
-            raise ZeroDivisionError
-
         setting = make()
         setting.send(frame(ASK))
         monkeypatch.setattr("qa_service.wire.frame_codec.encode_error", fail)

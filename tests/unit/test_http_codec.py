@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
+from types import SimpleNamespace
 
 import pytest
 
@@ -196,6 +197,16 @@ def test_an_error_comes_after_the_answers_before_it():
     assert "Connection" not in peer.replies()[0][1]
     assert peer.replies()[1][1]["Connection"] == "close"
     assert peer.codec.has_ended
+
+
+@pytest.mark.parametrize(("is_ready", "status"), [(True, 200), (False, 503)])
+def test_health_is_told_by_status_and_in_words(is_ready, status):
+    peer = Peer()
+    peer.report = lambda _: SimpleNamespace(ready=is_ready)
+    peer.send(get("/v2/health/live") + get("/v2/health/ready"))
+    assert [(told, json.loads(body)) for told, _, body in peer.replies()] == [
+        (200, {"live": True}), (status, {"live": True, "ready": is_ready}),
+    ]  # fmt: skip
 
 
 def test_head_has_no_body():
