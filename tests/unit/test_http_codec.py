@@ -202,10 +202,11 @@ def test_an_error_comes_after_the_answers_before_it():
 @pytest.mark.parametrize(("is_ready", "status"), [(True, 200), (False, 503)])
 def test_health_is_told_by_status_and_in_words(is_ready, status):
     peer = Peer()
-    peer.report = lambda _: SimpleNamespace(ready=is_ready)
+    peer.report = lambda _: SimpleNamespace(ready=is_ready, reason="the server is draining")
     peer.send(get("/v2/health/live") + get("/v2/health/ready"))
+    why = {} if is_ready else {"reason": "the server is draining"}
     assert [(told, json.loads(body)) for told, _, body in peer.replies()] == [
-        (200, {"live": True}), (status, {"live": True, "ready": is_ready}),
+        (200, {"live": True}), (status, {"live": True, "ready": is_ready, **why}),
     ]  # fmt: skip
 
 
