@@ -100,7 +100,6 @@ class Connection:
         self._grant: Grant | None = None
         self._turn_is_due = False
         self._times = Timeouts(limits, authenticator.timeout_s, clock.now_s())
-        self._leaves = False
         self._state = State.UNAUTHENTICATED if authenticator.is_required else State.OPEN
         self._timer = LazyTimer(clock, self._on_timer)
         stream.start(self._on_data, self._on_stream_end, self._take_turn)
@@ -119,8 +118,7 @@ class Connection:
 
     def leave(self, when_idle_s: float) -> None:
         """Closes behind its next answer; from a time on also while it has nothing to do."""
-        self._leaves = True
-        self._times.ages_at_s = min(self._times.ages_at_s, when_idle_s)
+        self._times.leave(when_idle_s)
         self._arm_timeout()
 
     def close_gently(self) -> None:
@@ -170,7 +168,7 @@ class Connection:
     def _reply(self, pending: PendingRequest, outcome: Outcome) -> None:
         self.pending.discard(pending)
         is_last = self._is_due_to_leave()
-        if is_last or self._leaves:
+        if is_last or self._times.leaves:
             self._codec.announce_close()
         code, reply = encode_outcome(self._codec, pending, outcome)
         if code != ANSWERED:
@@ -237,10 +235,8 @@ class Connection:
         self._arm_timeout()
 
     def _has_room(self) -> bool:
-        return (
-            len(self.pending) < self._limits.max_in_flight_per_connection
-            and self._stream.output_bytes <= self._limits.max_output_buffer_bytes
-        )
+        may_write = self._stream.output_bytes <= self._limits.max_output_buffer_bytes
+        return may_write and len(self.pending) < self._limits.max_in_flight_per_connection
 
     def _handle(self, event: object) -> None:
         """Does what the table says of an event in the present state, or tells that it cannot."""
@@ -258,8 +254,6 @@ class Connection:
             self._write(self._codec.encode_error(event, InternalError()))
         else:
             self._break_off(InternalError())
-
-    # What the table names.
 
     def _authenticate(self, auth: Auth) -> None:
         try:
@@ -353,7 +347,7 @@ class Connection:
     def _is_due_to_leave(self) -> bool:
         """Whether it is old, and nothing would be lost with it."""
         is_free = not self.pending and not self._codec.buffered_bytes and not self._turn_is_due
-        is_old = self._leaves or self._clock.now_s() >= self._times.ages_at_s
+        is_old = self._times.leaves or self._clock.now_s() >= self._times.ages_at_s
         return is_free and is_old and self._state in _LASTING
 
     def _leave(self, _: Timeout) -> None:

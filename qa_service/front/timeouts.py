@@ -22,6 +22,7 @@ class Timeouts:
         active_s: When it last sent something, or was answered.
         message_since_s: When the message began that is not whole yet; None without one.
         ages_at_s: When the connection is old.
+        leaves: Whether it is to be closed behind its next answer.
     """
 
     def __init__(self, limits: ConnectionOptions, auth_timeout_s: float, now_s: float) -> None:
@@ -30,8 +31,14 @@ class Timeouts:
         # Give or take a tenth, so that clients that came together do not all leave together.
         max_age_s = limits.max_connection_age_s or math.inf
         self.ages_at_s = now_s + max_age_s * random.uniform(0.9, 1.1)
+        self.leaves = False
         self._auth_deadline_s = now_s + auth_timeout_s
         self._limits = limits
+
+    def leave(self, when_idle_s: float) -> None:
+        """Ends behind the next answer; from a time on also while there is nothing to do."""
+        self.leaves = True
+        self.ages_at_s = min(self.ages_at_s, when_idle_s)
 
     def deadline(
         self, state: State, pending: Collection[object], unread_since_s: float | None
