@@ -32,7 +32,7 @@ from qa_service.inference.engines.onnx import SLOWER_ON_CPU, onnx_file, session_
 from qa_service.logs import LogOptions
 from qa_service.repository.manifest import Manifest, load_manifest
 from qa_service.workers.devices import DeviceAssignment
-from qa_service.workers.engine_choice import choose_engine
+from qa_service.workers.engine_choice import Measurement, choose_engine
 from qa_service.workers.engine_trial import try_engines
 from qa_service.workers.options import AUTO, InstanceOptions
 
@@ -188,10 +188,11 @@ def chosen(flags: argparse.Namespace, manifest: Manifest) -> tuple[str, str]:
         precision=flags.precision,
         intra_op_num_threads=1,
     )
-    options, _ = choose_engine(
-        options, DeviceAssignment(), flags.model, manifest,
-        lambda candidates: try_engines(candidates, LogOptions(log_level="error")),
-    )  # fmt: skip
+    found = choose_engine(options, DeviceAssignment(), flags.model, manifest)
+    if isinstance(found, Measurement):
+        table = found.table(try_engines(found.candidates, LogOptions(log_level="error")))
+        found = found.choice(table)
+    options = found.options
     return options.inference_engine_type, options.precision
 
 

@@ -178,7 +178,7 @@ def main() -> int:
     with running_server(flags.model) as server:
         soak = Soak(server, QuietAnswers(server.port))
         asyncio.run(soak.run(flags.rate, flags.duration_s, flags.interval_s))
-        restarts = server.log.count(" died with ")
+        restarts = server.log.count(" ended (")
     print(f"{soak.num_sent} sent, {soak.num_right} right, workers that died: {restarts}")
     is_right = soak.num_sent == soak.num_right
     return 0 if is_flat(soak.lines) and is_right and not restarts else 1

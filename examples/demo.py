@@ -50,7 +50,7 @@ def running_server() -> Iterator[int]:
     )
     assert server.stdout
     try:
-        ready = server.stdout.readline()
+        ready = next((line for line in server.stdout if line.startswith("QA server ready")), "")
         if not ready:
             sys.exit(server.wait())
         print(ready, end="")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -16,17 +17,36 @@ HAPROXY = shutil.which("haproxy", path=f"{os.environ['PATH']}:/usr/sbin") or ""
 """Debian's; empty where it is not installed."""
 
 
-class Balancer:
-    """HAProxy on a port of its own, before three servers on these."""
+CONFIG = ROOT / "deploy" / "haproxy.cfg"
 
-    def __init__(self, ports: Sequence[int]) -> None:
+
+def config_for_http() -> str:
+    """The configuration with the checks that it has for servers with tokens."""
+    lines = [line for line in CONFIG.read_text().splitlines() if "tcp-check" not in line]
+    return "".join(
+        re.sub("^    #     (option|http-check) ", r"    \1 ", f"{line}\n") for line in lines
+    )
+
+
+class Balancer:
+    """HAProxy on a port of its own, before three servers on these.
+
+    Args:
+        ports: The servers'.
+        config: Another configuration than deploy/haproxy.cfg.
+    """
+
+    def __init__(self, ports: Sequence[int], config: str = "") -> None:
+        self._config = tempfile.NamedTemporaryFile("w", suffix=".cfg")  # noqa: SIM115 - see `_log`
+        self._config.write(config or CONFIG.read_text())
+        self._config.flush()
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the process
         with socket.create_server(("127.0.0.1", 0)) as listening:
             descriptor = listening.fileno()
             self.port = listening.getsockname()[1]
             where = {f"QA_SERVER_{n}": f"127.0.0.1:{port}" for n, port in enumerate(ports, 1)}
             self.process = subprocess.Popen(
-                [HAPROXY, "-f", str(ROOT / "deploy" / "haproxy.cfg")],
+                [HAPROXY, "-f", self._config.name],
                 env={**os.environ, **where, "QA_LISTEN": f"fd@{descriptor}"},
                 stdout=self._log,
                 stderr=self._log,
@@ -49,3 +69,4 @@ class Balancer:
         self.process.terminate()
         self.process.wait()
         self._log.close()
+        self._config.close()

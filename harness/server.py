@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -30,7 +31,14 @@ class RunningServer:
     Attributes:
         process: It.
         port: Where it listens.
-        ready_line: What it said when it was ready.
+        ready_line: What it said when it was ready; empty until then.
+
+    Args:
+        model: The model's folder.
+        flags: Its flags.
+        env: What its environment has beside this process's.
+        root: The checkout that it runs in.
+        is_ready: Whether to wait until it is ready; else only until it listens.
     """
 
     def __init__(
@@ -39,6 +47,7 @@ class RunningServer:
         *flags: str,
         env: Mapping[str, str] | None = None,
         root: Path = ROOT,
+        is_ready: bool = True,
     ) -> None:
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the process
         command = [
@@ -58,9 +67,19 @@ class RunningServer:
             cwd=root,  # its workers are modules of the same checkout
             env={**os.environ, **(env or {})},
         )
-        self.ready_line = self.process.stdout.readline()
-        assert self.ready_line, f"the server did not start:\n{self.log}"
-        self.port = int(self.ready_line.split(": ")[0].rpartition(":")[2])
+        self.ready_line = ""
+        self.port = int(port_of(self._wait_for_line("QA server listening on ")))
+        if is_ready:
+            self.wait_until_ready()
+
+    def wait_until_ready(self) -> None:
+        """Waits until every model is loaded."""
+        self.ready_line = self._wait_for_line("QA server ready on ")
+
+    def _wait_for_line(self, words: str) -> str:
+        line = line_with(self.process.stdout, words)
+        assert line, f"the server did not start:\n{self.log}"
+        return line
 
     @property
     def log(self) -> str:
@@ -126,6 +145,16 @@ class RunningServer:
         self.process.wait()
         self.process.stdout.close()
         self._log.close()
+
+
+def line_with(output: Iterable[str], words: str) -> str:
+    """The first line of a server's output that begins with these words; empty if none does."""
+    return next((line for line in output if line.startswith(words)), "")
+
+
+def port_of(line: str) -> str:
+    """The port in the line of a server that listens, or is ready."""
+    return re.split("[:,] ", line)[0].rpartition(":")[2]
 
 
 def _is_zombie(pid: str) -> bool:

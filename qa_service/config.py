@@ -44,6 +44,15 @@ from qa_service.workers.options import InstanceOptions
 class ServerOptions(Struct, frozen=True, kw_only=True):
     """The server as a whole."""
 
+    drain_delay_ms: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=MAX_MS,
+            description="milliseconds that a stopping server serves on while its health says that "
+            "it is not ready, so that balancers send nothing more before it refuses",
+        ),
+    ] = 0
     drain_timeout_ms: Annotated[
         int,
         Meta(

@@ -1,7 +1,8 @@
 """From the configuration to what is served: at the start, at SIGHUP, and when a file has changed.
 
 file, flags, folders ──read──▶ a plan ──apply──▶ models and routes
-└─a fault─▶ said where; nothing changes
+├─a fault─▶ said where; nothing changes
+└─an engine to be found out─▶ measured beside the loop, then applied
 """
 
 from __future__ import annotations
@@ -64,14 +65,25 @@ class Deployment:
         self._waiting: list[str] = []
 
     def start(self) -> None:
-        """Loads everything at once.
+        """Loads everything at once, but for what has to be measured first.
 
         Raises:
             SetupError: The configuration cannot be served.
         """
-        self._apply(self._plan(self._config), at_once=True)
-        self._is_serving = True
+        self._apply(self._plan(self._config))
         self._poll_later()
+
+    def follow(self) -> None:
+        """Loads what has been measured; measures what is left when nothing is being loaded."""
+        plan = self._models.plan.with_engines(self._choose)
+        if plan != self._models.plan:
+            self._apply(plan)
+        if not self._models.is_loading:
+            self._engines.measure_next()
+
+    def end_start(self) -> None:
+        """From now on nothing is measured, and each model loads an instance at a time."""
+        self._is_serving = True
 
     def reload(self) -> None:
         """Reads the configuration again and applies what has changed; of flags, the model itself.
@@ -99,8 +111,8 @@ class Deployment:
         self._say_what_waits(config)
         return True
 
-    def _apply(self, plan: Plan, *, at_once: bool = False) -> None:
-        self._models.apply(plan, at_once=at_once)
+    def _apply(self, plan: Plan) -> None:
+        self._models.apply(plan, at_once=not self._is_serving)
         self._router.use(plan.routes)
 
     def _plan(self, config: ServerConfig) -> Plan:

@@ -74,7 +74,10 @@ class UnauthorizedError(QaError):
     """A token that is missing, wrong or expired. The connection is closed."""
 
     code = "unauthorized"
-    default_message = "this server wants a token in a connection's first frame"
+    default_message = (
+        "this server wants a token: in a connection's first frame, or over HTTP as "
+        "`Authorization: Bearer TOKEN`"
+    )
 
 
 class ForbiddenError(QaError):

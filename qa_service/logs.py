@@ -21,6 +21,11 @@ class LogOptions(Struct, frozen=True, kw_only=True):
     )
 
 
+def plural(number: int, noun: str) -> str:
+    """`1 instance`, `2 instances`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 class JsonFormatter(logging.Formatter):
     """One JSON object a line: time, level, logger, process, message, and the traceback if any."""
 

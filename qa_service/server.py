@@ -1,6 +1,9 @@
 """The server's life cycle: phases, signals, the listener, connections, reload and drain.
 
-    STARTING ──instances ready──▶ SERVING ──signal──▶ DRAINING ──all answered──▶ STOPPING
+    STARTING ──models ready──▶ SERVING ──signal──▶ DRAINING ──all answered──▶ STOPPING
+
+It listens from the start: what is loaded by then serves, and health says what is not. A draining
+server serves on for `--drain_delay_ms`; then its gate is closed.
 
 A request's way through it is in `docs/ARCHITECTURE.md`; what is here only joins the parts.
 """
@@ -70,7 +73,8 @@ class QaServer:
 
     Args:
         config: Everything that can be set.
-        on_ready: Called once, when every instance has answered its warmup question.
+        on_listening: Called once, when clients can connect.
+        on_ready: Called once, when every model is loaded.
         source: Where the configuration can be read again; None if it stays as it is.
 
     Raises:
@@ -80,10 +84,12 @@ class QaServer:
     def __init__(
         self,
         config: ServerConfig,
+        on_listening: Callable[[QaServer], None],
         on_ready: Callable[[QaServer], None],
         source: ConfigSource | None = None,
     ) -> None:
         self.config = config
+        self._on_listening = on_listening
         self._on_ready = on_ready
         self._loop = EventLoop()
         self._transport = Transport(self._loop, config.tls)
@@ -101,12 +107,12 @@ class QaServer:
             services,
             self._make_factory,
             max_memory_bytes=config.repository.max_memory_bytes,
-            on_change=self._on_models_change,
+            on_change=self._mark_models,
             on_lost=self._on_models_lost,
         )
         router = Router(self.models, services.route)
         self._gate = Gate(router)
-        self.engines = EngineChoices(config.logs)
+        self.engines = EngineChoices(self._loop, config.logs, self._mark_models)
         self._deployment = Deployment(
             config,
             source or ConfigSource(),
@@ -121,6 +127,9 @@ class QaServer:
         self._reports = self._make_reports()
         self._protocols = self._make_protocols()
         self._phase = _Phase.STARTING
+        self._models_are_marked = False
+        self._reload_is_due = False
+        self._serves_until_s = math.inf
         self._drain_timer = LazyTimer(self._loop, lambda: None)
         self._drain_deadline_s = math.inf
         self._exit_deadline_s = math.inf
@@ -171,9 +180,13 @@ class QaServer:
             self._loop.on_signal(signum, self.stop)
         self._loop.on_signal(signal.SIGHUP, self.reload)
         try:
+            self._listener.open()
             self._deployment.start()
+            warn_if_exposed(self.config.listen.host, self._transport, self._authenticator)
+            self._on_listening(self)
             self._loop.run()
         finally:
+            self.engines.close()
             self.models.close()
             self.models.kill()
             self._listener.close()
@@ -184,21 +197,40 @@ class QaServer:
 
     def stop(self) -> None:
         """Drains: takes no new work, answers what it has, and ends. Asked twice, ends now."""
+        is_asked = any(connection.is_busy for connection in self._connections)
         if self._phase is _Phase.SERVING:
-            waiting = sum(server.queue_length for server in self.models.servers)
-            logger.info("draining: %d waiting", waiting)
-            self._phase = _Phase.DRAINING
-            self._gate.close()
-            self._listener.close()
-            self._drain_deadline_s = self._loop.now_s() + self.config.server.drain_timeout_ms / 1e3
+            self._drain_after(self.config.server.drain_delay_ms / 1e3)
+        elif self._phase is _Phase.STARTING and is_asked:
+            self._drain_after(0.0)
         else:
             self._end_now()
+
+    def _drain_after(self, delay_s: float) -> None:
+        """Drains; before, it serves on for a while, in which its health says that it is to end."""
+        waiting = sum(server.queue_length for server in self.models.servers)
+        logger.info("draining: %d waiting", waiting)
+        self._phase = _Phase.DRAINING
+        self._serves_until_s = self._loop.now_s() + delay_s
+        self._drain_deadline_s = self._serves_until_s + self.config.server.drain_timeout_ms / 1e3
+        for connection in self._connections:
+            connection.leave(self._serves_until_s if delay_s else math.inf)
+        if delay_s:
+            self._loop.call_at(self._serves_until_s, self._gate.close)
+        else:
+            # Whoever connects now is to try another server at once.
+            self._listener.close()
+            self._gate.close()
 
     def reload(self) -> None:
         """Reads everything again; what serves goes on until what takes its place can."""
         if self._phase is _Phase.SERVING:
             self._reload_credentials()
             self._deployment.reload()
+        elif self._phase is _Phase.STARTING:
+            logger.info("the server is starting: everything is read again when it is ready")
+            self._reload_is_due = True
+        else:
+            logger.info("the server is %s: nothing is read again", self._phase_name)
 
     def _reload_credentials(self) -> None:
         """Takes certificates and tokens as they are on disk, or none of them if one is faulty."""
@@ -217,32 +249,39 @@ class QaServer:
         logs = self.config.logs
         return make_factory(self._loop, logs, found.path, found.fingerprint, spec.instances)
 
-    def _on_models_change(self) -> None:
-        """A version is ready, or could not be loaded; the server starts when all are either."""
+    def _mark_models(self) -> None:
+        """Something has changed of models or engines: it is looked at once, in the next round."""
+        if not self._models_are_marked:
+            self._models_are_marked = True
+            self._loop.call_soon(self._follow_models)
+
+    def _follow_models(self) -> None:
+        self._models_are_marked = False
         if any(device.device != CPU for device in self.devices):
             self._gpu_meter.start()
-        if self._phase is not _Phase.STARTING:
-            return
-        try:
-            if message := self.models.startup_failure():
-                raise SetupError(message)
-            if not self.models.has_started:
-                return
-            self._listener.open()
-        except SetupError as error:
-            self._failure = error
-            self._end_now()
-            return
-        self._phase = _Phase.SERVING
-        warn_if_exposed(self.config.listen.host, self._transport, self._authenticator)
-        self._on_ready(self)
+        if self._phase in {_Phase.STARTING, _Phase.SERVING}:
+            self._deployment.follow()
+        if self._phase is _Phase.STARTING:
+            self._follow_start()
+
+    def _follow_start(self) -> None:
+        """The server serves when every version is ready or has failed; it ends if a model has."""
+        if message := self.models.startup_failure():
+            self._failure = SetupError(message)
+            self._fail_all(UnavailableError())
+            self._end_gently() if self._connections else self._end_now()
+        elif self.models.has_started:
+            self._phase = _Phase.SERVING
+            self._deployment.end_start()
+            self._on_ready(self)
+            if self._reload_is_due:
+                self.reload()
 
     def _on_models_lost(self, message: str) -> None:
         """No version serves any more."""
         if self._phase in {_Phase.SERVING, _Phase.DRAINING}:
             logger.critical("no instance can be started any more: %s", message)
             self._failure = InstancesLostError(message)
-            self._listener.close()
             self._fail_all(UnavailableError())
             self._end_gently()
 
@@ -261,6 +300,8 @@ class QaServer:
             on_end=self._on_connection_end,
             name=name,
         )
+        if self._phase is _Phase.DRAINING:
+            connection.leave(math.inf)
         self._connections.add(connection)
         self._metrics.connections_accepted_total += 1
         if len(self._connections) >= self.config.listen.max_connections:
@@ -318,7 +359,7 @@ class QaServer:
 
     def _after_round(self) -> None:
         self.models.dispatch()
-        if self._phase is _Phase.DRAINING:
+        if self._phase is _Phase.DRAINING and not self._gate.is_open:
             self._drain()
 
     def _drain(self) -> None:
@@ -333,6 +374,7 @@ class QaServer:
 
     def _end_gently(self) -> None:
         self._phase = _Phase.STOPPING
+        self._listener.close()
         self.models.close()
         for connection in list(self._connections):
             connection.close_gently()

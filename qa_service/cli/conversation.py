@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 
+from qa_service.cli.access import TOKEN_VARIABLE
 from qa_service.cli.asking import Asking
 from qa_service.cli.line_editor import LineEditor
-from qa_service.client import Answer, QaClient, QaClientError
+from qa_service.client import Answer, QaClient, QaClientError, QaServerError
 
 WELCOME = """\
 Enter ends a text or a question; a pasted text may have several lines.
@@ -92,5 +93,13 @@ def describe(answer: Answer) -> str:
 
 
 def print_error(error: Exception) -> None:
-    """Tells the person in one line what went wrong."""
-    print(f"Error: {error}", file=sys.stderr, flush=True)
+    """Tells the person in one line what went wrong, and which flag it takes."""
+    hint = _HINTS.get(error.code, "") if isinstance(error, QaServerError) else ""
+    print(f"Error: {error}{hint}", file=sys.stderr, flush=True)
+
+
+_HINTS = {
+    "unauthorized": f"; --token_file or {TOKEN_VARIABLE} gives the token",
+    "tls_required": "; use --tls or --ca_file",
+}
+"""What helps, by the error's code."""

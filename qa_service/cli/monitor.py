@@ -49,7 +49,7 @@ def show_stats(client: QaClient, as_json: bool = False) -> MonitorCode:
 
 
 def show_models(client: QaClient, as_json: bool = False) -> MonitorCode:
-    """Prints which versions of which models there are, and how they are."""
+    """Prints which versions of which models there are, how they are, and the routes."""
     try:
         models = client.models()
     except QaClientError as error:
@@ -60,18 +60,28 @@ def show_models(client: QaClient, as_json: bool = False) -> MonitorCode:
 
 
 def _model_lines(models: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """A row for each version; why one could not be loaded, below it."""
-    form = "{:<24} {:>7} {:<12} {:>6} {:>10} {:>9}  {}"
-    yield form.format("model", "version", "state", "share", "instances", "memory", "labels")
+    """A row for each version, and why one could not be loaded below it; then the routes."""
+    form = "{:<24} {:>7} {:<12} {:<14} {:>6} {:>10} {:>9}  {}"
+    yield form.format(
+        "model", "version", "state", "engine", "share", "instances", "memory", "labels"
+    )
+    routes = [model for model in models if model.get("cascade")]
     for model in models:
+        if model in routes:
+            continue
+        engine = f"{model['engine_type']} {model.get('precision', '')}"
         share, memory = f"{model['share']:.0%}", f"{model['memory_bytes'] / 2**20:.0f} MiB"
         instances = f"{model['alive']} of {model['instances']}"
         labels = ", ".join(model["labels"])
         yield form.format(
-            model["name"], model["version"], model["state"], share, instances, memory, labels
-        ).rstrip()
+            model["name"], model["version"], model["state"], engine, share, instances, memory,
+            labels,
+        ).rstrip()  # fmt: skip
         if model["failed_loads"]:
             yield f"    not loaded: {model['reason']}"
+    for route in routes:
+        state = "READY" if route["is_ready"] else f"not ready: {route['reason']}"
+        yield f"route {route['name']}: {' then '.join(route['cascade'])}; {state}"
 
 
 def _lines(figures: Mapping[str, Any]) -> Iterator[str]:

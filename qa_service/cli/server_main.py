@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from qa_service.config import find_config
 from qa_service.errors import SetupError
-from qa_service.logs import configure_logging
+from qa_service.logs import configure_logging, plural
 from qa_service.server import QaServer
 from qa_service.workers.devices import describe, run_in_real_time
+
+logger = logging.getLogger(__name__)
 
 
 def main() -> int:
@@ -21,21 +25,36 @@ def main() -> int:
         configure_logging(config.logs.log_level, config.logs.log_format)
         if config.server.realtime_loop:
             run_in_real_time()
-        QaServer(config, _say_ready, source).run()
+        QaServer(config, _say_listening, _say_ready, source).run()
     except SetupError as error:
         print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
         return error.exit_code
-    print("QA server stopped.", flush=True)
+    _say("QA server stopped.")
     return 0
+
+
+def _say(*lines: object) -> None:
+    """Prints lines. That nobody reads them, or that the disk is full, does not end the server."""
+    try:
+        print(*lines, sep="\n", flush=True)
+    except OSError as error:
+        logger.warning("standard output cannot be written: %s", error.strerror)
+        # What is left in the buffer would fail again when the program ends.
+        with Path(os.devnull).open("w") as nothing:
+            os.dup2(nothing.fileno(), sys.stdout.fileno())
+
+
+def _say_listening(server: QaServer) -> None:
+    _say(f"QA server listening on {server.address}, not ready yet")
 
 
 def _say_ready(server: QaServer) -> None:
     config = server.config
     if config.server.print_engines:
-        print(*server.engines.tables.values(), sep="\n")
+        _say(*server.engines.tables.values())
     if config.server.print_cost_table:
-        print(*server.cost_tables, sep="\n")
-    print(f"QA server ready on {server.address}: {'; '.join(_what_serves(server))}", flush=True)
+        _say(*server.cost_tables)
+    _say(f"QA server ready on {server.address}: {'; '.join(_what_serves(server))}")
 
 
 def _what_serves(server: QaServer) -> Iterator[str]:
@@ -47,7 +66,7 @@ def _what_serves(server: QaServer) -> Iterator[str]:
         version = f" version {one.spec.number}" if len(ready) > 1 else ""
         yield (
             f"{instances.inference_engine_type} engine in {instances.precision}{reason}, "
-            f"{instances.num_instances} instances on {describe(one.pool.devices)}, "
+            f"{plural(instances.num_instances, 'instance')} on {describe(one.pool.devices)}, "
             f"model {one.spec.model}{version}"
         )
 

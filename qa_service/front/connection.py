@@ -1,39 +1,45 @@
 """One client: messages in, pending requests out, answers back.
 
-    UNAUTHENTICATED ──token accepted──▶ OPEN ──▶ CLOSING (sends its last answers) ──▶ CLOSED
-            └────────refused, too late─────────────▲  └───────────────────────────────▲
+    UNAUTHENTICATED ───token accepted───▶ OPEN ──▶ CLOSING (sends its last answers) ──▶ CLOSED
+       │  └─open query─▶ PROBING ──same──▶┘           ▲  └───────────────────────────────▲
+       └──────────────────┴──refused, too late────────┘
 
 It takes no more messages, and so slows its client down, while it has as many requests in flight
 as it may, or more unread answers than it may hold; it reads a little ahead all the same, to see
 its client hang up. What it takes in one turn is bounded, so that a thousand small messages in one
 segment do not hold up other clients, and a costly message ends the turn.
+
+An exception in handling a message is the server's own fault: it is logged once, its message is
+answered `internal_error`, and the connection goes on if it is known where the next message begins.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-import random
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from qa_service.errors import (
     ForbiddenError,
     FrameTimeoutError,
     HttpError,
+    InternalError,
     QaError,
     UnauthorizedError,
 )
 from qa_service.front.auth import Authenticator
+from qa_service.front.events import encode_outcome, kind_of, next_event, say, submit
 from qa_service.front.options import ConnectionOptions
 from qa_service.front.states import State, Timeout
+from qa_service.front.timeouts import Timeouts
 from qa_service.front.tokens import Grant
 from qa_service.net.stream import ByteStream
 from qa_service.net.timers import Clock, LazyTimer
-from qa_service.scheduling.pending import Answered, Outcome, PendingRequest
+from qa_service.scheduling.pending import Outcome, PendingRequest
 from qa_service.serving.service import Service
 from qa_service.telemetry.metrics import ABANDONED, ANSWERED, Metrics
-from qa_service.wire.codec import Codec, Message, Wait
+from qa_service.wire.codec import Codec, Wait
 from qa_service.wire.messages import COMMANDS, NULL_ID, Auth, Query, RejectedError, Request
 
 logger = logging.getLogger(__name__)
@@ -93,12 +99,7 @@ class Connection:
         self._num_requests = 0
         self._grant: Grant | None = None
         self._turn_is_due = False
-        self._active_s = clock.now_s()
-        # Give or take a tenth, so that clients that came together do not all leave together.
-        max_age_s = limits.max_connection_age_s or math.inf
-        self._ages_at_s = self._active_s + max_age_s * random.uniform(0.9, 1.1)
-        self._message_since_s: float | None = None
-        self._auth_deadline_s = self._active_s + authenticator.timeout_s
+        self._times = Timeouts(limits, authenticator.timeout_s, clock.now_s())
         self._state = State.UNAUTHENTICATED if authenticator.is_required else State.OPEN
         self._timer = LazyTimer(clock, self._on_timer)
         stream.start(self._on_data, self._on_stream_end, self._take_turn)
@@ -115,6 +116,11 @@ class Connection:
             pending.fail(error)
             self._service.cancel(pending)
 
+    def leave(self, when_idle_s: float) -> None:
+        """Closes behind its next answer; from a time on also while it has nothing to do."""
+        self._times.leave(when_idle_s)
+        self._arm_timeout()
+
     def close_gently(self) -> None:
         """Takes nothing more, sends what there is, and closes."""
         self._state = State.CLOSING
@@ -130,7 +136,7 @@ class Connection:
 
     def _on_data(self, data: bytes) -> None:
         if self._state in _TAKES_MESSAGES:
-            self._active_s = self._clock.now_s()
+            self._times.active_s = self._clock.now_s()
             if not self._has_spoken:
                 self._has_spoken = True
                 self._codec = self._codec_for(data)
@@ -153,22 +159,23 @@ class Connection:
             self._metrics.requests_total[ABANDONED] += 1
 
     def _on_settled(self, pending: PendingRequest, outcome: Outcome) -> None:
+        try:
+            self._reply(pending, outcome)
+        except Exception:
+            logger.exception("request %s: it could not be answered; closing", pending.name)
+            self._end()
+
+    def _reply(self, pending: PendingRequest, outcome: Outcome) -> None:
         self.pending.discard(pending)
         is_last = self._is_due_to_leave()
-        if is_last:
+        if is_last or self._times.leaves:
             self._codec.announce_close()
-        if isinstance(outcome, Answered):
-            code = ANSWERED
-            reply = self._codec.encode_answers(
-                pending.request, outcome.answers, outcome.timings, pending.source
-            )
-        else:
-            code = outcome.code
-            reply = self._codec.encode_error(pending.request, outcome)
+        code, reply = encode_outcome(self._codec, pending, outcome)
+        if code != ANSWERED:
             self._abandon_unwanted()
         logger.debug("request %s: %s", pending.name, code, extra=pending.log_extra)
         self._metrics.requests_total[code] += 1
-        self._active_s = self._clock.now_s()
+        self._times.active_s = self._clock.now_s()
         self._write(reply)
         self._arm_timeout()
         if self._state is State.CLOSING:
@@ -209,12 +216,12 @@ class Connection:
                 return
             if not self._has_room():
                 break
-            if (event := self._next_event()) is None:
+            if (event := next_event(self._codec, self.name)) is None:
                 is_starved = self._codec.waits_for is Wait.BYTES
                 if self._codec.waits_for is Wait.TURN:
                     self._schedule_turn()
                 break
-            self._message_since_s = None
+            self._times.message_since_s = None
             self._handle(event)
             if type(event) is Query or self._codec.last_message_bytes > COSTLY_MESSAGE_BYTES:
                 self._schedule_turn()
@@ -222,28 +229,31 @@ class Connection:
         else:
             self._schedule_turn()
         buffered_bytes = self._codec.buffered_bytes
-        if is_starved and buffered_bytes and self._message_since_s is None:
-            self._message_since_s = self._active_s
+        if is_starved and buffered_bytes and self._times.message_since_s is None:
+            self._times.message_since_s = self._times.active_s
         self._stream.set_reading(is_starved or buffered_bytes < READ_AHEAD_BYTES)
         self._arm_timeout()
 
     def _has_room(self) -> bool:
-        return (
-            len(self.pending) < self._limits.max_in_flight_per_connection
-            and self._stream.output_bytes <= self._limits.max_output_buffer_bytes
-        )
-
-    def _next_event(self) -> Message | RejectedError | QaError | None:
-        try:
-            return self._codec.next_message()
-        except (RejectedError, QaError) as error:
-            return error
+        may_write = self._stream.output_bytes <= self._limits.max_output_buffer_bytes
+        return may_write and len(self.pending) < self._limits.max_in_flight_per_connection
 
     def _handle(self, event: object) -> None:
-        """Does what the table says of an event in the present state."""
-        _TABLE[self._state, _kind(event)](self, event)
+        """Does what the table says of an event in the present state, or tells that it cannot."""
+        try:
+            _TABLE[self._state, kind_of(event)](self, event)
+        except Exception:
+            logger.exception("%s: not handled: %s", self.name, say(event))
+            self._tell_fault(event)
 
-    # What the table names.
+    def _tell_fault(self, event: object) -> None:
+        if isinstance(event, Query):
+            self._reject(RejectedError(event.id_json, InternalError()))
+        elif isinstance(event, Request):
+            self._metrics.requests_total[InternalError.code] += 1
+            self._write(self._codec.encode_error(event, InternalError()))
+        else:
+            self._break_off(InternalError())
 
     def _authenticate(self, auth: Auth) -> None:
         try:
@@ -255,7 +265,9 @@ class Connection:
         self._write(self._codec.encode_authenticated(auth))
 
     def _refuse(self, event: object) -> None:
-        error = event if isinstance(event, UnauthorizedError | HttpError) else UnauthorizedError()
+        error = event.error if isinstance(event, RejectedError) else event
+        if not isinstance(error, UnauthorizedError | HttpError | InternalError):
+            error = UnauthorizedError()
         logger.info("%s is refused: %s", self.name, error.message)
         self._break_off(error)
 
@@ -276,10 +288,14 @@ class Connection:
             "request %s: received, its id is %r", name, request.id_json, extra=pending.log_extra
         )
         self.pending.add(pending)
-        self._service.submit(pending)
+        submit(self._service, pending)
 
     def _answer_open_query(self, query: Query) -> None:
-        (self._answer_query if query.is_open else self._refuse)(query)
+        if query.is_open:
+            self._state = State.PROBING
+            self._answer_query(query)
+        else:
+            self._refuse(query)
 
     def _share(self, priority: int) -> tuple[str, float]:
         """A request's flow, one for all its client's, and weight: a share a step of priority."""
@@ -312,7 +328,7 @@ class Connection:
     def _break_off(self, error: QaError) -> None:
         """The stream cannot be followed any further; what came before is still answered."""
         self._state = State.CLOSING
-        self._message_since_s = None
+        self._times.message_since_s = None
         self._reject(RejectedError(NULL_ID, error))
         self._close_when_answered()
 
@@ -321,14 +337,17 @@ class Connection:
 
     def _drop(self, _: Timeout) -> None:
         logger.info("%s is idle or does not read its answers: closed", self.name)
+        self._end()
+
+    def _end(self) -> None:
         self._stream.close()
         self._on_stream_end()
 
     def _is_due_to_leave(self) -> bool:
         """Whether it is old, and nothing would be lost with it."""
         is_free = not self.pending and not self._codec.buffered_bytes and not self._turn_is_due
-        is_old = self._clock.now_s() >= self._ages_at_s
-        return is_free and is_old and self._state is State.OPEN
+        is_old = self._times.leaves or self._clock.now_s() >= self._times.ages_at_s
+        return is_free and is_old and self._state in _LASTING
 
     def _leave(self, _: Timeout) -> None:
         if self._is_due_to_leave():
@@ -341,20 +360,7 @@ class Connection:
     # Timeouts.
 
     def _deadline(self) -> tuple[float, Timeout]:
-        """When the client is late if nothing changes, and with what."""
-        limits = self._limits
-        if self._state is State.UNAUTHENTICATED:
-            return self._auth_deadline_s, Timeout.AUTHENTICATING
-        if self._stream.waiting_since_s is not None:
-            return self._stream.waiting_since_s + limits.stall_timeout_s, Timeout.READING
-        if self._message_since_s is not None:
-            return self._message_since_s + limits.frame_timeout_s, Timeout.SENDING
-        if self.pending:
-            return math.inf, Timeout.ASKING
-        idle_deadline_s = self._active_s + limits.idle_timeout_s
-        if self._state is State.OPEN and self._ages_at_s < idle_deadline_s:
-            return self._ages_at_s, Timeout.LEAVING
-        return idle_deadline_s, Timeout.ASKING
+        return self._times.deadline(self._state, self.pending, self._stream.waiting_since_s)
 
     def _arm_timeout(self) -> None:
         if self._stream.is_open:
@@ -368,32 +374,25 @@ class Connection:
             self._handle(timeout)
 
 
-def _kind(event: object) -> object:
-    """What the table has for an event: a timeout itself, else its type."""
-    if isinstance(event, Timeout):
-        return event
-    return QaError if isinstance(event, QaError) else type(event)
+_UNKNOWN = (State.UNAUTHENTICATED, State.PROBING)
+_LASTING = (State.PROBING, State.OPEN)
+_TAKES_MESSAGES = (State.UNAUTHENTICATED, *_LASTING)
 
-
-_TAKES_MESSAGES = (State.UNAUTHENTICATED, State.OPEN)
-
-_TABLE: Mapping[tuple[State, object], Callable[[Connection, Any], None]] = {
-    (State.UNAUTHENTICATED, Auth): Connection._authenticate,
-    (State.UNAUTHENTICATED, Request): Connection._refuse,
-    (State.UNAUTHENTICATED, Query): Connection._answer_open_query,
-    (State.UNAUTHENTICATED, RejectedError): Connection._refuse,
-    (State.UNAUTHENTICATED, QaError): Connection._refuse,
-    (State.UNAUTHENTICATED, Timeout.AUTHENTICATING): Connection._refuse_late,
-    (State.OPEN, Auth): Connection._authenticate,
-    (State.OPEN, Request): Connection._submit,
-    (State.OPEN, Query): Connection._answer_query,
-    (State.OPEN, RejectedError): Connection._reject,
-    (State.OPEN, QaError): Connection._break_off,
-    (State.OPEN, Timeout.SENDING): Connection._break_off_late,
-    (State.OPEN, Timeout.READING): Connection._drop,
-    (State.OPEN, Timeout.ASKING): Connection._drop,
-    (State.OPEN, Timeout.LEAVING): Connection._leave,
-    (State.CLOSING, Timeout.READING): Connection._drop,
-    (State.CLOSING, Timeout.ASKING): Connection._drop,
-}
+_ROWS: Sequence[tuple[Sequence[State], object, Callable[[Connection, Any], None]]] = (
+    (_TAKES_MESSAGES, Auth, Connection._authenticate),
+    (_UNKNOWN, Request, Connection._refuse),
+    (_UNKNOWN, Query, Connection._answer_open_query),
+    (_UNKNOWN, RejectedError, Connection._refuse),
+    (_UNKNOWN, QaError, Connection._refuse),
+    ([State.OPEN], Request, Connection._submit),
+    ([State.OPEN], Query, Connection._answer_query),
+    ([State.OPEN], RejectedError, Connection._reject),
+    ([State.OPEN], QaError, Connection._break_off),
+    ([State.UNAUTHENTICATED], Timeout.AUTHENTICATING, Connection._refuse_late),
+    (_LASTING, Timeout.SENDING, Connection._break_off_late),
+    ((*_LASTING, State.CLOSING), Timeout.READING, Connection._drop),
+    ((*_LASTING, State.CLOSING), Timeout.ASKING, Connection._drop),
+    (_LASTING, Timeout.LEAVING, Connection._leave),
+)
+_TABLE = {(state, kind): do for states, kind, do in _ROWS for state in states}
 """What each event does in each state. A pair that is missing cannot happen; it would be our bug."""

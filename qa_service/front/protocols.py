@@ -1,15 +1,18 @@
 """Which protocol a client speaks: its first byte says.
 
-A frame's length begins with a zero byte, an HTTP request with a letter; TLS has ended before.
+A frame's length begins with a zero byte, an HTTP request with a letter, or with the CR of an empty
+line that is passed over (RFC 9112, section 2.2); TLS has ended before.
 """
 
 from __future__ import annotations
 
+from qa_service.errors import TlsRequiredError
 from qa_service.wire.codec import Codec
 from qa_service.wire.frame_codec import FrameCodec
 from qa_service.wire.http_codec import HttpCodec, HttpSite
-from qa_service.wire.json_codec import MAX_AUTH_FRAME_BYTES
-from qa_service.wire.messages import RequestLimits
+from qa_service.wire.http_reply import HttpReply, encode_reply
+from qa_service.wire.json_codec import MAX_AUTH_FRAME_BYTES, encode_error
+from qa_service.wire.messages import NULL_ID, RequestLimits
 
 
 class Protocols:
@@ -31,8 +34,25 @@ class Protocols:
             data: What it has sent.
             wants_token: Whether it must show a token: a first frame can only be one, and is short.
         """
-        if self._site and data[:1].isalpha():
+        if self._site and _is_http(data):
             return HttpCodec(self._site, wants_token=wants_token)
         size = self._limits.max_frame_bytes
         first = min(size, MAX_AUTH_FRAME_BYTES) if wants_token else size
         return FrameCodec(self._limits, first)
+
+
+def reply_without_tls(data: bytes) -> bytes:
+    """What a client is told that does not speak TLS where it must; empty for neither protocol.
+
+    Args:
+        data: What it has sent first, at least a byte.
+    """
+    if _is_http(data):
+        body = b"This port speaks TLS: use https:// in place of http://\n"
+        reply = HttpReply(body, status=400, content_type="text/plain; charset=utf-8")
+        return encode_reply(reply, is_last=True)
+    return bytes(encode_error(NULL_ID, TlsRequiredError())) if data[0] == 0 else b""
+
+
+def _is_http(data: bytes) -> bool:
+    return data[:1].isalpha() or data[:1] == b"\r"

@@ -6,9 +6,10 @@ from enum import Enum, auto
 
 
 class State(Enum):
-    """Where a connection is in its life."""
+    """Where a connection is in its life; a probing one has asked only what takes no token."""
 
     UNAUTHENTICATED = auto()
+    PROBING = auto()
     OPEN = auto()
     CLOSING = auto()
     CLOSED = auto()

@@ -9,14 +9,13 @@ from __future__ import annotations
 import logging
 import socket
 
-from qa_service.errors import SetupError, TlsRequiredError
+from qa_service.errors import SetupError
+from qa_service.front.protocols import reply_without_tls
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.options import TlsOptions
 from qa_service.net.stream import ByteStream, Stream
 from qa_service.net.tls import server_context
 from qa_service.net.tls_stream import HandshakeQueue, TlsStream, TlsTerms
-from qa_service.wire.json_codec import encode_error
-from qa_service.wire.messages import NULL_ID
 
 logger = logging.getLogger(__name__)
 
@@ -72,5 +71,5 @@ class Transport:
             context=server_context(options.tls_cert, options.tls_key, options.tls_client_ca),
             queue=self._queue,
             handshake_timeout_s=options.tls_handshake_timeout_ms / 1e3,
-            plain_reply=bytes(encode_error(NULL_ID, TlsRequiredError())),
+            plain_reply=reply_without_tls,
         )

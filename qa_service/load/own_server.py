@@ -13,6 +13,7 @@ from typing import Self
 import qa_service
 
 _PROGRAM = [sys.executable, "-P", "-m", "qa_service.cli.server_main"]
+_READY = "QA server ready on "
 _STOP_TIMEOUT_S = 60.0
 
 
@@ -62,10 +63,10 @@ class OwnServer:
 
     def _wait_until_ready(self) -> int:
         assert self._process.stdout is not None
-        ready = self._process.stdout.readline()
+        ready = next((line for line in self._process.stdout if line.startswith(_READY)), "")
         if not ready:
             raise ServerStartError(f"the server did not start: {self._last_words()}")
-        return int(ready.split(": ")[0].rpartition(":")[2])
+        return int(ready.removeprefix(_READY).split(": ")[0].rpartition(":")[2])
 
     def _last_words(self) -> str:
         self._process.wait()

@@ -17,6 +17,7 @@ import logging
 import socket
 import ssl
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -65,14 +66,14 @@ class TlsTerms:
         context: Certificates and rules.
         queue: Where steps of its handshake wait for their turn.
         handshake_timeout_s: How long the whole handshake may take.
-        plain_reply: What a peer is told that speaks the bare protocol; in clear, for it would
-            understand nothing else.
+        plain_reply: What a peer is told that has sent these first bytes without TLS; in clear, for
+            it would understand nothing else. Empty where there is nothing to say.
     """
 
     context: ssl.SSLContext
     queue: HandshakeQueue
     handshake_timeout_s: float
-    plain_reply: bytes
+    plain_reply: Callable[[bytes], bytes]
 
 
 class _State(Enum):
@@ -196,10 +197,8 @@ class TlsStream:
     # Its own business.
 
     def _refuse_plain(self, data: bytes) -> None:
-        """A frame's length begins with 0; to anything else there is nothing to say."""
         logger.info("%s is refused: it does not speak TLS", self._name)
-        if data[0] == 0:
-            self._stream.write(self._terms.plain_reply)
+        self._stream.write(self._terms.plain_reply(data))
         self._close_stream_gently()
 
     def _shake_hands(self) -> None:

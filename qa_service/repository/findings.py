@@ -18,7 +18,10 @@ def keep(path: Path, found: msgspec.Struct) -> None:
     partial = path.with_suffix(f".{os.getpid()}")
     try:
         path.parent.mkdir(exist_ok=True)
-        partial.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
-        partial.replace(path)
+        try:
+            partial.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
     except OSError as error:
         logger.info("what was measured is not kept for the next start: %s", error.strerror)

@@ -12,15 +12,18 @@ class Gate:
 
     Args:
         service: Where they go.
+
+    Attributes:
+        is_open: Whether it passes requests on.
     """
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._is_open = True
+        self.is_open = True
 
     def submit(self, pending: PendingRequest) -> None:
         """Passes a request on, or fails it."""
-        if self._is_open:
+        if self.is_open:
             self._service.submit(pending)
         else:
             pending.fail(ShuttingDownError())
@@ -31,4 +34,4 @@ class Gate:
 
     def close(self) -> None:
         """Refuses requests from now on."""
-        self._is_open = False
+        self.is_open = False

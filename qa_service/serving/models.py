@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 
 from qa_service.errors import SetupError, UnknownModelError
+from qa_service.logs import plural
 from qa_service.net.event_loop import EventLoop
 from qa_service.scheduling.options import QueueOptions
 from qa_service.serving.chain import Services
@@ -157,9 +158,16 @@ class Models:
     def startup_failure(self) -> str | None:
         """Why the server cannot start: a model none of whose versions can be loaded."""
         for model in self.by_name.values():
-            if model.failures and not model.servers_in(ModelState.LOADING, ModelState.READY):
+            wanted = model.plan.versions.values()
+            has_failed = wanted and all(spec in model.failures for spec in wanted)
+            if has_failed and not model.servers_in(ModelState.LOADING, ModelState.READY):
                 return next(iter(model.failures.values())).message
         return None
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether a version's first instances are being loaded."""
+        return any(server.state is ModelState.LOADING for server in self._servers)
 
     @property
     def has_started(self) -> bool:
@@ -224,8 +232,9 @@ class Models:
         taken = self.memory_bytes
         if self._max_memory_bytes and taken + needed > self._max_memory_bytes:
             raise SetupError(
-                f"{num_instances} instances of {spec} take about {needed} bytes and those that run "
-                f"{taken}: more than --max_memory_bytes {self._max_memory_bytes}"
+                f"{plural(num_instances, 'instance')} of {spec} would take about {needed} bytes "
+                f"beside the {taken} of those that run: more than --max_memory_bytes "
+                f"{self._max_memory_bytes}"
             )
 
     def on_model_change(self) -> None:
@@ -252,8 +261,9 @@ class Models:
         return self.by_name[name]
 
     def _say_names(self) -> str:
-        names = [*self.plan.models, *self.plan.routes]
-        return f"there are {', '.join(name for name in names if name not in self._unloaded)}"
+        names = [name for name in self.plan.models if name not in self._unloaded]
+        loaded = [*names, *self.plan.routes]
+        return f"there are {', '.join(loaded)}" if names else "no model is loaded"
 
     def _memory_of(self, server: ModelServer) -> int:
         if server.state is ModelState.GONE:

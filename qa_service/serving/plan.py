@@ -49,6 +49,11 @@ class VersionSpec:
         """What names it: the model and the version."""
         return self.model, self.number
 
+    @property
+    def is_loadable(self) -> bool:
+        """Whether its engine is known; else it waits until that is measured."""
+        return not self.instances.is_engine_open
+
     def is_same_as(self, other: VersionSpec) -> bool:
         """Whether both are the same but for their generation."""
         return replace(self, generation=0) == replace(other, generation=0)
@@ -90,9 +95,28 @@ class Plan:
     models: Mapping[str, ModelPlan]
     routes: Mapping[str, RouteOptions]
 
+    def with_engines(self, choose: Choose) -> Plan:
+        """The same plan, with the engines that have been chosen since it was made."""
+        return replace(
+            self, models={name: _with_engines(model, choose) for name, model in self.models.items()}
+        )
+
 
 Choose = Callable[[str, FoundVersion, InstanceOptions], InstanceOptions]
-"""Fills in the engine of a version where the options leave it open; may raise `SetupError`."""
+"""Fills in the engine of a version where the options leave it open; may raise `SetupError`.
+
+The engine stays open while it is still to be measured.
+"""
+
+
+def _with_engines(model: ModelPlan, choose: Choose) -> ModelPlan:
+    versions = {
+        number: replace(spec, instances=choose(spec.model, spec.found, spec.instances))
+        if not spec.is_loadable
+        else spec
+        for number, spec in model.versions.items()
+    }
+    return replace(model, versions=versions)
 
 
 def make_plan(
@@ -156,7 +180,8 @@ def _spec(
 ) -> VersionSpec:
     try:
         instances = choose(name, found, options)
-        check_precision(instances.inference_engine_type, instances.precision)
+        if not instances.is_engine_open:
+            check_precision(instances.inference_engine_type, instances.precision)
     except SetupError as error:
         raise SetupError(f"[models.{name}]: {error}") from None
     return VersionSpec(name, found, instances, generation)

@@ -4,6 +4,7 @@
 are; nothing remembers where in a transition it is.
 
     wanted and not there    ─▶ load it, one version and one instance at a time
+    its engine is not known ─▶ wait; the plan that names it is applied when it is measured
     loading and not wanted  ─▶ end it
     it cannot be loaded     ─▶ what serves goes on; again after a while, each time a longer one
     all that is wanted serves ─▶ labels have moved; drain what is not wanted
@@ -12,7 +13,9 @@ are; nothing remembers where in a transition it is.
 from __future__ import annotations
 
 import logging
+import math
 import random
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -24,6 +27,12 @@ from qa_service.serving.model_server import ModelServer, ModelState
 from qa_service.serving.plan import ModelPlan, VersionSpec
 
 logger = logging.getLogger(__name__)
+
+_NUMBER = re.compile(r"[1-9][0-9]{0,15}\Z")
+"""A version's number, as it is written; what else has digits can only be a label."""
+
+LOADING_RETRY_S = 1.0
+"""After how long a request for a version that is being loaded should be sent again."""
 
 FIRST_RETRY_S = 1.0
 MAX_RETRY_S = 60.0
@@ -117,7 +126,8 @@ class ServedModel:
         wanted = set(plan.versions.values())
         self.failures = {spec: why for spec, why in self.failures.items() if spec in wanted}
         for spec in self._missing() if at_once else ():
-            self._load(spec, spec.instances.num_instances)
+            if spec not in self.failures:
+                self._load(spec, spec.instances.num_instances)
         self.reconcile()
 
     def try_again(self) -> None:
@@ -177,7 +187,7 @@ class ServedModel:
 
     def _by_share(self) -> ModelServer:
         if not self._choices:
-            raise UnavailableError(f"no version of {self.name} is loaded")
+            raise self._unavailable(f"no version of {self.name} is loaded")
         if len(self._choices) == 1:
             return self._choices[0][1]
         alive = [choice for choice in self._choices if choice[1].pool.alive]
@@ -192,15 +202,23 @@ class ServedModel:
         return choices[-1][1]
 
     def _by_name(self, version: int | str) -> ModelServer:
-        is_number = isinstance(version, int) or version.isdecimal()
+        is_number = isinstance(version, int) or _NUMBER.match(version)
         number = int(version) if is_number else self.labels.get(str(version), 0)
         if server := self._serving(number):
             return server
         if number in self.plan.versions or version in self.plan.labels:
-            raise UnavailableError(f"version {version} of {self.name} is not loaded")
+            raise self._unavailable(f"version {version} of {self.name} is not loaded")
         there = [*map(str, sorted({s.spec.number for s in self._ready()})), *sorted(self.labels)]
         what = f"{self.name} has no version {str(version)[:64]}"
         raise UnknownModelError(f"{what}; there are {', '.join(there) or 'none'}")
+
+    def _unavailable(self, message: str) -> UnavailableError:
+        """Says when to ask again: at the next try if all have failed, else soon."""
+        wait_s = LOADING_RETRY_S
+        if self.failures and not self.servers_in(ModelState.LOADING):
+            next_s = min(failure.retry_s for failure in self.failures.values())
+            wait_s = max(wait_s, next_s - self._clock.now_s())
+        return UnavailableError(message, retry_after_ms=math.ceil(wait_s * 1e3))
 
     def _serving(self, number: int) -> ModelServer | None:
         return next((s for s in reversed(self._ready()) if s.spec.number == number), None)
@@ -230,7 +248,7 @@ class ServedModel:
             self._grow(server)
         self._move()
         if not any(server.is_growing for server in growing):
-            is_done = not self._missing()
+            is_done = all(spec in self.ready_specs for spec in self.plan.versions.values())
             for server in self._unwanted():
                 if is_done or self._serving(server.spec.number) is not server:
                     server.drain()
@@ -255,7 +273,8 @@ class ServedModel:
 
     def _missing(self) -> list[VersionSpec]:
         there = [s.spec for s in self.servers if s.state in {ModelState.LOADING, ModelState.READY}]
-        return [spec for spec in self.plan.versions.values() if spec not in there]
+        wanted = self.plan.versions.values()
+        return [spec for spec in wanted if spec.is_loadable and spec not in there]
 
     def _move(self) -> None:
         """Moves labels and shares to what is ready."""

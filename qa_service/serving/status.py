@@ -11,15 +11,16 @@ from qa_service.net.timers import Clock
 from qa_service.serving.cache_store import CacheStore
 from qa_service.serving.model_server import ModelServer, ModelState
 from qa_service.serving.models import Models
+from qa_service.serving.options import RouteOptions
 from qa_service.serving.plan import VersionSpec
 from qa_service.serving.served_model import ServedModel
 from qa_service.telemetry.exposition import families, model_statistics
 from qa_service.telemetry.gpus import GpuReading, gpu_families
-from qa_service.telemetry.health import SERVING, Health, why_not_ready
+from qa_service.telemetry.health import SERVING, STARTING, Health, why_not_ready
 from qa_service.telemetry.metrics import Metrics
 from qa_service.telemetry.process import process_families
 from qa_service.telemetry.services import ServiceCounts
-from qa_service.wire.model_reports import ModelReport, State
+from qa_service.wire.model_reports import CASCADE, ModelReport, State
 from qa_service.wire.prometheus import write_text
 
 
@@ -68,7 +69,7 @@ class Status:
         its = default.servers_in(ModelState.READY) if default else []
         reason = why_not_ready(phase, *self._instances(its), self._ready_timeout_ms)
         alive, answering = self._instances(self._models.ready)
-        reports = self.models(phase)
+        reports = self.versions(phase)
         return Health(
             live=True,
             ready=reason is None,
@@ -98,11 +99,35 @@ class Status:
 
     def metrics_text(self, in_flight: Sequence[int]) -> bytes:
         """The same, in Prometheus' text format."""
-        counted = families(self._metrics, self._gauges(in_flight), self.models())
+        counted = families(self._metrics, self._gauges(in_flight), self.versions())
         gpus = gpu_families(self._gpus())
         return write_text([*counted, *self._counts.families(), *gpus, *process_families()])
 
-    def models(self, phase: str = SERVING) -> list[ModelReport]:
+    def models(self, phase: str) -> list[ModelReport]:
+        """What may be asked: the routes, then every version of every model."""
+        versions = self.versions(phase)
+        routes = self._models.plan.routes.items()
+        return [*(self._route(name, route, versions) for name, route in routes), *versions]
+
+    def _route(
+        self, name: str, route: RouteOptions, versions: Sequence[ModelReport]
+    ) -> ModelReport:
+        """How a route is: as the first model that it asks, whose errors are its own."""
+        its = [one for one in versions if one.name == route.cascade[0]]
+        best = next((one for one in its if one.is_ready), its[0] if its else None)
+        return ModelReport(
+            name=name,
+            version="",
+            engine_type=CASCADE,
+            state=best.state if best else "UNAVAILABLE",
+            is_ready=best is not None and best.is_ready,
+            reason=best.reason if best else f"{route.cascade[0]} is not loaded",
+            instances=0,
+            max_queue_delay_us=self._max_queue_delay_us,
+            cascade=route.cascade,
+        )
+
+    def versions(self, phase: str = SERVING) -> list[ModelReport]:
         """Every version that is there or wanted, those that take requests by default first."""
         reports = [
             self._report(model, spec, server, phase)
@@ -118,12 +143,17 @@ class Status:
         failure = model.failures.get(planned) if planned else None
         is_served = server is not None and server.state is ModelState.READY
         alive, answering = self._instances([server] if server and is_served else [])
+        # What is loaded serves while another model is not yet.
+        phase = SERVING if phase == STARTING else phase
         reason = why_not_ready(phase, alive, answering, self._ready_timeout_ms)
+        if not spec.is_loadable:
+            reason = "its engines are being measured"
         report = ModelReport(
             name=spec.model,
             version=str(spec.number),
             engine_type=spec.instances.inference_engine_type,
-            state=_state(server, is_ready=reason is None),
+            precision=spec.instances.precision,
+            state=_state(spec, server, is_ready=reason is None),
             is_ready=reason is None,
             reason=failure.message if failure else reason or "",
             instances=spec.instances.num_instances,
@@ -175,10 +205,12 @@ _ORDER = (ModelState.READY, ModelState.LOADING, ModelState.DRAINING, ModelState.
           ModelState.GONE)  # fmt: skip
 
 
-def _state(server: ModelServer | None, *, is_ready: bool) -> State:
+def _state(spec: VersionSpec, server: ModelServer | None, *, is_ready: bool) -> State:
     """A version's state, in Triton's words."""
     if is_ready:
         return "READY"
+    if not spec.is_loadable:
+        return "LOADING"
     state = server.state if server else ModelState.GONE
     return _STATES.get(state, "UNAVAILABLE")
 

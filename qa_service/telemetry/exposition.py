@@ -78,6 +78,9 @@ def families(
     ]
     yield Family("qa_instances", "gauge", "Instances that can take batches, and wanted.", states)
     yield from _versions(versions)
+    info = [Sample(1, {**_labels(one), "engine": one.engine_type, "precision": one.precision})
+            for one in versions]  # fmt: skip
+    yield Family("qa_model_info", "gauge", "1, with what runs a version as labels.", info)
     version = [Sample(1, {"version": __version__})]
     yield Family("qa_build_info", "gauge", "1, with the server's version as a label.", version)
 

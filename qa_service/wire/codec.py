@@ -65,7 +65,8 @@ class Codec(Protocol):
         """Takes out the next message; None if it is not all there yet.
 
         Raises:
-            RejectedError: It is wrong; its sender is told, and the stream goes on.
+            RejectedError: It is wrong; its sender is told, and the stream goes on. With a cause,
+                the fault is the server's.
             QaError: The stream cannot be followed any further.
         """
 
@@ -101,7 +102,7 @@ class Codec(Protocol):
         """Encodes the answer to a query about the server."""
 
     def announce_close(self) -> None:
-        """The next reply is the last: where the protocol has words for that, it says so."""
+        """The connection is to end: where the protocol has words for that, the last reply has."""
 
     def encode_authenticated(self, auth: Auth) -> bytes | bytearray:
         """Encodes that a token was accepted."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qa_service.errors import DuplicateIdError, QaError
+from qa_service.errors import DuplicateIdError, InternalError, QaError
 from qa_service.wire.codec import Message, Wait
 from qa_service.wire.frames import FrameReader
 from qa_service.wire.json_codec import (
@@ -74,7 +74,12 @@ class FrameCodec:
             self._frames.max_frame_bytes = self._limits.max_frame_bytes
             if auth := parse_auth(body):
                 return auth
-        message = parse_request(body, self._limits)
+        try:
+            message = parse_request(body, self._limits)
+        except RejectedError:
+            raise
+        except Exception as fault:
+            raise RejectedError(NULL_ID, InternalError()) from fault
         if isinstance(message, Request):
             self._claim(message.id_json)
         return message

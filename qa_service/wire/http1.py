@@ -34,6 +34,8 @@ BLANK_LINE = b"\r\n\r\n"
 
 _LINE = re.compile(rb"[A-Z][^\n]{0,%d} HTTP/1\.[01]\r\n" % (MAX_LINE_BYTES - 12))
 """A request line that needs no further look."""
+_PATH = re.compile(rb"[A-Z]+ (?:https?://[^/?# \r\n]*)?(/[^?# \r\n]*)[?# ]", re.IGNORECASE)
+"""The path in a request line, whatever else is wrong with it."""
 _VERSION = re.compile(rb" HTTP/([0-9.]+)\r\n\Z")
 
 
@@ -51,6 +53,8 @@ class HttpReader:
 
     Attributes:
         is_closed: Whether nothing more will be read.
+        path: Once it is closed, the path of the request whose head was being read; empty without
+            one, and where the path could not be read.
         has_more: Whether `next_event` gave nothing only because it had parsed enough for one call.
     """
 
@@ -62,6 +66,7 @@ class HttpReader:
         self._body_bytes = 0
         self._chunks: ChunkedBody | None = None
         self.is_closed = False
+        self.path = ""
         self.has_more = False
 
     @property
@@ -77,6 +82,8 @@ class HttpReader:
     def close(self) -> None:
         """Reads nothing more."""
         self.is_closed = True
+        if self._state is _State.HEAD and (found := _PATH.match(self._buffer)):
+            self.path = found[1].decode("latin-1")
         self._buffer.clear()
         self._chunks = None
         self.has_more = False
@@ -111,7 +118,6 @@ class HttpReader:
         if size > len(self._buffer):
             return None
         data = bytes(self._buffer[:size])
-        del self._buffer[:size]
         head = head_of(data)
         self._is_last = head.is_last
         if head.body_bytes is None:
@@ -119,6 +125,7 @@ class HttpReader:
             self._state = _State.CHUNKS
         else:
             self._expect_body(head.body_bytes)
+        del self._buffer[:size]
         return head
 
     def _check_line(self) -> None:

@@ -41,7 +41,11 @@ class HttpAccess:
             HttpError: It is not served.
         """
         if self.is_loopback and head.host and not _is_loopback_name(head.host):
-            raise HttpError(f"this server is not {head.host}", status=421)
+            raise HttpError(
+                f"this server listens for this machine alone and is not {head.host}: let a proxy "
+                "send `Host: localhost`, or start the server with another --host",
+                status=421,
+            )
         if head.method != "POST" or self.allows(head):
             return
         origin, site = head.fields.get("origin"), head.fields.get("sec-fetch-site", "")

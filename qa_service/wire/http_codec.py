@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from qa_service.errors import HttpError, QaError
+from qa_service.errors import HttpError, InternalError, QaError
 from qa_service.wire.codec import Message, Wait
 from qa_service.wire.http1 import HttpReader
 from qa_service.wire.http_access import HttpAccess, bearer_token
@@ -52,6 +52,7 @@ from qa_service.wire.open_inference import InferCall, Result
 from qa_service.wire.trace_context import trace_id
 
 MAX_EXCHANGES = 64
+MAX_NAMED_CHARS = 200
 MAX_HELD_BYTES = 65536
 """Replies that wait for an earlier one's; past it, no further request is taken."""
 
@@ -61,6 +62,7 @@ class _Exchange(msgspec.Struct, eq=False):
 
     Attributes:
         key: Its number, as an id.
+        path: The path that it names; empty if it could not be read.
         head: The request's head; None for what was no request.
         id_json: The client's id, where the body has one.
         call: What its questions are of, once its body has come.
@@ -71,6 +73,7 @@ class _Exchange(msgspec.Struct, eq=False):
     """
 
     key: bytes
+    path: str
     head: HttpHead | None
     id_json: bytes = NULL_ID
     call: QaCall | InferCall | None = None
@@ -79,10 +82,15 @@ class _Exchange(msgspec.Struct, eq=False):
     render: Callable[[Any], HttpReply] | None = None
     reply: bytes | None = None
 
+    @property
+    def name(self) -> str:
+        """Its method and its path, for the log."""
+        method = self.head.method if self.head else ""
+        return repr(f"{method} {self.path[:MAX_NAMED_CHARS]}")
+
     def to_error(self, error: QaError) -> HttpReply:
         """The reply that tells an error, in the form that the path has for one."""
-        is_qa = self.head is not None and self.head.path == "/qa"
-        return qa_error(self.id_json, error) if is_qa else error_reply(error)
+        return qa_error(self.id_json, error) if self.path == "/qa" else error_reply(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +128,7 @@ class HttpCodec:
         self._current: _Exchange | None = None
         self._owes_continue = False
         self._held_bytes = 0
+        self._is_leaving = False
         self._ready: list[Message] = []
         self._asked: dict[bytes, tuple[_Exchange, int, Request]] = {}
         self._unwanted: list[Request] = []
@@ -167,7 +176,7 @@ class HttpCodec:
 
     def _begin(self, head: HttpHead) -> None:
         """Takes a head: what must not be served ends here, before its body."""
-        self._current = exchange = self._open_exchange(head)
+        self._current = exchange = self._open_exchange(head.path, head)
         self.last_message_bytes = 0
         self._site.access.check(head)
         if expectation := head.fields.get("expect"):
@@ -177,9 +186,9 @@ class HttpCodec:
         if (self._wants_token or self._owes_continue) and not _is_open(head):
             self._ready.append(Auth("auth", bearer_token(head), msgspec.Raw(exchange.key)))
 
-    def _open_exchange(self, head: HttpHead | None) -> _Exchange:
+    def _open_exchange(self, path: str, head: HttpHead | None) -> _Exchange:
         self._num_exchanges += 1
-        exchange = _Exchange(b"%d" % self._num_exchanges, head)
+        exchange = _Exchange(b"%d" % self._num_exchanges, path, head)
         self._exchanges.append(exchange)
         return exchange
 
@@ -196,6 +205,9 @@ class HttpCodec:
             raise RejectedError(exchange.key, rejected.error) from None
         except QaError as error:
             raise RejectedError(exchange.key, error) from None
+        except Exception as fault:
+            fault.add_note(exchange.name)
+            raise RejectedError(exchange.key, InternalError()) from fault
 
     def _find_action(self, head: HttpHead, body: bytes) -> Action:
         limits = self._site.limits
@@ -238,14 +250,16 @@ class HttpCodec:
         source: AnswerSource = UNKNOWN_SOURCE,
     ) -> bytes:
         """Encodes the reply if this was the last answer that it wanted."""
-        exchange, i, _ = self._asked.pop(request.id_json)
+        exchange, i, _ = self._asked[request.id_json]
         exchange.results[i] = Result(answers, timings, source)
         exchange.num_missing -= 1
-        if exchange.num_missing:
-            return b""
-        assert exchange.call
-        results = [result for result in exchange.results if result]
-        return self._settle(exchange, exchange.call.reply(results))
+        data = b""
+        if not exchange.num_missing:
+            assert exchange.call
+            results = [result for result in exchange.results if result]
+            data = self._settle(exchange, exchange.call.reply(results))
+        del self._asked[request.id_json]  # only now: until here it can still be told an error
+        return data
 
     def encode_error(self, request: Request, error: QaError) -> bytes:
         """Encodes the error as the reply to all questions that came with this one."""
@@ -281,7 +295,7 @@ class HttpCodec:
         self._reader.close()
         if is_idle and not isinstance(rejected.error, HttpError):
             return b""  # nothing has been asked that this could be a reply to
-        exchange = self._current or self._open_exchange(None)
+        exchange = self._current or self._open_exchange(self._reader.path, None)
         self._current = None
         return self._settle(exchange, exchange.to_error(rejected.error))
 
@@ -290,11 +304,16 @@ class HttpCodec:
         exchange = self._exchanges[-1]
         assert exchange.key == query.id_json
         assert exchange.render
-        return self._settle(exchange, exchange.render(report))
+        try:
+            reply = exchange.render(report)
+        except Exception as fault:
+            fault.add_note(exchange.name)
+            raise
+        return self._settle(exchange, reply)
 
     def announce_close(self) -> None:
-        """The next reply says `Connection: close`, and no further request is read."""
-        self._reader.close()
+        """The next reply that leaves nothing unanswered is the last, and says so."""
+        self._is_leaving = True
 
     def encode_authenticated(self, auth: Auth) -> bytes:
         """Tells a client to go on, if it waits for that."""
@@ -303,6 +322,8 @@ class HttpCodec:
     def _settle(self, exchange: _Exchange, reply: HttpReply) -> bytes:
         """Keeps an exchange's reply; returns what may be written now."""
         head = exchange.head
+        if self._is_leaving and exchange is self._exchanges[-1] and not self.buffered_bytes:
+            self._reader.close()
         if isinstance(exchange.call, InferCall) and head:
             reply = compressed(reply, head.fields.get("accept-encoding", ""))
         exchange.reply = encode_reply(

@@ -170,22 +170,23 @@ def _live(_: HttpRequest) -> Action:
 def _ready(_: HttpRequest) -> Action:
     def render(health: Any) -> HttpReply:  # noqa: ANN401 - telemetry's, which is above
         is_ready = health.ready
-        return json_reply({"live": True, "ready": is_ready}, 200 if is_ready else 503)
+        why = {} if is_ready else {"reason": health.reason}
+        return json_reply({"live": True, "ready": is_ready, **why}, 200 if is_ready else 503)
 
     return ReportCall("health", render)
 
 
-def _model(render: Callable[[ModelReport], HttpReply]) -> Handler:
-    """A route whose reply is made of the report on the model in its path."""
+def _model(render: Callable[[ModelReport, Sequence[ModelReport]], HttpReply]) -> Handler:
+    """A route whose reply is made of the report on the model in its path, and of all others."""
 
     def handle(request: HttpRequest) -> Action:
         def reply(models: Sequence[ModelReport]) -> HttpReply:
             try:
                 found = find_model(models, request.model, request.version)
-                versions = [one.version for one in models if one.name == found.name]
-                return render(replace(found, versions=versions))
             except HttpError as error:
                 return error_reply(error)
+            versions = [one.version for one in models if one.name == found.name]
+            return render(replace(found, versions=versions), models)
 
         return ReportCall("models", reply)
 
@@ -193,7 +194,7 @@ def _model(render: Callable[[ModelReport], HttpReply]) -> Handler:
 
 
 def find_model(models: Sequence[ModelReport], name: str, version: str) -> ModelReport:
-    """The model of that name, in that version if one is given.
+    """The model or route of that name, in that version if one is given.
 
     Raises:
         HttpError: There is none.
@@ -215,7 +216,21 @@ def _command(query: QueryType) -> Handler:
     return lambda request: ReportCall(query, lambda _: json_reply({}), request.model)
 
 
-def _model_ready(model: ModelReport) -> HttpReply:
+def _model_metadata(model: ModelReport, _: Sequence[ModelReport]) -> HttpReply:
+    return json_reply(model_reports.metadata(model))
+
+
+def _model_config(model: ModelReport, _: Sequence[ModelReport]) -> HttpReply:
+    return json_reply(model_reports.config(model))
+
+
+def _model_statistics(model: ModelReport, models: Sequence[ModelReport]) -> HttpReply:
+    """What a model has done; of a route, what the models have done that it asks."""
+    asked = [one for one in models if one.name in model.cascade]
+    return json_reply(model_reports.statistics(asked or [model]))
+
+
+def _model_ready(model: ModelReport, _: Sequence[ModelReport]) -> HttpReply:
     return json_reply({"name": model.name, "ready": model.is_ready}, 200 if model.is_ready else 503)
 
 
@@ -255,10 +270,10 @@ _PATHS: dict[str, dict[str, Handler]] = {
     "/v2/health/live": {"GET": _live},
     "/v2/health/ready": {"GET": _ready},
     "/v2/models/stats": {"GET": _report("models", model_reports.statistics)},
-    _MODEL: {"GET": _model(lambda model: json_reply(model_reports.metadata(model)))},
+    _MODEL: {"GET": _model(_model_metadata)},
     f"{_MODEL}/ready": {"GET": _model(_model_ready)},
-    f"{_MODEL}/config": {"GET": _model(lambda model: json_reply(model_reports.config(model)))},
-    f"{_MODEL}/stats": {"GET": _model(lambda model: json_reply(model_reports.statistics([model])))},
+    f"{_MODEL}/config": {"GET": _model(_model_config)},
+    f"{_MODEL}/stats": {"GET": _model(_model_statistics)},
     "/v2/repository/index": {"POST": _report("models", model_reports.index)},
     f"{_REPOSITORY}/load": {"POST": _command("load")},
     f"{_REPOSITORY}/unload": {"POST": _command("unload")},

@@ -10,13 +10,20 @@ from qa_service.wire.messages import MAX_PRIORITY
 from qa_service.wire.open_inference import INPUTS, MAX_QUESTIONS, OUTPUTS
 
 _CONFIG_TYPES = {"BYTES": "TYPE_STRING", "FP32": "TYPE_FP32", "INT32": "TYPE_INT32"}
+CASCADE = "cascade"
+"""What a route has for an engine: it asks models."""
+
 _PLATFORMS = {
+    "auto": ("", ""),
     "onnx": ("onnxruntime_onnx", "onnxruntime"),
+    "openvino": ("openvino", "openvino"),
     "pytorch": ("pytorch_libtorch", "pytorch"),
     "tensorrt": ("tensorrt_plan", "tensorrt"),
     "instant": ("instant", "instant"),
+    CASCADE: (CASCADE, CASCADE),
 }
-"""The platform and the backend of each type of engine, as Triton names them."""
+"""The platform and the backend of each type of engine, as Triton names them; none before one is
+chosen."""
 
 
 State = Literal["LOADING", "READY", "UNLOADING", "UNAVAILABLE"]
@@ -68,12 +75,12 @@ class ModelStatistics:
 
 @dataclass(frozen=True, slots=True)
 class ModelReport:
-    """One version of a model.
+    """One version of a model, or a route.
 
     Attributes:
         name: Its name.
-        version: Its version.
-        engine_type: As `--inference_engine_type` has it.
+        version: Its version; empty for a route.
+        engine_type: As `--inference_engine_type` has it; `cascade` for a route.
         state: As Triton's repository index has it.
         is_ready: Whether it answers.
         reason: Why not, or why its next load failed; empty if there is nothing to say.
@@ -88,6 +95,8 @@ class ModelReport:
         memory_bytes: Memory of its instances, as measured when they were ready.
         failed_loads: How often in a row it could not be loaded.
         versions: All versions of the model; empty for this one alone.
+        precision: As `--precision` has it; empty for a route.
+        cascade: The models that a route asks, in turn; empty for a model.
     """
 
     name: str
@@ -107,6 +116,8 @@ class ModelReport:
     memory_bytes: int = 0
     failed_loads: int = 0
     versions: Sequence[str] = ()
+    precision: str = ""
+    cascade: Sequence[str] = ()
 
 
 def metadata(model: ModelReport) -> dict[str, object]:
@@ -114,7 +125,7 @@ def metadata(model: ModelReport) -> dict[str, object]:
     platform, _ = _PLATFORMS[model.engine_type]
     return {
         "name": model.name,
-        "versions": [*(model.versions or [model.version])],
+        "versions": [version for version in model.versions or [model.version] if version],
         "platform": platform,
         "inputs": [{"name": n, "datatype": t, "shape": [-1, 1]} for n, t in INPUTS.items()],
         "outputs": [{"name": n, "datatype": t, "shape": [-1, -1]} for n, t in OUTPUTS.items()],
@@ -132,19 +143,26 @@ def config(model: ModelReport) -> dict[str, object]:
         "max_batch_size": MAX_QUESTIONS,
         "input": [_config_tensor(name, kind, 1) for name, kind in INPUTS.items()],
         "output": [_config_tensor(name, kind, -1) for name, kind in OUTPUTS.items()],
-        "instance_group": [
-            {
-                "name": model.name,
-                "kind": "KIND_GPU" if model.is_on_gpu else "KIND_CPU",
-                "count": model.instances,
-            }
-        ],
+        "instance_group": [] if model.cascade else [_instance_group(model)],
         "dynamic_batching": {
             "max_queue_delay_microseconds": model.max_queue_delay_us,
             "priority_levels": MAX_PRIORITY + 1,
             "default_priority_level": MAX_PRIORITY + 1,
         },
+        "parameters": _config_parameters(model),
     }
+
+
+def _instance_group(model: ModelReport) -> dict[str, object]:
+    kind = "KIND_GPU" if model.is_on_gpu else "KIND_CPU"
+    return {"name": model.name, "kind": kind, "count": model.instances}
+
+
+def _config_parameters(model: ModelReport) -> dict[str, object]:
+    """What Triton's configuration has no field for."""
+    if model.cascade:
+        return {"cascade": {"string_value": ",".join(model.cascade)}}
+    return {"precision": {"string_value": model.precision}}
 
 
 def _config_tensor(name: str, datatype: str, size: int) -> dict[str, object]:
@@ -152,8 +170,8 @@ def _config_tensor(name: str, datatype: str, size: int) -> dict[str, object]:
 
 
 def statistics(models: Sequence[ModelReport]) -> dict[str, object]:
-    """What they have done."""
-    return {"model_stats": [_model_statistics(model) for model in models]}
+    """What they have done; routes count elsewhere."""
+    return {"model_stats": [_model_statistics(model) for model in models if not model.cascade]}
 
 
 def _model_statistics(model: ModelReport) -> dict[str, object]:

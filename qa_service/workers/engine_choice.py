@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
 import msgspec
 
-from qa_service.errors import SetupError
-from qa_service.repository.findings import COSTS_DIR, keep
+from qa_service.repository.findings import COSTS_DIR
 from qa_service.repository.manifest import (
     OPENVINO_INT8_FILE,
     PRECISIONS,
@@ -29,8 +28,6 @@ from qa_service.workers.devices import CPU, DeviceAssignment
 from qa_service.workers.engine_table import EngineTable, Finding
 from qa_service.workers.messages import Setup
 from qa_service.workers.options import AUTO, InstanceOptions
-
-logger = logging.getLogger(__name__)
 
 CPUINFO = Path("/proc/cpuinfo")
 REFERENCE = ("onnx", "fp32")
@@ -61,8 +58,50 @@ _ON_GPU = {
 _ONLY_BY_NAME = ("pytorch", "fp32")
 """On a CPU: it runs the reference's products with more between them, and takes seconds to load."""
 
-Trial = Callable[[Sequence[tuple[Finding, Setup]]], list[Finding]]
-"""Measures candidates, the reference first; raises SetupError if that cannot run."""
+
+class Measurement(msgspec.Struct, frozen=True):
+    """A choice for which engines have to be measured.
+
+    Attributes:
+        setup: The first instance, with its engine left open.
+        findings: Every candidate, the reference first; those that cannot run here say why.
+        processor: Where it is measured, in words.
+        path: Where the table is kept.
+    """
+
+    setup: Setup
+    findings: tuple[Finding, ...]
+    processor: str
+    path: str
+
+    @property
+    def candidates(self) -> list[tuple[Finding, Setup]]:
+        """What is to be measured, each with the instance that runs it."""
+        return [(item, _on_trial(self.setup, item)) for item in self.findings if not item.failure]
+
+    def table(self, measured: Sequence[Finding]) -> EngineTable:
+        """All that is known, with what was found of the `candidates`, in their order."""
+        news = iter(measured)
+        findings = tuple(item if item.failure else next(news) for item in self.findings)
+        return EngineTable(self.processor, self.setup.options.min_agreement, findings)
+
+    def choice(self, table: EngineTable | None) -> Choice:
+        """The engine to take by the table; without one, the first candidate."""
+        best = table.best if table else None
+        return Choice(_with(self.setup.options, best or _first_able(self.findings)), table)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The engine of a version.
+
+    Attributes:
+        options: With an engine, a precision and a number of threads.
+        table: What was measured, now or earlier; None if there was nothing to choose.
+    """
+
+    options: InstanceOptions
+    table: EngineTable | None = None
 
 
 def choose_engine(
@@ -70,34 +109,34 @@ def choose_engine(
     device: DeviceAssignment | None,
     model_dir: Path,
     manifest: Manifest,
-    trial: Trial,
-) -> tuple[InstanceOptions, EngineTable | None]:
-    """Fills in what the options leave to be found out.
+) -> Choice | Measurement:
+    """Fills in what the options leave to be found out, or says what has to be measured first.
 
     Args:
         options: As they were given.
         device: Where the first instance runs; None if not on this machine.
         model_dir: The prepared model's folder.
         manifest: Its manifest.
-        trial: Measures the candidates.
-
-    Returns:
-        The options with an engine, a precision and a number of threads, and what was measured,
-        now or earlier; None if there was nothing to choose.
     """
-    if device is None or AUTO not in (options.inference_engine_type, options.precision):
-        return _with(options, _unmeasured(options)), None
-    candidates = list(_candidates(options, manifest, device.device))
-    able = [item for item in candidates if item.may_be_taken and not item.failure]
+    if device is None or not options.is_engine_open:
+        return Choice(_with(options, _unmeasured(options)))
+    findings = tuple(_candidates(options, manifest, device.device))
+    able = [item for item in findings if item.may_be_taken and not item.failure]
     if len(able) < 2:
-        return _with(options, able[0] if able else _unmeasured(options)), None
-    try:
-        setup = Setup(str(model_dir), options, device)
-        table = _kept_or_measured(setup, manifest, candidates, trial)
-    except SetupError as error:
-        logger.warning("the engines could not be measured: %s", error)
-        return _with(options, able[0]), None
-    return _with(options, table.best or able[0]), table
+        return Choice(_with(options, able[0] if able else _unmeasured(options)))
+    setup = Setup(str(model_dir), options, device)
+    measurement = Measurement(
+        setup,
+        findings,
+        f"{os.cpu_count()} cores of {processor()[0]}",
+        str(_path_of_table(setup, manifest, findings)),
+    )
+    table = _kept(Path(measurement.path))
+    return measurement.choice(table) if table else measurement
+
+
+def _first_able(findings: Sequence[Finding]) -> Finding:
+    return next(item for item in findings if item.may_be_taken and not item.failure)
 
 
 def _with(options: InstanceOptions, finding: Finding) -> InstanceOptions:
@@ -174,38 +213,29 @@ def processor() -> tuple[str, frozenset[str]]:
     return name, frozenset((fields.get("flags") or fields.get("Features") or "").split())
 
 
-def _kept_or_measured(
-    setup: Setup, manifest: Manifest, candidates: Sequence[Finding], trial: Trial
-) -> EngineTable:
-    """What was found earlier for the same, or is now; kept for the next start if it can be.
-
-    Raises:
-        SetupError: The reference cannot run.
-    """
+def _path_of_table(setup: Setup, manifest: Manifest, findings: Sequence[Finding]) -> Path:
+    """Where what is found is kept: under a key of all that it depends on."""
     options, device = setup.options, setup.device
     name, flags = processor()
     depends_on = (
         (name, sorted(flags), os.cpu_count(), device.device, device.gpu_memory_bytes),
         [_version(package) for package in _PACKAGES],
         manifest.files,
-        candidates,
+        findings,
         options.min_agreement,
         (options.max_batch_size, options.max_batch_tokens),
         (options.cuda_graphs, options.gpu_memory_fraction),
     )
     key = hashlib.sha256(msgspec.json.encode(depends_on, order="deterministic")).hexdigest()[:16]
-    path = Path(setup.model_dir) / COSTS_DIR / f"engines.{key}.json"
+    return Path(setup.model_dir) / COSTS_DIR / f"engines.{key}.json"
+
+
+def _kept(path: Path) -> EngineTable | None:
+    """What was found earlier for the same; None if nothing was, or it cannot be read."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=EngineTable)
     except (OSError, msgspec.DecodeError):
-        pass
-    able = [item for item in candidates if not item.failure]
-    logger.info("finding the fastest of %d engines, once for this machine", len(able))
-    measured = iter(trial([(item, _on_trial(setup, item)) for item in able]))
-    findings = tuple(item if item.failure else next(measured) for item in candidates)
-    table = EngineTable(f"{os.cpu_count()} cores of {name}", options.min_agreement, findings)
-    keep(path, table)
-    return table
+        return None
 
 
 def _on_trial(setup: Setup, candidate: Finding) -> Setup:

@@ -1,42 +1,53 @@
 """The engine of each version that is served, where the options leave the choice.
 
-Before the server serves, the engines are measured if they have not been on this machine. Later on
-there is no time for that: what was found for another version of the same model is taken, if this
-one has the files, else what runs anywhere.
+While the server starts, engines that have not been measured on this machine are, one version after
+the other, in a process beside the loop; until then a version's engine stays open. Later on there is
+no time for that: what was found for another version of the same model is taken, if this one has the
+files, else what runs anywhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable
 from pathlib import Path
 
-from qa_service.errors import SetupError
 from qa_service.logs import LogOptions
+from qa_service.net.event_loop import EventLoop
 from qa_service.repository.manifest import load_manifest, model_files
 from qa_service.workers.devices import CPU, DeviceAssignment
-from qa_service.workers.engine_choice import choose_engine
-from qa_service.workers.engine_table import EngineTable, Finding
-from qa_service.workers.engine_trial import try_engines
+from qa_service.workers.engine_choice import Choice, Measurement, choose_engine
+from qa_service.workers.engine_table import EngineTable
 from qa_service.workers.factory import devices_of
-from qa_service.workers.messages import Setup
-from qa_service.workers.options import AUTO, InstanceOptions
+from qa_service.workers.options import InstanceOptions
+from qa_service.workers.trial_process import TrialProcess, TrialReply, TrialRequest
+
+logger = logging.getLogger(__name__)
+
+_Key = tuple[Path, str, InstanceOptions]
 
 
 class EngineChoices:
     """Chooses engines, and remembers what it has chosen.
 
     Args:
+        loop: The server's loop.
         logs: The log of the instances that are measured.
+        on_found: Called when an engine that was open is chosen.
 
     Attributes:
         tables: What was measured, by the model's folder.
     """
 
-    def __init__(self, logs: LogOptions) -> None:
+    def __init__(self, loop: EventLoop, logs: LogOptions, on_found: Callable[[], None]) -> None:
         self.tables: dict[Path, EngineTable] = {}
+        self._loop = loop
         self._logs = logs
-        self._chosen: dict[tuple[Path, str, InstanceOptions], InstanceOptions] = {}
+        self._on_found = on_found
+        self._chosen: dict[_Key, InstanceOptions] = {}
         self._by_model: dict[tuple[str, InstanceOptions], InstanceOptions] = {}
+        self._waiting: dict[_Key, Measurement] = {}
+        self._trial: TrialProcess | None = None
 
     def choose(
         self,
@@ -56,51 +67,86 @@ class EngineChoices:
             options: As they were given.
             may_measure: Whether there is time to measure.
 
+        Returns:
+            The options; as they were given while their engine is still to be measured.
+
         Raises:
             SetupError: The manifest cannot be read, or a device cannot be had.
         """
         key = (folder, fingerprint, options)
-        if key not in self._chosen:
-            chosen = self._inherited(model, folder, options) if not may_measure else None
-            chosen = chosen or self._find(folder, options, may_measure=may_measure)
-            self._chosen[key] = self._by_model[model, options] = chosen
-        return self._chosen[key]
+        chosen = self._chosen.get(key)
+        if chosen is None and not may_measure:
+            chosen = self._inherited(model, folder, options)
+        if chosen is None:
+            chosen = self._find(key, may_measure=may_measure)
+        if chosen is None:
+            return options
+        self._chosen[key] = self._by_model[model, options] = chosen
+        return chosen
+
+    def measure_next(self) -> None:
+        """Begins to measure the next version whose engine is open, if nothing is measured now."""
+        if self._trial or not self._waiting:
+            return
+        key, measurement = next(iter(self._waiting.items()))
+        number = len(measurement.candidates)
+        logger.info("finding the fastest of %d engines, once for this machine", number)
+        request = TrialRequest(measurement, self._logs)
+        try:
+            self._trial = TrialProcess(self._loop, request, lambda reply: self._on_end(key, reply))
+        except OSError as error:
+            self._on_end(key, TrialReply(failure=str(error)))
+
+    def close(self) -> None:
+        """Ends what is measured."""
+        if self._trial:
+            self._trial.close()
+
+    def _on_end(self, key: _Key, reply: TrialReply) -> None:
+        self._trial = None
+        self._settle(key, self._waiting.pop(key), reply)
+        self._on_found()
+
+    def _settle(self, key: _Key, measurement: Measurement, reply: TrialReply) -> InstanceOptions:
+        if reply.failure:
+            logger.warning("the engines could not be measured: %s", reply.failure)
+        return self._keep(key, measurement.choice(reply.table))
+
+    def _keep(self, key: _Key, choice: Choice) -> InstanceOptions:
+        if choice.table:
+            self.tables[key[0]] = choice.table
+        self._chosen[key] = choice.options
+        return choice.options
 
     def _inherited(
         self, model: str, folder: Path, options: InstanceOptions
     ) -> InstanceOptions | None:
         """What was chosen for another version of the model, if this one has the files for it."""
         chosen = self._by_model.get((model, options))
-        if chosen is None or not _is_open(options):
+        if chosen is None or not options.is_engine_open:
             return None
         device = _first_device(options)
         on_gpu = device is not None and device.device != CPU
         needed = model_files(chosen.inference_engine_type, chosen.precision, on_gpu=on_gpu)
         return chosen if set(needed) <= load_manifest(folder).files.keys() else None
 
-    def _find(
-        self, folder: Path, options: InstanceOptions, *, may_measure: bool
-    ) -> InstanceOptions:
-        trial = self._try if may_measure else _refuse_trial
-        device = _first_device(options) if _is_open(options) else None
-        chosen, table = choose_engine(options, device, folder, load_manifest(folder), trial)
-        if table:
-            self.tables[folder] = table
-        return chosen
-
-    def _try(self, candidates: Sequence[tuple[Finding, Setup]]) -> list[Finding]:
-        return try_engines(candidates, self._logs)
-
-
-def _is_open(options: InstanceOptions) -> bool:
-    return AUTO in (options.inference_engine_type, options.precision)
+    def _find(self, key: _Key, *, may_measure: bool) -> InstanceOptions | None:
+        """What is known without measuring; None if that is to be done."""
+        if key in self._waiting:
+            return None
+        folder, _, options = key
+        device = _first_device(options) if options.is_engine_open else None
+        found = choose_engine(options, device, folder, load_manifest(folder))
+        if isinstance(found, Choice):
+            return self._keep(key, found)
+        if not may_measure:
+            why = "not while the server serves; restart it to have them measured"
+            return self._settle(key, found, TrialReply(failure=why))
+        self._waiting.setdefault(key, found)
+        return None
 
 
 def _first_device(options: InstanceOptions) -> DeviceAssignment | None:
     """Where the first instance runs; None if not on this machine."""
     devices = devices_of(options.num_inference_sessions, options.devices)
     return devices[0] if devices else None
-
-
-def _refuse_trial(_: Sequence[tuple[Finding, Setup]]) -> list[Finding]:
-    raise SetupError("not while the server serves; restart it to have them measured")

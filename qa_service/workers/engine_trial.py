@@ -4,16 +4,15 @@
     round 1:  B  C  A       what is compared are times of one round, so that other work on the
     ...                     machine slows all alike; after a few rounds the slow ones are left out
 
-Unlike all else in this room it waits: it runs before the loop does.
+Unlike all else in this room it waits: it runs in a process of its own (`trial_process`).
 """
 
 from __future__ import annotations
 
-import signal
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -206,7 +205,6 @@ def try_engines(candidates: Sequence[tuple[Finding, Setup]], logs: LogOptions) -
     started_s = time.monotonic()
     rounds = bundled_rounds()
     with (
-        _stopped_by_signals(),
         ExitStack() as stack,
         tqdm(total=len(rounds), desc="measuring engines", disable=None, leave=False) as bar,
     ):
@@ -215,21 +213,6 @@ def try_engines(candidates: Sequence[tuple[Finding, Setup]], logs: LogOptions) -
             for finding, setup in candidates
         ]
         return compare(records, rounds, bar.update, lambda: time.monotonic() - started_s)
-
-
-@contextmanager
-def _stopped_by_signals() -> Iterator[None]:
-    """Ends the program at once, with what it has started, while no loop acts on signals."""
-
-    def stop(signum: int, frame: object) -> None:
-        raise SystemExit(f"stopped by {signal.Signals(signum).name} while engines were measured")
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class Instance:

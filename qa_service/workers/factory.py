@@ -8,10 +8,12 @@ from pathlib import Path
 
 import msgspec
 
+from qa_service.errors import SetupError
 from qa_service.logs import LogOptions
 from qa_service.net.event_loop import EventLoop
 from qa_service.workers.base import Worker, WorkerListener
 from qa_service.workers.devices import DeviceAssignment, assign_devices
+from qa_service.workers.engine_choice import is_installed
 from qa_service.workers.gpus import find_gpus
 from qa_service.workers.messages import Setup
 from qa_service.workers.options import InstanceOptions
@@ -46,7 +48,13 @@ def make_factory(
 
     Raises:
         DeviceError: A GPU is named that CUDA does not see.
+        SetupError: There are to be instances on Ray, which is not installed.
     """
+    if options.ray_range[1] and not is_installed("ray"):
+        raise SetupError(
+            f"--ray_instances {options.ray_instances}: Ray is not installed: "
+            "python -m pip install 'qa-server[ray]'"
+        )
     devices = devices_of(options.num_inference_sessions, options.devices)
     setup = Setup(str(path), options, fingerprint=fingerprint)
 

@@ -170,6 +170,11 @@ class InstanceOptions(Struct, frozen=True, kw_only=True):
     ] = 300_000
 
     @property
+    def is_engine_open(self) -> bool:
+        """Whether the engine or its precision is to be found out."""
+        return AUTO in (self.inference_engine_type, self.precision)
+
+    @property
     def num_instances(self) -> int:
         """How many instances there are to be, here and elsewhere, with little to do."""
         return self.num_inference_sessions + self.ray_range[0]

@@ -23,6 +23,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from qa_service.logs import plural
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.timers import LazyTimer, Timer
 from qa_service.scheduling.pending import PendingRequest
@@ -279,15 +280,12 @@ class WorkerPool:
         """Replaces it, and reports what it held."""
         self._end(worker)
         worker.kill()
-        reason = worker.failure or "it died without a word"
+        reason = worker.failure or worker.exit_status() or "its channel closed"
         batches = list(worker.in_flight.values())
-        num_requests = sum(len(batch.members) for batch in batches)
+        number = sum(len(batch.members) for batch in batches)
+        held = plural(number, "request") if number else "no requests"
         logger.error(
-            "%sinstance %d died with %d requests: %s",
-            self._prefix,
-            worker.number,
-            num_requests,
-            reason,
+            "%sinstance %d ended (%s); it held %s", self._prefix, worker.number, reason, held
         )
         self._failed_starts[worker.number] += worker.ready is None
         if self._is_needed(worker) or self._has_given_up():
@@ -321,7 +319,10 @@ class WorkerPool:
             change = 0  # another version is taking its place
         if change:
             logger.info(
-                "%s%+d instances on Ray; %.1f s of work wait", self._prefix, change, found.waiting_s
+                "%sinstances on Ray: %+d; %.1f s of work wait",
+                self._prefix,
+                change,
+                found.waiting_s,
             )
         for _ in range(change):
             self._add_remote()

@@ -69,7 +69,7 @@ class ProcessWorker(Worker):
         code = self._process.poll()
         if code is None:
             return None
-        return f"ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
 
 
 def launch(

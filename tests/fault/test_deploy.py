@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import shutil
 import signal
 import time
+from contextlib import ExitStack, contextmanager
+from http.client import HTTPConnection
 
 import pytest
 
 from harness.disturbances import load_during, reload_at_random
 from harness.frames import frame, receive
 from harness.load import QuietAnswers, assert_all_right, beside
-from harness.process import num_descriptors
+from harness.process import held_still, num_descriptors
 from harness.questions import ANSWER, ASK, FIRST_WORD
 from harness.server import INSTANT, running_server
 from qa_service.load.report import Report
@@ -166,3 +169,84 @@ def test_a_stop_in_the_middle_of_a_reload_ends_cleanly(builtin_model):
         server.signal(signal.SIGTERM)
         assert server.wait() == 0, server.log
         assert "QA server stopped." in server.process.stdout.read()
+
+
+class TestHttpDrain:
+    """Connections that are kept alive, at a server that drains."""
+
+    def ask(self, connection):
+        connection.request("POST", "/qa", json.dumps(ASK))
+
+    def reply(self, connection):
+        """The status, and what it says of the connection."""
+        reply = connection.getresponse()
+        reply.read()
+        return reply.status, reply.headers["Connection"]
+
+    @contextmanager
+    def connected(self, server, number):
+        with ExitStack() as stack:
+            made = [HTTPConnection("localhost", server.port, timeout=30) for _ in range(number)]
+            for connection in made:
+                stack.callback(connection.close)
+                connection.connect()
+            yield made
+
+    def test_each_connection_is_closed_behind_its_next_answer(self, faulty_server):
+        flags = (*ONE_SESSION, "--log_level", "debug")
+        with faulty_server(*flags) as server, self.connected(server, 3) as made:
+            asking, late, several = made
+            self.ask(late)
+            assert self.reply(late) == (200, None)
+            with held_still(server.worker_pids()):
+                self.ask(asking)
+                server.wait_for_log_count("received", 2)
+                server.signal(signal.SIGTERM)
+                server.wait_for_log("draining:")
+                self.ask(late)
+                columns = {"question": ["Who?"] * 3, "text": ["It was Ada."] * 3}
+                inputs = [{"name": name, "shape": [3], "datatype": "BYTES", "data": data}
+                          for name, data in columns.items()]  # fmt: skip
+                several.request("POST", "/v2/models/builtin/infer", json.dumps({"inputs": inputs}))
+                assert self.reply(late) == (503, "close")
+                assert self.reply(several) == (503, "close")
+            assert self.reply(asking) == (200, "close")
+            assert server.wait() == 0
+
+    def test_it_serves_on_while_balancers_hear_of_it(self, faulty_server):
+        flags = ("--drain_delay_ms", "600000")
+        with faulty_server(*ONE_SESSION, *flags) as server, self.connected(server, 2) as made:
+            before, idle = made
+            server.signal(signal.SIGTERM)
+            server.wait_for_log("draining")
+            self.ask(before)
+            assert self.reply(before) == (200, "close")
+            with self.connected(server, 2) as (after, monitor):
+                self.ask(after)
+                assert self.reply(after) == (200, "close")
+                monitor.request("GET", "/v2/health/ready")
+                assert self.reply(monitor) == (503, None)
+                monitor.request("GET", "/v2/health/live")
+                assert self.reply(monitor) == (200, None)
+            self.ask(idle)
+            assert self.reply(idle) == (200, "close")
+            server.signal(signal.SIGTERM)
+            assert server.wait() == 0
+
+    def test_idle_connections_are_closed_when_it_refuses(self, faulty_server):
+        flags = ("--drain_delay_ms", "300")
+        with (
+            faulty_server(*ONE_SESSION, *flags) as server,
+            server.connect() as busy,
+            server.connect() as idle,
+        ):
+            with held_still(server.worker_pids()):
+                busy.sendall(b"".join(frame({"id": i, **ASK}) for i in range(4)))
+                server.wait_for_queue(busy)
+                server.signal(signal.SIGTERM)
+                assert receive(idle) is None
+                assert server.ask(type="health")["health"]["phase"] == "draining"
+                assert server.ask(**ASK)["error"]["code"] == "shutting_down"
+            assert {receive(busy)["answer"] for _ in range(4)} == {FIRST_WORD}
+            assert receive(busy) is None
+            assert server.wait() == 0

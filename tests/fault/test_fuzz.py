@@ -66,4 +66,4 @@ def test_mutated_frames_at_a_live_server(builtin_model):
         assert report.num_replies == report.num_frames
         assert report.rss_after_bytes - report.rss_before_bytes < MAX_GROWTH_BYTES
         assert report.descriptors_after <= report.descriptors_before
-        assert " died " not in server.log
+        assert " ended (" not in server.log

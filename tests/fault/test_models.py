@@ -187,7 +187,7 @@ def test_a_load_for_which_there_is_no_memory_is_refused_before_it_starts(file):
         server.wait_for_log("more than --max_memory_bytes")
         assert server.ask(**ASK)["version"] == 1
         assert server.worker_pids() == pids
-        assert "instances of m, version 2 take about" in server.log
+        assert "1 instance of m, version 2 would take about" in server.log
 
 
 def test_a_canary_that_cannot_be_loaded_does_not_stop_the_start(file):

@@ -47,8 +47,8 @@ def test_a_request_that_kills_three_workers_takes_nobody_with_it(faulty_server, 
         guilty = replies.pop("guilty")["error"]
         assert (guilty["code"], guilty["retryable"]) == ("worker_crashed", False)
         assert [reply["answer"] for reply in replies.values()] == [FIRST_WORD] * 6
-        assert server.log.count("died with 7 requests") == 1
-        assert server.log.count("died with 1 requests") == 2
+        assert server.log.count("it held 7 requests") == 1
+        assert server.log.count("it held 1 request") == 2
         assert server.ask(**ASK)["answer"] == FIRST_WORD
 
 
@@ -60,8 +60,8 @@ def test_what_lay_ready_behind_a_request_that_kills_is_not_blamed(faulty_server)
         replies = replies_by_id(sock, 4)
         assert replies.pop("guilty")["error"]["code"] == "worker_crashed"
         assert [reply["answer"] for reply in replies.values()] == [FIRST_WORD] * 3
-        assert server.log.count("died with 4 requests") == 1
-        assert server.log.count("died with 1 requests") == 2
+        assert server.log.count("it held 4 requests") == 1
+        assert server.log.count("it held 1 request") == 2
         assert query(sock, "stats")["counters"]["request_retries_total"] == 2
 
 
@@ -104,9 +104,9 @@ def test_a_request_whose_client_has_gone_is_not_retried(faulty_server):
         with server.connect() as sock:
             sock.sendall(frame(marked("!!slow!! !!segfault!!", 1)))
             server.wait_for_queue(sock)
-        server.wait_for_log("died with 1 requests")
+        server.wait_for_log("it held 1 request")
         assert server.ask(**ASK)["answer"] == FIRST_WORD
-        assert server.log.count(" died with ") == 1
+        assert server.log.count(" ended (") == 1
 
 
 def test_many_that_kill_do_not_starve_those_that_do_not(faulty_server):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import signal
 import threading
 import time
@@ -10,7 +12,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from harness.haproxy import HAPROXY, Balancer
+from harness.haproxy import HAPROXY, Balancer, config_for_http
 from harness.server import TIMEOUT_S, RunningServer
 from qa_service.client import QaClient, QaClientError
 
@@ -26,11 +28,11 @@ pytestmark = [
 class Replicas:
     """Three servers behind a balancer; one that is ended is started again on its port."""
 
-    def __init__(self, model, stack: ExitStack, *flags: str) -> None:
+    def __init__(self, model, stack: ExitStack, *flags: str, config: str = "") -> None:
         self._model, self._stack = model, stack
         self._flags = (*INSTANT, *flags)
         self.servers = [self._start("0") for _ in range(3)]
-        self.balancer = Balancer([server.port for server in self.servers])
+        self.balancer = Balancer([server.port for server in self.servers], config)
         stack.callback(self.balancer.close)
 
     def _start(self, port: str) -> RunningServer:
@@ -101,10 +103,49 @@ class Crowd:
         return self.wait()
 
 
+class KeepAlive:
+    """HTTP clients in threads of their own; each keeps its connection until it is told to close."""
+
+    def __init__(self, port: int, num_clients: int) -> None:
+        self._port = port
+        self._stopped = threading.Event()
+        self._counts: list[Counter] = []
+        self._threads = [threading.Thread(target=self._ask) for _ in range(num_clients)]
+        for thread in self._threads:
+            thread.start()
+
+    def _ask(self) -> None:
+        counts: Counter = Counter()
+        self._counts.append(counts)
+        body = json.dumps({"question": "Who wrote the notes?", "text": TEXT})
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=30)
+        while not self._stopped.is_set():
+            try:
+                connection.request("POST", "/qa", body)  # connects again where it was closed
+                reply = connection.getresponse()
+                reply.read()
+                counts[reply.status] += 1
+            except (OSError, http.client.HTTPException) as error:
+                counts[type(error).__name__] += 1
+                connection.close()
+        connection.close()
+
+    def total(self) -> int:
+        """How many requests have ended so far."""
+        return sum(counts.total() for counts in self._counts)
+
+    def stop(self) -> Counter:
+        """Ends them when they have their answers; what came of all requests."""
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join()
+        return sum(self._counts, Counter())
+
+
 @pytest.fixture
 def start_replicas(builtin_model):
     with ExitStack() as stack:
-        yield lambda *flags: Replicas(builtin_model, stack, *flags)
+        yield lambda *flags, **more: Replicas(builtin_model, stack, *flags, **more)
 
 
 def test_each_server_gets_its_share(start_replicas):
@@ -114,6 +155,23 @@ def test_each_server_gets_its_share(start_replicas):
     answered = [s["counters"]["requests_total"]["answered"] for s in replicas.stats()]
     assert sum(answered) == 900
     assert all(270 <= count <= 330 for count in answered), answered
+
+
+@pytest.mark.parametrize("config", ["", config_for_http()], ids=["frames", "http"])
+def test_a_drain_refuses_and_loses_nothing(start_replicas, config):
+    """HAProxy hears that a server is to end before that server refuses what is asked."""
+    replicas = start_replicas("--drain_delay_ms", "3000", config=config)
+    crowd, clients = Crowd(replicas.balancer.port, 6), KeepAlive(replicas.balancer.port, 12)
+    first = replicas.servers[0]
+    first.signal(signal.SIGTERM)
+    replicas.balancer.wait_for_log("qa/qa1 is stopping")
+    assert first.wait() == 0, first.log
+    replicas.balancer.wait_for_log("qa/qa1 is DOWN")
+    ended = clients.total()
+    while clients.total() < ended + 100:
+        time.sleep(0.01)
+    assert set(clients.stop()) == {200}
+    assert set(crowd.stop()) == {"right"}
 
 
 @pytest.mark.soak

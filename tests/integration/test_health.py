@@ -239,6 +239,7 @@ class TestHealth:
             running_server(builtin_model, *ONE_BY_ONE) as running,
             running.connect() as sock,
             running.connect() as monitor,
+            running.connect() as late,
         ):
             with stopped(running):
                 sock.sendall(b"".join(requests(3)))
@@ -249,8 +250,9 @@ class TestHealth:
                 assert (health["live"], health["ready"]) == (True, False)
                 assert (health["phase"], health["queue_length"]) == ("draining", 2)
                 assert health["reason"] == "the server is draining"
-                monitor.sendall(frame(ASK))
-                assert outcome_of(receive(monitor)) == "shutting_down"
+                late.sendall(frame(ASK))
+                assert outcome_of(receive(late)) == "shutting_down"
+                assert receive(late) is None
                 assert query(monitor, "stats")["counters"]["requests_total"]["shutting_down"] == 1
             assert [outcome_of(receive(sock)) for _ in range(3)] == ["answered"] * 3
             assert running.wait() == 0

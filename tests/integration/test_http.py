@@ -127,6 +127,19 @@ class TestTritonClient:
         assert client.get_system_shared_memory_status() == []
         client.unregister_system_shared_memory()
 
+    def test_what_a_model_on_openvino_is(self, builtin_model):
+        pytest.importorskip("openvino", reason="there is no openvino")
+        triton = pytest.importorskip("tritonclient.http", reason="there is no tritonclient")
+        flags = ("--inference_engine_type", "openvino", "--num_inference_sessions", "1")
+        with (
+            running_server(builtin_model, *flags, "--cost_table", "off") as running,
+            triton.InferenceServerClient(f"localhost:{running.port}") as client,
+        ):
+            assert client.get_model_metadata("builtin")["platform"] == "openvino"
+            config = client.get_model_config("builtin")
+            assert (config["backend"], config["instance_group"][0]["count"]) == ("openvino", 1)
+            assert config["parameters"]["precision"] == {"string_value": "fp32"}
+
     @pytest.mark.parametrize("binary", [True, False])
     @pytest.mark.parametrize("shape", [None, [4, 1]])
     def test_several_questions(self, client, binary, shape):

@@ -62,6 +62,14 @@ def get(server, path):
         return reply.read().decode()
 
 
+def status_of(server, path):
+    try:
+        get(server, path)
+    except urllib.error.HTTPError as error:
+        return error.code
+    return 200
+
+
 @pytest.mark.parametrize(
     ("asked", "answered"),
     [
@@ -103,12 +111,36 @@ def test_the_paths_of_a_version(server):
         status, reply = post(server, f"/v2/models/{path}/infer", {"inputs": inputs})
         assert (status, reply["model_name"], reply["model_version"]) == (200, "m", version)
         assert json.loads(get(server, f"/v2/models/{path}/ready"))["ready"]
-    assert post(server, "/v2/models/m/versions/9/infer", {"inputs": inputs})[0] == 404
+    for version in ("9", "01", "%d9%a1", "1" * 5000, "1" * 8000):
+        path = f"/v2/models/m/versions/{version}"
+        assert post(server, f"{path}/infer", {"inputs": inputs})[0] == 404
+        assert status_of(server, f"{path}/ready") == 404
     assert sorted(json.loads(get(server, "/v2/models/m"))["versions"]) == ["1", "2"]
     index = post(server, "/v2/repository/index")[1]
     assert {(one["name"], one["version"], one["state"]) for one in index} == {
         ("m", "1", "READY"), ("m", "2", "READY"), ("base", "7", "READY"),
+        ("default", "", "READY"), ("both", "", "READY"),
     }  # fmt: skip
+
+
+def test_the_paths_of_a_route(server):
+    assert json.loads(get(server, "/v2/models/both/ready")) == {"name": "both", "ready": True}
+    metadata = json.loads(get(server, "/v2/models/both"))
+    assert (metadata["platform"], metadata["versions"]) == ("cascade", [])
+    config = json.loads(get(server, "/v2/models/both/config"))
+    assert config["parameters"] == {"cascade": {"string_value": "m,base"}}
+    done = json.loads(get(server, "/v2/models/both/stats"))["model_stats"]
+    assert [(one["name"], one["version"]) for one in done] == [
+        ("base", "7"), ("m", "1"), ("m", "2"),
+    ]  # fmt: skip
+    assert status_of(server, "/v2/models/both/versions/1") == 404
+    assert status_of(server, "/v2/models/none") == 404
+
+
+def test_the_report_says_what_runs_a_model(client):
+    reports = {(one["name"], one["version"]): one for one in client.models()}
+    assert (reports["m", "1"]["engine_type"], reports["m", "1"]["precision"]) == ("instant", "fp32")
+    assert reports["both", ""]["cascade"] == ["m", "base"]
 
 
 def test_figures_are_a_versions_own(server, client):
@@ -131,8 +163,11 @@ def test_the_terminal_shows_what_there_is_and_asks_it(server):
     command = [sys.executable, str(ROOT / "client.py"), "--port", str(server.port)]
     shown = subprocess.run([*command, "--models"], capture_output=True, text=True, check=True)
     rows = [line.split() for line in shown.stdout.splitlines()]
-    assert [row[:3] for row in rows[1:]] == [
+    assert [row[:3] for row in rows[1:4]] == [
         ["base", "7", "READY"], ["m", "1", "READY"], ["m", "2", "READY"],
+    ]  # fmt: skip
+    assert shown.stdout.splitlines()[4:] == [
+        "route default: m; READY", "route both: m then base; READY",
     ]  # fmt: skip
     question = ("--question", ASK["question"], "--text", ASK["text"], "--json")
     asked = (*question, "--model", "m", "--model_version", "canary")
@@ -164,7 +199,9 @@ class TestCommands:
             sock.sendall(frame({"id": 1, "type": "unload", "model": "m"}))
             assert receive(sock) == {"id": 1, "unload": {"model": "m"}}
             sock.sendall(frame({"id": 2, **ASK}))
-            assert receive(sock)["error"]["code"] == "unknown_model"
+            error = receive(sock)["error"]
+            assert error["code"] == "unknown_model"
+            assert error["message"] == "there is no model m; no model is loaded"
             sock.sendall(frame({"id": 3, "type": "load", "model": "m"}))
             assert receive(sock) == {"id": 3, "load": {"model": "m"}}
             give_up_s = time.monotonic() + 20

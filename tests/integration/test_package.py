@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.server import ENGINE, ROOT
+from harness.server import ENGINE, ROOT, line_with, port_of
 
 pytestmark = pytest.mark.slow
 
@@ -76,7 +76,7 @@ def port(programs, builtin_model) -> Iterator[str]:
     command += ENGINE
     with subprocess.Popen(command, **surroundings(program)) as server:
         try:
-            yield server.stdout.readline().split(": ")[0].rpartition(":")[2]
+            yield port_of(line_with(server.stdout, "QA server ready"))
         finally:
             server.terminate()
             assert server.communicate()[0] == "QA server stopped.\n"

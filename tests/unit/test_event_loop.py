@@ -32,6 +32,14 @@ def test_timers_run_in_order_of_their_times(loop):
     assert loop.now_s() >= now_s + 0.002
 
 
+def test_an_idle_loop_sleeps(loop):
+    rounds = []
+    loop.after_each = lambda: rounds.append(1)
+    loop.call_at(loop.now_s() + 0.05, loop.stop)
+    loop.run()
+    assert len(rounds) <= 3  # the kernel may wake it a little before the timer is due
+
+
 def test_soon_is_the_next_round_even_from_within_one(loop):
     ran = []
     loop.call_soon(lambda: loop.call_soon(lambda: ran.append(1)))

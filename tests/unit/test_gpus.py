@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from qa_service.workers.gpus import Gpu, find_gpus, visible_as
@@ -20,6 +22,22 @@ def test_the_driver_is_asked_for_each_gpu(with_driver):
 def test_a_driver_that_fails_is_no_gpu_and_says_why(with_driver):
     gpus = find_gpus({**with_driver, "BROKEN": "1"})
     assert (gpus.found, gpus.why_none) == ((), "cuInit failed with CUDA error 999")
+
+
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        ("/bin/false", "returned non-zero exit status 1"),
+        ("/bin/echo", "Expecting value"),
+        ("/no/such/program", "No such file or directory"),
+    ],
+)
+def test_a_probe_that_fails_is_no_gpu_and_says_why(monkeypatch, program, why):
+    monkeypatch.setattr(sys, "executable", program)
+    gpus = find_gpus()
+    assert gpus.found == ()
+    assert gpus.why_none.startswith("the CUDA driver cannot be asked: ")
+    assert why in gpus.why_none
 
 
 def test_no_driver_is_no_gpu():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,6 +16,7 @@ from qa_service.errors import (
     FrameTimeoutError,
     HttpError,
     QueueFullError,
+    ShuttingDownError,
     UnauthorizedError,
     UnknownModelError,
 )
@@ -171,8 +173,17 @@ def test_a_connection_that_is_to_close_says_so_on_its_last_reply():
     peer = Peer().send(post("/qa", ASK))
     peer.codec.announce_close()
     peer.send(get("/stats")).answer()
-    _, fields, _ = peer.only()
-    assert fields["Connection"] == "close"
+    assert [fields.get("Connection") for _, fields, _ in peer.replies()] == [None, "close"]
+    assert peer.codec.has_ended
+
+
+def test_a_connection_that_is_to_close_says_so_where_one_of_several_questions_fails():
+    peer = Peer().send(post("/v2/models/m/infer", infer(["Who?", "When?", "Why?"])))
+    assert len(peer.requests) == 3
+    peer.codec.announce_close()
+    peer.fail(ShuttingDownError())
+    status, fields, _ = peer.only()
+    assert (status, fields["Connection"]) == (503, "close")
     assert peer.codec.has_ended
 
 
@@ -189,6 +200,17 @@ def test_an_error_comes_after_the_answers_before_it():
     assert "Connection" not in peer.replies()[0][1]
     assert peer.replies()[1][1]["Connection"] == "close"
     assert peer.codec.has_ended
+
+
+@pytest.mark.parametrize(("is_ready", "status"), [(True, 200), (False, 503)])
+def test_health_is_told_by_status_and_in_words(is_ready, status):
+    peer = Peer()
+    peer.report = lambda _: SimpleNamespace(ready=is_ready, reason="the server is draining")
+    peer.send(get("/v2/health/live") + get("/v2/health/ready"))
+    why = {} if is_ready else {"reason": "the server is draining"}
+    assert [(told, json.loads(body)) for told, _, body in peer.replies()] == [
+        (200, {"live": True}), (status, {"live": True, "ready": is_ready, **why}),
+    ]  # fmt: skip
 
 
 def test_head_has_no_body():

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import time
 
 import pytest
 
+from harness.models import write_version
 from qa_service.errors import InternalError
 from qa_service.inference.jobs import Intake, IntakeAhead, answer_batches
 from qa_service.inference.reader.instant import InstantReader, first_word
+from qa_service.inference.worker_main import WARMUP, serve
 from qa_service.scheduling.batch_cost import BatchRule
 from qa_service.wire.frames import PREFIX
 from qa_service.wire.messages import Answer, Task
 from qa_service.workers.channel import WorkerChannel
-from qa_service.workers.messages import Answers, Batch, Failure, encode, to_loop_decoder
+from qa_service.workers.messages import (
+    Answers,
+    Batch,
+    Failure,
+    Ready,
+    Setup,
+    encode,
+    to_loop_decoder,
+)
+from qa_service.workers.options import InstanceOptions
 
 
 class CountingReader:
@@ -62,6 +74,27 @@ def run(request):
         return results
 
     return answer
+
+
+def test_an_instance_has_answered_its_warmup_question_before_it_is_ready(tmp_path, monkeypatch):
+    options = InstanceOptions(inference_engine_type="instant", precision="fp32")
+    ours, theirs = socket.socketpair()
+    asked = []
+    answer = InstantReader.answer
+
+    def listening_answer(self, encoded, stopwatch):
+        said = select.select([ours], [], [], 0)[0]
+        asked.extend((task, bool(said)) for task in encoded)
+        return answer(self, encoded, stopwatch)
+
+    monkeypatch.setattr(InstantReader, "answer", listening_answer)
+    with ours, theirs:
+        ours.sendall(encode(Setup(str(write_version(tmp_path / "m", 1)), options)))
+        ours.shutdown(socket.SHUT_WR)
+        serve(WorkerChannel(theirs))
+        assert asked == [(WARMUP, False)]
+        [length] = PREFIX.unpack(ours.recv(PREFIX.size))
+        assert isinstance(to_loop_decoder.decode(ours.recv(length)), Ready)
 
 
 def batch(number, text="t"):

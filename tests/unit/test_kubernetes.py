@@ -73,8 +73,8 @@ def test_the_server_understands_its_flags(built):
     grace_s = built["Deployment qa-server"]["spec"]["template"]["spec"][
         "terminationGracePeriodSeconds"
     ]
-    waits_s = container_of(built)["lifecycle"]["preStop"]["sleep"]["seconds"]
-    assert grace_s > waits_s + config.server.drain_timeout_ms / 1e3
+    assert config.server.drain_delay_ms > 0
+    assert grace_s > (config.server.drain_delay_ms + config.server.drain_timeout_ms) / 1e3
 
 
 def test_may_do_no_more_than_it_must(built):

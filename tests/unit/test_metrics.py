@@ -105,6 +105,17 @@ class TestHistogram:
             assert held == sum(bucket_of(v, DURATION_BOUNDS_MS)[1] == (bound or math.inf)
                                for v in values)  # fmt: skip
 
+    @given(durations_ms)
+    def test_the_reports_percentiles_are_the_quantiles(self, values):
+        histogram = histogram_of(values)
+        report = histogram.report()
+        for name, fraction in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
+            assert report[name] == round(histogram.quantile(fraction), 3)
+
+    def test_the_percentiles_of_a_hundred(self):
+        report = histogram_of(range(1, 101), range(1, 101), step=1.0).report()
+        assert (report["p50"], report["p90"], report["p99"]) == (50, 90, 99)
+
     def test_a_value_on_a_bound_counts_below_it(self):
         assert histogram_of([1, 2, 2.5], (1, 2, 3)).report()["buckets"] == [(1, 1), (2, 1), (3, 1)]
 

@@ -8,8 +8,9 @@ import pytest
 
 from harness.models import write_manifest, write_version
 from qa_service.errors import SetupError
-from qa_service.repository.manifest import check_files, load_manifest
-from qa_service.repository.models import choose_versions, find_versions
+from qa_service.repository.findings import keep
+from qa_service.repository.manifest import ReadingConfig, check_files, load_manifest
+from qa_service.repository.models import FoundVersion, choose_versions, find_versions
 
 FILES = ("config.json", "tokenizer.json")
 
@@ -102,3 +103,35 @@ class TestFiles:
         (model / "3" / "config.json").write_text('{"changed": true}')
         write_manifest(model / "3")
         assert find_versions(model)[3].fingerprint != before
+
+
+@pytest.mark.parametrize(
+    ("engine", "precision", "num_bytes"),
+    [
+        ("onnx", "fp32", 110),
+        ("onnx", "int8", 1010),
+        ("openvino", "bf16", 110),
+        ("openvino", "int8", 110010),
+        ("pytorch", "bf16", 1000010),
+        ("instant", "fp32", 10),
+    ],
+)
+def test_what_an_instance_loads_is_counted_by_engine_and_precision(
+    tmp_path, engine, precision, num_bytes
+):
+    sizes = {"config.json": 4, "tokenizer.json": 6, "model.onnx": 100, "model.int8.onnx": 1000,
+             "model.int8.xml": 10_000, "model.int8.bin": 100_000,
+             "model.safetensors": 1_000_000}  # fmt: skip
+    for name, size in sizes.items():
+        (tmp_path / name).write_bytes(b"x" * size)
+    assert FoundVersion(1, tmp_path, "f").loaded_bytes(engine, precision) == num_bytes
+
+
+def test_a_finding_is_kept_or_leaves_nothing(tmp_path):
+    path = tmp_path / "costs" / "found.json"
+    keep(path, ReadingConfig())
+    assert [entry.name for entry in path.parent.iterdir()] == ["found.json"]
+    path.unlink()
+    path.mkdir()  # it cannot be put in the place of a folder
+    keep(path, ReadingConfig())
+    assert [entry.name for entry in path.parent.iterdir()] == ["found.json"]

@@ -117,3 +117,8 @@ def test_durations_are_in_seconds_with_few_buckets():
     assert (bounds["0.0001"], bounds["0.001"], bounds["+Inf"]) == (1, 2, 4)
     assert list(bounds.values()) == sorted(bounds.values())
     assert seen["qa_queue_seconds_count",] == 4
+
+
+def test_what_runs_a_version_is_a_label():
+    seen = sampled(Metrics(ERROR_KINDS, QUERY_TYPES), precision="int8")
+    assert seen["qa_model_info", "builtin", "1", "onnx", "int8"] == 1

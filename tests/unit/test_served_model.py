@@ -16,14 +16,21 @@ from qa_service.errors import SetupError, UnavailableError, UnknownModelError
 from qa_service.repository.models import FoundVersion
 from qa_service.serving.model_server import ModelState
 from qa_service.serving.plan import ModelPlan, VersionSpec
-from qa_service.serving.served_model import FIRST_RETRY_S, MAX_RETRY_S, ServedModel
+from qa_service.serving.served_model import (
+    FIRST_RETRY_S,
+    LOADING_RETRY_S,
+    MAX_RETRY_S,
+    ServedModel,
+)
 from qa_service.workers.options import InstanceOptions
 
 READY, GONE = ModelState.READY, ModelState.GONE
 
 
-def spec(number, instances=1, generation=0):
-    options = InstanceOptions(num_inference_sessions=instances)
+def spec(number, instances=1, generation=0, engine="onnx"):
+    options = InstanceOptions(
+        num_inference_sessions=instances, inference_engine_type=engine, precision="fp32"
+    )
     return VersionSpec("m", FoundVersion(number, Path(str(number)), "f"), options, generation)
 
 
@@ -332,7 +339,9 @@ def test_a_share_of_what_is_not_ready_goes_to_the_others():
     assert setting.picks()[4] == pytest.approx(500, abs=20)
 
 
-@pytest.mark.parametrize("version", [9, "9", "nobody"])
+@pytest.mark.parametrize(
+    "version", [9, "9", "nobody", "03", "\u0663", " 1", "+1", "1_0", "1" * 5000, "-1", "1.0"]
+)
 def test_what_is_not_there_is_told_with_what_is(version):
     setting = Setting(spec(3), labels={"stable": 3})
     with pytest.raises(UnknownModelError, match="there are 3, stable"):
@@ -380,3 +389,49 @@ def test_whatever_plans_follow_each_other_the_last_one_is_reached(plans):
     assert sorted(setting.model.ready_specs, key=str) == sorted(last, key=str)
     assert all(server.pool.size == server.full_size for server in setting.model.servers)
     assert math.isclose(sum(map(setting.model.share, setting.model.servers)), 1.0)
+
+
+class TestAnEngineIsNotKnown:
+    """A version whose engines are being measured."""
+
+    def test_it_is_not_loaded_until_it_is(self):
+        setting = Setting(spec(1, engine="auto"))
+        assert not setting.made
+        setting.model.apply(plan(spec(1)), at_once=True)
+        assert [server.spec for server in setting.made] == [spec(1)]
+
+    def test_what_serves_is_not_drained_for_it(self):
+        setting = Setting(spec(1))
+        setting.made[0].start()
+        setting.run()
+        setting.model.apply(plan(spec(2, engine="auto")))
+        setting.run()
+        assert setting.made[0].state is READY
+
+    def test_a_request_for_it_is_told_to_come_again(self):
+        with pytest.raises(UnavailableError) as raised:
+            Setting(spec(1, engine="auto")).model.pick(None)
+        assert raised.value.retry_after_ms == LOADING_RETRY_S * 1e3
+
+
+def test_a_request_comes_again_when_a_failed_version_is_tried_again():
+    setting = Setting(spec(1))
+    for _ in range(3):
+        setting.made[-1].on_failure(setting.made[-1], "no")
+        setting.run()
+        setting.made[-1].end()
+        setting.run()
+        wait_s = setting.model.failures[spec(1)].retry_s - setting.time_s
+        with pytest.raises(UnavailableError) as raised:
+            setting.model.pick(1)
+        assert raised.value.retry_after_ms == wait_s * 1e3
+        setting.advance(wait_s)
+
+
+def test_what_has_failed_is_not_loaded_by_another_models_plan():
+    """While the server starts, a plan is applied whenever an engine has been measured."""
+    setting = Setting(spec(1))
+    setting.made[0].on_failure(setting.made[0], "no")
+    setting.run()
+    setting.model.apply(plan(spec(1)), at_once=True)
+    assert len(setting.made) == 1

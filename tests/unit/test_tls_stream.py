@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import pytest
 
+from qa_service.front.protocols import reply_without_tls
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.stream import READ_BYTES
 from qa_service.net.tls import RECORD_BYTES, server_context
@@ -16,7 +17,6 @@ from tests.certificates import Certificates
 from tests.support import run_until
 
 BIG = bytes(range(256)) * 40_000
-PLAIN_REPLY = b"speak TLS"
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ class Peer:
             context=server_context(certificates.cert, certificates.key, None),
             queue=queue or HandshakeQueue(self.loop),
             handshake_timeout_s=handshake_timeout_s,
-            plain_reply=PLAIN_REPLY,
+            plain_reply=reply_without_tls,
         )
         self.stream = TlsStream(self.loop, ours, "a client", terms)
         self.stream.start(self.take, self.end, self.flushed)
@@ -162,11 +162,21 @@ def test_nothing_is_written_before_the_handshake(make_peer):
     peer.run_until(lambda: peer.got == b"in time")
 
 
-def test_a_bare_frame_is_told_in_clear(make_peer):
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"\0\0\0\2{}", b'"tls_required"'),
+        (b"GET / HTTP/1.1\r\n", b"HTTP/1.1 400 Bad Request\r\n"),
+        (b"\r\nGET / HTTP/1.1\r\n", b"use https://"),
+        (b"POST", b"Connection: close\r\n"),
+        (b"\x80", b""),
+    ],
+)
+def test_who_does_not_speak_tls_is_told_in_clear(make_peer, data, words):
     peer = make_peer()
-    peer.sock.send(b"\0\0\0\2{}")
+    peer.sock.send(data)
     peer.run_until(lambda: not peer.stream.is_open, step=lambda: None)
-    assert peer.sock.recv(100) == PLAIN_REPLY
+    assert words in peer.sock.recv(1000)
     peer.sock.close()
     peer.run_until(lambda: peer.ends == 1, step=lambda: None)
 

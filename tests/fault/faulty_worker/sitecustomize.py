@@ -1,4 +1,4 @@
-"""Makes a worker misbehave when a question asks for it.
+"""Makes a worker misbehave when a question asks for it, or a program wait at its start.
 
 Python imports a module of this name at its start. A test puts this folder on the `PYTHONPATH`
 of a server, whose workers inherit it; in a worker, and nowhere else, it wraps
@@ -73,5 +73,15 @@ def install():
     InstantReader.answer = faulty_answer
 
 
+def wait_at_start():
+    """Waits until a test opens the pipe that `QA_TEST_HOLD` names for this program."""
+    program, _, pipe = os.environ.get("QA_TEST_HOLD", "").partition(":")
+    if program and program in sys.orig_argv and Path(pipe).exists():
+        Path(pipe).read_bytes()
+
+
+wait_at_start()
 if "qa_service.inference.worker_main" in sys.orig_argv:
     install()
+if "QA_TEST_WITHOUT" in os.environ:
+    sys.modules[os.environ["QA_TEST_WITHOUT"]] = None

@@ -1,0 +1,56 @@
+"""Measures engines for the server, which serves meanwhile: a program that waits, beside the loop.
+
+`python -m qa_service.inference.trial_main FD PARENT` reads a request from its descriptor, keeps
+what it finds beside the model, and replies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from qa_service.errors import SetupError
+from qa_service.inference.parent import end_with_parent
+from qa_service.logs import configure_logging
+from qa_service.repository.findings import keep
+from qa_service.workers.channel import WorkerChannel
+from qa_service.workers.engine_trial import try_engines
+from qa_service.workers.trial_process import TrialReply, TrialRequest, encode
+
+
+def reply_to(request: TrialRequest) -> TrialReply:
+    """Measures what is asked for."""
+    measurement = request.measurement
+    try:
+        table = measurement.table(try_engines(measurement.candidates, request.logs))
+    except (SetupError, OSError) as error:
+        return TrialReply(failure=str(error))
+    keep(Path(measurement.path), table)
+    return TrialReply(table)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Runs the program.
+
+    Args:
+        arguments: The channel's file descriptor, and the server's process.
+    """
+    descriptor, parent = map(int, arguments)
+    end_with_parent(parent)
+    with socket.socket(fileno=descriptor) as sock:
+        body = WorkerChannel(sock).receive_body()
+        if body is None:
+            return
+        request = msgspec.msgpack.decode(body, type=TrialRequest)
+        configure_logging(request.logs.log_level, request.logs.log_format)
+        with contextlib.suppress(OSError):
+            sock.sendall(encode(reply_to(request)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,35 @@
+"""What is said of a model, whatever runs it."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from qa_service.inference.engines import ENGINE_PRECISIONS
+from qa_service.wire import model_reports
+from qa_service.wire.model_reports import CASCADE, ModelReport
+from qa_service.workers.options import EngineType
+
+ENGINES = [
+    (engine_type, precision)
+    for engine_type in get_args(EngineType)
+    for precision in ENGINE_PRECISIONS.get(engine_type, ("auto", "fp32"))
+]
+"""Each engine of the options with each of its precisions; auto until one is chosen."""
+
+
+@pytest.mark.parametrize(("engine_type", "precision"), ENGINES)
+def test_every_engine_has_its_words(engine_type, precision):
+    report = ModelReport("m", "1", engine_type, "READY", True, "", 2, 0, precision=precision)
+    assert model_reports.metadata(report)["platform"] == model_reports.config(report)["platform"]
+    assert model_reports.config(report)["parameters"]["precision"] == {"string_value": precision}
+
+
+def test_a_route_has_words_too():
+    route = ModelReport("r", "", CASCADE, "READY", True, "", 0, 0, cascade=["a", "b"])
+    config = model_reports.config(route)
+    assert (config["platform"], config["instance_group"]) == ("cascade", [])
+    assert config["parameters"] == {"cascade": {"string_value": "a,b"}}
+    assert model_reports.metadata(route)["versions"] == []
+    assert model_reports.statistics([route]) == {"model_stats": []}
