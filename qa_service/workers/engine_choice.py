@@ -20,7 +20,7 @@ import msgspec
 from qa_service.errors import SetupError
 from qa_service.repository.findings import COSTS_DIR, keep
 from qa_service.repository.manifest import (
-    OPENVINO_INT8_FILE,
+    OPENVINO_FILES,
     PRECISIONS,
     PYTORCH_FILE,
     Manifest,
@@ -38,14 +38,13 @@ REFERENCE = ("onnx", "fp32")
 
 _PACKAGES = ("onnxruntime", "onnxruntime-gpu", "openvino", "torch")
 _MODULES = {"onnx": "onnxruntime", "openvino": "openvino", "pytorch": "torch"}
+_BF16 = {"bf16", "int8_bf16"}
 _BF16_FLAGS = {"amx_bf16", "avx512_bf16"}
 
 _ON_CPU = {
     ("onnx", "fp32"): PRECISIONS["fp32"],
     ("onnx", "int8"): PRECISIONS["int8"],
-    ("openvino", "fp32"): PRECISIONS["fp32"],
-    ("openvino", "bf16"): PRECISIONS["fp32"],
-    ("openvino", "int8"): OPENVINO_INT8_FILE,
+    **{("openvino", precision): file for precision, file in OPENVINO_FILES.items()},
     ("pytorch", "fp32"): PYTORCH_FILE,
     ("pytorch", "bf16"): PYTORCH_FILE,
 }
@@ -151,10 +150,10 @@ def _obstacle(engine_type: str, precision: str, file: str, manifest: Manifest, d
     """What keeps a candidate from running here, in words; empty if nothing is known to."""
     if not is_installed(_MODULES[engine_type]):
         return f"{_MODULES[engine_type]} is not installed"
-    if precision == "bf16" and device == CPU and not _BF16_FLAGS & processor()[1]:
+    if precision in _BF16 and device == CPU and not _BF16_FLAGS & processor()[1]:
         return "this processor does not compute in bf16"
     if file not in manifest.files:
-        return f"the model has no {file}"
+        return manifest.without.get(file) or f"the model has no {file}"
     return ""
 
 

@@ -95,6 +95,7 @@ def test_what_is_not_there_is_left_out_in_words(tmp_path):
         "openvino fp32": "openvino is not installed",
         "openvino bf16": "openvino is not installed",
         "openvino int8": "openvino is not installed",
+        "openvino int8_bf16": "openvino is not installed",
         "pytorch bf16": "torch is not installed",
     }
     for words in ("openvino is not installed", "196 of 200  taken", "200 of 200\n"):
@@ -155,7 +156,9 @@ def test_a_processor_with_bf16_has_more_candidates(tmp_path, monkeypatch):
     _, table = choose(tmp_path, Trial(), num_inference_sessions=100)
     failures = {str(item): item.failure for item in table.findings}
     assert not failures["openvino bf16"]
-    assert failures["openvino int8"] == "the model has no model.int8.xml"
+    for precision in ("int8", "int8_bf16"):
+        words = "the model has no model.openvino_int8.onnx"
+        assert failures[f"openvino {precision}"] == words
     assert failures["pytorch bf16"] == "the model has no model.safetensors"
 
 

@@ -57,7 +57,7 @@ def onnx_file(model_dir: Path, manifest: Manifest, precision: str) -> Path:
     Raises:
         SetupError: The model was not prepared in it.
     """
-    return prepared_file(model_dir, manifest, PRECISIONS[precision], f"--precision {precision}")
+    return prepared_file(model_dir, manifest, PRECISIONS[precision])
 
 
 def open_session(

@@ -57,7 +57,7 @@ def tensorrt_engine(model_dir: Path, manifest: Manifest, config: EngineConfig) -
         SetupError: The file is missing, or cannot be loaded.
     """
     require(TENSORRT)
-    path = prepared_file(model_dir, manifest, PLAIN_ONNX_FILE, "--tensorrt")
+    path = prepared_file(model_dir, manifest, PLAIN_ONNX_FILE)
     with contextlib.suppress(ImportError, OSError):
         importlib.import_module("tensorrt_libs")  # NVIDIA's wheels: loads what it carries
     grid = make_grid(manifest, config)
