@@ -30,6 +30,7 @@ from qa_service.repository.manifest import (
 )
 
 if TYPE_CHECKING:
+    from qa_service.inference.reader.reader import LogitsFunction
     from qa_service.preparation.loading import LoadedModel
 
 _FORMAT_VERSION = 4
@@ -260,27 +261,50 @@ def is_up_to_date(target: Path, wanted: str) -> bool:
 def _make(source: Source, reading: ReadingConfig, wanted: str, folder: Path) -> None:
     """Writes the files, checks them, and writes the manifest last."""
     say("starting PyTorch")
-    from qa_service.preparation import export, loading, verify  # noqa: PLC0415
+    from qa_service.preparation import loading, measuring, verify  # noqa: PLC0415
 
     with loading.quiet_libraries():
         say("loading the model")
-        loaded = loading.load(source)
+        loaded = measuring.measured(loading.load(source), reading.window_tokens)
         loaded.save(folder)
-        say("exporting to ONNX")
-        export.export_onnx(loaded, folder / ONNX_FILE)
-        say("fusing attention")
-        layers = export.fuse(folder / ONNX_FILE, loaded.model.config)
-        say("comparing both files")
         manifest = _manifest(source, reading, wanted, folder, loaded)
-        difference = verify.verify(folder, manifest)
+        logits = measuring.source_logits(loaded)
+        verify.verify(folder, manifest, "pytorch", logits)
+        try:
+            words = _export(loaded, folder, manifest, logits)
+            manifest = _with_files(manifest, folder / ONNX_FILE)
+        except SetupError as error:
+            (folder / ONNX_FILE).unlink(missing_ok=True)
+            words = f"only the pytorch engine can serve this model: {error}"
+            manifest = msgspec.structs.replace(manifest, without={ONNX_FILE: str(error)})
     save_manifest(folder, manifest)
-    say(
+    say(words)
+    if not manifest.may_pad:
+        say("its windows run one by one: its logits change with what is padded beside them")
+
+
+def _export(loaded: LoadedModel, folder: Path, manifest: Manifest, logits: LogitsFunction) -> str:
+    """Writes the ONNX file, fused if it can be, and checks it; returns what is to be said of it.
+
+    Raises:
+        SetupError: There is none that gives the source's logits.
+    """
+    from qa_service.preparation import export, verify  # noqa: PLC0415
+
+    say("exporting to ONNX")
+    export.export_onnx(loaded, folder / ONNX_FILE)
+    say("fusing attention")
+    layers = export.fuse(folder / ONNX_FILE, loaded.model.config)
+    say("comparing it with the source")
+    manifest = _with_files(manifest, folder / ONNX_FILE)
+    difference = verify.verify(folder, manifest, "onnx", logits)
+    fused = (
         f"fused the attention of {layers} layers in the ONNX file"
         if layers
         else "left attention unfused in the ONNX file: this architecture's is not supported"
     )
-    say(
-        f"both files give the same {len(verify.QUESTIONS)} answers; "
+    return (
+        f"{fused}\nboth files give the same {len(verify.QUESTIONS)} answers; "
         f"largest difference between logits {difference:.1e}"
     )
 
@@ -317,7 +341,7 @@ def _add_precision(engine_type: str, precision: str, path: Path) -> None:
             inputs = texts.calibration_inputs(folder, load_manifest(folder))
             quantize.quantize(folder / ONNX_FILE, path, inputs)
         say("comparing its answers with PyTorch's")
-        manifest = _with_file(path)
+        manifest = _with_files(load_manifest(folder), path)
         same = verify.verify_precision(folder, manifest, engine_type, precision)
     save_manifest(folder, manifest)
     say(f"{path.name} gives {same:.0f} % of the answers that PyTorch gives")
@@ -330,15 +354,15 @@ def _add_plain(source: Source, folder: Path) -> None:
     with loading.quiet_libraries():
         say("exporting to ONNX for TensorRT")
         export.export_onnx(loading.load(source), folder / PLAIN_ONNX_FILE)
-    save_manifest(folder, _with_file(folder / PLAIN_ONNX_FILE))
+    save_manifest(folder, _with_files(load_manifest(folder), folder / PLAIN_ONNX_FILE))
     say(f"wrote {PLAIN_ONNX_FILE} for TensorRT")
 
 
-def _with_file(path: Path) -> Manifest:
-    """The manifest of the folder that a new file is in, that included."""
-    manifest = load_manifest(path.parent)
-    files = dict(sorted({**manifest.files, path.name: sha256_of(path)}.items()))
-    without = {name: why for name, why in manifest.without.items() if name != path.name}
+def _with_files(manifest: Manifest, *paths: Path) -> Manifest:
+    """The manifest of the folder that new files are in, those included."""
+    new = {path.name: sha256_of(path) for path in paths}
+    without = {name: why for name, why in manifest.without.items() if name not in new}
+    files = dict(sorted({**manifest.files, **new}.items()))
     return msgspec.structs.replace(manifest, files=files, without=without)
 
 
@@ -354,6 +378,7 @@ def _manifest(
         pad_token_id=loaded.pad_token_id,
         max_sequence_tokens=loaded.max_sequence_tokens,
         can_abstain=reading.null_threshold is not None,
-        reading=reading,
+        reading=msgspec.structs.replace(reading, null_position=loaded.null_position),
         versions=package_versions(),
+        may_pad=loaded.may_pad,
     )

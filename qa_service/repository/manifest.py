@@ -57,8 +57,10 @@ class ReadingConfig(msgspec.Struct, frozen=True, kw_only=True):
         temperature: Divides span logits before the softmax that makes a score (Guo et al.
             2017, "On Calibration of Modern Neural Networks").
         null_threshold: The minimum by which a span's logit sum must exceed that of the null
-            answer (start and end on the first special token, as in SQuAD 2.0 readers); None
-            for a model that was never shown an unanswerable question and so cannot abstain.
+            answer (start and end on the CLS token, as in SQuAD 2.0 readers); None for a model
+            that was never shown an unanswerable question and so cannot abstain.
+        null_position: Where the CLS token is in a window, from its end if negative;
+            `prepare_model.py` finds it.
     """
 
     max_answer_tokens: Annotated[int, msgspec.Meta(ge=1)] = 30
@@ -68,6 +70,7 @@ class ReadingConfig(msgspec.Struct, frozen=True, kw_only=True):
     window_overlap_tokens: Annotated[int, msgspec.Meta(ge=0)] = 128
     temperature: Annotated[float, msgspec.Meta(gt=0)] = 1.0
     null_threshold: float | None = None
+    null_position: int = 0
 
     @property
     def null_log_score(self) -> float | None:
@@ -90,6 +93,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         can_abstain: Whether the model answers "no answer" of its own accord.
         reading: How its logits are read.
         versions: Versions of the packages that made the files.
+        may_pad: Whether rows of different lengths may be padded to one; not where a row's logits
+            change with what is padded beside it.
         without: Why a file is not there that others have, by file name.
     """
 
@@ -103,6 +108,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     can_abstain: bool
     reading: ReadingConfig
     versions: dict[str, str]
+    may_pad: bool = True
     without: dict[str, str] = {}
 
     @property

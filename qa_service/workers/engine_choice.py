@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 CPUINFO = Path("/proc/cpuinfo")
 REFERENCE = ("onnx", "fp32")
 """What answers are compared with, and what runs where nothing could be measured."""
+REFERENCE_WITHOUT_ONNX = ("pytorch", "fp32")
+"""The same for a model that cannot be had in ONNX."""
 
 _PACKAGES = ("onnxruntime", "onnxruntime-gpu", "openvino", "torch")
 _MODULES = {"onnx": "onnxruntime", "openvino": "openvino", "pytorch": "torch"}
@@ -85,11 +87,11 @@ def choose_engine(
         now or earlier; None if there was nothing to choose.
     """
     if device is None or AUTO not in (options.inference_engine_type, options.precision):
-        return _with(options, _unmeasured(options)), None
+        return _with(options, _unmeasured(options, manifest)), None
     candidates = list(_candidates(options, manifest, device.device))
     able = [item for item in candidates if item.may_be_taken and not item.failure]
     if len(able) < 2:
-        return _with(options, able[0] if able else _unmeasured(options)), None
+        return _with(options, able[0] if able else _unmeasured(options, manifest)), None
     try:
         setup = Setup(str(model_dir), options, device)
         table = _kept_or_measured(setup, manifest, candidates, trial)
@@ -109,12 +111,17 @@ def _with(options: InstanceOptions, finding: Finding) -> InstanceOptions:
     )
 
 
-def _unmeasured(options: InstanceOptions) -> Finding:
+def _reference(manifest: Manifest) -> tuple[str, str]:
+    return REFERENCE_WITHOUT_ONNX if PRECISIONS["fp32"] in manifest.without else REFERENCE
+
+
+def _unmeasured(options: InstanceOptions, manifest: Manifest) -> Finding:
     """What the options name; the reference's engine or precision for what they leave open."""
     engine_type, precision = options.inference_engine_type, options.precision
+    reference = _reference(manifest)
     return Finding(
-        REFERENCE[0] if engine_type == AUTO else engine_type,
-        REFERENCE[1] if precision == AUTO else precision,
+        reference[0] if engine_type == AUTO else engine_type,
+        reference[1] if precision == AUTO else precision,
         options.intra_op_num_threads or 1,
     )
 
@@ -129,18 +136,26 @@ def _candidates(options: InstanceOptions, manifest: Manifest, device: str) -> It
     has_spare_cores = (os.cpu_count() or 1) >= 2 * options.num_inference_sessions
     if device == CPU and not options.intra_op_num_threads and has_spare_cores:
         threads.append(2)
-    for (engine_type, precision), file in (_ON_CPU if device == CPU else _ON_GPU).items():
-        may_be_taken = _is_open_to(options, engine_type, precision, device)
-        if not may_be_taken and (engine_type, precision) != REFERENCE:
+    table, reference = _ON_CPU if device == CPU else _ON_GPU, _reference(manifest)
+    for (engine_type, precision), file in ({reference: table[reference]} | table).items():
+        is_reference = (engine_type, precision) == reference
+        may_be_taken = _is_open_to(options, engine_type, precision, device, reference)
+        if not may_be_taken and not is_reference:
             continue
         failure = _obstacle(engine_type, precision, file, manifest, device)
         for num_threads in threads if may_be_taken else threads[:1]:
             yield Finding(engine_type, precision, num_threads, may_be_taken, failure=failure)
 
 
-def _is_open_to(options: InstanceOptions, engine_type: str, precision: str, device: str) -> bool:
+def _is_open_to(
+    options: InstanceOptions,
+    engine_type: str,
+    precision: str,
+    device: str,
+    reference: tuple[str, str],
+) -> bool:
     """Whether the options leave a candidate to be chosen."""
-    if device == CPU and (engine_type, precision) == _ONLY_BY_NAME:
+    if device == CPU and (engine_type, precision) == _ONLY_BY_NAME != reference:
         return options.inference_engine_type == engine_type
     named = (options.inference_engine_type, options.precision)
     return named[0] in (AUTO, engine_type) and named[1] in (AUTO, precision)
@@ -153,7 +168,8 @@ def _obstacle(engine_type: str, precision: str, file: str, manifest: Manifest, d
     if precision in _BF16 and device == CPU and not _BF16_FLAGS & processor()[1]:
         return "this processor does not compute in bf16"
     if file not in manifest.files:
-        return manifest.without.get(file) or f"the model has no {file}"
+        reason = manifest.without.get(file) or manifest.without.get(PRECISIONS["fp32"])
+        return reason or f"the model has no {file}"
     return ""
 
 

@@ -275,9 +275,16 @@ def test_wrong_graph_is_found_out(sources, tmp_path, monkeypatch):
         return 0
 
     monkeypatch.setattr(export, "fuse", break_weights)
-    with pytest.raises(SetupError, match=r"differ from PyTorch's by 0\.5"):
-        prepare(Choices(model=str(sources / "bert"), output_dir=tmp_path))
-    assert not (tmp_path / "bert").exists()
+    target = prepare(Choices(model=str(sources / "bert"), output_dir=tmp_path))
+    manifest = load_manifest(target)
+    assert "differ from the source's by 0.5" in manifest.without["model.onnx"]
+    assert manifest.files.keys() == {"config.json", "model.safetensors", "tokenizer.json"}
+    with pytest.raises(
+        SetupError, match=r"^bert has no model\.onnx: the onnx engine's file is wron"
+    ):
+        make_engine("onnx", target, manifest, EngineConfig())
+    with pytest.raises(SetupError, match="which this model has not"):
+        prepare(Choices(model=str(sources / "bert"), output_dir=tmp_path, precision="int8"))
 
 
 def test_int8_is_made_beside_fp32_and_stays(sources, tmp_path, capsys):

@@ -137,6 +137,34 @@ def test_where_there_is_nothing_to_choose_nothing_is_measured(tmp_path, given, e
     assert (taken(options), table, trial.candidates) == (expected, None, [])
 
 
+@pytest.fixture
+def only_pytorch(monkeypatch):
+    """The manifest of a model that cannot be had in ONNX, where torch is installed."""
+    monkeypatch.setattr(engine_choice, "is_installed", lambda module: True)
+    without = {"model.onnx": "it cannot be exported"}
+    return msgspec.structs.replace(MANIFEST, files={"model.safetensors": "1"}, without=without)
+
+
+def test_without_an_onnx_file_pytorch_is_taken(tmp_path, only_pytorch):
+    trial = Trial()
+    options, table = choose(tmp_path, trial, only_pytorch)
+    assert (taken(options), table, trial.candidates) == (("pytorch", "fp32", 1), None, [])
+    assert taken(choose(tmp_path, trial, only_pytorch, device=None)[0]) == ("pytorch", "fp32", 1)
+    named = choose(tmp_path, trial, only_pytorch, inference_engine_type="onnx")[0]
+    assert taken(named)[0] == "onnx"  # whose instance then says why not
+
+
+def test_without_an_onnx_file_pytorch_is_what_answers_are_compared_with(
+    tmp_path, only_pytorch, monkeypatch
+):
+    monkeypatch.setattr(engine_choice, "processor", lambda: ("", frozenset({"avx512_bf16"})))
+    trial = Trial()
+    _, table = choose(tmp_path, trial, only_pytorch)
+    assert trial.candidates == [["pytorch fp32", "pytorch bf16"]]
+    failures = {str(item): item.failure for item in table.findings}
+    assert failures["openvino int8"] == failures["onnx fp32"] == "it cannot be exported"
+
+
 def test_two_threads_are_a_candidate_where_every_instance_has_two_cores(tmp_path):
     trial = Trial()
     choose(tmp_path, trial, num_inference_sessions=1)

@@ -69,7 +69,14 @@ def make_reader(tmp_path_factory):
         tiny_tokenizer(kind).save(str(folder / TOKENIZER_FILE))
         return folder
 
-    def make(kind="bert", logits=None, reading=READING, limits=BatchRule(), best_spans=None):  # noqa: B008
+    def make(
+        kind="bert",
+        logits=None,
+        reading=READING,
+        limits=BatchRule(),  # noqa: B008
+        best_spans=None,
+        may_pad=True,
+    ):
         manifest = Manifest(
             name=kind,
             source=kind,
@@ -81,6 +88,7 @@ def make_reader(tmp_path_factory):
             can_abstain=reading.null_threshold is not None,
             reading=reading,
             versions={},
+            may_pad=may_pad,
         )
         model = logits or MadeUpModel(PAD_TOKEN_ID[kind])
         return Reader(model_dir(kind), manifest, model, limits, best_spans)
@@ -119,6 +127,14 @@ def test_batch_members_change_no_answer(make_reader, pairs, top_k):
     together = reader.read(questions)
     alone = [reader.read([question])[0] for question in questions]
     assert [comparable(outcome) for outcome in together] == [comparable(o) for o in alone]
+
+
+def test_rows_that_may_not_be_padded_run_alone(make_reader):
+    model = MadeUpModel()
+    reader = make_reader("bert", model, may_pad=False)
+    questions = [Question("why", "the river " * number) for number in (1, 2, 3, 9)]
+    reader.read(questions)
+    assert all(len(ids) == 1 and mask.all() for ids, mask, _ in model.batches)
 
 
 @pytest.mark.parametrize("kind", KINDS)

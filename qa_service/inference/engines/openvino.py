@@ -52,9 +52,11 @@ class OpenVinoEngine(Engine):
             reason = str(error).strip().replace("\n", " ")
             raise SetupError(f"OpenVINO cannot load {path.name}: {reason}") from None
         self._request = compiled.create_infer_request()
-        self._inputs = manifest.inputs
+        names = {name for item in compiled.inputs for name in item.get_names()}
+        self._inputs = [name for name in manifest.inputs if name in names]
         self._pad_token_id = manifest.pad_token_id
         self._longest = manifest.window_tokens
+        self._may_pad = manifest.may_pad
         device = describe_cpu(config.intra_op_num_threads)
         version = openvino.__version__.partition("-")[0]
         self.runtime = f"openvino {version} {config.precision}, {device}"
@@ -65,7 +67,7 @@ class OpenVinoEngine(Engine):
     ) -> tuple[FloatArray, FloatArray]:
         """See `Engine.logits`."""
         tokens = input_ids.shape[1]
-        width = padded_tokens(tokens, self._longest)
+        width = padded_tokens(tokens, self._longest) if self._may_pad else tokens
         batch = named_inputs(
             self._inputs,
             _widened(input_ids, width, self._pad_token_id),
