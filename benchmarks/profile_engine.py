@@ -66,7 +66,7 @@ def product(shape: Shape, precision: str) -> Run:
     """One product in ONNX Runtime; in int8 of integers, if it is one with a weight."""
     times, rows, inner, columns = shape
     random = np.random.default_rng(0)
-    is_int8 = precision == "int8" and times == 1
+    is_int8 = precision.startswith("int8") and times == 1
     left: np.ndarray = random.standard_normal((times, rows, inner), np.float32)
     right: np.ndarray = random.standard_normal((times, inner, columns), np.float32)
     if is_int8:

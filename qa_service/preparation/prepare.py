@@ -332,7 +332,7 @@ def _add_precision(engine_type: str, precision: str, path: Path) -> None:
 
     folder = path.parent
     with loading.quiet_libraries():
-        say(f"converting to {precision} for {engine_type}")
+        say(f"converting to {precision} for {engine_type} (minutes for a large model)")
         if precision == "fp16":
             half.convert(folder / ONNX_FILE, path)
         elif engine_type == "openvino":
