@@ -20,7 +20,7 @@ help:  ## Lists what make can do.
 	@sed -n 's/^\([a-z-]*\):.*## /make \1	/p' $(MAKEFILE_LIST) | expand -t 16
 
 demo: $(SERVE)  ## Prepares the built-in model, starts the server, asks three questions, stops it.
-	$(BIN)/python prepare_model.py --precision fp32
+	$(BIN)/python prepare_model.py
 	$(BIN)/python examples/demo.py
 
 run: model  ## Serves on port 9999 until Ctrl-C.

@@ -132,12 +132,10 @@ def _rows(flags: argparse.Namespace, model_dir: Path) -> list[tuple[Path, str, s
 
 def _own_precisions(engine_type: str) -> list[str]:
     """fp32, and those that an engine has a file of their own for."""
-    fp32_files = model_files(engine_type, "fp32")
-    return [
-        precision
-        for precision in ENGINE_PRECISIONS[engine_type]
-        if precision == "fp32" or model_files(engine_type, precision) != fp32_files
-    ]
+    by_files: dict[tuple[str, ...], str] = {}
+    for precision in ENGINE_PRECISIONS[engine_type]:
+        by_files.setdefault((*model_files(engine_type, precision),), precision)
+    return list(by_files.values())
 
 
 def _cascade(flags: argparse.Namespace, dev: DevSet) -> None:

@@ -30,7 +30,7 @@ from benchmarks.tables import markdown, spread
 from qa_service.inference.engines import EngineConfig, make_engine
 from qa_service.inference.engines.onnx import SLOWER_ON_CPU, onnx_file, session_options
 from qa_service.logs import LogOptions
-from qa_service.repository.manifest import Manifest, load_manifest
+from qa_service.repository.manifest import OPENVINO_FILES, Manifest, load_manifest
 from qa_service.workers.devices import DeviceAssignment
 from qa_service.workers.engine_choice import Measurement, choose_engine
 from qa_service.workers.engine_trial import try_engines
@@ -66,7 +66,7 @@ def product(shape: Shape, precision: str) -> Run:
     """One product in ONNX Runtime; in int8 of integers, if it is one with a weight."""
     times, rows, inner, columns = shape
     random = np.random.default_rng(0)
-    is_int8 = precision == "int8" and times == 1
+    is_int8 = precision.startswith("int8") and times == 1
     left: np.ndarray = random.standard_normal((times, rows, inner), np.float32)
     right: np.ndarray = random.standard_normal((times, inner, columns), np.float32)
     if is_int8:
@@ -160,7 +160,7 @@ def openvino_nodes(path: Path, feeds: dict[str, np.ndarray], precision: str) -> 
     options = {
         "PERF_COUNT": True,
         "INFERENCE_NUM_THREADS": 1,
-        "INFERENCE_PRECISION_HINT": "bf16" if precision == "bf16" else "f32",
+        "INFERENCE_PRECISION_HINT": "bf16" if precision.endswith("bf16") else "f32",
     }
     request = openvino.Core().compile_model(str(path), "CPU", options).create_infer_request()
     found: Counter[str] = Counter()
@@ -219,8 +219,7 @@ def main() -> int:
     if engine_type == "onnx":
         nodes = onnx_nodes(onnx_file(flags.model, manifest, precision), feeds)
     else:
-        file = "model.int8.xml" if precision == "int8" else "model.onnx"
-        nodes = openvino_nodes(flags.model / file, feeds, precision)
+        nodes = openvino_nodes(flags.model / OPENVINO_FILES[precision], feeds, precision)
     section.say(markdown(["kind of node", "share of a run"], list(node_rows(nodes))))
     section.raw["nodes_us"] = dict(nodes)
     section.close()

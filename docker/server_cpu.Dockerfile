@@ -27,9 +27,10 @@ RUN for python in /opt/prepare/bin/python /opt/serve/bin/python; do \
     done
 WORKDIR /app
 ARG MODEL=builtin
-# Removes what only preparing needs: PyTorch's copy of the weights, adapters, locks.
+# Removes what only preparing needs: adapters, locks, what other engines than ONNX Runtime run.
 RUN /opt/prepare/bin/qa-prepare-model --model "${MODEL}" \
-    && rm -f saved_models/*/model.safetensors saved_models/.*.lock \
+    && rm -f saved_models/*/model.safetensors saved_models/*/model.openvino_int8.onnx \
+    && rm -rf saved_models/*/costs saved_models/.*.lock \
     && find /opt/serve -name adapter_model.safetensors -delete
 
 FROM ${BASE_IMAGE}

@@ -19,12 +19,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         prepare(Choices(**vars(_parser().parse_args(arguments))))
     except SetupError as error:
-        print(f"prepare_model.py: {error}", file=sys.stderr)
+        print(f"{_name()}: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print("prepare_model.py: interrupted", file=sys.stderr)
+        print(f"{_name()}: interrupted", file=sys.stderr)
         return _INTERRUPTED
     return 0
+
+
+def _name() -> str:
+    """The program, as it was started."""
+    return Path(sys.argv[0]).name
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -67,8 +72,8 @@ def _parser() -> argparse.ArgumentParser:
         "--precision",
         choices=(AUTO, *PRECISIONS),
         default=AUTO,
-        help="also write the model in this precision; fp32 is always written, and auto writes int8 "
-        "for ONNX Runtime and, where nncf is installed, for OpenVINO",
+        help="also write the model in this precision; fp32 is always written; auto writes int8 "
+        "as far as the model can be had in it; int8 is for ONNX Runtime and for OpenVINO",
     )
     parser.add_argument(
         "--tensorrt",

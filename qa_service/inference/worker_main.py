@@ -19,15 +19,16 @@ from typing import Any
 
 import msgspec
 
-from qa_service.errors import DeviceError, SetupError
+from qa_service.errors import DeviceError, InternalError, SetupError
 from qa_service.inference.costs import find_costs
 from qa_service.inference.engines import INSTANT, EngineConfig, make_engine
 from qa_service.inference.engines.base import Engine
-from qa_service.inference.jobs import Intake, IntakeAhead, Job, TaskReader, answer_batches
+from qa_service.inference.jobs import Intake, IntakeAhead, TaskReader, answer_batches
 from qa_service.inference.parent import end_with_parent
 from qa_service.inference.reader.instant import InstantReader
 from qa_service.inference.reader.measuring import measure_costs
 from qa_service.inference.reader.reader import Reader
+from qa_service.inference.reader.stopwatch import Stopwatch
 from qa_service.logs import configure_logging
 from qa_service.repository.manifest import (
     Manifest,
@@ -40,7 +41,7 @@ from qa_service.scheduling.batch_cost import CostTable
 from qa_service.wire.messages import Task
 from qa_service.workers.channel import WorkerChannel
 from qa_service.workers.devices import CPU
-from qa_service.workers.messages import Batch, Failed, Ready, Setup
+from qa_service.workers.messages import Failed, Ready, Setup
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +56,6 @@ def serve(channel: WorkerChannel) -> None:
     try:
         reader, device = load_reader(setup)
         tasks: TaskReader[Any] = reader
-        Job(tasks, Batch(0, [WARMUP])).run()
     except SetupError as error:
         channel.send(Failed(str(error)))
         return
@@ -96,20 +96,37 @@ def load_reader(setup: Setup) -> tuple[Reader | InstantReader, str]:
     best_spans = engine.best_spans if engine.chooses_spans else None
     reader = Reader(model_dir, manifest, engine.logits, rule, best_spans)
     reader.model = msgspec.structs.replace(reader.model, fingerprint=fingerprint)
+    check_answers(reader, f"{engine_type} {options.precision}")
 
     def measure() -> CostTable:
         window_tokens = manifest.window_tokens
         logger.info("measuring what batches cost on %s", engine.runtime)
         return measure_costs(
-            engine.logits, manifest.pad_token_id, window_tokens, rule, engine.runtime
+            engine.logits, reader.sample_rows, window_tokens, reader.rule, engine.runtime
         )
 
     bounds = (
         f"{engine_type} {options.precision} {options.max_batch_size} {options.max_batch_tokens}"
     )
     key = " ".join([engine.runtime, bounds, *sorted(manifest.files.values())])
-    reader.rule = replace(rule, costs=find_costs(options.cost_table, model_dir, key, measure))
+    costs = find_costs(options.cost_table, model_dir, key, measure)
+    reader.rule = replace(reader.rule, costs=costs)
     return reader, CPU if engine.device == CPU else setup.device.device
+
+
+def check_answers(reader: Reader, name: str) -> None:
+    """Answers a question, so that a model that its engine cannot run is not served.
+
+    Raises:
+        SetupError: It cannot, or gives logits that are not finite.
+    """
+    stopwatch = Stopwatch()
+    try:
+        (outcome,) = reader.answer(reader.encode([WARMUP], stopwatch), stopwatch)
+    except Exception as error:  # an engine's libraries raise classes of their own
+        raise SetupError(f"{name} cannot run this model: {_reason(error)}") from None
+    if isinstance(outcome, InternalError):
+        raise SetupError(f"{name} cannot run this model: {outcome.message}")
 
 
 def _check_fingerprint(model_dir: Path, expected: str) -> str:
@@ -152,15 +169,29 @@ def load_engine(setup: Setup, manifest: Manifest) -> Engine:
         max_batch_tokens=options.max_batch_tokens,
     )
     try:
-        return make_engine(options.inference_engine_type, Path(setup.model_dir), manifest, config)
+        return _made(setup, manifest, config)
     except DeviceError as error:
         if not setup.device.may_fall_back or options.inference_engine_type == "tensorrt":
             raise
         logger.warning(
             "this instance runs on the CPU and not on %s: %s", setup.device.device, error
         )
-        config = replace(config, device=CPU)
-        return make_engine(options.inference_engine_type, Path(setup.model_dir), manifest, config)
+        return _made(setup, manifest, replace(config, device=CPU))
+
+
+def _made(setup: Setup, manifest: Manifest, config: EngineConfig) -> Engine:
+    engine_type = setup.options.inference_engine_type
+    try:
+        return make_engine(engine_type, Path(setup.model_dir), manifest, config)
+    except (SetupError, ImportError):
+        raise
+    except Exception as error:  # it runs the model, whose libraries raise classes of their own
+        name = f"{engine_type} {config.precision}"
+        raise SetupError(f"{name} cannot run this model: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def main(arguments: Sequence[str]) -> None:

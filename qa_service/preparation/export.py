@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -10,6 +14,8 @@ from onnxruntime.transformers.fusion_options import FusionOptions
 from transformers import PreTrainedConfig
 
 from qa_service.errors import SetupError
+from qa_service.inference.engines.base import named_inputs
+from qa_service.inference.reader.sample import SampleRows
 from qa_service.preparation.loading import LoadedModel
 from qa_service.preparation.sources import first_line
 
@@ -47,18 +53,36 @@ def export_onnx(loaded: LoadedModel, path: Path) -> None:
         raise SetupError("the model is too large: an ONNX file holds at most 2 GiB of weights")
     axes = {name: {0: "batch", 1: "sequence"} for name in (*loaded.inputs, *_OUTPUTS)}
     try:
-        torch.onnx.export(
-            _Logits(loaded).eval(),
-            _example(loaded),
-            str(path),
-            input_names=list(loaded.inputs),
-            output_names=list(_OUTPUTS),
-            dynamic_axes=axes,
-            opset_version=_OPSET,
-            dynamo=False,
-        )
+        with _silent_stdout():
+            torch.onnx.export(
+                _Logits(loaded).eval(),
+                _example(loaded),
+                str(path),
+                input_names=list(loaded.inputs),
+                output_names=list(_OUTPUTS),
+                dynamic_axes=axes,
+                opset_version=_OPSET,
+                dynamo=False,
+            )
     except Exception as error:  # a model's own code and torch's symbolic functions raise anything
         raise SetupError(f"the model cannot be exported to ONNX: {first_line(error)}") from None
+
+
+@contextmanager
+def _silent_stdout() -> Iterator[None]:
+    """Sends standard output nowhere: of a graph that it cannot export torch prints every node.
+
+    It does so from C++, which knows nothing of `sys.stdout`.
+    """
+    sys.stdout.flush()
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def fuse(path: Path, config: PreTrainedConfig) -> int:
@@ -96,11 +120,6 @@ def fuse(path: Path, config: PreTrainedConfig) -> int:
 
 def _example(loaded: LoadedModel) -> tuple[torch.Tensor, ...]:
     """Makes a padded batch to trace: int64 [2, 16], the second row half padding."""
-    mask = torch.ones(2, 16, dtype=torch.int64)
-    mask[1, 8:] = 0
-    tensors = {
-        "input_ids": torch.where(mask == 1, loaded.pad_token_id + 1, loaded.pad_token_id),
-        "attention_mask": mask,
-        "token_type_ids": torch.zeros_like(mask),
-    }
-    return tuple(tensors[name] for name in loaded.inputs)
+    ids, mask, types = SampleRows(loaded.tokenizer)(2, 16)
+    ids[1, 8:], mask[1, 8:], types[1, 8:] = loaded.pad_token_id, 0, 0
+    return tuple(map(torch.from_numpy, named_inputs(loaded.inputs, ids, mask, types).values()))

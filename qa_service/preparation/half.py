@@ -7,7 +7,6 @@ where there is no GPU.
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 import onnx
@@ -27,7 +26,6 @@ def convert(fp32: Path, fp16: Path) -> None:
     Raises:
         SetupError: onnxruntime cannot convert this graph.
     """
-    logging.disable(logging.WARNING)  # it names every weight too small for a half, which becomes 0
     try:
         # Types cannot be inferred past onnxruntime's fused operators, nor need they be.
         model = convert_float_to_float16(
@@ -36,5 +34,3 @@ def convert(fp32: Path, fp16: Path) -> None:
         onnx.save(model, str(fp16))
     except Exception as error:  # it raises whatever an unusual graph trips
         raise SetupError(f"the model cannot be converted to fp16: {first_line(error)}") from None
-    finally:
-        logging.disable(logging.NOTSET)

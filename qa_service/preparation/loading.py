@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import onnxruntime
 import torch
 from peft import PeftModel
 from tokenizers import Tokenizer
@@ -27,6 +29,9 @@ from qa_service.preparation.sources import Source, first_line
 from qa_service.repository.manifest import CONFIG_FILE, PYTORCH_FILE, TOKENIZER_FILE
 
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+_WARNING, _FATAL = 2, 4
+"""ONNX Runtime's levels: the usual one, and the one below which it prints nothing."""
+
 _USUAL_MAX_TOKENS = 512
 
 
@@ -41,6 +46,8 @@ class LoadedModel:
         inputs: The inputs it takes, in the order of its `forward`.
         pad_token_id: The id it was trained to see as padding.
         max_sequence_tokens: The longest sequence it has positions for.
+        null_position: Where it scores "no answer"; see `ReadingConfig`.
+        may_pad: See `Manifest`.
     """
 
     model: PreTrainedModel
@@ -48,6 +55,8 @@ class LoadedModel:
     inputs: tuple[str, ...]
     pad_token_id: int
     max_sequence_tokens: int
+    null_position: int = 0
+    may_pad: bool = True
 
     def save(self, folder: Path) -> None:
         """Writes `config.json`, `model.safetensors` and `tokenizer.json`."""
@@ -59,13 +68,18 @@ class LoadedModel:
 
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
-    """Hushes what transformers, peft and torch say when all is well; errors still come."""
+    """Hushes what libraries say beside the errors that they raise."""
     transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    logging.getLogger("onnxruntime").setLevel(logging.ERROR)
+    onnxruntime.set_default_logger_severity(_FATAL)
+    logging.disable(logging.WARNING)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        yield
+        try:
+            yield
+        finally:
+            logging.disable(logging.NOTSET)
+            onnxruntime.set_default_logger_severity(_WARNING)
 
 
 def load(source: Source) -> LoadedModel:
@@ -79,14 +93,18 @@ def load(source: Source) -> LoadedModel:
     model = _load_model(source)
     if source.adapter_dir:
         model = _merge_adapter(model, source.adapter_dir)
-    if len(tokenizer) > model.config.vocab_size:
+    model.eval()  # type: ignore[no-untyped-call]
+    pair = _encoded_pair(tokenizer, source.label)
+    if len(tokenizer) > getattr(model.config, "vocab_size", math.inf):
         raise SetupError(f"the tokenizer of {source.label} has more tokens than its model")
+    has_types = source.adapter_dir is None and "token_type_ids" in pair
     return LoadedModel(
         model=model,
         tokenizer=_without_limits(tokenizer),
-        inputs=_inputs_of(model, is_adapted=source.adapter_dir is not None),
+        inputs=_inputs_of(model, has_types=has_types),
         pad_token_id=_pad_token_id(model, tokenizer),
         max_sequence_tokens=_max_sequence_tokens(model, tokenizer),
+        null_position=_null_position(pair["input_ids"], tokenizer),
     )
 
 
@@ -155,18 +173,40 @@ def _without_limits(tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
     return backend
 
 
-def _inputs_of(model: PreTrainedModel, *, is_adapted: bool) -> tuple[str, ...]:
-    """RoBERTa's forward takes token types but has one kind only; DistilBERT's takes none.
+def _encoded_pair(tokenizer: PreTrainedTokenizerFast, label: str) -> Mapping[str, Sequence[int]]:
+    """A question and a text as the tokenizer gives them to the model it was trained with."""
+    pair: Mapping[str, Sequence[int]] = tokenizer("a", "b")
+    encoding = tokenizer("a", "b").encodings[0]
+    if not {0, 1} <= set(encoding.sequence_ids):
+        raise SetupError(f"the tokenizer of {label} makes no tokens of a question and a text")
+    return pair
 
-    An adapted model never saw any: `PeftModelForQuestionAnswering.forward` does not hand token
-    types on, so it was trained with zeros. Given types, the built-in one loses 3 points of F1.
+
+def _inputs_of(model: PreTrainedModel, *, has_types: bool) -> tuple[str, ...]:
+    """The inputs that both the tokenizer gives and the model's `forward` takes.
+
+    RoBERTa's forward takes token types but has one kind only. An adapted model never saw any:
+    `PeftModelForQuestionAnswering.forward` does not hand token types on, so it was trained with
+    zeros. Given types, the built-in one loses 3 points of F1.
     """
-    has_types = getattr(model.config, "type_vocab_size", 0) > 1 and not is_adapted
+    has_types = has_types and getattr(model.config, "type_vocab_size", 2) > 1
     return tuple(
         name
         for name in inspect.signature(model.forward).parameters
         if name in _INPUTS and (name != "token_type_ids" or has_types)
     )
+
+
+def _null_position(pair: Sequence[int], tokenizer: PreTrainedTokenizerFast) -> int:
+    """Where the token is that stands for "no answer", as in transformers' run_qa.py: CLS, else BOS.
+
+    Counted from the row's end where the tokenizer puts it there, as XLNet's does.
+    """
+    for token_id in (tokenizer.cls_token_id, tokenizer.bos_token_id):
+        if token_id in pair:
+            position = list(pair).index(token_id)
+            return position if position <= len(pair) // 2 else position - len(pair)
+    return 0
 
 
 def _pad_token_id(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> int:

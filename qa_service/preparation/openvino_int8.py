@@ -1,67 +1,99 @@
-"""`model.onnx` becomes `model.int8.xml`: the int8 of the OpenVINO engine.
+"""`model.onnx` becomes `model.openvino_int8.onnx`: the int8 of the OpenVINO engine.
 
-Weights are int8 in the file, by NNCF, with a scale and a zero for each output. What they are
-multiplied with is rounded as it runs, with a scale for so many values of a row, which the file
-says. A scale fixed beforehand for all rows would be a little faster, but changes more answers
-(docs/TRAINING.md).
+    weight (uint8, a scale and a zero for each output) ─▶ DequantizeLinear ─▶ MatMul
 
-NNCF is needed here alone, and an extra of its own: `pip install 'qa-server[int8]'`.
+OpenVINO reads that as compressed weights: it multiplies integers, and rounds what they are
+multiplied with as it runs, with a scale for every few values of a row. A scale fixed beforehand for
+all rows would be a little faster, but changes more answers (docs/TRAINING.md).
 """
 
 from __future__ import annotations
 
-import logging
-import math
-import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from qa_service.errors import SetupError
 from qa_service.preparation.sources import first_line
 
-if TYPE_CHECKING:
-    import openvino
+_PRODUCTS = ("Attention", "Gemm", "MatMul")
+"""Operators whose second input is a weight, if it is a constant."""
 
-_VALUES_A_SCALE = ["runtime_options", "DYNAMIC_QUANTIZATION_GROUP_SIZE"]
-"""Where the file says it."""
+_MIN_OUTPUTS = 32
+"""A product with fewer, as the last one, whose two are the logits, stays as it is."""
+
+_LARGEST = 255
 
 
 def quantize(fp32: Path, int8: Path) -> None:
-    """Writes a graph's int8 twin for OpenVINO: `int8`, and its weights in a `.bin` beside.
+    """Writes a graph's int8 twin for OpenVINO.
 
     Args:
-        fp32: The graph.
+        fp32: The graph, fused if it can be.
         int8: Where its twin goes.
 
     Raises:
-        SetupError: NNCF cannot quantise this graph.
+        SetupError: This graph cannot be quantised.
     """
-    os.environ.setdefault("NNCF_CI", "1")  # it would report its use to its makers
-    import nncf  # noqa: PLC0415
-    import openvino  # noqa: PLC0415
-
-    nncf.set_log_level(logging.WARNING)
     try:
-        model = nncf.compress_weights(
-            openvino.Core().read_model(str(fp32)),
-            mode=nncf.CompressWeightsMode.INT8_ASYM,
-            ignored_scope=nncf.IgnoredScope(types=["Gather"]),  # embeddings are not multiplied
-        )
-        model.set_rt_info(str(_inputs_in_common(model)), _VALUES_A_SCALE)
-        openvino.save_model(model, str(int8), compress_to_fp16=False)
-    except Exception as error:  # both raise classes of their own
+        model = onnx.load(str(fp32))
+        _compress(model.graph)
+        onnx.save(model, str(int8))
+    except Exception as error:  # onnx raises whatever an unusual graph trips
         raise SetupError(
             f"the model cannot be quantised for OpenVINO: {first_line(error)}"
         ) from None
 
 
-def _inputs_in_common(model: openvino.Model) -> int:
-    """The greatest number that divides the inputs of every product with weights."""
-    products = (node for node in model.get_ops() if node.get_type_name() == "MatMul")
-    inputs = []
-    for product in products:
-        weights = product.input(1).get_partial_shape()
-        if weights.is_static:
-            axis = -1 if product.get_attributes()["transpose_b"] else -2
-            inputs.append(weights.to_shape()[axis])
-    return math.gcd(*inputs)
+def _compress(graph: onnx.GraphProto) -> None:
+    """Puts integers and a DequantizeLinear in the place of every product's weight."""
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
+    axes = {node.input[1]: _output_axis(node) for node in graph.node if _is_product(node, tensors)}
+    nodes = list(graph.node)
+    for name, axis in axes.items():
+        parts = [f"{name}_{part}" for part in ("rounded", "scale", "zero")]
+        arrays: list[npt.NDArray[np.generic]]
+        arrays = [*round_weights(numpy_helper.to_array(tensors[name]), axis)]
+        graph.initializer.remove(tensors[name])
+        for part, array in zip(parts, arrays, strict=True):
+            graph.initializer.append(numpy_helper.from_array(array, part))
+        nodes.insert(0, helper.make_node("DequantizeLinear", parts, [name], name, axis=axis))
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def _is_product(node: NodeProto, tensors: Mapping[str, TensorProto]) -> bool:
+    weight = tensors.get(node.input[1]) if node.op_type in _PRODUCTS else None
+    if weight is None or weight.data_type != TensorProto.FLOAT or len(weight.dims) != 2:
+        return False
+    return bool(weight.dims[_output_axis(node)] >= _MIN_OUTPUTS)
+
+
+def _output_axis(node: NodeProto) -> int:
+    """Which of a weight's two axes is that of the outputs."""
+    return 0 if any(item.name == "transB" and item.i for item in node.attribute) else 1
+
+
+def round_weights(
+    weight: npt.NDArray[np.float32], axis: int
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32], npt.NDArray[np.uint8]]:
+    """Rounds a weight to 256 steps from each output's smallest value to its largest.
+
+    Args:
+        weight: float32, two axes.
+        axis: That of the outputs.
+
+    Returns:
+        uint8, of the weight's shape; each output's scale, float32 [outputs]; and its zero, the
+        step that stands for 0, uint8 [outputs].
+    """
+    columns = weight if axis == 1 else weight.T
+    low, high = np.minimum(columns.min(axis=0), 0), np.maximum(columns.max(axis=0), 0)
+    scale = np.maximum((high - low) / _LARGEST, np.finfo(np.float32).tiny).astype(np.float32)
+    zero = np.rint(-low / scale)
+    steps = np.clip(np.rint(columns / scale) + zero, 0, _LARGEST).astype(np.uint8)
+    return steps if axis == 1 else steps.T, scale, zero.astype(np.uint8)

@@ -6,14 +6,12 @@ import hashlib
 import re
 import shutil
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-from tqdm import tqdm
 
 from qa_service.errors import SetupError
 from qa_service.preparation.encoders import sha256_of
@@ -32,9 +30,10 @@ from qa_service.repository.manifest import (
 )
 
 if TYPE_CHECKING:
+    from qa_service.inference.reader.reader import LogitsFunction
     from qa_service.preparation.loading import LoadedModel
 
-_FORMAT_VERSION = 3
+_FORMAT_VERSION = 4
 """Raised when this code writes something else from the same source."""
 
 AUTO = "auto"
@@ -53,8 +52,8 @@ class Choices:
         can_abstain: Whether the model may answer "no answer"; None to find out.
         null_threshold: How much better than "no answer" a span must score, in logits; None for
             the model's own, or 0.
-        precision: One of `PRECISIONS`, to be there beside fp32, which always is; `auto` for int8
-            for every engine that is installed, as far as this model can be had in it.
+        precision: One of `PRECISIONS`, to be there beside fp32, which always is, for every engine
+            that is installed; `auto` for int8 as far as this model can be had in it.
         tensorrt: Whether the file that the TensorRT engine needs is to be there too.
     """
 
@@ -86,37 +85,70 @@ def prepare(choices: Choices) -> Path:
     with locked(target, lambda: print(f"waiting for another run to finish {target}")):
         wanted = fingerprint(source, reading)
         refuse_foreign(target, source)
-        needed = needed_files(choices)
-        if is_up_to_date(target, wanted, needed):
-            print(f"{target} is up to date")
-            return target
         started = time.monotonic()
-        if not is_up_to_date(target, wanted):
-            print(f"preparing {source.label}; {reason}")
+        is_made = not is_up_to_date(target, wanted)
+        if is_made:
+            say(f"preparing {source.label}; {reason}")
             with replacing(target) as folder:
                 _make(source, reading, wanted, folder)
-        for name in sorted(needed - set(load_manifest(target).files)):
-            try:
-                with replacing(target) as folder:
-                    shutil.copytree(target, folder, dirs_exist_ok=True)
-                    _add(name, source, folder)
-            except SetupError as error:
-                if choices.precision != AUTO:
-                    raise
-                print(f"without {name}: {error}")
-        print(f"prepared {target} in {time.monotonic() - started:.0f} s")
+        missing = missing_files(load_manifest(target), choices)
+        for name in missing:
+            _add_if_possible(name, source, target, choices)
+        if is_made or missing:
+            say(f"prepared {target} in {time.monotonic() - started:.0f} s")
+        else:
+            say(f"{target} is up to date")
     return target
+
+
+def say(line: str) -> None:
+    """Prints a line at once, also where a pipe or a file reads it."""
+    print(line, flush=True)
+
+
+def missing_files(manifest: Manifest, choices: Choices) -> list[str]:
+    """Names of the files that are still to be made.
+
+    `auto` leaves out what an earlier run has found that this model cannot be had in.
+    """
+    missing = needed_files(choices) - manifest.files.keys()
+    return sorted(name for name in missing if not _is_optional(name, choices, manifest))
+
+
+def _is_optional(name: str, choices: Choices, manifest: Manifest) -> bool:
+    return choices.precision == AUTO and name != PLAIN_ONNX_FILE and name in manifest.without
 
 
 def needed_files(choices: Choices) -> set[str]:
     """Names of the files that are to be there, but for those that always are."""
-    is_auto = choices.precision == AUTO
-    needed = {PRECISIONS["int8" if is_auto else choices.precision]}
+    precision = "int8" if choices.precision == AUTO else choices.precision
+    needed = {PRECISIONS[precision]} - {ONNX_FILE}
+    if precision == "int8" and _version("openvino"):
+        needed.add(OPENVINO_INT8_FILE)
     if choices.tensorrt:
         needed.add(PLAIN_ONNX_FILE)
-    if is_auto and _version("openvino") and _version("nncf"):
-        needed.add(OPENVINO_INT8_FILE)
     return needed
+
+
+def _add_if_possible(name: str, source: Source, target: Path, choices: Choices) -> None:
+    """Adds a file; notes in the manifest why not, if `auto` asked for it and it cannot be made.
+
+    Raises:
+        SetupError: It cannot be made, and was asked for by name.
+    """
+    try:
+        if reason := load_manifest(target).without.get(ONNX_FILE):
+            raise SetupError(f"{name} is made from {ONNX_FILE}, which this model has not: {reason}")
+        with replacing(target) as folder:
+            shutil.copytree(target, folder, dirs_exist_ok=True)
+            _add(name, source, folder)
+    except SetupError as error:
+        if choices.precision != AUTO or name == PLAIN_ONNX_FILE:
+            raise
+        say(f"without {name}: {error}")
+        manifest = load_manifest(target)
+        without = {**manifest.without, name: str(error)}
+        save_manifest(target, msgspec.structs.replace(manifest, without=without))
 
 
 def choose_reading(source: Source, choices: Choices) -> tuple[ReadingConfig, str]:
@@ -147,7 +179,9 @@ def choose_reading(source: Source, choices: Choices) -> tuple[ReadingConfig, str
 def _own_reading(source: Source) -> tuple[ReadingConfig, str]:
     path = source.reading_file
     try:
-        return msgspec.json.decode(path.read_bytes(), type=ReadingConfig), f"says its {path.name}"
+        return msgspec.json.decode(
+            path.read_bytes(), type=ReadingConfig
+        ), f"its {path.name} says so"
     except FileNotFoundError:
         pass
     except (msgspec.DecodeError, OSError) as error:
@@ -212,21 +246,13 @@ def refuse_foreign(target: Path, source: Source) -> None:
         raise SetupError(f"{target} was made from {owner}; move it away, or choose --output_dir")
 
 
-def is_up_to_date(target: Path, wanted: str, needed: Iterable[str] = ()) -> bool:
-    """Says whether the folder is whole, undamaged, has the wanted fingerprint and what is needed.
-
-    Args:
-        target: The folder.
-        wanted: The fingerprint.
-        needed: Names of files.
-    """
+def is_up_to_date(target: Path, wanted: str) -> bool:
+    """Says whether the folder is whole, undamaged, and has the wanted fingerprint."""
     try:
         manifest = load_manifest(target)
     except SetupError:
         return False
-    if manifest.fingerprint != wanted or not manifest.files.keys() >= set(needed):
-        return False
-    return all(
+    return manifest.fingerprint == wanted and all(
         (target / name).is_file() and sha256_of(target / name) == digest
         for name, digest in manifest.files.items()
     )
@@ -234,32 +260,51 @@ def is_up_to_date(target: Path, wanted: str, needed: Iterable[str] = ()) -> bool
 
 def _make(source: Source, reading: ReadingConfig, wanted: str, folder: Path) -> None:
     """Writes the files, checks them, and writes the manifest last."""
-    with tqdm(total=5, desc="starting PyTorch", disable=None, leave=False) as bar:
-        from qa_service.preparation import export, loading, verify  # noqa: PLC0415
+    say("starting PyTorch")
+    from qa_service.preparation import loading, measuring, verify  # noqa: PLC0415
 
-        def step(description: str) -> None:
-            bar.update()
-            bar.set_description(description)
+    with loading.quiet_libraries():
+        say("loading the model")
+        loaded = measuring.measured(loading.load(source), reading.window_tokens)
+        loaded.save(folder)
+        manifest = _manifest(source, reading, wanted, folder, loaded)
+        logits = measuring.source_logits(loaded)
+        verify.verify(folder, manifest, "pytorch", logits)
+        try:
+            words = _export(loaded, folder, manifest, logits)
+            manifest = _with_files(manifest, folder / ONNX_FILE)
+        except SetupError as error:
+            (folder / ONNX_FILE).unlink(missing_ok=True)
+            words = f"only the pytorch engine can serve this model: {error}"
+            manifest = msgspec.structs.replace(manifest, without={ONNX_FILE: str(error)})
+    save_manifest(folder, manifest)
+    say(words)
+    if not manifest.may_pad:
+        say("its windows run one by one: its logits change with what is padded beside them")
 
-        with loading.quiet_libraries():
-            step("loading the model")
-            loaded = loading.load(source)
-            loaded.save(folder)
-            step("exporting to ONNX")
-            export.export_onnx(loaded, folder / ONNX_FILE)
-            step("fusing attention")
-            layers = export.fuse(folder / ONNX_FILE, loaded.model.config)
-            step("comparing both files")
-            manifest = _manifest(source, reading, wanted, folder, loaded)
-            difference = verify.verify(folder, manifest)
-        save_manifest(folder, manifest)
-    print(
+
+def _export(loaded: LoadedModel, folder: Path, manifest: Manifest, logits: LogitsFunction) -> str:
+    """Writes the ONNX file, fused if it can be, and checks it; returns what is to be said of it.
+
+    Raises:
+        SetupError: There is none that gives the source's logits.
+    """
+    from qa_service.preparation import export, verify  # noqa: PLC0415
+
+    say("exporting to ONNX")
+    export.export_onnx(loaded, folder / ONNX_FILE)
+    say("fusing attention")
+    layers = export.fuse(folder / ONNX_FILE, loaded.model.config)
+    say("comparing it with the source")
+    manifest = _with_files(manifest, folder / ONNX_FILE)
+    difference = verify.verify(folder, manifest, "onnx", logits)
+    fused = (
         f"fused the attention of {layers} layers in the ONNX file"
         if layers
         else "left attention unfused in the ONNX file: this architecture's is not supported"
     )
-    print(
-        f"both files give the same {len(verify.QUESTIONS)} answers; "
+    return (
+        f"{fused}\nboth files give the same {len(verify.QUESTIONS)} answers; "
         f"largest difference between logits {difference:.1e}"
     )
 
@@ -268,63 +313,57 @@ def _add(name: str, source: Source, folder: Path) -> None:
     """Adds to a prepared model one of the files that not every model has."""
     if name == PLAIN_ONNX_FILE:
         _add_plain(source, folder)
-    elif name == OPENVINO_INT8_FILE:
-        _add_precision("openvino", "int8", folder / name)
     else:
-        _add_precision("onnx", "fp16" if name == PRECISIONS["fp16"] else "int8", folder / name)
+        engine_type = "openvino" if name == OPENVINO_INT8_FILE else "onnx"
+        precision = "fp16" if name == PRECISIONS["fp16"] else "int8"
+        _add_precision(engine_type, precision, folder / name)
 
 
 def _add_precision(engine_type: str, precision: str, path: Path) -> None:
     """Adds to a prepared model a file made from its `model.onnx`."""
-    with tqdm(total=3, desc="starting PyTorch", disable=None, leave=False) as bar:
-        from qa_service.preparation import (  # noqa: PLC0415
-            half,
-            loading,
-            openvino_int8,
-            quantize,
-            texts,
-            verify,
-        )
+    from qa_service.preparation import (  # noqa: PLC0415
+        half,
+        loading,
+        openvino_int8,
+        quantize,
+        texts,
+        verify,
+    )
 
-        folder = path.parent
-        manifest = load_manifest(folder)
-        with loading.quiet_libraries():
-            bar.update()
-            bar.set_description(f"converting to {precision} for {engine_type}")
-            if precision == "fp16":
-                half.convert(folder / ONNX_FILE, path)
-            elif engine_type == "openvino":
-                openvino_int8.quantize(folder / ONNX_FILE, path)
-            else:
-                inputs = texts.calibration_inputs(folder, manifest)
-                quantize.quantize(folder / ONNX_FILE, path, inputs)
-            bar.update()
-            bar.set_description("comparing with PyTorch")
-            manifest = _with_files(path, *folder.glob(f"{path.stem}.bin"))
-            same = verify.verify_precision(folder, manifest, engine_type, precision)
-        save_manifest(folder, manifest)
-    print(f"{path.name} gives {same:.0f} % of the answers that PyTorch gives")
+    folder = path.parent
+    with loading.quiet_libraries():
+        say(f"converting to {precision} for {engine_type} (minutes for a large model)")
+        if precision == "fp16":
+            half.convert(folder / ONNX_FILE, path)
+        elif engine_type == "openvino":
+            openvino_int8.quantize(folder / ONNX_FILE, path)
+        else:
+            inputs = texts.calibration_inputs(folder, load_manifest(folder))
+            quantize.quantize(folder / ONNX_FILE, path, inputs)
+        say("comparing its answers with PyTorch's")
+        manifest = _with_files(load_manifest(folder), path)
+        same = verify.verify_precision(folder, manifest, engine_type, precision)
+    save_manifest(folder, manifest)
+    say(f"{path.name} gives {same:.0f} % of the answers that PyTorch gives")
 
 
 def _add_plain(source: Source, folder: Path) -> None:
     """Adds to a prepared model its graph unfused: TensorRT knows none of the fused operators."""
-    with tqdm(total=2, desc="starting PyTorch", disable=None, leave=False) as bar:
-        from qa_service.preparation import export, loading  # noqa: PLC0415
+    from qa_service.preparation import export, loading  # noqa: PLC0415
 
-        with loading.quiet_libraries():
-            bar.update()
-            bar.set_description("exporting to ONNX for TensorRT")
-            export.export_onnx(loading.load(source), folder / PLAIN_ONNX_FILE)
-        save_manifest(folder, _with_files(folder / PLAIN_ONNX_FILE))
-    print(f"wrote {PLAIN_ONNX_FILE} for TensorRT")
+    with loading.quiet_libraries():
+        say("exporting to ONNX for TensorRT")
+        export.export_onnx(loading.load(source), folder / PLAIN_ONNX_FILE)
+    save_manifest(folder, _with_files(load_manifest(folder), folder / PLAIN_ONNX_FILE))
+    say(f"wrote {PLAIN_ONNX_FILE} for TensorRT")
 
 
-def _with_files(*paths: Path) -> Manifest:
+def _with_files(manifest: Manifest, *paths: Path) -> Manifest:
     """The manifest of the folder that new files are in, those included."""
-    manifest = load_manifest(paths[0].parent)
     new = {path.name: sha256_of(path) for path in paths}
+    without = {name: why for name, why in manifest.without.items() if name not in new}
     files = dict(sorted({**manifest.files, **new}.items()))
-    return msgspec.structs.replace(manifest, files=files)
+    return msgspec.structs.replace(manifest, files=files, without=without)
 
 
 def _manifest(
@@ -339,6 +378,7 @@ def _manifest(
         pad_token_id=loaded.pad_token_id,
         max_sequence_tokens=loaded.max_sequence_tokens,
         can_abstain=reading.null_threshold is not None,
-        reading=reading,
+        reading=msgspec.structs.replace(reading, null_position=loaded.null_position),
         versions=package_versions(),
+        may_pad=loaded.may_pad,
     )

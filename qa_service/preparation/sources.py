@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,8 @@ READING_FILE = "reading.json"
 _ADAPTERS_DIR = Path(__file__).resolve().parents[1] / "data" / "models"
 _HUB_EXAMPLE = "deepset/bert-base-cased-squad2"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
+
+_MAX_REASON = 300
 
 _CONFIG_FILES = (
     "config.json",
@@ -108,7 +111,7 @@ def base_dir(name: str) -> Path:
 
 def first_line(error: BaseException) -> str:
     """Takes the part of a library's message that fits in one of ours."""
-    return str(error).strip().partition("\n")[0]
+    return textwrap.shorten(str(error).strip().partition("\n")[0], _MAX_REASON, placeholder=" ...")
 
 
 def _builtin(name: str) -> Source:

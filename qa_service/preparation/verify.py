@@ -1,7 +1,7 @@
-"""Every file of a prepared model must answer as PyTorch does.
+"""Every file of a prepared model must answer as its source does.
 
-The fp32 graph must give the same logits and the same answers; one of a lower precision must give
-most of the same answers.
+In fp32 it must give the same logits and the same answers; in a lower precision most of the same
+answers as PyTorch in fp32.
 """
 
 from __future__ import annotations
@@ -16,14 +16,12 @@ import qa_service
 from qa_service.data.squad import read_squad
 from qa_service.errors import QaError, SetupError
 from qa_service.inference.engines import EngineConfig, make_engine
-from qa_service.inference.engines.base import Engine
-from qa_service.inference.reader.reader import Reader
+from qa_service.inference.reader.reader import LogitsFunction, Reader
+from qa_service.preparation.measuring import MAX_LOGIT_DIFFERENCE
+from qa_service.preparation.sources import first_line
 from qa_service.repository.manifest import Manifest
 from qa_service.scheduling.batch_cost import BatchRule
 from qa_service.wire.messages import Answer, Question
-
-MAX_LOGIT_DIFFERENCE = 1e-3
-"""Far above what float32 arithmetic in another order makes (1e-5), far below what matters."""
 
 MIN_SAME_PERCENT = 80
 """Minimum share of `OWN_QUESTIONS` that a lower precision answers with the same span as PyTorch.
@@ -56,45 +54,64 @@ QUESTIONS = (
 )
 
 Logits = npt.NDArray[np.float32]
+Outcomes = Sequence[list[Answer] | QaError]
 
 
 class _Recorder:
-    """An engine's `logits` that keeps what it returned for real tokens."""
+    """A `logits` that keeps what it returned for real tokens."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, logits: LogitsFunction) -> None:
+        self._logits = logits
         self.seen: list[Logits] = []
 
     def __call__(
         self, ids: npt.NDArray[np.int64], mask: npt.NDArray[np.int64], types: npt.NDArray[np.int64]
     ) -> tuple[Logits, Logits]:
-        start, end = self._engine.logits(ids, mask, types)
+        start, end = self._logits(ids, mask, types)
         self.seen.append(np.concatenate((start[mask == 1], end[mask == 1])))
         return start, end
 
 
-def verify(model_dir: Path, manifest: Manifest) -> float:
-    """Answers the same questions with both engines, several padded together in each batch.
+def verify(model_dir: Path, manifest: Manifest, engine_type: str, source: LogitsFunction) -> float:
+    """Answers the same questions with an engine and the source, several padded in each batch.
+
+    Args:
+        model_dir: The prepared model, but for its manifest.
+        manifest: Its manifest.
+        engine_type: The engine.
+        source: The source's own model.
 
     Returns:
         The largest difference between two logits of a real token.
 
     Raises:
-        SetupError: Logits differ by more than `MAX_LOGIT_DIFFERENCE`, or an answer differs.
+        SetupError: The engine or the source cannot run, logits differ by more than
+            `MAX_LOGIT_DIFFERENCE`, or an answer differs.
     """
-    answers, logits = {}, {}
-    for engine_type in ("onnx", "pytorch"):
-        recorder = _Recorder(make_engine(engine_type, model_dir, manifest, EngineConfig()))
-        answers[engine_type] = Reader(model_dir, manifest, recorder, BatchRule()).read(QUESTIONS)
-        logits[engine_type] = np.concatenate(recorder.seen)
-    difference = float(np.abs(logits["onnx"] - logits["pytorch"]).max())
+    theirs, their_answers = _answered("transformers", model_dir, manifest, source)
+    engine = make_engine(engine_type, model_dir, manifest, EngineConfig())
+    ours, our_answers = _answered(engine_type, model_dir, manifest, engine.logits)
+    difference = float(np.abs(ours - theirs).max())
     if not difference <= MAX_LOGIT_DIFFERENCE:  # so written, NaN fails too
         raise SetupError(
-            f"the ONNX file is wrong: its logits differ from PyTorch's by {difference:.3g}, "
-            f"more than {MAX_LOGIT_DIFFERENCE:g}"
+            f"the {engine_type} engine's file is wrong: its logits differ from the source's by "
+            f"{difference:.3g}, more than {MAX_LOGIT_DIFFERENCE:g}"
         )
-    _compare(answers["onnx"], answers["pytorch"])
+    _compare(engine_type, our_answers, their_answers)
     return difference
+
+
+def _answered(
+    name: str, model_dir: Path, manifest: Manifest, logits: LogitsFunction
+) -> tuple[Logits, Outcomes]:
+    """All logits of real tokens, and the answers to `QUESTIONS`."""
+    recorder = _Recorder(logits)
+    try:
+        answers = Reader(model_dir, manifest, recorder, BatchRule()).read(QUESTIONS)
+    except Exception as error:  # a model's own code and an engine's raise anything
+        reason = first_line(error) or type(error).__name__
+        raise SetupError(f"{name} cannot run the model on a question: {reason}") from None
+    return np.concatenate(recorder.seen), answers
 
 
 def verify_precision(
@@ -126,14 +143,12 @@ def verify_precision(
     return same
 
 
-def _compare(
-    onnx: Sequence[list[Answer] | QaError], pytorch: Sequence[list[Answer] | QaError]
-) -> None:
-    for question, ours, theirs in zip(QUESTIONS, onnx, pytorch, strict=True):
-        if _spans(ours) != _spans(theirs):
+def _compare(engine_type: str, ours: Outcomes, theirs: Outcomes) -> None:
+    for question, our, their in zip(QUESTIONS, ours, theirs, strict=True):
+        if _spans(our) != _spans(their):
             raise SetupError(
-                f"the ONNX file is wrong: it answers {question.question!r} with {_spans(ours)}, "
-                f"PyTorch with {_spans(theirs)}"
+                f"the {engine_type} engine's file is wrong: it answers {question.question!r} with "
+                f"{_spans(our)}, the source with {_spans(their)}"
             )
 
 

@@ -7,6 +7,7 @@ before it starts an instance, and every instance reads it again for itself.
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
@@ -15,17 +16,33 @@ import msgspec
 
 from qa_service.errors import SetupError
 
+_PROGRAM = Path(__file__).resolve().parents[2] / "prepare_model.py"
 MANIFEST_FILE = "manifest.json"
 CONFIG_FILE = "config.json"
 TOKENIZER_FILE = "tokenizer.json"
 ONNX_FILE = "model.onnx"
 PYTORCH_FILE = "model.safetensors"
 PLAIN_ONNX_FILE = "model.plain.onnx"
-OPENVINO_INT8_FILE = "model.int8.xml"
-OPENVINO_WEIGHTS_FILE = "model.int8.bin"
+OPENVINO_INT8_FILE = "model.openvino_int8.onnx"
 
 PRECISIONS = {"fp32": ONNX_FILE, "int8": "model.int8.onnx", "fp16": "model.fp16.onnx"}
 """The ONNX file of each precision; all but the first are made from the first."""
+
+OPENVINO_FILES = {
+    "fp32": ONNX_FILE,
+    "bf16": ONNX_FILE,
+    "int8": OPENVINO_INT8_FILE,
+    "int8_bf16": OPENVINO_INT8_FILE,
+}
+"""The file that OpenVINO runs in each precision."""
+
+FLAGS = {
+    PRECISIONS["int8"]: "--precision int8",
+    OPENVINO_INT8_FILE: "--precision int8",
+    PRECISIONS["fp16"]: "--precision fp16",
+    PLAIN_ONNX_FILE: "--tensorrt",
+}
+"""What `prepare_model.py` is given to make a file that not every model has."""
 
 
 class ReadingConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,8 +57,10 @@ class ReadingConfig(msgspec.Struct, frozen=True, kw_only=True):
         temperature: Divides span logits before the softmax that makes a score (Guo et al.
             2017, "On Calibration of Modern Neural Networks").
         null_threshold: The minimum by which a span's logit sum must exceed that of the null
-            answer (start and end on the first special token, as in SQuAD 2.0 readers); None
-            for a model that was never shown an unanswerable question and so cannot abstain.
+            answer (start and end on the CLS token, as in SQuAD 2.0 readers); None for a model
+            that was never shown an unanswerable question and so cannot abstain.
+        null_position: Where the CLS token is in a window, from its end if negative;
+            `prepare_model.py` finds it.
     """
 
     max_answer_tokens: Annotated[int, msgspec.Meta(ge=1)] = 30
@@ -51,6 +70,7 @@ class ReadingConfig(msgspec.Struct, frozen=True, kw_only=True):
     window_overlap_tokens: Annotated[int, msgspec.Meta(ge=0)] = 128
     temperature: Annotated[float, msgspec.Meta(gt=0)] = 1.0
     null_threshold: float | None = None
+    null_position: int = 0
 
     @property
     def null_log_score(self) -> float | None:
@@ -73,6 +93,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         can_abstain: Whether the model answers "no answer" of its own accord.
         reading: How its logits are read.
         versions: Versions of the packages that made the files.
+        may_pad: Whether rows of different lengths may be padded to one; not where a row's logits
+            change with what is padded beside it.
+        without: Why a file is not there that others have, by file name.
     """
 
     name: str
@@ -85,6 +108,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     can_abstain: bool
     reading: ReadingConfig
     versions: dict[str, str]
+    may_pad: bool = True
+    without: dict[str, str] = {}
 
     @property
     def window_tokens(self) -> int:
@@ -107,7 +132,7 @@ def load_manifest(model_dir: Path) -> Manifest:
     except (msgspec.DecodeError, OSError) as error:
         raise SetupError(
             f"{model_dir / MANIFEST_FILE} cannot be read ({error}); "
-            "make it again with: python prepare_model.py"
+            f"make it again with: {preparing_program()}"
         ) from None
 
 
@@ -123,10 +148,8 @@ def model_files(engine_type: str, precision: str, *, on_gpu: bool = False) -> li
     """The files that an instance loads; without an engine, those that cost no time to check."""
     common = [CONFIG_FILE, TOKENIZER_FILE]
     match engine_type:
-        case "openvino" if precision == "int8":
-            return [*common, OPENVINO_INT8_FILE, OPENVINO_WEIGHTS_FILE]
         case "openvino":
-            return [*common, ONNX_FILE]
+            return [*common, OPENVINO_FILES[precision]]
         case "onnx" if not on_gpu:
             return [*common, PRECISIONS[precision]]
         case "onnx" | "tensorrt":
@@ -156,31 +179,35 @@ def check_files(model_dir: Path, manifest: Manifest, names: Iterable[str]) -> No
                 )
 
 
+def preparing_program() -> str:
+    """What prepares models here: the installed program, or the one beside the package."""
+    is_installed = Path(sys.argv[0]).name.startswith("qa-") or not _PROGRAM.is_file()
+    return "qa-prepare-model" if is_installed else f"python {_PROGRAM.name}"
+
+
 def _making_command(model_dir: Path) -> str:
     """The command that makes a folder: its name says of which model, `--` standing for `/`."""
     output = "" if model_dir.parent.name == "saved_models" else f" --output_dir {model_dir.parent}"
-    return f"python prepare_model.py --model {model_dir.name.replace('--', '/')}{output}"
+    return f"{preparing_program()} --model {model_dir.name.replace('--', '/')}{output}"
 
 
-def prepared_file(model_dir: Path, manifest: Manifest, name: str, flag: str) -> Path:
+def prepared_file(model_dir: Path, manifest: Manifest, name: str) -> Path:
     """Finds a file of a prepared model.
-
-    Args:
-        model_dir: The model's folder.
-        manifest: Its manifest.
-        name: The file's.
-        flag: What `prepare_model.py` is given to make it.
 
     Raises:
         SetupError: The model was not prepared with it.
     """
-    if name not in manifest.files:
-        command = f"python prepare_model.py --model {manifest.source} {flag}"
-        raise SetupError(f"there is no {name} in {model_dir}; make it with: {command}")
-    return model_dir / name
+    if name in manifest.files:
+        return model_dir / name
+    if reason := manifest.without.get(name) or manifest.without.get(ONNX_FILE):
+        raise SetupError(f"{manifest.name} has no {name}: {reason}")
+    command = f"{preparing_program()} --model {manifest.source} {FLAGS.get(name, '')}".rstrip()
+    raise SetupError(f"there is no {name} in {model_dir}; make it with: {command}")
 
 
 def save_manifest(model_dir: Path, manifest: Manifest) -> None:
-    """Writes the manifest, indented for people."""
+    """Writes the manifest, indented for people; whole or not at all."""
     encoded = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
-    (model_dir / MANIFEST_FILE).write_bytes(encoded + b"\n")
+    new = model_dir / f".{MANIFEST_FILE}.new"
+    new.write_bytes(encoded + b"\n")
+    new.replace(model_dir / MANIFEST_FILE)

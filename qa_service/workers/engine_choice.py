@@ -19,7 +19,7 @@ import msgspec
 
 from qa_service.repository.findings import COSTS_DIR
 from qa_service.repository.manifest import (
-    OPENVINO_INT8_FILE,
+    OPENVINO_FILES,
     PRECISIONS,
     PYTORCH_FILE,
     Manifest,
@@ -32,17 +32,18 @@ from qa_service.workers.options import AUTO, InstanceOptions
 CPUINFO = Path("/proc/cpuinfo")
 REFERENCE = ("onnx", "fp32")
 """What answers are compared with, and what runs where nothing could be measured."""
+REFERENCE_WITHOUT_ONNX = ("pytorch", "fp32")
+"""The same for a model that cannot be had in ONNX."""
 
 _PACKAGES = ("onnxruntime", "onnxruntime-gpu", "openvino", "torch")
 _MODULES = {"onnx": "onnxruntime", "openvino": "openvino", "pytorch": "torch"}
+_BF16 = {"bf16", "int8_bf16"}
 _BF16_FLAGS = {"amx_bf16", "avx512_bf16"}
 
 _ON_CPU = {
     ("onnx", "fp32"): PRECISIONS["fp32"],
     ("onnx", "int8"): PRECISIONS["int8"],
-    ("openvino", "fp32"): PRECISIONS["fp32"],
-    ("openvino", "bf16"): PRECISIONS["fp32"],
-    ("openvino", "int8"): OPENVINO_INT8_FILE,
+    **{("openvino", precision): file for precision, file in OPENVINO_FILES.items()},
     ("pytorch", "fp32"): PYTORCH_FILE,
     ("pytorch", "bf16"): PYTORCH_FILE,
 }
@@ -119,11 +120,11 @@ def choose_engine(
         manifest: Its manifest.
     """
     if device is None or not options.is_engine_open:
-        return Choice(_with(options, _unmeasured(options)))
+        return Choice(_with(options, _unmeasured(options, manifest)))
     findings = tuple(_candidates(options, manifest, device.device))
     able = [item for item in findings if item.may_be_taken and not item.failure]
     if len(able) < 2:
-        return Choice(_with(options, able[0] if able else _unmeasured(options)))
+        return Choice(_with(options, able[0] if able else _unmeasured(options, manifest)))
     setup = Setup(str(model_dir), options, device)
     measurement = Measurement(
         setup,
@@ -149,12 +150,17 @@ def _with(options: InstanceOptions, finding: Finding) -> InstanceOptions:
     )
 
 
-def _unmeasured(options: InstanceOptions) -> Finding:
+def _reference(manifest: Manifest) -> tuple[str, str]:
+    return REFERENCE_WITHOUT_ONNX if PRECISIONS["fp32"] in manifest.without else REFERENCE
+
+
+def _unmeasured(options: InstanceOptions, manifest: Manifest) -> Finding:
     """What the options name; the reference's engine or precision for what they leave open."""
     engine_type, precision = options.inference_engine_type, options.precision
+    reference = _reference(manifest)
     return Finding(
-        REFERENCE[0] if engine_type == AUTO else engine_type,
-        REFERENCE[1] if precision == AUTO else precision,
+        reference[0] if engine_type == AUTO else engine_type,
+        reference[1] if precision == AUTO else precision,
         options.intra_op_num_threads or 1,
     )
 
@@ -169,18 +175,26 @@ def _candidates(options: InstanceOptions, manifest: Manifest, device: str) -> It
     has_spare_cores = (os.cpu_count() or 1) >= 2 * options.num_inference_sessions
     if device == CPU and not options.intra_op_num_threads and has_spare_cores:
         threads.append(2)
-    for (engine_type, precision), file in (_ON_CPU if device == CPU else _ON_GPU).items():
-        may_be_taken = _is_open_to(options, engine_type, precision, device)
-        if not may_be_taken and (engine_type, precision) != REFERENCE:
+    table, reference = _ON_CPU if device == CPU else _ON_GPU, _reference(manifest)
+    for (engine_type, precision), file in ({reference: table[reference]} | table).items():
+        is_reference = (engine_type, precision) == reference
+        may_be_taken = _is_open_to(options, engine_type, precision, device, reference)
+        if not may_be_taken and not is_reference:
             continue
         failure = _obstacle(engine_type, precision, file, manifest, device)
         for num_threads in threads if may_be_taken else threads[:1]:
             yield Finding(engine_type, precision, num_threads, may_be_taken, failure=failure)
 
 
-def _is_open_to(options: InstanceOptions, engine_type: str, precision: str, device: str) -> bool:
+def _is_open_to(
+    options: InstanceOptions,
+    engine_type: str,
+    precision: str,
+    device: str,
+    reference: tuple[str, str],
+) -> bool:
     """Whether the options leave a candidate to be chosen."""
-    if device == CPU and (engine_type, precision) == _ONLY_BY_NAME:
+    if device == CPU and (engine_type, precision) == _ONLY_BY_NAME != reference:
         return options.inference_engine_type == engine_type
     named = (options.inference_engine_type, options.precision)
     return named[0] in (AUTO, engine_type) and named[1] in (AUTO, precision)
@@ -190,10 +204,11 @@ def _obstacle(engine_type: str, precision: str, file: str, manifest: Manifest, d
     """What keeps a candidate from running here, in words; empty if nothing is known to."""
     if not is_installed(_MODULES[engine_type]):
         return f"{_MODULES[engine_type]} is not installed"
-    if precision == "bf16" and device == CPU and not _BF16_FLAGS & processor()[1]:
+    if precision in _BF16 and device == CPU and not _BF16_FLAGS & processor()[1]:
         return "this processor does not compute in bf16"
     if file not in manifest.files:
-        return f"the model has no {file}"
+        reason = manifest.without.get(file) or manifest.without.get(PRECISIONS["fp32"])
+        return reason or f"the model has no {file}"
     return ""
 
 

@@ -88,11 +88,11 @@ class EngineTable(msgspec.Struct, frozen=True):
         lines = [
             f"milliseconds of a question, by engine ({self.processor}; {self.min_agreement:.0%} of "
             f"the answers must be those of {self.findings[0]})",
-            f"{'engine':24}{'alone':>9}{'in eights':>11}{'time':>8}{'same answers':>14}",
+            f"{'engine':30}{'alone':>9}{'in eights':>11}{'time':>8}{'same answers':>14}",
         ]
         for item in self.findings:
             same = f"{item.num_same} of {item.num_answers}" if item.num_answers else "not asked"
             cells = f"{item.alone_ms:9.2f}{item.batched_ms:11.2f}{item.ratio:8.2f}{same:>14}"
             mark = "  taken" if item == self.best else ""
-            lines.append(f"{item!s:24}{f' {item.failure}' if item.failure else cells}{mark}")
+            lines.append(f"{item!s:30}{f' {item.failure}' if item.failure else cells}{mark}")
         return "\n".join(lines)

@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 import qa_service
 from qa_service.data.squad import read_squad
-from qa_service.errors import SetupError
+from qa_service.errors import InternalError, SetupError
 from qa_service.logs import LogOptions
 from qa_service.wire.messages import Task
 from qa_service.workers.channel import WorkerChannel
@@ -31,6 +31,7 @@ from qa_service.workers.messages import (
     Answers,
     Batch,
     Failed,
+    Failure,
     Results,
     Setup,
     ToLoop,
@@ -254,6 +255,9 @@ class Instance:
         except OSError as error:
             raise SetupError(f"its process ended or hangs: {error}") from None
         assert isinstance(results, Results)
+        for outcome in results.outcomes:
+            if isinstance(outcome, Failure) and outcome.code == InternalError.code:
+                raise SetupError(f"it failed on a question: {outcome.message}")
         return results.inference_ms, [_span(outcome) for outcome in results.outcomes]
 
     def _receive(self) -> ToLoop:

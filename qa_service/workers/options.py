@@ -16,7 +16,7 @@ from qa_service.scheduling.batch_cost import BatchRule
 AUTO = "auto"
 
 EngineType = Literal["auto", "onnx", "openvino", "pytorch", "tensorrt", "instant"]
-Precision = Literal["auto", "fp32", "fp16", "int8", "bf16"]
+Precision = Literal["auto", "fp32", "fp16", "int8", "bf16", "int8_bf16"]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
 
 _Count = Annotated[int, Meta(ge=0, le=1024)]
@@ -89,8 +89,8 @@ class InstanceOptions(Struct, frozen=True, kw_only=True):
         Precision,
         Meta(
             description="what the model computes in: auto, as for the engine; onnx fp32, fp16 or "
-            "int8; openvino fp32, bf16 or int8; pytorch and tensorrt fp32, fp16 or bf16; int8 is "
-            "for a CPU"
+            "int8; openvino fp32, bf16, int8, or int8_bf16 (int8 products, the rest in bf16); "
+            "pytorch and tensorrt fp32, fp16 or bf16; int8 is for a CPU"
         ),
     ] = "auto"
     min_agreement: Annotated[

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ from qa_service.preparation import export, quantize
 from qa_service.preparation.loading import load, quiet_libraries
 from qa_service.preparation.prepare import Choices, prepare
 from qa_service.preparation.sources import Source
-from qa_service.repository.manifest import load_manifest
+from qa_service.repository.manifest import OPENVINO_INT8_FILE, load_manifest
 from tests.integration.tiny_models import KINDS, MAX_SEQUENCE_TOKENS, make_tiny_model
 
 pytestmark = pytest.mark.slow
@@ -274,9 +275,16 @@ def test_wrong_graph_is_found_out(sources, tmp_path, monkeypatch):
         return 0
 
     monkeypatch.setattr(export, "fuse", break_weights)
-    with pytest.raises(SetupError, match=r"differ from PyTorch's by 0\.5"):
-        prepare(Choices(model=str(sources / "bert"), output_dir=tmp_path))
-    assert not (tmp_path / "bert").exists()
+    target = prepare(Choices(model=str(sources / "bert"), output_dir=tmp_path))
+    manifest = load_manifest(target)
+    assert "differ from the source's by 0.5" in manifest.without["model.onnx"]
+    assert manifest.files.keys() == {"config.json", "model.safetensors", "tokenizer.json"}
+    with pytest.raises(
+        SetupError, match=r"^bert has no model\.onnx: the onnx engine's file is wron"
+    ):
+        make_engine("onnx", target, manifest, EngineConfig())
+    with pytest.raises(SetupError, match="which this model has not"):
+        prepare(Choices(model=str(sources / "bert"), output_dir=tmp_path, precision="int8"))
 
 
 def test_int8_is_made_beside_fp32_and_stays(sources, tmp_path, capsys):
@@ -286,7 +294,8 @@ def test_int8_is_made_beside_fp32_and_stays(sources, tmp_path, capsys):
     assert prepare_model.main([*arguments, "--precision", "int8"]) == 0
     assert "% of the answers that PyTorch gives" in capsys.readouterr().out
     after = _mtimes(tmp_path / "roberta")
-    assert after.keys() - before.keys() == {"model.int8.onnx"}
+    made = {"model.int8.onnx", OPENVINO_INT8_FILE} if find_spec("openvino") else {"model.int8.onnx"}
+    assert after.keys() - before.keys() - {"costs"} == made
     assert after["model.onnx"] == before["model.onnx"]
     operators = [n.op_type for n in onnx.load(tmp_path / "roberta" / "model.int8.onnx").graph.node]
     assert (operators.count("MatMulInteger"), operators.count("MultiHeadAttention")) == (8, 2)

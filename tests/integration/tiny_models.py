@@ -39,7 +39,7 @@ _SHAPE = {
 def make_tiny_model(kind: str, folder: Path) -> PreTrainedModel:
     """Writes a question-answering model and its tokenizer, as the hub has them."""
     torch.manual_seed(20)
-    tokenizer = _bpe_tokenizer() if kind == "roberta" else _wordpiece_tokenizer()
+    tokenizer = bpe_tokenizer() if kind == "roberta" else wordpiece_tokenizer()
     model = _MAKERS[kind](len(tokenizer)).eval()
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -77,13 +77,13 @@ def _distilbert(vocab_size: int) -> PreTrainedModel:
 _MAKERS = {"bert": _bert, "roberta": _roberta, "distilbert": _distilbert}
 
 
-def _wordpiece_tokenizer() -> PreTrainedTokenizerBase:
+def wordpiece_tokenizer() -> PreTrainedTokenizerBase:
     trained = BertWordPieceTokenizer()
     trained.train_from_iterator(_CORPUS, vocab_size=300, show_progress=False)
     return BertTokenizer(vocab=trained.get_vocab())
 
 
-def _bpe_tokenizer() -> PreTrainedTokenizerBase:
+def bpe_tokenizer() -> PreTrainedTokenizerBase:
     trained = ByteLevelBPETokenizer()
     trained.train_from_iterator(
         _CORPUS,

@@ -88,6 +88,11 @@ def test_without_a_table_only_the_bounds_count(batch_size, longest, tokens):
     assert BatchRule(4, 100).cost_s(batch_size, longest) == 0.0
 
 
+def rows(count, tokens):
+    ids = np.zeros((count, tokens), np.int64)
+    return ids, ids, ids
+
+
 def logits_that_take(ms_of_shape):
     def logits(ids, mask, types):
         assert ids.shape == mask.shape == types.shape
@@ -100,7 +105,7 @@ def logits_that_take(ms_of_shape):
 
 
 def test_measuring_goes_on_while_larger_batches_pay():
-    table = measure_costs(logits_that_take(lambda *_: 0.2), 0, 32, BatchRule(8, 1000), "a test")
+    table = measure_costs(logits_that_take(lambda *_: 0.2), rows, 32, BatchRule(8, 1000), "a test")
     assert (table.lengths, table.batch_sizes, table.runtime) == ((16, 32), (1, 2, 4, 8), "a test")
     assert [len(row) for row in table.costs_ms] == [4, 4]
     assert min(map(min, table.costs_ms)) >= 0.2
@@ -108,7 +113,7 @@ def test_measuring_goes_on_while_larger_batches_pay():
 
 def test_measuring_ends_where_they_do_not_pay_or_may_not_be():
     logits = logits_that_take(lambda rows, length: 0.002 * (rows * length) ** 1.2)
-    table = measure_costs(logits, 0, 100, BatchRule(8, 150), "a test")
+    table = measure_costs(logits, rows, 100, BatchRule(8, 150), "a test")
     assert table.lengths == (16, 32, 64, 100)
     assert [len(row) for row in table.costs_ms] == [2, 2, 2, 1]
 
@@ -121,7 +126,7 @@ def test_what_a_change_of_shape_costs_is_counted():
         shapes.append(shape)
         return 2.0 if is_new else 0.2
 
-    table = measure_costs(logits_that_take(ms_of_shape), 0, 32, BatchRule(4, 1000), "a test")
+    table = measure_costs(logits_that_take(ms_of_shape), rows, 32, BatchRule(4, 1000), "a test")
     assert min(map(min, table.costs_ms)) >= 2.0
 
 

@@ -110,3 +110,9 @@ def test_what_fills_a_bucket_is_masked_but_for_the_first_token_of_a_row():
     stage(staging, INPUTS, {"input_ids": batch, "attention_mask": batch // 3}, PAD)
     assert staging[0].tolist() == [[3, 3, 3, 3, PAD], [3, 3, 3, 3, PAD], [PAD] * 5]
     assert staging[1].tolist() == [[1, 1, 1, 1, 0], [1, 1, 1, 1, 0], [1, 0, 0, 0, 0]]
+
+
+def test_rows_that_may_not_be_padded_have_a_bucket_of_their_own_shape():
+    grid = BucketGrid(4, 4096, 128, may_pad=False)
+    assert grid.bucket_for(1, 37) == Bucket(1, 37)
+    assert grid.buckets() == []

@@ -102,6 +102,7 @@ def test_what_is_not_there_is_left_out_in_words(tmp_path):
         "openvino fp32": "openvino is not installed",
         "openvino bf16": "openvino is not installed",
         "openvino int8": "openvino is not installed",
+        "openvino int8_bf16": "openvino is not installed",
         "pytorch bf16": "torch is not installed",
     }
     for words in ("openvino is not installed", "196 of 200  taken", "200 of 200\n"):
@@ -143,6 +144,34 @@ def test_where_there_is_nothing_to_choose_nothing_is_measured(tmp_path, given, e
     assert (taken(options), table, trial.candidates) == (expected, None, [])
 
 
+@pytest.fixture
+def only_pytorch(monkeypatch):
+    """The manifest of a model that cannot be had in ONNX, where torch is installed."""
+    monkeypatch.setattr(engine_choice, "is_installed", lambda module: True)
+    without = {"model.onnx": "it cannot be exported"}
+    return msgspec.structs.replace(MANIFEST, files={"model.safetensors": "1"}, without=without)
+
+
+def test_without_an_onnx_file_pytorch_is_taken(tmp_path, only_pytorch):
+    trial = Trial()
+    options, table = choose(tmp_path, trial, only_pytorch)
+    assert (taken(options), table, trial.candidates) == (("pytorch", "fp32", 1), None, [])
+    assert taken(choose(tmp_path, trial, only_pytorch, device=None)[0]) == ("pytorch", "fp32", 1)
+    named = choose(tmp_path, trial, only_pytorch, inference_engine_type="onnx")[0]
+    assert taken(named)[0] == "onnx"  # whose instance then says why not
+
+
+def test_without_an_onnx_file_pytorch_is_what_answers_are_compared_with(
+    tmp_path, only_pytorch, monkeypatch
+):
+    monkeypatch.setattr(engine_choice, "processor", lambda: ("", frozenset({"avx512_bf16"})))
+    trial = Trial()
+    _, table = choose(tmp_path, trial, only_pytorch)
+    assert trial.candidates == [["pytorch fp32", "pytorch bf16"]]
+    failures = {str(item): item.failure for item in table.findings}
+    assert failures["openvino int8"] == failures["onnx fp32"] == "it cannot be exported"
+
+
 def test_two_threads_are_a_candidate_where_every_instance_has_two_cores(tmp_path):
     trial = Trial()
     choose(tmp_path, trial, num_inference_sessions=1)
@@ -162,7 +191,9 @@ def test_a_processor_with_bf16_has_more_candidates(tmp_path, monkeypatch):
     _, table = choose(tmp_path, Trial(), num_inference_sessions=100)
     failures = {str(item): item.failure for item in table.findings}
     assert not failures["openvino bf16"]
-    assert failures["openvino int8"] == "the model has no model.int8.xml"
+    for precision in ("int8", "int8_bf16"):
+        words = "the model has no model.openvino_int8.onnx"
+        assert failures[f"openvino {precision}"] == words
     assert failures["pytorch bf16"] == "the model has no model.safetensors"
 
 

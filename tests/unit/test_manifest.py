@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from qa_service.errors import SetupError
@@ -10,6 +12,7 @@ from qa_service.repository.manifest import (
     Manifest,
     ReadingConfig,
     load_manifest,
+    prepared_file,
     save_manifest,
 )
 
@@ -52,3 +55,22 @@ def test_broken_manifest_names_the_command(tmp_path, content):
     (tmp_path / MANIFEST_FILE).write_bytes(content)
     with pytest.raises(SetupError, match=r"make it again with: python prepare_model.py"):
         load_manifest(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("program", "command"),
+    [("/usr/bin/qa-server", "qa-prepare-model"), ("server.py", "python prepare_model.py")],
+)
+def test_a_file_that_is_missing_names_the_command_of_who_asks(monkeypatch, program, command):
+    monkeypatch.setattr(sys, "argv", [program])
+    flags = "--model someone/tiny --precision int8"
+    words = rf"no model\.int8\.onnx in .*; make it with: {command} {flags}$"
+    with pytest.raises(SetupError, match=words):
+        prepared_file(Path("tiny"), _MANIFEST, "model.int8.onnx")
+
+
+def test_a_file_that_cannot_be_had_says_why():
+    manifest = msgspec.structs.replace(_MANIFEST, files={}, without={"model.onnx": "too large"})
+    for name in ("model.onnx", "model.openvino_int8.onnx"):
+        with pytest.raises(SetupError, match=f"^tiny has no {name}: too large$"):
+            prepared_file(Path("tiny"), manifest, name)

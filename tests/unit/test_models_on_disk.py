@@ -111,7 +111,7 @@ class TestFiles:
         ("onnx", "fp32", 110),
         ("onnx", "int8", 1010),
         ("openvino", "bf16", 110),
-        ("openvino", "int8", 110010),
+        ("openvino", "int8", 10010),
         ("pytorch", "bf16", 1000010),
         ("instant", "fp32", 10),
     ],
@@ -120,8 +120,7 @@ def test_what_an_instance_loads_is_counted_by_engine_and_precision(
     tmp_path, engine, precision, num_bytes
 ):
     sizes = {"config.json": 4, "tokenizer.json": 6, "model.onnx": 100, "model.int8.onnx": 1000,
-             "model.int8.xml": 10_000, "model.int8.bin": 100_000,
-             "model.safetensors": 1_000_000}  # fmt: skip
+             "model.openvino_int8.onnx": 10_000, "model.safetensors": 1_000_000}  # fmt: skip
     for name, size in sizes.items():
         (tmp_path / name).write_bytes(b"x" * size)
     assert FoundVersion(1, tmp_path, "f").loaded_bytes(engine, precision) == num_bytes

@@ -17,6 +17,7 @@ from qa_service.preparation.prepare import (
     choose_reading,
     fingerprint,
     is_up_to_date,
+    missing_files,
     package_versions,
     refuse_foreign,
 )
@@ -139,17 +140,28 @@ def test_only_a_whole_folder_of_the_right_fingerprint_is_up_to_date(target):
     assert not is_up_to_date(target.parent, "f")
 
 
-def test_a_precision_that_is_not_there_is_not_up_to_date(target):
-    assert not is_up_to_date(target, "f", {"model.int8.onnx"})
-    (target / "model.int8.onnx").write_bytes(b"graph")
-    assert not is_up_to_date(target, "f", {"model.int8.onnx"})
+def test_what_a_precision_asks_for_is_what_is_made_for_it(target, monkeypatch):
+    monkeypatch.setattr(preparing, "_version", lambda package: "1" if package == "openvino" else "")
+    asked = Choices(precision="int8", tensorrt=True)
     manifest = load_manifest(target)
-    files = manifest.files | {"model.int8.onnx": sha256_of(target / "model.int8.onnx")}
-    save_manifest(target, msgspec.structs.replace(manifest, files=files))
-    assert is_up_to_date(target, "f", {"model.int8.onnx"})
-    assert is_up_to_date(target, "f")
-    (target / "model.int8.onnx").write_bytes(b"grapf")
-    assert not is_up_to_date(target, "f")
+    assert missing_files(manifest, asked) == [
+        "model.int8.onnx", "model.openvino_int8.onnx", "model.plain.onnx",
+    ]  # fmt: skip
+    assert missing_files(manifest, Choices(precision="fp32")) == []
+    files = manifest.files | {"model.int8.onnx": "1"}
+    manifest = msgspec.structs.replace(manifest, files=files)
+    for precision in ("int8", "auto"):
+        assert missing_files(manifest, Choices(precision=precision)) == ["model.openvino_int8.onnx"]
+    monkeypatch.setattr(preparing, "_version", lambda _: None)
+    assert missing_files(manifest, Choices(precision="int8")) == []
+
+
+def test_auto_does_not_try_again_what_cannot_be_had(target, monkeypatch):
+    monkeypatch.setattr(preparing, "_version", lambda _: None)
+    without = {"model.int8.onnx": "serve it in fp32"}
+    manifest = msgspec.structs.replace(load_manifest(target), without=without)
+    assert missing_files(manifest, Choices(precision="auto")) == []
+    assert missing_files(manifest, Choices(precision="int8")) == ["model.int8.onnx"]
 
 
 def test_folder_of_another_model_is_left_alone(target, source):
@@ -163,12 +175,14 @@ def test_folder_of_another_model_is_left_alone(target, source):
     refuse_foreign(target, source)
 
 
-def test_prepared_model_is_not_made_from_itself(source, capsys):
+@pytest.mark.parametrize("name", ["prepare_model.py", "qa-prepare-model"])
+def test_prepared_model_is_not_made_from_itself(source, capsys, monkeypatch, name):
+    monkeypatch.setattr(sys, "argv", [f"/usr/bin/{name}"])
     arguments = ["--model", str(source.model_dir), "--output_dir", str(source.model_dir.parent)]
     assert prepare_model.main(arguments) == 2
     error = capsys.readouterr().err
     assert "would replace the model that it is made from" in error
-    assert error.startswith("prepare_model.py: ")
+    assert error.startswith(f"{name}: ")
     assert error.count("\n") == 1
 
 

@@ -47,8 +47,8 @@ def make_reader(tmp_path_factory):
 
     folder = cache(tmp_path_factory.mktemp)
 
-    def make(kind="bert", logits=None, reading=READING, limits=BatchRule(), best_spans=None):  # noqa: B008
-        return tiny_reader(folder(kind), kind, logits, reading, limits, best_spans)
+    def make(kind="bert", logits=None, reading=READING, *more, **named):
+        return tiny_reader(folder(kind), kind, logits, reading, *more, **named)
 
     return make
 
@@ -84,6 +84,14 @@ def test_batch_members_change_no_answer(make_reader, pairs, top_k):
     together = reader.read(questions)
     alone = [reader.read([question])[0] for question in questions]
     assert [comparable(outcome) for outcome in together] == [comparable(o) for o in alone]
+
+
+def test_rows_that_may_not_be_padded_run_alone(make_reader):
+    model = MadeUpModel()
+    reader = make_reader("bert", model, may_pad=False)
+    questions = [Question("why", "the river " * number) for number in (1, 2, 3, 9)]
+    reader.read(questions)
+    assert all(len(ids) == 1 and mask.all() for ids, mask, _ in model.batches)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -49,7 +49,8 @@ def every_span(encoded, logits, config):
     """(log score, first token, last token) of each, in plain Python."""
     scores = {}
     for window, (start, end) in zip(encoded.windows, logits, strict=True):
-        null = 0.0 if config.null_threshold is None else float(start[0]) + float(end[0])
+        at = config.null_position % len(window)
+        null = 0.0 if config.null_threshold is None else float(start[at]) + float(end[at])
         for first in range(window.text_begin, window.text_end):
             for last in range(first, min(first + config.max_answer_tokens, window.text_end)):
                 further = max(0, last - first + 1 - config.usual_answer_tokens)
@@ -92,6 +93,7 @@ def readings(draw):
         window_overlap_tokens=draw(st.integers(0, 12)),
         temperature=draw(st.sampled_from([0.5, 1.0, 2.0])),
         null_threshold=draw(st.sampled_from([None, -2.0, 0.0, 4.0])),
+        null_position=draw(st.sampled_from([0, -1])),
     )
     text = letters(draw(st.integers(1, 70)))
     encoded = encode(text, config)
@@ -206,6 +208,17 @@ def test_abstains_below_the_threshold_only(threshold, abstains):
     else:
         assert first.answer == "b c"
         assert first.score == pytest.approx(1 - null_score, abs=1e-3)
+
+
+def test_a_null_answer_at_the_end_is_at_the_end_of_the_window_and_not_of_its_padding():
+    config = ReadingConfig(null_threshold=0.0, null_position=-1)
+    text = letters(6)
+    encoded = encode(text, config)
+    (window,) = encoded.windows
+    ((start, end),) = token_logits(encoded, {1: 3.0}, {2: 4.0})
+    start[len(window) - 1] = end[len(window) - 1] = 9.0
+    logits = [tuple(np.append(row, [-50.0] * 3).astype(np.float32) for row in (start, end))]
+    assert find_answers(text, encoded, logits, config)[0].start is None
 
 
 def test_a_low_temperature_makes_scores_sharper():

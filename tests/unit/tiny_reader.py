@@ -38,6 +38,8 @@ def tiny_reader(
     reading: ReadingConfig = ReadingConfig(),  # noqa: B008
     limits: BatchRule = BatchRule(),  # noqa: B008
     best_spans: BestSpansFunction | None = None,
+    *,
+    may_pad: bool = True,
 ) -> Reader:
     """Makes a reader from a folder, into which it writes the kind's tokenizer."""
     if not (folder / TOKENIZER_FILE).exists():
@@ -53,5 +55,6 @@ def tiny_reader(
         can_abstain=reading.null_threshold is not None,
         reading=reading,
         versions={},
+        may_pad=may_pad,
     )
     return Reader(folder, manifest, logits or MadeUpModel(PAD_TOKEN_ID[kind]), limits, best_spans)

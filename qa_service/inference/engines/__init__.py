@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ENGINE_PRECISIONS = {
     "onnx": ("fp32", "fp16", "int8"),
-    "openvino": ("fp32", "bf16", "int8"),
+    "openvino": ("fp32", "bf16", "int8", "int8_bf16"),
     "pytorch": ("fp32", "fp16", "bf16"),
     "tensorrt": ("fp32", "fp16", "bf16"),
 }
@@ -87,8 +87,8 @@ def make_engine(
     if engine_type not in ENGINE_TYPES:
         raise ValueError(f"no engine {engine_type!r}; there are {', '.join(ENGINE_TYPES)}")
     check_precision(engine_type, config.precision)
-    if config.precision == "int8" and config.device != "cpu":
-        raise DeviceError("int8 is for the CPU: use --devices cpu, or fp16 on a GPU")
+    if config.precision.startswith("int8") and config.device != "cpu":
+        raise DeviceError(f"{config.precision} is for the CPU: use --devices cpu, or fp16 on a GPU")
     if engine_type == "openvino" and config.device != "cpu":
         raise DeviceError("the openvino engine is for a CPU: use --devices cpu")
     if engine_type == "tensorrt" and config.device == "cpu":

@@ -12,7 +12,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from qa_service.inference.engines import EngineConfig
 from qa_service.inference.engines.base import Engine, FloatArray, Int64Array
+from qa_service.repository.manifest import Manifest
 
 TEXT_MASK = "text_mask"
 """Staged beside the model's inputs for an engine that chooses spans."""
@@ -38,12 +40,21 @@ class BucketGrid:
         max_batch_size: Most rows of a batch.
         max_batch_tokens: Most tokens of a batch with more rows than one, padding included.
         window_tokens: Most tokens of a row.
+        may_pad: Whether rows may be padded; else every batch has a bucket of its own shape.
 
     Attributes:
         most: Most rows and most tokens that any bucket has, though none may have both.
     """
 
-    def __init__(self, max_batch_size: int, max_batch_tokens: int, window_tokens: int) -> None:
+    def __init__(
+        self,
+        max_batch_size: int,
+        max_batch_tokens: int,
+        window_tokens: int,
+        *,
+        may_pad: bool = True,
+    ) -> None:
+        self._may_pad = may_pad
         self._rows = _up_to(max_batch_size, [1, 2, 3], lambda sizes: 2 * sizes[-2])
         self._tokens = _up_to(window_tokens, [32], lambda sizes: sizes[-1] + _step(sizes[-1]))
         self._max_batch_tokens = max_batch_tokens
@@ -51,10 +62,17 @@ class BucketGrid:
 
     def bucket_for(self, rows: int, tokens: int) -> Bucket:
         """The smallest bucket that holds such a batch; a batch over the limits has its own."""
+        if not self._may_pad:
+            return Bucket(rows, tokens)
         return Bucket(_at_least(rows, self._rows), _at_least(tokens, self._tokens))
 
     def buckets(self) -> list[Bucket]:
-        """Every bucket that a batch within the limits can need, the largest first."""
+        """Every bucket that a batch within the limits can need, the largest first.
+
+        None where rows may not be padded: those are as many as there are shapes.
+        """
+        if not self._may_pad:
+            return []
         needed = [
             Bucket(rows, tokens)
             for rows, fewer in zip(self._rows, [0, *self._rows], strict=False)
@@ -62,6 +80,16 @@ class BucketGrid:
             if rows == 1 or (fewer + 1) * (shorter + 1) <= self._max_batch_tokens
         ]
         return sorted(needed, key=lambda bucket: -bucket.rows * bucket.tokens)
+
+
+def make_grid(manifest: Manifest, config: EngineConfig) -> BucketGrid:
+    """The buckets of a model's batches."""
+    return BucketGrid(
+        config.max_batch_size,
+        config.max_batch_tokens,
+        manifest.window_tokens,
+        may_pad=manifest.may_pad,
+    )
 
 
 def _up_to(limit: int, sizes: list[int], following: Callable[[list[int]], int]) -> list[int]:

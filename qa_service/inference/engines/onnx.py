@@ -38,7 +38,7 @@ class OnnxEngine(Engine):
         self._session = open_session(
             path, config, [("CPUExecutionProvider", {})], disabled_optimizers=SLOWER_ON_CPU
         )
-        self._inputs = manifest.inputs
+        self._inputs = inputs_of(self._session)
         device = describe_cpu(config.intra_op_num_threads)
         self.runtime = f"onnxruntime {onnxruntime.__version__} {config.precision}, {device}"
 
@@ -57,7 +57,7 @@ def onnx_file(model_dir: Path, manifest: Manifest, precision: str) -> Path:
     Raises:
         SetupError: The model was not prepared in it.
     """
-    return prepared_file(model_dir, manifest, PRECISIONS[precision], f"--precision {precision}")
+    return prepared_file(model_dir, manifest, PRECISIONS[precision])
 
 
 def open_session(
@@ -82,6 +82,11 @@ def open_session(
     except Exception as error:  # onnxruntime raises classes of its own C++ module
         reason = str(error).strip().replace("\n", " ")
         raise SetupError(f"ONNX Runtime cannot load {path.name}: {reason}") from None
+
+
+def inputs_of(session: onnxruntime.InferenceSession) -> tuple[str, ...]:
+    """The inputs of a graph: those of the model that have a say in its logits."""
+    return tuple(item.name for item in session.get_inputs())
 
 
 def session_options(config: EngineConfig) -> onnxruntime.SessionOptions:

@@ -20,8 +20,14 @@ from filelock import FileLock
 from qa_service.errors import DeviceError, SetupError
 from qa_service.inference.engines import EngineConfig
 from qa_service.inference.engines.base import FloatArray
-from qa_service.inference.engines.buckets import Bucket, BucketedEngine, BucketGrid, Program
-from qa_service.inference.engines.onnx import Provider, onnx_file, open_session
+from qa_service.inference.engines.buckets import (
+    Bucket,
+    BucketedEngine,
+    BucketGrid,
+    Program,
+    make_grid,
+)
+from qa_service.inference.engines.onnx import Provider, inputs_of, onnx_file, open_session
 from qa_service.repository.manifest import PLAIN_ONNX_FILE, Manifest, prepared_file
 
 CUDA = "CUDAExecutionProvider"
@@ -57,7 +63,7 @@ def tensorrt_engine(model_dir: Path, manifest: Manifest, config: EngineConfig) -
         SetupError: The file is missing, or cannot be loaded.
     """
     require(TENSORRT)
-    path = prepared_file(model_dir, manifest, PLAIN_ONNX_FILE, "--tensorrt")
+    path = prepared_file(model_dir, manifest, PLAIN_ONNX_FILE)
     with contextlib.suppress(ImportError, OSError):
         importlib.import_module("tensorrt_libs")  # NVIDIA's wheels: loads what it carries
     grid = make_grid(manifest, config)
@@ -67,11 +73,6 @@ def tensorrt_engine(model_dir: Path, manifest: Manifest, config: EngineConfig) -
         session = open_gpu_session(path, config, providers)
         # The graphs of its own are recorded for one shape only; buckets are many.
         return bucketed_engine(session, manifest, config, "cuda", graphs=False)
-
-
-def make_grid(manifest: Manifest, config: EngineConfig) -> BucketGrid:
-    """The buckets of a model's batches."""
-    return BucketGrid(config.max_batch_size, config.max_batch_tokens, manifest.window_tokens)
 
 
 def cuda_options(config: EngineConfig, *, graphs: bool | None = None) -> dict[str, str]:
@@ -205,11 +206,12 @@ def bucketed_engine(
         graphs: Whether the CUDA provider records a graph for each bucket.
     """
     made: list[Bucket] = []
+    inputs = inputs_of(session)
 
     def make_program(bucket: Bucket) -> OnnxProgram:
         made.append(bucket)
         graph_id = len(made) if graphs else None
-        return OnnxProgram(session, bucket, manifest.inputs, (device, config.cuda_index), graph_id)
+        return OnnxProgram(session, bucket, inputs, (device, config.cuda_index), graph_id)
 
     grid = make_grid(manifest, config)
     provider = session.get_providers()[0]
@@ -218,7 +220,7 @@ def bucketed_engine(
         f"a GPU of {config.gpu_memory_bytes} bytes, {'graphs' if graphs else 'no graphs'}"
     )
     return BucketedEngine(
-        grid, manifest.inputs, manifest.pad_token_id, make_program, device=device, runtime=runtime
+        grid, inputs, manifest.pad_token_id, make_program, device=device, runtime=runtime
     )
 
 

@@ -25,23 +25,18 @@ from qa_service.inference.engines.base import (
     describe_cpu,
     named_inputs,
 )
-from qa_service.repository.manifest import (
-    ONNX_FILE,
-    OPENVINO_INT8_FILE,
-    Manifest,
-    prepared_file,
-)
+from qa_service.repository.manifest import OPENVINO_FILES, Manifest, prepared_file
 
 STEP_TOKENS = 16
 WARMING_S = 0.5
 CACHE_DIR = "openvino"
 
-_CAPABILITIES = {"bf16": "BF16"}
-_FILES = {"fp32": ONNX_FILE, "bf16": ONNX_FILE, "int8": OPENVINO_INT8_FILE}
+_BF16 = {"bf16", "int8_bf16"}
+"""What is computed in bf16, but for int8 products."""
 
 
 class OpenVinoEngine(Engine):
-    """Runs a prepared model's ONNX file, or what NNCF made of it for int8.
+    """Runs a prepared model's ONNX file, or its int8 twin.
 
     Raises:
         DeviceError: The processor has no instructions for that precision.
@@ -50,17 +45,18 @@ class OpenVinoEngine(Engine):
 
     def __init__(self, model_dir: Path, manifest: Manifest, config: EngineConfig) -> None:
         _check_processor(config.precision)
-        name, flag = _FILES[config.precision], f"--precision {config.precision}"
-        path = prepared_file(model_dir, manifest, name, flag)
+        path = prepared_file(model_dir, manifest, OPENVINO_FILES[config.precision])
         try:
             compiled = shared_core().compile_model(str(path), "CPU", options(config, path.parent))
         except RuntimeError as error:
             reason = str(error).strip().replace("\n", " ")
             raise SetupError(f"OpenVINO cannot load {path.name}: {reason}") from None
         self._request = compiled.create_infer_request()
-        self._inputs = manifest.inputs
+        names = {name for item in compiled.inputs for name in item.get_names()}
+        self._inputs = [name for name in manifest.inputs if name in names]
         self._pad_token_id = manifest.pad_token_id
         self._longest = manifest.window_tokens
+        self._may_pad = manifest.may_pad
         device = describe_cpu(config.intra_op_num_threads)
         version = openvino.__version__.partition("-")[0]
         self.runtime = f"openvino {version} {config.precision}, {device}"
@@ -71,7 +67,7 @@ class OpenVinoEngine(Engine):
     ) -> tuple[FloatArray, FloatArray]:
         """See `Engine.logits`."""
         tokens = input_ids.shape[1]
-        width = padded_tokens(tokens, self._longest)
+        width = padded_tokens(tokens, self._longest) if self._may_pad else tokens
         batch = named_inputs(
             self._inputs,
             _widened(input_ids, width, self._pad_token_id),
@@ -113,7 +109,7 @@ def options(config: EngineConfig, folder: Path) -> dict[str, str | int | bool]:
         "INFERENCE_NUM_THREADS": config.intra_op_num_threads,
         "NUM_STREAMS": 1,
         "ENABLE_CPU_PINNING": False,
-        "INFERENCE_PRECISION_HINT": "bf16" if config.precision == "bf16" else "f32",
+        "INFERENCE_PRECISION_HINT": "bf16" if config.precision in _BF16 else "f32",
         "CACHE_DIR": str(folder / "costs" / CACHE_DIR),
     }
 
@@ -138,6 +134,7 @@ def _widened(rows: Int64Array, width: int, filling: int) -> Int64Array:
 
 def _check_processor(precision: str) -> None:
     """Sees that the processor has the precision; OpenVINO would silently take float32."""
-    needed = _CAPABILITIES.get(precision)
-    if needed and needed not in shared_core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
-        raise DeviceError(f"this processor does not compute in {precision}: use --precision fp32")
+    capabilities = shared_core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    if precision in _BF16 and "BF16" not in capabilities:
+        without = "int8" if precision == "int8_bf16" else "fp32"
+        raise DeviceError(f"this processor does not compute in bf16: use --precision {without}")

@@ -33,8 +33,8 @@ from qa_service.inference.engines.buckets import (
     TEXT_MASK,
     Bucket,
     BucketedEngine,
-    BucketGrid,
     Program,
+    make_grid,
 )
 from qa_service.inference.engines.torch_spans import SpanChooser
 from qa_service.repository.manifest import Manifest
@@ -105,13 +105,13 @@ def bucketed_engine(
     name = torch.cuda.get_device_name(place) if device == "cuda" else device
     graphs = "graphs" if config.cuda_graphs else "no graphs"
     return BucketedEngine(
-        BucketGrid(config.max_batch_size, config.max_batch_tokens, manifest.window_tokens),
+        make_grid(manifest, config),
         inputs,
         manifest.pad_token_id,
         lambda bucket: TorchProgram(scoring, bucket, len(inputs), place, capture),
         device=device,
         runtime=f"torch {torch.__version__}, {name}, {graphs}",
-        chooses_spans=True,
+        chooses_spans=manifest.reading.null_position >= 0,
     )
 
 

@@ -16,7 +16,8 @@ class SpanChooser:
     """Finds the best span of each row.
 
     Args:
-        config: How logits are read.
+        config: How logits are read; of a null position that is counted from the end this does
+            not know where the end is.
     """
 
     def __init__(self, config: ReadingConfig) -> None:
@@ -37,7 +38,7 @@ class SpanChooser:
         ends = torch.nn.functional.pad(end, (0, width - 1), value=-torch.inf)
         table = start[:, :, None] + ends.unfold(1, width, 1)
         if self._config.null_threshold is not None:
-            table -= logits[:, :, 0].sum(dim=0)[:, None, None]
+            table -= logits[:, :, self._config.null_position].sum(dim=0)[:, None, None]
         if self._config.length_penalty:
             further = torch.arange(1, width + 1, device=end.device)
             further = (further - self._config.usual_answer_tokens).clamp(min=0)

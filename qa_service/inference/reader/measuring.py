@@ -14,13 +14,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
-import numpy as np
-
 from qa_service.inference.reader.reader import LogitsFunction
+from qa_service.inference.reader.windows import Int64Array
 from qa_service.scheduling.batch_cost import MIN_SAVING, BatchRule, CostTable
 
 Shape = tuple[int, int]
 """Rows, and tokens of each."""
+RowsFunction = Callable[[int, int], tuple[Int64Array, Int64Array, Int64Array]]
 RunShape = Callable[[int, int], float]
 """Runs such a batch; returns how long it took, in milliseconds."""
 
@@ -31,22 +31,27 @@ ENOUGH_S = 2.0
 
 
 def measure_costs(
-    logits: LogitsFunction, pad_token_id: int, window_tokens: int, limits: BatchRule, runtime: str
+    logits: LogitsFunction,
+    make_rows: RowsFunction,
+    window_tokens: int,
+    limits: BatchRule,
+    runtime: str,
 ) -> CostTable:
     """Times a model.
 
     Args:
         logits: The engine's `logits`.
-        pad_token_id: What rows are filled with; what a row says does not change its cost.
+        make_rows: Makes so many rows of so many tokens: ids, mask and types; what a row says does
+            not change its cost.
         window_tokens: The longest row there is.
         limits: The bounds within which batches are made.
         runtime: What is measured, for the table.
     """
 
     def run_ms(size: int, length: int) -> float:
-        ids = np.full((size, length), pad_token_id, np.int64)
+        rows = make_rows(size, length)
         started_s = time.perf_counter()
-        logits(ids, np.ones_like(ids), np.zeros_like(ids))
+        logits(*rows)
         return (time.perf_counter() - started_s) * 1e3
 
     lengths = tuple(_doubling(SHORTEST_TOKENS, window_tokens))

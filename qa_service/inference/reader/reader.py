@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 from tokenizers import Tokenizer
 
 from qa_service.errors import InternalError, QaError
+from qa_service.inference.reader.sample import SampleRows
 from qa_service.inference.reader.spans import (
     BestSpan,
     FloatArray,
@@ -62,7 +63,8 @@ class Reader:
 
     Attributes:
         model: What the loop has to know of it.
-        rule: Which windows run together; may be set again.
+        sample_rows: Makes rows that its model takes, to measure with.
+        rule: Which windows run together, each alone if rows may not be padded; may be set again.
     """
 
     def __init__(
@@ -78,11 +80,12 @@ class Reader:
         self._windows = WindowBuilder(
             tokenizer, manifest.window_tokens, config.window_overlap_tokens
         )
+        self.sample_rows = SampleRows(tokenizer)
         self._pad_token_id = manifest.pad_token_id
         self._config = config
         self._logits = logits
         self._best_spans = best_spans
-        self.rule = rule
+        self.rule = rule if manifest.may_pad else replace(rule, max_batch_size=1)
         self.model = ModelFacts(
             manifest.name,
             manifest.window_tokens,

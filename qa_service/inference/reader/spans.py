@@ -3,7 +3,7 @@
 A span's log score is the sum of its start and end logits (Devlin et al. 2018, section 4.2), less
 `length_penalty` for each token over `usual_answer_tokens`; over spans that lie in the text, run
 forwards, and have at most `max_answer_tokens`. A model that can abstain scores "no answer here" by
-the first token's logits (section 4.3); its spans are taken relative to that, window by window,
+the CLS token's logits (section 4.3); its spans are taken relative to that, window by window,
 which makes windows comparable. One softmax over every span of every window, and the null answer,
 then gives probabilities.
 
@@ -160,7 +160,8 @@ def _window_scores(
     # Row i of the view is `ends[i : i + width]`: sliding_window_view at a fifth of its cost.
     table = starts + as_strided(ends, (len(starts), width), ends.strides * 2)
     if config.null_threshold is not None:
-        table -= start[0] + end[0]
+        null = config.null_position % len(window)
+        table -= start[null] + end[null]
     if config.length_penalty:
         usual = config.usual_answer_tokens
         table[:, usual:] -= config.length_penalty * np.arange(1, width - usual + 1)

@@ -1,0 +1,102 @@
+"""What a model's config does not say, found out by running it.
+
+Configs name the positions of a model in a dozen ways, and some count two more than can be used;
+and none says whether a row's logits change with the padding beside it (a convolution sees it).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from qa_service.errors import SetupError
+from qa_service.inference.engines.base import FloatArray, Int64Array, named_inputs
+from qa_service.inference.engines.pytorch import make_forward
+from qa_service.inference.reader.reader import LogitsFunction
+from qa_service.inference.reader.sample import SampleRows
+from qa_service.preparation.loading import LoadedModel
+from qa_service.preparation.sources import first_line
+
+MIN_SEQUENCE_TOKENS = 16
+"""A window has a question, a text and special tokens."""
+
+MAX_LOGIT_DIFFERENCE = 1e-3
+"""Far above what float32 arithmetic in another order makes (1e-5), far below what matters."""
+
+_SHORT, _LONG = 21, 40
+"""Tokens of two rows, which are padded to one length and not."""
+
+
+def source_logits(loaded: LoadedModel) -> LogitsFunction:
+    """The source's own model as an engine's `logits`: what every file is compared with."""
+    forward = make_forward(loaded.model, loaded.inputs)
+
+    def logits(
+        ids: Int64Array, mask: Int64Array, types: Int64Array
+    ) -> tuple[FloatArray, FloatArray]:
+        batch = named_inputs(loaded.inputs, ids, mask, types)
+        start, end = forward(torch.stack([torch.from_numpy(rows) for rows in batch.values()]))
+        return start.numpy(), end.numpy()
+
+    return logits
+
+
+def measured(loaded: LoadedModel, window_tokens: int) -> LoadedModel:
+    """Finds the longest sequence that a model takes, and whether rows may be padded.
+
+    Args:
+        loaded: The model, with what its config says.
+        window_tokens: The longest window that it is to be given.
+
+    Raises:
+        SetupError: It takes no sequence long enough for a question, or does not answer the same
+            question twice in the same way.
+    """
+    longest = _longest(loaded, min(window_tokens, loaded.max_sequence_tokens))
+    if longest < min(window_tokens, loaded.max_sequence_tokens):
+        loaded = replace(loaded, max_sequence_tokens=longest)
+    rows = SampleRows(loaded.tokenizer)(1, longest)
+    first, second = (np.stack(source_logits(loaded)(*rows)) for _ in range(2))
+    if not np.abs(first - second).max() <= MAX_LOGIT_DIFFERENCE:
+        raise SetupError("the model gives other logits each time that it reads the same question")
+    return replace(loaded, may_pad=_may_pad(loaded, longest))
+
+
+def _longest(loaded: LoadedModel, stated: int) -> int:
+    """The longest sequence, up to what is stated, that the model runs."""
+    if stated < MIN_SEQUENCE_TOKENS:
+        raise SetupError(
+            f"the model takes {stated} tokens, and the server needs {MIN_SEQUENCE_TOKENS}"
+        )
+    if not _obstacle(loaded, stated):
+        return stated
+    if reason := _obstacle(loaded, MIN_SEQUENCE_TOKENS):
+        raise SetupError(f"transformers cannot run the model on a question: {reason}")
+    able, unable = MIN_SEQUENCE_TOKENS, stated
+    while unable - able > 1:
+        middle = (able + unable) // 2
+        able, unable = (middle, unable) if not _obstacle(loaded, middle) else (able, middle)
+    return able
+
+
+def _obstacle(loaded: LoadedModel, tokens: int) -> str:
+    """Why the model does not run a row of so many tokens; empty if it does."""
+    try:
+        source_logits(loaded)(*SampleRows(loaded.tokenizer)(1, tokens))
+    except Exception as error:  # transformers' models raise anything
+        return first_line(error) or type(error).__name__
+    return ""
+
+
+def _may_pad(loaded: LoadedModel, longest: int) -> bool:
+    """Whether a row has the same logits beside padding as alone."""
+    short, long = min(_SHORT, longest - 1), min(_LONG, longest)
+    make_rows, logits = SampleRows(loaded.tokenizer), source_logits(loaded)
+    alone = make_rows(1, short)
+    ids, mask, types = make_rows(2, long)
+    ids[0, :short], types[0, :short] = alone[0][0], alone[2][0]
+    ids[0, short:], mask[0, short:], types[0, short:] = loaded.pad_token_id, 0, 0
+    padded = np.stack(logits(ids, mask, types))[:, :1, :short]
+    return bool(np.abs(padded - np.stack(logits(*alone))).max() <= MAX_LOGIT_DIFFERENCE)

@@ -1,0 +1,206 @@
+"""Every architecture that transformers loads for question answering: prepared, and asked.
+
+What the engines are given and what they say is compared with transformers' own tokenizer and model.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from qa_service.errors import SetupError
+from qa_service.inference.engines import EngineConfig, make_engine
+from qa_service.inference.reader.reader import Reader
+from qa_service.inference.worker_main import load_reader
+from qa_service.preparation.loading import quiet_libraries
+from qa_service.preparation.prepare import Choices, prepare
+from qa_service.repository.manifest import load_manifest
+from qa_service.scheduling.batch_cost import BatchRule
+from qa_service.wire.messages import Question
+from qa_service.workers.messages import Setup
+from qa_service.workers.options import InstanceOptions
+from tests.integration.architectures import (
+    ARCHITECTURES,
+    make_small_model,
+    typeless_tokenizer,
+)
+from tests.integration.tiny_models import wordpiece_tokenizer
+
+QUICK = ("convbert", "mixtral", "xlnet")
+"""One whose windows may not be padded, one without an ONNX file, one whose CLS is last."""
+
+QUESTIONS = (
+    Question("Who built the lighthouse?", "The lighthouse was built in 1849 by an engineer."),
+    Question("When?", "It was built in 1849 and burned whale oil. " * 2),
+)
+TOLERANCE = {"rtol": 1e-3, "atol": 1e-3}
+
+REFUSED = {
+    "lxmert": "`visual_feats` cannot be `None`",
+    "reformer": "gives other logits each time",
+}
+"""What is said of those that cannot be served."""
+
+NOT_BUILT = {"layoutlmv2": "detectron2"}
+"""Those that need a package which is not on PyPI."""
+
+ONLY_PYTORCH = {
+    "canine", "diffllama", "fnet", "funnel", "led", "longformer", "minimax", "mixtral",
+    "qwen2_moe", "qwen3_moe", "qwen3_next",
+}  # fmt: skip
+"""Those that torch cannot export to ONNX, or whose graph ONNX Runtime cannot run."""
+
+NOT_IN_OPENVINO = {"mbart"}
+"""Those whose graph OpenVINO cannot load, which it says."""
+
+NEVER_PADDED = {"canine", "convbert", "fnet", "funnel", "nystromformer", "yoso"}
+
+
+class Recorder:
+    """An engine's `logits` that keeps what it said of each row, by the row's ids."""
+
+    def __init__(self, engine):
+        self._engine = engine
+        self.seen = {}
+
+    def __call__(self, ids, mask, types):
+        start, end = self._engine.logits(ids, mask, types)
+        for number, row in enumerate(mask == 1):
+            self.seen[tuple(ids[number, row])] = np.stack((start[number, row], end[number, row]))
+        return start, end
+
+
+def transformers_logits(source, model, question):
+    """The ids and the logits of a question, float32 [2, seq], as transformers has them."""
+    encoded = AutoTokenizer.from_pretrained(source)(
+        question.question, question.text, return_tensors="pt"
+    )
+    with torch.inference_mode():
+        output = model(**encoded)
+    logits = torch.stack((output.start_logits, output.end_logits))[:, 0]
+    return tuple(encoded["input_ids"][0].tolist()), logits.numpy()
+
+
+def check_engines(source, model, target):
+    """Asks every engine, and compares."""
+    manifest = load_manifest(target)
+    engines = ["pytorch"]
+    if "model.onnx" in manifest.files:
+        engines += ["onnx", "openvino"] if find_spec("openvino") else ["onnx"]
+    for engine_type in engines:
+        if engine_type == "openvino" and manifest.name in NOT_IN_OPENVINO:
+            with pytest.raises(SetupError, match=r"^OpenVINO cannot load .*$"):
+                make_engine(engine_type, target, manifest, EngineConfig())
+            continue
+        recorder = Recorder(make_engine(engine_type, target, manifest, EngineConfig()))
+        Reader(target, manifest, recorder, BatchRule()).read(QUESTIONS)
+        for question in QUESTIONS:
+            ids, wanted = transformers_logits(source, model, question)
+            np.testing.assert_allclose(recorder.seen[ids], wanted, err_msg=engine_type, **TOLERANCE)
+    return manifest
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.soak)
+        for kind in ARCHITECTURES
+    ],
+)
+def test_it_gives_transformers_logits_in_every_engine(kind, tmp_path, capfd):
+    source, choices = (
+        tmp_path / kind,
+        Choices(model=str(tmp_path / kind), output_dir=tmp_path / "out"),
+    )
+    if kind in NOT_BUILT:
+        with pytest.raises(ImportError, match=NOT_BUILT[kind]):
+            make_small_model(kind, source)
+        return
+    with quiet_libraries():
+        model = make_small_model(kind, source)
+    capfd.readouterr()
+    if kind in REFUSED:
+        with pytest.raises(SetupError, match=REFUSED[kind]) as refusal:
+            prepare(choices)
+        assert "\n" not in str(refusal.value)
+        return
+    target = prepare(choices)
+    printed = capfd.readouterr()
+    assert len(printed.out.splitlines()) <= 10
+    assert not printed.err
+    with quiet_libraries():
+        manifest = check_engines(source, model, target)
+    assert ("model.onnx" in manifest.without) == (kind in ONLY_PYTORCH)
+    assert manifest.may_pad == (kind not in NEVER_PADDED)
+    assert manifest.reading.null_position == (-1 if kind == "xlnet" else 0)
+
+
+@pytest.mark.parametrize("kind", ["ibert", "mpt", "nystromformer"])
+def test_a_model_of_few_positions_is_given_no_more(kind, tmp_path):
+    changes = {"max_seq_len": 64} if kind == "mpt" else {"max_position_embeddings": 64}
+    with quiet_libraries():
+        model = make_small_model(kind, tmp_path / kind, **changes)
+    target = prepare(Choices(model=str(tmp_path / kind), output_dir=tmp_path / "out"))
+    with quiet_libraries():
+        manifest = check_engines(tmp_path / kind, model, target)
+    assert 60 <= manifest.window_tokens <= 64
+
+
+@pytest.mark.parametrize("has_types", [True, False])
+def test_token_types_are_given_where_the_tokenizer_gives_them(has_types, tmp_path):
+    make_tokenizer = wordpiece_tokenizer if has_types else typeless_tokenizer
+    with quiet_libraries():
+        model = make_small_model("bert", tmp_path / "bert", make_tokenizer)
+    target = prepare(Choices(model=str(tmp_path / "bert"), output_dir=tmp_path / "out"))
+    with quiet_libraries():
+        manifest = check_engines(tmp_path / "bert", model, target)
+    types = ("token_type_ids",) if has_types else ()
+    assert manifest.inputs == ("input_ids", "attention_mask", *types)
+
+
+def test_a_cls_at_the_end_is_where_it_abstains(tmp_path):
+    with quiet_libraries():
+        make_small_model("xlnet", tmp_path / "xlnet")
+    target = prepare(
+        Choices(model=str(tmp_path / "xlnet"), output_dir=tmp_path / "out", can_abstain=True)
+    )
+    manifest = load_manifest(target)
+    manifest = msgspec.structs.replace(manifest, may_pad=True)
+
+    def logits(ids, mask, types):
+        scores = np.where(ids == 2, 9.0, 0.0).astype(np.float32)  # [CLS]
+        scores[:, 0] = -9.0
+        return scores, scores
+
+    answers = Reader(target, manifest, logits, BatchRule()).read(QUESTIONS)
+    assert [first.start for (first, *_) in answers] == [None, None]
+
+
+def test_an_engine_that_cannot_run_the_model_says_so_in_one_line(tmp_path, capfd):
+    """DeBERTa's own code mixes bfloat16 and float32."""
+    with quiet_libraries():
+        make_small_model("deberta", tmp_path / "deberta")
+    target = prepare(Choices(model=str(tmp_path / "deberta"), output_dir=tmp_path / "out"))
+    names = {"inference_engine_type": "pytorch", "precision": "bf16", "cost_table": "off"}
+    capfd.readouterr()
+    with pytest.raises(SetupError, match=r"^pytorch bf16 cannot run this model: .+$"):
+        load_reader(Setup(str(target), InstanceOptions(**names)))
+    assert capfd.readouterr().err == ""
+
+
+def test_costs_are_measured_of_rows_that_the_model_takes(tmp_path):
+    """Longformer counts the separators of a row; a model without padding runs rows alone."""
+    for kind in ("longformer", "convbert"):
+        with quiet_libraries():
+            make_small_model(kind, tmp_path / kind)
+        target = prepare(Choices(model=str(tmp_path / kind), output_dir=tmp_path / "out"))
+        options = InstanceOptions(
+            inference_engine_type="pytorch", precision="fp32", intra_op_num_threads=1
+        )
+        reader, _ = load_reader(Setup(str(target), options))
+        assert reader.rule.costs.batch_sizes[-1] == (64 if kind == "longformer" else 1)
