@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 
-from qa_service.errors import SetupError, UnknownModelError
+from qa_service.errors import SetupError, UnknownModelError, there_are
 from qa_service.net.event_loop import EventLoop
 from qa_service.scheduling.options import QueueOptions
 from qa_service.serving.chain import Services
@@ -253,7 +253,7 @@ class Models:
 
     def _say_names(self) -> str:
         names = [*self.plan.models, *self.plan.routes]
-        return f"there are {', '.join(name for name in names if name not in self._unloaded)}"
+        return there_are(name for name in names if name not in self._unloaded)
 
     def _memory_of(self, server: ModelServer) -> int:
         if server.state is ModelState.GONE:
