@@ -2,7 +2,12 @@
 
 import sys
 
-from qa_service.cli.server_main import main
+from qa_service.cli.missing import advice
+
+try:
+    from qa_service.cli.server_main import main
+except ModuleNotFoundError as error:
+    sys.exit(advice(error))
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -160,10 +160,14 @@ def _read_file(path: Path | None, given: Mapping[str, object]) -> ServerConfig:
             return from_toml(ServerConfig, _with_defaults(tomllib.load(file), given))
     except OSError as error:
         raise SetupError(f"cannot read --config {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SetupError(f"{path} is not TOML: {error}") from None
     except OptionError as error:
         raise SetupError(f"{path}: {error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SetupError(f"{path} is not TOML: {error}") from None
+    except RecursionError:
+        raise SetupError(f"{path} cannot be read: it is nested too deeply") from None
+    except ValueError:
+        raise SetupError(f"{path} cannot be read: an integer in it is too long") from None
 
 
 def _with_defaults(table: dict[str, Any], given: Mapping[str, object]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ program cannot start, and the message says what to do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 
@@ -216,3 +216,9 @@ ERROR_KINDS: dict[str, type[QaError]] = {
     )
 }
 """Every kind by its wire code: how an error crosses from a worker to the loop."""
+
+
+def there_are(names: Iterable[object]) -> str:
+    """Says what there is to name instead: `there is a`, `there are a, b`, `there is none`."""
+    words = [str(name) for name in names]
+    return f"there {'are' if len(words) > 1 else 'is'} {', '.join(words) or 'none'}"

@@ -18,7 +18,7 @@ import difflib
 import json
 import re
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -33,6 +33,7 @@ MAX_COUNT = 1_000_000
 
 _T = TypeVar("_T", bound=Struct)
 _PLACEHOLDERS = {inspect.IntType: "N", inspect.FloatType: "X", inspect.CustomType: "PATH"}
+_MAX_SHOWN_CHARS = 120
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -47,7 +48,8 @@ class Option:
     Attributes:
         section: The name of its section.
         name: Its own.
-        kind: Its type, with its bounds.
+        kind: Its type, with its bounds; `is_valid` in its `extra` is a function that says of a
+            value of the type whether it makes sense.
         default: Its value where nothing is said.
     """
 
@@ -87,6 +89,11 @@ class Option:
         return _PLACEHOLDERS.get(type(self._type), "TEXT")
 
     @property
+    def _is_valid(self) -> Callable[[object], bool]:
+        extra = getattr(inspect.type_info(self.kind), "extra", None) or {}
+        return cast("Callable[[object], bool]", extra.get("is_valid", lambda _: True))
+
+    @property
     def _schema(self) -> Mapping[str, object]:
         return cast("inspect.Metadata", inspect.type_info(self.kind)).extra_json_schema or {}
 
@@ -103,8 +110,14 @@ class Option:
         """
         try:
             checked: object = msgspec.convert(value, self.kind, dec_hook=_make_path)
-        except msgspec.ValidationError:
+        except (msgspec.ValidationError, RecursionError):
             raise OptionError(f"{_shown(value)} is not {self.expected}") from None
+        if isinstance(checked, str | Path) and "\0" in str(checked):
+            raise OptionError(f"{_shown(value)} holds a NUL character")
+        if isinstance(checked, str) and not _is_unicode(checked):
+            raise OptionError("it is not UTF-8")
+        if not self._is_valid(checked):
+            raise OptionError(f"{_shown(value)} is not {self.expected}")
         return checked
 
     def parse(self, word: str) -> object:
@@ -127,8 +140,20 @@ def _make_path(kind: type, value: object) -> Path:
     raise TypeError
 
 
+def _is_unicode(words: str) -> bool:
+    """Whether it has no surrogates, which stand for bytes of a flag that are no UTF-8."""
+    return words.isascii() or not any("\ud800" <= char <= "\udfff" for char in words)
+
+
 def _shown(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
+    try:
+        return _cut(json.dumps(value, ensure_ascii=False, default=str))
+    except (ValueError, RecursionError):  # an integer of thousands of digits, or nested deeply
+        return f"a very long {type(value).__name__}"
+
+
+def _cut(words: str) -> str:
+    return words if len(words) <= _MAX_SHOWN_CHARS else f"{words[:_MAX_SHOWN_CHARS]}…"
 
 
 def _in_words(kind: inspect.Type) -> str:
@@ -217,7 +242,7 @@ def _read(field: structs.FieldInfo, value: object, at: str, homes: Mapping[str, 
 
 
 def _unknown(key: str, at: str, known: Sequence[str], homes: Mapping[str, str]) -> str:
-    words = f"[{at}] has no key {key}" if at else f"there is no section {key}"
+    words = f"[{at}] has no key {_cut(key)}" if at else f"there is no section {_cut(key)}"
     if key in homes:
         return f"{words}; it belongs in [{homes[key]}]"
     near = difflib.get_close_matches(key, known, n=1)

@@ -21,7 +21,12 @@ def frame(message: Any) -> bytes:
 
 
 def answer_to(request: dict[str, Any], answer: str = "", **fields: Any) -> dict[str, Any]:
-    """The reply that finds `answer` (by default the text's first word) in the text."""
+    """The reply that finds `answer` (by default the text's first word) in the text.
+
+    Asked for its models, it has none.
+    """
+    if request.get("type") == "models":
+        return {"id": request["id"], "models": []}
     answer = answer or request["text"].split()[0]
     start = request["text"].index(answer)
     reply = {"id": request["id"], "answer": answer, "score": 0.5}

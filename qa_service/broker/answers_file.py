@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from qa_service.broker.claim import lock
 from qa_service.broker.questions_file import FileError
 
 
@@ -30,15 +31,15 @@ class AnswersFile:
         names: The `message_id` of each answer in it.
 
     Raises:
-        FileError: It holds what is no answer of a job's.
+        FileError: It holds what is no answer of a job's, or another program adds to it.
         OSError: It cannot be read or written.
     """
 
     def __init__(self, path: Path) -> None:
-        path.touch()
+        self._file = path.open("ab")
+        lock(self._file, path)
         self.names, end = _read(path)
         os.truncate(path, end)
-        self._file = path.open("ab")
 
     @staticmethod
     def names_in(path: Path) -> set[str]:
@@ -56,7 +57,7 @@ class AnswersFile:
             return False
         try:
             fields = _fields_decoder.decode(body)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             return False
         self.names.add(message_id)
         self._file.write(_encoder.encode({"message_id": message_id, **fields}) + b"\n")
@@ -85,7 +86,7 @@ def _read(path: Path) -> tuple[set[str], int]:
                 break
             try:
                 names.add(_name_decoder.decode(line).message_id)
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, RecursionError) as error:
                 raise FileError(f"{path}, line {number}: {error}") from error
             end += len(line)
     return names, end

@@ -2,10 +2,13 @@
 
 what comes back                     what is done
 an answer                           returned; the window may grow
-queue_full                          asked again after retry_after_ms; the window halves
+queue_full                          asked again, at most MAX_REFUSALS times; the window halves
 a lost connection                   asked again when there is one, at most MAX_LOSSES times
 shutting_down, unavailable          raised; nobody asks for RETRY_PAUSE_S
 any other error                     raised
+
+What has failed too often is raised with its last error. A question that is refused waits longer
+each time, and others are asked meanwhile: it may be the question and not the server.
 """
 
 from __future__ import annotations
@@ -18,12 +21,19 @@ from collections.abc import AsyncIterator, Callable
 from qa_service.broker.job import Reply, Request
 from qa_service.broker.server_link import ServerAddress, ServerLink
 from qa_service.broker.window import AdaptiveLimit, Window
-from qa_service.client import ConnectionLostError, QaClientError, QaServerError
+from qa_service.client import ConnectionLostError, QaServerError
 
 MAX_LOSSES = 10
 """Connections that a question may lose before it is suspected of breaking them."""
 
+MAX_REFUSALS = 30
+"""How often the server may have no room for a question: with the pauses, over three minutes."""
+
+FIRST_REST_S, LAST_REST_S = 0.01, 10.0
+"""What a question waits after its first refusal; doubled by each further one, up to the last."""
+
 RETRY_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 30.0
 _OF_THE_SERVER = {"shutting_down", "unavailable"}
 _FIRST_WINDOW = 16
 
@@ -52,7 +62,8 @@ class Asker:
         self.window = Window(AdaptiveLimit(most, start=_FIRST_WINDOW))
         self.on_queue_full: Callable[[], None] = lambda: None
         self._links = [ServerLink(address, self._changed) for _ in range(num_connections)]
-        self._connected = asyncio.Event()
+        self._connected, self._disconnected = asyncio.Event(), asyncio.Event()
+        self._disconnected.set()
 
     @property
     def is_connected(self) -> bool:
@@ -81,6 +92,21 @@ class Asker:
         """Waits until questions can be asked."""
         await self._connected.wait()
 
+    async def lost_for(self, duration_s: float) -> None:
+        """Waits until there has been no connection for so long; does not return.
+
+        Raises:
+            QaClientError: Why the last attempt to connect failed.
+        """
+        while True:
+            await self._disconnected.wait()
+            try:
+                await asyncio.wait_for(self._connected.wait(), duration_s)
+            except TimeoutError:
+                errors = [link.last_error for link in self._links if link.last_error]
+                words = f"the server has been away for {duration_s:g} s"
+                raise errors[0] if errors else ConnectionLostError(words) from None
+
     async def ask(self, request: Request, order: int, deadline_s: float | None = None) -> Reply:
         """Asks until there is an answer, or an error that asking again at once cannot mend.
 
@@ -94,7 +120,7 @@ class Asker:
             ConnectionLostError: The question lost too many connections.
             StoppedError: The window was stopped before the question was asked.
         """
-        losses = 0
+        losses = refusals = 0
         while True:
             await self.window.enter(order)
             try:
@@ -103,10 +129,17 @@ class Asker:
                 losses += 1
                 if losses >= MAX_LOSSES:
                     raise
-            except _QueueFullError:
+            except QaServerError as error:
+                if error.code != "queue_full":
+                    raise
                 self.on_queue_full()
+                refusals += 1
+                if refusals >= MAX_REFUSALS:
+                    raise
             finally:
                 self.window.leave()
+            if refusals:
+                await self.window.rest(min(FIRST_REST_S * 2 ** (refusals - 1), LAST_REST_S))
 
     async def _ask_once(self, request: Request, deadline_s: float | None) -> Reply:
         limit = self.window.limit
@@ -117,9 +150,9 @@ class Asker:
         except QaServerError as error:
             if error.code == "queue_full":
                 limit.refused(epoch)
-                self.window.pause((error.retry_after_ms or 1000.0) / 1e3)
-                raise _QueueFullError from error
-            if error.code in _OF_THE_SERVER:
+                pause_s = (error.retry_after_ms or 1000.0) / 1e3
+                self.window.pause(min(pause_s, _LONGEST_PAUSE_S))
+            elif error.code in _OF_THE_SERVER:
                 self.window.pause(RETRY_PAUSE_S)
             raise
         limit.answered()
@@ -127,12 +160,13 @@ class Asker:
 
     def _changed(self) -> None:
         is_connected = any(link.is_connected for link in self._links)
-        (self._connected.set if is_connected else self._connected.clear)()
+        if is_connected:
+            self._connected.set()
+            self._disconnected.clear()
+        else:
+            self._connected.clear()
+            self._disconnected.set()
         self.window.set_open(is_connected)
-
-
-class _QueueFullError(QaClientError):
-    """The server has no room at present."""
 
 
 def _timeout_ms(request: Request, deadline_s: float | None) -> float | None:

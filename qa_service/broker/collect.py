@@ -53,10 +53,11 @@ class Collector:
             OSError: The file cannot be written.
         """
         arrived: asyncio.Queue[Job] = asyncio.Queue()
-        await self.broker.consume(queue, arrived.put_nowait, _PREFETCH)
+        prefetch = max(1, min(_PREFETCH, self._num_wanted()))
+        await self.broker.consume(queue, arrived.put_nowait, prefetch)
         lost = asyncio.ensure_future(self.broker.lost())
         try:
-            while not self._is_enough():
+            while self._num_wanted() > 0:
                 jobs = await _next_batch(arrived)
                 if jobs:
                     await self._keep(jobs)
@@ -67,21 +68,29 @@ class Collector:
         finally:
             lost.cancel()
 
-    def _is_enough(self) -> bool:
-        return self.count is not None and len(self.file.names) >= self.count
+    def _num_wanted(self) -> int:
+        """How many answers the file still lacks; without a count, as many as may come at a time."""
+        return _PREFETCH if self.count is None else self.count - len(self.file.names)
 
     def _waits(self) -> bool:
         return self.follow or self.count is not None
 
     async def _keep(self, jobs: list[Job]) -> None:
+        """Writes answers until there are enough, and gives back the rest."""
+        taken = 0
         for job in jobs:
+            if self._num_wanted() <= 0:
+                break
             is_new = self.file.add(job.message_id or job.correlation_id or "", job.body)
             self.num_new += is_new
             self.num_dropped += not is_new
             self.progress(is_new)
+            taken += 1
         self.file.sync()
-        for job in jobs:
+        for job in jobs[:taken]:
             await self.broker.acknowledge(job)
+        for job in jobs[taken:]:
+            await self.broker.give_back(job)
 
 
 async def _next_batch(arrived: asyncio.Queue[Job]) -> list[Job]:

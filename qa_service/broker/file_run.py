@@ -3,7 +3,11 @@
 It keeps the server full, preserves the file's order, and goes on after a kill where it was: what
 is answered is not asked again. Stopped, it writes what is in flight first, so that nothing at all
 is asked again; killed, it may have asked at most `lanes` questions whose answers it never read. A
-question that fails for good has the error in its line.
+question that fails for good, or cannot be read, has the error in its line.
+
+An answer that comes before its turn is on the disk at once, and in its place when those before it
+have theirs. How long that may take is bounded: a question is tried `max_attempts` times, each of
+which ends (see `Asker`), and the run ends with an error when the server is away for too long.
 """
 
 from __future__ import annotations
@@ -17,7 +21,14 @@ from pathlib import Path
 import msgspec
 
 from qa_service.broker.asker import Asker
-from qa_service.broker.job import as_server_error, encode_answer, encode_error, parse_request
+from qa_service.broker.claim import Claim
+from qa_service.broker.job import (
+    as_server_error,
+    encode_answer,
+    encode_error,
+    parse_request,
+    refused,
+)
 from qa_service.broker.ordered_output import OrderedOutput
 from qa_service.broker.questions_file import FileError, Row, read_rows
 from qa_service.broker.window import StoppedError
@@ -35,11 +46,13 @@ class RunSettings:
         lanes: Questions asked at a time, if the server takes as many.
         max_attempts: How often a question is tried.
         retry_delays_s: Waits between them, in seconds; the last one goes on.
+        max_outage_s: How long the server may be away before the run ends.
     """
 
     lanes: int = 64
     max_attempts: int = 5
     retry_delays_s: tuple[int, ...] = (1, 5, 30)
+    max_outage_s: float = 600.0
 
 
 @dataclass(slots=True)
@@ -50,12 +63,14 @@ class RunSummary:
         resumed: Answered by an earlier run.
         answered: Answered now.
         failed: Failed now, for good.
+        failed_before: Of those resumed, the ones whose answer is an error.
         is_stopped: Whether it was stopped before the end of the file.
     """
 
     resumed: int = 0
     answered: int = 0
     failed: int = 0
+    failed_before: int = 0
     is_stopped: bool = False
 
 
@@ -70,7 +85,8 @@ class FileRun:
         progress: Called with how many questions are done with.
 
     Raises:
-        OSError: The file of answers cannot be used.
+        FileError: The file of answers is another run's, or of other questions.
+        OSError: It cannot be used.
     """
 
     def __init__(
@@ -82,6 +98,7 @@ class FileRun:
         progress: Callable[[int], object] = lambda _: None,
     ) -> None:
         self._asker, self._settings, self._progress = asker, settings, progress
+        self._claim = Claim(output, questions)
         self._output = OrderedOutput(output)
         self._path = output
         self._rows = self._unanswered(read_rows(questions))
@@ -89,7 +106,7 @@ class FileRun:
         self._room.set()
         self._has_new = asyncio.Event()
         self._stopping = asyncio.Event()
-        self.summary = RunSummary()
+        self.summary = RunSummary(failed_before=self._output.num_errors)
 
     def stop(self) -> None:
         """Asks no more; `run` returns when what is in flight is answered and written."""
@@ -104,7 +121,7 @@ class FileRun:
         Raises:
             FileError: A file cannot be read, or the answers are not those of the questions.
             OSError: The answers cannot be written.
-            QaClientError: The server cannot be reached, at the start.
+            QaClientError: The server cannot be reached, at the start or for too long.
         """
         try:
             async with self._asker.running():
@@ -114,14 +131,17 @@ class FileRun:
             raise group.exceptions[0] from None
         finally:
             self._output.close()
+            self._claim.close()
         return self.summary
 
     async def _ask_all(self) -> None:
         async with asyncio.TaskGroup() as group:
             flusher = group.create_task(self._flush_as_they_come())
+            watch = group.create_task(self._asker.lost_for(self._settings.max_outage_s))
             lanes = [group.create_task(self._lane()) for _ in range(self._settings.lanes)]
             await asyncio.wait(lanes)
             flusher.cancel()
+            watch.cancel()
 
     def _unanswered(self, rows: Iterator[Row]) -> Iterator[Row]:
         for row in rows:
@@ -162,6 +182,8 @@ class FileRun:
         while True:
             attempts += 1
             try:
+                if row.fault:
+                    raise refused("invalid_frame", row.fault)
                 request = parse_request(row.body)
                 reply = await self._asker.ask(request, row.number)
             except QaClientError as error:
@@ -169,15 +191,10 @@ class FileRun:
                     self.summary.failed += 1
                     return encode_error(row.id, as_server_error(error))
                 delays_s = self._settings.retry_delays_s
-                await self._pause(delays_s[min(attempts, len(delays_s)) - 1])
+                await self._asker.window.rest(delays_s[min(attempts, len(delays_s)) - 1])
             else:
                 self.summary.answered += 1
                 return encode_answer(row.id, reply)
-
-    async def _pause(self, duration_s: float) -> None:
-        """Waits; a run that is stopped waits no longer."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._stopping.wait(), duration_s)
 
     def _put(self, index: int, line: bytes) -> None:
         self._output.put(index, line)

@@ -6,6 +6,7 @@ import argparse
 import os
 from pathlib import Path
 from typing import Any, get_args
+from urllib.parse import urlsplit
 
 from qa_service.broker.base import Names
 from qa_service.broker.server_link import ServerAddress
@@ -15,7 +16,12 @@ from qa_service.logs import LogFormat, LogLevel
 
 URL_VARIABLE = "QA_BROKER_URL"
 DEFAULT_URL = "amqp://localhost/"
+URL_FORM = "amqp://user:password@host:port/vhost"
 _DEFAULTS = Names()
+
+
+class FlagError(Exception):
+    """A flag, or what stands for it in the environment, cannot be used; one line for people."""
 
 
 def make_flags(docstring: str | None) -> argparse.ArgumentParser:
@@ -50,8 +56,22 @@ def names_from(flags: dict[str, Any]) -> Names:
 
 
 def broker_url(flags: dict[str, Any]) -> str:
-    """Where the broker is: by the flag, or by the environment, which shows nobody a password."""
-    return flags["broker_url"] or os.environ.get(URL_VARIABLE) or DEFAULT_URL
+    """Where the broker is: by the flag, or by the environment, which shows nobody a password.
+
+    Raises:
+        FlagError: It is no address of a broker.
+    """
+    name, url = "--broker_url", flags["broker_url"]
+    if not url:
+        name, url = URL_VARIABLE, os.environ.get(URL_VARIABLE) or DEFAULT_URL
+    try:
+        parts = urlsplit(url)
+        is_one = parts.scheme in {"amqp", "amqps"} and parts.hostname and parts.port != 0
+    except ValueError:  # a port that is none
+        is_one = False
+    if not is_one:  # it is not shown: it may hold a password
+        raise FlagError(f"{name} is not an address of the form {URL_FORM}")
+    return str(url)
 
 
 def address_from(flags: dict[str, Any]) -> ServerAddress:
@@ -97,6 +117,8 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     _add_server(parser)
     _add_asking(parser)
     _add_retry_delays(parser)
+    outage = "seconds without a connection to the server after which it ends with an error"
+    parser.add_argument("--max_outage_s", type=seconds, default=600.0, help=outage)
 
 
 def _add_submit(parser: argparse.ArgumentParser) -> None:
@@ -152,7 +174,7 @@ def _add_asking(parser: argparse.ArgumentParser) -> None:
 
 def _add_broker(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    url = f"amqp://user:password@host:port/vhost (default: ${URL_VARIABLE}, else {DEFAULT_URL})"
+    url = f"{URL_FORM} (default: ${URL_VARIABLE}, else {DEFAULT_URL})"
     add("--broker_url", help=url)
     add("--jobs_queue", default=_DEFAULTS.jobs, help="where jobs wait")
     add("--dead_queue", default=_DEFAULTS.dead, help="jobs that cannot succeed")

@@ -3,10 +3,11 @@
 What becomes of a job, and only then is it acknowledged:
 
     the server's answer            to reply_to, or to the results queue; confirmed
-    queue_full                     kept, and asked again; no attempt is spent
+    queue_full                     kept, and asked again; then as the next
     another retryable error        to the next retry queue, with its attempts in a header
     an error that stays            an error answer to reply_to, and the job to the dead queue
     no queue for its answer        the job to the dead queue
+    a queue that takes no answer   given back after MAX_NOT_TAKEN attempts, which is a delivery
 
 Jobs are taken only while the server is there. When the broker is lost, it delivers again what was
 not acknowledged; what was on its way is forgotten. Whatever a message contains, it fails alone:
@@ -52,6 +53,9 @@ from qa_service.client import QaClientError, QaServerError
 
 _RECONNECT_S = 0.2
 _NOT_TAKEN_PAUSE_S = 1.0
+MAX_NOT_TAKEN = 600
+"""How often a queue may refuse a message: ten minutes, of the thirty that RabbitMQ waits."""
+
 _MAX_REASON_CHARS = 500
 _logger = logging.getLogger(__name__)
 
@@ -166,23 +170,36 @@ class Gateway:
         task.add_done_callback(self._in_hand.pop)
 
     async def _handle(self, job: Job, order: int) -> None:
-        """Asks, and does with the job what comes of it."""
+        """Asks, does with the job what comes of it, and acknowledges it or gives it back."""
         with suppress(BrokerError):  # the broker delivers it again
             try:
-                answer = await self._answer(job, order)
-            except StoppedError:
+                await self._settle(job, order)
+            except (StoppedError, NotTakenError):
                 await self._broker.give_back(job)
-                return
-            except QaClientError as error:
-                await self._fail(job, as_server_error(error))
-            except Exception as error:
-                _logger.exception("job %s", job.message_id)
-                reason = f"the gateway failed with {type(error).__name__}"
-                await self._fail(job, refused("internal_error", reason))
             else:
-                await self._deliver(job, answer)
-            await self._broker.acknowledge(job)
-            self._count_alone()
+                await self._broker.acknowledge(job)
+                self._count_alone()
+
+    async def _settle(self, job: Job, order: int) -> None:
+        """Publishes what comes of the job.
+
+        Raises:
+            StoppedError: The job was not asked.
+            NotTakenError: The broker does not take what comes of it.
+            BrokerError: The connection was lost.
+        """
+        try:
+            answer = await self._answer(job, order)
+        except StoppedError:
+            raise
+        except QaClientError as error:
+            await self._fail(job, as_server_error(error))
+        except Exception as error:
+            _logger.exception("job %s", job.message_id)
+            reason = f"the gateway failed with {type(error).__name__}"
+            await self._fail(job, refused("internal_error", reason))
+        else:
+            await self._deliver(job, answer)
 
     def _count_alone(self) -> None:
         if self._num_alone:
@@ -255,14 +272,20 @@ class Gateway:
         self._metrics.dead.labels(code).inc()
 
     async def _publish(self, queue: str, message: Message) -> None:
-        """Publishes until the broker takes it."""
+        """Publishes until the broker takes it.
+
+        Raises:
+            NotTakenError: It never did.
+        """
         with self._timed():
-            while True:
+            for attempt in range(1, MAX_NOT_TAKEN + 1):
                 try:
                     await self._broker.publish(queue, message)
                     return
                 except NotTakenError as error:
                     _logger.warning("%s: %s", queue, error)
+                    if attempt == MAX_NOT_TAKEN:
+                        raise
                     await asyncio.sleep(_NOT_TAKEN_PAUSE_S)
 
     @contextmanager

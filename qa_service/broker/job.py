@@ -97,8 +97,13 @@ class _Id(msgspec.Struct):
     id: Any = None
 
 
+class _Outcome(msgspec.Struct):
+    error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
 _request_decoder = msgspec.json.Decoder(Request)
 _id_decoder = msgspec.json.Decoder(_Id)
+_outcome_decoder = msgspec.json.Decoder(_Outcome)
 _error_decoder = msgspec.json.Decoder(ErrorDetail)
 _encoder = msgspec.json.Encoder()
 
@@ -180,3 +185,13 @@ def encode_error(job_id: object, error: QaServerError) -> bytes:
     """The error answer to a job."""
     detail = ErrorDetail(error.code, error.message, error.retryable, error.retry_after_ms)
     return _encoder.encode({"id": job_id, "error": detail})
+
+
+def is_error(answer: bytes) -> bool:
+    """Whether an answer's body is an error answer."""
+    if b'"error"' not in answer:  # nearly all are told without being parsed
+        return False
+    try:
+        return _outcome_decoder.decode(answer).error is not msgspec.UNSET
+    except (msgspec.DecodeError, RecursionError):
+        return False

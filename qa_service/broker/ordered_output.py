@@ -14,6 +14,9 @@ import os
 from pathlib import Path
 from typing import BinaryIO
 
+from qa_service.broker.claim import ahead_of
+from qa_service.broker.job import is_error
+
 _MAX_AHEAD_BYTES = 1 << 24
 _CHUNK_BYTES = 1 << 20
 
@@ -26,6 +29,7 @@ class OrderedOutput:
 
     Attributes:
         num_written: Lines in it: questions below this index are answered.
+        num_errors: Error answers among these and those that are ahead.
         last_line: The last of them; None if there is none.
 
     Raises:
@@ -33,13 +37,14 @@ class OrderedOutput:
     """
 
     def __init__(self, path: Path) -> None:
-        self._ahead_path = path.with_name(path.name + ".ahead")
+        self._ahead_path = ahead_of(path)
         self._file = _open(path)
-        self.num_written, end, self.last_line = _count_lines(self._file)
+        self.num_written, self.num_errors, end, self.last_line = _count_lines(self._file)
         _cut(self._file, end)
         self._ahead: dict[int, bytes] = {}
         self._ahead_file = _open(self._ahead_path)
         _cut(self._ahead_file, self._read_ahead())
+        self.num_errors += sum(map(is_error, self._ahead.values()))
         self._new: list[tuple[int, bytes]] = []
         self._write_in_order()
 
@@ -56,6 +61,7 @@ class OrderedOutput:
         """Takes an answer, without its newline; `flush` writes it."""
         self._ahead[index] = line
         self._new.append((index, line))
+        self.num_errors += is_error(line)
 
     def flush(self) -> None:
         """Writes what was put.
@@ -96,9 +102,9 @@ class OrderedOutput:
         self._ahead_file.seek(0)
         end = 0
         for record in self._ahead_file:
-            if not record.endswith(b"\n"):
-                break
             index, _, line = record[:-1].partition(b"\t")
+            if not (record.endswith(b"\n") and index.isdigit()):
+                break
             if int(index) >= self.num_written:
                 self._ahead[int(index)] = line
             end += len(record)
@@ -130,15 +136,15 @@ def _cut(file: BinaryIO, size: int) -> None:
     file.seek(size)
 
 
-def _count_lines(file: BinaryIO) -> tuple[int, int, bytes | None]:
-    """Whole lines, where the last one ends, and that line."""
-    count, end, offset, last, tail = 0, 0, 0, None, b""
+def _count_lines(file: BinaryIO) -> tuple[int, int, int, bytes | None]:
+    """Whole lines, the error answers among them, where the last one ends, and that line."""
+    count, errors, end, last, tail = 0, 0, 0, None, b""
     file.seek(0)
     while chunk := file.read(_CHUNK_BYTES):
-        count += chunk.count(b"\n")
         *lines, tail = (tail + chunk).split(b"\n")
         if lines:
             last = lines[-1]
-        offset += len(chunk)
-        end = offset - len(tail)
-    return count, end, last
+        count += len(lines)
+        errors += sum(map(is_error, lines))
+        end += sum(map(len, lines)) + len(lines)
+    return count, errors, end, last

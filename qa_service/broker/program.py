@@ -21,14 +21,17 @@ import sys
 from typing import Any
 
 from qa_service.broker.base import BrokerError, SetupRefusedError
-from qa_service.broker.flags import make_flags
+from qa_service.broker.flags import FlagError, make_flags
 from qa_service.broker.questions_file import FileError
 from qa_service.cli.flags import INTERRUPTED
 from qa_service.client import QaClientError
 from qa_service.logs import configure_logging
 
 ERROR = 2
-_FAULTS = (OSError, UnicodeDecodeError, QaClientError, FileError, BrokerError, SetupRefusedError)
+_FAULTS = (
+    *(OSError, UnicodeDecodeError, QaClientError),
+    *(FlagError, FileError, BrokerError, SetupRefusedError),
+)
 # Each has a coroutine `main`, and is imported when it is run: `run` needs nothing of a broker's.
 _MODULES = {
     "gateway": "gateway_command",

@@ -3,7 +3,8 @@
 The name says which: `.jsonl`, `.csv`, `.json`, each perhaps with `.gz` behind it. A line of JSON
 is a request as the wire has it; CSV has a header with at least `question` and `text`. A row
 without an id gets its number, from 1. JSON lines and CSV are read as they are needed, so that a
-file may hold millions.
+file may hold millions. A line that cannot be read is a row too, with its fault, so that it fails
+alone.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import csv
 import gzip
 import hashlib
 import sys
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, BinaryIO, cast
 
 import msgspec
 
@@ -24,7 +27,9 @@ from qa_service.data.squad import read_squad
 FORMATS = (".jsonl", ".csv", ".json")
 _MAX_CSV_FIELD = 1 << 27
 _NUMBERS = ("top_k", "timeout_ms")
+_UNREADABLE = (OSError, EOFError, zlib.error, ValueError, RecursionError)
 _encoder = msgspec.json.Encoder(order="deterministic")
+_decoder = msgspec.json.Decoder(dict[str, Any])
 
 
 class FileError(Exception):
@@ -39,11 +44,13 @@ class Row:
         number: Its place in the file, from 1.
         id: What its answer carries.
         body: The request as JSON.
+        fault: Why there is no request; empty if there is one.
     """
 
     number: int
     id: Any
     body: bytes
+    fault: str = ""
 
     @property
     def message_id(self) -> str:
@@ -59,8 +66,9 @@ def read_rows(path: Path) -> Iterator[Row]:
     """
     kind = _kind(path)
     try:
-        yield from _numbered(_READERS[kind](path))
-    except (OSError, ValueError, csv.Error, msgspec.DecodeError) as error:
+        for number, request in enumerate(_READERS[kind](path), 1):
+            yield _row(number, request)
+    except _UNREADABLE as error:
         raise FileError(f"{path} cannot be read: {error}") from error
 
 
@@ -75,7 +83,7 @@ def count_rows(path: Path) -> int:
     try:
         with _open(path) as file:
             return sum(1 for line in file if not line.isspace())
-    except (OSError, ValueError) as error:
+    except _UNREADABLE as error:
         raise FileError(f"{path} cannot be read: {error}") from error
 
 
@@ -87,41 +95,64 @@ def _kind(path: Path) -> str:
     return kind
 
 
-def _open(path: Path) -> TextIO:
-    if path.suffix == ".gz":
-        return cast(TextIO, gzip.open(path, "rt", encoding="utf-8", newline=""))
-    return path.open(encoding="utf-8", newline="")
+def _open(path: Path) -> BinaryIO:
+    return cast(BinaryIO, gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
 
 
-def _numbered(requests: Iterator[dict[str, Any]]) -> Iterator[Row]:
-    for number, request in enumerate(requests, 1):
-        if request.get("id") is None:
-            request["id"] = number
-        yield Row(number, request["id"], _encoder.encode(request))
+def _row(number: int, request: dict[str, Any] | str) -> Row:
+    """A row of a request, or of the fault that stands for it."""
+    if isinstance(request, str):
+        return Row(number, number, b"", request)
+    if request.get("id") is None:
+        request["id"] = number
+    try:
+        return Row(number, request["id"], _encoder.encode(request))
+    except (ValueError, RecursionError) as error:
+        return Row(number, number, b"", f"row {number}: {error}")
 
 
-def _json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    decoder = msgspec.json.Decoder(dict[str, Any])
+def _json_lines(path: Path) -> Iterator[dict[str, Any] | str]:
     with _open(path) as file:
         for number, line in enumerate(file, 1):
-            if not line.isspace():
-                try:
-                    yield decoder.decode(line)
-                except msgspec.DecodeError as error:
-                    raise FileError(f"{path}, line {number}: {error}") from error
+            if line.isspace():
+                continue
+            try:
+                yield _decoder.decode(line)
+            except (ValueError, RecursionError) as error:
+                yield f"line {number}: {error}"
 
 
-def _csv(path: Path) -> Iterator[dict[str, Any]]:
+def _csv(path: Path) -> Iterator[dict[str, Any] | str]:
     csv.field_size_limit(min(_MAX_CSV_FIELD, sys.maxsize))
     with _open(path) as file:
-        reader = csv.DictReader(file, strict=True)
-        missing = {"question", "text"} - set(reader.fieldnames or ())
+        # What is not UTF-8 becomes what cannot be written as JSON: a fault of its row alone.
+        text = TextIOWrapper(file, "utf-8", errors="surrogateescape", newline="")
+        reader = csv.DictReader(text, strict=True)
+        missing = {"question", "text"} - set(_csv_header(path, reader))
         if missing:
             raise FileError(f"{path}: its header names no {' and no '.join(sorted(missing))}")
-        for row in reader:
-            if None in row or None in row.values():
-                raise FileError(f"{path}, line {reader.line_num}: not as many fields as the header")
-            yield {name: _number(name, value) for name, value in row.items() if value}
+        while True:
+            try:
+                yield _csv_request(next(reader))
+            except StopIteration:
+                return
+            except ValueError as error:
+                yield f"line {reader.line_num}: {error}"
+            except csv.Error as error:  # it counts a line only when it has read it
+                yield f"after line {reader.line_num}: {error}"
+
+
+def _csv_header(path: Path, reader: csv.DictReader[str]) -> Sequence[str]:
+    try:
+        return reader.fieldnames or ()
+    except csv.Error as error:
+        raise FileError(f"{path} cannot be read: {error}") from error
+
+
+def _csv_request(row: dict[str | Any, str | Any]) -> dict[str, Any]:
+    if None in row or None in row.values():
+        raise ValueError("not as many fields as the header")
+    return {name: _number(name, value) for name, value in row.items() if value}
 
 
 def _number(name: str, value: str) -> str | float:
@@ -133,4 +164,8 @@ def _squad(path: Path) -> Iterator[dict[str, Any]]:
         yield {"id": item.id, "question": item.question, "text": item.context}
 
 
-_READERS = {".jsonl": _json_lines, ".csv": _csv, ".json": _squad}
+_READERS: dict[str, Callable[[Path], Iterator[dict[str, Any] | str]]] = {
+    ".jsonl": _json_lines,
+    ".csv": _csv,
+    ".json": _squad,
+}

@@ -72,7 +72,7 @@ class RabbitMq:
         """Connects, and declares the queues."""
         self._lost = asyncio.get_running_loop().create_future()
         with _translated():
-            self._connection = await aio_pika.connect(self._url, timeout=CONNECT_TIMEOUT_S)
+            self._connection = await self._connect()
             self._connection.close_callbacks.add(self._on_lost)
             channel = await self._connection.channel(on_return_raises=True)
             channel.close_callbacks.add(self._on_lost)
@@ -146,6 +146,12 @@ class RabbitMq:
             declared = await self._channel.declare_queue(queue, passive=True)
         result = declared.declaration_result
         return result.message_count or 0, result.consumer_count or 0
+
+    async def _connect(self) -> AbstractConnection:
+        try:
+            return await aio_pika.connect(self._url, timeout=CONNECT_TIMEOUT_S)
+        except ValueError as error:
+            raise SetupRefusedError(f"the broker's address cannot be used: {error}") from error
 
     async def _declare(self) -> None:
         names = self._names

@@ -269,7 +269,7 @@ class _Connection(asyncio.Protocol):
         try:
             for frame in self._frames():
                 self._settle(frame)
-        except (msgspec.DecodeError, ValueError, ProtocolError) as error:
+        except (msgspec.DecodeError, ValueError, RecursionError, ProtocolError) as error:
             _logger.warning("the server sent what is no reply: %s", error)
             self.close()
 

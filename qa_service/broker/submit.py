@@ -7,7 +7,9 @@ what the answers collected so far leave open.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from tqdm import tqdm
 from qa_service.broker.answers_file import AnswersFile
 from qa_service.broker.base import Broker, Message
 from qa_service.broker.flags import broker_url, names_from
-from qa_service.broker.questions_file import count_rows, read_rows
+from qa_service.broker.questions_file import Row, count_rows, read_rows
 from qa_service.broker.rabbitmq import RabbitMq
 
 _MAX_UNCONFIRMED = 256
@@ -24,36 +26,58 @@ Progress = Callable[[int], object]
 
 
 async def main(flags: dict[str, Any]) -> int:
-    """Runs the command; returns its exit code."""
+    """Runs the command; returns its exit code: 1 if a row cannot be read."""
     names = names_from(flags)
     answered = AnswersFile.names_in(flags["answers"]) if flags["answers"] else set()
     broker = RabbitMq(broker_url(flags), names)
     total = sum(map(count_rows, flags["files"]))
     expires_in_ms = round(flags["expiration_s"] * 1000) if flags["expiration_s"] else None
+    counts = _Counts()
     with tqdm(desc=names.jobs, total=total, unit="job", disable=None) as bar:
-        jobs = _jobs(flags["files"], flags["reply_to"], expires_in_ms)
+
+        def progress(number: int) -> None:
+            counts.submitted += number
+            bar.update(number)
+
+        rows = _without(_rows(flags["files"]), answered, counts, bar.update)
+        jobs = (_job(row, flags["reply_to"], expires_in_ms) for row in rows)
         await broker.open()
         try:
-            count = await submit(
-                broker, names.jobs, _unanswered(jobs, answered, bar.update), bar.update
-            )
+            await submit(broker, names.jobs, jobs, progress)
+        except BaseException:
+            print(f"{counts.submitted} jobs submitted before it stopped", file=sys.stderr)
+            raise
         finally:
             await broker.close()
-    print(f"{count} jobs submitted to {names.jobs}, {total - count} are answered already")
-    return 0
+    print(
+        f"{counts.submitted} jobs submitted to {names.jobs}, {counts.answered} are answered already"
+        + (f", {counts.faulty} cannot be read" if counts.faulty else "")
+    )
+    return int(counts.faulty > 0)
 
 
-async def submit(broker: Broker, queue: str, jobs: Iterable[Message], progress: Progress) -> int:
+@dataclass(slots=True)
+class _Counts:
+    """What became of the rows."""
+
+    submitted: int = 0
+    answered: int = 0
+    faulty: int = 0
+
+
+async def submit(broker: Broker, queue: str, jobs: Iterable[Message], progress: Progress) -> None:
     """Publishes jobs in their order, some hundred ahead of the broker's confirmations.
 
-    Returns:
-        How many; all are confirmed.
+    Args:
+        broker: An open connection.
+        queue: Where they go.
+        jobs: The jobs.
+        progress: Called with how many more are confirmed.
 
     Raises:
-        BrokerError: The connection was lost; as many as were reported to `progress` are confirmed.
+        BrokerError: The connection was lost.
     """
     room = asyncio.Semaphore(_MAX_UNCONFIRMED)
-    count = 0
 
     async def publish(job: Message) -> None:
         try:
@@ -67,23 +91,32 @@ async def submit(broker: Broker, queue: str, jobs: Iterable[Message], progress: 
             for job in jobs:
                 await room.acquire()
                 group.create_task(publish(job))
-                count += 1
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
-    return count
 
 
-def _jobs(files: list[Path], reply_to: str | None, expires_in_ms: int | None) -> Iterator[Message]:
+def _rows(files: list[Path]) -> Iterator[Row]:
     for path in files:
         for row in read_rows(path):
-            yield Message(row.body, row.message_id, reply_to=reply_to, expires_in_ms=expires_in_ms)
+            if row.fault:
+                print(f"{path}, {row.fault}", file=sys.stderr)
+            yield row
 
 
-def _unanswered(
-    jobs: Iterable[Message], answered: set[str], progress: Progress
-) -> Iterator[Message]:
-    for job in jobs:
-        if job.message_id in answered:
+def _without(
+    rows: Iterable[Row], answered: set[str], counts: _Counts, progress: Progress
+) -> Iterator[Row]:
+    """The rows that are to be submitted; counts the others."""
+    for row in rows:
+        if row.fault:
+            counts.faulty += 1
+            progress(1)
+        elif row.message_id in answered:
+            counts.answered += 1
             progress(1)
         else:
-            yield job
+            yield row
+
+
+def _job(row: Row, reply_to: str | None, expires_in_ms: int | None) -> Message:
+    return Message(row.body, row.message_id, reply_to=reply_to, expires_in_ms=expires_in_ms)

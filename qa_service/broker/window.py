@@ -14,6 +14,7 @@ those first that came first, and nobody while it is shut or paused.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 import itertools
 
@@ -71,7 +72,8 @@ class Window:
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._ties = itertools.count()
         self._resume: asyncio.TimerHandle | None = None
-        self._is_open = self._is_stopped = False
+        self._is_open = False
+        self._stopped = asyncio.Event()
 
     async def enter(self, order: int) -> None:
         """Waits until there is room; of those who wait, the lowest `order` is first.
@@ -79,7 +81,7 @@ class Window:
         Raises:
             StoppedError: `stop` was called.
         """
-        if self._is_stopped:
+        if self._stopped.is_set():
             raise StoppedError
         if self._has_room() and not self._waiting:
             self.in_flight += 1
@@ -113,9 +115,14 @@ class Window:
             self._resume.cancel()
         self._resume = loop.call_at(until_s, self._end_pause)
 
+    async def rest(self, duration_s: float) -> None:
+        """Waits for so long, or until it is stopped."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stopped.wait(), duration_s)
+
     def stop(self) -> None:
         """Sends away those who wait, and all who come."""
-        self._is_stopped = True
+        self._stopped.set()
         for _, _, turn in self._waiting:
             if not turn.done():
                 turn.set_exception(StoppedError())

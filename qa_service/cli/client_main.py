@@ -1,7 +1,7 @@
 """Asks a QA server: one question from the command line, or a conversation without one.
 
     python client.py
-    python client.py --text_file article.txt
+    python client.py --text_file examples/article.txt
     python client.py --question "Who wrote it?" --text "It was written by Ada."
     curl -s https://example.org/article.txt | python client.py --question "Who wrote it?" -
     python client.py --health

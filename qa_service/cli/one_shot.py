@@ -9,7 +9,7 @@ from typing import Any
 
 from qa_service.cli.asking import Asking
 from qa_service.cli.conversation import print_error
-from qa_service.client import Answer, QaClient, QaClientError
+from qa_service.client import Answer, QaClient, QaClientError, Span
 
 
 class ExitCode(enum.IntEnum):
@@ -47,9 +47,20 @@ def ask_once(
 
 
 def _print_answers(answer: Answer) -> None:
-    for span in answer.alternatives or (answer,):
-        print(span.answer if span.known else "Unknown")
-    print(f"score {answer.score:.2f}, latency {answer.latency_ms:.1f} ms", file=sys.stderr)
+    """Each answer on a line of stdout, its score on the next of stderr, and last the latency."""
+    latency = f"latency {answer.latency_ms:.1f} ms"
+    if not answer.alternatives:
+        print(_words(answer), flush=True)
+        print(f"score {answer.score:.2f}, {latency}", file=sys.stderr)
+        return
+    for span in answer.alternatives:
+        print(_words(span), flush=True)
+        print(f"score {span.score:.2f}", file=sys.stderr)
+    print(latency, file=sys.stderr)
+
+
+def _words(span: Span) -> str:
+    return span.answer if span.known else "Unknown"
 
 
 def _error_fields(error: QaClientError) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Puts a QA server under load from many clients and measures how it answers.
 
     python stress_test.py
-    python stress_test.py --num_simultaneous_clients 20 --questions_file dev.json
+    python stress_test.py --num_simultaneous_clients 20 --questions_file examples/dev.json
     python stress_test.py --rate 50 --duration_s 30
     python stress_test.py --sweep --sessions 1,2,4,8 --csv sweep.csv --plot sweep.png
 
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import random
 import sys
 from collections.abc import Iterator
@@ -42,12 +43,12 @@ from qa_service.cli.flags import (
     rate,
     seconds,
 )
-from qa_service.client import QaClient, QaClientError
+from qa_service.client import QaClientError
 from qa_service.data.squad import SquadQuestion, read_squad
 from qa_service.load.own_server import ServerStartError
 from qa_service.load.plan import LoadPlan
 from qa_service.load.plot import PlotError, check_plot, draw
-from qa_service.load.sweep import Cell, Progress, Sweep
+from qa_service.load.sweep import Cell, Progress, Sweep, find_engine
 from qa_service.load.table import CsvFile, column_head, markdown
 
 QUESTIONS_FILE = Path(qa_service.__file__).parent / "data" / "questions.json"
@@ -134,17 +135,6 @@ def make_sweep(flags: dict[str, Any]) -> Sweep:
     return Sweep(plan, clients, flags["rate"] or [], flags["sessions"], flags["server_flags"])
 
 
-def check_server(plan: LoadPlan) -> None:
-    """Makes sure that the server can be reached and accepts the token, before the load begins.
-
-    Raises:
-        QaClientError: It cannot, or does not.
-    """
-    tls, token = plan.access.tls_context(), plan.access.token
-    with QaClient(plan.host, plan.port, plan.timeout_s, tls=tls, token=token) as client:
-        client.connect()
-
-
 @contextlib.contextmanager
 def progress_bar(num_instances: int | None, plan: LoadPlan) -> Iterator[Progress]:
     """Shows how far a load has come."""
@@ -167,8 +157,8 @@ def measure(flags: dict[str, Any]) -> int:
     if flags["plot"]:
         check_plot(flags["plot"])
     sweep = make_sweep(flags)
-    if not sweep.instances:
-        check_server(sweep.plan)
+    if not sweep.instances:  # before anything is written
+        sweep = dataclasses.replace(sweep, engine=find_engine(sweep.plan))
     cells: list[Cell] = []
     try:
         for cell in written(sweep.run(progress_bar), flags["csv"]):

@@ -69,7 +69,7 @@ def read_squad(path: str | Path) -> list[SquadQuestion]:
     try:
         with opener(path, "rt", encoding="utf-8") as file:
             return list(_questions(json.load(file)))
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not in SQuAD's format: {error!r}") from error
 
 

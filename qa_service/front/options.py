@@ -11,6 +11,9 @@ from msgspec import Meta, Struct
 from qa_service.options import MAX_COUNT, MAX_MS
 from qa_service.wire.messages import MAX_PRIORITY
 
+_ORIGIN = r"[a-z][a-z0-9+.-]*://([a-z0-9_.-]+|\[[0-9a-f:.]+\])(:[1-9][0-9]{0,4})?"
+"""As a browser writes it (RFC 6454, section 6.2): nothing else is ever equal to one."""
+
 
 class ConnectionOptions(Struct, frozen=True, kw_only=True):
     """Bounds and timeouts of one connection."""
@@ -122,7 +125,8 @@ class HttpOptions(Struct, frozen=True, kw_only=True):
     http_cors_origin: Annotated[
         str,
         Meta(
-            title="a string",
+            pattern=rf"^({_ORIGIN}( *, *{_ORIGIN})*)?\Z",
+            title="a list of origins as in https://example.com, in lower case, without a path",
             description="another site whose pages may ask from a browser, as in "
             "https://example.com; several with commas",
         ),

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from qa_service.client import QaClient, QaClientError
 from qa_service.load.generator import measure
 from qa_service.load.own_server import OwnServer
 from qa_service.load.plan import LoadPlan
@@ -23,11 +24,13 @@ class Cell:
         num_instances: The server's inference instances; None if it was not started here.
         plan: The load.
         report: The result.
+        engine: What answered, as `find_engine` has it.
     """
 
     num_instances: int | None
     plan: LoadPlan
     report: Report
+    engine: str = ""
 
     @property
     def load(self) -> float:
@@ -46,6 +49,7 @@ class Sweep:
         instances: Numbers of instances, for each of which a server is started; empty for the
             server that the plan names.
         server_flags: Further flags of those servers.
+        engine: What answers at the server that the plan names, as `find_engine` has it.
     """
 
     plan: LoadPlan
@@ -53,6 +57,7 @@ class Sweep:
     rates_per_s: Sequence[float] = ()
     instances: Sequence[int] = ()
     server_flags: Sequence[str] = ()
+    engine: str = ""
 
     def plans(self) -> list[LoadPlan]:
         """The loads for each server."""
@@ -76,10 +81,13 @@ class Sweep:
         numbers: Sequence[int | None] = self.instances or [None]
         for num_instances in numbers:
             with self._server(num_instances) as port:
+                engine = self.engine
+                if num_instances is not None:
+                    engine = find_engine(dataclasses.replace(self.plan, port=port))
                 for plan in self.plans():
                     here = dataclasses.replace(plan, port=port)
                     with show(num_instances, here) as progress:
-                        cell = Cell(num_instances, here, measure(here, progress))
+                        cell = Cell(num_instances, here, measure(here, progress), engine)
                     yield cell
                     if cell.report.interrupted:
                         return
@@ -93,3 +101,27 @@ class Sweep:
         flags = ["--num_inference_sessions", str(num_instances), *self.server_flags]
         with OwnServer(self.plan.host, flags) as server:
             yield server.port
+
+
+def find_engine(plan: LoadPlan) -> str:
+    """What answers at the server that a plan names: each engine with its precision.
+
+    Returns:
+        For example `openvino int8`; empty where the server does not say.
+
+    Raises:
+        QaClientError: The server cannot be reached, or does not accept the token.
+    """
+    tls, token = plan.access.tls_context(), plan.access.token
+    with QaClient(plan.host, plan.port, plan.timeout_s, tls=tls, token=token) as client:
+        client.connect()
+        try:
+            models = client.models()
+        except QaClientError:
+            return ""
+    names = [
+        f"{model.get('engine_type', '')} {model.get('precision', '')}".strip()
+        for model in models
+        if model.get("state") == "READY" and not model.get("cascade")
+    ]
+    return ", ".join(dict.fromkeys(names))

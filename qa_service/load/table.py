@@ -17,7 +17,7 @@ from qa_service.load.sweep import Cell
 COLUMNS = (
     "sessions", "loop", "clients", "offered_per_s", "answered", "failed", "errors", "duration_s",
     "throughput_per_s", "mean_ms", "std_ms", *(f"p{percent}_ms" for percent in PERCENTS),
-    "generator_cores",
+    "generator_cores", "engine",
 )  # fmt: skip
 _LIBRARIES = ("onnxruntime", "onnxruntime-gpu", "torch")
 
@@ -53,9 +53,10 @@ def _throughput(cell: Cell) -> str:
 
 
 def _table(cells: Sequence[Cell], show: Callable[[Cell], str]) -> str:
-    columns = list(dict.fromkeys(cell.num_instances for cell in cells))
+    columns = {cell.num_instances: cell.engine for cell in cells}
     is_open = bool(cells) and cells[0].plan.rate_per_s is not None
-    heads = ["offered, requests/s" if is_open else "clients", *map(column_head, columns)]
+    heads = ["offered, requests/s" if is_open else "clients"]
+    heads += [f"{column_head(n)}{engine and f', {engine}'}" for n, engine in columns.items()]
     found = {(cell.load, cell.num_instances): show(cell) for cell in cells}
     rows = [
         [f"{load:g}", *(found.get((load, column), "") for column in columns)]
@@ -136,7 +137,7 @@ class CsvFile:
                 report.num_answered, report.num_failed, errors, report.duration_s,
                 report.throughput, report.mean_ms, report.std_ms,
                 *(report.percentiles_ms[percent] for percent in PERCENTS),
-                report.generator_cores,
+                report.generator_cores, cell.engine,
             ]
         )  # fmt: skip
         self._file.flush()

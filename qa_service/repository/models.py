@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from qa_service.errors import SetupError
+from qa_service.errors import SetupError, there_are
 from qa_service.repository.manifest import fingerprint_of, load_manifest, model_files
 
 logger = logging.getLogger(__name__)
@@ -112,4 +112,4 @@ def choose_versions(
 
 def say_versions(numbers: Iterable[int]) -> str:
     """Says which versions there are."""
-    return f"there are {', '.join(map(str, sorted(numbers)))}"
+    return there_are(sorted(numbers))

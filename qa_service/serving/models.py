@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 
-from qa_service.errors import SetupError, UnknownModelError
+from qa_service.errors import SetupError, UnknownModelError, there_are
 from qa_service.logs import plural
 from qa_service.net.event_loop import EventLoop
 from qa_service.scheduling.options import QueueOptions
@@ -262,8 +262,7 @@ class Models:
 
     def _say_names(self) -> str:
         names = [name for name in self.plan.models if name not in self._unloaded]
-        loaded = [*names, *self.plan.routes]
-        return f"there are {', '.join(loaded)}" if names else "no model is loaded"
+        return there_are([*names, *self.plan.routes]) if names else "no model is loaded"
 
     def _memory_of(self, server: ModelServer) -> int:
         if server.state is ModelState.GONE:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from qa_service.errors import SetupError
+from qa_service.errors import SetupError, there_are
 from qa_service.inference.engines import check_precision
 from qa_service.repository.models import (
     FoundVersion,
@@ -141,8 +141,7 @@ def make_plan(
             raise SetupError(f"[routes.{name}]: a model has this name already")
         if unknown := [model for model in route.cascade if model not in models]:
             raise SetupError(
-                f"[routes.{name}] cascade: there is no model {unknown[0]}; there are "
-                f"{', '.join(models)}"
+                f"[routes.{name}] cascade: there is no model {unknown[0]}; {there_are(models)}"
             )
     return Plan(
         {name: _plan(name, its, choose, generation) for name, its in models.items()}, routes

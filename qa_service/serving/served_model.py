@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from qa_service.errors import QaError, SetupError, UnavailableError, UnknownModelError
+from qa_service.errors import QaError, SetupError, UnavailableError, UnknownModelError, there_are
 from qa_service.net.timers import Clock, LazyTimer
 from qa_service.scheduling.pending import PendingRequest
 from qa_service.serving.model_server import ModelServer, ModelState
@@ -210,7 +210,7 @@ class ServedModel:
             raise self._unavailable(f"version {version} of {self.name} is not loaded")
         there = [*map(str, sorted({s.spec.number for s in self._ready()})), *sorted(self.labels)]
         what = f"{self.name} has no version {str(version)[:64]}"
-        raise UnknownModelError(f"{what}; there are {', '.join(there) or 'none'}")
+        raise UnknownModelError(f"{what}; {there_are(there)}")
 
     def _unavailable(self, message: str) -> UnavailableError:
         """Says when to ask again: at the next try if all have failed, else soon."""

@@ -186,6 +186,11 @@ def _candidates(options: InstanceOptions, manifest: Manifest, device: str) -> It
             yield Finding(engine_type, precision, num_threads, may_be_taken, failure=failure)
 
 
+def runnable(manifest: Manifest) -> list[tuple[str, str]]:
+    """Every engine and precision that can run a model on this CPU, the reference first."""
+    return [kind for kind, file in _ON_CPU.items() if not _obstacle(*kind, file, manifest, CPU)]
+
+
 def _is_open_to(
     options: InstanceOptions,
     engine_type: str,

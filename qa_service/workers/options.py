@@ -24,6 +24,11 @@ _Range = Annotated[str, Meta(pattern=r"^(0|[1-9][0-9]{0,2}):[1-9][0-9]{0,2}\Z")]
 _DEVICE = r"(cpu|cuda:(0|[1-9][0-9]{0,3}))"
 
 
+def _is_in_order(ray_instances: object) -> bool:
+    fewest, _, most = str(ray_instances).partition(":")
+    return not most or int(fewest) <= int(most)
+
+
 class InstanceOptions(Struct, frozen=True, kw_only=True):
     """The instances of a model: how many, where, on what engine, their batches and timeouts."""
 
@@ -38,7 +43,8 @@ class InstanceOptions(Struct, frozen=True, kw_only=True):
     ray_instances: Annotated[
         _Count | _Range,
         Meta(
-            title="a number from 0 to 1024, or two as in 2:8",
+            title="a number from 0 to 1024, or two as in 2:8, the smaller first",
+            extra={"is_valid": _is_in_order},
             description="further instances, on a Ray cluster; 2:8 grows from 2 up to 8 with the "
             "work that waits, and shrinks when instances are idle",
         ),
@@ -183,7 +189,7 @@ class InstanceOptions(Struct, frozen=True, kw_only=True):
     def ray_range(self) -> tuple[int, int]:
         """The fewest and the most instances that there are to be on Ray."""
         fewest, _, most = str(self.ray_instances).partition(":")
-        return int(fewest), max(int(fewest), int(most or fewest))
+        return int(fewest), int(most or fewest)
 
     @property
     def start_timeout_s(self) -> float:

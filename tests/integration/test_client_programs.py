@@ -66,6 +66,13 @@ def test_one_question_from_a_script(port):
     assert response["latency_ms"] > response["timings_ms"]["inference"] > 0
 
 
+def test_the_readmes_question_of_the_article_that_ships(port):
+    article = ROOT / "examples" / "article.txt"
+    given = ["--question", "When did the New York Times print it?", "--text_file", str(article)]
+    done = run(*CLIENT, "--port", port, *given)
+    assert (done.stdout, done.returncode) == ("July 22, 2014\n", 0)
+
+
 def test_a_conversation_outlives_the_server(builtin_model):
     flags = ("--num_inference_sessions", "1")
     with running_server(builtin_model, *flags) as first:
@@ -103,5 +110,5 @@ def test_a_sweep_starts_and_stops_servers_of_its_own(builtin_model):
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert [line.split()[1] for line in lines if line.startswith("|  ")] == ["1", "4"] * 2
-    assert "1 instance |" in lines[2]
-    assert "2 instances |" in lines[2]
+    assert "1 instance, instant" in lines[2]
+    assert "2 instances, instant" in lines[2]

@@ -7,6 +7,7 @@ import pytest
 
 from harness.server import ROOT
 from qa_service.repository.manifest import OPENVINO_INT8_FILE, load_manifest
+from qa_service.workers.engine_choice import runnable
 
 pytestmark = pytest.mark.slow
 
@@ -25,6 +26,12 @@ def evaluate(builtin_model):
         return {(engine, precision): float(f1) for engine, precision, _, f1, *_ in rows}
 
     return run
+
+
+def test_all_that_the_server_may_take_here_is_measured(builtin_model, evaluate):
+    measured = evaluate("--max_questions", "2").keys()
+    assert [*measured] == runnable(load_manifest(builtin_model))
+    assert {("onnx", "fp32"), ("openvino", "fp32"), ("pytorch", "fp32")} <= measured
 
 
 def test_every_precision_with_a_file_of_its_own_is_measured(builtin_model, evaluate):

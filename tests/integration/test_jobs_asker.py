@@ -4,63 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import json
-import struct
 import time
-from contextlib import asynccontextmanager
 
 import pytest
 
-from harness.frames import frame
 from harness.jobs import free_port
-from qa_service.broker.asker import MAX_LOSSES, Asker, ExpiredError
+from qa_service.broker import asker as asker_module
+from qa_service.broker.asker import MAX_LOSSES, MAX_REFUSALS, Asker, ExpiredError
 from qa_service.broker.job import Request
 from qa_service.broker.server_link import ServerAddress
+from qa_service.broker.window import StoppedError
 from qa_service.client import ConnectionLostError, QaServerError, ServerUnreachableError
+from tests.scripted_server import (
+    ANSWER,
+    FULL,
+    ScriptedServer,
+    answered,
+    listening,
+    refused_for_ever,
+)
 
 ASK = Request(question="q", text="t")
-ANSWER = {"answer": "a", "score": 1.0}
-FULL = {"code": "queue_full", "message": "m", "retryable": True, "retry_after_ms": 1}
-
-
-class ScriptedServer:
-    """Answers each request with what `script` makes of it; None closes the connection."""
-
-    def __init__(self, script):
-        self.script, self.requests, self.connections = script, [], 0
-
-    async def serve(self, reader, writer):
-        self.connections += 1
-        try:
-            while True:
-                (length,) = struct.unpack(">I", await reader.readexactly(4))
-                request = json.loads(await reader.readexactly(length))
-                self.requests.append(request)
-                reply = self.script(request, len(self.requests))
-                if reply is None:
-                    return
-                writer.write(frame(reply))
-                if (
-                    isinstance(reply, dict) and "error" in reply and reply["id"] is None
-                ):  # as a server does, it closes
-                    return
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
-
-
-def answered(request, _count):
-    return {"id": request["id"], **ANSWER}
 
 
 def play(script, scenario, *, most=8, **address):
     """Runs a scenario with an asker of a scripted server; returns what it returns."""
-
-    @asynccontextmanager
-    async def listening(server):
-        listener = await asyncio.start_server(server.serve, "127.0.0.1", 0)
-        async with listener:
-            yield listener.sockets[0].getsockname()[1]
 
     async def run():
         server = ScriptedServer(script)
@@ -101,6 +69,37 @@ def test_a_full_queue_is_asked_again_and_halves_the_window():
         return told, len(server.requests)
 
     assert play(full_twice, scenario) == ([4, 2], 3)
+
+
+def test_a_question_that_is_always_refused_is_given_up_with_the_last_error(monkeypatch):
+    monkeypatch.setattr(asker_module, "LAST_REST_S", 0.0)
+
+    async def scenario(asker, server):
+        with pytest.raises(QaServerError) as caught:
+            await asker.ask(ASK, 0)
+        return caught.value.code, len(server.requests)
+
+    assert play(refused_for_ever, scenario) == ("queue_full", MAX_REFUSALS)
+
+
+def test_others_are_asked_while_a_refused_question_rests(monkeypatch):
+    monkeypatch.setattr(asker_module, "FIRST_REST_S", 1e6)
+    monkeypatch.setattr(asker_module, "LAST_REST_S", 1e6)
+
+    def full_for_the_first(request, count):
+        refuses = request["question"] == "q0"
+        return {"id": request["id"], **({"error": FULL} if refuses else ANSWER)}
+
+    async def scenario(asker, server):
+        asks = [asker.ask(Request(question=f"q{i}", text="t"), i) for i in range(5)]
+        refused, *others = map(asyncio.ensure_future, asks)
+        await asyncio.gather(*others)
+        asker.window.stop()
+        with pytest.raises(StoppedError):  # at once, though its rest is not over
+            await refused
+        return sum(request["question"] == "q0" for request in server.requests)
+
+    assert play(full_for_the_first, scenario) == 1
 
 
 @pytest.mark.parametrize(("code", "retryable"), [("unavailable", True), ("worker_crashed", False)])
@@ -193,6 +192,32 @@ def test_the_deadline_goes_with_the_question():
 
     [timeout_ms] = play(answered, scenario)
     assert 4000 < timeout_ms <= 5000
+
+
+@pytest.mark.parametrize(("own_ms", "job_s"), [(5_000.0, 3600), (3_600_000.0, 5)])
+def test_of_two_deadlines_the_shorter_goes_with_the_question(own_ms, job_s):
+    async def scenario(asker, server):
+        request = Request(question="q", text="t", timeout_ms=own_ms)
+        await asker.ask(request, 0, time.monotonic() + job_s)
+        return server.requests[0]["timeout_ms"]
+
+    assert 0 < play(answered, scenario) <= 5000
+
+
+def test_a_server_that_went_away_for_too_long_is_said():
+    async def run():
+        server = ScriptedServer(answered)
+        async with listening(server) as port:
+            asker = Asker(ServerAddress("127.0.0.1", port), 1)
+            running = asker.running()
+            await running.__aenter__()
+            await asker.ask(ASK, 0)
+            server.close_connections()
+        with pytest.raises((ServerUnreachableError, ConnectionLostError)):
+            await asker.lost_for(0.01)
+        await running.__aexit__(None, None, None)
+
+    asyncio.run(run())
 
 
 def test_a_token_is_shown_before_the_first_question():

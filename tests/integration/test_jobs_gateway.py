@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
 import urllib.request
 
 import pytest
@@ -191,9 +192,12 @@ def test_submit_collect_and_status(rabbit, server, names, tmp_path):
         assert ran.returncode == 0
     with answers.open("ab") as file:
         file.write(b'{"message_id": "cut sh')
-    questions.write_text("\n".join([*lines, json.dumps(ASK | {"id": "new"})]))
+    questions.write_text("\n".join([*lines, "{", json.dumps(ASK | {"id": "new"})]))
     ran = run_jobs("submit", str(questions), f"--answers={answers}", *flags)
-    assert ran.stdout == f"1 jobs submitted to {names.jobs}, 50 are answered already\n"
+    assert ran.stdout == (
+        f"1 jobs submitted to {names.jobs}, 50 are answered already, 1 cannot be read\n"
+    )
+    assert (ran.returncode, f"{questions}, line 51: " in ran.stderr) == (1, True)
     with running_gateway(rabbit.url, server.port, names):
         run_jobs("collect", f"--output={answers}", "--count=51", *flags)
     found = [json.loads(line) for line in answers.read_text().splitlines()]
@@ -214,6 +218,26 @@ def test_collect_drops_a_second_answer(rabbit, names, tmp_path):
         path.read_text() == '{"message_id":"m1","answer":"a"}\n{"message_id":"m2","answer":"c"}\n'
     )
     assert play(depth(rabbit.url, names.results)) == 0
+
+
+def test_collect_takes_as_many_as_it_was_told_and_leaves_the_rest(rabbit, names, tmp_path):
+    flags = [*flags_of(names), f"--broker_url={rabbit.url}"]
+    run_jobs("status", "--interval_s=0.1", *flags)  # declares the queues
+    answers = [job(f"m{i}", {"answer": "a"}) for i in range(30)]
+    play(publish(rabbit.url, names.results, [*answers[:8], *answers[:4], *answers[8:]]))
+    path = tmp_path / "answers.jsonl"
+    for count in (10, 15):
+        assert run_jobs("collect", f"--output={path}", f"--count={count}", *flags).returncode == 0
+        assert len(path.read_text().splitlines()) == count
+        assert play(depth(rabbit.url, names.results)) == 30 - count
+
+
+def test_status_sees_who_takes_jobs(rabbit, server, names):
+    flags = [*flags_of(names), "--interval_s=0.1", f"--broker_url={rabbit.url}"]
+    with running_gateway(rabbit.url, server.port, names):
+        _, jobs, *_, verdict = run_jobs("status", *flags).stdout.splitlines()
+    assert (jobs.split()[0], jobs.split()[-1]) == (names.jobs, "1")
+    assert verdict == "no job waits"
 
 
 def test_dead_jobs_are_listed_retried_and_dropped(rabbit, server, names):
@@ -240,3 +264,14 @@ def test_a_broker_that_is_not_there(names):
     ran = run_jobs("status", f"--broker_url=amqp://127.0.0.1:{free_port()}/", *flags_of(names))
     assert ran.returncode == 2
     assert ran.stderr.startswith("Error: no connection to the broker")
+
+
+@pytest.mark.parametrize(
+    "url", ["nonsense", "amqp://[::1", "amqp://h:port/", "http://h", "amqp://"]
+)
+def test_an_address_of_no_broker_is_one_line_without_its_password(names, url):
+    ran = run_jobs("status", *flags_of(names), env={**os.environ, "QA_BROKER_URL": url})
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr == (
+        "Error: QA_BROKER_URL is not an address of the form amqp://user:password@host:port/vhost\n"
+    )

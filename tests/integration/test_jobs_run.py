@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import signal
 
 import pytest
 
 from harness.file_run import Run, asked_of, run_with_stops
+from harness.jobs import run_jobs
+from harness.questions import ASK
 from harness.server import INSTANT, running_server
 
 pytestmark = pytest.mark.slow
@@ -25,3 +28,19 @@ def test_stopped_twice_it_goes_on_in_order(builtin_model, tmp_path, signum, most
         assert run.wrong_lines() == 0
         assert COUNT <= asked_of(server) <= COUNT + most_again
         assert not run.answers.with_name("answers.jsonl.ahead").exists()
+
+
+def test_the_exit_code_is_1_each_time_the_output_holds_errors(builtin_model, tmp_path):
+    questions, output = tmp_path / "questions.jsonl", tmp_path / "answers.jsonl"
+    good = json.dumps(ASK)
+    questions.write_text(f"{good}\n{{\n{good}\n")
+    with running_server(builtin_model, *INSTANT) as server:
+        flags = [str(questions), f"--output={output}", f"--port={server.port}"]
+        first, again = run_jobs("run", *flags), run_jobs("run", *flags)
+        questions.write_text(f"{good}\n{good}\n{good}\n")
+        changed = run_jobs("run", *flags)
+    assert (first.returncode, again.returncode, changed.returncode) == (1, 1, 2)
+    already = "had their answers already"
+    assert first.stdout == f"2 answered, 1 failed, 0 {already}: {output}\n"
+    assert again.stdout == f"0 answered, 0 failed, 3 {already}, of which 1 failed: {output}\n"
+    assert changed.stderr.startswith(f"Error: {output} holds answers to questions.jsonl, which")

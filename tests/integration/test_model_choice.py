@@ -211,7 +211,7 @@ class TestCommands:
                 answered = receive(sock)
             assert answered["version"] == 1
             sock.sendall(frame({"id": 5, "type": "load", "model": "x"}))
-            assert receive(sock)["error"]["message"] == "there is no model x; there are m"
+            assert receive(sock)["error"]["message"] == "there is no model x; there is m"
 
     def test_over_http(self, guarded):
         path = "/v2/repository/models/m/unload"

@@ -49,13 +49,11 @@ def test_a_rows_name_is_of_what_it_asks(tmp_path):
     ("name", "body", "words"),
     [
         ("q.txt", b"", "must end in"),
-        ("q.jsonl", b'{"question":"q"}\n{', "line 2"),
-        ("q.jsonl", b"5\n", "line 1"),
-        ("q.jsonl", b"\xff\n", "cannot be read"),
         ("q.jsonl.gz", b"no gzip", "cannot be read"),
+        ("q.jsonl.gz", gzip.compress(LINES.encode())[:-9], "cannot be read"),
         ("q.csv", b"question,txt\n", "no text"),
-        ("q.csv", b"question,text\na\n", "line 2"),
         ("q.json", b"{}", "SQuAD"),
+        ("q.json", b"[" * 50_000, "cannot be read"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said_in_a_line(tmp_path, name, body, words):
@@ -63,6 +61,33 @@ def test_what_is_wrong_with_a_file_is_said_in_a_line(tmp_path, name, body, words
     path.write_bytes(body)
     with pytest.raises(FileError, match=words):
         list(read_rows(path))
+
+
+DEEP = b'{"id":' + b"[" * 50_000 + b"]" * 50_000 + b"}"
+FAULTS = [
+    ("q.jsonl", b"{", "line 2: Input data was truncated"),
+    ("q.jsonl", b"5", "line 2: Expected `object`"),
+    ("q.jsonl", b'{"question":"\xff"}', "line 2: 'utf-8'"),
+    ("q.jsonl", b'{"question":"\\ud800"}', "line 2: "),
+    ("q.jsonl", DEEP, "line 2: maximum recursion depth"),
+    ("q.csv", b"a", "line 3: not as many fields"),
+    ("q.csv", b'"a"b,t', "after line 2: "),
+    ("q.csv", b"q,t\xff", "row 2: 'utf-8'"),
+]
+
+
+@pytest.mark.parametrize(("name", "line", "words"), FAULTS)
+def test_a_line_that_cannot_be_read_is_a_row_with_its_fault(tmp_path, name, line, words):
+    head, good = (b"", b'{"question":"q","text":"t"}')
+    if name == "q.csv":
+        head, good = b"question,text\n", b"q,t"
+    path = tmp_path / name
+    path.write_bytes(head + b"\n".join([good, line, good]) + b"\n")
+    first, bad, last = read_rows(path)
+    assert count_rows(path) == 3
+    assert (first.fault, last.fault) == ("", "")
+    assert (bad.id, bad.fault[: len(words)]) == (2, words)
+    assert (first.id, last.id) == (1, 3)
 
 
 def test_a_file_that_is_not_there(tmp_path):
@@ -109,6 +134,23 @@ def test_lines_that_were_cut_short_are_dropped(tmp_path):
     assert path.read_bytes() == b"zero\none\ntwo\nthree\n"
 
 
+def test_an_ahead_file_that_is_none_is_not_taken(tmp_path):
+    path = tmp_path / "answers.jsonl"
+    path.with_name("answers.jsonl.ahead").write_bytes(b"1\tone\nno record\n2\ttwo\n")
+    assert [OrderedOutput(path).has(i) for i in range(3)] == [False, True, False]
+
+
+def test_error_answers_are_counted_wherever_they_stand(tmp_path):
+    path = tmp_path / "answers.jsonl"
+    error = b'{"id":1,"error":{"code":"c"}}'
+    path.write_bytes(b'{"id":1}\n' + error + b"\n")
+    path.with_name("answers.jsonl.ahead").write_bytes(b"3\t" + error + b"\n")
+    output = OrderedOutput(path)
+    assert output.num_errors == 2
+    output.put(2, error)
+    assert output.num_errors == 3
+
+
 def test_what_is_ahead_is_bounded_on_the_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(ordered_output, "_MAX_AHEAD_BYTES", 100)
     output = OrderedOutput(tmp_path / "answers.jsonl")
@@ -135,6 +177,21 @@ def test_a_collected_answer_is_written_once(tmp_path):
     file.close()
     assert path.read_bytes() == b'{"message_id":"m1","id":1,"answer":"a"}\n'
     assert AnswersFile.names_in(path) == {"m1"}
+
+
+def test_two_programs_do_not_collect_into_one_file(tmp_path):
+    path = tmp_path / "answers.jsonl"
+    first = AnswersFile(path)
+    with pytest.raises(FileError, match="another run is writing"):
+        AnswersFile(path)
+    first.close()
+    AnswersFile(path).close()
+
+
+def test_a_collected_answer_with_json_nested_deeply_is_dropped(tmp_path):
+    file = AnswersFile(tmp_path / "answers.jsonl")
+    assert not file.add("m1", b'{"a":' + b"[" * 50_000 + b"]" * 50_000 + b"}")
+    file.close()
 
 
 def test_a_file_of_something_else_is_not_added_to(tmp_path):

@@ -21,7 +21,7 @@ from qa_service.broker.base import (
     UnreadableError,
     UnroutableError,
 )
-from qa_service.broker.gateway import Gateway, GatewaySettings
+from qa_service.broker.gateway import MAX_NOT_TAKEN, Gateway, GatewaySettings
 from qa_service.broker.job import Job
 from qa_service.broker.metrics import GatewayMetrics
 from qa_service.broker.window import AdaptiveLimit, StoppedError, Window
@@ -219,6 +219,14 @@ def test_what_the_broker_does_not_take_is_published_again(monkeypatch):
     monkeypatch.setattr("qa_service.broker.gateway._NOT_TAKEN_PAUSE_S", 0)
     broker = play_one({"id": b"1"}, refusals=[NotTakenError("full"), NotTakenError("full")])
     assert [queue for queue, _ in broker.published] == ["qa.results"]
+
+
+def test_a_job_whose_answer_is_never_taken_is_given_back(monkeypatch):
+    monkeypatch.setattr("qa_service.broker.gateway._NOT_TAKEN_PAUSE_S", 0)
+    broker = FakeBroker([make_job()], refusals=[NotTakenError("full")] * 2 * MAX_NOT_TAKEN)
+    play(broker, FakeAsker({"id": b"1"}), until=lambda broker: broker.given_back)
+    assert len(broker.refusals) == MAX_NOT_TAKEN
+    assert not broker.acknowledged
 
 
 def test_a_job_is_not_acknowledged_when_the_broker_is_lost():

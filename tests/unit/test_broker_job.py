@@ -15,6 +15,7 @@ from qa_service.broker.job import (
     encode_answer,
     encode_error,
     encode_request,
+    is_error,
     parse_error,
     parse_request,
     peek_id,
@@ -52,6 +53,37 @@ def test_whatever_a_body_is_it_is_asked_as_json_or_refused(body):
     else:
         assert json.loads(encode_request(request, 1, None))["id"] == 1
     assert isinstance(peek_id(body), str | int | float | None)
+
+
+@pytest.mark.parametrize("kind", ["health", "stats", 5, None])
+def test_a_job_of_another_type_is_an_invalid_request(kind):
+    with pytest.raises(QaServerError, match="`type` must be question") as caught:
+        parse_request(json.dumps({"question": "q", "text": "t", "type": kind}).encode())
+    assert (caught.value.code, caught.value.retryable) == ("invalid_request", False)
+
+
+@pytest.mark.parametrize("depth", [600, 50_000])
+def test_json_that_is_nested_deeply_fails_its_job_alone(depth):
+    body = b'{"question":"q","text":"t","id":' + b"[" * depth + b"]" * depth + b"}"
+    try:
+        parse_request(body)
+    except QaServerError as error:
+        assert error.code == "invalid_frame"
+    peek_id(body)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (b'{"id":1,"answer":"a"}', False),
+        (b'{"id":1,"answer":"\\"error\\""}', False),
+        (b'{"id":"error","answer":"a"}', False),
+        (b'{"id":1,"error":{"code":"c"}}', True),
+        (b'no JSON "error"', False),
+    ],
+)
+def test_an_error_answer_is_told_from_an_answer(answer, expected):
+    assert is_error(answer) == expected
 
 
 def test_an_answer_carries_the_jobs_id_and_all_that_the_server_said():

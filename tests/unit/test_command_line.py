@@ -109,6 +109,9 @@ class TestOneShot:
         with ScriptedPeer(serve(reply)) as peer:
             done = run(*command(peer, "--question", "q", "--text", "a b", "--top_k", "3"))
         assert (done.stdout, done.returncode) == (b"a\nb\nUnknown\n", 0)
+        *scores, latency = done.stderr.splitlines()
+        assert scores == [b"score 0.50", b"score 0.50", b"score 0.90"]
+        assert latency.startswith(b"latency ")
 
     def test_no_server_is_one_clear_line(self, absent):
         done = run(*CLIENT, *absent, "--question", "q", "--text", "t")

@@ -31,6 +31,18 @@ REFUSED = {
     "--max_batch_size": ["1.5"],
     "--gpu_memory_fraction": ["0", "1.1", "nan"],
     "--devices": ["", "gpu", "cuda", "cuda:x", "cuda:00", "cpu,", "cpu,auto", "cuda:0\n"],
+    "--ray_instances": ["8:2", "1025", "2:", "1:0"],
+    "--http_cors_origin": [
+        "not an origin",
+        "example.com",
+        "https://example.com/",
+        "https://example.com/page",
+        "https://a.example,",
+        "HTTPS://EXAMPLE.COM",
+        "null",
+        "*",
+        "https://",
+    ],
     "--idle_timeout_ms": ["-1", "1e3", "3000000000"],
 }
 
@@ -104,6 +116,20 @@ def test_devices(word):
 
 
 @pytest.mark.parametrize(
+    "word",
+    [
+        "",
+        "https://example.com",
+        "http://localhost:3000, https://a.example",
+        "http://[::1]:8080",
+        "chrome-extension://abcdefgh",
+    ],
+)
+def test_origins(word):
+    assert parse_server_flags(["--http_cors_origin", word]).http.http_cors_origin == word
+
+
+@pytest.mark.parametrize(
     ("flag", "word"), [(flag, word) for flag, words in REFUSED.items() for word in words]
 )
 def test_a_value_out_of_bounds_is_refused_with_the_bound(flag, word, capsys):
@@ -132,6 +158,10 @@ def test_a_file_is_read_and_flags_win(tmp_path):
         ("[logs]\nport = 1", "[logs] has no key port; it belongs in [listen]"),
         ("port = 1", "there is no section port; it belongs in [listen]"),
         ("[listen\nport = 1", "is not TOML: "),
+        ("[listen]\nport = " + "9" * 5000, "an integer in it is too long"),
+        ("[listen]\nport = " + "[" * 5000 + "]" * 5000, "it is nested too deeply"),
+        ('[repository]\nmodel = "a\\u0000b"', '"a\\u0000b" holds a NUL character'),
+        ("[instances]\nray_instances = '8:2'", '"8:2" is not a number from 0 to 1024, or two'),
     ],
 )
 def test_a_wrong_file_is_one_line_that_names_it(tmp_path, text, message):

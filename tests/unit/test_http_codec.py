@@ -297,8 +297,8 @@ def test_a_question_names_a_model_and_its_reply_what_answered():
 
 def test_a_model_that_is_not_there_is_told():
     peer = Peer().send(post("/v2/models/other/infer", infer(["Who?"])))
-    peer.fail(UnknownModelError("there is no model other; there are builtin"))
-    assert peer.only()[::2] == (404, {"error": "there is no model other; there are builtin"})
+    peer.fail(UnknownModelError("there is no model other; there is builtin"))
+    assert peer.only()[::2] == (404, {"error": "there is no model other; there is builtin"})
 
 
 @pytest.mark.parametrize("command", ["load", "unload"])

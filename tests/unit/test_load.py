@@ -376,11 +376,11 @@ class TestReport:
         assert percentile(range(1, size + 1), percent) == expected
 
 
-def cell(num_sessions: int | None, num_clients: int, **fields) -> Cell:
+def cell(num_sessions: int | None, num_clients: int, engine: str = "", **fields) -> Cell:
     """Requests of 10 and 20 ms in a second."""
     plan = LoadPlan("localhost", 9999, QUESTIONS, num_simultaneous_clients=num_clients, **fields)
     samples = [Sample(0.0, 10.0), Sample(0.98, 20.0), Sample(0.5, 1.0, "queue_full")]
-    return Cell(num_sessions, plan, Report.of(samples, generator_cores=0.1))
+    return Cell(num_sessions, plan, Report.of(samples, generator_cores=0.1), engine)
 
 
 class TestTables:
@@ -398,6 +398,12 @@ class TestTables:
         assert "|      20 | 2.0 (1 failed) |                |" in lines
         assert lines[-3].endswith("1000 requests a cell, 7 questions.")
         assert platform.python_version() in lines[-1]
+
+    def test_a_columns_head_names_the_engine_and_its_precision(self):
+        cells = (cell(1, 1, "openvino int8"), cell(2, 1, "onnx fp32"))
+        heads = markdown(cells).splitlines()[2]
+        words = [word.strip() for word in heads.split("|")]
+        assert words[2:4] == ["1 instance, openvino int8", "2 instances, onnx fp32"]
 
     def test_csv_has_every_figure_in_full(self):
         file = io.StringIO()
@@ -437,11 +443,23 @@ class TestPlot:
                 check_plot(tmp_path / path)
 
 
-def test_the_shipped_questions_are_answered_where_they_say():
-    questions = read_squad(Path(qa_service.__file__).parent / "data" / "questions.json")
-    assert len({question.id for question in questions}) == len(questions) >= 40
-    assert len({question.context for question in questions}) >= 12
+@pytest.mark.parametrize("path", ["qa_service/data/questions.json", "examples/dev.json"])
+def test_the_shipped_questions_are_answered_where_they_say(path):
+    questions = read_squad(Path(qa_service.__file__).parents[1] / path)
+    assert len({question.id for question in questions}) == len(questions)
     for question in questions:
-        assert question.answers
+        assert bool(question.answers) != question.is_impossible
         for answer, start in zip(question.answers, question.answer_starts, strict=True):
             assert question.context[start : start + len(answer)] == answer
+
+
+def test_there_are_questions_to_make_a_load_of():
+    questions = read_squad(Path(qa_service.__file__).parent / "data" / "questions.json")
+    assert len({question.id for question in questions}) >= 40
+    assert len({question.context for question in questions}) >= 12
+
+
+def test_the_dev_file_asks_of_the_article():
+    examples = Path(qa_service.__file__).parents[1] / "examples"
+    article = (examples / "article.txt").read_text().strip()
+    assert article in {question.context for question in read_squad(examples / "dev.json")}

@@ -89,6 +89,16 @@ def test_what_an_option_takes_is_said_from_its_type():
         ('[page]\ntitle = ""', '[page] title: "" is not a string of one character or more'),
         ('[page]\nfile = ""', '[page] file: "" is not a path'),
         ("[page]\nfile = 07:32:00", '[page] file: "07:32:00" is not a path'),
+        ('[page]\nfile = "a\\u0000b"', '[page] file: "a\\u0000b" holds a NUL character'),
+        ('[page]\ntitle = "\\u0000"', '[page] title: "\\u0000" holds a NUL character'),
+        (
+            "[pool]\nsize = 0x" + "f" * 5000,
+            "[pool] size: a very long int is not an integer from 1 to 9",
+        ),
+        (
+            "[pool]\nsize = " + "9" * 4000,
+            f"[pool] size: {'9' * 120}… is not an integer from 1 to 9",
+        ),
         ("[page]\ntilte = 1", "[page] has no key tilte; did you mean title?"),
         ("[page]\nsize = 3", "[page] has no key size; it belongs in [pool]"),
         ("size = 3", "there is no section size; it belongs in [pool]"),
@@ -120,11 +130,18 @@ def test_values_by_name_are_checked_too():
     assert with_values(Tree(), {"size": 4, "title": "Stats"}).pool.size == 4
     with pytest.raises(OptionError, match=r"4\.5 is not an integer from 1 to 9"):
         with_values(Tree(), {"size": 4.5})
+    nested = []
+    for _ in range(100_000):
+        nested = [nested]
+    with pytest.raises(OptionError, match="a very long list is not a path"):
+        with_values(Tree(), {"file": nested})
+    with pytest.raises(OptionError, match="it is not UTF-8"):
+        with_values(Tree(), {"title": "\udcff"})
     with pytest.raises(OptionError, match="there is no option sizes"):
         with_values(Tree(), {"sizes": 4})
 
 
-TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
 POOLS = {
     "size": st.integers(1, 9),
     "share": st.floats(0, 1, exclude_min=True),

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import BertConfig, BertForQuestionAnswering
 
-import finetune_model
+from qa_service.cli import finetune_model_main
 from qa_service.training import adapters, trainer
 from qa_service.training.adapters import Encoder
 from qa_service.training.averaging import average_adapters
@@ -229,5 +229,5 @@ def test_loss_is_the_cross_entropy_of_what_is_right_and_knows_no_padding():
 )
 def test_training_on_a_missing_file_is_one_line_and_code_2(monkeypatch, capsys, flags):
     monkeypatch.setattr("sys.argv", ["finetune_model.py", *flags])
-    assert finetune_model.main() == 2
+    assert finetune_model_main.main() == 2
     assert capsys.readouterr().err == "finetune_model.py: there is no file none.json\n"

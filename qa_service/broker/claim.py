@@ -1,0 +1,119 @@
+"""Which questions a file of answers is of, in a file beside it that is locked while a run writes.
+
+    answers.jsonl.run     {"questions":"questions.jsonl","num_bytes":8100,"sha256":"5d0f…"}
+
+Answers are told from one another by their line alone, so a run goes on only with the questions
+that it began with. Further questions may have been added at the end of their file.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from qa_service.broker.questions_file import FileError
+
+_CHUNK_BYTES = 1 << 20
+
+
+class _Record(msgspec.Struct):
+    """A file of questions, as long as it was."""
+
+    questions: str
+    num_bytes: int
+    sha256: str
+
+
+def ahead_of(output: Path) -> Path:
+    """The file of the answers that came before one that goes first."""
+    return output.with_name(output.name + ".ahead")
+
+
+def lock(file: BinaryIO, path: Path) -> None:
+    """Keeps a file to this process until it closes it, or is killed.
+
+    Args:
+        file: The file.
+        path: What it is for, in words for people.
+
+    Raises:
+        FileError: Another process has it.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise FileError(f"{path}: another run is writing to it") from None
+
+
+class Claim:
+    """A file of answers that is this run's, until it is closed.
+
+    Args:
+        output: The file of answers; one that is not there gets nothing from an earlier run.
+        questions: The file of questions.
+
+    Raises:
+        FileError: Another run writes to it, or it holds answers to other questions.
+        OSError: A file cannot be read or written.
+    """
+
+    def __init__(self, output: Path, questions: Path) -> None:
+        self._output, self._questions = output, questions
+        path = output.with_name(output.name + ".run")
+        path.touch()
+        self._file = path.open("r+b", buffering=0)
+        try:
+            lock(self._file, output)
+            record = self._make_record(self._known() if self._has_answers() else None)
+            self._file.seek(0)
+            self._file.truncate()
+            self._file.write(msgspec.json.encode(record) + b"\n")
+        except BaseException:
+            self._file.close()
+            raise
+
+    def close(self) -> None:
+        """Lets another run have it."""
+        self._file.close()
+
+    def _has_answers(self) -> bool:
+        ahead = ahead_of(self._output)
+        if not self._output.exists():
+            ahead.unlink(missing_ok=True)
+            return False
+        return any(path.exists() and path.stat().st_size for path in (self._output, ahead))
+
+    def _known(self) -> _Record:
+        """What it holds answers to."""
+        try:
+            return msgspec.json.decode(self._file.read(), type=_Record)
+        except (msgspec.DecodeError, RecursionError):
+            words = f"{self._output} is there, and {self._file.name} does not say of what questions"
+            raise FileError(f"{words}; name another --output") from None
+
+    def _make_record(self, known: _Record | None) -> _Record:
+        digest, num_bytes = hashlib.sha256(), 0
+        with self._questions.open("rb") as file:
+            if known:
+                num_bytes = _feed(digest, file, known.num_bytes)
+                if (num_bytes, digest.hexdigest()) != (known.num_bytes, known.sha256):
+                    raise FileError(
+                        f"{self._output} holds answers to {known.questions}, which was another "
+                        f"file or has changed; name another --output"
+                    )
+            num_bytes += _feed(digest, file, os.fstat(file.fileno()).st_size - num_bytes)
+        return _Record(self._questions.name, num_bytes, digest.hexdigest())
+
+
+def _feed(digest: hashlib._Hash, file: BinaryIO, num_bytes: int) -> int:
+    """Hashes so many bytes, or as many as there are; returns how many."""
+    left = num_bytes
+    while left > 0 and (chunk := file.read(min(left, _CHUNK_BYTES))):
+        digest.update(chunk)
+        left -= len(chunk)
+    return num_bytes - left

@@ -1,0 +1,278 @@
+"""Measures prepared models, side by side, through the engines that serve."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from qa_service.cli.flags import make_parser
+from qa_service.errors import SetupError
+from qa_service.inference.engines import ENGINE_PRECISIONS, ENGINE_TYPES
+from qa_service.load.plot import PlotError, check_plot
+from qa_service.repository.manifest import load_manifest, model_files
+from qa_service.serving.options import RouteOptions
+from qa_service.training.calibration import calibrate
+from qa_service.training.cascade import (
+    MIN_SCORES,
+    CascadePoint,
+    ModelRun,
+    draw,
+    run_model,
+    sweep,
+)
+from qa_service.training.evaluation import DevSet, PreparedModel, measure, never_abstaining
+from qa_service.training.measures import (
+    abstained_percent,
+    answer_length,
+    best_answers,
+    f1_by,
+    question_word,
+    squad_metrics,
+)
+from qa_service.training.probes import PROBES
+from qa_service.workers.engine_choice import REFERENCE, runnable
+
+_COLUMNS = (
+    "exact_match",
+    "f1",
+    "calibration_error",
+    "right_near_0.8",
+    "f1_abstaining",
+    "given_up",
+    "caught",
+)
+
+
+def main() -> int:
+    """Runs the program; returns its exit code."""
+    flags = _parser().parse_args()
+    try:
+        dev = DevSet.read(flags.dev)
+        print(dev)
+        if flags.max_questions:
+            dev = dev.sample(flags.max_questions)
+            print(f"of these: {dev}")
+        if flags.calibrate:
+            _calibrate(flags, dev)
+        elif flags.cascade:
+            _cascade(flags, dev)
+        elif flags.probes:
+            _probe(flags, dev)
+        else:
+            _compare(flags, dev)
+    except PlotError as error:
+        print(f"evaluate_model.py: {error}", file=sys.stderr)
+        return 1
+    except SetupError as error:
+        print(f"evaluate_model.py: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def _compare(flags: argparse.Namespace, dev: DevSet) -> None:
+    """Prints a table: a row for each model, engine and precision."""
+    columns = [f"{name:>17}" for name in _COLUMNS]
+    for name, model in _models(flags, columns):
+        metrics = measure(model, dev, model.manifest.reading)
+        values = (metrics.get(name, math.nan) for name in _COLUMNS)
+        cells = (f"{'-' if math.isnan(value) else f'{value:.1f}':>17}" for value in values)
+        print(name, *cells, flush=True)
+        if flags.by_kind:
+            _print_kinds(model, dev)
+
+
+def _print_kinds(model: PreparedModel, dev: DevSet) -> None:
+    """Prints F1 by question word and by the length of the answer, abstention off."""
+    reader = model.reader(never_abstaining(model.manifest.reading))
+    answers = best_answers(reader, dev.answerable)
+    for kind in (question_word, answer_length):
+        for name, (f1, count) in f1_by(kind, answers, dev.answerable).items():
+            print(f"    {name:16} {count:5} questions, F1 {f1:.1f}")
+
+
+def _probe(flags: argparse.Namespace, dev: DevSet) -> None:
+    """Prints a table of F1, abstention off: a row as in `_compare`, a column for each probe."""
+    probes = {name: probe(dev.answerable) for name, probe in PROBES.items()}
+    for name, model in _models(flags, [f"{name:>12}" for name in probes]):
+        reader = model.reader(never_abstaining(model.manifest.reading))
+        print(name, end="")
+        for questions in probes.values():
+            f1 = squad_metrics(best_answers(reader, questions), questions)["f1"]
+            print(f" {f1:12.1f}", end="", flush=True)
+        print()
+
+
+def _models(
+    flags: argparse.Namespace, columns: Sequence[str]
+) -> Iterator[tuple[str, PreparedModel]]:
+    """Prints a table's head; each model in each engine and precision it has, and its row's head."""
+    rows = [row for model_dir in flags.model_dirs for row in _rows(flags, model_dir)]
+    if not rows:
+        raise SetupError("no model has the files for an engine and a precision that are named")
+    width = max(len(str(model_dir)) for model_dir in flags.model_dirs)
+    engine_width = max(len(f"{engine_type} {precision}") for _, engine_type, precision in rows)
+    print(f"{'model':{width}}  {'engine':{engine_width}}", *columns)
+    for model_dir, engine_type, precision in rows:
+        model = PreparedModel(model_dir, engine_type, flags.intra_op_num_threads, precision)
+        yield f"{model_dir!s:{width}}  {f'{engine_type} {precision}':{engine_width}}", model
+
+
+def _rows(flags: argparse.Namespace, model_dir: Path) -> list[tuple[Path, str, str]]:
+    """What to measure of a model.
+
+    Unless flags name engines or precisions, all that the server may take on this machine, and
+    PyTorch; else each engine in each precision wanted that the model has files for.
+    """
+    manifest = load_manifest(model_dir)
+    able = runnable(manifest)
+    if not (flags.inference_engine_types or flags.precisions):
+        return [(model_dir, *kind) for kind in able]
+    return [
+        (model_dir, engine_type, precision)
+        for engine_type in flags.inference_engine_types or dict(able)
+        for precision in flags.precisions or _own_precisions(engine_type)
+        if precision in ENGINE_PRECISIONS[engine_type]
+        and manifest.files.keys() >= {*model_files(engine_type, precision)}
+    ]
+
+
+def _own_precisions(engine_type: str) -> list[str]:
+    """fp32, and those that an engine has a file of their own for."""
+    by_files: dict[tuple[str, ...], str] = {}
+    for precision in ENGINE_PRECISIONS[engine_type]:
+        by_files.setdefault((*model_files(engine_type, precision),), precision)
+    return list(by_files.values())
+
+
+def _cascade(flags: argparse.Namespace, dev: DevSet) -> None:
+    """Prints what a cascade of the models would come to, a row for each `min_score`."""
+    if len(flags.model_dirs) < 2:
+        raise SetupError("--cascade needs two models or more, in the order in which they are asked")
+    if flags.plot:
+        check_plot(flags.plot)
+    runs = [_run(flags, model_dir, dev) for model_dir in flags.model_dirs]
+    names, unknown = [f"model_{i}" for i in range(len(runs))], flags.ask_next_if_unknown
+    routes = [
+        RouteOptions(cascade=names, min_score=score, ask_next_if_unknown=unknown)
+        for score in MIN_SCORES
+    ]
+    points = list(sweep(runs, dev.answerable, routes))
+    columns = dataclasses.fields(CascadePoint)
+    print(*(f"{column.name:>10}" for column in columns))
+    for point in points:
+        print(*(f"{getattr(point, column.name):10.3f}" for column in columns))
+    if flags.plot:
+        draw(points, flags.plot)
+
+
+def _run(flags: argparse.Namespace, model_dir: Path, dev: DevSet) -> ModelRun:
+    """Has a model answer everything, and prints how well and how fast it does."""
+    engine_type = _first_engine(flags)
+    precision = flags.precisions[0] if flags.precisions else "fp32"
+    model = PreparedModel(model_dir, engine_type, flags.intra_op_num_threads, precision)
+    run = run_model(model, dev.answerable, dev.unanswerable)
+    f1 = squad_metrics(run.answers, dev.answerable)["f1"]
+    caught = abstained_percent(run.to_unanswerable)
+    ms = run.seconds / len(run.answers) * 1e3
+    figures = f"F1 {f1:.2f}, caught {caught:.1f} %, {ms:.1f} ms a question"
+    print(f"{model_dir}, {engine_type} {precision}: {figures}", flush=True)
+    return run
+
+
+def _calibrate(flags: argparse.Namespace, dev: DevSet) -> None:
+    """Writes the reading settings that suit the first model."""
+    model = PreparedModel(flags.model_dirs[0], _first_engine(flags), flags.intra_op_num_threads)
+    cost = None if flags.no_abstention else flags.max_cost_f1
+    reading = calibrate(model, dev, model.manifest.reading, cost)
+    encoded = msgspec.json.format(msgspec.json.encode(reading), indent=2)
+    flags.calibrate.write_bytes(encoded + b"\n")
+    print(encoded.decode())
+
+
+def _first_engine(flags: argparse.Namespace) -> str:
+    return str((flags.inference_engine_types or REFERENCE)[0])
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = make_parser(__doc__)
+    parser.add_argument(
+        "model_dirs", nargs="+", type=Path, metavar="DIR", help="what prepare_model.py wrote"
+    )
+    parser.add_argument(
+        "--dev", nargs="+", type=Path, required=True, metavar="FILE", help="SQuAD JSON"
+    )
+    parser.add_argument(
+        "--inference_engine_types",
+        nargs="+",
+        choices=ENGINE_TYPES,
+        default=[],
+        help="engines to measure; if not given, all that are installed, in each precision that the "
+        "server may take here",
+    )
+    parser.add_argument(
+        "--precisions",
+        nargs="+",
+        choices=sorted(set().union(*ENGINE_PRECISIONS.values())),
+        help="precisions to measure; if only engines are given, fp32 and those that have a file "
+        "of their own",
+    )
+    parser.add_argument(
+        "--intra_op_num_threads", type=int, default=1, help="threads within one operator"
+    )
+    _add_other_modes(parser)
+    return parser
+
+
+def _add_other_modes(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of what is done instead of comparing, or besides."""
+    parser.add_argument(
+        "--by_kind",
+        action="store_true",
+        help="also print F1 by question word and by length of the answer",
+    )
+    parser.add_argument(
+        "--probes",
+        action="store_true",
+        help="do not compare: measure F1 on the questions as they are, lower-cased, with typos, "
+        "and with a distracting sentence before and after the text",
+    )
+    parser.add_argument(
+        "--calibrate",
+        type=Path,
+        metavar="READING_JSON",
+        help="do not compare: choose the first model's reading settings and write them here",
+    )
+    parser.add_argument(
+        "--cascade",
+        action="store_true",
+        help="do not compare: what asking the models in turn, the next one only where the score is "
+        "below min_score, would come to: F1 and cost for a range of min_scores",
+    )
+    parser.add_argument(
+        "--ask_next_if_unknown",
+        action="store_true",
+        help="with --cascade: ask the next model too where one finds no answer",
+    )
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="with --cascade: draw F1 against cost"
+    )
+    parser.add_argument(
+        "--max_questions", type=int, default=0, help="measure on so many of each kind; 0 for all"
+    )
+    parser.add_argument(
+        "--max_cost_f1",
+        type=float,
+        default=2.0,
+        help="with --calibrate: points of F1 on answerable questions that abstention may cost",
+    )
+    parser.add_argument(
+        "--no_abstention",
+        action="store_true",
+        help="with --calibrate: the model was never shown an unanswerable question",
+    )

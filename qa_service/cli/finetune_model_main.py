@@ -1,0 +1,189 @@
+"""Trains the models of the project: SQuAD files in, a LoRA adapter and its metrics out."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from pathlib import Path
+
+from qa_service.errors import SetupError
+from qa_service.preparation.encoders import MINILM
+from qa_service.preparation.loading import quiet_libraries
+from qa_service.preparation.sources import base_dir
+from qa_service.training.adapters import Encoder
+from qa_service.training.mixture import MixtureConfig, Source
+from qa_service.training.run import RunConfig, average, label, train
+from qa_service.training.trainer import TrainingConfig
+
+
+def parse_flags(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    _add_data(parser)
+    _add_training(parser)
+    _add_other_modes(parser)
+    flags = parser.parse_args(arguments)
+    needed = [flags.train or flags.train_sentences or flags.average, flags.dev, flags.output_dir]
+    if not all([flags.init] if flags.label or flags.label_sentences else needed):
+        parser.error("needed: --train, --dev and --output_dir, or --label and --init")
+    if not 0 <= flags.swap_words <= 1:
+        parser.error("--swap_words is a share, from 0 to 1")
+    if flags.int8 and flags.whole:
+        parser.error("--int8 rounds an adapter's products: not with --whole")
+    return flags
+
+
+def _add_data(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of what is read and written."""
+    add = parser.add_argument
+    add(
+        "--base",
+        default=MINILM,
+        metavar="ENCODER",
+        help="what the adapter is over: sentence-transformers/all-mpnet-base-v2, a directory, or a "
+        "model on the hub, BERT or MPNet (default: %(default)s)",
+    )
+    add(
+        "--train",
+        nargs="+",
+        default=[],
+        metavar="FILE[=N]",
+        help="SQuAD JSON, plain or gzip; N questions drawn from it (default: each once)",
+    )
+    add(
+        "--train_sentences",
+        nargs="+",
+        default=[],
+        metavar="FILE[=N]",
+        help="the same, for files whose contexts are single sentences: put among others",
+    )
+    add(
+        "--labels",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="LABELS",
+        help="a teacher's labels (see --label) of questions in those files",
+    )
+    add("--dev", nargs="+", type=Path, default=[], metavar="FILE", help="to measure on")
+    add("--output_dir", type=Path, metavar="DIR", help="for the adapter, metrics, checkpoint")
+    add("--init", type=Path, metavar="ADAPTER", help="adapter to start from")
+
+
+def _add_training(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of how it is trained."""
+    add = parser.add_argument
+    add(
+        "--whole",
+        action="store_true",
+        help="train all weights but the embeddings; the adapter is the nearest of its rank",
+    )
+    add(
+        "--int8",
+        action="store_true",
+        help="round weights and activations as int8 engines do, so that the adapter allows for it",
+    )
+    add("--rank", type=int, default=64, help="of the adapters (default: %(default)s)")
+    add("--learning_rate", type=float, default=5e-4, help="peak (default: %(default)s)")
+    add("--batch_size", type=int, default=32, help="questions (default: %(default)s)")
+    add("--max_tokens", type=int, default=256, help="of a row (default: %(default)s)")
+    add(
+        "--unanswerable_share",
+        type=float,
+        default=0.12,
+        help="of the questions, put to a text without the answer (default: %(default)s)",
+    )
+    add(
+        "--swap_words",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="of a row's rare words, put for others alike, in question and text "
+        "(default: %(default)s)",
+    )
+    add("--seed", type=int, default=0, help="(default: %(default)s)")
+
+
+def _add_other_modes(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of what is done instead of training."""
+    add = parser.add_argument
+    for name, contexts in (("--label", "texts"), ("--label_sentences", "sentences")):
+        add(
+            name,
+            nargs=2,
+            metavar=("FILE[=N]", "LABELS"),
+            help=f"do not train: write to LABELS what the --init adapter thinks of every token of "
+            f"the {contexts} of FILE, for a student of it; a run that was cut off goes on",
+        )
+    add(
+        "--average",
+        nargs="+",
+        type=Path,
+        metavar="ADAPTER",
+        help="do not train: write the average of these adapters to --output_dir, measured",
+    )
+
+
+def main() -> int:
+    """Trains, averages or labels, and prints what came of it as JSON."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    flags = parse_flags()
+    try:
+        check_files(flags)
+        encoder = Encoder(flags.base, base_dir(flags.base))
+        with quiet_libraries():
+            is_labelling = flags.label or flags.label_sentences
+            run = run_labelling if is_labelling else run_training
+            metrics = run(flags, encoder)
+    except SetupError as error:
+        print(f"finetune_model.py: {error}", file=sys.stderr)
+        return error.exit_code
+    print(json.dumps(metrics))
+    return 0
+
+
+def check_files(flags: argparse.Namespace) -> None:
+    """Looks for every file that the flags name, before anything takes time.
+
+    Raises:
+        SetupError: One is not there.
+    """
+    sources = [*flags.train, *flags.train_sentences]
+    sources += [pair[0] for pair in (flags.label, flags.label_sentences) if pair]
+    for path in [*(Source.parse(text).path for text in sources), *flags.labels, *flags.dev]:
+        if not path.is_file():
+            raise SetupError(f"there is no file {path}")
+
+
+def run_labelling(flags: argparse.Namespace, encoder: Encoder) -> dict[str, float]:
+    """Labels the file that the flags name."""
+    source, destination = flags.label or flags.label_sentences
+    parsed = Source.parse(source, are_sentences=flags.label is None)
+    return label(encoder, flags.init, parsed, Path(destination))
+
+
+def run_training(flags: argparse.Namespace, encoder: Encoder) -> dict[str, float]:
+    """Trains, or averages, as the flags say."""
+    sources = [Source.parse(text) for text in flags.train]
+    sources += [Source.parse(text, are_sentences=True) for text in flags.train_sentences]
+    run = RunConfig(
+        encoder=encoder,
+        sources=tuple(sources),
+        labels=tuple(flags.labels),
+        dev=tuple(flags.dev),
+        output_dir=flags.output_dir,
+        init=flags.init,
+        rank=flags.rank,
+        is_whole=flags.whole,
+        is_rounded=flags.int8,
+        batch_size=flags.batch_size,
+        max_tokens=flags.max_tokens,
+        swapped_words=flags.swap_words,
+        seed=flags.seed,
+    )
+    if flags.average:
+        return average(flags.average, run)
+    mixture = MixtureConfig(unanswerable_share=flags.unanswerable_share, seed=flags.seed)
+    return train(run, mixture, TrainingConfig(learning_rate=flags.learning_rate))

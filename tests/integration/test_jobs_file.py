@@ -1,0 +1,141 @@
+"""A run through a file, over real sockets, with a server that does what a test scripts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from qa_service.broker import asker as asker_module
+from qa_service.broker.asker import MAX_REFUSALS, Asker
+from qa_service.broker.file_run import FileRun, RunSettings
+from qa_service.broker.questions_file import FileError
+from qa_service.broker.server_link import ServerAddress
+from qa_service.client import QaClientError
+from tests.scripted_server import (
+    ANSWER,
+    FULL,
+    ScriptedServer,
+    answered,
+    listening,
+    refused_for_ever,
+)
+
+SETTINGS = RunSettings(lanes=4, max_attempts=2, retry_delays_s=(0,))
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Runs a file of lines; returns what became of them, the answers, and the server."""
+    monkeypatch.setattr(asker_module, "LAST_REST_S", 0.0)
+
+    def play(lines, script=answered, settings=SETTINGS, watch=lambda run, server: None):
+        questions = tmp_path / "questions.jsonl"
+        questions.write_text("".join(f"{line}\n" for line in lines))
+
+        async def scenario():
+            server = ScriptedServer(script)
+            async with asyncio.timeout(20), listening(server) as port:
+                asker = Asker(ServerAddress("127.0.0.1", port), settings.lanes)
+                run = FileRun(asker, questions, tmp_path / "answers.jsonl", settings)
+                watch(run, server)
+                return await run.run(), server
+
+        summary, server = asyncio.run(scenario())
+        answers = (tmp_path / "answers.jsonl").read_text().splitlines()
+        return summary, [json.loads(answer) for answer in answers], server
+
+    return play
+
+
+def question(number):
+    return json.dumps({"id": f"n{number}", "question": f"q{number}", "text": "t"})
+
+
+def test_a_malformed_line_fails_alone_and_is_counted_each_time(run):
+    lines = [question(0), "{", "[" * 50_000, question(3)]
+    summary, answers, server = run(lines)
+    assert (summary.answered, summary.failed, summary.failed_before) == (2, 2, 0)
+    assert [answer["id"] for answer in answers] == ["n0", 2, 3, "n3"]
+    assert [answer.get("error", {}).get("code") for answer in answers] == [
+        None, "invalid_frame", "invalid_frame", None,
+    ]  # fmt: skip
+    assert answers[1]["error"]["message"] == "line 2: Input data was truncated"
+    summary, _, server = run(lines)
+    assert (summary.resumed, summary.answered, summary.failed_before) == (4, 0, 2)
+    assert server.requests == []
+
+
+def test_a_question_that_is_never_taken_fails_and_holds_nothing_back_for_ever(run):
+    def full_for_the_first(request, count):
+        refuses = request["question"] == "q0"
+        return {"id": request["id"], **({"error": FULL} if refuses else ANSWER)}
+
+    summary, answers, server = run([question(number) for number in range(50)], full_for_the_first)
+    assert (summary.answered, summary.failed) == (49, 1)
+    assert [answer["id"] for answer in answers] == [f"n{number}" for number in range(50)]
+    assert answers[0]["error"]["code"] == "queue_full"
+    asked = sum(request["question"] == "q0" for request in server.requests)
+    assert asked == MAX_REFUSALS * SETTINGS.max_attempts
+
+
+def test_a_changed_file_of_questions_is_not_done_already(run):
+    run([question(0), question(1)])
+    with pytest.raises(FileError, match="name another --output"):
+        run([question(0), question(2)])
+
+
+def test_further_questions_are_asked(run):
+    run([question(0)])
+    summary, answers, server = run([question(0), question(1)])
+    assert (summary.resumed, summary.answered, len(server.requests)) == (1, 1, 1)
+    assert [answer["id"] for answer in answers] == ["n0", "n1"]
+
+
+def test_two_runs_do_not_write_to_one_file(run, tmp_path):
+    def begin_another(first, _server):
+        with pytest.raises(FileError, match="another run is writing"):
+            FileRun(
+                first._asker, tmp_path / "questions.jsonl", tmp_path / "answers.jsonl", SETTINGS
+            )
+
+    _, answers, _ = run([question(0)], watch=begin_another)
+    assert len(answers) == 1
+
+
+def test_a_stop_sends_those_away_who_wait_to_ask(run):
+    stop = []
+
+    def stop_at_once(request, count):
+        stop[0]()  # three others wait: the first window of a server that is full has room for one
+        return refused_for_ever(request, count)
+
+    def one_at_a_time(run, _server):
+        run._asker.window.limit.value = 1.0
+        stop.append(run.stop)
+
+    lines = [question(number) for number in range(8)]
+    summary, answers, server = run(lines, stop_at_once, watch=one_at_a_time)
+    assert summary.is_stopped
+    assert (summary.answered, summary.failed, answers) == (0, 0, [])
+    assert len(server.requests) == 1
+
+
+def test_a_run_ends_when_the_server_is_away_for_too_long(run, tmp_path):
+    settings = RunSettings(lanes=1, max_outage_s=0.05)
+    server_gone = []
+
+    def answer_once(request, count):
+        if count == 1:
+            return answered(request, count)
+        for close in server_gone:
+            close()
+        return None
+
+    def closing(_run, server):
+        server_gone.append(server.stop_listening)
+
+    with pytest.raises(QaClientError):
+        run([question(0), question(1)], answer_once, settings, closing)
+    assert json.loads((tmp_path / "answers.jsonl").read_text())["id"] == "n0"

@@ -1,0 +1,66 @@
+"""A server in an asyncio program's own loop, that does with each request what a test says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+from contextlib import asynccontextmanager
+
+from harness.frames import frame
+
+ANSWER = {"answer": "a", "score": 1.0}
+FULL = {"code": "queue_full", "message": "m", "retryable": True, "retry_after_ms": 1}
+
+
+class ScriptedServer:
+    """Answers each request with what `script` makes of it; None closes the connection."""
+
+    def __init__(self, script):
+        self.script, self.requests, self.connections = script, [], 0
+        self.writers = []
+
+    async def serve(self, reader, writer):
+        self.connections += 1
+        self.writers.append(writer)
+        try:
+            while True:
+                (length,) = struct.unpack(">I", await reader.readexactly(4))
+                request = json.loads(await reader.readexactly(length))
+                self.requests.append(request)
+                reply = self.script(request, len(self.requests))
+                if reply is None:
+                    return
+                writer.write(frame(reply))
+                if (
+                    isinstance(reply, dict) and "error" in reply and reply["id"] is None
+                ):  # as a server does, it closes
+                    return
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    def stop_listening(self):
+        self.listener.close()
+
+    def close_connections(self):
+        for writer in self.writers:
+            writer.close()
+
+
+def answered(request, _count):
+    return {"id": request["id"], **ANSWER}
+
+
+def refused_for_ever(request, _count):
+    return {"id": request["id"], "error": FULL}
+
+
+@asynccontextmanager
+async def listening(server):
+    """Yields the port of a scripted server."""
+    listener = await asyncio.start_server(server.serve, "127.0.0.1", 0)
+    server.listener = listener
+    async with listener:
+        yield listener.sockets[0].getsockname()[1]

@@ -1,0 +1,44 @@
+"""What is said of jobs that were submitted before something stopped it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+pytest.importorskip("aio_pika", reason="no aio-pika: pip install '.[jobs]'")
+
+from qa_service.broker import submit
+from qa_service.broker.base import BrokerError
+from qa_service.broker.flags import make_flags
+
+
+class LosingBroker:
+    """It confirms so many, and then the connection is lost."""
+
+    def __init__(self, confirms):
+        self.left, self.published = confirms, []
+
+    async def open(self):
+        pass
+
+    async def close(self):
+        pass
+
+    async def publish(self, queue, message):
+        if not self.left:
+            raise BrokerError("lost")
+        self.left -= 1
+        self.published.append(message)
+
+
+def test_it_says_how_many_it_has_submitted_before_it_stopped(tmp_path, monkeypatch, capsys):
+    broker = LosingBroker(3)
+    monkeypatch.setattr(submit, "RabbitMq", lambda *_: broker)
+    path = tmp_path / "questions.jsonl"
+    path.write_text('{"question":"q","text":"t"}\n' * 10)
+    flags = vars(make_flags("").parse_args(["submit", str(path)]))
+    with pytest.raises(BrokerError):
+        asyncio.run(submit.main(flags))
+    assert len(broker.published) == 3
+    assert "3 jobs submitted before it stopped\n" in capsys.readouterr().err

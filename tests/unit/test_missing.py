@@ -1,0 +1,48 @@
+"""What a program says to an interpreter that lacks its packages, as the system's does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from qa_service.cli.missing import advice
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = ("server", "stress_test", "prepare_model", "evaluate_model", "finetune_model", "jobs")
+MISSING = ModuleNotFoundError("No module named 'msgspec'", name="msgspec")
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_every_program_of_a_clone_ends_with_one_line(program):
+    # Neither site-packages nor the environment.
+    command = [sys.executable, "-S", "-E", "-s", f"{program}.py", "--help"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"{program}.py: the package ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_it_names_the_interpreter_that_has_them(tmp_path, monkeypatch):
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.touch()
+    monkeypatch.setattr("sys.argv", ["server.py"])
+    assert advice(MISSING, tmp_path).endswith(f"; run {python} server.py")
+    monkeypatch.chdir(tmp_path)
+    assert advice(MISSING, tmp_path).endswith("; run .venv/bin/python server.py")
+    monkeypatch.setattr("sys.prefix", str(tmp_path / ".venv"))
+    assert "`make model` installs it" in advice(MISSING, tmp_path)
+
+
+def test_it_says_how_to_install_them(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["/clone/server.py"])
+    words = f"server.py: the package msgspec is not installed for {sys.executable}"
+    assert advice(MISSING, tmp_path).startswith(f"{words}; `make model` installs it into ")
+
+
+def test_a_module_of_ours_that_is_missing_is_a_bug(tmp_path):
+    with pytest.raises(ModuleNotFoundError):
+        advice(ModuleNotFoundError("No module", name="qa_service.nothing"), tmp_path)
