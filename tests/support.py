@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -21,6 +22,29 @@ class FakeClock:
 
     def pass_s(self, seconds: float) -> None:
         self.time_s += seconds
+
+
+class WatchedClock(FakeClock):
+    """One whose time passes no faster than somebody looks at it."""
+
+    LOOKS = 20
+    """More than a turn of the load generator takes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._looks = threading.Semaphore(0)
+
+    def perf_counter(self) -> float:
+        self._looks.release()
+        return super().perf_counter()
+
+    def pass_s(self, seconds: float) -> None:
+        """Returns when whoever looks has done what was due."""
+        super().pass_s(seconds)
+        while self._looks.acquire(blocking=False):
+            pass
+        for _ in range(self.LOOKS):
+            assert self._looks.acquire(timeout=DEADLINE_S), "nobody looks at the clock"
 
 
 class FakeTimeLoop(EventLoop):
