@@ -14,9 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from harness.frames import frame, receive
+from harness.process import GIVE_UP_S
 
 ROOT = Path(__file__).resolve().parents[1]
-TIMEOUT_S = 60.0
+TIMEOUT_S = GIVE_UP_S
 INSTANT = ("--inference_engine_type", "instant", "--num_inference_sessions", "1")
 """Flags of a server that starts quickly: for tests in which no answer's quality matters."""
 

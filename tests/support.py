@@ -6,9 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from harness.process import GIVE_UP_S as DEADLINE_S
 from qa_service.net.event_loop import EventLoop
-
-DEADLINE_S = 60.0
 
 
 class FakeClock:

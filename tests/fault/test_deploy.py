@@ -13,11 +13,11 @@ import pytest
 from harness.disturbances import load_during, reload_at_random
 from harness.frames import frame, receive
 from harness.load import QuietAnswers, assert_all_right, beside
-from harness.process import num_descriptors
+from harness.process import GIVE_UP_S, num_descriptors
 from harness.questions import ANSWER, ASK, FIRST_WORD
 from harness.server import INSTANT, running_server
 from qa_service.load.report import Report
-from tests.fault.faults import ONE_SESSION, marked
+from tests.fault.faults import ONE_SESSION, Permits, marked, stopped
 
 TOO_LATE = {"connection_lost", "server_unreachable"}
 
@@ -46,7 +46,7 @@ def test_a_reload_puts_fresh_workers_in_the_place_of_the_old(builtin_model):
         before = set(server.worker_pids())
         server.signal(signal.SIGHUP)
         server.wait_for_log("the reloaded model serves")
-        give_up_s = time.monotonic() + 20
+        give_up_s = time.monotonic() + GIVE_UP_S
         while before & set(server.worker_pids()) and time.monotonic() < give_up_s:
             assert server.ask(**ASK)["answer"] == FIRST_WORD
         after = set(server.worker_pids())
@@ -93,8 +93,8 @@ def test_a_model_that_fails_to_load_leaves_the_old_one_serving_and_says_why(own_
         assert server.worker_pids()[:2] == pids
 
 
-def test_a_worker_killed_while_it_reloads_leaves_the_old_model_serving(builtin_model):
-    with running_server(builtin_model, *INSTANT, *ONE_SESSION) as server:
+def test_a_worker_killed_while_it_reloads_leaves_the_old_model_serving(faulty_server, tmp_path):
+    with faulty_server(*ONE_SESSION, permits=Permits(tmp_path, 1)) as server:
         (old,) = server.worker_pids()
         server.signal(signal.SIGHUP)
         server.wait_for_log("reloading the model")
@@ -131,9 +131,10 @@ def test_a_stop_under_load_leaves_no_accepted_request_unanswered(builtin_model):
     """A request that comes too late is told so, or its connection is closed unread."""
     with (
         running_server(builtin_model) as server,
-        beside(QuietAnswers(server.port).plan(30, duration_s=10)) as samples,
+        beside(QuietAnswers(server.port).plan(30, duration_s=GIVE_UP_S)) as samples,
     ):
-        time.sleep(1.5)  # what is tested is a stop in the middle of a load
+        while len(samples) < 100:
+            time.sleep(0.01)  # the load is in a thread, and has no event for it
         stopped_s = time.perf_counter()
         server.signal(signal.SIGTERM)
         assert server.wait() == 0, server.log
@@ -148,9 +149,11 @@ def test_requests_that_have_come_and_not_been_taken_are_told_of_a_stop(faulty_se
     flags = ("--max_in_flight_per_connection", "1", *ONE_SESSION)
     with faulty_server(*flags) as server, server.connect() as sock, server.connect() as other:
         requests = [marked("!!slow!!", "slow"), *({"id": i, **ASK} for i in range(40))]
-        sock.sendall(b"".join(map(frame, requests)))
-        server.wait_for_queue(other)
-        server.signal(signal.SIGTERM)
+        with stopped(server):
+            sock.sendall(b"".join(map(frame, requests)))
+            server.wait_for_queue(other)
+            server.signal(signal.SIGTERM)
+            server.wait_for_log("draining")
         replies = {reply["id"]: reply for reply in iter(lambda: receive(sock), None)}
         assert replies.pop("slow")["answer"] == FIRST_WORD
         assert len(replies) == 40

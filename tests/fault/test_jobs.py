@@ -13,13 +13,13 @@ pytest.importorskip("aio_pika", reason="no aio-pika: pip install '.[jobs]'")
 from harness.jobs import (
     RunningGateway,
     depth,
-    free_port,
     job,
     names_of,
     publish,
     running_gateway,
     take,
 )
+from harness.ports import reserve_port
 from harness.questions import ASK, FIRST_WORD
 from harness.server import INSTANT, RunningServer
 
@@ -63,7 +63,7 @@ def test_a_text_that_kills_workers_is_dead_and_its_neighbours_are_answered(rabbi
 
 
 def test_a_full_server_is_asked_again_until_all_is_answered(rabbit, faulty_server):
-    names, port = names_of("full"), free_port()
+    names, port = names_of("full"), reserve_port()
     with (
         faulty_server("--num_inference_sessions", "1", "--max_queue_size", "1") as server,
         running_gateway(rabbit.url, server.port, names, f"--metrics_port={port}"),
@@ -95,7 +95,7 @@ def test_a_killed_gateway_loses_nothing(rabbit, faulty_server):
 
 
 def test_a_server_that_dies_is_asked_again_when_it_is_back(rabbit, builtin_model, faulty_server):
-    names, port = names_of("restarted"), str(free_port())
+    names, port = names_of("restarted"), str(reserve_port())
     server = RunningServer(builtin_model, *INSTANT, "--port", port)
     gateway = RunningGateway(rabbit.url, int(port), names)
     try:

@@ -15,8 +15,8 @@ from harness.load import assert_all_right
 from harness.process import num_descriptors
 from harness.questions import ASK, FIRST_WORD
 from harness.server import INSTANT, running_server
-from tests.fault.faults import ONE_SESSION, marked, replies_by_id, send_one_batch
-from tests.integration.test_health import query
+from tests.fault.faults import ONE_SESSION, marked, replies_by_id, send_one_batch, stopped
+from tests.integration.test_health import ask_until, query
 
 DEADLY = ["!!kill!!", "!!segfault!!", "!!sigterm!!", "!!exit!!", "!!sys_exit!!", "!!abort!!"]
 
@@ -42,7 +42,7 @@ def test_a_worker_killed_every_second_under_fifty_clients(builtin_model):
 def test_a_request_that_kills_twice_is_found_out_and_takes_nobody_with_it(faulty_server, marker):
     neighbours = [{"id": i, **ASK} for i in range(6)]
     with faulty_server(*ONE_SESSION) as server, server.connect() as sock:
-        send_one_batch(sock, *neighbours[:3], marked(marker, "guilty"), *neighbours[3:])
+        send_one_batch(server, sock, *neighbours[:3], marked(marker, "guilty"), *neighbours[3:])
         replies = replies_by_id(sock, 7)
         guilty = replies.pop("guilty")["error"]
         assert (guilty["code"], guilty["retryable"]) == ("worker_crashed", False)
@@ -53,10 +53,13 @@ def test_a_request_that_kills_twice_is_found_out_and_takes_nobody_with_it(faulty
 
 
 def test_what_lay_ready_behind_a_request_that_kills_is_not_blamed(faulty_server):
-    with faulty_server(*ONE_SESSION) as server, server.connect() as sock:
-        sock.sendall(frame(marked("!!die_slowly!!", "guilty")))
-        server.wait_for_queue(sock)
-        sock.sendall(b"".join(frame({"id": i, **ASK}) for i in range(3)))
+    flags = (*ONE_SESSION, "--log_level", "debug")
+    with faulty_server(*flags) as server, server.connect() as sock:
+        with stopped(server):
+            sock.sendall(frame(marked("!!kill!!", "guilty")))
+            server.wait_for_queue(sock)
+            sock.sendall(b"".join(frame({"id": i, **ASK}) for i in range(3)))
+            server.wait_for_log_count("given to instance", 4)
         replies = replies_by_id(sock, 4)
         assert replies.pop("guilty")["error"]["code"] == "worker_crashed"
         assert [reply["answer"] for reply in replies.values()] == [FIRST_WORD] * 3
@@ -70,7 +73,7 @@ def test_an_exception_fails_its_request_alone_and_costs_no_worker(faulty_server,
     neighbours = [{"id": i, **ASK} for i in range(6)]
     with faulty_server(*ONE_SESSION) as server, server.connect() as sock:
         pids = server.worker_pids()
-        send_one_batch(sock, *neighbours[:3], marked(marker, "guilty"), *neighbours[3:])
+        send_one_batch(server, sock, *neighbours[:3], marked(marker, "guilty"), *neighbours[3:])
         replies = replies_by_id(sock, 7)
         guilty = replies.pop("guilty")["error"]
         assert (guilty["code"], guilty["retryable"]) == ("internal_error", False)
@@ -82,10 +85,11 @@ def test_an_exception_fails_its_request_alone_and_costs_no_worker(faulty_server,
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
 def test_a_batch_whose_worker_is_killed_once_is_answered(faulty_server, signum):
     with faulty_server(*ONE_SESSION) as server, server.connect() as sock:
-        send_one_batch(sock, *(marked("!!slow!!", i) for i in range(3)))
-        server.wait_for_queue(sock)
         (pid,) = server.worker_pids()
-        os.kill(pid, signum)
+        with stopped(server):
+            sock.sendall(b"".join(frame({"id": i, **ASK}) for i in range(3)))
+            server.wait_for_queue(sock)
+            os.kill(pid, signum)
         replies = replies_by_id(sock, 3)
         assert [reply["answer"] for reply in replies.values()] == [FIRST_WORD] * 3
         assert server.worker_pids() != [pid]
@@ -100,10 +104,14 @@ def test_an_idle_worker_that_is_killed_costs_nobody_anything(builtin_model):
 
 
 def test_a_request_whose_client_has_gone_is_not_retried(faulty_server):
-    with faulty_server(*ONE_SESSION) as server:
-        with server.connect() as sock:
-            sock.sendall(frame(marked("!!slow!! !!segfault!!", 1)))
-            server.wait_for_queue(sock)
+    with faulty_server(*ONE_SESSION) as server, server.connect() as monitor:
+        with stopped(server):
+            with server.connect() as sock:
+                sock.sendall(frame(marked("!!segfault!!", 1)))
+                server.wait_for_queue(sock)
+            ask_until(
+                lambda: query(monitor, "stats"), lambda s: s["gauges"]["connections_open"] == 1
+            )
         server.wait_for_log("died with 1 requests")
         assert server.ask(**ASK)["answer"] == FIRST_WORD
         assert server.log.count(" died with ") == 1

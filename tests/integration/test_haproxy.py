@@ -11,6 +11,7 @@ from contextlib import ExitStack
 import pytest
 
 from harness.haproxy import HAPROXY, Balancer
+from harness.ports import reserve_port
 from harness.server import TIMEOUT_S, RunningServer
 from qa_service.client import QaClient, QaClientError
 
@@ -29,18 +30,20 @@ class Replicas:
     def __init__(self, model, stack: ExitStack, *flags: str) -> None:
         self._model, self._stack = model, stack
         self._flags = (*INSTANT, *flags)
-        self.servers = [self._start("0") for _ in range(3)]
-        self.balancer = Balancer([server.port for server in self.servers])
+        self._ports = [reserve_port() for _ in range(3)]
+        self.servers = [self._start(port) for port in self._ports]
+        self.balancer = Balancer(self._ports)
         stack.callback(self.balancer.close)
 
-    def _start(self, port: str) -> RunningServer:
-        server = RunningServer(self._model, "--host", "127.0.0.1", *self._flags, "--port", port)
+    def _start(self, port: int) -> RunningServer:
+        where = ("--host", "127.0.0.1", "--port", str(port))
+        server = RunningServer(self._model, *self._flags, *where)
         self._stack.callback(server.close)
         return server
 
     def restart(self, index: int) -> None:
         """Starts one again, and waits until it gets its share."""
-        self.servers[index] = self._start(str(self.servers[index].port))
+        self.servers[index] = self._start(self._ports[index])
         self.balancer.wait_for_log(f"qa/qa{index + 1} is UP")
 
     def stats(self) -> list[dict]:

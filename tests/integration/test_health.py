@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from harness.frames import frame, receive
-from harness.process import held_still
+from harness.process import GIVE_UP_S, held_still
 from harness.server import INSTANT, ROOT, running_server
 from qa_service.client import QaClient
 from qa_service.scheduling.admission import MAX_RETRY_AFTER_MS
@@ -32,7 +32,7 @@ ONE_BY_ONE = (
     *("--cost_table", str(ENDLESS_COSTS), "--max_queue_cost_ms", "0", "--request_timeout_ms", "0"),
 )
 """One instance that is given nothing in advance: its half-time is never thought to come."""
-DEADLINE_S = 30.0
+DEADLINE_S = GIVE_UP_S
 OUTCOMES = {
     "answered",
     "invalid_frame",
@@ -75,7 +75,7 @@ def requests(count, **more):
 
 def cli(*flags):
     command = [sys.executable, str(ROOT / "client.py"), *flags]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=GIVE_UP_S, check=False)
 
 
 class TestStats:

@@ -12,6 +12,7 @@ import subprocess
 import numpy as np
 import pytest
 
+from harness.process import GIVE_UP_S
 from harness.questions import ANSWER, ASK, QUESTIONS, TEXT
 from harness.server import running_server
 from tests.certificates import Certificates
@@ -27,7 +28,7 @@ def server(builtin_model):
 
 def call(port, method, path, body=None, headers=None):
     """One request on a connection of its own: status, headers and body."""
-    connection = http.client.HTTPConnection("localhost", port, timeout=60)
+    connection = http.client.HTTPConnection("localhost", port, timeout=GIVE_UP_S)
     try:
         connection.request(method, path, body, headers or {})
         response = connection.getresponse()
@@ -40,7 +41,7 @@ class TestPlain:
     @pytest.mark.skipif(not shutil.which("curl"), reason="there is no curl")
     def test_curl(self, server):
         command = ["curl", "-sS", f"localhost:{server.port}/qa", "-d", json.dumps(ASK)]
-        ran = subprocess.run(command, capture_output=True, check=True, timeout=60)
+        ran = subprocess.run(command, capture_output=True, check=True, timeout=GIVE_UP_S)
         reply = json.loads(ran.stdout)
         assert (reply["answer"], TEXT[reply["start"] : reply["end"]]) == (ANSWER, ANSWER)
 
@@ -50,7 +51,7 @@ class TestPlain:
         body.write_text(json.dumps({**ASK, "text": TEXT + " And so on." * 100}))
         command = ["curl", "-sSv", "-H", "Expect: 100-continue", f"localhost:{server.port}/qa",
                    "-d", f"@{body}", "--expect100-timeout", "30"]  # fmt: skip
-        ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=GIVE_UP_S)
         assert "< HTTP/1.1 100 Continue" in ran.stderr
         assert json.loads(ran.stdout)["answer"] == ANSWER
 
@@ -58,7 +59,7 @@ class TestPlain:
         assert server.ask(**ASK)["answer"] == ANSWER
 
     def test_one_connection_serves_many(self, server):
-        connection = http.client.HTTPConnection("localhost", server.port, timeout=60)
+        connection = http.client.HTTPConnection("localhost", server.port, timeout=GIVE_UP_S)
         for question, answer in QUESTIONS.items():
             connection.request("POST", "/qa", json.dumps({"question": question, "text": TEXT}))
             reply = json.loads(connection.getresponse().read())
@@ -257,7 +258,7 @@ print(json.dumps(asyncio.run(ask(*json.loads(sys.argv[1])))))
 def test_the_kserve_client(server):
     asked = json.dumps([f"http://localhost:{server.port}", list(QUESTIONS), TEXT])
     command = [KSERVE_PYTHON, "-c", ASK_BY_KSERVE, asked]
-    ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=GIVE_UP_S)
     assert json.loads(ran.stdout.splitlines()[-1]) == list(QUESTIONS.values())
 
 
@@ -283,7 +284,7 @@ class TestAccess:
         assert (status, fields["WWW-Authenticate"]) == (401, "Bearer")
 
     def test_a_token_is_shown_with_each_request(self, with_tokens):
-        connection = http.client.HTTPConnection("localhost", with_tokens.port, timeout=60)
+        connection = http.client.HTTPConnection("localhost", with_tokens.port, timeout=GIVE_UP_S)
         authorization = {"Authorization": f"Bearer {TOKEN}"}
         for headers, expected in ((authorization, 200), (authorization, 200), ({}, 401)):
             connection.request("POST", "/qa", json.dumps(ASK), headers)
@@ -302,7 +303,7 @@ class TestAccess:
         context = certificates.client_context()
         with running_server(builtin_model, *certificates.server_flags) as running:
             connection = http.client.HTTPSConnection(
-                "localhost", running.port, timeout=60, context=context
+                "localhost", running.port, timeout=GIVE_UP_S, context=context
             )
             connection.request("POST", "/qa", json.dumps(ASK))
             assert json.loads(connection.getresponse().read())["answer"] == ANSWER

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from harness.frames import frame
-from harness.jobs import free_port
+from harness.ports import reserve_port
 from qa_service.broker.asker import MAX_LOSSES, Asker, ExpiredError
 from qa_service.broker.job import Request
 from qa_service.broker.server_link import ServerAddress
@@ -221,7 +221,7 @@ def test_a_wrong_token_is_said():
 
 def test_a_server_that_is_not_there_is_said():
     async def run():
-        asker = Asker(ServerAddress("127.0.0.1", free_port()), 1)
+        asker = Asker(ServerAddress("127.0.0.1", reserve_port()), 1)
         async with asker.running():
             await asker.check()
 

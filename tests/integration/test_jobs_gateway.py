@@ -14,7 +14,6 @@ pytest.importorskip("aio_pika", reason="no aio-pika: pip install '.[jobs]'")
 from harness.jobs import (
     depth,
     flags_of,
-    free_port,
     job,
     names_of,
     publish,
@@ -22,6 +21,7 @@ from harness.jobs import (
     running_gateway,
     take,
 )
+from harness.ports import reserve_port
 from harness.server import running_server
 
 pytestmark = pytest.mark.slow
@@ -147,7 +147,7 @@ def test_a_stopped_gateway_leaves_the_rest_in_the_queue(rabbit, server, names):
 
 
 def test_the_metrics_are_served(rabbit, server, names):
-    port = free_port()
+    port = reserve_port()
     with running_gateway(rabbit.url, server.port, names, f"--metrics_port={port}"):
         play(
             publish(rabbit.url, names.jobs, [job("m1", ASK), job("m2", b"{")]),
@@ -237,6 +237,6 @@ def test_dead_jobs_are_listed_retried_and_dropped(rabbit, server, names):
 
 
 def test_a_broker_that_is_not_there(names):
-    ran = run_jobs("status", f"--broker_url=amqp://127.0.0.1:{free_port()}/", *flags_of(names))
+    ran = run_jobs("status", f"--broker_url=amqp://127.0.0.1:{reserve_port()}/", *flags_of(names))
     assert ran.returncode == 2
     assert ran.stderr.startswith("Error: no connection to the broker")

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from harness.process import GIVE_UP_S
 from qa_service.errors import DeviceError, SetupError
 from qa_service.inference.engines import EngineConfig, make_engine
 from qa_service.repository.manifest import OPENVINO_INT8_FILE, load_manifest
@@ -85,7 +86,7 @@ def test_a_processor_without_bf16_says_so(builtin_model):
 
 def test_a_signal_is_handled_after_one_engine_took_the_place_of_another(builtin_model):
     command = [sys.executable, "-c", ONE_AFTER_ANOTHER, str(builtin_model)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=GIVE_UP_S)
     assert (done.stdout, done.returncode) == ("handled\n", 0)
 
 

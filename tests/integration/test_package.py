@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.process import GIVE_UP_S
 from harness.server import ENGINE, ROOT
 
 pytestmark = pytest.mark.slow
@@ -53,13 +54,13 @@ def programs(wheel, tmp_path_factory) -> Path:
 
 def pip(*arguments: object) -> None:
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
-    subprocess.run([*command, *map(str, arguments)], check=True, timeout=120)
+    subprocess.run([*command, *map(str, arguments)], check=True, timeout=GIVE_UP_S)
 
 
 def run(program: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     command = [program, *map(str, arguments)]
     return subprocess.run(
-        command, **surroundings(program), stderr=subprocess.PIPE, check=False, timeout=120
+        command, **surroundings(program), stderr=subprocess.PIPE, check=False, timeout=GIVE_UP_S
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import shutil
-import socket
 import subprocess
 import time
 import urllib.parse
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.ports import reserve_port
 from harness.questions import ASK
 from harness.server import running_server
 
@@ -135,9 +135,7 @@ class running_prometheus:  # noqa: N801 - used like the function of its kind
     """A Prometheus that scrapes a server each second; gives its own port."""
 
     def __init__(self, port, folder):
-        with socket.socket() as sock:
-            sock.bind(("127.0.0.1", 0))
-            self._port = sock.getsockname()[1]
+        self._port = reserve_port()
         config = folder / "prometheus.yml"
         config.write_text(
             "global: {scrape_interval: 1s}\nscrape_configs:\n- job_name: qa-server\n"

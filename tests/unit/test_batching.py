@@ -96,7 +96,7 @@ def measured(ms_of_shape, window_tokens, limits):
         clock.pass_s(ms_of_shape(*ids.shape) / 1e3)
         return np.zeros(ids.shape, np.float32), np.zeros(ids.shape, np.float32)
 
-    return measure_costs(logits, 0, window_tokens, limits, "a test", clock.perf_counter)
+    return measure_costs(logits, 0, window_tokens, limits, "a test", clock_s=clock.perf_counter)
 
 
 def test_measuring_goes_on_while_larger_batches_pay():

@@ -361,6 +361,19 @@ def test_an_idle_client_is_closed_and_a_waiting_one_is_not(make_owner):
     assert receive(owner.client) is None
 
 
+def test_a_client_that_asks_now_and_then_stays(make_owner):
+    owner = make_owner(idle_timeout_ms=50)
+    for number in range(1, 4):
+        owner.client.sendall(frame(ASK))
+        owner.run_until(lambda number=number: len(owner.pendings) == number)
+        owner.answer(owner.pendings[-1])
+        assert receive(owner.client)["answer"] == "some"
+        owner.pass_s(0.04)
+    assert owner.ended == []
+    owner.pass_s(0.02)
+    assert owner.ended == [owner.connection]
+
+
 def test_an_old_connection_is_closed_when_nothing_is_in_flight(make_owner):
     owner = make_owner(max_connection_age_s=0.05)
     owner.client.sendall(frame({"id": 1, **ASK}) + frame({"id": 2, **ASK}))

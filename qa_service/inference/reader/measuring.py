@@ -36,6 +36,7 @@ def measure_costs(
     window_tokens: int,
     limits: BatchRule,
     runtime: str,
+    *,
     clock_s: Callable[[], float] = time.perf_counter,
 ) -> CostTable:
     """Times a model.
