@@ -12,7 +12,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -161,3 +162,16 @@ async def depth(url: str, queue: str) -> int:
     async with open_channel(url) as channel:
         declared = await channel.declare_queue(queue, passive=True)
         return int(declared.declaration_result.message_count)
+
+
+def metrics_when(port: int, condition: Callable[[set[str]], bool]) -> set[str]:
+    """The lines of a gateway's metrics, once they are so."""
+    give_up_s = time.monotonic() + GIVE_UP_S
+    while True:
+        with urllib.request.urlopen(f"http://localhost:{port}/metrics") as response:
+            assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            lines = set(response.read().decode().splitlines())
+        if condition(lines):
+            return lines
+        assert time.monotonic() < give_up_s, lines
+        time.sleep(0.01)  # metrics are asked for: there is no event to wait for

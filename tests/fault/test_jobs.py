@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import urllib.request
 
 import pytest
 
@@ -14,6 +13,7 @@ from harness.jobs import (
     RunningGateway,
     depth,
     job,
+    metrics_when,
     names_of,
     publish,
     running_gateway,
@@ -22,6 +22,7 @@ from harness.jobs import (
 from harness.ports import reserve_port
 from harness.questions import ASK, FIRST_WORD
 from harness.server import INSTANT, RunningServer
+from tests.fault.faults import stopped
 
 
 def marked(marker: str) -> dict:
@@ -68,13 +69,11 @@ def test_a_full_server_is_asked_again_until_all_is_answered(rabbit, faulty_serve
         faulty_server("--num_inference_sessions", "1", "--max_queue_size", "1") as server,
         running_gateway(rabbit.url, server.port, names, f"--metrics_port={port}"),
     ):
-        jobs = [job("slow", marked("!!slow!!")), *named(30, ASK)]
-        asyncio.run(publish(rabbit.url, names.jobs, jobs))
+        with stopped(server):
+            asyncio.run(publish(rabbit.url, names.jobs, named(31, ASK)))
+            metrics_when(port, lambda lines: "qa_jobs_queue_full_total 0.0" not in lines)
         answers = asyncio.run(answers_to(rabbit.url, names, 31))
-        with urllib.request.urlopen(f"http://localhost:{port}/metrics") as response:
-            page = response.read().decode()
     assert {answer["answer"] for answer in answers.values()} == {FIRST_WORD}
-    assert "qa_jobs_queue_full_total 0.0" not in page
     assert asyncio.run(depth(rabbit.url, names.retry_queues()[0][0])) == 0
     assert asyncio.run(depth(rabbit.url, names.dead)) == 0
 

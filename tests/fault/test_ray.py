@@ -89,11 +89,10 @@ def test_a_node_that_hangs_gives_its_requests_back(server, cluster, quiet):
         while len(samples) < 50:
             time.sleep(0.01)
         with held_still([*actor_pids(node), raylet_pid(node)]):
-            stopped_s = time.monotonic()
             wait_for_alive(server, 2)
-            assert time.monotonic() - stopped_s < 5.0
+            assert "pings had no reply" in server.log
+    assert "still busy after its time" not in server.log
     assert_all_right(Report.of(samples))
-    assert "pings had no reply" in server.log
 
 
 def test_a_cluster_of_another_version_is_told_in_a_line(builtin_model, cluster):
