@@ -15,7 +15,7 @@ from harness.frames import frame, receive
 from harness.load import QuietAnswers, assert_all_right, beside
 from harness.process import GIVE_UP_S, num_descriptors
 from harness.questions import ANSWER, ASK, FIRST_WORD
-from harness.server import INSTANT, running_server
+from harness.server import FIXED_ENGINE, INSTANT, running_server
 from qa_service.load.report import Report
 from tests.fault.faults import ONE_SESSION, Permits, marked, stopped
 
@@ -70,8 +70,7 @@ def test_two_generations_of_instances_live_at_most(faulty_server):
 
 def test_a_replaced_worker_runs_what_its_pool_runs_or_says_why_not(own_model):
     """A manifest that changed on disk is deployed by a reload, not by a worker's death."""
-    flags = ("--inference_engine_type", "onnx", "--precision", "fp32")
-    with running_server(own_model, *flags, "--num_inference_sessions", "2") as server:
+    with running_server(own_model, "--num_inference_sessions", "2") as server:
         manifest = own_model / "manifest.json"
         manifest.write_text(manifest.read_text().replace('"temperature": ', '"temperature": 1'))
         os.kill(server.worker_pids()[0], signal.SIGKILL)
@@ -83,7 +82,8 @@ def test_a_replaced_worker_runs_what_its_pool_runs_or_says_why_not(own_model):
 
 
 def test_a_model_that_fails_to_load_leaves_the_old_one_serving_and_says_why(own_model):
-    with running_server(own_model, *ONE_SESSION) as server:
+    # The engine that reads the file which is broken.
+    with running_server(own_model, *FIXED_ENGINE, *ONE_SESSION) as server:
         pids = server.worker_pids()
         (own_model / "model.onnx").write_bytes(b"not a model")
         server.signal(signal.SIGHUP)

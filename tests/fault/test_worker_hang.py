@@ -12,9 +12,11 @@ import pytest
 from harness.frames import frame, receive
 from harness.process import GIVE_UP_S
 from harness.questions import ANSWER, ASK, FIRST_WORD
-from harness.server import RunningServer
+from harness.server import FIXED_ENGINE, RunningServer
 from tests.fault.faults import ONE_SESSION, marked, replies_by_id, send_one_batch
 
+READS_MODEL_ONNX = (*FIXED_ENGINE, *ONE_SESSION)
+"""The engine that reads the file which is broken."""
 HASTY = ("--execution_timeout_ms", "3000")
 
 
@@ -68,7 +70,7 @@ def own_model(builtin_model, tmp_path):
 
 
 def test_sessions_that_cannot_start_any_more_end_the_server_with_its_own_code(own_model):
-    server = RunningServer(own_model, *ONE_SESSION)
+    server = RunningServer(own_model, *READS_MODEL_ONNX)
     try:
         with server.connect() as sock:
             (own_model / "model.onnx").write_bytes(b"not a model")
@@ -93,7 +95,7 @@ def test_sessions_that_cannot_start_any_more_end_the_server_with_its_own_code(ow
 
 def test_a_session_that_starts_again_in_time_ends_the_outage(own_model):
     model, saved = own_model / "model.onnx", own_model / "model.onnx.saved"
-    server = RunningServer(own_model, *ONE_SESSION)
+    server = RunningServer(own_model, *READS_MODEL_ONNX)
     try:
         with server.connect() as sock:
             model.rename(saved)

@@ -12,9 +12,9 @@ import subprocess
 import numpy as np
 import pytest
 
-from harness.process import GIVE_UP_S
+from harness.process import GIVE_UP_S, held_still
 from harness.questions import ANSWER, ASK, QUESTIONS, TEXT
-from harness.server import running_server
+from harness.server import ONE_BY_ONE, running_server
 from tests.certificates import Certificates
 
 TOKEN = "a-token-of-the-tests"
@@ -181,19 +181,17 @@ class TestTritonClient:
         triton = pytest.importorskip("tritonclient.http", reason="there is no tritonclient")
         import gevent  # what tritonclient sends with
 
-        flags = ("--num_inference_sessions", "1", "--max_batch_size", "1")
         with (
-            running_server(builtin_model, *flags) as busy,
+            running_server(builtin_model, *ONE_BY_ONE) as busy,
             triton.InferenceServerClient(f"localhost:{busy.port}", concurrency=2) as client,
         ):
-            first = client.async_infer("builtin", self.inputs(triton, list(QUESTIONS) * 8))
-            for _ in range(1000):
-                gevent.sleep(0.01)  # the first request is sent meanwhile
-                if busy.ask(type="stats")["stats"]["gauges"]["queue_length"]:
-                    break
-            inputs = self.inputs(triton, ["Who?"])
-            with pytest.raises(triton.InferenceServerException, match=r"its (timeout|deadline)"):
-                client.infer("builtin", inputs, timeout=1)
+            with held_still(busy.worker_pids()):
+                first = client.async_infer("builtin", self.inputs(triton, list(QUESTIONS) * 8))
+                while not busy.ask(type="stats")["stats"]["gauges"]["queue_length"]:
+                    gevent.sleep(0.01)  # the first request is sent meanwhile
+                words = r"its (timeout|deadline)"
+                with pytest.raises(triton.InferenceServerException, match=words):
+                    client.infer("builtin", self.inputs(triton, ["Who?"]), timeout=1)
             assert len(self.answers(first.get_result())) == 32
 
     def test_statistics_count_each_question(self, client):
@@ -311,8 +309,7 @@ class TestAccess:
 
 
 def test_a_client_that_goes_frees_its_work(builtin_model):
-    flags = ("--num_inference_sessions", "1", "--max_batch_size", "1")
-    with running_server(builtin_model, *flags) as server:
+    with running_server(builtin_model, *ONE_BY_ONE) as server:
         body = {
             "inputs": [
                 {"name": name, "shape": [60], "datatype": "BYTES", "data": [ASK[name]] * 60}
@@ -321,13 +318,14 @@ def test_a_client_that_goes_frees_its_work(builtin_model):
         }
         data = json.dumps(body).encode()
         line = b"POST /v2/models/builtin/infer HTTP/1.1\r\nHost: localhost\r\n"
-        with server.connect() as sock:
-            sock.sendall(line + b"Content-Length: %d\r\n\r\n" % len(data) + data)
-            while counts(server)["requests_in_flight"] < 40:
+        with held_still(server.worker_pids()):
+            with server.connect() as sock:
+                sock.sendall(line + b"Content-Length: %d\r\n\r\n" % len(data) + data)
+                while counts(server)["requests_in_flight"] < 60:
+                    pass
+            while (seen := counts(server))["requests_in_flight"]:
                 pass
-        while (seen := counts(server))["requests_in_flight"]:
-            pass
-        assert seen["abandoned"] > 30
+        assert seen["abandoned"] == 60
 
 
 def counts(server):

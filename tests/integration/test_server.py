@@ -18,7 +18,7 @@ from harness.frames import frame, receive
 from harness.golden import GOLDEN, body_of
 from harness.process import GIVE_UP_S, held_still
 from harness.questions import ANSWER, ASK, QUESTIONS, TEXT
-from harness.server import ENGINE, INSTANT, ROOT, running_server
+from harness.server import FIXED_ENGINE, INSTANT, ONE_BY_ONE, ROOT, running_server
 from qa_service.client import QaClient
 from qa_service.scheduling.batch_cost import load_costs
 from qa_service.wire.messages import RequestLimits
@@ -53,7 +53,8 @@ def test_what_batches_cost_is_measured_once_and_kept(builtin_model, tmp_path):
     leave_out = shutil.ignore_patterns("costs")
     model = Path(shutil.copytree(builtin_model, tmp_path / "model", ignore=leave_out))
     for is_measured in (True, False):
-        with running_server(model, *ONE, "--cost_table", "auto") as running:
+        # No engines beside: one is measured that is known.
+        with running_server(model, *ONE, *FIXED_ENGINE, "--cost_table", "auto") as running:
             assert running.ask(**ASK)["answer"]
             assert ("measuring what batches cost" in running.log) == is_measured
     [table] = (model / "costs").glob("*.json")
@@ -62,7 +63,7 @@ def test_what_batches_cost_is_measured_once_and_kept(builtin_model, tmp_path):
 
 @pytest.mark.parametrize("engine", ["onnx", pytest.param("pytorch", marks=pytest.mark.slow)])
 def test_every_engine_serves_the_same_answers(builtin_model, engine):
-    flags = (*ONE, "--inference_engine_type", engine)
+    flags = (*ONE, "--inference_engine_type", engine, "--precision", "fp32")
     with (
         running_server(builtin_model, *flags) as running,
         QaClient("localhost", running.port) as client,
@@ -76,8 +77,9 @@ def test_every_engine_serves_the_same_answers(builtin_model, engine):
 
 
 def test_int8_serves_the_same_answers(builtin_model):
+    int8 = ("--inference_engine_type", "onnx", "--precision", "int8")
     with (
-        running_server(builtin_model, *ONE, "--precision", "int8") as running,
+        running_server(builtin_model, *ONE, *int8) as running,
         QaClient("localhost", running.port) as client,
     ):
         answers = client.ask_many([(question, TEXT) for question in QUESTIONS])
@@ -185,7 +187,7 @@ class TestBounds:
     """Each bound that is a flag, reached."""
 
     def test_a_full_queue_refuses_at_once_and_answers_the_rest(self, builtin_model):
-        flags = ("--max_queue_size", "4", "--num_inference_sessions", "1", "--max_batch_size", "1")
+        flags = ("--max_queue_size", "4", *ONE_BY_ONE)
         with running_server(builtin_model, *flags) as running, running.connect() as sock:
             sock.sendall(b"".join(frame({"id": i, **ASK}) for i in range(12)))
             replies = [receive(sock) for _ in range(12)]
@@ -195,7 +197,7 @@ class TestBounds:
             assert sorted(reply["id"] for reply in replies) == list(range(12))
 
     def test_a_client_that_hangs_up_frees_its_place_in_the_queue(self, builtin_model):
-        flags = (*ONE, "--max_queue_size", "30", "--max_batch_size", "1")
+        flags = ("--max_queue_size", "30", *ONE_BY_ONE)
         with running_server(builtin_model, *flags) as running:
             with running.connect() as gone:
                 gone.sendall(frame(ASK) * 40)
@@ -223,8 +225,7 @@ class TestBounds:
             second.close()
 
     def test_what_cannot_be_begun_in_its_time_is_refused_at_once(self, builtin_model):
-        flags = ("--num_inference_sessions", "1", "--max_batch_size", "1")
-        with running_server(builtin_model, *flags) as running, running.connect() as sock:
+        with running_server(builtin_model, *ONE_BY_ONE) as running, running.connect() as sock:
             long = {"id": "long", "question": "Who wrote the notes?", "text": TEXT * 5}
             hasty = {"id": "hasty", **ASK, "timeout_ms": 1}
             sock.sendall(frame(long) + frame(hasty) + frame({"id": "patient", **ASK}))
@@ -284,7 +285,8 @@ class TestStartAndStop:
     @staticmethod
     def fail(*flags):
         return subprocess.run(
-            [sys.executable, str(ROOT / "server.py"), *ENGINE, *flags],
+            # The engine that reads the file which is broken.
+            [sys.executable, str(ROOT / "server.py"), *FIXED_ENGINE, *flags],
             capture_output=True,
             text=True,
             timeout=GIVE_UP_S,
