@@ -16,7 +16,7 @@ from harness.memory import bound_bytes
 from harness.open_loop import HEADER, capacity_per_s, offer
 from harness.process import MIB, rss_bytes
 from harness.questions import ASK, FIRST_WORD
-from harness.server import INSTANT, RunningServer, running_server
+from harness.server import EXACT_ENGINE, INSTANT, RunningServer, running_server
 from qa_service.config import ServerConfig
 from qa_service.options import MAX_MS
 from tests.fault.faults import marked
@@ -36,7 +36,7 @@ SMALL_FLAGS = [word for name, bound in SMALL.items() for word in (f"--{name}", s
 @pytest.mark.soak
 def test_honest_clients_beside_five_hundred_slow_ones_and_one_that_never_reads(builtin_model):
     """For the figures, `python -m benchmarks.slow_clients`: here others may be running."""
-    with running_server(builtin_model) as server:
+    with running_server(builtin_model, *EXACT_ENGINE) as server:
         report = asyncio.run(beside_a_crowd(server, num_honest=10, num_slow=500, duration_s=3))
     print(f"\n{report}")
     assert report.num_cut_off == 0
@@ -47,7 +47,7 @@ def test_honest_clients_beside_five_hundred_slow_ones_and_one_that_never_reads(b
 @pytest.mark.soak
 def test_three_times_what_the_server_can_do(builtin_model):
     """For the figures, `python -m benchmarks.overload`; the load generator needs a core too."""
-    with running_server(builtin_model, "--max_queue_size", "20") as server:
+    with running_server(builtin_model, *EXACT_ENGINE, "--max_queue_size", "20") as server:
         answers = QuietAnswers(server.port)
         capacity = capacity_per_s(answers, duration_s=2)
         report = offer(answers, rate_per_s=3 * capacity, duration_s=4, num_connections=20, seed=3)

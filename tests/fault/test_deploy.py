@@ -15,7 +15,7 @@ from harness.frames import frame, receive
 from harness.load import QuietAnswers, assert_all_right, beside
 from harness.process import GIVE_UP_S, num_descriptors
 from harness.questions import ANSWER, ASK, FIRST_WORD
-from harness.server import FIXED_ENGINE, INSTANT, running_server
+from harness.server import EXACT_ENGINE, FIXED_ENGINE, INSTANT, running_server
 from qa_service.load.report import Report
 from tests.fault.faults import ONE_SESSION, Permits, marked, stopped
 
@@ -26,7 +26,7 @@ TOO_LATE = {"connection_lost", "server_unreachable"}
 def test_reloads_at_random_moments_fail_no_request(builtin_model):
     """In short; `python -m benchmarks.fault_reload` does as many as fit in a time."""
     sent = []
-    with running_server(builtin_model) as server:
+    with running_server(builtin_model, *EXACT_ENGINE) as server:
         reloading = reload_at_random(server, sent, seed=5, max_s=1.5)
         report = load_during(reloading, server, num_clients=20, duration_s=16)
         assert server.wait() == 0, server.log
@@ -130,7 +130,7 @@ def test_a_batch_under_way_when_the_model_changes_is_answered(faulty_server):
 def test_a_stop_under_load_leaves_no_accepted_request_unanswered(builtin_model):
     """A request that comes too late is told so, or its connection is closed unread."""
     with (
-        running_server(builtin_model) as server,
+        running_server(builtin_model, *EXACT_ENGINE) as server,
         beside(QuietAnswers(server.port).plan(30, duration_s=GIVE_UP_S)) as samples,
     ):
         while len(samples) < 100:
