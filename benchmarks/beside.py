@@ -18,7 +18,7 @@ from benchmarks.record import Section, make_parser
 from benchmarks.tables import markdown, spread
 from benchmarks.targets import Running, ours
 from benchmarks.texts import Item, uniform
-from harness.server import ROOT, running_server
+from harness.server import EXACT_ENGINE, ROOT, running_server
 from qa_service.data.squad import read_squad
 
 WARMUP_S = 0.5
@@ -39,7 +39,7 @@ def measure_all(
 ) -> None:
     """All loads on one checkout's server."""
     for engine, (flags, numbers, duration_s) in LOADS.items():
-        with running_server(model, *flags, root=root) as server:
+        with running_server(model, *EXACT_ENGINE, *flags, root=root) as server:
             at_work = Running(ours(name), server.port, server.process.pid)
             for clients in numbers:
                 figures = measure(at_work, items, clients, WARMUP_S * share, duration_s * share)

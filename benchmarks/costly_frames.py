@@ -19,7 +19,7 @@ from harness.frame_cost import MAX_FRAME_BYTES, cost_ms
 from harness.frames import frame
 from harness.hostile_frames import HOSTILE, OK
 from harness.load import QuietAnswers, report_of
-from harness.server import running_server
+from harness.server import EXACT_ENGINE, running_server
 from qa_service.repository.options import DEFAULT_MODEL
 
 
@@ -71,7 +71,7 @@ def main() -> int:
     flags = parser.parse_args()
     name, costly, cost = costliest()
     print(f"the costliest frame that is refused: {name}, {len(costly)} bytes, {cost:.2f} ms")
-    with running_server(flags.model) as server:
+    with running_server(flags.model, *EXACT_ENGINE) as server:
         before, beside, after = asyncio.run(
             measure(server.port, costly, flags.num_honest, flags.duration_s)
         )

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.record import Section, make_parser
-from harness.server import ROOT, running_server
+from harness.server import EXACT_ENGINE, ROOT, running_server
 from qa_service.client import QaClient, QaServerError
 from qa_service.data.squad import read_squad
 
@@ -158,7 +158,7 @@ def measure(
 ) -> dict[str, object]:
     """Every figure of one checkout's server."""
     seconds = 4.0 if flags.quick else 15.0
-    with running_server(model, *FLAGS, root=checkout) as server:
+    with running_server(model, *EXACT_ENGINE, *FLAGS, root=checkout) as server:
         port = server.port
         mix(port, texts, 2, 1, 2.0)
         figures: dict[str, object] = {
@@ -173,7 +173,7 @@ def measure(
             "twenty whole texts": many_whole(port, texts),
         }
     one = (*FLAGS, "--num_inference_sessions", "1")
-    with running_server(model, *one, root=checkout) as server:
+    with running_server(model, *EXACT_ENGINE, *one, root=checkout) as server:
         figures["one whole text on one"] = whole_text(server.port, texts)
     return figures
 
@@ -181,7 +181,7 @@ def measure(
 def print_greedy(flags: argparse.Namespace, texts: Texts) -> None:
     """What a greedy client does to three others: the checkouts in turn, twice."""
     for name, (checkout, model) in [*checkouts(flags).items()] * 2:
-        with running_server(model, *FLAGS, root=checkout) as server:
+        with running_server(model, *EXACT_ENGINE, *FLAGS, root=checkout) as server:
             mix(server.port, texts, 2, 0, 1.5)
             quiet_ms, beside_ms = greedy(server.port, texts, 2.0 if flags.quick else 8.0)
         ratio = beside_ms / quiet_ms

@@ -31,7 +31,8 @@ from pathlib import Path
 import aio_pika
 from aio_pika.exceptions import AMQPError, ChannelInvalidStateError
 
-from harness.jobs import RunningGateway, free_port, job, names_of, open_channel
+from harness.jobs import RunningGateway, job, names_of, open_channel
+from harness.ports import reserve_port
 from harness.questions import ASK, FIRST_WORD
 from harness.rabbitmq import MISSING, RunningRabbitMq, is_installed, running_rabbitmq
 from harness.server import RunningServer
@@ -52,7 +53,7 @@ class Stack:
 
     def __init__(self, broker: RunningRabbitMq, model: Path, faulty_worker: Path) -> None:
         self.broker, self._model = broker, model
-        self.port = free_port()
+        self.port = reserve_port()
         self._environment = {"PYTHONPATH": str(faulty_worker)}
         self.server = self._new_server()
         self.gateway = self._new_gateway()

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from harness.disturbances import kill_workers, load_during
-from harness.server import running_server
+from harness.server import EXACT_ENGINE, running_server
 from qa_service.repository.options import DEFAULT_MODEL
 
 
@@ -27,7 +27,7 @@ def main() -> int:
     )
     flags = parser.parse_args()
     killed: list[int] = []
-    with running_server(flags.model) as server:
+    with running_server(flags.model, *EXACT_ENGINE) as server:
         killing = kill_workers(
             server, killed, interval_s=flags.interval_s, wait_until_whole=flags.wait_until_whole
         )

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from harness.disturbances import load_during, reload_at_random
-from harness.server import running_server
+from harness.server import EXACT_ENGINE, running_server
 from qa_service.repository.options import DEFAULT_MODEL
 
 
@@ -25,7 +25,7 @@ def main() -> int:
     parser.add_argument("--model", type=Path, default=DEFAULT_MODEL, help="a prepared model")
     flags = parser.parse_args()
     sent: list[int] = []
-    with running_server(flags.model) as server:
+    with running_server(flags.model, *EXACT_ENGINE) as server:
         reloading = reload_at_random(server, sent, seed=flags.seed, max_s=flags.max_s)
         report = load_during(reloading, server, flags.num_clients, flags.duration_s)
         server.wait()

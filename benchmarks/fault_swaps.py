@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 from harness.load import QuietAnswers, beside, report_of
-from harness.server import ROOT, running_server
+from harness.server import EXACT_ENGINE, ROOT, running_server
 from qa_service.load.report import Report
 
 LIMIT_S = 600.0
@@ -29,7 +29,7 @@ def main() -> int:
         for number in (1, 2):
             shutil.copytree(flags.model, model / str(number))
         write(file, model, 1, flags.transition)
-        with running_server(model, "--config", str(file)) as server:
+        with running_server(model, *EXACT_ENGINE, "--config", str(file)) as server:
             answers = QuietAnswers(server.port)
             quiet = report_of(answers.plan(flags.num_clients, flags.quiet_s))
             print(f"no swap, {flags.num_clients} clients:\n{quiet}\n", flush=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from harness.http_fuzz import fuzz
 from harness.process import MIB, num_descriptors, rss_bytes
-from harness.server import running_server
+from harness.server import EXACT_ENGINE, running_server
 from qa_service.repository.options import DEFAULT_MODEL
 
 MAX_GROWTH_BYTES = 8 * MIB
@@ -30,7 +30,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="what the requests depend on")
     parser.add_argument("--model", type=Path, default=DEFAULT_MODEL, help="a prepared model")
     flags = parser.parse_args()
-    with running_server(flags.model, *FLAGS) as server:
+    with running_server(flags.model, *EXACT_ENGINE, *FLAGS) as server:
         pid = server.process.pid
         asyncio.run(fuzz(server.port, 2000, flags.seed + 1))
         before, descriptors, started_s = rss_bytes(pid), num_descriptors(pid), time.perf_counter()

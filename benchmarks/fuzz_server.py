@@ -15,7 +15,7 @@ from pathlib import Path
 
 from harness.live_fuzz import fuzz_server
 from harness.process import MIB
-from harness.server import running_server
+from harness.server import EXACT_ENGINE, running_server
 from qa_service.repository.options import DEFAULT_MODEL
 
 MAX_GROWTH_BYTES = 8 * MIB
@@ -28,7 +28,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="what the frames depend on")
     parser.add_argument("--model", type=Path, default=DEFAULT_MODEL, help="a prepared model")
     flags = parser.parse_args()
-    with running_server(flags.model) as server:
+    with running_server(flags.model, *EXACT_ENGINE) as server:
         report = asyncio.run(fuzz_server(server, flags.num_frames, flags.frames_per_s, flags.seed))
     print(report)
     is_good = (

@@ -35,7 +35,7 @@ from harness.jobs import (
 from harness.jobs import job as make_job
 from harness.process import cpu_s, tree
 from harness.rabbitmq import MISSING, RunningRabbitMq, is_installed, running_rabbitmq
-from harness.server import RunningServer, running_server
+from harness.server import EXACT_ENGINE, RunningServer, running_server
 from qa_service.broker.base import Names
 from qa_service.client import QaClient
 from qa_service.data.squad import read_squad
@@ -175,7 +175,7 @@ def main() -> int:
     with (
         tempfile.TemporaryDirectory() as folder,
         running_rabbitmq() as broker,
-        running_server(flags.model, *server_flags) as server,
+        running_server(flags.model, *EXACT_ENGINE, *server_flags) as server,
     ):
         own, through = [], []
         for number in range(flags.rounds):

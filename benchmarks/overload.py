@@ -17,7 +17,7 @@ from pathlib import Path
 
 from harness.load import QuietAnswers
 from harness.open_loop import HEADER, OpenLoopReport, capacity_per_s, offer
-from harness.server import RunningServer, running_server
+from harness.server import EXACT_ENGINE, RunningServer, running_server
 from qa_service.repository.options import DEFAULT_MODEL
 from qa_service.workers.devices import run_in_real_time
 
@@ -54,7 +54,7 @@ def main() -> int:
     server_flags += ["--max_queue_size", str(flags.max_queue_size)]
     if flags.realtime_clients:
         run_in_real_time()
-    with running_server(flags.model, *server_flags) as server:
+    with running_server(flags.model, *EXACT_ENGINE, *server_flags) as server:
         capacity, reports = run(server, flags.duration_s)
     peak = max(report.goodput_per_s for report in reports)
     print(

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from benchmarks.fairness import checkouts
 from benchmarks.record import Section, make_parser
-from harness.server import running_server
+from harness.server import EXACT_ENGINE, running_server
 from qa_service.client import QaClient
 from qa_service.data.squad import read_squad
 
@@ -91,7 +91,7 @@ def main() -> int:
     texts = make_texts(contexts, 8 if flags.quick else NUM_TEXTS, flags.seed)
     rows = ["|  | found | whole | lengths of the others, characters |", "|---|---|---|---|"]
     for name, (checkout, model) in checkouts(flags).items():
-        with running_server(model, *FLAGS, root=checkout) as server:
+        with running_server(model, *EXACT_ENGINE, *FLAGS, root=checkout) as server:
             found, whole = find(server.port, texts)
         others = [len(planted.text) for planted in texts if planted not in whole]
         section.raw[name] = {"found": len(found), "whole": len(whole), "of": len(texts)}

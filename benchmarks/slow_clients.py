@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from harness.crowd import beside_a_crowd
-from harness.server import running_server
+from harness.server import EXACT_ENGINE, running_server
 from qa_service.repository.options import DEFAULT_MODEL
 
 
@@ -24,7 +24,7 @@ def main() -> int:
     parser.add_argument("--num_slow", type=int, default=500, help="slow clients")
     parser.add_argument("--model", type=Path, default=DEFAULT_MODEL, help="a prepared model")
     flags = parser.parse_args()
-    with running_server(flags.model) as server:
+    with running_server(flags.model, *EXACT_ENGINE) as server:
         report = asyncio.run(
             beside_a_crowd(server, flags.num_honest, flags.num_slow, flags.duration_s)
         )

@@ -25,7 +25,7 @@ from harness.load import QuietAnswers, beside
 from harness.mutate import Mutator
 from harness.process import MIB, num_descriptors, rss_bytes
 from harness.questions import ANSWER, ASK
-from harness.server import RunningServer, running_server
+from harness.server import EXACT_ENGINE, RunningServer, running_server
 from qa_service.load.plan import Sample
 from qa_service.load.report import Report
 from qa_service.repository.options import DEFAULT_MODEL
@@ -175,7 +175,7 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=35.0, help="steady requests a second")
     parser.add_argument("--model", type=Path, default=DEFAULT_MODEL, help="a prepared model")
     flags = parser.parse_args()
-    with running_server(flags.model) as server:
+    with running_server(flags.model, *EXACT_ENGINE) as server:
         soak = Soak(server, QuietAnswers(server.port))
         asyncio.run(soak.run(flags.rate, flags.duration_s, flags.interval_s))
         restarts = server.log.count(" ended (")

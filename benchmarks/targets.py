@@ -23,6 +23,7 @@ from typing import Any
 
 from benchmarks.http_wire import HttpWire
 from benchmarks.servers.reading import MODEL_VARIABLE
+from harness.ports import reserve_port
 from harness.process import cpu_s, rss_bytes, tree
 from qa_service.data.squad import SquadQuestion
 from qa_service.load.generator import run_load
@@ -139,7 +140,7 @@ def running(target: Target, model: Path) -> Iterator[Running]:
     Raises:
         NotStartedError: It does not answer.
     """
-    port = _free_port()
+    port = reserve_port()
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
             [sys.executable, *target.command, "--port", str(port), *_model(target, model)],
@@ -171,12 +172,6 @@ def _environment(model: Path) -> dict[str, str]:
         "TOKENIZERS_PARALLELISM": "false",
         "RAY_USAGE_STATS_ENABLED": "0",
     }
-
-
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind((HOST, 0))
-        return sock.getsockname()[1]
 
 
 def _wait_for_answer(server: Running, process: subprocess.Popen, log: object) -> None:

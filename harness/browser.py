@@ -16,8 +16,10 @@ import tempfile
 import time
 from pathlib import Path
 
+from harness.process import GIVE_UP_S
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-TIMEOUT_S = 60.0
+TIMEOUT_S = GIVE_UP_S
 FLAGS = (
     "--headless=new",
     "--remote-debugging-pipe",

@@ -14,9 +14,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from harness.hostile_http import HOST, MALFORMED, chunked, head
+from harness.process import GIVE_UP_S
 
 CONNECTIONS = 64
-TIMEOUT_S = 30.0
+TIMEOUT_S = GIVE_UP_S
 CLOSE = b"Connection: close\r\n"
 BAD = b'{"question": 5}'
 SEEDS = [

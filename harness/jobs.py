@@ -8,21 +8,21 @@ import itertools
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import aio_pika
 
+from harness.process import GIVE_UP_S
 from qa_service.broker.base import Names
 
 ROOT = Path(__file__).resolve().parents[1]
-TIMEOUT_S = 60.0
 
 
 def names_of(prefix: str, **others: Any) -> Names:
@@ -48,7 +48,7 @@ def run_jobs(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
     """Runs `jobs.py` to its end."""
     command = [sys.executable, str(ROOT / "jobs.py"), *words]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, **options
+        command, capture_output=True, text=True, timeout=GIVE_UP_S, check=False, **options
     )
 
 
@@ -71,7 +71,7 @@ class RunningGateway:
 
     def wait_for_log(self, words: str, times: int = 1) -> None:
         """Waits until it has logged the words so often."""
-        give_up_s = time.monotonic() + TIMEOUT_S
+        give_up_s = time.monotonic() + GIVE_UP_S
         while self.log.count(words) < times:
             assert time.monotonic() < give_up_s, f"never logged {words!r}:\n{self.log}"
             time.sleep(0.01)  # its log is a file: there is no event to wait for
@@ -79,7 +79,7 @@ class RunningGateway:
     def stop(self) -> None:
         """Stops it as an operator does; it must end well."""
         self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(TIMEOUT_S) == 0, self.log
+        assert self.process.wait(GIVE_UP_S) == 0, self.log
         assert "Traceback" not in self.log, self.log
 
     def close(self) -> None:
@@ -146,7 +146,7 @@ async def publish_unconfirmed(url: str, queue: str, jobs: Iterable[Any]) -> None
 async def take(url: str, queue: str, count: int) -> list[Any]:
     """Waits for so many messages of a queue, and takes them out."""
     taken: list[Any] = []
-    async with asyncio.timeout(TIMEOUT_S), open_channel(url) as channel:
+    async with asyncio.timeout(GIVE_UP_S), open_channel(url) as channel:
         source = await channel.get_queue(queue)
         async with source.iterator() as messages:
             async for message in messages:
@@ -164,7 +164,14 @@ async def depth(url: str, queue: str) -> int:
         return int(declared.declaration_result.message_count)
 
 
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
+def metrics_when(port: int, condition: Callable[[set[str]], bool]) -> set[str]:
+    """The lines of a gateway's metrics, once they are so."""
+    give_up_s = time.monotonic() + GIVE_UP_S
+    while True:
+        with urllib.request.urlopen(f"http://localhost:{port}/metrics") as response:
+            assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            lines = set(response.read().decode().splitlines())
+        if condition(lines):
+            return lines
+        assert time.monotonic() < give_up_s, lines
+        time.sleep(0.01)  # metrics are asked for: there is no event to wait for

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from harness.frames import PREFIX, frame
 from harness.load import QuietAnswers, beside, report_of
 from harness.mutate import Mutator, check_json
-from harness.process import MIB, num_descriptors, rss_bytes
+from harness.process import GIVE_UP_S, MIB, num_descriptors, rss_bytes
 from harness.server import RunningServer
 from qa_service.load.report import Report
 
@@ -22,7 +22,7 @@ QUIET_S = 2.0
 ENDLESS_S = 86400.0
 """Of a load that something else ends."""
 KINDS = {"answer", "error", "health", "stats", "models", "load", "unload"}
-REPLY_TIMEOUT_S = 60.0
+REPLY_TIMEOUT_S = GIVE_UP_S
 RESET = b"\1\0\0\0\0\0\0\0"
 
 

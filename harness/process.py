@@ -11,6 +11,8 @@ from pathlib import Path
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 MIB = 1 << 20
+GIVE_UP_S = 300.0
+"""What has not come by then will not: no verdict on how fast it is, even on a busy machine."""
 
 
 def rss_bytes(pid: int) -> int:

@@ -8,29 +8,22 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from harness.ports import reserve_port
+from harness.process import GIVE_UP_S
+
 SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 MISSING = "no RabbitMQ: apt-get install rabbitmq-server"
-START_TIMEOUT_S = 120.0
 POLL_S = 0.05
 
 
 def is_installed() -> bool:
     return SERVER.exists() and shutil.which("epmd") is not None
-
-
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for sock in sockets:
-            sock.bind(("127.0.0.1", 0))
-        return [sock.getsockname()[1] for sock in sockets]
 
 
 class RunningRabbitMq:
@@ -42,7 +35,7 @@ class RunningRabbitMq:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.port, dist_port, epmd_port = free_ports(3)
+        self.port, dist_port, epmd_port = (reserve_port() for _ in range(3))
         self.url = f"amqp://guest:guest@127.0.0.1:{self.port}/"
         (folder / "rabbitmq.conf").write_text("")
         self._environment = _environment(folder, self.port, dist_port, epmd_port)
@@ -64,7 +57,7 @@ class RunningRabbitMq:
             start_new_session=True,
         )
         log.close()
-        give_up_s = time.monotonic() + START_TIMEOUT_S
+        give_up_s = time.monotonic() + GIVE_UP_S
         while b"Server startup complete" not in (text := self._log_from(began)):
             assert self._process.poll() is None, text.decode()
             assert time.monotonic() < give_up_s, text.decode()

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from harness.process import GIVE_UP_S
 from harness.server import RunningServer
 
-START_S = 180.0
+START_S = GIVE_UP_S
 OBJECT_STORE_BYTES = 80 << 20
 QUICK = {
     "health_check_initial_delay_ms": 0,

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
 from pathlib import Path
 
 import pytest
 
-import harness.server
 from harness.rabbitmq import MISSING, is_installed, running_rabbitmq
+from qa_service.inference.trial_main import reply_to
+from qa_service.logs import LogOptions
 from qa_service.preparation.prepare import Choices, prepare
+from qa_service.repository.manifest import load_manifest
+from qa_service.workers.engine_choice import Measurement, choose_engine
+from qa_service.workers.factory import devices_of
+from qa_service.workers.options import InstanceOptions
+from qa_service.workers.trial_process import TrialRequest
 
 ROOT = Path(__file__).resolve().parents[1]
-harness.server.ENGINE += ("--cost_table", "off")
-"""Unless flags say otherwise: no test waits for batches to be measured, as benchmarks do."""
-
 LEFT_OUT = {f"not {mark}": f"\npytestmark = pytest.mark.{mark}\n" for mark in ("slow", "soak")}
 
 
@@ -29,9 +33,18 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def builtin_model() -> Path:
     """The built-in model with its int8 file; what is there already is kept.
 
-    It is made whole at once: other tests may run beside this one, on the same folder.
+    It is made whole at once: other tests may run beside this one, on the same folder. Its engines
+    are measured here, if they have not been on this machine, so that servers side by side do not.
     """
-    return prepare(Choices(output_dir=ROOT / "saved_models", precision="int8"))
+    model = prepare(Choices(output_dir=ROOT / "saved_models", precision="int8"))
+    with (model.parent / ".builtin.engines.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for options in (InstanceOptions(), InstanceOptions(num_inference_sessions=1)):
+            device = devices_of(options.num_inference_sessions, options.devices)[0]
+            found = choose_engine(options, device, model, load_manifest(model))
+            if isinstance(found, Measurement):
+                assert not reply_to(TrialRequest(found, LogOptions())).failure
+    return model
 
 
 @pytest.fixture(scope="session")

@@ -143,7 +143,7 @@ class ScriptedPeer:
     def __exit__(self, *_: object) -> None:
         self.stop_listening()
         for thread in self._threads:
-            thread.join(timeout=20)
+            thread.join(timeout=60)
             assert not thread.is_alive(), "a script still waits for something"
         if self._errors:
             raise self._errors[0]

@@ -1,30 +1,75 @@
-"""What several tests need: a loop that is run until a condition holds."""
+"""What several tests need: a fake clock, and a loop that is run until a condition holds."""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 
+from harness.process import GIVE_UP_S as DEADLINE_S
 from qa_service.net.event_loop import EventLoop
 
-DEADLINE_S = 20.0
+
+class FakeClock:
+    """Stands in for the module `time`: its time passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.time_s = 1000.0
+
+    def perf_counter(self) -> float:
+        return self.time_s
+
+    def pass_s(self, seconds: float) -> None:
+        self.time_s += seconds
+
+
+class WatchedClock(FakeClock):
+    """One whose time passes no faster than somebody looks at it."""
+
+    LOOKS = 20
+    """More than a turn of the load generator takes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._looks = threading.Semaphore(0)
+
+    def perf_counter(self) -> float:
+        self._looks.release()
+        return super().perf_counter()
+
+    def pass_s(self, seconds: float) -> None:
+        """Returns when whoever looks has done what was due."""
+        super().pass_s(seconds)
+        while self._looks.acquire(blocking=False):
+            pass
+        for _ in range(self.LOOKS):
+            assert self._looks.acquire(timeout=DEADLINE_S), "nobody looks at the clock"
+
+
+class FakeTimeLoop(EventLoop):
+    """A loop with real sockets and a fake clock."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        super().__init__()
+
+    def now_s(self) -> float:
+        return self.clock.time_s
 
 
 def run_until(loop: EventLoop, condition: Callable[[], bool]) -> None:
     """Runs the loop, round upon round, until the condition holds; fails if it never does."""
-    late: list[bool] = []
-
-    def give_up() -> None:
-        late.append(True)
-        loop.stop()
+    give_up_s = time.monotonic() + DEADLINE_S
+    held: list[bool] = []
 
     def check() -> None:
         if condition():
+            held.append(True)
+        if held or time.monotonic() > give_up_s:
             loop.stop()
         loop.call_soon(lambda: None)
 
     loop.call_soon(lambda: None)
-    timer = loop.call_at(loop.now_s() + DEADLINE_S, give_up)
     loop.after_each = check
     loop.run()
-    timer.cancel()
-    assert not late, "the condition never held"
+    assert held, "the condition never held"

@@ -77,7 +77,7 @@ class Terminal:
         """Pastes as terminals do where a program asked for bracketed pastes."""
         self.type(f"\x1b[200~{text}\x1b[201~")
 
-    def expect(self, text: str, timeout_s: float = 20.0) -> str:
+    def expect(self, text: str, timeout_s: float = 60.0) -> str:
         """Reads until the text is shown; returns what was shown up to its end."""
         deadline_s = time.monotonic() + timeout_s
         while text.encode() not in (shown := _CONTROL.sub(b"", self._unread)):
@@ -86,12 +86,12 @@ class Terminal:
         before, _, self._unread = shown.partition(text.encode())
         return before.decode() + text
 
-    def wait(self, timeout_s: float = 20.0) -> int:
+    def wait(self, timeout_s: float = 60.0) -> int:
         """Reads on until the program ends; returns its exit code."""
         deadline_s = time.monotonic() + timeout_s
         while self.read(0.1) is not None:
             assert time.monotonic() < deadline_s, self._unread
-        return self.process.wait(timeout=10)
+        return self.process.wait(timeout=60)
 
     @property
     def rest(self) -> str:

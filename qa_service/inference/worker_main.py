@@ -91,7 +91,7 @@ def load_reader(setup: Setup) -> tuple[Reader | InstantReader, str]:
         instant.model = msgspec.structs.replace(
             instant.model, name=manifest.name, fingerprint=fingerprint
         )
-        check_answers(instant, INSTANT)
+        instant.answer([WARMUP], Stopwatch())
         return instant, CPU
     engine = load_engine(setup, manifest)
     best_spans = engine.best_spans if engine.chooses_spans else None
@@ -115,7 +115,7 @@ def load_reader(setup: Setup) -> tuple[Reader | InstantReader, str]:
     return reader, CPU if engine.device == CPU else setup.device.device
 
 
-def check_answers(reader: Reader | InstantReader, name: str) -> None:
+def check_answers(reader: Reader, name: str) -> None:
     """Answers a question, so that a model that its engine cannot run is not served.
 
     Raises:

@@ -22,8 +22,8 @@ TOKEN = "3bQ1xT0yqWcV7uKfJm2sZg"
 EXPIRED = "Zt0xT0yqWcV7uKfJm2sZgA"
 AUTH = {"type": "auth", "token": TOKEN}
 AUTHENTICATED = {"id": None, "auth": "ok"}
+SHORT_MS, LONG_MS = 1_000, 300_000
 FEW = (*INSTANT, "--log_level", "info")
-SHORT_MS = "4000"
 
 
 @contextmanager

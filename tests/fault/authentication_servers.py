@@ -8,7 +8,7 @@ import pytest
 
 from harness.server import running_server
 from tests.certificates import Certificates
-from tests.fault.authentication import EXPIRED, FEW, SHORT_MS, TOKEN
+from tests.fault.authentication import EXPIRED, FEW, LONG_MS, SHORT_MS, TOKEN
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,15 @@ def token_file(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def tls(builtin_model, certificates):
     """A server that speaks TLS and wants no token."""
-    flags = ("--tls_handshake_timeout_ms", SHORT_MS, "--max_frame_bytes", str(1 << 20))
+    flags = ("--tls_handshake_timeout_ms", str(LONG_MS), "--max_frame_bytes", str(1 << 20))
+    with running_server(builtin_model, *FEW, *certificates.server_flags, *flags) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def hasty_tls(builtin_model, certificates):
+    """The same for clients that stall."""
+    flags = ("--tls_handshake_timeout_ms", str(SHORT_MS))
     with running_server(builtin_model, *FEW, *certificates.server_flags, *flags) as server:
         yield server
 
@@ -43,7 +51,15 @@ def mutual(builtin_model, certificates):
 @pytest.fixture(scope="module")
 def with_tokens(builtin_model, token_file):
     """A server that wants a token."""
-    flags = ("--auth_token_file", str(token_file), "--auth_timeout_ms", SHORT_MS)
+    flags = ("--auth_token_file", str(token_file), "--auth_timeout_ms", str(LONG_MS))
+    with running_server(builtin_model, *FEW, *flags) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def hasty_with_tokens(builtin_model, token_file):
+    """The same for clients that show none."""
+    flags = ("--auth_token_file", str(token_file), "--auth_timeout_ms", str(SHORT_MS))
     with running_server(builtin_model, *FEW, *flags) as server:
         yield server
 

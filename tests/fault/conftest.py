@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from harness.server import INSTANT, RunningServer
-
-FAULTY_WORKER = Path(__file__).parent / "faulty_worker"
+from tests.fault.faults import FAULTY_WORKER, Permits
 
 
 @pytest.fixture
@@ -18,8 +16,8 @@ def faulty_server(builtin_model):
     """Starts a server whose workers misbehave when a question asks for it."""
 
     @contextmanager
-    def start(*flags: str) -> Iterator[RunningServer]:
-        env = {"PYTHONPATH": str(FAULTY_WORKER)}
+    def start(*flags: str, permits: Permits | None = None) -> Iterator[RunningServer]:
+        env = permits.env if permits else {"PYTHONPATH": str(FAULTY_WORKER)}
         server = RunningServer(builtin_model, *INSTANT, *flags, env=env)
         try:
             yield server

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import socket
+from contextlib import AbstractContextManager
+from pathlib import Path
 
 from harness.frames import frame, receive
+from harness.process import held_still
 from harness.questions import ASK, TEXT
 from harness.server import RunningServer
+
+FAULTY_WORKER = Path(__file__).parent / "faulty_worker"
 
 ONE_SESSION = ("--num_inference_sessions", "1", "--cost_table", "off")
 """An instance that takes together all that waits."""
@@ -16,11 +21,18 @@ def marked(marker: str, request_id: object) -> dict:
     return {"id": request_id, "question": f"{marker} {ASK['question']}", "text": TEXT}
 
 
-def send_one_batch(sock: socket.socket, *requests: dict) -> None:
-    """Keeps the only instance busy first, so that what follows waits and leaves together."""
-    sock.sendall(frame(marked("!!slow!!", "first")))
-    RunningServer.wait_for_queue(sock)
-    sock.sendall(b"".join(map(frame, requests)))
+def stopped(server: RunningServer) -> AbstractContextManager[None]:
+    """Holds the server's instances still: what they run is not answered until they go on."""
+    return held_still(server.worker_pids())
+
+
+def send_one_batch(server: RunningServer, sock: socket.socket, *requests: dict) -> None:
+    """Holds the only instance still first, so that what follows waits and leaves together."""
+    with stopped(server):
+        sock.sendall(frame({"id": "first", **ASK}))
+        assert server.wait_for_queue(sock) == []
+        sock.sendall(b"".join(map(frame, requests)))
+        assert server.wait_for_queue(sock) == []
     assert receive(sock)["id"] == "first"
 
 
@@ -29,3 +41,23 @@ def replies_by_id(sock: socket.socket, count: int) -> dict:
     by_id = {reply["id"]: reply for reply in replies}
     assert len(by_id) == count
     return by_id
+
+
+class Permits:
+    """Without one, no worker of a server with this environment starts; each takes one.
+
+    Attributes:
+        env: What the server's environment has besides.
+    """
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self._folder = folder / "permits"
+        self._folder.mkdir()
+        self._given = 0
+        self.env = {"PYTHONPATH": str(FAULTY_WORKER), "QA_TEST_PERMITS": str(self._folder)}
+        self.give(number)
+
+    def give(self, number: int = 1) -> None:
+        for _ in range(number):
+            self._given += 1
+            (self._folder / str(self._given)).touch()

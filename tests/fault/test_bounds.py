@@ -16,8 +16,9 @@ from harness.memory import bound_bytes
 from harness.open_loop import HEADER, capacity_per_s, offer
 from harness.process import MIB, rss_bytes
 from harness.questions import ASK, FIRST_WORD
-from harness.server import INSTANT, running_server
+from harness.server import EXACT_ENGINE, INSTANT, RunningServer, running_server
 from qa_service.config import ServerConfig
+from qa_service.options import MAX_MS
 from tests.fault.faults import marked
 
 SMALL = {
@@ -35,7 +36,7 @@ SMALL_FLAGS = [word for name, bound in SMALL.items() for word in (f"--{name}", s
 @pytest.mark.soak
 def test_honest_clients_beside_five_hundred_slow_ones_and_one_that_never_reads(builtin_model):
     """For the figures, `python -m benchmarks.slow_clients`: here others may be running."""
-    with running_server(builtin_model) as server:
+    with running_server(builtin_model, *EXACT_ENGINE) as server:
         report = asyncio.run(beside_a_crowd(server, num_honest=10, num_slow=500, duration_s=3))
     print(f"\n{report}")
     assert report.num_cut_off == 0
@@ -46,7 +47,7 @@ def test_honest_clients_beside_five_hundred_slow_ones_and_one_that_never_reads(b
 @pytest.mark.soak
 def test_three_times_what_the_server_can_do(builtin_model):
     """For the figures, `python -m benchmarks.overload`; the load generator needs a core too."""
-    with running_server(builtin_model, "--max_queue_size", "20") as server:
+    with running_server(builtin_model, *EXACT_ENGINE, "--max_queue_size", "20") as server:
         answers = QuietAnswers(server.port)
         capacity = capacity_per_s(answers, duration_s=2)
         report = offer(answers, rate_per_s=3 * capacity, duration_s=4, num_connections=20, seed=3)
@@ -69,7 +70,8 @@ def test_a_full_queue_says_when_to_try_again(builtin_model):
 
 def test_memory_stays_within_its_bound(faulty_server):
     """Every connection holds what it may, the queue is full, and the only instance hangs."""
-    with faulty_server(*SMALL_FLAGS) as server, contextlib.ExitStack() as open_sockets:
+    for_ever = ("--execution_timeout_ms", str(MAX_MS))
+    with faulty_server(*SMALL_FLAGS, *for_ever) as server, contextlib.ExitStack() as open_sockets:
         pid = server.process.pid
         assert server.ask(**ASK)["answer"] == FIRST_WORD
         idle = rss_bytes(pid)
@@ -78,7 +80,7 @@ def test_memory_stays_within_its_bound(faulty_server):
         server.wait_for_queue(hanging)
         socks = [open_sockets.enter_context(server.connect()) for _ in range(50)]
         for number, sock in enumerate(socks):
-            fill(sock, number)
+            fill(server, sock, number)
         held = rss_bytes(pid) - idle
         bound = bound_bytes(ServerConfig.of(**SMALL))
         print(f"\nheld {held / MIB:.1f} MiB of at most {bound / MIB:.1f} MiB")
@@ -89,7 +91,7 @@ def test_memory_stays_within_its_bound(faulty_server):
         assert receive(hanging)["error"]["code"] == "invalid_frame"
 
 
-def fill(sock: socket.socket, number: int) -> None:
+def fill(server: RunningServer, sock: socket.socket, number: int) -> None:
     """Fills the queue, and the connection's own buffers: input of one, output of the next."""
     wide = {"question": "Who?", "text": "\U0001f600" + "a" * 60_000}
     body = json.dumps(wide, ensure_ascii=False).encode()
@@ -97,12 +99,17 @@ def fill(sock: socket.socket, number: int) -> None:
     if number % 2:
         sock.sendall(frame(body)[:-1])
     else:
-        pour(sock, frame({"id": "x" * 200, "question": 5}) * 100)
+        pour(server, sock, frame({"id": "x" * 200, "question": 5}) * 100)
 
 
-def pour(sock: socket.socket, data: bytes) -> None:
-    """Sends until the server takes no more of it for a while."""
-    sock.settimeout(0.1)
-    with contextlib.suppress(TimeoutError):
-        while True:
-            sock.sendall(data)
+def pour(server: RunningServer, sock: socket.socket, data: bytes) -> None:
+    """Sends until the server takes no more of it, though it has had rounds of its loop for it."""
+    sock.setblocking(False)
+    rounds = 0
+    while rounds < 5:
+        try:
+            sock.send(data)
+            rounds = 0
+        except BlockingIOError:
+            server.ask(type="health")
+            rounds += 1

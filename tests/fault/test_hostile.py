@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,9 @@ import pytest
 from harness.frame_cost import MAX_FRAME_BYTES
 from harness.frames import frame, receive
 from harness.hostile_frames import HOSTILE, OK
-from harness.process import MIB, num_descriptors, rss_bytes
+from harness.process import GIVE_UP_S, MIB, num_descriptors, rss_bytes
 from harness.questions import ASK, FIRST_WORD
-from harness.server import INSTANT, running_server
+from harness.server import INSTANT, RunningServer, running_server
 from qa_service.client import QaClient
 
 SIZES = (1 << 14, 1 << 16, MAX_FRAME_BYTES)
@@ -86,28 +87,21 @@ def test_a_hundred_thousand_deep_and_a_hundred_thousand_digits(server, neighbour
 
 
 def test_connections_as_fast_as_they_come(server, neighbour):
-    pid, duration_s, count = server.process.pid, 2.0, 0
-    before = num_descriptors(pid)
-    end_s = time.perf_counter() + duration_s
-    while time.perf_counter() < end_s:
-        server.connect().close()
-        count += 1
-        if count % 50 == 0:
-            assert neighbour.ask(ASK["question"], ASK["text"]).answer == FIRST_WORD
-    print(f"\n{count / duration_s:.0f} connections a second")
-    wait_for_descriptors(pid, before)
+    with leaving_nothing(server, neighbour, 2000):
+        for count in range(2000):
+            server.connect().close()
+            if count % 50 == 0:
+                assert neighbour.ask(ASK["question"], ASK["text"]).answer == FIRST_WORD
 
 
 @pytest.mark.parametrize("data", [b"", b"\0\0", frame(ASK), frame(ASK)[:50], b"\0\0\0\1x" * 50])
 def test_resets_at_any_moment(server, neighbour, data):
-    pid = server.process.pid
-    before = num_descriptors(pid)
-    for _ in range(50):
-        sock = server.connect()
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-        sock.sendall(data)
-        sock.close()
-    wait_for_descriptors(pid, before)
+    with leaving_nothing(server, neighbour, 50):
+        for _ in range(50):
+            sock = server.connect()
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            sock.sendall(data)
+            sock.close()
 
 
 def test_memory_does_not_stay(server, neighbour):
@@ -134,11 +128,22 @@ def test_memory_does_not_stay(server, neighbour):
     assert after - before < MAX_GROWTH_BYTES
 
 
-def wait_for_descriptors(pid: int, count: int) -> None:
-    give_up_s = time.monotonic() + 10
-    while num_descriptors(pid) > count:
-        assert time.monotonic() < give_up_s, "descriptors stay open"
-        time.sleep(0.01)  # the kernel tells nobody when another process closes
+@contextmanager
+def leaving_nothing(server: RunningServer, neighbour: QaClient, num_connections: int):
+    """Waits until the server has had so many connections, and has but those left from before."""
+
+    def count() -> tuple[int, int, int]:
+        stats = neighbour.stats()
+        accepted = stats["counters"]["connections_accepted_total"]
+        open_now = stats["gauges"]["connections_open"]
+        return accepted, open_now, num_descriptors(server.process.pid)
+
+    accepted, open_now, descriptors = count()
+    yield
+    give_up_s = time.monotonic() + GIVE_UP_S
+    while count() != (accepted + num_connections, open_now, descriptors):
+        assert time.monotonic() < give_up_s, count()
+        time.sleep(0.01)  # nobody is told when the server closes a connection
 
 
 @pytest.fixture(scope="module")
@@ -161,12 +166,14 @@ class TestTimeouts:
                     break
                 except TimeoutError:
                     continue
+            else:
+                pytest.fail("the frame had all the time that it took")
             took_s = time.monotonic() - started_s
             sock.settimeout(20)
             assert first
             assert receive(sock)["error"]["code"] == "frame_timeout"
             assert receive(sock) is None
-        assert 0.3 < took_s < 5
+        assert took_s >= 0.4
 
     def test_requests_before_a_frame_that_is_late_are_answered(self, hasty_server):
         with hasty_server.connect() as sock:
@@ -178,13 +185,6 @@ class TestTimeouts:
     def test_a_silent_connection_is_closed(self, hasty_server):
         with hasty_server.connect() as sock:
             assert receive(sock) is None
-
-    def test_a_connection_that_asks_now_and_then_stays(self, hasty_server):
-        with hasty_server.connect() as sock:
-            for i in range(4):
-                time.sleep(0.4)  # it is the silence that is tested
-                sock.sendall(frame({"id": i, **ASK}))
-                assert receive(sock)["answer"] == FIRST_WORD
 
     def test_a_client_that_never_reads_is_dropped(self, builtin_model):
         flags = ("--client_stall_timeout_ms", "300", "--max_output_buffer_bytes", "10000")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import urllib.request
 
 import pytest
 
@@ -13,15 +12,17 @@ pytest.importorskip("aio_pika", reason="no aio-pika: pip install '.[jobs]'")
 from harness.jobs import (
     RunningGateway,
     depth,
-    free_port,
     job,
+    metrics_when,
     names_of,
     publish,
     running_gateway,
     take,
 )
+from harness.ports import reserve_port
 from harness.questions import ASK, FIRST_WORD
 from harness.server import INSTANT, RunningServer
+from tests.fault.faults import stopped
 
 
 def marked(marker: str) -> dict:
@@ -63,18 +64,16 @@ def test_a_text_that_kills_workers_is_dead_and_its_neighbours_are_answered(rabbi
 
 
 def test_a_full_server_is_asked_again_until_all_is_answered(rabbit, faulty_server):
-    names, port = names_of("full"), free_port()
+    names, port = names_of("full"), reserve_port()
     with (
         faulty_server("--num_inference_sessions", "1", "--max_queue_size", "1") as server,
         running_gateway(rabbit.url, server.port, names, f"--metrics_port={port}"),
     ):
-        jobs = [job("slow", marked("!!slow!!")), *named(30, ASK)]
-        asyncio.run(publish(rabbit.url, names.jobs, jobs))
+        with stopped(server):
+            asyncio.run(publish(rabbit.url, names.jobs, named(31, ASK)))
+            metrics_when(port, lambda lines: "qa_jobs_queue_full_total 0.0" not in lines)
         answers = asyncio.run(answers_to(rabbit.url, names, 31))
-        with urllib.request.urlopen(f"http://localhost:{port}/metrics") as response:
-            page = response.read().decode()
     assert {answer["answer"] for answer in answers.values()} == {FIRST_WORD}
-    assert "qa_jobs_queue_full_total 0.0" not in page
     assert asyncio.run(depth(rabbit.url, names.retry_queues()[0][0])) == 0
     assert asyncio.run(depth(rabbit.url, names.dead)) == 0
 
@@ -95,7 +94,7 @@ def test_a_killed_gateway_loses_nothing(rabbit, faulty_server):
 
 
 def test_a_server_that_dies_is_asked_again_when_it_is_back(rabbit, builtin_model, faulty_server):
-    names, port = names_of("restarted"), str(free_port())
+    names, port = names_of("restarted"), str(reserve_port())
     server = RunningServer(builtin_model, *INSTANT, "--port", port)
     gateway = RunningGateway(rabbit.url, int(port), names)
     try:

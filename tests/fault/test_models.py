@@ -8,19 +8,19 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import pytest
 
 from harness.load import QuietAnswers, assert_all_right, beside
 from harness.models import ModelFile, count_versions, states, write_manifest, write_version
+from harness.process import GIVE_UP_S
 from harness.questions import ASK, FIRST_WORD
 from harness.server import ROOT, RunningServer, running_server
 from qa_service.load.report import Report
-from tests.fault.conftest import FAULTY_WORKER
-from tests.fault.faults import marked
+from tests.fault.faults import FAULTY_WORKER, Permits, marked
 
-DEADLINE_S = 20.0
+DEADLINE_S = GIVE_UP_S
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def fresh_worker(server, old):
 
 def refusal(*flags) -> subprocess.CompletedProcess:
     command = [sys.executable, str(ROOT / "server.py"), "--port", "0", *flags]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=GIVE_UP_S, check=False)
 
 
 # Faults of the file.
@@ -108,12 +108,14 @@ def test_what_waits_for_a_restart_is_named(file):
 
 def test_a_worker_killed_while_it_loads_leaves_the_old_version_and_is_tried_again(file):
     file.write("versions = [1]")
-    with serving(file) as server:
+    permits = Permits(file.path.parent, 1)
+    with closing(RunningServer(file.model, *file.flags(), env=permits.env)) as server:
         old = server.worker_pids()
         file.apply(server, "versions = [2]")
         os.kill(fresh_worker(server, old), signal.SIGKILL)
         server.wait_for_log("the old model serves on")
         assert server.ask(**ASK)["version"] == 1
+        permits.give()
         wait_for(lambda: states(server) == {"m/2": "READY"})  # a second later
         assert server.ask(**ASK)["version"] == 2
 
@@ -225,16 +227,18 @@ def test_a_label_moves_when_its_target_is_warm(file):
 def test_rolling_has_one_instance_more_at_a_time_and_answers_throughout(file):
     keys = 'transition = "rolling"\nnum_inference_sessions = 3'
     file.write(f"{keys}\nversions = [1]")
-    with running_server(file.model, "--config", str(file.path), "--inference_engine_type",
-                        "instant") as server:  # fmt: skip
-        most, answered = 0, []
+    permits = Permits(file.path.parent, 3)
+    flags = ("--config", str(file.path), "--inference_engine_type", "instant")
+    with closing(RunningServer(file.model, *flags, env=permits.env)) as server:
         file.apply(server, f"{keys}\nversions = [2]")
-        while states(server) != {"m/2": "READY"}:
-            most = max(most, len(server.worker_pids()))
-            answered.append(server.ask(**ASK)["version"])
-        assert most == 4
-        assert set(answered) == {1, 2}
-        assert len(server.worker_pids()) == 3
+        wait_for(lambda: len(server.worker_pids()) == 4)
+        assert count_versions(server, 50) == {1: 50}  # the fresh one has not begun
+        permits.give()
+        wait_for(lambda: set(count_versions(server, 50)) == {1, 2})
+        assert len(server.worker_pids()) <= 4
+        permits.give(2)
+        wait_for(lambda: states(server) == {"m/2": "READY"})
+        wait_for(lambda: len(server.worker_pids()) == 3)
 
 
 @pytest.mark.soak
@@ -255,16 +259,14 @@ def test_twenty_swaps_under_fifty_clients_fail_no_request(file, transition):
 # Shares.
 
 
-def test_shares_are_what_the_file_says_and_follow_it_at_once(file):
+def test_shares_are_what_the_file_says_and_follow_it(file):
     file.write("traffic = { 1 = 95, 2 = 5 }")
     with serving(file) as server:
         counted = count_versions(server, 10_000)
         assert counted.total() == 10_000
         assert abs(counted[2] / 10_000 - 0.05) < 0.01
         file.apply(server, "traffic = { 1 = 50, 2 = 50 }")
-        told_s = time.monotonic()
         wait_for(lambda: count_versions(server, 200)[2] > 60)
-        assert time.monotonic() - told_s < 1.0
         assert abs(count_versions(server, 2_000)[2] / 2_000 - 0.5) < 0.05
 
 

@@ -12,7 +12,7 @@ import pytest
 from harness.load import QuietAnswers, assert_all_right, beside
 from harness.process import held_still
 from harness.questions import ASK
-from harness.server import ROOT, RunningServer
+from harness.server import FIXED_ENGINE, ROOT, RunningServer
 from qa_service.load.plan import LoadPlan
 from qa_service.load.report import Report
 
@@ -40,8 +40,8 @@ def cluster():
 @pytest.fixture(scope="module")
 def server(builtin_model, cluster):
     """One local instance and two on Ray."""
-    flags = ("--num_inference_sessions", "1", "--ray_instances", "2", "--cost_table", "off")
-    server = RunningServer(builtin_model, *flags, "--ray_address", cluster.address)
+    flags = ("--num_inference_sessions", "1", "--ray_instances", "2")
+    server = RunningServer(builtin_model, *FIXED_ENGINE, *flags, "--ray_address", cluster.address)
     yield server
     server.close()
 
@@ -49,7 +49,7 @@ def server(builtin_model, cluster):
 @pytest.fixture(scope="module")
 def quiet(builtin_model) -> QuietAnswers:
     """What a server without Ray answers."""
-    server = RunningServer(builtin_model, "--num_inference_sessions", "1", "--cost_table", "off")
+    server = RunningServer(builtin_model, *FIXED_ENGINE, "--num_inference_sessions", "1")
     answers = QuietAnswers(server.port)
     server.close()
     return answers
@@ -89,11 +89,10 @@ def test_a_node_that_hangs_gives_its_requests_back(server, cluster, quiet):
         while len(samples) < 50:
             time.sleep(0.01)
         with held_still([*actor_pids(node), raylet_pid(node)]):
-            stopped_s = time.monotonic()
             wait_for_alive(server, 2)
-            assert time.monotonic() - stopped_s < 5.0
+            assert "pings had no reply" in server.log
+    assert "still busy after its time" not in server.log
     assert_all_right(Report.of(samples))
-    assert "pings had no reply" in server.log
 
 
 def test_a_cluster_of_another_version_is_told_in_a_line(builtin_model, cluster):

@@ -10,7 +10,7 @@ import pytest
 
 from harness.load import QuietAnswers, assert_all_right, beside
 from harness.questions import ANSWER, ASK
-from harness.server import RunningServer
+from harness.server import FIXED_ENGINE, RunningServer
 from qa_service.load.report import Report
 
 ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
@@ -46,7 +46,7 @@ def start(cluster):
     started = []
 
     def make(model: Path, *flags: str) -> RunningServer:
-        always = ("--cost_table", "off", "--ray_address", cluster.address)
+        always = (*FIXED_ENGINE, "--ray_address", cluster.address)
         started.append(RunningServer(model, *flags, *always))
         return started[-1]
 

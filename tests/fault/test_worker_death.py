@@ -14,9 +14,9 @@ from harness.frames import frame
 from harness.load import assert_all_right
 from harness.process import num_descriptors
 from harness.questions import ASK, FIRST_WORD
-from harness.server import INSTANT, running_server
-from tests.fault.faults import ONE_SESSION, marked, replies_by_id, send_one_batch
-from tests.integration.test_health import query
+from harness.server import FIXED_ENGINE, INSTANT, running_server
+from tests.fault.faults import ONE_SESSION, marked, replies_by_id, send_one_batch, stopped
+from tests.integration.test_health import ask_until, query
 
 DEADLY = ["!!kill!!", "!!segfault!!", "!!sigterm!!", "!!exit!!", "!!sys_exit!!", "!!abort!!"]
 
@@ -29,7 +29,8 @@ def test_a_worker_killed_every_second_under_fifty_clients(builtin_model):
     next: a request that three kills meet is rightly answered `worker_crashed`.
     """
     killed = []
-    with running_server(builtin_model, "--max_batch_size", "2") as server:
+    # What is fastest is measured anew for each bound on batches.
+    with running_server(builtin_model, *FIXED_ENGINE, "--max_batch_size", "2") as server:
         killing = kill_workers(server, killed, interval_s=1, wait_until_whole=True)
         report = load_during(killing, server, num_clients=50, duration_s=8)
         assert server.wait() == 0, server.log
@@ -42,7 +43,7 @@ def test_a_worker_killed_every_second_under_fifty_clients(builtin_model):
 def test_a_request_that_kills_three_workers_takes_nobody_with_it(faulty_server, marker):
     neighbours = [{"id": i, **ASK} for i in range(6)]
     with faulty_server(*ONE_SESSION) as server, server.connect() as sock:
-        send_one_batch(sock, *neighbours[:3], marked(marker, "guilty"), *neighbours[3:])
+        send_one_batch(server, sock, *neighbours[:3], marked(marker, "guilty"), *neighbours[3:])
         replies = replies_by_id(sock, 7)
         guilty = replies.pop("guilty")["error"]
         assert (guilty["code"], guilty["retryable"]) == ("worker_crashed", False)
@@ -53,10 +54,13 @@ def test_a_request_that_kills_three_workers_takes_nobody_with_it(faulty_server, 
 
 
 def test_what_lay_ready_behind_a_request_that_kills_is_not_blamed(faulty_server):
-    with faulty_server(*ONE_SESSION) as server, server.connect() as sock:
-        sock.sendall(frame(marked("!!die_slowly!!", "guilty")))
-        server.wait_for_queue(sock)
-        sock.sendall(b"".join(frame({"id": i, **ASK}) for i in range(3)))
+    flags = (*ONE_SESSION, "--log_level", "debug")
+    with faulty_server(*flags) as server, server.connect() as sock:
+        with stopped(server):
+            sock.sendall(frame(marked("!!kill!!", "guilty")))
+            server.wait_for_queue(sock)
+            sock.sendall(b"".join(frame({"id": i, **ASK}) for i in range(3)))
+            server.wait_for_log_count("given to instance", 4)
         replies = replies_by_id(sock, 4)
         assert replies.pop("guilty")["error"]["code"] == "worker_crashed"
         assert [reply["answer"] for reply in replies.values()] == [FIRST_WORD] * 3
@@ -70,7 +74,7 @@ def test_an_exception_fails_its_request_alone_and_costs_no_worker(faulty_server,
     neighbours = [{"id": i, **ASK} for i in range(6)]
     with faulty_server(*ONE_SESSION) as server, server.connect() as sock:
         pids = server.worker_pids()
-        send_one_batch(sock, *neighbours[:3], marked(marker, "guilty"), *neighbours[3:])
+        send_one_batch(server, sock, *neighbours[:3], marked(marker, "guilty"), *neighbours[3:])
         replies = replies_by_id(sock, 7)
         guilty = replies.pop("guilty")["error"]
         assert (guilty["code"], guilty["retryable"]) == ("internal_error", False)
@@ -82,10 +86,11 @@ def test_an_exception_fails_its_request_alone_and_costs_no_worker(faulty_server,
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
 def test_a_batch_whose_worker_is_killed_once_is_answered(faulty_server, signum):
     with faulty_server(*ONE_SESSION) as server, server.connect() as sock:
-        send_one_batch(sock, *(marked("!!slow!!", i) for i in range(3)))
-        server.wait_for_queue(sock)
         (pid,) = server.worker_pids()
-        os.kill(pid, signum)
+        with stopped(server):
+            sock.sendall(b"".join(frame({"id": i, **ASK}) for i in range(3)))
+            server.wait_for_queue(sock)
+            os.kill(pid, signum)
         replies = replies_by_id(sock, 3)
         assert [reply["answer"] for reply in replies.values()] == [FIRST_WORD] * 3
         assert server.worker_pids() != [pid]
@@ -100,10 +105,14 @@ def test_an_idle_worker_that_is_killed_costs_nobody_anything(builtin_model):
 
 
 def test_a_request_whose_client_has_gone_is_not_retried(faulty_server):
-    with faulty_server(*ONE_SESSION) as server:
-        with server.connect() as sock:
-            sock.sendall(frame(marked("!!slow!! !!segfault!!", 1)))
-            server.wait_for_queue(sock)
+    with faulty_server(*ONE_SESSION) as server, server.connect() as monitor:
+        with stopped(server):
+            with server.connect() as sock:
+                sock.sendall(frame(marked("!!segfault!!", 1)))
+                server.wait_for_queue(sock)
+            ask_until(
+                lambda: query(monitor, "stats"), lambda s: s["gauges"]["connections_open"] == 1
+            )
         server.wait_for_log("it held 1 request")
         assert server.ask(**ASK)["answer"] == FIRST_WORD
         assert server.log.count(" ended (") == 1

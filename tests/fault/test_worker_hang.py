@@ -10,11 +10,14 @@ import signal
 import pytest
 
 from harness.frames import frame, receive
+from harness.process import GIVE_UP_S
 from harness.questions import ANSWER, ASK, FIRST_WORD
-from harness.server import RunningServer
+from harness.server import FIXED_ENGINE, RunningServer
 from tests.fault.faults import ONE_SESSION, marked, replies_by_id, send_one_batch
 
-HASTY = ("--execution_timeout_ms", "1000")
+READS_MODEL_ONNX = (*FIXED_ENGINE, *ONE_SESSION)
+"""The engine that reads the file which is broken."""
+HASTY = ("--execution_timeout_ms", "3000")
 
 
 def test_a_hung_worker_is_killed_and_its_neighbours_are_answered(faulty_server):
@@ -22,7 +25,7 @@ def test_a_hung_worker_is_killed_and_its_neighbours_are_answered(faulty_server):
     neighbours = [{"id": i, **ASK} for i in range(6)]
     with faulty_server(*ONE_SESSION, *HASTY) as server, server.connect() as sock:
         (pid,) = server.worker_pids()
-        send_one_batch(sock, *neighbours[:3], marked("!!hang!!", "guilty"), *neighbours[3:])
+        send_one_batch(server, sock, *neighbours[:3], marked("!!hang!!", "guilty"), *neighbours[3:])
         replies = replies_by_id(sock, 7)
         guilty = replies.pop("guilty")["error"]
         assert (guilty["code"], guilty["retryable"]) == ("worker_crashed", False)
@@ -41,7 +44,7 @@ def test_a_stopped_worker_is_replaced(faulty_server):
 
 
 def test_a_batch_within_its_time_is_left_alone(faulty_server):
-    with faulty_server(*ONE_SESSION, *HASTY) as server:
+    with faulty_server(*ONE_SESSION) as server:
         pids = server.worker_pids()
         assert server.ask(**{**marked("!!slow!!", 1)})["answer"] == FIRST_WORD
         assert server.worker_pids() == pids
@@ -55,7 +58,7 @@ def test_a_worker_that_hangs_in_c_ends_with_its_server(faulty_server):
         ended = os.pidfd_open(pid)
         server.process.kill()
         server.process.wait()
-        readable, _, _ = select.select([ended], [], [], 20.0)
+        readable, _, _ = select.select([ended], [], [], GIVE_UP_S)
         os.close(ended)
         assert readable, "it outlives its server"
         server.process.returncode = 0  # which was killed on purpose
@@ -67,7 +70,7 @@ def own_model(builtin_model, tmp_path):
 
 
 def test_sessions_that_cannot_start_any_more_end_the_server_with_its_own_code(own_model):
-    server = RunningServer(own_model, *ONE_SESSION)
+    server = RunningServer(own_model, *READS_MODEL_ONNX)
     try:
         with server.connect() as sock:
             (own_model / "model.onnx").write_bytes(b"not a model")
@@ -92,7 +95,7 @@ def test_sessions_that_cannot_start_any_more_end_the_server_with_its_own_code(ow
 
 def test_a_session_that_starts_again_in_time_ends_the_outage(own_model):
     model, saved = own_model / "model.onnx", own_model / "model.onnx.saved"
-    server = RunningServer(own_model, *ONE_SESSION)
+    server = RunningServer(own_model, *READS_MODEL_ONNX)
     try:
         with server.connect() as sock:
             model.rename(saved)

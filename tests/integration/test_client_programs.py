@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 import qa_service
+from harness.ports import reserve_port
+from harness.process import GIVE_UP_S
 from harness.server import ROOT, running_server
 from qa_service.client import Answer, QaClient
 from qa_service.data.squad import f1_score, read_squad
@@ -21,7 +23,7 @@ TEXT = "Ada Lovelace wrote the notes in London in 1843."
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, check=False, text=True, timeout=120)
+    return subprocess.run(command, capture_output=True, check=False, text=True, timeout=GIVE_UP_S)
 
 
 @pytest.fixture(scope="module")
@@ -74,9 +76,9 @@ def test_the_readmes_question_of_the_article_that_ships(port):
 
 
 def test_a_conversation_outlives_the_server(builtin_model):
-    flags = ("--num_inference_sessions", "1")
-    with running_server(builtin_model, *flags) as first:
-        port = str(first.port)
+    port = str(reserve_port())
+    flags = ("--num_inference_sessions", "1", "--port", port)
+    with running_server(builtin_model, *flags):
         terminal = Terminal([*CLIENT, "--port", port, "--text", TEXT])
         terminal.expect("Question: ")
         terminal.type("Who wrote the notes?\r")
@@ -86,7 +88,7 @@ def test_a_conversation_outlives_the_server(builtin_model):
         terminal.type("Who?\r")
         terminal.expect("Error: no server can be reached at localhost:")
         terminal.expect("Question: ")
-        with running_server(builtin_model, *flags, "--port", port):
+        with running_server(builtin_model, *flags):
             terminal.type("When were the notes written?\r")
             terminal.expect("Answer: 1843")
             terminal.expect("Question: ")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness.frames import frame, receive
-from harness.server import ENGINE, ROOT, RunningServer, running_server
+from harness.server import FIXED_ENGINE, ROOT, RunningServer, running_server
 from qa_service.workers.gpus import find_gpus
 from tests.gpu_driver import compile_driver
 
@@ -75,7 +75,8 @@ def run_in_a_child(*lines):
 
 
 def test_auto_falls_back_to_the_cpu_if_the_engine_cannot_use_the_gpu(builtin_model, with_driver):
-    flags = ["--num_inference_sessions", "2", "--cost_table", "off"]
+    # One that can do nothing with a GPU that is none; with `auto` it would be no candidate.
+    flags = ["--num_inference_sessions", "2", *FIXED_ENGINE]
     server = RunningServer(builtin_model, *flags, env=with_driver)
     try:
         assert "instances on cpu, model" in server.ready_line
@@ -100,7 +101,7 @@ def test_a_gpu_that_was_asked_for_is_never_replaced_by_the_cpu(
     builtin_model, with_driver, flags, words
 ):
     command = [sys.executable, str(ROOT / "server.py"), "--port", "0", "--model", builtin_model]
-    command += ENGINE
+    command += FIXED_ENGINE  # one that the parameters replace in part
     flags = [*flags, "--num_inference_sessions", "1", "--log_level", "error"]
     ran = subprocess.run(
         [*command, *flags], env=with_driver, capture_output=True, text=True, check=False

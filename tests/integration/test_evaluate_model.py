@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from harness.process import GIVE_UP_S
 from harness.server import ROOT
 from qa_service.repository.manifest import OPENVINO_INT8_FILE, load_manifest
 from qa_service.workers.engine_choice import runnable
@@ -20,7 +21,9 @@ def evaluate(builtin_model):
 
     def run(*flags):
         program = [sys.executable, ROOT / "evaluate_model.py", builtin_model, "--dev", DEV, *flags]
-        done = subprocess.run(program, capture_output=True, text=True, timeout=120, check=True)
+        done = subprocess.run(
+            program, capture_output=True, text=True, timeout=GIVE_UP_S, check=True
+        )
         lines = done.stdout.splitlines()
         rows = [line.split()[1:] for line in lines if line.startswith(str(builtin_model))]
         return {(engine, precision): float(f1) for engine, precision, _, f1, *_ in rows}

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from harness.frames import frame, receive
-from harness.process import held_still
-from harness.server import INSTANT, ROOT, running_server
+from harness.process import GIVE_UP_S, held_still
+from harness.server import INSTANT, ONE_BY_ONE, ROOT, running_server
 from qa_service.client import QaClient
 from qa_service.scheduling.admission import MAX_RETRY_AFTER_MS
 
@@ -27,12 +27,12 @@ TEXT = "Ada Lovelace wrote the notes in London in 1843."
 ASK = {"question": "Who wrote the notes?", "text": TEXT}
 ONE, TWO = ("--num_inference_sessions", "1"), ("--num_inference_sessions", "2")
 ENDLESS_COSTS = Path(__file__).with_name("endless_costs.json")
-ONE_BY_ONE = (
-    *("--num_inference_sessions", "1", "--max_batch_size", "1"),
+NOTHING_AHEAD = (
+    *ONE_BY_ONE,
     *("--cost_table", str(ENDLESS_COSTS), "--max_queue_cost_ms", "0", "--request_timeout_ms", "0"),
 )
 """One instance that is given nothing in advance: its half-time is never thought to come."""
-DEADLINE_S = 30.0
+DEADLINE_S = GIVE_UP_S
 OUTCOMES = {
     "answered",
     "invalid_frame",
@@ -75,12 +75,12 @@ def requests(count, **more):
 
 def cli(*flags):
     command = [sys.executable, str(ROOT / "client.py"), *flags]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=GIVE_UP_S, check=False)
 
 
 class TestStats:
     def test_outcomes_add_up_to_what_was_sent(self, builtin_model):
-        flags = ("--max_queue_size", "8", "--max_in_flight_per_connection", "1000", *ONE_BY_ONE)
+        flags = ("--max_queue_size", "8", "--max_in_flight_per_connection", "1000", *NOTHING_AHEAD)
         with running_server(builtin_model, *flags) as running, running.connect() as monitor:
             seen = Counter()
             for load in (
@@ -106,7 +106,7 @@ class TestStats:
             assert set(seen) == OUTCOMES
 
     def test_requests_of_clients_that_hang_up_are_abandoned(self, builtin_model):
-        with running_server(builtin_model, *ONE_BY_ONE) as running, running.connect() as monitor:
+        with running_server(builtin_model, *NOTHING_AHEAD) as running, running.connect() as monitor:
             with stopped(running):
                 with running.connect() as sock:
                     sock.sendall(b"".join(requests(5)))
@@ -121,7 +121,7 @@ class TestStats:
             assert gone["gauges"]["requests_in_flight"] == gone["gauges"]["queue_length"] == 0
 
     def test_batches_and_their_times(self, builtin_model):
-        flags = ("--num_inference_sessions", "1", "--max_batch_size", "4", "--cost_table", "off")
+        flags = (*ONE_BY_ONE, "--max_batch_size", "4")
         with running_server(builtin_model, *flags) as running, running.connect() as sock:
             sock.sendall(b"".join(requests(21)))
             inference_ms = [receive(sock)["timings_ms"]["inference"] for _ in range(21)]
@@ -135,9 +135,9 @@ class TestStats:
             assert histograms["batch_size"]["max"] == 4
             assert histograms["inference_ms"]["sum"] == pytest.approx(sum(set(inference_ms)))
             stages = ("tokenize", "model", "read")
-            told = sum(histograms[f"inference_{stage}_ms"]["sum"] for stage in stages)
-            assert 0.9 * histograms["inference_ms"]["sum"] < told
-            assert told <= histograms["inference_ms"]["sum"] + 0.01 * batches
+            told = [histograms[f"inference_{stage}_ms"]["sum"] for stage in stages]
+            assert min(told) > 0
+            assert sum(told) <= histograms["inference_ms"]["sum"] + 0.01 * batches
 
     def test_connections_and_the_listeners_rests(self, builtin_model):
         with running_server(builtin_model, *INSTANT, "--max_connections", "2") as running:
@@ -177,7 +177,7 @@ class TestHealth:
             }
 
     def test_a_full_queue_does_not_hold_it_up(self, builtin_model):
-        flags = ("--max_queue_size", "4", *ONE_BY_ONE)
+        flags = ("--max_queue_size", "4", *NOTHING_AHEAD)
         with (
             running_server(builtin_model, *flags) as running,
             running.connect() as sock,
@@ -197,7 +197,7 @@ class TestHealth:
 
     def test_sessions_that_hang_are_not_ready(self, builtin_model):
         with (
-            running_server(builtin_model, "--ready_timeout_ms", "50", *ONE_BY_ONE) as running,
+            running_server(builtin_model, "--ready_timeout_ms", "50", *NOTHING_AHEAD) as running,
             running.connect() as sock,
             running.connect() as monitor,
         ):
@@ -216,7 +216,7 @@ class TestHealth:
             ask_until(lambda: query(monitor, "health"), lambda h: h["ready"])
 
     def test_one_session_that_answers_is_enough(self, builtin_model):
-        flags = ("--ready_timeout_ms", "50", "--max_batch_size", "1")
+        flags = (*ONE_BY_ONE, *TWO, "--ready_timeout_ms", "50")
         with (
             running_server(builtin_model, *flags) as running,
             running.connect() as sock,
@@ -236,7 +236,7 @@ class TestHealth:
 
     def test_a_draining_server_is_live_and_not_ready(self, builtin_model):
         with (
-            running_server(builtin_model, *ONE_BY_ONE) as running,
+            running_server(builtin_model, *NOTHING_AHEAD) as running,
             running.connect() as sock,
             running.connect() as monitor,
             running.connect() as late,
@@ -291,7 +291,7 @@ class TestHealth:
             ask_until(lambda: query(monitor, "health")["model"], lambda name: name == "another")
 
     def test_a_retry_is_counted(self, builtin_model):
-        with running_server(builtin_model, *ONE_BY_ONE) as running, running.connect() as sock:
+        with running_server(builtin_model, *NOTHING_AHEAD) as running, running.connect() as sock:
             [pid] = running.worker_pids()
             with stopped(running):
                 sock.sendall(frame(ASK))
@@ -314,7 +314,7 @@ class TestFromOutside:
             assert health.report["model"] == "builtin"
 
     def test_exit_codes(self, builtin_model):
-        flags = ("--ready_timeout_ms", "1", *ONE_BY_ONE)
+        flags = ("--ready_timeout_ms", "1", *NOTHING_AHEAD)
         with running_server(builtin_model, *flags) as running:
             port = ("--port", str(running.port))
             ready = cli("--health", *port)

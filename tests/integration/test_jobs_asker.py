@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from harness.jobs import free_port
+from harness.ports import reserve_port
+from harness.process import GIVE_UP_S
 from qa_service.broker import asker as asker_module
 from qa_service.broker.asker import MAX_LOSSES, MAX_REFUSALS, Asker, ExpiredError
 from qa_service.broker.job import Request
@@ -32,7 +33,7 @@ def play(script, scenario, *, most=8, **address):
 
     async def run():
         server = ScriptedServer(script)
-        async with asyncio.timeout(20), listening(server) as port:
+        async with asyncio.timeout(GIVE_UP_S), listening(server) as port:
             where = ServerAddress("127.0.0.1", port, **address)
             asker = Asker(where, most)
             async with asker.running():
@@ -185,13 +186,15 @@ def test_a_frame_that_is_too_large_for_the_server_is_not_sent():
 
 def test_the_deadline_goes_with_the_question():
     async def scenario(asker, server):
-        await asker.ask(ASK, 0, time.monotonic() + 5)
+        deadline_s = time.monotonic() + 1000
+        await asker.ask(ASK, 0, deadline_s)
+        left_ms = (deadline_s - time.monotonic()) * 1e3
         with pytest.raises(ExpiredError):
             await asker.ask(ASK, 0, time.monotonic())
-        return [request["timeout_ms"] for request in server.requests]
+        [request] = server.requests
+        assert left_ms <= request["timeout_ms"] <= 1_000_000
 
-    [timeout_ms] = play(answered, scenario)
-    assert 4000 < timeout_ms <= 5000
+    play(answered, scenario)
 
 
 @pytest.mark.parametrize(("own_ms", "job_s"), [(5_000.0, 3600), (3_600_000.0, 5)])
@@ -246,7 +249,7 @@ def test_a_wrong_token_is_said():
 
 def test_a_server_that_is_not_there_is_said():
     async def run():
-        asker = Asker(ServerAddress("127.0.0.1", free_port()), 1)
+        asker = Asker(ServerAddress("127.0.0.1", reserve_port()), 1)
         async with asker.running():
             await asker.check()
 

@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from harness.load import QUESTIONS_FILE
-from harness.server import ENGINE, running_server
+from harness.server import EXACT_ENGINE, FIXED_ENGINE, running_server
 from qa_service.data.squad import read_squad
 from qa_service.inference.engines import EngineConfig, make_engine
 from qa_service.inference.reader.reader import Reader
@@ -36,7 +36,7 @@ def model(builtin_model, tmp_path_factory, request):
 def reader(model):
     """In the engine of the server: another one's scores are not quite the same."""
     manifest = load_manifest(model)
-    engine = make_engine(ENGINE[1], model, manifest, EngineConfig())
+    engine = make_engine(EXACT_ENGINE[1], model, manifest, EngineConfig())
     return Reader(model, manifest, engine.logits, BatchRule())
 
 
@@ -45,7 +45,7 @@ def test_a_server_answers_a_long_text_as_the_reader_does(model, reader):
     text = "\n".join(dict.fromkeys(item.context for item in items))
     text = (text * (1 + NUM_CHARS // len(text)))[:NUM_CHARS]
     asked = [Question(item.question, text, 3) for item in items[:6]]
-    with running_server(model, *ENGINE) as server:
+    with running_server(model, *FIXED_ENGINE) as server:
         for question, answers in zip(asked, reader.read(asked), strict=True):
             reply = server.ask(question=question.question, text=text, top_k=3)
             found = reply["answers"]

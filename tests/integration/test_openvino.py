@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 
+from harness.process import GIVE_UP_S
 from qa_service.errors import DeviceError, SetupError
 from qa_service.inference.engines import EngineConfig, make_engine
 from qa_service.preparation import openvino_int8, texts
@@ -90,7 +91,7 @@ def test_a_processor_without_bf16_says_so(builtin_model, precision, without):
 
 def test_a_signal_is_handled_after_one_engine_took_the_place_of_another(builtin_model):
     command = [sys.executable, "-c", ONE_AFTER_ANOTHER, str(builtin_model)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=GIVE_UP_S)
     assert (done.stdout, done.returncode) == ("handled\n", 0)
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.server import ENGINE, ROOT, line_with, port_of
+from harness.process import GIVE_UP_S
+from harness.server import FIXED_ENGINE, ROOT, line_with, port_of
 
 pytestmark = pytest.mark.slow
 
@@ -53,13 +54,13 @@ def programs(wheel, tmp_path_factory) -> Path:
 
 def pip(*arguments: object) -> None:
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
-    subprocess.run([*command, *map(str, arguments)], check=True, timeout=120)
+    subprocess.run([*command, *map(str, arguments)], check=True, timeout=GIVE_UP_S)
 
 
 def run(program: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     command = [program, *map(str, arguments)]
     return subprocess.run(
-        command, **surroundings(program), stderr=subprocess.PIPE, check=False, timeout=120
+        command, **surroundings(program), stderr=subprocess.PIPE, check=False, timeout=GIVE_UP_S
     )
 
 
@@ -73,7 +74,7 @@ def surroundings(program: Path) -> dict[str, object]:
 def port(programs, builtin_model) -> Iterator[str]:
     program = programs / "qa-server"
     command = [program, "--port", "0", "--num_inference_sessions", "1", "--model", builtin_model]
-    command += ENGINE
+    command += FIXED_ENGINE  # in another environment all would be measured anew
     with subprocess.Popen(command, **surroundings(program)) as server:
         try:
             yield port_of(line_with(server.stdout, "QA server ready"))

@@ -20,6 +20,7 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForQuestionAnswering, BertConfig, BertModel
 
 import prepare_model
+from harness.process import GIVE_UP_S
 from qa_service.errors import SetupError
 from qa_service.inference.engines import EngineConfig, make_engine
 from qa_service.preparation import export, quantize
@@ -59,7 +60,7 @@ def _run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str
         env=os.environ | environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=GIVE_UP_S,
         check=False,
     )
 

@@ -14,7 +14,7 @@ from harness.server import running_server
 from qa_service.repository.manifest import MANIFEST_FILE
 
 NUM_SHADOWED = 12
-INSTANCES = "num_inference_sessions = 1\ninference_engine_type = \"onnx\"\n"  # fmt: skip
+INSTANCES = "num_inference_sessions = 1"
 
 
 @pytest.fixture(scope="module")

@@ -115,11 +115,6 @@ class TestAnotherModelIsMeasured:
             server.wait_for_log("finding the fastest of")
             yield server
 
-    @pytest.fixture(autouse=True)
-    def _no_engine_by_flag(self, monkeypatch):
-        """A flag would win over the file."""
-        monkeypatch.setattr("harness.server.ENGINE", ())
-
     def test_what_is_ready_serves(self, starting, held):
         assert starting.ask(**ASK, model="m")["answer"] == FIRST_WORD
         error = starting.ask(**ASK, model="slow")["error"]
@@ -168,11 +163,11 @@ def trials(server) -> list[int]:
     return [pid for pid in pids if TRIAL.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
-def test_what_is_measured_is_kept_and_nothing_else(builtin_model, tmp_path, monkeypatch):
-    monkeypatch.setattr("harness.server.ENGINE", ("--inference_engine_type", "onnx"))
+def test_what_is_measured_is_kept_and_nothing_else(builtin_model, tmp_path):
     model = shutil.copytree(builtin_model, tmp_path / "model")
     shutil.rmtree(model / "costs", ignore_errors=True)
-    flags = ("--num_inference_sessions", "1", "--intra_op_num_threads", "1")
+    flags = ("--inference_engine_type", "onnx", "--num_inference_sessions", "1")
+    flags += ("--intra_op_num_threads", "1")
     for is_first in (True, False):
         server = RunningServer(model, *flags, "--cost_table", "off", is_ready=False)
         try:

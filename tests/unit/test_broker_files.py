@@ -18,7 +18,7 @@ SQUAD = {"data": [{"paragraphs": [{"context": "t", "qas": [{"id": "a", "question
 LINES = '{"question":"q","text":"t","id":"a"}\n\n{"question":"q2","text":"t","model":"m"}\n'
 FILES = {
     "q.jsonl": LINES.encode(),
-    "q.jsonl.gz": gzip.compress(LINES.encode()),
+    "q.jsonl.gz": gzip.compress(LINES.encode(), mtime=0),
     "q.csv": b'id,question,text,model\na,q,t,\n,q2,"t",m\n',
     "q.json": json.dumps(SQUAD).encode(),
 }
@@ -50,7 +50,7 @@ def test_a_rows_name_is_of_what_it_asks(tmp_path):
     [
         ("q.txt", b"", "must end in"),
         ("q.jsonl.gz", b"no gzip", "cannot be read"),
-        ("q.jsonl.gz", gzip.compress(LINES.encode())[:-9], "cannot be read"),
+        ("q.jsonl.gz", gzip.compress(LINES.encode(), mtime=0)[:-9], "cannot be read"),
         ("q.csv", b"question,txt\n", "no text"),
         ("q.json", b"{}", "SQuAD"),
         ("q.json", b"[" * 50_000, "cannot be read"),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.process import GIVE_UP_S
 from tests.scripted_peer import (
     ScriptedPeer,
     answer_all,
@@ -32,7 +33,7 @@ def run(
     *arguments: str, stdin: bytes = b"", env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
-        arguments, input=stdin, env=env, capture_output=True, check=False, timeout=30
+        arguments, input=stdin, env=env, capture_output=True, check=False, timeout=GIVE_UP_S
     )
 
 

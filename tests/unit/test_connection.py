@@ -18,13 +18,12 @@ from qa_service.front.connection import (
     Connection,
 )
 from qa_service.front.options import AuthOptions, ConnectionOptions
-from qa_service.net.event_loop import EventLoop
 from qa_service.net.stream import Stream
 from qa_service.telemetry.metrics import Metrics
 from qa_service.wire.codec import Wait
 from qa_service.wire.frame_codec import FrameCodec
 from qa_service.wire.messages import QUERY_TYPES, Answer, Request, RequestLimits, Timings
-from tests.support import run_until
+from tests.support import FakeTimeLoop, run_until
 
 ASK = {"question": "q?", "text": "some text"}
 LIMITS = RequestLimits(max_frame_bytes=1000, max_question_chars=100, max_text_chars=900)
@@ -34,7 +33,7 @@ class Owner:
     """Stands where the service is, and the server: remembers requests; refuses when told to."""
 
     def __init__(self, *, stream=None, codec=None, requests=LIMITS, **limits):
-        self.loop = EventLoop()
+        self.loop = FakeTimeLoop()
         self.pendings, self.ended, self.refuse, self.cancelled = [], [], None, []
         self.queries = []
         self.metrics = Metrics(ERROR_KINDS, QUERY_TYPES)
@@ -77,6 +76,11 @@ class Owner:
 
     def run_until(self, condition):
         run_until(self.loop, condition)
+
+    def pass_s(self, seconds):
+        """Lets time pass, and what is due then happen."""
+        self.loop.clock.pass_s(seconds)
+        self.run_until(lambda: True)
 
 
 @pytest.fixture
@@ -354,33 +358,48 @@ def test_an_idle_client_is_closed_and_a_waiting_one_is_not(make_owner):
     owner = make_owner(idle_timeout_ms=50)
     owner.client.sendall(frame(ASK))
     owner.run_until(lambda: bool(owner.pendings))
-    late_s = owner.loop.now_s() + 0.1
-    owner.run_until(lambda: owner.loop.now_s() > late_s)
+    owner.pass_s(0.1)
     assert owner.ended == []
     owner.answer(owner.pendings[0])
-    owner.run_until(lambda: bool(owner.ended))
+    owner.pass_s(0.04)
+    assert owner.ended == []
+    owner.pass_s(0.02)
+    assert owner.ended == [owner.connection]
     assert receive(owner.client)["answer"] == "some"
     assert receive(owner.client) is None
+
+
+def test_a_client_that_asks_now_and_then_stays(make_owner):
+    owner = make_owner(idle_timeout_ms=50)
+    for number in range(1, 4):
+        owner.client.sendall(frame(ASK))
+        owner.run_until(lambda number=number: len(owner.pendings) == number)
+        owner.answer(owner.pendings[-1])
+        assert receive(owner.client)["answer"] == "some"
+        owner.pass_s(0.04)
+    assert owner.ended == []
+    owner.pass_s(0.02)
+    assert owner.ended == [owner.connection]
 
 
 def test_an_old_connection_is_closed_when_nothing_is_in_flight(make_owner):
     owner = make_owner(max_connection_age_s=0.05)
     owner.client.sendall(frame({"id": 1, **ASK}) + frame({"id": 2, **ASK}))
     owner.run_until(lambda: len(owner.pendings) == 2)
-    late_s = owner.loop.now_s() + 0.06
-    owner.run_until(lambda: owner.loop.now_s() > late_s)
+    owner.pass_s(0.06)
     owner.answer(owner.pendings[0])
     assert receive(owner.client)["id"] == 1
-    assert owner.ended == []
+    assert not sent_to(owner.client)
     owner.answer(owner.pendings[1])
-    owner.run_until(lambda: bool(owner.ended))
     assert receive(owner.client)["id"] == 2
     assert receive(owner.client) is None
 
 
 def test_an_old_connection_with_nothing_to_do_is_closed(make_owner):
     owner = make_owner(max_connection_age_s=0.05)
-    owner.run_until(lambda: bool(owner.ended))
+    owner.pass_s(0.04)
+    assert not sent_to(owner.client)
+    owner.pass_s(0.02)
     assert receive(owner.client) is None
 
 
@@ -388,13 +407,12 @@ def test_a_request_that_has_begun_keeps_an_old_connection(make_owner):
     owner = make_owner(max_connection_age_s=0.05)
     message = frame({"id": 1, **ASK})
     owner.client.sendall(message[:9])
-    late_s = owner.loop.now_s() + 0.06
-    owner.run_until(lambda: owner.loop.now_s() > late_s)
-    assert owner.ended == []
+    owner.run_until(lambda: owner.connection._codec.buffered_bytes == 9)
+    owner.pass_s(0.06)
+    assert not sent_to(owner.client)
     owner.client.sendall(message[9:])
     owner.run_until(lambda: bool(owner.pendings))
     owner.answer(owner.pendings[0])
-    owner.run_until(lambda: bool(owner.ended))
     assert receive(owner.client)["id"] == 1
     assert receive(owner.client) is None
 
@@ -402,6 +420,10 @@ def test_a_request_that_has_begun_keeps_an_old_connection(make_owner):
 def test_a_frame_that_does_not_end_in_time_is_told_and_closed(make_owner):
     owner = make_owner(frame_timeout_ms=50)
     owner.client.sendall(frame({"id": 1, **ASK}) + frame(ASK)[:-1])
+    owner.run_until(lambda: bool(owner.pendings))
+    owner.pass_s(0.04)
+    assert not sent_to(owner.client)
+    owner.pass_s(0.02)
     assert_code(owner, None, "frame_timeout")
     assert owner.ended == []
     owner.answer(owner.pendings[0])
@@ -411,13 +433,12 @@ def test_a_frame_that_does_not_end_in_time_is_told_and_closed(make_owner):
 
 def test_bytes_that_trickle_do_not_gain_a_frame_time(make_owner):
     owner = make_owner(frame_timeout_ms=100)
-    data = iter(frame({"id": 1, **ASK}))
-
-    def trickle() -> None:
-        owner.client.send(bytes([next(data)]))
-        owner.loop.call_at(owner.loop.now_s() + 0.01, trickle)
-
-    trickle()
+    for count, byte in enumerate(frame({"id": 1, **ASK})[:9], 1):
+        owner.client.send(bytes([byte]))
+        owner.run_until(lambda count=count: owner.connection._codec.buffered_bytes == count)
+        owner.pass_s(0.011)
+    assert not sent_to(owner.client)
+    owner.pass_s(0.002)
     assert_code(owner, None, "frame_timeout")
     assert owner.pendings == []
 
@@ -425,8 +446,11 @@ def test_bytes_that_trickle_do_not_gain_a_frame_time(make_owner):
 def test_a_client_that_leaves_its_answers_unread_is_dropped(make_owner):
     owner = make_owner(client_stall_timeout_ms=50, max_output_buffer_bytes=1000)
     owner.client.setblocking(False)
-    owner.run_until(lambda: not sendable(owner.client, frame(b"x") * 1000) or owner.ended)
-    owner.run_until(lambda: bool(owner.ended))
+    owner.run_until(lambda: not sendable(owner.client, frame(b"x") * 1000))
+    owner.pass_s(0.04)
+    assert owner.ended == []
+    owner.pass_s(0.02)
+    assert owner.ended == [owner.connection]
 
 
 def assert_code(owner, request_id, code):

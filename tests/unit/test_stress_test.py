@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.process import GIVE_UP_S
 from tests.scripted_peer import ScriptedPeer, answer_all, answer_to, error_to
 from tests.terminal import Terminal
 
@@ -28,7 +29,7 @@ def questions_file(folder: Path, number: int) -> Path:
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*PROGRAM, *arguments], capture_output=True, check=False, text=True, timeout=60
+        [*PROGRAM, *arguments], capture_output=True, check=False, text=True, timeout=GIVE_UP_S
     )
 
 

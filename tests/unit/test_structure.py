@@ -22,15 +22,27 @@ SERVING = [
 SANS_IO = ("wire", "scheduling", "serving")
 
 
-def imports(path: Path) -> set[str]:
-    """First parts of the names of qa_service modules that a file imports."""
+def imported(path: Path) -> set[str]:
+    """The full names of what a file imports, be it a module or what is in one."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
+        if isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path} has a relative import"
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
-    return {name.split(".")[1] for name in found if name.startswith("qa_service.")} - {"__init__"}
+    return found
+
+
+def modules(path: Path) -> set[str]:
+    """The top-level modules that a file imports, or imports from."""
+    return {name.split(".")[0] for name in imported(path)}
+
+
+def imports(path: Path) -> set[str]:
+    """The rooms of qa_service that a file imports from."""
+    names = {name.split(".")[1] for name in imported(path) if name.startswith("qa_service.")}
+    return {name for name in names if not name.startswith("__")}
 
 
 def files_of(room: str) -> list[Path]:
@@ -59,9 +71,18 @@ def test_the_broker_is_a_client_program():
 @pytest.mark.parametrize("room", SANS_IO)
 def test_the_core_knows_no_socket_and_no_clock(room):
     for path in files_of(room):
-        names = {alias.name for node in ast.walk(ast.parse(path.read_text()))
-                 if isinstance(node, ast.Import) for alias in node.names}  # fmt: skip
-        assert names.isdisjoint({"socket", "selectors", "time", "threading", "ssl"}), path
+        assert modules(path).isdisjoint({"socket", "selectors", "time", "threading", "ssl"}), path
+
+
+def test_imports_of_every_form_are_found(tmp_path):
+    path = tmp_path / "module.py"
+    path.write_text(
+        "import a.b, c as d\nfrom e.f import g\nfrom h import i as j\ndef k():\n import l"
+    )
+    assert modules(path) == {"a", "c", "e", "h", "l"}
+    path.write_text("import qa_service.net.x\nfrom qa_service import wire, errors\n")
+    path.write_text(path.read_text() + "from qa_service.front import auth")
+    assert imports(path) == {"net", "wire", "errors", "front"}
 
 
 def test_every_room_says_what_it_is_for():

@@ -1,0 +1,136 @@
+"""What the documents show, done: each GET with each engine, the commands against a server."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.documents import PAGES, ROOT, shown_commands
+from harness.process import GIVE_UP_S
+from harness.questions import ANSWER, ASK, TEXT
+from harness.server import running_server
+from qa_service.data.squad import read_squad
+from qa_service.workers.engine_choice import is_installed
+
+pytestmark = pytest.mark.slow
+
+ENGINES = {"instant": "msgspec", "onnx": "onnxruntime", "openvino": "openvino", "pytorch": "torch"}
+"""Each by the package that brings it."""
+NOT_HERE = ("--host a.", "--host 10.", "--host qa.", "--model ", "--sweep", "--rate")
+"""Servers elsewhere, models that are not served here, and loads of half a minute and more."""
+
+
+def documented_gets() -> list[str]:
+    """The paths of docs/HTTP.md; of two in a row, the second may be the end of a path alone."""
+    found = []
+    rows = re.findall(r"^\| (`/.*?) \| GET", (ROOT / "docs" / "HTTP.md").read_text(), re.MULTILINE)
+    for row in rows:
+        first, *others = re.findall(r"`(/[^`]*)`", row)
+        found += [first, *(o if o.count("/") > 1 else first.rpartition("/")[0] + o for o in others)]
+    versions = [path.replace("/M", "/M/versions/1", 1) for path in found if "/M" in path]
+    return [path.replace("/M", "/builtin") for path in [*found, *versions]]
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def server(request, builtin_model):
+    """Each engine by its name: what is found fastest here is but one of them."""
+    if not is_installed(ENGINES[request.param]):
+        pytest.skip(f"{ENGINES[request.param]} is not installed")
+    flags = ("--inference_engine_type", request.param, "--precision", "fp32")
+    with running_server(builtin_model, *flags) as running:
+        yield running
+
+
+@pytest.mark.parametrize("path", documented_gets())
+def test_every_get_is_answered_whatever_the_engine(server, path):
+    found = []
+    for method in ("GET", "HEAD"):
+        connection = http.client.HTTPConnection("localhost", server.port, timeout=GIVE_UP_S)
+        connection.request(method, path)
+        response = connection.getresponse()
+        found.append((response.status, response.getheader("Content-Type"), response.read()))
+        connection.close()
+    (status, kind, body), head = found
+    assert (status, head) == (200, (200, kind, b""))
+    if kind == "application/json":
+        json.loads(body)
+    else:
+        assert body or kind is None
+
+
+def test_the_paths_are_found():
+    paths = documented_gets()
+    assert {"/", "/metrics", "/v2/models/builtin/stats", "/v2/trace/setting"} <= set(paths)
+    assert len(paths) >= 20
+
+
+@pytest.fixture(scope="module")
+def running(builtin_model):
+    """As a user starts it."""
+    with running_server(builtin_model) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Where the commands are typed, with the files that they name."""
+    folder = tmp_path_factory.mktemp("commands")
+    questions = ROOT / "qa_service" / "data" / "questions.json"
+    first, *_ = read_squad(questions)
+    (folder / "article.txt").write_text(first.context)
+    (folder / "dev.json").write_bytes(questions.read_bytes())
+    (folder / "questions.jsonl").write_text(json.dumps({"question": "Who?", "text": TEXT}) + "\n")
+    return folder
+
+
+def runnable() -> list[list[str]]:
+    """The commands that ask a server on this machine, and end."""
+    programs = {"client.py", "stress_test.py", "jobs.py", "qa-client", "qa-stress-test", "qa-jobs"}
+    found = []
+    for words in (words for page in PAGES for words in shown_commands(page)):
+        is_ours = bool(programs & set(words[:2])) and (
+            "jobs" not in " ".join(words[:2]) or "run" in words
+        )
+        is_here = not any(sign in " ".join(words) for sign in NOT_HERE)
+        if (is_ours or words[0] == "curl") and is_here and words not in found:
+            found.append(words)
+    return found
+
+
+@pytest.mark.parametrize("words", runnable(), ids=lambda words: " ".join(words)[:80])
+def test_a_command_that_asks_a_server_is_answered(running, folder, words):
+    if words[0] == "curl":
+        command = [word.replace("localhost:9999", f"localhost:{running.port}") for word in words]
+    elif words[0].startswith("qa-"):
+        program = words[0].removeprefix("qa-").replace("-", "_") + ".py"
+        command = [sys.executable, str(ROOT / program), *words[1:], "--port", str(running.port)]
+    else:
+        command = [sys.executable, str(ROOT / words[1]), *words[2:], "--port", str(running.port)]
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        input="",
+        timeout=GIVE_UP_S,
+        check=False,
+    )
+    # 1 is the client's for a question that the text does not answer.
+    assert done.returncode in ({0, 1} if "--question" in words else {0}), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_commands_are_found():
+    programs = {word for words in runnable() for word in words[:2]}
+    assert programs >= {"curl", "client.py", "stress_test.py", "jobs.py", "qa-client"}
+
+
+def test_a_question_has_its_answer_whatever_the_engine(server):
+    answer = server.ask(**ASK)["answer"]
+    assert answer == (TEXT.split()[0] if "instant" in server.ready_line else ANSWER)
