@@ -254,12 +254,12 @@ class WorkerPool:
         return not self._ending and not self._workers
 
     def on_worker_ready(self, worker: Worker) -> None:
-        """Notes what it runs; when all are ready, the pool is."""
+        """Notes what it runs; when all are ready, the pool is, also where one has died since."""
         logger.info("%sinstance %d is ready", self._prefix, worker.number)
         if worker.ready:
             self.model = worker.ready.model
         self._failed_starts[worker.number] = 0
-        if self._booting and self.is_complete:
+        if self.is_complete and (self._booting or worker.number in self._local):
             self._booting = False
             self._listener.on_pool_change(self)
 

@@ -7,6 +7,10 @@ import sys
 import time
 from collections import Counter
 
+from msgspec import structs
+
+from qa_service.config import ServerConfig, changed_options
+from qa_service.serving.options import ModelOptions
 from tests.simulation.known import KNOWN
 from tests.simulation.run import run
 from tests.simulation.scenario import Scenario, draw
@@ -47,9 +51,23 @@ def _fails_so(scenario: Scenario, known: set[str], check: str) -> bool:
 
 def _say(scenario: Scenario):
     yield f"seed {scenario.seed}, {scenario.machine}, {scenario.capacity} bytes under way"
-    yield str(scenario.configs[0])
+    for number, config in enumerate(scenario.configs):
+        yield f"configuration {number}: {', '.join(_changed(config))}"
     yield from (f"client {number}: {client}" for number, client in enumerate(scenario.clients))
     yield from map(str, scenario.events)
+
+
+def _changed(config: ServerConfig):
+    """What a configuration has that is not the default."""
+    for name in changed_options(ServerConfig(), config):
+        section, _, option = name.partition(" ")
+        yield f"{option}={getattr(getattr(config, section.strip('[]')), option)!r}"
+    default = {**structs.asdict(ModelOptions(path="")), **structs.asdict(config.instances)}
+    for name, model in config.models.items():
+        its = structs.asdict(model)
+        yield f"{name}: {({k: v for k, v in its.items() if v != default[k] and k != 'path'})}"
+    if config.routes:
+        yield f"routes {config.routes}"
 
 
 def _run_all(seeds: range, known: set[str]) -> int:

@@ -51,6 +51,8 @@ def check_reply(sim: Simulation, talk: Talk, reply: Reply) -> None:
     if asked.kind == "bad":
         if not reply.code:
             raise Violation("accepted", f"{asked.what} was answered: {reply.body}")
+    elif asked.kind == "query" and asked.what == "health" and code == "unavailable":
+        pass  # it is not ready, and says so
     elif reply.code:
         if fault := _why_not(sim, talk, asked, code):
             raise Violation(code, f"{fault}: {_say(asked)}: {reply.body}")

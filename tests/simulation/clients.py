@@ -31,6 +31,9 @@ class Judge(Protocol):
     def on_end(self, talk: Talk) -> None:
         """The server has closed the connection."""
 
+    def on_hang_up(self, talk: Talk) -> None:
+        """The client has gone."""
+
     def on_refused(self) -> None:
         """Nobody listens."""
 
@@ -145,31 +148,31 @@ class Talk(Peer):
         if pieces > 1 and gap_s:
             self.reasons.add("drips")
         if not self._is_sending:
-            self._send_next()
+            self._send_pieces()
 
-    def _send_next(self) -> None:
+    def _send_pieces(self) -> None:
+        """Sends what needs no waiting, and the next piece later."""
+        while self._pieces and not self.has_ended and not self._pieces[0][1]:
+            self._send_piece()
         self._is_sending = bool(self._pieces) and not self.has_ended
         if self._is_sending:
-            _, gap_s, _ = self._pieces[0]
-            if gap_s:
-                self._world.after(gap_s, self._send_piece)
-            else:
-                self._send_piece()
+            self._world.after(self._pieces[0][1], self._send_late_piece)
+
+    def _send_late_piece(self) -> None:
+        if self._pieces and not self.has_ended:
+            self._send_piece()
+            self._send_pieces()
 
     def _send_piece(self) -> None:
-        if self.has_ended or not self._pieces:
-            return
         data, _, asked = self._pieces.popleft()
         self.quiet_since_s = self._world.time_s
         if asked:
             asked.sent_s = self._world.time_s
             self._judge.on_sent(self, asked)
         self.sock.deliver(data)
-        self._send_next()
 
     def hurry(self) -> None:
         """Sends all that is left, and reads all there is."""
-        self._pieces = deque((data, 0.0, asked) for data, _, asked in self._pieces)
         while self._pieces and not self.has_ended:
             self._send_piece()
         self._reads, self._read_bytes = True, 0
@@ -189,6 +192,7 @@ class Talk(Peer):
         """Goes without waiting for what it has asked."""
         if not self.has_ended:
             self.has_ended = self.is_gone = True
+            self._judge.on_hang_up(self)
             self.sock.reset() if how == "reset" else self.sock.end_input()
 
     def pump(self) -> None:

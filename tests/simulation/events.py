@@ -44,13 +44,15 @@ def _query(sim, client, what):
     sim.clients[client].send(Asked("query", what="health" if is_frames and what == "live" else what))
 
 def _bad(sim, client, what):
-    if sim.clients[client].plan.wire == "frames" and what in {"path", "version"}:
+    is_frames = sim.clients[client].plan.wire == "frames"
+    if what == "version" and "25.8" in sim.known:
+        what = "path"
+    if is_frames and what in {"path", "version"}:
         what = "empty"
-    sim.clients[client].send(Asked("bad", what=what if what != "length" or _is_frames(sim, client)
-                                   else "json"))  # fmt: skip
+    elif not is_frames and what == "length":
+        what = "json"
+    sim.clients[client].send(Asked("bad", what=what))
 
-def _is_frames(sim, client):
-    return sim.clients[client].plan.wire == "frames"
 
 def _command(sim, client, what, model):
     if sim.clients[client].plan.token == ADMIN:

@@ -103,9 +103,31 @@ def simulated(
         yield
 
 
+class _Ordered(dict):
+    """A set in the order of its making: that of a `set` of objects differs from run to run."""
+
+    def add(self, item):
+        self[item] = None
+
+    def discard(self, item):
+        self.pop(item, None)
+
+
+class SimulatedServer(QaServer):
+    """The real server, with sets that are in order."""
+
+    def __init__(self, config, source):
+        super().__init__(config, lambda _: None, source)
+        self._connections = _Ordered()
+
+    def _on_client(self, sock, name):
+        super()._on_client(sock, name)
+        next(reversed(self._connections)).pending = _Ordered()
+
+
 def make_server(config: ServerConfig, source: Source) -> QaServer:
     """The server; within `simulated`."""
-    return QaServer(config, lambda _: None, source)
+    return SimulatedServer(config, source)
 
 
 def _make_worker(loop, setup, machine, number, listener):

@@ -134,7 +134,7 @@ class Simulation:
             try:
                 self.server.run()
             except SetupError as error:
-                if "bad start" not in self.notes:
+                if not self.notes & {"bad start", "kill"}:
                     raise Violation("end", f"the server has ended: {error}") from None
         self.is_over = True
         self._check_over()
@@ -214,12 +214,14 @@ class Simulation:
     def _await_probe(self) -> None:
         talk = self._probe.talk
         waiting = talk.wire.outstanding if talk else []
-        self._look_again(self._await_probe, self._check_quiet, waiting, "probe")
+        self._look_again(self._await_probe, self._await_nothing, waiting, "probe")
+
+    def _await_nothing(self) -> None:
+        """Nothing is held, once instances have ended what nobody waits for."""
+        held = list(inside.held(self.server))
+        self._look_again(self._await_nothing, self._check_quiet, held, "held")
 
     def _check_quiet(self) -> None:
-        """Nothing is held where nothing is in flight."""
-        for what in inside.held(self.server):
-            raise Violation("held", what)
         for what in inside.flows_held(self.server):
             raise Violation("flows", what)
         for known, what in inside.strays(self.server):
@@ -249,14 +251,14 @@ class Simulation:
     # After every step.
 
     def _check(self) -> None:
-        if self.exceptions and len(self.exceptions) > self.machine.num_garbage:
+        if self.exceptions:
             raise Violation("exception", self.exceptions[-1])
         self.has_started = self.has_started or self.network.is_open
         for what in inside.over_bounds(self.server):
             raise Violation("bound", what)
         if inside.queue_length(self.server):
             self.empty_since_s = self.world.time_s
-        if self.world.steps % STRAYS_EVERY == 0:
+        if self.world.steps % STRAYS_EVERY == 0 or self.stop_s is not None:
             for known, what in inside.strays(self.server):
                 self.known_or_raise(known, what)
 
@@ -298,8 +300,11 @@ class Simulation:
         if self._measured is not None and not reply.code and talk.client in self.clients:
             self._measured[self.clients.index(talk.client)] += 1
 
-    def on_end(self, talk: Talk) -> None:
+    def on_hang_up(self, talk: Talk) -> None:
         self.num_outstanding -= sum(asked.sent_s is not None for asked in talk.wire.outstanding)
+
+    def on_end(self, talk: Talk) -> None:
+        self.on_hang_up(talk)
         checks.check_end(self, talk)
 
     def on_refused(self) -> None:

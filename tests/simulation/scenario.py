@@ -243,6 +243,11 @@ class _Drawn:
         if draws.random() < 0.3:
             stop_s = round(starts_late + draws.uniform(0, duration_s), 4)
             events.append(Event(stop_s, "stop"))
+            if draws.random() < 0.5:  # with much to answer
+                events.append(Event(stop_s - 0.02, "slow", {"factor": 30, "seconds": 1.0}))
+                values = {"client": draws.randrange(num_clients), **self._ask(), "gap_s": 0.0}
+                values["subjects"] = tuple(self._subject() for _ in range(30))
+                events.append(Event(stop_s - 0.01, "ask", values))
         return sorted(events, key=lambda event: event.at_s)
 
     def _ask(self):

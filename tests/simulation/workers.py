@@ -59,7 +59,6 @@ class Machine:
         bad_batches: What becomes of the next batches: `die`, `hang`, `short`, `long`, `garbage`.
         processes: Those that have not ended.
         deaths: By question, how many instances have died running it.
-        num_garbage: How often an instance has sent what is no message.
         num_failed_starts: How many instances could not start.
     """
 
@@ -72,7 +71,6 @@ class Machine:
     bad_batches: deque[str] = field(default_factory=deque)
     processes: list[Process] = field(default_factory=list)
     deaths: Counter[str] = field(default_factory=Counter)
-    num_garbage: int = 0
     num_failed_starts: int = 0
 
     def heal(self) -> None:
@@ -204,7 +202,7 @@ class Process(Peer):
         elif fault == "long":
             outcomes.append(Failure("invalid_request", "who is that?"))
         if fault in {"short", "long", "garbage"}:
-            self._machine.num_garbage += 1
+            self._machine.deaths.update({task.question for task in batch.tasks})
         if fault == "garbage":
             self.sock.deliver(b"\0\0\0\3???")
         else:
