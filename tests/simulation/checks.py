@@ -46,7 +46,8 @@ def check_reply(sim: Simulation, talk: Talk, reply: Reply) -> None:
     if asked.sent_s is None and "drips" not in talk.reasons:
         raise Violation("early", f"a reply came to what was not sent yet: {reply.body}")
     code = code_of(reply)
-    if code == "shutting_down" and talk.client.plan.wire == "http" and not reply.says_close:
+    is_last = talk.client.plan.wire == "http" and not talk.wire.outstanding
+    if code == "shutting_down" and is_last and not reply.says_close:
         sim.known_or_raise("25.9", "a draining server refuses and keeps the connection alive")
     if asked.kind == "bad":
         if not reply.code:
@@ -115,7 +116,7 @@ def _why_not(sim: Simulation, talk: Talk, asked: Asked | None, code: str) -> str
 
 
 def _queue_full(sim, talk, asked):
-    alone = asked.was_alone and sim.num_outstanding <= 1
+    alone = asked.was_alone and sim.num_outstanding <= 1 and len(asked.subjects) == 1
     if alone and sim.empty_since_s < asked.sent_s - TOLERANCE_S:
         return sim.known_or("25.5", "nothing waits and the queue is full")
     return None
@@ -142,7 +143,9 @@ def _worker_crashed(sim, talk, asked):
 
 
 def _unavailable(sim, talk, asked):
-    return None if sim.notes or not sim.has_started else "all instances are well"
+    if sim.notes or sim.started_s is None or asked.sent_s <= sim.started_s:
+        return None
+    return "all instances are well"
 
 
 def _shutting_down(sim, talk, asked):
@@ -200,6 +203,8 @@ def check_end(sim: Simulation, talk: Talk) -> None:
     """Sees that the server has closed a connection for a reason, and not before it answered."""
     lost = [asked for asked in talk.wire.outstanding if asked.sent_s is not None]
     if talk.reasons or sim.is_over or talk.client.plan.token == "wrong":
+        return
+    if sim.started_s is None and sim.may_not_start:
         return
     if sim.stop_s is not None:
         accepted = [a for a in lost if a.sent_s < sim.stop_s - ACCEPTED_S]

@@ -7,6 +7,7 @@ processes of the workers. A change of the server's internals is felt in this fil
 
 from __future__ import annotations
 
+import inspect
 import selectors
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -117,7 +118,8 @@ class SimulatedServer(QaServer):
     """The real server, with sets that are in order."""
 
     def __init__(self, config, source):
-        super().__init__(config, lambda _: None, source)
+        names = inspect.signature(QaServer).parameters.keys() & {"on_listening", "on_ready"}
+        super().__init__(config, source=source, **dict.fromkeys(names, lambda _: None))
         self._connections = _Ordered()
 
     def _on_client(self, sock, name):
@@ -160,12 +162,20 @@ def over_bounds(server: QaServer) -> Iterator[str]:
     for version in server.models.servers:
         scheduler = version._dispatcher._scheduler
         if len(scheduler) > server.config.queue.max_queue_size:
-            items = scheduler._by_turn.items
-            new = [p for _, _, p in items if not (p.is_admitted or p.attempts or p.moves)]
+            queued = _queued(scheduler)
+            new = [p for p in queued if not (p.is_admitted or p.attempts or p.moves)]
             if len(new) > server.config.queue.max_queue_size:
                 yield f"{len(new)} requests wait for {version.spec}"
     if server._store.num_bytes > max(0, server._store.max_bytes):
         yield f"the cache takes {server._store.num_bytes} bytes"
+
+
+def _queued(scheduler):
+    """What waits for its first run; of either scheduler, the one with `_flows` being the newer."""
+    flows = getattr(scheduler, "_flows", None)
+    if flows is not None:
+        return [turn.pending for turn in flows.turns()]
+    return [pending for _, _, pending in scheduler._by_turn.items]
 
 
 def _most_replies(server):
@@ -176,7 +186,7 @@ def _most_replies(server):
 def strays(server: QaServer) -> Iterator[tuple[str, str]]:
     """What is held though it has ended, by the item that it is known by."""
     for version in server.models.servers:
-        for _, _, pending in version._dispatcher._scheduler._by_turn.items:
+        for pending in _queued(version._dispatcher._scheduler):
             if pending.is_settled:
                 yield "26.1", f"{pending.name} is settled, and waits for an instance"
     shards = server._store._shards
@@ -202,10 +212,10 @@ def held(server: QaServer) -> Iterator[str]:
 
 def _held_by_version(version):
     scheduler = version._dispatcher._scheduler
-    if len(scheduler) or scheduler._by_deadline.items:
+    if len(scheduler) or _queued(scheduler):
         yield f"{len(scheduler)} requests wait"
-    if scheduler._waiting or abs(scheduler.waiting_cost) > NO_COST:
-        yield f"work of {list(scheduler._waiting)} is reserved, {scheduler.waiting_cost}"
+    if abs(scheduler.waiting_cost) > NO_COST:
+        yield f"work is reserved: {scheduler.waiting_cost}"
     if version._in_flight:
         yield f"{len(version._in_flight)} requests in flight"
     for worker in version.pool.workers:
@@ -222,9 +232,9 @@ def _held_by_version(version):
 def flows_held(server: QaServer) -> Iterator[str]:
     """The flows that are still active, where the last batch has emptied a queue."""
     for version in server.models.servers:
-        finishes = version._dispatcher._scheduler._finishes
-        if finishes and version.state is ModelState.READY:
-            yield f"{version.spec}: the flows {list(finishes)} are active"
+        flows = getattr(version._dispatcher._scheduler, "_flows", ())
+        if len(flows) and version.state is ModelState.READY:
+            yield f"{version.spec}: {len(flows)} flows are known"
 
 
 def serving(server: QaServer) -> set[tuple[str, int, str]]:

@@ -11,6 +11,5 @@ KNOWN = {
     "25.9": "a draining server keeps connections alive; SIGHUP during the start is lost",
     "25.10": "the port is closed until every model is ready",
     "25.11": "CacheStore.put counts a key twice",
-    "26.1": "what was failed before it is cancelled stays queued",
 }
 """By the item of the issue. Remove an entry with its fix; `--known none` runs without any."""

@@ -86,7 +86,7 @@ class Simulation:
         exceptions: Tracebacks in the server's log.
         outcomes: Replies by their code.
         stop_s: When the server was told to stop; None until then.
-        has_started: Whether clients can connect.
+        started_s: When all versions were ready for the first time; None until then.
         empty_since_s: Since when no request waits for an instance.
         is_over: Whether the server has ended.
     """
@@ -108,7 +108,8 @@ class Simulation:
         self.outcomes: Counter[str] = Counter()
         self.trace = 0
         self.stop_s: float | None = None
-        self.has_started = self.is_over = False
+        self.started_s: float | None = None
+        self.is_over = False
         self.empty_since_s = self.world.time_s
         self.num_outstanding = 0
         self._early_reload = False
@@ -134,7 +135,7 @@ class Simulation:
             try:
                 self.server.run()
             except SetupError as error:
-                if not self.notes & {"bad start", "kill"}:
+                if not self.may_not_start:
                     raise Violation("end", f"the server has ended: {error}") from None
         self.is_over = True
         self._check_over()
@@ -253,7 +254,8 @@ class Simulation:
     def _check(self) -> None:
         if self.exceptions:
             raise Violation("exception", self.exceptions[-1])
-        self.has_started = self.has_started or self.network.is_open
+        if self.started_s is None and inside.wanted(self.server) <= inside.serving(self.server):
+            self.started_s = self.world.time_s
         for what in inside.over_bounds(self.server):
             raise Violation("bound", what)
         if inside.queue_length(self.server):
@@ -270,6 +272,11 @@ class Simulation:
     def known_or(self, item: str, message: str) -> str | None:
         """The message, unless that is a known fault."""
         return None if item in self.known else f"{item}: {message}"
+
+    @property
+    def may_not_start(self) -> bool:
+        """Whether instances were kept from starting, so that the server may have none."""
+        return bool(self.notes & {"bad start", "kill"})
 
     @property
     def request_timeout_ms(self) -> float:
@@ -308,7 +315,7 @@ class Simulation:
         checks.check_end(self, talk)
 
     def on_refused(self) -> None:
-        if self.stop_s is None and not self.is_over:
+        if self.stop_s is None and not (self.is_over or self.may_not_start):
             self.known_or_raise("25.10", "nobody listens")
 
     # Shares.

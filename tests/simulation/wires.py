@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tests.simulation.questions import Subject
@@ -106,16 +107,15 @@ class FrameWire:
         self._by_id[self._next_id] = asked
         return _frame(json.dumps({"id": self._next_id, **body}).encode())
 
-    def feed(self, data: bytes) -> list[Reply]:
+    def feed(self, data: bytes) -> Iterator[Reply]:
         self._buffer += data
-        replies = []
         while len(self._buffer) >= 4:
             end = 4 + int.from_bytes(self._buffer[:4])
             if len(self._buffer) < end:
                 break
-            replies.append(self._reply(json.loads(bytes(self._buffer[4:end]))))
+            body = bytes(self._buffer[4:end])
             del self._buffer[:end]
-        return replies
+            yield self._reply(json.loads(body))
 
     def _reply(self, body):
         asked = self._by_id.pop(body["id"], None)
@@ -160,9 +160,8 @@ class HttpWire:
         head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n{token}Content-Length: {len(body)}"
         return head.encode() + HEAD_END + body
 
-    def feed(self, data: bytes) -> list[Reply]:
+    def feed(self, data: bytes) -> Iterator[Reply]:
         self._buffer += data
-        replies = []
         while (at := self._buffer.find(HEAD_END)) >= 0:
             head = bytes(self._buffer[:at])
             end = at + len(HEAD_END) + int(_LENGTH.search(head)[1])
@@ -171,8 +170,7 @@ class HttpWire:
             body = bytes(self._buffer[at + len(HEAD_END) : end])
             del self._buffer[:end]
             asked = self._asked.popleft() if self._asked else None
-            replies.append(_reply(asked, head, body))
-        return replies
+            yield _reply(asked, head, body)
 
 
 def _frame(body: bytes) -> bytes:
