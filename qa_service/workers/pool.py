@@ -106,7 +106,8 @@ class WorkerPool:
         self._metrics = metrics
         self._prefix = f"{name}: " if name else ""
         self._workers: dict[int, Worker] = {}
-        self._ending: list[Worker] = []
+        self._ending: dict[Worker, float] = {}
+        """What is closed and has not ended yet, and when it is killed if it still has not."""
         self._size = 0
         self._wanted: set[int] = set()
         self._looks = False
@@ -240,13 +241,10 @@ class WorkerPool:
 
     def reap(self) -> None:
         """Forgets the workers that have ended."""
-        still_ending = []
-        for worker in self._ending:
-            if (status := worker.exit_status()) is None:
-                still_ending.append(worker)
-            else:
+        for worker in list(self._ending):
+            if (status := worker.exit_status()) is not None:
                 logger.info("%sinstance %d: %s", self._prefix, worker.number, status)
-        self._ending = still_ending
+                del self._ending[worker]
 
     @property
     def is_gone(self) -> bool:
@@ -351,7 +349,7 @@ class WorkerPool:
     def _end(self, worker: Worker) -> None:
         worker.close()
         if self._workers.pop(worker.number, None):
-            self._ending.append(worker)
+            self._ending[worker] = self._loop.now_s() + self._options.execution_timeout_s
             if len(self._ending) == 1:
                 self._reap_later()
 
@@ -360,6 +358,9 @@ class WorkerPool:
 
     def _reap_until_none(self) -> None:
         self.reap()
+        now_s = self._loop.now_s()
+        for worker in [one for one, kill_s in self._ending.items() if kill_s <= now_s]:
+            worker.kill()
         if self._ending:
             self._reap_later()
         else:
