@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from tests.simulation.run import Simulation
     from tests.simulation.wires import Asked, Reply
 
-ACCEPTED_S = 0.05
-"""What has been sent for so long when the server is told to stop, it has accepted."""
 LONG_TOKENS = 90
 """A text of more tokens may have been cut into segments, whose score is their sum's."""
 TOLERANCE_S = 0.001
@@ -207,7 +205,7 @@ def check_end(sim: Simulation, talk: Talk) -> None:
     if sim.started_s is None and sim.may_not_start:
         return
     if sim.stop_s is not None:
-        accepted = [a for a in lost if a.sent_s < sim.stop_s - ACCEPTED_S]
+        accepted = [asked for asked in lost if asked.end <= talk.sock.num_read]
         if accepted and not sim.drain_is_over:
             raise Violation("drain", f"closed without an answer to {_say(accepted[0])}")
         return

@@ -168,6 +168,7 @@ class Talk(Peer):
         self.quiet_since_s = self._world.time_s
         if asked:
             asked.sent_s = self._world.time_s
+            asked.end = self.sock.num_sent + len(data)
             self._judge.on_sent(self, asked)
         self.sock.deliver(data)
 

@@ -124,7 +124,15 @@ class SimulatedServer(QaServer):
 
     def _on_client(self, sock, name):
         super()._on_client(sock, name)
-        next(reversed(self._connections)).pending = _Ordered()
+        connection = next(reversed(self._connections))
+        connection.pending = _Ordered()
+        close_gently = connection._stream.close_gently
+
+        def note_and_close():
+            sock.stop_counting()
+            close_gently()
+
+        connection._stream.close_gently = note_and_close
 
 
 def make_server(config: ServerConfig, source: Source) -> QaServer:

@@ -32,6 +32,8 @@ class SimulatedSocket:
     Attributes:
         ready: What it is ready for, as the selector's events.
         closed: Whether the server has closed it.
+        num_sent: Bytes that the peer has sent.
+        num_read: Bytes of them that the server has read, but for those that it throws away.
     """
 
     def __init__(self, world: World, peer: Peer, capacity: int) -> None:
@@ -39,6 +41,8 @@ class SimulatedSocket:
         self._peer = peer
         self._capacity = capacity
         self._in = bytearray()
+        self.num_sent = self.num_read = 0
+        self._counts = True
         self._in_ended = self._is_reset = False
         self.out = bytearray()
         self.closed = self.out_ended = False
@@ -65,6 +69,7 @@ class SimulatedSocket:
             raise BlockingIOError
         data = bytes(self._in[: self._some(min(size, len(self._in)))])
         del self._in[: len(data)]
+        self.num_read += len(data) if self._counts else 0
         self._update()
         return data
 
@@ -94,6 +99,10 @@ class SimulatedSocket:
                 self.out.clear()
             self._end_output()
 
+    def stop_counting(self) -> None:
+        """What is read from now on is thrown away: the connection is being closed."""
+        self._counts = False
+
     # What the peer calls.
 
     def take(self, size: int) -> bytes:
@@ -105,6 +114,7 @@ class SimulatedSocket:
 
     def deliver(self, data: bytes) -> None:
         """Bytes of the peer arrive."""
+        self.num_sent += len(data)
         if not self.closed:
             self._in += data
             self._update()

@@ -28,6 +28,7 @@ class Asked:
         options: The request's other fields: model, version, timeout_ms, priority.
         what: The type of a query, or what is bad.
         sent_s: When its last byte was sent; None if it has not been.
+        end: How many bytes its connection had sent with its last one.
         was_alone: Whether nothing else waited for an answer when it was sent.
     """
 
@@ -36,6 +37,7 @@ class Asked:
     options: dict = field(default_factory=dict)
     what: str = ""
     sent_s: float | None = None
+    end: int = 0
     was_alone: bool = True
 
 
