@@ -107,8 +107,8 @@ class Connection:
 
     @property
     def is_busy(self) -> bool:
-        """Whether it has requests in flight, or messages that wait for their turn or for room."""
-        is_held_up = self._codec.buffered_bytes and not self._has_room()
+        """Whether it has requests in flight, or messages that wait for a turn or for output."""
+        is_held_up = self._codec.buffered_bytes and self._stream.output_bytes
         return bool(self.pending or is_held_up or self._turn_is_due)
 
     def fail_all(self, error: QaError) -> None:

@@ -73,11 +73,12 @@ class FrameWire:
         self._token = token
         self._buffer = bytearray()
         self._by_id: dict[object, Asked] = {}
+        self._nameless: deque[Asked] = deque()
         self._next_id = 0
 
     @property
     def outstanding(self) -> list[Asked]:
-        return list(self._by_id.values())
+        return [*self._by_id.values(), *self._nameless]
 
     def hello(self) -> tuple[Asked, bytes] | None:
         if self._token is None:
@@ -96,12 +97,9 @@ class FrameWire:
         return self._frame(asked, body)
 
     def _bad(self, asked):
-        if asked.what == "json":
-            self._by_id[None] = asked
-            return _frame(b'{"question": "q", "te')
-        if asked.what == "length":
-            self._by_id[None] = asked
-            return b"\0\xff\xff\xff"
+        if asked.what in _NAMELESS:
+            self._nameless.append(asked)
+            return _NAMELESS[asked.what]
         return self._frame(asked, {"question": "", "text": "t"})
 
     def _frame(self, asked, body):
@@ -121,6 +119,8 @@ class FrameWire:
 
     def _reply(self, body):
         asked = self._by_id.pop(body["id"], None)
+        if body["id"] is None and self._nameless and body["error"]["code"] in _NAMELESS_CODES:
+            asked = self._nameless.popleft()
         if error := body.get("error"):
             return Reply(asked, error["code"], body=body, message=error["message"])
         if "answer" not in body:
@@ -218,6 +218,10 @@ def _reply(asked: Asked | None, head: bytes, body: bytes) -> Reply:
         return Reply(asked, "", [best], model, version, said, says_close)
     return Reply(asked, body=said, says_close=says_close)
 
+
+_NAMELESS = {"json": _frame(b'{"question": "q", "te'), "length": b"\0\xff\xff\xff"}
+_NAMELESS_CODES = {"invalid_frame", "frame_too_large"}
+"""Frames whose id cannot be read, and what they are told."""
 
 _QUERIES = {
     "health": lambda _: ("GET", "/v2/health/ready"),

@@ -358,6 +358,8 @@ def test_what_has_been_read_and_waits_for_room_keeps_it_busy():
     codec.buffered_bytes = 2
     stream.deliver(b"ab")
     assert (owner.pendings, owner.connection.is_busy) == ([], True)
+    stream.output_bytes = 1  # its turn comes when all is sent
+    assert owner.connection.is_busy
     stream.output_bytes = codec.buffered_bytes = 0
     assert not owner.connection.is_busy
 
