@@ -65,7 +65,7 @@ def _changed(config: ServerConfig):
     default = {**structs.asdict(ModelOptions(path="")), **structs.asdict(config.instances)}
     for name, model in config.models.items():
         its = structs.asdict(model)
-        yield f"{name}: {({k: v for k, v in its.items() if v != default[k] and k != 'path'})}"
+        yield f"{name}: { ({k: v for k, v in its.items() if v != default[k] and k != 'path'}) }"
     if config.routes:
         yield f"routes {config.routes}"
 

@@ -16,9 +16,16 @@ if TYPE_CHECKING:
 LONG_TOKENS = 90
 """A text of more tokens may have been cut into segments, whose score is their sum's."""
 TOLERANCE_S = 0.001
-_BY_STATUS = {"http 400": "invalid_request", "http 401": "unauthorized", "http 403": "forbidden",
-              "http 404": "unknown_model", "http 408": "frame_timeout", "http 500": "internal_error",
-              "http 503": "unavailable", "http 504": "deadline_exceeded"}  # fmt: skip
+_BY_STATUS = {
+    "http 400": "invalid_request",
+    "http 401": "unauthorized",
+    "http 403": "forbidden",
+    "http 404": "unknown_model",
+    "http 408": "frame_timeout",
+    "http 500": "internal_error",
+    "http 503": "unavailable",
+    "http 504": "deadline_exceeded",
+}
 _BY_MESSAGE = {kind.default_message: code for code, kind in ERROR_KINDS.items()}
 
 
@@ -64,7 +71,7 @@ def check_reply(sim: Simulation, talk: Talk, reply: Reply) -> None:
 def _check_break(sim: Simulation, talk: Talk, reply: Reply) -> None:
     """A message that answers nothing: the connection is broken off, and must have a reason."""
     code = code_of(reply)
-    if code and reply.body.get("id", 0) is None or talk.client.plan.wire == "http":
+    if (code and reply.body.get("id", 0) is None) or talk.client.plan.wire == "http":
         if _why_not(sim, talk, None, code):
             raise Violation("break", f"the connection is broken off: {reply.body}")
         talk.reasons.add(code)
@@ -98,7 +105,7 @@ def _check_answer(sim: Simulation, subject: Subject, answer: tuple, reply: Reply
 
 
 def _fingerprints(sim: Simulation, reply: Reply) -> set[str]:
-    """Those of what has answered; an HTTP reply to several questions names the first one's alone."""
+    """Those of what has answered; a reply to several questions names the first one's alone."""
     if reply.asked.kind == "infer" and len(reply.answers) > 1:
         return set().union(*sim.fingerprints.values())
     return sim.fingerprints[reply.model, reply.version]
@@ -202,8 +209,8 @@ def check_end(sim: Simulation, talk: Talk) -> None:
     lost = [asked for asked in talk.wire.outstanding if asked.sent_s is not None]
     if talk.reasons or sim.is_over or talk.client.plan.token == "wrong":
         return
-    if sim.started_s is None and sim.may_not_start:
-        return
+    if sim.may_not_start and (sim.started_s is None or not sim.network.is_open):
+        return  # it has lost its instances, and ends
     if sim.stop_s is not None:
         accepted = [asked for asked in lost if asked.end <= talk.sock.num_read]
         if accepted and not sim.drain_is_over:

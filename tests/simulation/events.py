@@ -1,4 +1,4 @@
-"""What each kind of event does to a simulation. Each is harmless where what it needs is not there."""
+"""What each kind of event does. Each is harmless where what it needs is not there."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from tests.simulation.wires import Asked
 if TYPE_CHECKING:
     from tests.simulation.run import Simulation
 
+
 def _ask(sim, client, subjects, options, pieces, gap_s):
     for subject in subjects:
         sim.clients[client].send(Asked("ask", (subject,), options), pieces, gap_s)
+
 
 def _infer(sim, client, subjects, options):
     """Several questions in one HTTP request; of a client of frames, one after another."""
@@ -23,6 +25,7 @@ def _infer(sim, client, subjects, options):
         _ask(sim, client, subjects, options, 1, 0.0)
     elif len({subject.top_k for subject in subjects}) == 1:
         sim.clients[client].send(Asked("infer", subjects, options))
+
 
 def _flood(sim, client, first, in_flight, total, priorities=(0,)):
     numbers = iter(range(total))
@@ -34,14 +37,19 @@ def _flood(sim, client, first, in_flight, total, priorities=(0,)):
 
     sim.floods.append(Flood(sim.clients[client], in_flight, make, total))
 
+
 def _end_floods(sim):
     sim.end_measuring()
     for flood in sim.floods:
         flood.end()
 
+
 def _query(sim, client, what):
     is_frames = sim.clients[client].plan.wire == "frames"
-    sim.clients[client].send(Asked("query", what="health" if is_frames and what == "live" else what))
+    sim.clients[client].send(
+        Asked("query", what="health" if is_frames and what == "live" else what)
+    )
+
 
 def _bad(sim, client, what):
     is_frames = sim.clients[client].plan.wire == "frames"
@@ -59,17 +67,21 @@ def _command(sim, client, what, model):
         sim.notes.add("command")
         sim.clients[client].send(Asked("query", what=what, options={"model": model}))
 
+
 def _hang_up(sim, client, how):
     if talk := sim.clients[client].talk:
         talk.hang_up(how)
+
 
 def _stall(sim, client, seconds):
     if talk := sim.clients[client].talk:
         talk.stall(seconds)
 
+
 def _kill(sim, number):
     sim.notes.add("kill")
     sim.machine.kill(number)
+
 
 def _slow(sim, factor, seconds):
     sim.machine.slowness = factor
@@ -80,13 +92,16 @@ def _slow(sim, factor, seconds):
 
     sim.world.after(seconds, end)
 
+
 def _bad_start(sim, how):
     sim.notes.add("bad start")
     sim.machine.bad_starts.append(how)
 
+
 def _bad_batch(sim, how):
     sim.notes.add("kill")
     sim.machine.bad_batches.append(how)
+
 
 def _disk(sim, model, number, fingerprint):
     if model in sim.disk:
@@ -94,19 +109,24 @@ def _disk(sim, model, number, fingerprint):
         sim.fingerprints.setdefault((model, number), set()).add(fingerprint)
         _hup(sim)
 
+
 def _configure(sim, number):
     sim.source.config = sim.scenario.configs[number % len(sim.scenario.configs)]
     _hup(sim)
+
 
 def _hup(sim):
     sim.notes.add("reload")
     sim.signal(signal.SIGHUP)
 
+
 def _stop(sim):
     sim.stop()
 
+
 def _measure(sim):
     sim.begin_measuring()
+
 
 EFFECTS = {
     "ask": _ask,
@@ -128,8 +148,7 @@ EFFECTS = {
     "measure": _measure,
 }
 
+
 def happen(sim: Simulation, kind: str, values: dict) -> None:
     """Has an event happen."""
     EFFECTS[kind](sim, **values)
-
-__all__ = ["EFFECTS", "HttpWire", "happen"]

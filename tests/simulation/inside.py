@@ -20,13 +20,16 @@ from msgspec import structs
 
 from qa_service.config import ServerConfig
 from qa_service.errors import SetupError
+from qa_service.front.connection import Connection
 from qa_service.net.event_loop import EventLoop
 from qa_service.repository.models import FoundVersion
 from qa_service.server import QaServer
 from qa_service.serving.cache_store import ENTRY_BYTES
+from qa_service.serving.dispatcher import Dispatcher
 from qa_service.serving.model_server import ModelState
 from qa_service.serving.options import ModelOptions
 from qa_service.serving.plan import make_plan
+from qa_service.serving.segments import Segments
 from qa_service.workers.messages import Setup
 from tests.simulation.network import Network, SocketModule
 from tests.simulation.workers import Machine, SimulatedWorker
@@ -275,3 +278,26 @@ def _versions_of(plan):
         for model in plan.models.values()
         for spec in model.versions.values()
     }
+
+
+# Faults that are planted, to see that they are found.
+
+
+def _mix_up(dispatcher, batch, results, on_results=Dispatcher.on_results):
+    """Gives each request of a batch another one's answer."""
+    outcomes = [*results.outcomes[1:], *results.outcomes[:1]]
+    on_results(dispatcher, batch, structs.replace(results, outcomes=outcomes))
+
+
+def _forget(dispatcher, batch, *, were_running):
+    """Forgets what an instance died with."""
+
+
+PLANTED = {
+    "answer": (Dispatcher, "on_results", _mix_up),
+    "unanswered": (Dispatcher, "on_lost", _forget),
+    "bound": (Connection, "_has_room", lambda _: True),
+    "orphans": (SimulatedWorker, "kill", lambda _: None),
+    "held": (Segments, "_forget", lambda *_: None),
+}
+"""By the check that is to find it: whose method it replaces, and with what."""

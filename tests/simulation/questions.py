@@ -12,7 +12,23 @@ import zlib
 from dataclasses import dataclass
 from functools import cached_property
 
-FILLERS = "the notes of Ada say that café and work run on beside many other things".split()
+FILLERS = [
+    "the",
+    "notes",
+    "of",
+    "Ada",
+    "say",
+    "that",
+    "café",
+    "and",
+    "work",
+    "run",
+    "on",
+    "beside",
+    "many",
+    "other",
+    "things",
+]
 PLAIN, ABSENT, POISON, FAULT = "where is", "whither went", "who dies of", "what breaks on"
 """What a question begins with. The last two kill their worker, and fail alone."""
 

@@ -17,7 +17,7 @@ from tests.simulation.events import happen
 from tests.simulation.known import KNOWN
 from tests.simulation.network import Network
 from tests.simulation.questions import Subject
-from tests.simulation.scenario import TOKENS, Scenario
+from tests.simulation.scenario import TOKENS, Scenario, draw
 from tests.simulation.wires import Asked, Reply
 from tests.simulation.workers import Machine
 from tests.simulation.world import Violation, World
@@ -27,6 +27,7 @@ LOOK_EVERY_S = 0.25
 MAX_WAIT_S = 200.0
 """Longer than any timeout of the scenarios, with the backoffs of instances and versions."""
 STRAYS_EVERY = 8
+REPLAY = ".venv/bin/python -m tests.simulation --seed"
 
 
 @dataclass
@@ -67,6 +68,17 @@ def run(scenario: Scenario, known: Collection[str] = KNOWN, log_level: str = "")
     seconds = time.perf_counter() - began_s
     world = sim.world
     return Report(failure, world.steps, world.rounds, seconds, sim.outcomes, sim.trace)
+
+
+def check_seeds(seeds: range, known: Collection[str] = KNOWN) -> None:
+    """Runs the scenarios of some seeds.
+
+    Raises:
+        AssertionError: Some fail; with the commands that run these alone, and shrink them.
+    """
+    failures = {seed: run(draw(seed), known).failure for seed in seeds}
+    found = [f"{REPLAY} {seed}   {failure}" for seed, failure in failures.items() if failure]
+    assert not found, "\n".join(found)
 
 
 class Simulation:

@@ -16,9 +16,9 @@ from msgspec import structs
 from qa_service.config import ServerConfig, ServerOptions
 from qa_service.front.options import AuthOptions, ConnectionOptions
 from qa_service.net.options import ListenOptions
+from qa_service.repository.options import RepositoryOptions
 from qa_service.scheduling.options import QueueOptions
 from qa_service.serving.options import CacheOptions, ModelOptions, RouteOptions
-from qa_service.repository.options import RepositoryOptions
 from qa_service.workers.options import InstanceOptions
 from tests.simulation.clients import ClientPlan
 from tests.simulation.questions import ABSENT, FAULT, PLAIN, POISON, Subject
@@ -168,7 +168,9 @@ class _Drawn:
         routes = {}
         if self.has_route:
             route = RouteOptions(
-                cascade=["b", "a"], min_score=pick([0.3, 0.7]), ask_next_if_unknown=pick([True, False])
+                cascade=["b", "a"],
+                min_score=pick([0.3, 0.7]),
+                ask_next_if_unknown=pick([True, False]),
             )
             routes = {pick(["default", "both"]): route}
         return _replace(config, models=models, routes=routes)
@@ -264,7 +266,8 @@ class _Drawn:
     def _infer(self):
         count = self.draws.choice([1, 2, 5])
         return {
-            "subjects": tuple(self._subject() for _ in range(count)), "options": self._options()
+            "subjects": tuple(self._subject() for _ in range(count)),
+            "options": self._options(),
         }
 
     def _flood(self):
@@ -354,7 +357,11 @@ def _two_weights():
 
 def _three_weights():
     flood = {"in_flight": 60, "total": 5000}
-    return ["eight", "two", "one"], [flood] * 3, {0: (8 / 11, 0.1), 1: (2 / 11, 0.25), 2: (1 / 11, 0.3)}
+    return (
+        ["eight", "two", "one"],
+        [flood] * 3,
+        {0: (8 / 11, 0.1), 1: (2 / 11, 0.25), 2: (1 / 11, 0.3)},
+    )
 
 
 def _tiny_weight():

@@ -1,4 +1,4 @@
-"""What clients speak: questions to bytes, and bytes to replies. Written without the server's codecs.
+"""What clients speak: questions to bytes, and bytes to replies, without the server's codecs.
 
 frames   a reply is known by its id
 HTTP     replies come in the order of the requests
