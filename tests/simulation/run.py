@@ -315,6 +315,8 @@ class Simulation:
         self.outcomes[code] += 1
         self.trace = hash((self.trace, code, round(self.world.time_s, 6), str(reply.answers)))
         checks.check_reply(self, talk, reply)
+        if reply.says_close:
+            talk.reasons.add("has said so")
         self.num_outstanding -= reply.asked is not None
         if self._measured is not None and not reply.code and talk.client in self.clients:
             self._measured[self.clients.index(talk.client)] += 1
