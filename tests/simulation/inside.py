@@ -7,7 +7,6 @@ processes of the workers. A change of the server's internals is felt in this fil
 
 from __future__ import annotations
 
-import inspect
 import selectors
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -121,8 +120,7 @@ class SimulatedServer(QaServer):
     """The real server, with sets that are in order."""
 
     def __init__(self, config, source):
-        names = inspect.signature(QaServer).parameters.keys() & {"on_listening", "on_ready"}
-        super().__init__(config, source=source, **dict.fromkeys(names, lambda _: None))
+        super().__init__(config, lambda _: None, lambda _: None, source)
         self._connections = _Ordered()
 
     def _on_client(self, sock, name):
