@@ -21,7 +21,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, help="run this one, and shrink it if it fails")
     parser.add_argument("--seeds", default="0:200", help="run those from A up to B, as in 0:200")
-    parser.add_argument("--known", default=",".join(KNOWN), help="items to look away from; or none")
+    parser.add_argument("--known", default=",".join(KNOWN), help="checks to leave out; or none")
     parser.add_argument("--log", default="", help="print the server's log from this level on")
     parser.add_argument("--whole", action="store_true", help="do not leave out events")
     its = parser.parse_args()

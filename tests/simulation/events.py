@@ -53,8 +53,6 @@ def _query(sim, client, what):
 
 def _bad(sim, client, what):
     is_frames = sim.clients[client].plan.wire == "frames"
-    if what == "version" and "25.8" in sim.known:
-        what = "path"
     if is_frames and what in {"path", "version"}:
         what = "empty"
     elif not is_frames and what == "length":

@@ -180,11 +180,8 @@ def over_bounds(server: QaServer) -> Iterator[str]:
 
 
 def _queued(scheduler):
-    """What waits for its first run; of either scheduler, the one with `_flows` being the newer."""
-    flows = getattr(scheduler, "_flows", None)
-    if flows is not None:
-        return [turn.pending for turn in flows.turns()]
-    return [pending for _, _, pending in scheduler._by_turn.items]
+    """What waits for its first run."""
+    return [turn.pending for turn in scheduler._flows.turns()]
 
 
 def _most_replies(server):
@@ -193,15 +190,15 @@ def _most_replies(server):
 
 
 def strays(server: QaServer) -> Iterator[tuple[str, str]]:
-    """What is held though it has ended, by the item that it is known by."""
+    """What is held though it has ended, by the check that finds it."""
     for version in server.models.servers:
         for pending in _queued(version._dispatcher._scheduler):
             if pending.is_settled:
-                yield "26.1", f"{pending.name} is settled, and waits for an instance"
+                yield "settled", f"{pending.name} is settled, and waits for an instance"
     shards = server._store._shards
     real = sum(ENTRY_BYTES + len(v) for shard in shards for v in shard.entries.values())
     if real != server._store.num_bytes:
-        yield "25.11", f"the cache counts {server._store.num_bytes} bytes and has {real}"
+        yield "cache", f"the cache counts {server._store.num_bytes} bytes and has {real}"
 
 
 # What is looked at when all is answered.
@@ -241,7 +238,7 @@ def _held_by_version(version):
 def flows_held(server: QaServer) -> Iterator[str]:
     """The flows that are still active, where the last batch has emptied a queue."""
     for version in server.models.servers:
-        flows = getattr(version._dispatcher._scheduler, "_flows", ())
+        flows = version._dispatcher._scheduler._flows
         if len(flows) and version.state is ModelState.READY:
             yield f"{version.spec}: {len(flows)} flows are known"
 
@@ -291,7 +288,14 @@ def _forget(dispatcher, batch, *, were_running):
     """Forgets what an instance died with."""
 
 
+def _reload_when_ready(server, reload=QaServer.reload):
+    """Loses a reload that comes during the start."""
+    if server._phase_name == "serving":
+        reload(server)
+
+
 PLANTED = {
+    "plan": (QaServer, "reload", _reload_when_ready),
     "answer": (Dispatcher, "on_results", _mix_up),
     "unanswered": (Dispatcher, "on_lost", _forget),
     "bound": (Connection, "_has_room", lambda _: True),

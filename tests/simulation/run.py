@@ -124,7 +124,6 @@ class Simulation:
         self.is_over = False
         self.empty_since_s = self.world.time_s
         self.num_outstanding = 0
-        self._early_reload = False
         self._measured: Counter[int] | None = None
         self._waited_s = 0.0
         self._probe: Client | None = None
@@ -154,8 +153,6 @@ class Simulation:
 
     def signal(self, signum: int) -> None:
         """Sends the server a signal, which its loop hears at once."""
-        if signum == signal.SIGHUP and not self.network.is_open:
-            self._early_reload = True
         self.world.signals[signum]()
 
     def stop(self) -> None:
@@ -237,16 +234,13 @@ class Simulation:
     def _check_quiet(self) -> None:
         for what in inside.flows_held(self.server):
             raise Violation("flows", what)
-        for known, what in inside.strays(self.server):
-            self.known_or_raise(known, what)
+        for check, what in inside.strays(self.server):
+            self.raise_unless_known(check, what)
         if "command" not in self.notes and self.source.config is not None:
             planned = inside.planned(self.source.config)
             if planned is not None and planned != inside.wanted(self.server):
                 what = f"{inside.wanted(self.server)} is planned and not {planned}"
-                if self._early_reload:
-                    self.known_or_raise("25.9", what)
-                else:
-                    raise Violation("plan", what)
+                self.raise_unless_known("plan", what)
         self.stop()
         self.world.after(0.0, self._await_end)
 
@@ -273,17 +267,13 @@ class Simulation:
         if inside.queue_length(self.server):
             self.empty_since_s = self.world.time_s
         if self.world.steps % STRAYS_EVERY == 0 or self.stop_s is not None:
-            for known, what in inside.strays(self.server):
-                self.known_or_raise(known, what)
+            for check, what in inside.strays(self.server):
+                self.raise_unless_known(check, what)
 
-    def known_or_raise(self, item: str, message: str) -> None:
-        """Fails, unless that is a known fault."""
-        if item not in self.known:
-            raise Violation(item, message)
-
-    def known_or(self, item: str, message: str) -> str | None:
-        """The message, unless that is a known fault."""
-        return None if item in self.known else f"{item}: {message}"
+    def raise_unless_known(self, check: str, message: str) -> None:
+        """Fails, unless what the check finds is known."""
+        if check not in self.known:
+            raise Violation(check, message)
 
     @property
     def may_not_start(self) -> bool:
@@ -330,7 +320,7 @@ class Simulation:
 
     def on_refused(self) -> None:
         if self.stop_s is None and not (self.is_over or self.may_not_start):
-            self.known_or_raise("25.10", "nobody listens")
+            self.raise_unless_known("listening", "nobody listens")
 
     # Shares.
 
@@ -342,10 +332,9 @@ class Simulation:
         measured, self._measured = self._measured or Counter(), None
         total = sum(measured.values())
         for client, (share, tolerance) in self.scenario.shares.items():
-            item = "25.2" if self.scenario.clients[client].token != TOKENS["eight"] else "25.1"
             if total and measured[client] < share * (1 - tolerance) * total:
                 what = f"client {client} has {measured[client]} of {total}, not {share:.0%}"
-                self.known_or_raise(item, what)
+                self.raise_unless_known("shares", what)
 
 
 class _Log(logging.Handler):

@@ -250,6 +250,8 @@ class _Drawn:
                 values = {"client": draws.randrange(num_clients), **self._ask(), "gap_s": 0.0}
                 values["subjects"] = tuple(self._subject() for _ in range(30))
                 events.append(Event(stop_s - 0.01, "ask", values))
+        if draws.random() < 0.1:
+            events.append(Event(0.0, "disk", self._disk()))  # while the server starts
         return sorted(events, key=lambda event: event.at_s)
 
     def _ask(self):

@@ -7,7 +7,6 @@ from unittest.mock import patch
 import pytest
 
 from tests.simulation.inside import PLANTED
-from tests.simulation.known import KNOWN
 from tests.simulation.run import check_seeds, run
 from tests.simulation.scenario import Event, draw
 from tests.simulation.shrink import shrink
@@ -52,7 +51,3 @@ def test_shrinking_leaves_what_is_needed_together():
     needed = [scenario.events[3], scenario.events[31]]
     shrunk = shrink(scenario, lambda other: all(event in other.events for event in needed))
     assert shrunk.events == needed
-
-
-def test_what_is_known_names_an_item_and_a_fault():
-    assert all(item.replace(".", "").isdigit() and fault for item, fault in KNOWN.items())
