@@ -107,8 +107,9 @@ class Connection:
 
     @property
     def is_busy(self) -> bool:
-        """Whether it has requests in flight, or messages whose turn is about to come."""
-        return bool(self.pending) or self._turn_is_due
+        """Whether it has requests in flight, or messages that wait for a turn or for output."""
+        is_held_up = self._codec.buffered_bytes and self._stream.output_bytes
+        return bool(self.pending or is_held_up or self._turn_is_due)
 
     def fail_all(self, error: QaError) -> None:
         """Answers every request in flight with an error."""

@@ -91,7 +91,10 @@ class ModelServer:
         self._service = around(self._dispatcher)
 
     def submit(self, pending: PendingRequest) -> None:
-        """Takes a request, and says on it what answers it."""
+        """Takes a request, and says on it what answers it; fails it once it ends."""
+        if self.state in _HAS_ENDED:
+            pending.fail(UnavailableError())
+            return
         pending.source = self._source
         pending.on_cancel = self.cancel
         self._in_flight[pending] = pending.on_settled
@@ -99,11 +102,11 @@ class ModelServer:
         self._service.submit(pending)
 
     def cancel(self, pending: PendingRequest) -> None:
-        """Drops a request that nobody waits for."""
+        """Drops a request that nobody waits for, also one that has been failed by then."""
         if self._in_flight.pop(pending, None):
             self.metrics.model_requests_total[ABANDONED] += 1
-            self._service.cancel(pending)
-            self._end_if_drained()
+        self._service.cancel(pending)
+        self._end_if_drained()
 
     def dispatch(self) -> None:
         """Gives work to the instances that can take some now."""
@@ -151,7 +154,7 @@ class ModelServer:
 
     def close(self) -> None:
         """Ends it; its instances end when they have finished what they do."""
-        if self.state not in {ModelState.ENDING, ModelState.GONE}:
+        if self.state not in _HAS_ENDED:
             self._become(ModelState.ENDING)
             self.pool.close()
             self._look_for_end()
@@ -212,6 +215,7 @@ class ModelServer:
             self._on_change()
 
 
+_HAS_ENDED = {ModelState.ENDING, ModelState.GONE}
 _HAS_INSTANCES = {ModelState.LOADING, ModelState.READY, ModelState.DRAINING}
 _NEXT = {
     ModelState.LOADING: {ModelState.READY, ModelState.ENDING},

@@ -361,6 +361,7 @@ class ServedModel:
             server.drain()
         else:
             server.kill()
+        self._move()
         if self._is_wanted(server):
             self._note_failure(server.spec, message)
         if is_ready:

@@ -178,7 +178,11 @@ class Worker(ABC):
     def _on_data(self, data: bytes) -> None:
         self._frames.feed(data)
         while (frame := self._frames.next_frame()) is not None:
-            message = to_loop_decoder.decode(frame)
+            try:
+                message = to_loop_decoder.decode(frame)
+            except msgspec.DecodeError as error:
+                self._break_off(f"it sent what is no message: {error}")
+                return
             if isinstance(message, Failed):
                 self.failure = message.message
                 self.is_blameless = message.is_blameless
@@ -189,11 +193,25 @@ class Worker(ABC):
                 self.ready = message
                 self.rule = replace(self.rule, costs=message.costs)
                 self._listener.on_worker_ready(self)
+            elif not self._fits(message):
+                self._break_off("it sent results that fit no batch")
+                return
             else:
                 batch = self.in_flight.pop(message.number)
                 self._keep_pace(batch, message.inference_ms / 1e3)
                 self._mark_running()
                 self._listener.on_worker_results(self, batch.members, message)
+
+    def _fits(self, results: Results) -> bool:
+        """Whether results are those of a batch that it holds."""
+        batch = self.in_flight.get(results.number)
+        return batch is not None and len(results.outcomes) == len(batch.members)
+
+    def _break_off(self, failure: str) -> None:
+        """Gives it up, and with it what it holds: what it says cannot be followed."""
+        self.failure = failure
+        self._stream.close()
+        self._on_end()
 
     def _keep_pace(self, batch: InFlight, took_s: float) -> None:
         """Follows how much longer batches take than was measured: other work slows a machine."""

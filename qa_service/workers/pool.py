@@ -106,7 +106,8 @@ class WorkerPool:
         self._metrics = metrics
         self._prefix = f"{name}: " if name else ""
         self._workers: dict[int, Worker] = {}
-        self._ending: list[Worker] = []
+        self._ending: dict[Worker, float] = {}
+        """What is closed and has not ended yet, and when it is killed if it still has not."""
         self._size = 0
         self._wanted: set[int] = set()
         self._looks = False
@@ -240,13 +241,10 @@ class WorkerPool:
 
     def reap(self) -> None:
         """Forgets the workers that have ended."""
-        still_ending = []
-        for worker in self._ending:
-            if (status := worker.exit_status()) is None:
-                still_ending.append(worker)
-            else:
+        for worker in list(self._ending):
+            if (status := worker.exit_status()) is not None:
                 logger.info("%sinstance %d: %s", self._prefix, worker.number, status)
-        self._ending = still_ending
+                del self._ending[worker]
 
     @property
     def is_gone(self) -> bool:
@@ -254,12 +252,12 @@ class WorkerPool:
         return not self._ending and not self._workers
 
     def on_worker_ready(self, worker: Worker) -> None:
-        """Notes what it runs; when all are ready, the pool is."""
+        """Notes what it runs; when all are ready, the pool is, also where one has died since."""
         logger.info("%sinstance %d is ready", self._prefix, worker.number)
         if worker.ready:
             self.model = worker.ready.model
         self._failed_starts[worker.number] = 0
-        if self._booting and self.is_complete:
+        if self.is_complete and (self._booting or worker.number in self._local):
             self._booting = False
             self._listener.on_pool_change(self)
 
@@ -351,7 +349,7 @@ class WorkerPool:
     def _end(self, worker: Worker) -> None:
         worker.close()
         if self._workers.pop(worker.number, None):
-            self._ending.append(worker)
+            self._ending[worker] = self._loop.now_s() + self._options.execution_timeout_s
             if len(self._ending) == 1:
                 self._reap_later()
 
@@ -360,6 +358,9 @@ class WorkerPool:
 
     def _reap_until_none(self) -> None:
         self.reap()
+        now_s = self._loop.now_s()
+        for worker in [one for one, kill_s in self._ending.items() if kill_s <= now_s]:
+            worker.kill()
         if self._ending:
             self._reap_later()
         else:

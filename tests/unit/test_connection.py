@@ -354,6 +354,20 @@ def test_a_connection_needs_no_socket_and_no_frames():
     assert stream.written == ["b!", "a?"]
 
 
+def test_what_has_been_read_and_waits_for_room_keeps_it_busy():
+    """A drain does not end before it is answered."""
+    stream, codec = FakeStream(), FakeCodec()
+    owner = Owner(stream=stream, codec=codec)
+    stream.output_bytes = 10_001
+    codec.buffered_bytes = 2
+    stream.deliver(b"ab")
+    assert (owner.pendings, owner.connection.is_busy) == ([], True)
+    stream.output_bytes = 1  # its turn comes when all is sent
+    assert owner.connection.is_busy
+    stream.output_bytes = codec.buffered_bytes = 0
+    assert not owner.connection.is_busy
+
+
 def test_an_idle_client_is_closed_and_a_waiting_one_is_not(make_owner):
     owner = make_owner(idle_timeout_ms=50)
     owner.client.sendall(frame(ASK))

@@ -97,6 +97,18 @@ def test_a_pool_does_not_wait_for_remote_instances(start):
     assert (listening.ready, listening.pool.alive) == (1, 3)
 
 
+def test_a_pool_says_that_it_is_whole_again(start):
+    """A version that grows may have waited for that."""
+    listening = start(num_local=2, num_remote=0)
+    listening.hear(0, Ready())
+    listening.hear(1, Ready())
+    listening.hear(0, end=True)
+    run_until(listening.loop, lambda: listening.workers[0].state is WorkerState.STARTING)
+    assert listening.ready == 1
+    listening.hear(0, Ready())
+    assert (listening.ready, listening.pool.alive) == (2, 2)
+
+
 def test_a_remote_instance_that_cannot_start_is_no_failure_beside_local_ones(start):
     listening = start(num_local=1, num_remote=1)
     listening.hear(1, Failed("no cluster"), end=True)

@@ -236,6 +236,19 @@ def test_a_roll_that_fails_gives_back_what_it_took():
     assert setting.picks() == {3: 1000}
 
 
+def test_what_has_lost_its_instances_gets_no_request_from_that_moment_on():
+    """Also those that come before the model is reconciled, in the same round."""
+    setting = Setting(spec(3), spec(4), traffic={3: 1, 4: 1})
+    old, new = setting.made
+    new.pool.alive = 0
+    new.on_failure(new, "it is gone")
+    assert setting.picks() == {3: 1000}
+    old.pool.alive = 0
+    old.on_failure(old, "it is gone too")
+    with pytest.raises(UnavailableError):
+        setting.model.pick(None)
+
+
 def test_what_fails_is_tried_again_each_time_later():
     setting = Setting(spec(3))
     setting.apply(spec(4))

@@ -123,3 +123,24 @@ def test_the_sessions_end_is_its_death(pool):
     pool.loop.run()
     assert pool.deaths == 1
     assert pool.worker.takes_from_s() == math.inf
+
+
+@pytest.mark.parametrize("num_outcomes", [0, 1, 3])
+def test_results_that_fit_no_batch_lose_no_request(pool, num_outcomes):
+    """A worker that answers another number than was asked is given up with what it holds."""
+    batch = pool.give(make_pending(), make_pending())
+    outcomes = [Answers([])] * num_outcomes
+    pool.peer.send(Results(batch.number, outcomes, 0.0, COST_MS, StagesMs()))
+    pool.loop.run()
+    assert (pool.deaths, pool.results) == (1, [])
+    assert len(pool.worker.in_flight[batch.number].members) == 2
+    assert pool.worker.failure == "it sent results that fit no batch"
+
+
+def test_what_is_no_message_ends_its_worker(pool, caplog):
+    batch = pool.give(make_pending())
+    pool.peer._sock.sendall(b"\0\0\0\3???")
+    pool.loop.run()
+    assert (pool.deaths, list(pool.worker.in_flight)) == (1, [batch.number])
+    assert pool.worker.failure.startswith("it sent what is no message")
+    assert not caplog.records

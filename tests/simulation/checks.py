@@ -1,0 +1,233 @@
+"""What is promised, seen from outside: by what clients send, what comes back, and when."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from qa_service.errors import ERROR_KINDS
+from tests.simulation.questions import FAULT, POISON, Subject, find_key, score_of
+from tests.simulation.world import Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.clients import Talk
+    from tests.simulation.run import Simulation
+    from tests.simulation.wires import Asked, Reply
+
+LONG_TOKENS = 90
+"""A text of more tokens may have been cut into segments, whose score is their sum's."""
+TOLERANCE_S = 0.001
+MAX_DEATHS = 3
+"""So many instances have to die of a request before it is given up."""
+_BY_STATUS = {
+    "http 400": "invalid_request",
+    "http 401": "unauthorized",
+    "http 403": "forbidden",
+    "http 404": "unknown_model",
+    "http 408": "frame_timeout",
+    "http 500": "internal_error",
+    "http 503": "unavailable",
+    "http 504": "deadline_exceeded",
+}
+_BY_MESSAGE = {kind.default_message: code for code, kind in ERROR_KINDS.items()}
+
+
+def code_of(reply: Reply) -> str:
+    """The error's code, also where HTTP has only told its status and its message."""
+    if not reply.code.startswith("http "):
+        return reply.code
+    if "queue" in reply.message:
+        return "queue_full"
+    if "tokens" in reply.message and reply.code == "http 500":
+        return "text_too_long"
+    if reply.message in _BY_MESSAGE:
+        return _BY_MESSAGE[reply.message]
+    return _BY_STATUS.get(reply.code, reply.code)
+
+
+def check_reply(sim: Simulation, talk: Talk, reply: Reply) -> None:
+    """Sees that a reply is to something that was asked, once, and is right."""
+    asked = reply.asked
+    if asked is None:
+        _check_break(sim, talk, reply)
+        return
+    if asked.sent_s is None and "drips" not in talk.reasons:
+        raise Violation("early", f"a reply came to what was not sent yet: {reply.body}")
+    code = code_of(reply)
+    is_last = talk.client.plan.wire == "http" and not talk.wire.outstanding
+    if code == "shutting_down" and is_last and not reply.says_close:
+        sim.raise_unless_known(
+            "leaving", "a draining server refuses and keeps the connection alive"
+        )
+    if asked.kind == "bad":
+        if not reply.code:
+            raise Violation("accepted", f"{asked.what} was answered: {reply.body}")
+    elif asked.kind == "query" and asked.what == "health" and code == "unavailable":
+        pass  # it is not ready, and says so
+    elif reply.code:
+        if fault := _why_not(sim, talk, asked, code):
+            sim.raise_unless_known(code, f"{fault}: {_say(asked)}: {reply.body}")
+    elif asked.subjects:
+        _check_answers(sim, asked, reply)
+    elif "error" in reply.body:
+        raise Violation("query", f"{asked.what}: {reply.body}")
+
+
+def _check_break(sim: Simulation, talk: Talk, reply: Reply) -> None:
+    """A message that answers nothing: the connection is broken off, and must have a reason."""
+    code = code_of(reply)
+    if (code and reply.body.get("id", 0) is None) or talk.client.plan.wire == "http":
+        if _why_not(sim, talk, None, code):
+            raise Violation("break", f"the connection is broken off: {reply.body}")
+        talk.reasons.add(code)
+    else:
+        raise Violation("twice", f"a reply to nothing, or a second one: {reply.body}")
+
+
+def _check_answers(sim: Simulation, asked: Asked, reply: Reply) -> None:
+    if len(reply.answers) != len(asked.subjects):
+        raise Violation("count", f"{len(reply.answers)} answers: {_say(asked)}")
+    if not sim.fingerprints.get((reply.model, reply.version)):
+        raise Violation("source", f"{reply.model} {reply.version} has answered: {_say(asked)}")
+    for subject, answer in zip(asked.subjects, reply.answers, strict=True):
+        if subject.kind == POISON:
+            raise Violation("poison", f"its workers die, and it is answered: {answer}")
+        _check_answer(sim, subject, answer, reply)
+
+
+def _check_answer(sim: Simulation, subject: Subject, answer: tuple, reply: Reply) -> None:
+    text, score, start, end = answer
+    span = find_key(subject.question, subject.text) or (None, None)
+    word = "" if span[0] is None else subject.key
+    if (text, start, end) != (word, *span):
+        raise Violation("answer", f"{subject} has {answer}, not {word!r} at {span}")
+    is_whole = any(
+        score == score_of(fingerprint, subject.question, subject.text)
+        for fingerprint in _fingerprints(sim, reply)
+    )
+    if not is_whole and not (subject.tokens > LONG_TOKENS and score > 0.99):
+        raise Violation("score", f"{subject} has {answer} of {reply.model} {reply.version}")
+
+
+def _fingerprints(sim: Simulation, reply: Reply) -> set[str]:
+    """Those of what has answered; a reply to several questions names the first one's alone."""
+    if reply.asked.kind == "infer" and len(reply.answers) > 1:
+        return set().union(*sim.fingerprints.values())
+    return sim.fingerprints[reply.model, reply.version]
+
+
+# Errors.
+
+
+def _why_not(sim: Simulation, talk: Talk, asked: Asked | None, code: str) -> str | None:
+    """Why an error should not have come; None if it may."""
+    rule = _RULES.get(code)
+    return rule(sim, talk, asked) if rule else "no request gets this"
+
+
+def _queue_full(sim, talk, asked):
+    alone = asked.was_alone and sim.num_outstanding <= 1 and len(asked.subjects) == 1
+    if alone and sim.empty_since_s < asked.sent_s - TOLERANCE_S:
+        return "nothing waits and the queue is full"
+    return None
+
+
+def _deadline_exceeded(sim, talk, asked):
+    timeout_ms = min(asked.options.get("timeout_ms", 1e9), sim.request_timeout_ms)
+    waited_ms = (sim.world.time_s - asked.sent_s) * 1e3
+    if timeout_ms > 10 and waited_ms < timeout_ms - 1:
+        return f"it has waited {waited_ms:.3f} ms of {timeout_ms}"
+    return None
+
+
+def _long_text(sim, talk, asked):
+    is_long = any(subject.tokens > LONG_TOKENS for subject in asked.subjects)
+    return None if is_long else "the text is short"
+
+
+def _worker_crashed(sim, talk, asked):
+    deaths = max(sim.machine.deaths[subject.question] for subject in asked.subjects)
+    if deaths >= MAX_DEATHS or any(subject.kind == POISON for subject in asked.subjects):
+        return None
+    return f"{deaths} instances have died running it"
+
+
+def _unavailable(sim, talk, asked):
+    if sim.notes or sim.started_s is None or asked.sent_s <= sim.started_s:
+        return None
+    return "all instances are well"
+
+
+def _shutting_down(sim, talk, asked):
+    return None if sim.stop_s is not None else "nobody has stopped it"
+
+
+def _unknown_model(sim, talk, asked):
+    its = asked.options
+    is_named = its.get("model") or its.get("version")
+    return None if is_named or sim.may_be_unknown else "it is asked for by nothing"
+
+
+def _fails_alone(sim, talk, asked):
+    return None if any(s.kind == FAULT for s in asked.subjects) else "it is not too long"
+
+
+def _unauthorized(sim, talk, asked):
+    return None if talk.client.plan.token == "wrong" else "the token is good"
+
+
+def _frame_timeout(sim, talk, asked):
+    return None if talk.reasons else "it was sent at once"
+
+
+def _frame_too_large(sim, talk, asked):
+    return None if "bad length" in talk.reasons else "no frame was too large"
+
+
+def _invalid_request(sim, talk, asked):
+    is_infer = asked is not None and asked.kind == "infer"
+    return None if is_infer else "the request is valid"
+
+
+_RULES = {
+    "queue_full": _queue_full,
+    "deadline_exceeded": _deadline_exceeded,
+    "execution_timeout": _long_text,
+    "text_too_long": _long_text,
+    "worker_crashed": _worker_crashed,
+    "unavailable": _unavailable,
+    "shutting_down": _shutting_down,
+    "unknown_model": _unknown_model,
+    "question_too_long": _fails_alone,
+    "unauthorized": _unauthorized,
+    "frame_timeout": _frame_timeout,
+    "frame_too_large": _frame_too_large,
+    "invalid_request": _fails_alone,
+}
+
+
+# The end of a connection.
+
+
+def check_end(sim: Simulation, talk: Talk) -> None:
+    """Sees that the server has closed a connection for a reason, and not before it answered."""
+    lost = [asked for asked in talk.wire.outstanding if asked.sent_s is not None]
+    if talk.reasons or sim.is_over or talk.client.plan.token == "wrong":
+        return
+    if sim.may_not_start and (sim.started_s is None or not sim.network.is_open):
+        return  # it has lost its instances, and ends
+    if sim.stop_s is not None:
+        accepted = [asked for asked in lost if asked.end <= talk.sock.num_read]
+        if accepted and not sim.drain_is_over:
+            raise Violation("drain", f"closed without an answer to {_say(accepted[0])}")
+        return
+    limits = sim.scenario.configs[0].connections
+    quiet_s = sim.world.time_s - talk.quiet_since_s
+    may_idle = limits.idle_timeout_ms and quiet_s >= limits.idle_timeout_ms / 1e3 - TOLERANCE_S
+    if lost and not limits.max_connection_age_s:
+        raise Violation("closed", f"without an answer to {_say(lost[0])}")
+    if not (may_idle or limits.max_connection_age_s):
+        raise Violation("closed", "without a reason")
+
+
+def _say(asked: Asked) -> str:
+    return f"{asked.kind} {asked.what}{list(asked.subjects)} {asked.options}"

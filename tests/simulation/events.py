@@ -1,0 +1,152 @@
+"""What each kind of event does. Each is harmless where what it needs is not there."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+from tests.simulation.clients import Flood
+from tests.simulation.questions import Subject
+from tests.simulation.scenario import ADMIN
+from tests.simulation.wires import Asked
+
+if TYPE_CHECKING:
+    from tests.simulation.run import Simulation
+
+
+def _ask(sim, client, subjects, options, pieces, gap_s):
+    for subject in subjects:
+        sim.clients[client].send(Asked("ask", (subject,), options), pieces, gap_s)
+
+
+def _infer(sim, client, subjects, options):
+    """Several questions in one HTTP request; of a client of frames, one after another."""
+    if sim.clients[client].plan.wire == "frames":
+        _ask(sim, client, subjects, options, 1, 0.0)
+    elif len({subject.top_k for subject in subjects}) == 1:
+        sim.clients[client].send(Asked("infer", subjects, options))
+
+
+def _flood(sim, client, first, in_flight, total, priorities=(0,)):
+    numbers = iter(range(total))
+
+    def make():
+        number = next(numbers)
+        options = {"priority": priorities[number % len(priorities)]}
+        return Asked("ask", (Subject(first + number, 6 + number % 5),), options)
+
+    sim.floods.append(Flood(sim.clients[client], in_flight, make, total))
+
+
+def _end_floods(sim):
+    sim.end_measuring()
+    for flood in sim.floods:
+        flood.end()
+
+
+def _query(sim, client, what):
+    is_frames = sim.clients[client].plan.wire == "frames"
+    sim.clients[client].send(
+        Asked("query", what="health" if is_frames and what == "live" else what)
+    )
+
+
+def _bad(sim, client, what):
+    is_frames = sim.clients[client].plan.wire == "frames"
+    if is_frames and what in {"path", "version"}:
+        what = "empty"
+    elif not is_frames and what == "length":
+        what = "json"
+    sim.clients[client].send(Asked("bad", what=what))
+
+
+def _command(sim, client, what, model):
+    if sim.clients[client].plan.token == ADMIN:
+        sim.notes.add("command")
+        sim.clients[client].send(Asked("query", what=what, options={"model": model}))
+
+
+def _hang_up(sim, client, how):
+    if talk := sim.clients[client].talk:
+        talk.hang_up(how)
+
+
+def _stall(sim, client, seconds):
+    if talk := sim.clients[client].talk:
+        talk.stall(seconds)
+
+
+def _kill(sim, number):
+    sim.notes.add("kill")
+    sim.machine.kill(number)
+
+
+def _slow(sim, factor, seconds):
+    sim.machine.slowness = factor
+    sim.notes.add("slow")
+
+    def end():
+        sim.machine.slowness = 1.0
+
+    sim.world.after(seconds, end)
+
+
+def _bad_start(sim, how):
+    sim.notes.add("bad start")
+    sim.machine.bad_starts.append(how)
+
+
+def _bad_batch(sim, how):
+    sim.notes.add("kill")
+    sim.machine.bad_batches.append(how)
+
+
+def _disk(sim, model, number, fingerprint):
+    if model in sim.disk:
+        sim.disk[model][number] = fingerprint
+        sim.fingerprints.setdefault((model, number), set()).add(fingerprint)
+        _hup(sim)
+
+
+def _configure(sim, number):
+    sim.source.config = sim.scenario.configs[number % len(sim.scenario.configs)]
+    _hup(sim)
+
+
+def _hup(sim):
+    sim.notes.add("reload")
+    sim.signal(signal.SIGHUP)
+
+
+def _stop(sim):
+    sim.stop()
+
+
+def _measure(sim):
+    sim.begin_measuring()
+
+
+EFFECTS = {
+    "ask": _ask,
+    "infer": _infer,
+    "flood": _flood,
+    "end_floods": _end_floods,
+    "query": _query,
+    "bad": _bad,
+    "command": _command,
+    "hang_up": _hang_up,
+    "stall": _stall,
+    "kill": _kill,
+    "slow": _slow,
+    "bad_start": _bad_start,
+    "bad_batch": _bad_batch,
+    "disk": _disk,
+    "configure": _configure,
+    "stop": _stop,
+    "measure": _measure,
+}
+
+
+def happen(sim: Simulation, kind: str, values: dict) -> None:
+    """Has an event happen."""
+    EFFECTS[kind](sim, **values)

@@ -1,0 +1,305 @@
+"""All that the simulation knows of the server's inside: how it is put together, and its tables.
+
+The server is `QaServer` as it is; what it takes of the machine around it is replaced: the selector,
+the clock, signals, the listening socket, the folders of models, the engines to choose from, and the
+processes of the workers. A change of the server's internals is felt in this file alone.
+"""
+
+from __future__ import annotations
+
+import selectors
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
+
+from msgspec import structs
+
+from qa_service.config import ServerConfig
+from qa_service.errors import SetupError
+from qa_service.front.connection import Connection
+from qa_service.net.event_loop import EventLoop
+from qa_service.repository.models import FoundVersion
+from qa_service.server import QaServer
+from qa_service.serving.cache_store import ENTRY_BYTES
+from qa_service.serving.dispatcher import Dispatcher
+from qa_service.serving.model_server import ModelState
+from qa_service.serving.options import ModelOptions
+from qa_service.serving.plan import make_plan
+from qa_service.serving.segments import Segments
+from qa_service.workers.messages import Setup
+from tests.simulation.network import Network, SocketModule
+from tests.simulation.workers import Machine, SimulatedWorker
+from tests.simulation.world import World
+
+NO_COST = 1e-6
+
+
+class SimulatedLoop(EventLoop):
+    """The real loop, which waits in the simulated world and hears of signals there."""
+
+    def __init__(self, world: World) -> None:
+        with patch.object(selectors, "DefaultSelector", lambda: world.selector):
+            super().__init__()
+        self.now_s = world.now_s
+        self._world = world
+
+    def on_signal(self, signum, callback):
+        self._world.signals[signum] = callback
+
+
+class Source:
+    """Where the server reads its configuration again.
+
+    Attributes:
+        config: What it reads.
+    """
+
+    file = Path("simulated.toml")
+
+    def __init__(self, config: ServerConfig) -> None:
+        self.config = config
+
+    def read(self) -> ServerConfig:
+        return self.config
+
+
+class _Engines:
+    """What chooses engines: the options leave nothing to choose."""
+
+    def __init__(self, *_):
+        self.tables = {}
+
+    def choose(self, model, folder, fingerprint, options, **_):
+        return options
+
+    def measure_next(self):
+        pass
+
+    def close(self):
+        pass
+
+
+@contextmanager
+def simulated(
+    world: World, network: Network, machine: Machine, disk: dict[str, dict[int, str]]
+) -> Iterator[None]:
+    """The machine around the server is the simulated one."""
+
+    def make_factory(loop, _, path, fingerprint, options):
+        setup = Setup(str(path), options, fingerprint=fingerprint)
+        return partial(_make_worker, loop, setup, machine)
+
+    replaced = {
+        "qa_service.server.EventLoop": lambda: SimulatedLoop(world),
+        "qa_service.server.EngineChoices": _Engines,
+        "qa_service.server.make_factory": make_factory,
+        "qa_service.net.listener.socket": SocketModule(network.make_listening_socket),
+        "qa_service.serving.plan.find_versions": partial(_find_versions, disk),
+        "qa_service.deployment.load_manifest": lambda path: SimpleNamespace(name=path.name),
+    }
+    with ExitStack() as stack:
+        for name, value in replaced.items():
+            stack.enter_context(patch(name, value))
+        yield
+
+
+class _Ordered(dict):
+    """A set in the order of its making: that of a `set` of objects differs from run to run."""
+
+    def add(self, item):
+        self[item] = None
+
+    def discard(self, item):
+        self.pop(item, None)
+
+
+class SimulatedServer(QaServer):
+    """The real server, with sets that are in order."""
+
+    def __init__(self, config, source):
+        super().__init__(config, lambda _: None, lambda _: None, source)
+        self._connections = _Ordered()
+
+    def _on_client(self, sock, name):
+        super()._on_client(sock, name)
+        connection = next(reversed(self._connections))
+        connection.pending = _Ordered()
+        close_gently = connection._stream.close_gently
+
+        def note_and_close():
+            sock.stop_counting()
+            close_gently()
+
+        connection._stream.close_gently = note_and_close
+
+
+def make_server(config: ServerConfig, source: Source) -> QaServer:
+    """The server; within `simulated`."""
+    return SimulatedServer(config, source)
+
+
+def _make_worker(loop, setup, machine, number, listener):
+    return SimulatedWorker(number, loop, listener, setup, machine)
+
+
+def _find_versions(disk, path):
+    found = disk.get(path.name)
+    if not found:
+        raise SetupError(f"{path} cannot be read")
+    return {n: FoundVersion(n, path / str(n), found[n]) for n in sorted(found)}
+
+
+# What is looked at after every step.
+
+
+def queue_length(server: QaServer) -> int:
+    """How many requests wait for an instance."""
+    return sum(version.queue_length for version in server.models.servers)
+
+
+def over_bounds(server: QaServer) -> Iterator[str]:
+    """Which bounds are exceeded now."""
+    limits = server.config.connections
+    for connection in server._connections:
+        if len(connection.pending) > limits.max_in_flight_per_connection:
+            yield f"{connection.name} has {len(connection.pending)} requests in flight"
+        if connection._stream.output_bytes > limits.max_output_buffer_bytes + _most_replies(server):
+            yield f"{connection.name} holds {connection._stream.output_bytes} bytes of output"
+    for version in server.models.servers:
+        scheduler = version._dispatcher._scheduler
+        if len(scheduler) > server.config.queue.max_queue_size:
+            queued = _queued(scheduler)
+            new = [p for p in queued if not (p.is_admitted or p.attempts or p.moves)]
+            if len(new) > server.config.queue.max_queue_size:
+                yield f"{len(new)} requests wait for {version.spec}"
+    if server._store.num_bytes > max(0, server._store.max_bytes):
+        yield f"the cache takes {server._store.num_bytes} bytes"
+
+
+def _queued(scheduler):
+    """What waits for its first run."""
+    return [turn.pending for turn in scheduler._flows.turns()]
+
+
+def _most_replies(server):
+    """What may come on top of a full output buffer: the replies to all that is in flight."""
+    return (server.config.connections.max_in_flight_per_connection + 16) * 4096
+
+
+def strays(server: QaServer) -> Iterator[tuple[str, str]]:
+    """What is held though it has ended, by the check that finds it."""
+    for version in server.models.servers:
+        for pending in _queued(version._dispatcher._scheduler):
+            if pending.is_settled:
+                yield "settled", f"{pending.name} is settled, and waits for an instance"
+    shards = server._store._shards
+    real = sum(ENTRY_BYTES + len(v) for shard in shards for v in shard.entries.values())
+    if real != server._store.num_bytes:
+        yield "cache", f"the cache counts {server._store.num_bytes} bytes and has {real}"
+
+
+# What is looked at when all is answered.
+
+
+def held(server: QaServer) -> Iterator[str]:
+    """What is held though nothing is in flight."""
+    for connection in server._connections:
+        if connection.pending:
+            yield f"{connection.name} has {len(connection.pending)} requests in flight"
+    for version in server.models.servers:
+        yield from (f"{version.spec}: {what}" for what in _held_by_version(version))
+    for name, route in server._gate._service._routes.items():
+        if route._under_way:
+            yield f"the route {name} has {len(route._under_way)} requests under way"
+
+
+def _held_by_version(version):
+    scheduler = version._dispatcher._scheduler
+    if len(scheduler) or _queued(scheduler):
+        yield f"{len(scheduler)} requests wait"
+    if abs(scheduler.waiting_cost) > NO_COST:
+        yield f"work is reserved: {scheduler.waiting_cost}"
+    if version._in_flight:
+        yield f"{len(version._in_flight)} requests in flight"
+    for worker in version.pool.workers:
+        if worker.in_flight:
+            yield f"instance {worker.number} holds {len(worker.in_flight)} batches"
+    service = version._service
+    while service is not version._dispatcher:
+        for name in ("_pairs", "_flights", "_flight_of", "_readings"):
+            if getattr(service, name, None):
+                yield f"{type(service).__name__}.{name} holds {len(getattr(service, name))}"
+        service = getattr(service, "_service", None) or service._dispatcher
+
+
+def flows_held(server: QaServer) -> Iterator[str]:
+    """The flows that are still active, where the last batch has emptied a queue."""
+    for version in server.models.servers:
+        flows = version._dispatcher._scheduler._flows
+        if len(flows) and version.state is ModelState.READY:
+            yield f"{version.spec}: {len(flows)} flows are known"
+
+
+def serving(server: QaServer) -> set[tuple[str, int, str]]:
+    """Model, number and fingerprint of each version that takes requests."""
+    return {(s.spec.model, s.spec.number, s.spec.found.fingerprint) for s in server.models.ready}
+
+
+def wanted(server: QaServer) -> set[tuple[str, int, str]]:
+    """The same of what the server's plan has."""
+    return _versions_of(server.models.plan)
+
+
+def planned(config: ServerConfig) -> set[tuple[str, int, str]] | None:
+    """What a configuration asks for; None if it cannot be served. Within `simulated`."""
+    models = config.models or {"a": _only_model(config)}
+    try:
+        plan = make_plan(models, config.routes, lambda _, __, options: options)
+    except SetupError:
+        return None
+    return _versions_of(plan)
+
+
+def _only_model(config):
+    return ModelOptions(path=config.repository.model, **structs.asdict(config.instances))
+
+
+def _versions_of(plan):
+    return {
+        (spec.model, spec.number, spec.found.fingerprint)
+        for model in plan.models.values()
+        for spec in model.versions.values()
+    }
+
+
+# Faults that are planted, to see that they are found.
+
+
+def _mix_up(dispatcher, batch, results, on_results=Dispatcher.on_results):
+    """Gives each request of a batch another one's answer."""
+    outcomes = [*results.outcomes[1:], *results.outcomes[:1]]
+    on_results(dispatcher, batch, structs.replace(results, outcomes=outcomes))
+
+
+def _forget(dispatcher, batch, *, were_running):
+    """Forgets what an instance died with."""
+
+
+def _reload_when_ready(server, reload=QaServer.reload):
+    """Loses a reload that comes during the start."""
+    if server._phase_name == "serving":
+        reload(server)
+
+
+PLANTED = {
+    "plan": (QaServer, "reload", _reload_when_ready),
+    "answer": (Dispatcher, "on_results", _mix_up),
+    "unanswered": (Dispatcher, "on_lost", _forget),
+    "bound": (Connection, "_has_room", lambda _: True),
+    "orphans": (SimulatedWorker, "kill", lambda _: None),
+    "held": (Segments, "_forget", lambda *_: None),
+}
+"""By the check that is to find it: whose method it replaces, and with what."""

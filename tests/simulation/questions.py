@@ -1,0 +1,84 @@
+"""Questions whose answers can only be their own.
+
+Each subject has a key, a word that is in its text once and in no other; the answer is that word
+and where it stands. The score is a digest of model, question and text: an answer of another
+request, another model or another version is told from the right one by it.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from dataclasses import dataclass
+from functools import cached_property
+
+FILLERS = [
+    "the",
+    "notes",
+    "of",
+    "Ada",
+    "say",
+    "that",
+    "café",
+    "and",
+    "work",
+    "run",
+    "on",
+    "beside",
+    "many",
+    "other",
+    "things",
+]
+PLAIN, ABSENT, POISON, FAULT = "where is", "whither went", "who dies of", "what breaks on"
+"""What a question begins with. The last two kill their worker, and fail alone."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is asked, by its number.
+
+    Attributes:
+        number: Two of one number and all else equal are the same question.
+        words: How long the text is.
+        kind: What the question begins with.
+        top_k: How many answers are wanted.
+    """
+
+    number: int
+    words: int = 8
+    kind: str = PLAIN
+    top_k: int = 1
+
+    @property
+    def key(self) -> str:
+        return f"k{self.number}q"
+
+    @property
+    def question(self) -> str:
+        return f"{self.kind} {self.key}"
+
+    @cached_property
+    def text(self) -> str:
+        draws = random.Random(self.number)
+        words = draws.choices(FILLERS, k=self.words)
+        if self.kind != ABSENT:
+            words[draws.randrange(self.words)] = self.key
+        return " ".join(words)
+
+    @property
+    def tokens(self) -> int:
+        """About how many tokens it has, by the server's own rule of thumb."""
+        return 3 + (len(self.question.encode()) + len(self.text.encode())) // 4
+
+
+def score_of(fingerprint: str, question: str, text: str) -> float:
+    """The score that a version of that fingerprint gives."""
+    digest = zlib.crc32(f"{fingerprint}|{question}|{text}".encode())
+    return round(0.05 + 0.9 * digest / 2**32, 4)
+
+
+def find_key(question: str, text: str) -> tuple[int, int] | None:
+    """Where the key of a question stands in a text; None if it is not there."""
+    key = question.rpartition(" ")[2]
+    start = text.find(key)
+    return (start, start + len(key)) if start >= 0 else None

@@ -1,0 +1,53 @@
+"""The simulated machine: what it promises of the server, and that it finds what is wrong."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+import pytest
+
+from tests.simulation.inside import PLANTED
+from tests.simulation.run import check_seeds, run
+from tests.simulation.scenario import Event, draw
+from tests.simulation.shrink import shrink
+
+NUM_SEEDS, SEEDS_A_TEST = 200, 25
+
+
+@pytest.mark.parametrize("first", range(0, NUM_SEEDS, SEEDS_A_TEST))
+def test_what_is_promised_holds(first):
+    check_seeds(range(first, first + SEEDS_A_TEST))
+
+
+def test_a_seed_comes_to_the_same_each_time():
+    reports = [run(draw(seed)) for seed in (7, 7, 8)]
+    traces = [(report.trace, report.steps, report.outcomes) for report in reports]
+    assert traces[0] == traces[1] != traces[2]
+
+
+@pytest.mark.parametrize("check", PLANTED)
+def test_a_planted_fault_is_found(check):
+    with patch.object(*PLANTED[check]):
+        failures = (run(draw(seed)).failure for seed in range(1, NUM_SEEDS))
+        assert check in (failure.check for failure in failures if failure)
+
+
+def test_a_failing_run_shrinks_to_the_events_that_it_takes():
+    with patch.object(*PLANTED["answer"]):
+
+        def fails(scenario):
+            failure = run(scenario).failure
+            return failure is not None and failure.check == "answer"
+
+        scenario = next(found for seed in range(1, NUM_SEEDS) if fails(found := draw(seed)))
+        events = shrink(scenario, fails).events
+    assert len(events) <= 3 < len(scenario.events)
+    assert {"ask", "infer", "flood"} & {event.kind for event in events}
+
+
+def test_shrinking_leaves_what_is_needed_together():
+    scenario = draw(1)
+    scenario.events[:] = [Event(float(number), "ask") for number in range(40)]
+    needed = [scenario.events[3], scenario.events[31]]
+    shrunk = shrink(scenario, lambda other: all(event in other.events for event in needed))
+    assert shrunk.events == needed

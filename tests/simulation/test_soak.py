@@ -1,0 +1,16 @@
+"""Ten thousand seeds of the simulated machine, other ones than those of every `make test`."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.run import check_seeds
+
+pytestmark = pytest.mark.soak
+
+SEEDS_A_TEST = 500
+
+
+@pytest.mark.parametrize("first", range(1000, 11_000, SEEDS_A_TEST))
+def test_what_is_promised_holds(first):
+    check_seeds(range(first, first + SEEDS_A_TEST))

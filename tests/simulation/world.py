@@ -1,0 +1,149 @@
+"""Time and the order in which things happen: the event loop's selector is the simulated world.
+
+The real event loop runs. Where it would wait in `select`, time moves on to the next happening of
+the world (bytes of a client, results of a worker) or to the loop's own next timer, whichever is
+first. So a minute of the server takes milliseconds, and nothing depends on the machine's speed.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import random
+import selectors
+from collections.abc import Callable
+
+START_S = 1000.0
+TICK_S = 1e-6
+"""What each look at the clock takes, so that time passes between two of them."""
+MAX_ROUNDS_AT_ONCE = 5000
+"""Rounds of the loop while time stands still; past it, the loop spins."""
+
+
+class Violation(BaseException):
+    """A promise of the server does not hold. Not an `Exception`, which the loop would log.
+
+    Attributes:
+        check: Names the check, so that shrinking keeps to one fault.
+    """
+
+    def __init__(self, check: str, message: str) -> None:
+        super().__init__(f"{check}: {message}")
+        self.check = check
+
+
+class World:
+    """The clock, what is to happen, and which sockets are ready.
+
+    Args:
+        seed: Everything that is drawn while it runs comes of it.
+
+    Attributes:
+        time_s: The time.
+        steps: How often time has moved on.
+        rounds: How many rounds the loop has run.
+        random: Draws what is left to chance.
+        signals: What the server does at a signal, by its number.
+        at_rest: Called each time the loop has nothing left to do at this moment.
+        when_idle: Called when nothing is to happen any more; says whether it has found something.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.time_s = START_S
+        self.steps = self.rounds = 0
+        self.random = random.Random(seed)
+        self.signals: dict[int, Callable[[], None]] = {}
+        self.at_rest: Callable[[], None] = lambda: None
+        self.when_idle: Callable[[], bool] = lambda: False
+        self.selector = Selector(self)
+        self._happenings: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+        self._dirty: dict[Callable[[], None], None] = {}
+        self._rounds_at_once = 0
+
+    def now_s(self) -> float:
+        """The time."""
+        self.time_s += TICK_S
+        return self.time_s
+
+    def after(self, seconds: float, happening: Callable[[], None]) -> None:
+        """Has something happen."""
+        number = next(self._numbers)
+        heapq.heappush(self._happenings, (self.time_s + seconds, number, happening))
+
+    def soon(self, happening: Callable[[], None]) -> None:
+        """Has something happen at once, outside of the server's own code; once however often."""
+        self._dirty[happening] = None
+
+    def settle(self) -> None:
+        """Lets happen what is to happen at once."""
+        while self._dirty:
+            dirty, self._dirty = self._dirty, {}
+            for happening in dirty:
+                happening()
+
+    def wait(self, timeout_s: float | None) -> None:
+        """Moves time on to the next happening, or by the timeout if that is shorter."""
+        if timeout_s == 0.0:
+            self._rounds_at_once += 1
+            if self._rounds_at_once > MAX_ROUNDS_AT_ONCE:
+                raise Violation("spin", f"{MAX_ROUNDS_AT_ONCE} rounds while time stood still")
+            return
+        self._rounds_at_once = 0
+        self.at_rest()
+        self.steps += 1
+        limit_s = math.inf if timeout_s is None else self.time_s + timeout_s
+        if not self._happenings and not self.when_idle() and limit_s == math.inf:
+            raise Violation("wait", "the loop waits for ever: no timer, and nothing is to happen")
+        if self._happenings and self._happenings[0][0] <= limit_s:
+            at_s, _, happening = heapq.heappop(self._happenings)
+            self.time_s = max(self.time_s, at_s)
+            happening()
+            self.settle()
+        elif limit_s < math.inf:
+            self.time_s = limit_s
+
+
+class Selector:
+    """What the event loop takes for its selector.
+
+    What is registered has an attribute `ready`, the events that it is ready for; the loop's own
+    wakeup socket has none, and is never ready.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._keys: dict[object, selectors.SelectorKey] = {}
+
+    def register(self, sock, events, data=None):
+        self._keys[sock] = selectors.SelectorKey(sock, 0, events, data)
+
+    modify = register
+
+    def unregister(self, sock):
+        del self._keys[sock]
+
+    def get_map(self):
+        return self._keys
+
+    def close(self):
+        self._keys.clear()
+
+    def select(self, timeout=None):
+        self._world.rounds += 1
+        self._world.settle()
+        ready = self._ready()
+        if not ready:
+            self._world.wait(timeout)
+            ready = self._ready()
+        if len(ready) > 1:
+            self._world.random.shuffle(ready)
+        return ready
+
+    def _ready(self):
+        found = []
+        for sock, key in self._keys.items():
+            if events := getattr(sock, "ready", 0) & key.events:
+                found.append((key, events))
+        return found

@@ -1,0 +1,88 @@
+"""One version of a model, with workers that the test plays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from qa_service.errors import ERROR_KINDS, InternalError, UnavailableError
+from qa_service.net.event_loop import EventLoop
+from qa_service.repository.models import FoundVersion
+from qa_service.scheduling.options import QueueOptions
+from qa_service.serving.model_server import ModelServer, ModelState
+from qa_service.serving.plan import VersionSpec
+from qa_service.telemetry.metrics import ModelMetrics
+from qa_service.workers.messages import Setup
+from qa_service.workers.options import InstanceOptions
+from tests.support import run_until
+from tests.unit.handled_worker import HandledWorker
+from tests.unit.pendings import make_pending
+
+OPTIONS = InstanceOptions(
+    inference_engine_type="instant", num_inference_sessions=1, execution_timeout_ms=1
+)
+SPEC = VersionSpec("m", FoundVersion(1, Path("m"), "f"), OPTIONS)
+
+
+class HungWorker(HandledWorker):
+    """Ends when it is killed, and not before."""
+
+    is_killed = False
+
+    def kill(self):
+        self.is_killed = True
+
+    def exit_status(self):
+        return "killed" if self.is_killed else None
+
+
+@pytest.fixture
+def loop():
+    made = EventLoop()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def version(loop):
+    made = ModelServer(
+        SPEC,
+        loop,
+        QueueOptions(),
+        lambda number, listener: HungWorker(number, loop, listener, Setup("", OPTIONS)),
+        lambda dispatcher: dispatcher,
+        metrics=ModelMetrics(ERROR_KINDS),
+        on_change=lambda: None,
+        on_failure=lambda server, message: None,
+    )
+    yield made
+    made.close()
+
+
+def test_what_has_ended_fails_what_comes(version):
+    outcomes = []
+    version.close()
+    version.submit(make_pending(on_settled=lambda _, outcome: outcomes.append(outcome)))
+    assert [type(outcome) for outcome in outcomes] == [UnavailableError]
+    assert version.queue_length == 0
+
+
+def test_what_was_failed_before_it_is_cancelled_waits_no_more(version):
+    pending = make_pending()
+    version.submit(pending)
+    assert version.queue_length == 1
+    pending.fail(InternalError())
+    version.cancel(pending)
+    assert version.queue_length == 0
+
+
+def test_an_instance_that_hangs_when_it_is_to_end_is_killed(version, loop, monkeypatch):
+    """What waits for its end, as the next version does, does not wait for ever."""
+    monkeypatch.setattr("qa_service.workers.pool.REAP_DELAY_S", 0.0)
+    version.resize(1)
+    [worker] = version.pool.workers
+    version.close()
+    assert (version.state, worker.is_killed) == (ModelState.ENDING, False)
+    run_until(loop, lambda: version.state is ModelState.GONE)
+    assert worker.is_killed
