@@ -70,12 +70,17 @@ class TestTls:
             sock.sendall(frame({"id": 1, **ASK}) * 100)
             assert error_code(everything(sock)) == "tls_required"
 
-    @pytest.mark.parametrize(
-        "data", [b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 10_000, b"SSH-2.0-x\r\n"]
-    )
-    def test_anything_else_is_closed_without_a_word(self, tls, data):
+    @pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n\r\n", b"SSH-2.0-x\r\n"])
+    def test_what_begins_like_http_is_told_in_http(self, tls, data):
         with tls.connect() as sock:
             sock.sendall(data)
+            reply = everything(sock)
+            assert reply.startswith(b"HTTP/1.1 400 ")
+            assert b"https://" in reply
+
+    def test_anything_else_is_closed_without_a_word(self, tls):
+        with tls.connect() as sock:
+            sock.sendall(b"\xff" * 10_000)
             assert everything(sock) == b""
 
     @pytest.mark.parametrize("data", [b"\x16" * 10_000, b"\x16\x03\x01\x02\x00\x01" + b"\0" * 600])

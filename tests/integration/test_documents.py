@@ -85,6 +85,7 @@ def folder(tmp_path_factory) -> Path:
     first, *_ = read_squad(questions)
     (folder / "article.txt").write_text(first.context)
     (folder / "dev.json").write_bytes(questions.read_bytes())
+    (folder / "examples").symlink_to(ROOT / "examples")
     (folder / "questions.jsonl").write_text(json.dumps({"question": "Who?", "text": TEXT}) + "\n")
     return folder
 

@@ -131,7 +131,8 @@ class TestTritonClient:
     def test_what_a_model_on_openvino_is(self, builtin_model):
         pytest.importorskip("openvino", reason="there is no openvino")
         triton = pytest.importorskip("tritonclient.http", reason="there is no tritonclient")
-        flags = ("--inference_engine_type", "openvino", "--num_inference_sessions", "1")
+        flags = ("--inference_engine_type", "openvino", "--precision", "fp32")
+        flags += ("--num_inference_sessions", "1")
         with (
             running_server(builtin_model, *flags, "--cost_table", "off") as running,
             triton.InferenceServerClient(f"localhost:{running.port}") as client,
