@@ -26,6 +26,9 @@ SEEDS = [
     head(CLOSE + b"Content-Length: %d\r\n" % len(BAD)) + BAD,
     head(CLOSE + b"Content-Length: %d\r\n" % len(BAD), b"POST /v2/models/builtin/infer HTTP/1.1")
     + BAD,
+    head(CLOSE + b"Content-Length: %d\r\n" % len(BAD), b"POST /v1/models/builtin:predict HTTP/1.1")
+    + BAD,
+    head(CLOSE, b"GET /v1/models/builtin/versions/1 HTTP/1.1"),
     chunked(b'5\r\n{"a":\r\n2\r\n1}\r\n0\r\nX: y\r\n\r\n'),
     head(b"", b"GET /v2 HTTP/1.1") + head(CLOSE, b"GET /metrics HTTP/1.1"),
     *(data for data, _ in MALFORMED.values() if len(data) < 2000),

@@ -26,15 +26,15 @@ from qa_service.wire.http_reply import (
     compressed,
     decompress,
     encode_reply,
-    error_reply,
 )
 from qa_service.wire.http_routes import (
     OPEN_PATHS,
     Action,
     QaCall,
+    QuestionsCall,
     ReportCall,
     find_action,
-    qa_error,
+    path_error,
 )
 from qa_service.wire.messages import (
     NULL_ID,
@@ -76,7 +76,7 @@ class _Exchange(msgspec.Struct, eq=False):
     path: str
     head: HttpHead | None
     id_json: bytes = NULL_ID
-    call: QaCall | InferCall | None = None
+    call: QuestionsCall | None = None
     results: list[Result | None] = []
     num_missing: int = 0
     render: Callable[[Any], HttpReply] | None = None
@@ -90,7 +90,7 @@ class _Exchange(msgspec.Struct, eq=False):
 
     def to_error(self, error: QaError) -> HttpReply:
         """The reply that tells an error, in the form that the path has for one."""
-        return qa_error(self.id_json, error) if self.path == "/qa" else error_reply(error)
+        return path_error(self.path, self.id_json, error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +228,7 @@ class HttpCodec:
         exchange.render = call.render
         self._ready.append(Query(exchange.key, call.type, _is_open(exchange.head), call.model))
 
-    def _ask(self, exchange: _Exchange, call: QaCall | InferCall) -> None:
+    def _ask(self, exchange: _Exchange, call: QuestionsCall) -> None:
         exchange.call = call
         if isinstance(call, QaCall):
             exchange.id_json = call.id_json

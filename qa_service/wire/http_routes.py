@@ -16,7 +16,7 @@ import msgspec
 
 from qa_service import __version__
 from qa_service.errors import HttpError, InvalidRequestError, QaError
-from qa_service.wire import model_reports, openapi, page, prometheus
+from qa_service.wire import model_reports, openapi, page, prometheus, tf_serving
 from qa_service.wire.http_message import HttpHead
 from qa_service.wire.http_reply import HttpReply, error_reply, json_reply, server_timing
 from qa_service.wire.json_codec import answers_body, error_body, parse_request
@@ -29,11 +29,15 @@ from qa_service.wire.messages import (
 )
 from qa_service.wire.model_reports import ModelReport
 from qa_service.wire.open_inference import HEADER_LENGTH, InferCall, Result, parse_infer
+from qa_service.wire.tf_serving import PredictCall, parse_predict
 
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "parameters", "schedule_policy",
               "statistics")  # fmt: skip
 _REMEMBERED_PATHS = 256
 _encode = msgspec.json.Encoder().encode
+
+TF_SERVING = "/v1/"
+"""How the paths of TensorFlow Serving begin; errors have its form there."""
 
 OPEN_PATHS = {"/", "/v2/health/live", "/v2/health/ready"}
 """What is served without a token; the page holds nothing, and a browser has none to send for it."""
@@ -74,7 +78,8 @@ class ReportCall:
     model: str = ""
 
 
-Action = HttpReply | QaCall | InferCall | ReportCall
+QuestionsCall = QaCall | InferCall | PredictCall
+Action = HttpReply | QuestionsCall | ReportCall
 
 
 class HttpRequest(msgspec.Struct, frozen=True):
@@ -85,7 +90,7 @@ class HttpRequest(msgspec.Struct, frozen=True):
         body: Its body, not compressed.
         limits: Bounds on what it may ask.
         model: The model in its path; empty if there is none.
-        version: The version in its path; empty if there is none.
+        version: The version or label in its path; empty if there is none.
     """
 
     head: HttpHead
@@ -122,13 +127,16 @@ def _find_route(path: str) -> tuple[Mapping[str, Handler], str, str]:
     for pattern, handlers in _ROUTES:
         if found := pattern.match(path):
             names = {name: unquote(value or "") for name, value in found.groupdict().items()}
-            return handlers, names.get("model", ""), names.get("version", "")
+            version = names.get("version") or names.get("label", "")
+            return handlers, names.get("model", ""), version
     raise HttpError("there is nothing at this path", status=404)
 
 
-def qa_error(id_json: bytes, error: QaError) -> HttpReply:
-    """An error in the form of the frame protocol."""
-    return error_reply(error, error_body(id_json, error))
+def path_error(path: str, id_json: bytes, error: QaError) -> HttpReply:
+    """An error in the form that the path has for one."""
+    if path == "/qa":
+        return error_reply(error, error_body(id_json, error))
+    return tf_serving.predict_error(error) if path.startswith(TF_SERVING) else error_reply(error)
 
 
 def _allow(handlers: Mapping[str, object]) -> str:
@@ -149,6 +157,10 @@ def _ask(request: HttpRequest) -> Action:
 def _infer(request: HttpRequest) -> Action:
     header_length = request.head.fields.get(HEADER_LENGTH.lower())
     return parse_infer(request.body, header_length, request.limits, request.model, request.version)
+
+
+def _predict(request: HttpRequest) -> Action:
+    return parse_predict(request.body, request.limits, request.model, request.version)
 
 
 # Questions about the server.
@@ -259,6 +271,9 @@ _NO_MEMORY = _refuse(501, "there is no shared memory")
 
 _MODEL = "/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[^/]+))?"
 _REPOSITORY = "/v2/repository/models/(?P<model>[^/]+)"
+_TF_MODEL = "/v1/models/(?P<model>[^/:]+)"
+_TF_VERSION = "(?:/versions/(?P<version>[0-9]+)|/labels/(?P<label>[^/:0-9][^/:]*))"
+_MALFORMED = _refuse(400, tf_serving.MALFORMED)
 _PATHS: dict[str, dict[str, Handler]] = {
     "/qa": {"POST": _ask},
     f"{_MODEL}/infer": {"POST": _infer},
@@ -282,6 +297,15 @@ _PATHS: dict[str, dict[str, Handler]] = {
     "/v2/(?:system|cuda)sharedmemory(?:/region/[^/]+)?/status": {"GET": _say([])},
     "/v2/(?:system|cuda)sharedmemory/region/[^/]+/register": {"POST": _NO_MEMORY},
     "/v2/(?:system|cuda)sharedmemory(?:/region/[^/]+)?/unregister": {"POST": _say({})},
+    "/v1/models": {"GET": _report("models", tf_serving.index)},
+    _TF_MODEL: {"GET": _model(tf_serving.model_status)},
+    f"{_TF_MODEL}{_TF_VERSION}": {"GET": _model(tf_serving.version_status)},
+    f"{_TF_MODEL}{_TF_VERSION}?/metadata": {"GET": _model(tf_serving.metadata)},
+    f"{_TF_MODEL}{_TF_VERSION}?:predict": {"POST": _predict},
+    f"{_TF_MODEL}{_TF_VERSION}?:(?:classify|regress)": {
+        "POST": _refuse(400, tf_serving.NO_SUCH_VERB)
+    },
+    f"{TF_SERVING}.*": {"GET": _MALFORMED, "POST": _MALFORMED},
     "\\*": {},
 }
 _ROUTES = [(re.compile(f"{path}\\Z"), handlers) for path, handlers in _PATHS.items()]

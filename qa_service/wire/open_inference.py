@@ -118,7 +118,7 @@ class InferCall(msgspec.Struct, frozen=True):
 
     def reply(self, results: Sequence[Result]) -> HttpReply:
         """The response to all questions, whose answers are given in their order."""
-        columns = _columns(results, self.top_k)
+        columns = output_columns(results, self.top_k)
         shape = [self.shape[0], self.top_k] if self.top_k > 1 else self.shape
         outputs, binary = [], b""
         for name, is_binary in self.outputs.items():
@@ -134,7 +134,7 @@ class InferCall(msgspec.Struct, frozen=True):
         said = _parameters(results)
         response = _Response(source.model, str(source.version), self.id, said, outputs)
         header = _encode(response)
-        fields = {"Server-Timing": server_timing(_slowest(results))}
+        fields = {"Server-Timing": server_timing(slowest(results))}
         if not binary:
             return HttpReply(header, fields=fields)
         fields[HEADER_LENGTH] = str(len(header))
@@ -325,7 +325,7 @@ def _read_outputs(outputs: Sequence[_Output], is_binary: bool) -> dict[str, bool
 # The response.
 
 
-def _columns(results: Sequence[Result], top_k: int) -> Mapping[str, Sequence[object]]:
+def output_columns(results: Sequence[Result], top_k: int) -> Mapping[str, Sequence[object]]:
     """Each output's elements, row by row, a row as long as many answers were wanted."""
     answers: list[Answer] = []
     for result in results:
@@ -354,7 +354,8 @@ def _parameters(results: Sequence[Result]) -> dict[str, bool | int]:
     return said
 
 
-def _slowest(results: Sequence[Result]) -> Timings:
+def slowest(results: Sequence[Result]) -> Timings:
+    """The longest of their times."""
     timings = [result.timings for result in results]
     if len(timings) == 1:
         return timings[0]

@@ -1,4 +1,4 @@
-"""The OpenAPI description of `POST /qa`, made from the types that parse and encode it.
+"""The OpenAPI description of `/qa` and `/v1`, made from the types that parse and encode them.
 
 The Open Inference Protocol's paths have their own description, which this does not repeat.
 """
@@ -6,6 +6,7 @@ The Open Inference Protocol's paths have their own description, which this does 
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ from qa_service import __version__
 from qa_service.wire.http_reply import HttpReply, json_reply
 from qa_service.wire.json_codec import AnswersBody, ErrorBody
 from qa_service.wire.messages import Request
+from qa_service.wire.tf_serving import ModelStatus, PredictBody, PredictReply, TfServingError
 
 _REF = "#/components/schemas/{name}"
 _ERRORS = {
@@ -28,6 +30,13 @@ _ERRORS = {
     503: "The server is too busy, or is shutting down; `Retry-After` says when to try again.",
     504: "The timeout was over before the question was begun, or before all of its text was read.",
 }
+_TF_SERVING_TYPES = [PredictBody, PredictReply, ModelStatus, TfServingError]
+_TF_SERVING_ERRORS = {
+    **_ERRORS,
+    429: "The server is too busy; `Retry-After` says when to try again.",
+    503: "No instance is alive, or the server is shutting down.",
+}
+_STATUS_ERRORS = {status: _ERRORS[status] for status in (401, 403, 404)}
 
 
 @functools.cache
@@ -42,10 +51,9 @@ def description() -> dict[str, Any]:
         _described("Question", Request),
         _described("Answers", AnswersBody),
         _described("Error", ErrorBody),
+        *_TF_SERVING_TYPES,
     ]
-    (request, answers, error), schemas = msgspec.json.schema_components(types, ref_template=_REF)
-    responses = {"200": _response("The answer.", answers)}
-    responses |= {str(status): _response(text, error) for status, text in _ERRORS.items()}
+    refs, schemas = msgspec.json.schema_components(types, ref_template=_REF)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -53,22 +61,56 @@ def description() -> dict[str, Any]:
             "version": __version__,
             "description": "Answers a question with the span of a text that answers it.",
         },
-        "paths": {
-            "/qa": {
-                "post": {
-                    "operationId": "ask",
-                    "summary": "Asks a question of a text.",
-                    "requestBody": {"required": True, "content": _json(request)},
-                    "responses": responses,
-                }
-            }
-        },
+        "paths": {"/qa": _qa(*refs[:3]), **_tf_serving(*refs[3:])},
         "security": [{}, {"token": []}],
         "components": {
             "schemas": schemas,
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
+
+
+_Schema = dict[str, Any]
+
+
+def _qa(request: _Schema, answers: _Schema, error: _Schema) -> dict[str, Any]:
+    return {
+        "post": {
+            "operationId": "ask",
+            "summary": "Asks a question of a text.",
+            "requestBody": {"required": True, "content": _json(request)},
+            "responses": _responses("The answer.", answers, _ERRORS, error),
+        }
+    }
+
+
+def _tf_serving(
+    request: _Schema, reply: _Schema, status: _Schema, error: _Schema
+) -> dict[str, Any]:
+    """TensorFlow Serving's paths, in the form that takes the model's default version."""
+    model = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
+    predict = {
+        "operationId": "predict",
+        "summary": "Asks questions as TensorFlow Serving takes them: by rows or by columns.",
+        "requestBody": {"required": True, "content": _json(request)},
+        "responses": _responses("The answers.", reply, _TF_SERVING_ERRORS, error),
+    }
+    get_status = {
+        "operationId": "getModelStatus",
+        "summary": "Says which versions of a model there are, and whether they are available.",
+        "responses": _responses("The status.", status, _STATUS_ERRORS, error),
+    }
+    return {
+        "/v1/models/{model}:predict": {"parameters": [model], "post": predict},
+        "/v1/models/{model}": {"parameters": [model], "get": get_status},
+    }
+
+
+def _responses(
+    text: str, schema: _Schema, errors: Mapping[int, str], error: _Schema
+) -> dict[str, Any]:
+    told = {str(status): _response(words, error) for status, words in errors.items()}
+    return {"200": _response(text, schema), **told}
 
 
 def _response(text: str, schema: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,266 @@
+"""Inference in TensorFlow Serving's REST API, version 1. Sans-IO.
+
+    {"instances": [{"question": …, "text": …}, …]}      ─▶ {"predictions": [{"answer": …}, …]}
+    {"inputs": {"question": [N], "text": [N]}}          ─▶ {"outputs": {"answer": [N], …}}
+
+https://www.tensorflow.org/tfx/serving/api_rest. Each of a request's N questions is one request of
+the server's. The outputs are tensors: scalars for each question, or lists of k where the largest
+`top_k` is k and over 1. Where there is no answer, or fewer than k, the answer is empty and its
+offsets are -1, as in the Open Inference Protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import msgspec
+
+from qa_service.errors import InvalidRequestError, QaError, QueueFullError
+from qa_service.wire.http_reply import HttpReply, error_reply, json_reply, server_timing
+from qa_service.wire.json_codec import check_bounds
+from qa_service.wire.messages import MAX_TOP_K, Question, Request, RequestLimits
+from qa_service.wire.model_reports import ModelReport
+from qa_service.wire.open_inference import (
+    INPUTS,
+    MAX_QUESTIONS,
+    OUTPUTS,
+    Result,
+    output_columns,
+    slowest,
+)
+
+SIGNATURE = "serving_default"
+NO_SUCH_VERB = f"the only signature is {SIGNATURE}, of the method predict: ask :predict"
+MALFORMED = (
+    "malformed request: the paths are /v1/models and "
+    "/v1/models/M[/versions/N|/labels/L], alone or with /metadata or :predict"
+)
+
+_TopK = Annotated[int, msgspec.Meta(ge=1, le=MAX_TOP_K)]
+
+
+class Instance(Question, frozen=True, forbid_unknown_fields=True):
+    """One row: a question, its text, and how many answers are wanted."""
+
+
+class Inputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The columns: equally long, but `top_k`, which may be one number for all."""
+
+    question: list[str]
+    text: list[str]
+    top_k: list[_TopK] | _TopK = 1
+
+    def rows(self) -> list[Instance]:
+        """The columns as rows.
+
+        Raises:
+            InvalidRequestError: One is shorter than another.
+        """
+        count = len(self.question)
+        top_k = self.top_k if isinstance(self.top_k, list) else [self.top_k] * count
+        if not count == len(self.text) == len(top_k):
+            raise InvalidRequestError("the inputs must be equally long")
+        return [Instance(*row) for row in zip(self.question, self.text, top_k, strict=True)]
+
+
+class PredictBody(msgspec.Struct, frozen=True):
+    """A request: rows in `instances`, or columns in `inputs`."""
+
+    instances: list[Instance] | msgspec.UnsetType = msgspec.UNSET
+    inputs: Inputs | msgspec.UnsetType = msgspec.UNSET
+    signature_name: str = ""
+
+
+class Prediction(msgspec.Struct, frozen=True):
+    """The outputs of one row; with `top_k` over 1, lists with the best answer first."""
+
+    answer: str | Sequence[str]
+    score: float | Sequence[float]
+    start: int | Sequence[int]
+    end: int | Sequence[int]
+
+
+class Outputs(msgspec.Struct, frozen=True):
+    """The outputs of all rows, by column."""
+
+    answer: Sequence[str | Sequence[str]]
+    score: Sequence[float | Sequence[float]]
+    start: Sequence[int | Sequence[int]]
+    end: Sequence[int | Sequence[int]]
+
+
+class PredictReply(msgspec.Struct, frozen=True):
+    """A reply: `predictions` to `instances`, `outputs` to `inputs`."""
+
+    predictions: Sequence[Prediction] | msgspec.UnsetType = msgspec.UNSET
+    outputs: Outputs | msgspec.UnsetType = msgspec.UNSET
+
+
+class TfServingError(msgspec.Struct, frozen=True):
+    """An error, in words."""
+
+    error: str
+
+
+class PredictCall(msgspec.Struct, frozen=True):
+    """A request to predict.
+
+    Attributes:
+        requests: One for each question.
+        is_columnar: Whether the questions came as columns.
+    """
+
+    requests: Sequence[Request]
+    is_columnar: bool
+
+    def reply(self, results: Sequence[Result]) -> HttpReply:
+        """The response to all questions, whose answers are given in their order."""
+        columns = self._columns(results)
+        if self.is_columnar:
+            body = PredictReply(outputs=Outputs(*columns))
+        else:
+            rows = zip(*columns, strict=True)
+            body = PredictReply(predictions=[Prediction(*row) for row in rows])
+        fields = {"Server-Timing": server_timing(slowest(results))}
+        return HttpReply(_encode(body), fields=fields)
+
+    def _columns(self, results: Sequence[Result]) -> list[Sequence[Any]]:
+        """Each output's elements, a list for each question if one has several answers."""
+        width = max(request.top_k for request in self.requests)
+        wanted = [
+            msgspec.structs.replace(result, answers=result.answers[: request.top_k])
+            for request, result in zip(self.requests, results, strict=True)
+        ]
+        columns = [*output_columns(wanted, width).values()]
+        if width == 1:
+            return columns
+        return [[column[i : i + width] for i in range(0, len(column), width)] for column in columns]
+
+
+_decoder = msgspec.json.Decoder(PredictBody)
+_encode = msgspec.json.Encoder().encode
+
+
+def parse_predict(body: bytes, limits: RequestLimits, model: str, version: str) -> PredictCall:
+    """Parses a request to predict.
+
+    Args:
+        body: JSON.
+        limits: Bounds on each question.
+        model: The model or route, as in the path.
+        version: Its version or label; empty for none.
+
+    Raises:
+        InvalidRequestError: It is malformed, or over a bound.
+    """
+    try:
+        asked = _decoder.decode(body)
+        body.decode()  # msgspec does not look at the strings in fields that it ignores
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequestError(f"not a request to predict: {error}") from None
+    if asked.signature_name not in {"", SIGNATURE}:
+        raise InvalidRequestError(f"the only `signature_name` is {SIGNATURE}")
+    requests = [
+        Request(row.question, row.text, row.top_k, model=model, version=version or None)
+        for row in _rows(asked)
+    ]
+    for request in requests:
+        check_bounds(request, limits)
+    return PredictCall(requests, asked.inputs is not msgspec.UNSET)
+
+
+def _rows(asked: PredictBody) -> list[Instance]:
+    if (asked.instances is msgspec.UNSET) == (asked.inputs is msgspec.UNSET):
+        raise InvalidRequestError("there must be either `instances` or `inputs`")
+    rows = asked.instances or [] if asked.inputs is msgspec.UNSET else asked.inputs.rows()
+    if not 1 <= len(rows) <= MAX_QUESTIONS:
+        raise InvalidRequestError(f"a request has 1 to {MAX_QUESTIONS} questions")
+    return rows
+
+
+def predict_error(error: QaError) -> HttpReply:
+    """Tells an error as TensorFlow Serving does, which says 429 where there is no room."""
+    reply = error_reply(error)
+    if isinstance(error, QueueFullError):
+        return msgspec.structs.replace(reply, status=429)
+    return reply
+
+
+# What is said of a model.
+
+_STATES = {"LOADING": "LOADING", "READY": "AVAILABLE", "UNLOADING": "UNLOADING",
+           "UNAVAILABLE": "END"}  # fmt: skip
+_DATATYPES = {"BYTES": "DT_STRING", "FP32": "DT_FLOAT", "INT32": "DT_INT32"}
+
+
+class StatusCode(msgspec.Struct, frozen=True):
+    """Whether a version could be loaded, and if not, why."""
+
+    error_code: str = "OK"
+    error_message: str = ""
+
+
+class VersionStatus(msgspec.Struct, frozen=True):
+    """A version's number, `0` for a route, which has none; and its state."""
+
+    version: str
+    state: str
+    status: StatusCode
+
+
+class ModelStatus(msgspec.Struct, frozen=True):
+    """TensorFlow Serving's status and, in the last two fields, that of KServe's version 1."""
+
+    model_version_status: Sequence[VersionStatus]
+    name: str
+    ready: bool
+
+
+def index(models: Sequence[ModelReport]) -> dict[str, list[str]]:
+    """The names of what is served, as in KServe's version 1."""
+    return {"models": list(dict.fromkeys(model.name for model in models))}
+
+
+def model_status(model: ModelReport, models: Sequence[ModelReport]) -> HttpReply:
+    """The status of all versions of a model."""
+    return _status_reply([one for one in models if one.name == model.name])
+
+
+def version_status(model: ModelReport, _: Sequence[ModelReport]) -> HttpReply:
+    """The status of one version."""
+    return _status_reply([model])
+
+
+def _status_reply(versions: Sequence[ModelReport]) -> HttpReply:
+    statuses = [VersionStatus(_version(one), _STATES[one.state], _code(one)) for one in versions]
+    is_ready = any(one.is_ready for one in versions)
+    return json_reply(ModelStatus(statuses, versions[0].name, is_ready))
+
+
+def _version(model: ModelReport) -> str:
+    return model.version or "0"  # as protobuf's JSON has a number that is not set
+
+
+def _code(model: ModelReport) -> StatusCode:
+    """A failed load is told where nothing is served in spite of it."""
+    if model.failed_loads and not model.is_ready:
+        return StatusCode("INTERNAL", model.reason)
+    return StatusCode()
+
+
+def metadata(model: ModelReport, _: Sequence[ModelReport]) -> HttpReply:
+    """Its one signature: N questions and N texts, or [N, top_k] answers."""
+    signature = {
+        "inputs": {name: _tensor(name, kind, 1) for name, kind in INPUTS.items()},
+        "outputs": {name: _tensor(name, kind, 2) for name, kind in OUTPUTS.items()},
+        "method_name": "tensorflow/serving/predict",
+    }
+    spec = {"name": model.name, "signature_name": "", "version": _version(model)}
+    signatures = {"signature_def": {SIGNATURE: signature}}
+    return json_reply({"model_spec": spec, "metadata": {"signature_def": signatures}})
+
+
+def _tensor(name: str, datatype: str, rank: int) -> dict[str, object]:
+    shape = {"dim": [{"size": "-1", "name": ""}] * rank, "unknown_rank": False}
+    return {"dtype": _DATATYPES[datatype], "tensor_shape": shape, "name": f"{name}:0"}
