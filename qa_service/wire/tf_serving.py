@@ -11,7 +11,7 @@ offsets are -1, as in the Open Inference Protocol.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -250,10 +250,12 @@ def _code(model: ModelReport) -> StatusCode:
 
 
 def metadata(model: ModelReport, _: Sequence[ModelReport]) -> HttpReply:
-    """Its one signature: N questions and N texts, or [N, top_k] answers."""
+    """Its one signature: N questions and N texts in, N or [N, top_k] of each output back."""
+    column = {"dim": [{"size": "-1", "name": ""}], "unknown_rank": False}
+    either: dict[str, object] = {"dim": [], "unknown_rank": True}
     signature = {
-        "inputs": {name: _tensor(name, kind, 1) for name, kind in INPUTS.items()},
-        "outputs": {name: _tensor(name, kind, 2) for name, kind in OUTPUTS.items()},
+        "inputs": {name: _tensor(name, kind, column) for name, kind in INPUTS.items()},
+        "outputs": {name: _tensor(name, kind, either) for name, kind in OUTPUTS.items()},
         "method_name": "tensorflow/serving/predict",
     }
     spec = {"name": model.name, "signature_name": "", "version": _version(model)}
@@ -261,6 +263,5 @@ def metadata(model: ModelReport, _: Sequence[ModelReport]) -> HttpReply:
     return json_reply({"model_spec": spec, "metadata": {"signature_def": signatures}})
 
 
-def _tensor(name: str, datatype: str, rank: int) -> dict[str, object]:
-    shape = {"dim": [{"size": "-1", "name": ""}] * rank, "unknown_rank": False}
+def _tensor(name: str, datatype: str, shape: Mapping[str, object]) -> dict[str, object]:
     return {"dtype": _DATATYPES[datatype], "tensor_shape": shape, "name": f"{name}:0"}

@@ -323,6 +323,7 @@ def test_the_metadata():
         "tensor_shape": {"dim": [{"size": "-1", "name": ""}], "unknown_rank": False},
         "name": "text:0",
     }
+    assert signature["outputs"]["start"]["tensor_shape"] == {"dim": [], "unknown_rank": True}
     kinds = {name: tensor["dtype"] for name, tensor in signature["outputs"].items()}
     assert kinds == {
         "answer": "DT_STRING", "score": "DT_FLOAT", "start": "DT_INT32", "end": "DT_INT32",
