@@ -17,6 +17,7 @@ from qa_service.errors import (
     HttpError,
     QueueFullError,
     ShuttingDownError,
+    TextTooLongError,
     UnauthorizedError,
     UnknownModelError,
 )
@@ -539,3 +540,7 @@ def test_a_question_belongs_to_the_trace_of_its_request(traceparent, expected):
 def test_a_time_that_is_over_is_no_failure_of_the_servers(error):
     reply = error_reply(error)
     assert (reply.status, json.loads(reply.body)) == (504, {"error": error.message})
+
+
+def test_a_text_of_too_many_tokens_is_no_failure_of_the_servers():
+    assert error_reply(TextTooLongError()).status == 400
