@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from qa_service.engine_catalogue import AUTO, ENGINES
 from qa_service.wire.messages import MAX_PRIORITY
 from qa_service.wire.open_inference import INPUTS, MAX_QUESTIONS, OUTPUTS
 
@@ -13,17 +14,11 @@ _CONFIG_TYPES = {"BYTES": "TYPE_STRING", "FP32": "TYPE_FP32", "INT32": "TYPE_INT
 CASCADE = "cascade"
 """What a route has for an engine: it asks models."""
 
-_PLATFORMS = {
-    "auto": ("", ""),
-    "onnx": ("onnxruntime_onnx", "onnxruntime"),
-    "openvino": ("openvino", "openvino"),
-    "pytorch": ("pytorch_libtorch", "pytorch"),
-    "tensorrt": ("tensorrt_plan", "tensorrt"),
-    "instant": ("instant", "instant"),
+_PLATFORMS = {name: (engine.platform, engine.backend) for name, engine in ENGINES.items()} | {
+    AUTO: ("", ""),
     CASCADE: (CASCADE, CASCADE),
 }
-"""The platform and the backend of each type of engine, as Triton names them; none before one is
-chosen."""
+"""The platform and the backend, as Triton names them; none before an engine is chosen."""
 
 
 State = Literal["LOADING", "READY", "UNLOADING", "UNAVAILABLE"]

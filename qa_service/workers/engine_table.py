@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import msgspec
+
+from qa_service.workers.messages import Setup
+from qa_service.workers.options import InstanceOptions
 
 TIE = 0.05
 """A candidate must save at least this share of the reference's time: measurements are noisy."""
@@ -96,3 +102,69 @@ class EngineTable(msgspec.Struct, frozen=True):
             mark = "  taken" if item == self.best else ""
             lines.append(f"{item!s:30}{f' {item.failure}' if item.failure else cells}{mark}")
         return "\n".join(lines)
+
+
+class Measurement(msgspec.Struct, frozen=True):
+    """A choice for which engines have to be measured.
+
+    Attributes:
+        setup: The first instance, with its engine left open.
+        findings: Every candidate, the reference first; those that cannot run here say why.
+        processor: Where it is measured, in words.
+        path: Where the table is kept.
+    """
+
+    setup: Setup
+    findings: tuple[Finding, ...]
+    processor: str
+    path: str
+
+    @property
+    def candidates(self) -> list[tuple[Finding, Setup]]:
+        """What is to be measured, each with the instance that runs it."""
+        return [(item, _on_trial(self.setup, item)) for item in self.findings if not item.failure]
+
+    def table(self, measured: Sequence[Finding]) -> EngineTable:
+        """All that is known, with what was found of the `candidates`, in their order."""
+        news = iter(measured)
+        findings = tuple(item if item.failure else next(news) for item in self.findings)
+        return EngineTable(self.processor, self.setup.options.min_agreement, findings)
+
+    def choice(self, table: EngineTable | None) -> Choice:
+        """The engine to take by the table; without one, the first candidate."""
+        best = table.best if table else None
+        return Choice(with_engine(self.setup.options, best or _first_able(self.findings)), table)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The engine of a version.
+
+    Attributes:
+        options: With an engine, a precision and a number of threads.
+        table: What was measured, now or earlier; None if there was nothing to choose.
+    """
+
+    options: InstanceOptions
+    table: EngineTable | None = None
+
+
+def _first_able(findings: Sequence[Finding]) -> Finding:
+    return next(item for item in findings if item.may_be_taken and not item.failure)
+
+
+def with_engine(options: InstanceOptions, finding: Finding) -> InstanceOptions:
+    """The options with an engine, its precision and threads."""
+    return msgspec.structs.replace(
+        options,
+        inference_engine_type=finding.engine_type,
+        precision=finding.precision,
+        intra_op_num_threads=finding.intra_op_num_threads,
+    )
+
+
+def _on_trial(setup: Setup, candidate: Finding) -> Setup:
+    """An instance for the trial: on its device or not at all, and with no measuring of its own."""
+    options = msgspec.structs.replace(with_engine(setup.options, candidate), cost_table="off")
+    device = msgspec.structs.replace(setup.device, cuda_index=0, may_fall_back=False)
+    return msgspec.structs.replace(setup, options=options, device=device)

@@ -18,8 +18,7 @@ from qa_service.logs import LogOptions
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.stream import Stream
 from qa_service.wire.frames import PREFIX, FrameReader
-from qa_service.workers.engine_choice import Measurement
-from qa_service.workers.engine_table import EngineTable
+from qa_service.workers.engine_table import EngineTable, Measurement
 from qa_service.workers.process import python_path
 
 TRIAL_PROGRAM = "qa_service.inference.trial_main"
