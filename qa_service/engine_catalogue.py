@@ -42,14 +42,11 @@ Kind = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """What runs models.
+    """What runs models; platform and backend as Triton names them.
 
     Attributes:
-        name: As `--inference_engine_type` has it.
         module: What it imports; empty for nothing beyond the server's own.
         packages: What brings the module, by this project's extra.
-        platform: As Triton names it.
-        backend: As Triton names it.
     """
 
     name: str
@@ -65,7 +62,7 @@ class Row:
 
     Attributes:
         file: The model's file that it runs; empty for none.
-        devices: Where it runs, `cpu` or `cuda`.
+        devices: Where it runs: `cpu`, `cuda` or both.
         tried_on: Where `auto` measures it.
         needs: The key of `PROCESSOR_FLAGS` that a CPU must have; empty for none.
     """
@@ -82,9 +79,8 @@ _ONNX_PACKAGES = {"serve": "onnxruntime", "serve-gpu": "onnxruntime-gpu"}
 _ONNX = Engine("onnx", "onnxruntime", _ONNX_PACKAGES, "onnxruntime_onnx", "onnxruntime")
 _OPENVINO = Engine("openvino", "openvino", {"openvino": "openvino"}, "openvino", "openvino")
 _PYTORCH = Engine("pytorch", "torch", {"train": "torch"}, "pytorch_libtorch", "pytorch")
-_TENSORRT = Engine(
-    "tensorrt", "onnxruntime", {"serve-gpu": "onnxruntime-gpu"}, "tensorrt_plan", "tensorrt"
-)
+_GPU_PACKAGE = {"serve-gpu": "onnxruntime-gpu"}
+_TENSORRT = Engine("tensorrt", "onnxruntime", _GPU_PACKAGE, "tensorrt_plan", "tensorrt")
 _INSTANT = Engine(INSTANT, "", {}, "instant", "instant")
 
 _CPU, _CUDA, _BOTH = frozenset({"cpu"}), frozenset({"cuda"}), frozenset({"cpu", "cuda"})

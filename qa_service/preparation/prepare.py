@@ -13,13 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from qa_service.engine_catalogue import (
-    AUTO,
-    ONNX_FILE,
-    PLAIN_ONNX_FILE,
-    PREPARING_FLAGS,
-    ROWS,
-)
+from qa_service.engine_catalogue import AUTO, ONNX_FILE, PLAIN_ONNX_FILE, PREPARING_FLAGS, ROWS
 from qa_service.errors import SetupError
 from qa_service.preparation.encoders import sha256_of
 from qa_service.preparation.folder import locked, replacing

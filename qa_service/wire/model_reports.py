@@ -26,12 +26,7 @@ State = Literal["LOADING", "READY", "UNLOADING", "UNAVAILABLE"]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """How often something took time, and how much in all.
-
-    Attributes:
-        count: How often.
-        ns: Nanoseconds in all.
-    """
+    """How often something took time, and how many nanoseconds in all."""
 
     count: int = 0
     ns: int = 0
@@ -73,16 +68,13 @@ class ModelReport:
     """One version of a model, or a route.
 
     Attributes:
-        name: Its name.
         version: Its version; empty for a route.
         engine_type: As `--inference_engine_type` has it; `cascade` for a route.
         state: As Triton's repository index has it.
-        is_ready: Whether it answers.
         reason: Why not, or why its next load failed; empty if there is nothing to say.
         instances: How many there should be.
         is_on_gpu: Whether they run on GPUs.
         max_queue_delay_us: How long a batch may wait to fill.
-        statistics: What it has done.
         labels: The labels that name it.
         share: Its share of the requests that name no version, 0 to 1.
         alive: Instances that can take batches.

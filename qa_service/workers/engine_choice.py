@@ -35,13 +35,7 @@ from qa_service.net.event_loop import EventLoop
 from qa_service.repository.findings import COSTS_DIR
 from qa_service.repository.manifest import Manifest, load_manifest, model_files
 from qa_service.workers.devices import CPU, DeviceAssignment
-from qa_service.workers.engine_table import (
-    Choice,
-    EngineTable,
-    Finding,
-    Measurement,
-    with_engine,
-)
+from qa_service.workers.engine_table import Choice, EngineTable, Finding, Measurement, with_engine
 from qa_service.workers.factory import devices_of
 from qa_service.workers.messages import Setup
 from qa_service.workers.options import InstanceOptions
@@ -65,8 +59,6 @@ class EngineChoices:
     """Chooses engines, and remembers what it has chosen.
 
     Args:
-        loop: The server's loop.
-        logs: The log of the instances that are measured.
         on_found: Called when an engine that was open is chosen.
 
     Attributes:
@@ -93,13 +85,6 @@ class EngineChoices:
         may_measure: bool,
     ) -> InstanceOptions:
         """Fills in the engine, precision and threads where the options leave them open.
-
-        Args:
-            model: The model's name.
-            folder: The version's folder.
-            fingerprint: SHA-256 of its manifest.
-            options: As they were given.
-            may_measure: Whether there is time to measure.
 
         Returns:
             The options; as they were given while their engine is still to be measured.
@@ -167,7 +152,10 @@ class EngineChoices:
         if key in self._waiting:
             return None
         folder, _, options = key
-        device = _first_device(options) if options.is_engine_open else None
+        devices: Sequence[DeviceAssignment] = ()
+        if options.is_engine_open:
+            devices = devices_of(options.num_inference_sessions, options.devices)
+        device = devices[0] if devices else None
         found = choose_engine(options, device, folder, load_manifest(folder))
         if isinstance(found, Choice):
             return self._keep(key, found)
@@ -178,12 +166,6 @@ class EngineChoices:
         return None
 
 
-def _first_device(options: InstanceOptions) -> DeviceAssignment | None:
-    """Where the first instance runs; None if not on this machine."""
-    devices = devices_of(options.num_inference_sessions, options.devices)
-    return devices[0] if devices else None
-
-
 def choose_engine(
     options: InstanceOptions,
     device: DeviceAssignment | None,
@@ -192,11 +174,7 @@ def choose_engine(
 ) -> Choice | Measurement:
     """Fills in what the options leave to be found out, or says what has to be measured first.
 
-    Args:
-        options: As they were given.
-        device: Where the first instance runs; None if not on this machine.
-        model_dir: The prepared model's folder.
-        manifest: Its manifest.
+    The device is the first instance's; None if that does not run on this machine.
     """
     if device is None or not options.is_engine_open:
         return Choice(with_engine(options, _unmeasured(options, manifest)))

@@ -18,9 +18,6 @@ class Finding(msgspec.Struct, frozen=True):
     """What was found of one candidate.
 
     Attributes:
-        engine_type: What runs the model.
-        precision: What the model computes in.
-        intra_op_num_threads: Threads within one operator.
         may_be_taken: Whether the options leave it open; the reference is measured in any case.
         alone_ms: A question by itself, the median of the rounds.
         batched_ms: A question in a batch of eight.
@@ -52,13 +49,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class EngineTable(msgspec.Struct, frozen=True):
-    """What was found of every candidate; the first is the reference.
-
-    Attributes:
-        processor: Where it was measured.
-        min_agreement: The share of answers that a candidate must have in common with the reference.
-        findings: The candidates.
-    """
+    """What was found of every candidate; the first is the reference."""
 
     processor: str
     min_agreement: float
@@ -110,7 +101,6 @@ class Measurement(msgspec.Struct, frozen=True):
     Attributes:
         setup: The first instance, with its engine left open.
         findings: Every candidate, the reference first; those that cannot run here say why.
-        processor: Where it is measured, in words.
         path: Where the table is kept.
     """
 
@@ -132,25 +122,17 @@ class Measurement(msgspec.Struct, frozen=True):
 
     def choice(self, table: EngineTable | None) -> Choice:
         """The engine to take by the table; without one, the first candidate."""
+        able = (item for item in self.findings if item.may_be_taken and not item.failure)
         best = table.best if table else None
-        return Choice(with_engine(self.setup.options, best or _first_able(self.findings)), table)
+        return Choice(with_engine(self.setup.options, best or next(able)), table)
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The engine of a version.
-
-    Attributes:
-        options: With an engine, a precision and a number of threads.
-        table: What was measured, now or earlier; None if there was nothing to choose.
-    """
+    """The options of a version, its engine filled in; no table if there was nothing to choose."""
 
     options: InstanceOptions
     table: EngineTable | None = None
-
-
-def _first_able(findings: Sequence[Finding]) -> Finding:
-    return next(item for item in findings if item.may_be_taken and not item.failure)
 
 
 def with_engine(options: InstanceOptions, finding: Finding) -> InstanceOptions:

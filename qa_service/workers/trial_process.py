@@ -26,12 +26,7 @@ MAX_MESSAGE_BYTES = 1 << 24
 
 
 class TrialRequest(msgspec.Struct, frozen=True):
-    """What is to be measured.
-
-    Attributes:
-        measurement: The candidates.
-        logs: The log of the instances that are measured.
-    """
+    """What is to be measured, and the log of the instances that are."""
 
     measurement: Measurement
     logs: LogOptions

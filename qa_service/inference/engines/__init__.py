@@ -26,10 +26,8 @@ class EngineConfig:
     Attributes:
         intra_op_num_threads: Threads within one operator; one a session, so that N sessions
             on N cores are N threads.
-        precision: What the model computes in.
         device: `cpu` or `cuda`.
         cuda_index: The GPU's number, as the process that runs the engine sees it.
-        gpu_memory_bytes: All the memory of the GPU.
         gpu_memory_fraction: The share of it that this instance may take.
         cuda_graphs: Whether a GPU's kernels are recorded once for each bucket, and replayed.
         max_batch_size: Rows that the model is given at once, at most.
