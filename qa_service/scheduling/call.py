@@ -141,11 +141,10 @@ class Call:
         """Ends it with an outcome; does nothing if it has ended."""
         if self.is_settled:
             return
-        completions, self._completions = self._completions, []
         self._end()
-        while completions:
+        while self._completions:
             try:
-                outcome = completions.pop()(outcome) or outcome
+                outcome = self._completions.pop()(outcome) or outcome
             except Exception:
                 logger.exception("request %s: its outcome could not be handled", self.scope.name)
                 outcome = InternalError()
@@ -154,7 +153,7 @@ class Call:
         """Ends it without an outcome: nobody waits for it any more."""
         if not self.is_settled:
             self.is_cancelled = True
-            self._completions = []
+            self._completions.clear()
             self._end()
 
     def _end(self) -> None:
@@ -163,8 +162,9 @@ class Call:
         if self._parent is not None:
             del self._parent._children[self]
             self._parent = None
-        for child in list(self._children):
-            child.cancel()
+        if self._children:
+            for child in list(self._children):
+                child.cancel()
         while self._holders:
             try:
                 self._holders.pop()(self)

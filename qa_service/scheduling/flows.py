@@ -56,15 +56,11 @@ class Turn(NamedTuple):
     flow: Flow
 
     @property
-    def work(self) -> float:
-        """What its flow pays for it."""
-        return _work(self.ticket)
-
-    @property
     def end(self) -> float:
         """When its turn ends, in virtual time."""
-        is_own = self.ticket.flow == self.flow.name
-        return self.start + self.work / (self.ticket.weight if is_own else self.flow.weight)
+        ticket, flow = self.ticket, self.flow
+        weight = ticket.weight if ticket.flow == flow.name else flow.weight
+        return self.start + ticket.turn_cost / weight
 
 
 class Flow:
@@ -149,7 +145,7 @@ class Flows:
         flow = self._known(ticket.flow)
         if not _is_segment(ticket):
             begin = max(flow.start, flow.finish)
-            flow.finish = begin + _work(ticket) / ticket.weight
+            flow.finish = begin + ticket.turn_cost / ticket.weight
             ticket.finish = flow.finish, ticket.number
         self._insert(flow, ticket)
 
@@ -166,7 +162,7 @@ class Flows:
     def put_back(self, ticket: Ticket) -> None:
         """Puts a request back that was taken and did not run: its flow gets back what it paid."""
         flow = self._known(ticket.flow)
-        flow.start -= _work(ticket) / ticket.weight
+        flow.start -= ticket.turn_cost / ticket.weight
         self._insert(flow, ticket)
 
     def remove(self, ticket: Ticket) -> None:
@@ -185,7 +181,7 @@ class Flows:
 
     def take(self, turns: Sequence[Turn]) -> None:
         """Takes requests out to run together, the first turn first: their flows pay."""
-        work = sum([turn.work for turn in turns])
+        work = sum([turn.ticket.turn_cost for turn in turns])
         self._virtual_time = max(self._virtual_time, turns[0].start) + work / self.weight
         self._num_batches += 1
         for turn in turns:
@@ -262,7 +258,7 @@ class Flows:
         flow = self._flows.get(ticket.flow) or Flow(ticket.flow, self._virtual_time)
         ahead = [other for weight, _, _, other in flow.line if -weight >= ticket.weight]
         start = max(flow.start, self._virtual_time)
-        start += sum([_work(other) / other.weight for other in ahead])
+        start += sum([other.turn_cost / other.weight for other in ahead])
         others = (other for other in self._flows.values() if other is not flow and other.line)
         return sum([other.cost for other in ahead]) + sum(
             min(other.waiting, other.line[0][3].cost + (start - other.start) * other.weight)
@@ -345,11 +341,6 @@ class Flows:
                 del self._flows[flow.name]
         if not self._flows:
             self.cost = self.weight = 0.0  # but for what rounding has left
-
-
-def _work(ticket: Ticket) -> float:
-    """What a request's turn costs."""
-    return max(ticket.cost, ticket.turn_cost)
 
 
 def _is_segment(ticket: Ticket) -> bool:

@@ -191,7 +191,7 @@ class Scheduler:
         within = leader.start + (leader.end - leader.start) * rule.gain(leader.ticket.tokens)
         found: list[Turn] = []
         for turn in itertools.islice(self._flows.turns(), OLDEST_BATCHES * rule.max_batch_size):
-            work += turn.work
+            work += turn.ticket.turn_cost
             if turn.start > max(within, leader.start + work / weight):
                 break
             found.append(turn)

@@ -22,7 +22,7 @@ class Ticket:
         attempts: How many instances have died running it.
         moves: How often it was put back for no fault of its own.
         cost: About what running it costs, in milliseconds of an instance.
-        turn_cost: What its turn costs its flow if that is more than the cost: a full window's.
+        turn_cost: What its flow pays for its turn: its cost, or a full window's if that is more.
         finish: When a fair machine would be done with it, in virtual time, and its number, which
             tells equal ones apart.
         number: Its place in the order of arrival.

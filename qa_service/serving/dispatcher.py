@@ -131,14 +131,14 @@ class Dispatcher:
         try:
             self.admit(ticket)
             window_tokens = min(self.instances.model.window_tokens, MAX_TURN_TOKENS)
-            ticket.turn_cost = self.cost_of(window_tokens)
+            ticket.turn_cost = max(ticket.cost, self.cost_of(window_tokens))
             self._add(ticket)
         except QaError as error:
             call.fail(error)
 
     def submit_segment(self, segment: Ticket) -> None:
         """Queues a segment of a text that was admitted."""
-        segment.cost = self.cost_of(segment.tokens)
+        segment.cost = segment.turn_cost = self.cost_of(segment.tokens)
         self._add(segment)
 
     def admit(self, ticket: Ticket, *, is_long: bool = False) -> None:
@@ -234,7 +234,7 @@ class Dispatcher:
             elif isinstance(outcome, Findings):
                 ticket.call.settle(Answered((), timings, findings=outcome))
             else:
-                ticket.call.resolve(outcome.answers, timings)
+                ticket.call.settle(Answered(outcome.answers, timings))
 
     def on_lost(self, batch: Sequence[Ticket], *, were_running: bool) -> None:
         """Takes back what an instance died with.

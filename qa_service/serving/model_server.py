@@ -13,8 +13,6 @@ import logging
 from collections.abc import Callable
 from enum import Enum, auto
 
-import msgspec
-
 from qa_service.errors import UnavailableError
 from qa_service.net.event_loop import EventLoop
 from qa_service.scheduling.admission import Admission
@@ -172,7 +170,7 @@ class ModelServer:
             return None
         self.metrics.model_requests_total[ANSWERED] += 1
         source = AnswerSource(self.spec.model, self.spec.number, outcome.source.is_cached)
-        return msgspec.structs.replace(outcome, source=source)
+        return Answered(outcome.answers, outcome.timings, source)
 
     def _drop(self, call: Call) -> None:
         del self._in_flight[call]

@@ -27,6 +27,7 @@ def make_ticket(
 ):  # fmt: skip
     """A ticket of a request of so many tokens, that cost as much."""
     ticket = Ticket(make_call(arrived_s, **fields), tokens, core, finish)
-    ticket.cost, ticket.turn_cost = float(tokens if cost is None else cost), turn_cost
+    ticket.cost = float(tokens if cost is None else cost)
+    ticket.turn_cost = max(ticket.cost, turn_cost)
     ticket.number, ticket.attempts = number, attempts
     return ticket
