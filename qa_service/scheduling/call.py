@@ -141,6 +141,7 @@ class Call:
         """Ends it with an outcome; does nothing if it has ended."""
         if self.is_settled:
             return
+        parent = self._parent
         self._end()
         while self._completions:
             try:
@@ -148,6 +149,8 @@ class Call:
             except Exception:
                 logger.exception("request %s: its outcome could not be handled", self.scope.name)
                 outcome = InternalError()
+                if parent is not None:
+                    parent.fail(outcome)  # what was to tell it may be what has failed
 
     def cancel(self) -> None:
         """Ends it without an outcome: nobody waits for it any more."""

@@ -177,7 +177,8 @@ class Cached:
 
     def _expire(self, flight: _Flight) -> None:
         now_s = self._clock.now_s()
-        for call in [call for call in flight.joined if call.scope.deadline_s <= now_s]:
+        late = [call for call in flight.joined if call.scope.deadline_s <= now_s]
+        for call in late:
             call.fail(DeadlineExceededError())
         if flight.timer:
             flight.timer.arm(min((c.scope.deadline_s for c in flight.joined), default=math.inf))

@@ -131,6 +131,15 @@ def test_a_fault_in_one_service_is_logged_and_keeps_no_answer_from_the_client(ca
     assert [record.exc_info[0] for record in caplog.records] == [ZeroDivisionError] * 2
 
 
+def test_a_fault_in_what_a_child_is_for_fails_its_parent():
+    parent = make_call()
+    heard = heard_of(parent)
+    child = parent.child(parent.request, "[child]")
+    child.then(lambda _: 1 / 0)
+    child.resolve([ANSWER], TIMINGS)
+    assert [outcome.code for outcome in heard] == ["internal_error"]
+
+
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 def test_what_has_ended_is_freed_at_once(end):
     gc.disable()
