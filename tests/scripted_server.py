@@ -10,11 +10,15 @@ from contextlib import asynccontextmanager
 from harness.frames import frame
 
 ANSWER = {"answer": "a", "score": 1.0}
+SILENCE = object()
 FULL = {"code": "queue_full", "message": "m", "retryable": True, "retry_after_ms": 1}
 
 
 class ScriptedServer:
-    """Answers each request with what `script` makes of it; None closes the connection."""
+    """Answers each request with what `script` makes of it; None closes the connection.
+
+    `SILENCE` answers nothing.
+    """
 
     def __init__(self, script):
         self.script, self.requests, self.connections = script, [], 0
@@ -31,6 +35,8 @@ class ScriptedServer:
                 reply = self.script(request, len(self.requests))
                 if reply is None:
                     return
+                if reply is SILENCE:
+                    continue
                 writer.write(frame(reply))
                 if (
                     isinstance(reply, dict) and "error" in reply and reply["id"] is None
