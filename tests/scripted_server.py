@@ -22,7 +22,7 @@ class ScriptedServer:
 
     def __init__(self, script):
         self.script, self.requests, self.connections = script, [], 0
-        self.writers = []
+        self.writers, self.ended = [], 0
 
     async def serve(self, reader, writer):
         self.connections += 1
@@ -45,7 +45,12 @@ class ScriptedServer:
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
+            self.ended += 1
             writer.close()
+
+    def send(self, reply):
+        """Sends a reply on the last connection, whatever the script says."""
+        self.writers[-1].write(frame(reply))
 
     def stop_listening(self):
         self.listener.close()
