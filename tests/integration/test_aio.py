@@ -111,7 +111,7 @@ def test_what_a_cancelled_task_asked_is_dropped_by_the_server(builtin_model):
 def test_tls_and_a_token(builtin_model, tmp_path):
     certificates = Certificates(tmp_path)
     tokens = tmp_path / "tokens"
-    tokens.write_text(f"{TOKEN} ada\n")
+    tokens.write_text(f"{TOKEN}\n")
     tokens.chmod(0o600)
     flags = (*INSTANT, *certificates.server_flags, "--auth_token_file", str(tokens))
     with running_server(builtin_model, *flags) as server:
