@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -49,10 +50,15 @@ def stats(server):
     return server.ask(type="stats")["stats"]
 
 
+def abandoned(server):
+    return stats(server)["counters"]["requests_total"].get("abandoned")
+
+
 async def until(condition):
     """Waits until what a server is asked for holds."""
-    while not await asyncio.to_thread(condition):
-        pass
+    async with asyncio.timeout(GIVE_UP_S):
+        while not await asyncio.to_thread(condition):
+            pass
 
 
 def test_questions_are_pipelined_on_one_connection(server):
@@ -100,8 +106,7 @@ def test_what_a_cancelled_task_asked_is_dropped_by_the_server(builtin_model):
                 await until(lambda: stats(server)["gauges"]["requests_in_flight"] == 8)
                 asking.cancel()
                 await asyncio.gather(asking, return_exceptions=True)
-                abandoned = lambda: stats(server)["counters"]["requests_total"]  # noqa: E731
-                await until(lambda: abandoned().get("abandoned") == 8)
+                await until(lambda: abandoned(server) == 8)
             return await client.ask(*PAIR)
 
         play(scenario, host_of(server))
@@ -148,9 +153,9 @@ def post(port, **body):
         return json.load(response)
 
 
-@pytest.fixture
-def fastapi_port(server):
-    """The example, as its first line says to start it."""
+@contextmanager
+def running_fastapi(server):
+    """The example, as its first line says to start it; yields its port."""
     port = reserve_port()
     command = [sys.executable, "-m", "uvicorn", "fastapi_app:app", "--port", str(port)]
     env = {**os.environ, "QA_HOST": host_of(server), "PYTHONPATH": str(ROOT)}
@@ -164,9 +169,24 @@ def fastapi_port(server):
             process.terminate()
 
 
-def test_fastapi_answers_through_it(fastapi_port):
-    found = post(fastapi_port, **ASK)
-    assert found["answer"] == ANSWER == ASK["text"][found["start"] : found["end"]]
-    with pytest.raises(urllib.error.HTTPError) as caught:
-        post(fastapi_port, question="Who?", text=" ")
-    assert caught.value.code == 422
+def test_fastapi_answers_through_it(server):
+    with running_fastapi(server) as port:
+        found = post(port, **ASK)
+        assert found["answer"] == ANSWER == ASK["text"][found["start"] : found["end"]]
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            post(port, question="Who?", text=" ")
+        assert caught.value.code == 422
+
+
+def test_a_client_that_leaves_fastapi_has_its_question_dropped(builtin_model):
+    with (
+        running_server(builtin_model, *INSTANT) as server,
+        running_fastapi(server) as port,
+        held_still(server.worker_pids()),
+    ):
+        body = json.dumps(ASK)
+        connection = http.client.HTTPConnection("127.0.0.1", port)
+        connection.request("POST", "/ask", body, {"Content-Type": "application/json"})
+        asyncio.run(until(lambda: stats(server)["gauges"]["requests_in_flight"] == 1))
+        connection.close()
+        asyncio.run(until(lambda: abandoned(server) == 1))
