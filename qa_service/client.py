@@ -53,7 +53,7 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 _LENGTH = struct.Struct(">I")
 _RECEIVE_BYTES = 1 << 18
-_CONNECT_TIMEOUT_S = 5.0
+CONNECT_TIMEOUT_S = 5.0
 """Longest wait for one server to accept a connection and let the client in."""
 _RESOLVE_INTERVAL_S = 30.0
 """How long the addresses of a name are taken for true; a second after a server has failed."""
@@ -62,7 +62,7 @@ _MIN_REST_S, _MAX_REST_S = 0.1, 30.0
 _LATENCIES, _MIN_LATENCIES = 100, 20
 """Of how many replies a p95 is taken, and without how many there is none."""
 _RESENT = {"connection_lost", "server_unreachable", "shutting_down", "unavailable", "queue_full"}
-_LOST = (ssl.SSLEOFError, ConnectionError, TimeoutError)
+LOST = (ssl.SSLEOFError, ConnectionError, TimeoutError)
 _AGAIN = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _IN_PROGRESS = {0, errno.EINPROGRESS, errno.EWOULDBLOCK, 10035}  # the last is Windows' name for it
 _Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)
@@ -217,7 +217,9 @@ def tls_context(
     try:
         context = ssl.create_default_context(cafile=ca_file)
     except OSError as error:
-        raise TlsError(f"no certificates can be read from {ca_file} ({_reason(error)})") from error
+        raise TlsError(
+            f"no certificates can be read from {ca_file} ({error_reason(error)})"
+        ) from error
     if client_key is not None and client_cert is None:
         raise TlsError("a client's key needs its certificate")
     if client_cert is not None:
@@ -225,7 +227,7 @@ def tls_context(
             context.load_cert_chain(client_cert, client_key)
         except OSError as error:
             raise TlsError(
-                f"{client_cert} and its key cannot be used ({_reason(error)})"
+                f"{client_cert} and its key cannot be used ({error_reason(error)})"
             ) from error
     return context
 
@@ -279,8 +281,8 @@ class QaClient:
         token: str | None = None,
         with_hedging: bool = False,
     ) -> None:
-        terms = _Terms(math.inf if timeout_s is None else timeout_s, max_response_bytes, tls, token)
-        self._servers = _Servers(split_hosts(host, port), terms, with_hedging)
+        terms = Terms(math.inf if timeout_s is None else timeout_s, max_response_bytes, tls, token)
+        self._servers = Servers(split_hosts(host, port), terms, with_hedging)
         # Never reused, not even on a new connection.
         self._ids = itertools.count(1)
 
@@ -299,7 +301,7 @@ class QaClient:
             QaServerError: The server does not let the client in.
             QaClientError: Its other kinds: it let nobody know.
         """
-        _Call(self._servers, iter(()), _answer, 1).connect()
+        _Call(self._servers, iter(()), read_answer, 1).connect()
 
     def close(self) -> None:
         """Closes the connections that are not in use; the client may be used again."""
@@ -382,7 +384,7 @@ class QaClient:
             _Request(next(self._ids), index, {"question": question, "text": text, **options})
             for index, (question, text) in enumerate(pairs)
         )
-        return _Call(self._servers, requests, _answer, max_in_flight).run()
+        return _Call(self._servers, requests, read_answer, max_in_flight).run()
 
     def health(self) -> Health:
         """Asks how a server is; it answers at once, however many questions wait.
@@ -464,7 +466,7 @@ class _Request:
     fields: dict[str, Any]
     frame: bytes = b""
     started_s: float = math.inf
-    tried: list[_Server] = field(default_factory=list)
+    tried: list[Server] = field(default_factory=list)
     connections: list[_Connection] = field(default_factory=list)
 
 
@@ -499,7 +501,7 @@ class _Call(Generic[_Result]):
 
     def __init__(
         self,
-        servers: _Servers,
+        servers: Servers,
         requests: Iterator[_Request],
         read_reply: Callable[[dict[str, Any], float], _Result],
         max_in_flight: int,
@@ -513,7 +515,7 @@ class _Call(Generic[_Result]):
         self._waiting: deque[_Request] = deque()
         self._timers: list[_Timer] = []
         self._numbers = itertools.count()
-        self._connections: dict[_Server, _Connection] = {}
+        self._connections: dict[Server, _Connection] = {}
         self._results: dict[int, _Result | QaClientError] = {}
         self._num_taken = 0
         # Why a connection was lost, and how many were since the last reply.
@@ -536,7 +538,7 @@ class _Call(Generic[_Result]):
         Raises:
             QaClientError: None does; why the last one did not.
         """
-        failed: list[_Server] = []
+        failed: list[Server] = []
         while (server := self._servers.pick(failed)) is not None:
             try:
                 connection = self._connections[server] = self._servers.connection(server)
@@ -591,7 +593,7 @@ class _Call(Generic[_Result]):
             try:
                 if self._loss is not None and self._num_losses > len(self._servers):
                     raise self._loss
-                request.frame = _encode({"id": request.id, **request.fields})
+                request.frame = encode_frame({"id": request.id, **request.fields})
             except QaClientError as error:
                 self._settle(request, error)
                 continue
@@ -599,16 +601,15 @@ class _Call(Generic[_Result]):
             return True
         return False
 
-    def _busy(self) -> set[_Server]:
+    def _busy(self) -> set[Server]:
         """The servers whose connections do not take more at once."""
         return {server for server, held in self._connections.items() if not held.can_send()}
 
-    def _had(self, request: _Request) -> set[_Server]:
+    def _had(self, request: _Request) -> set[Server]:
         """The servers that have had a request, unless all have."""
-        tried = set(request.tried)
-        return tried if len(tried) < len(self._servers) else set()
+        return self._servers.to_avoid(request.tried)
 
-    def _send(self, request: _Request, server: _Server) -> None:
+    def _send(self, request: _Request, server: Server) -> None:
         connection = self._connections.get(server) or self._servers.connection(server)
         self._connections[server] = connection
         now_s = time.perf_counter()
@@ -665,7 +666,7 @@ class _Call(Generic[_Result]):
         Raises:
             ProtocolError: Not a reply to any request in flight there.
         """
-        error = _server_error(reply["error"]) if "error" in reply else None
+        error = server_error(reply["error"]) if "error" in reply else None
         if error is not None and reply.get("id") is None:
             connection.refusal = error
             return
@@ -726,29 +727,13 @@ class _Call(Generic[_Result]):
         """Sends a request again that has failed at one server; or that is what became of it."""
         if request.connections:  # the other server may still answer
             return
-        pause_s = self._resend_after_s(request, error)
+        pause_s = self._servers.resend_after_s(request.tried, error, self._deadline_s)
         if pause_s is None:
             self._settle(request, error)
         elif pause_s:
             self._set_timer(time.perf_counter() + pause_s, request)
         else:
             self._waiting.append(request)
-
-    def _resend_after_s(self, request: _Request, error: QaClientError) -> float | None:
-        """How long to wait before a request is sent again; None if it is not."""
-        has_others = len(set(request.tried)) < len(self._servers)
-        if error.code not in _RESENT or len(request.tried) > len(self._servers):
-            return None
-        if has_others:
-            return 0.0
-        if error.code == "server_unreachable":
-            return None
-        retry_after_ms = getattr(error, "retry_after_ms", None) or 0.0
-        # All who are refused at a time are told the same time: not all shall come back at once.
-        pause_s = float(retry_after_ms) / 1e3 * random.uniform(1.0, 1.5)
-        # Behind a balancer, a server that was killed may take connections until it is quite gone.
-        pause_s = max(pause_s, self._servers.rest_left_s(request.tried[-1]))
-        return pause_s if time.perf_counter() + pause_s < self._deadline_s else None
 
     def _settle(self, request: _Request, result: _Result | QaClientError) -> None:
         self._results[request.index] = result
@@ -759,7 +744,7 @@ class _Call(Generic[_Result]):
         request.connections.clear()
 
 
-class _Terms(NamedTuple):
+class Terms(NamedTuple):
     """How every connection of a client is made."""
 
     timeout_s: float
@@ -773,8 +758,8 @@ Address = tuple[int, Any]
 
 
 @dataclass(slots=True, eq=False)
-class _Server:
-    """One server, as all threads of the client see it; `_Servers` alone changes it.
+class Server:
+    """One server, as all threads of the client see it; `Servers` alone changes it.
 
     Attributes:
         host: Its name, which its certificate must have.
@@ -802,7 +787,7 @@ class _Server:
         return f"{self.host}:{self.port}"
 
 
-class _Servers:
+class Servers:
     """The servers of a client and how they do: what its threads share.
 
     Args:
@@ -811,24 +796,31 @@ class _Servers:
         with_hedging: Whether a second server is asked after a time.
     """
 
-    def __init__(self, hosts: Sequence[tuple[str, int]], terms: _Terms, with_hedging: bool) -> None:
+    def __init__(self, hosts: Sequence[tuple[str, int]], terms: Terms, with_hedging: bool) -> None:
         self.terms = terms
         self._hosts = hosts
         self._with_hedging = with_hedging
         self._lock = threading.Lock()
-        self._known: dict[tuple[Address, ...], _Server] = {}
+        self._known: dict[tuple[Address, ...], Server] = {}
         self._look_up_at_s = -math.inf
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def pick(self, avoid: Container[_Server]) -> _Server | None:
+    def __contains__(self, server: Server) -> bool:
+        return self._known.get(server.addresses) is server
+
+    def pick(self, avoid: Container[Server]) -> Server | None:
         """The server to send the next request to; None if all are to be avoided.
 
         Raises:
             ServerUnreachableError: None of the names has an address.
         """
-        self._look_up()
+        self.look_up()
+        return self.choose(avoid)
+
+    def choose(self, avoid: Container[Server]) -> Server | None:
+        """As `pick`, of those that are known: it never waits for a name to be looked up."""
         now_s = time.perf_counter()
         with self._lock:
             left = [server for server in self._known.values() if server not in avoid]
@@ -840,7 +832,7 @@ class _Servers:
             two = random.sample(rested, min(2, len(rested)))
             return min(two, key=lambda server: server.in_flight)
 
-    def connection(self, server: _Server) -> _Connection:
+    def connection(self, server: Server) -> _Connection:
         """A connection to it that is open and in nobody's use, or a new one."""
         while True:
             with self._lock:
@@ -857,7 +849,7 @@ class _Servers:
             server = connection.server
             self.count_unanswered(server, len(connection.in_flight))
             with self._lock:
-                if connection.is_free() and self._known.get(server.addresses) is server:
+                if connection.is_free() and server in self:
                     server.idle.append(connection)
                     continue
             connection.close()
@@ -868,17 +860,17 @@ class _Servers:
             for server in self._known.values():
                 _close_idle(server)
 
-    def count_sent(self, server: _Server) -> None:
+    def count_sent(self, server: Server) -> None:
         """A request has been sent to it."""
         with self._lock:
             server.in_flight += 1
 
-    def count_unanswered(self, server: _Server, number: int) -> None:
+    def count_unanswered(self, server: Server, number: int) -> None:
         """It is no longer waited for so many replies of it."""
         with self._lock:
             server.in_flight -= number
 
-    def count_reply(self, server: _Server, latency_s: float) -> None:
+    def count_reply(self, server: Server, latency_s: float) -> None:
         """It has replied."""
         with self._lock:
             server.in_flight -= 1
@@ -886,13 +878,13 @@ class _Servers:
             server.replied_s = time.perf_counter()
             server.latencies_s.append(latency_s)
 
-    def count_outrun(self, server: _Server, sent_s: float) -> None:
+    def count_outrun(self, server: Server, sent_s: float) -> None:
         """Another was asked later and replied sooner; it rests if it has not replied at all."""
         self.count_unanswered(server, 1)
         if server.replied_s < sent_s:
             self.rest(server)
 
-    def rest(self, server: _Server) -> None:
+    def rest(self, server: Server) -> None:
         """It has failed; what fails while it rests has failed by the same cause."""
         now_s = time.perf_counter()
         with self._lock:
@@ -902,19 +894,53 @@ class _Servers:
                 server.rests_until_s = now_s + rest_s * random.uniform(1.0, 1.5)
             self._look_up_at_s = min(self._look_up_at_s, now_s + 1.0)
 
-    def rest_left_s(self, server: _Server) -> float:
+    def rest_left_s(self, server: Server) -> float:
         """For how long it is still to rest."""
         with self._lock:
             return max(0.0, server.rests_until_s - time.perf_counter())
 
-    def hedge_after_s(self, server: _Server) -> float | None:
+    def to_avoid(self, tried: Sequence[Server]) -> set[Server]:
+        """The servers that have had a request, unless all have."""
+        had = set(tried)
+        return had if len(had) < len(self) else set()
+
+    def resend_after_s(
+        self, tried: Sequence[Server], error: QaClientError, deadline_s: float
+    ) -> float | None:
+        """How long to wait before a request is sent again; None if it is not.
+
+        Args:
+            tried: Where it was sent, each time.
+            error: What came of the last time.
+            deadline_s: After which it is not sent, `time.perf_counter`.
+        """
+        has_others = len(set(tried)) < len(self)
+        if error.code not in _RESENT or len(tried) > len(self):
+            return None
+        if has_others:
+            return 0.0
+        if error.code == "server_unreachable":
+            return None
+        retry_after_ms = getattr(error, "retry_after_ms", None) or 0.0
+        # All who are refused at a time are told the same time: not all shall come back at once.
+        pause_s = float(retry_after_ms) / 1e3 * random.uniform(1.0, 1.5)
+        # Behind a balancer, a server that was killed may take connections until it is quite gone.
+        pause_s = max(pause_s, self.rest_left_s(tried[-1]))
+        return pause_s if time.perf_counter() + pause_s < deadline_s else None
+
+    def hedge_after_s(self, server: Server) -> float | None:
         """When to ask another server as well; None for never."""
         with self._lock:
             if not self._with_hedging or len(server.latencies_s) < _MIN_LATENCIES:
                 return None
             return sorted(server.latencies_s)[int(0.95 * len(server.latencies_s))]
 
-    def _look_up(self) -> None:
+    @property
+    def is_look_up_due(self) -> bool:
+        """Whether `look_up` would look the names up, which may take a while."""
+        return time.perf_counter() >= self._look_up_at_s
+
+    def look_up(self) -> None:
         """Looks the names up, if it is time to; what cannot be looked up stays as it was.
 
         Raises:
@@ -926,23 +952,23 @@ class _Servers:
                 return
             if self._known:  # the other threads go on with these meanwhile
                 self._look_up_at_s = now_s + _RESOLVE_INTERVAL_S
-        found: list[_Server] = []
+        found: list[Server] = []
         failure: ServerUnreachableError | None = None
         for host, port in self._hosts:
             try:
                 servers = look_up(host, port)
             except (OSError, UnicodeError) as error:
-                words = f"no server can be reached at {host}:{port} ({_reason(error)})"
+                words = f"no server can be reached at {host}:{port} ({error_reason(error)})"
                 failure = ServerUnreachableError(words)
             else:
-                found += [_Server(host, port, addresses) for addresses in servers]
+                found += [Server(host, port, addresses) for addresses in servers]
         with self._lock:
             self._take_over(found, keep_others=failure is not None)
             if not self._known and failure is not None:
                 raise failure
             self._look_up_at_s = now_s + _RESOLVE_INTERVAL_S
 
-    def _take_over(self, found: list[_Server], keep_others: bool) -> None:
+    def _take_over(self, found: list[Server], keep_others: bool) -> None:
         """Goes on with those found; who was known already stays who it was."""
         before = self._known
         self._known = dict(before) if keep_others else {}
@@ -972,7 +998,7 @@ def look_up(host: str, port: int) -> list[tuple[Address, ...]]:
     return [(address,) for address in most]
 
 
-def _close_idle(server: _Server) -> None:
+def _close_idle(server: Server) -> None:
     while server.idle:
         server.idle.pop().close()
 
@@ -1002,13 +1028,13 @@ class _Connection:
         opens_by_s: When it is overdue, unless it is open.
     """
 
-    def __init__(self, server: _Server, terms: _Terms) -> None:
+    def __init__(self, server: Server, terms: Terms) -> None:
         self.server = server
         self.socket: socket.socket  # from the first `send` on
         self.in_flight: dict[int, _Copy] = {}
         self.refusal: QaServerError | None = None
         self.is_leaving = False
-        timeout_s = min(_CONNECT_TIMEOUT_S, terms.timeout_s)
+        timeout_s = min(CONNECT_TIMEOUT_S, terms.timeout_s)
         self.opens_by_s = time.perf_counter() + timeout_s
         self._terms = terms
         self._addresses = iter(server.addresses)
@@ -1086,7 +1112,7 @@ class _Connection:
         self._flush()
         self._receive()
         for frame in self._frames():
-            reply = _decode(frame)
+            reply = decode_reply(frame)
             if self._stage is _Stage.AUTHENTICATING:
                 self._on_authenticated(reply)
             else:
@@ -1127,7 +1153,7 @@ class _Connection:
             self.socket.close()
             error = OSError(code, os.strerror(code))
         raise ServerUnreachableError(
-            f"no server can be reached at {self.server} ({_reason(error)})"
+            f"no server can be reached at {self.server} ({error_reason(error)})"
         ) from error
 
     def _is_connected(self) -> bool:
@@ -1144,7 +1170,7 @@ class _Connection:
                 self.socket, server_hostname=self.server.host, do_handshake_on_connect=False
             )
         except (OSError, ValueError) as error:
-            raise TlsError(f"no TLS with {self.server}: {_tls_reason(error)}") from error
+            raise TlsError(f"no TLS with {self.server}: {tls_reason(error)}") from error
         self._stage = _Stage.SECURING
         return True
 
@@ -1159,8 +1185,8 @@ class _Connection:
             self._tls_events = selectors.EVENT_WRITE
             return False
         except (OSError, ValueError) as error:
-            kind = ServerUnreachableError if isinstance(error, _LOST) else TlsError
-            raise kind(f"no TLS with {self.server}: {_tls_reason(error)}") from error
+            kind = ServerUnreachableError if isinstance(error, LOST) else TlsError
+            raise kind(f"no TLS with {self.server}: {tls_reason(error)}") from error
         self._authenticate()
         return True
 
@@ -1170,11 +1196,11 @@ class _Connection:
             self._open()
         else:
             self._stage = _Stage.AUTHENTICATING
-            self._outbox += _encode({"type": "auth", "token": self._terms.token})
+            self._outbox += encode_frame({"type": "auth", "token": self._terms.token})
 
     def _on_authenticated(self, reply: dict[str, Any]) -> None:
         if "error" in reply:
-            raise _server_error(reply["error"])
+            raise server_error(reply["error"])
         if reply.get("auth") != "ok":
             raise ProtocolError("the server did not reply to the token")
         self._open()
@@ -1224,7 +1250,7 @@ class _Connection:
         except ssl.SSLEOFError:
             data = b""
         except ssl.SSLError as error:
-            raise TlsError(_tls_reason(error)) from error
+            raise TlsError(tls_reason(error)) from error
         except OSError:
             data = b""
         if not data:
@@ -1232,14 +1258,14 @@ class _Connection:
         self._inbox += data
 
 
-def _reason(error: Exception) -> str:
+def error_reason(error: Exception) -> str:
     """The part of an error that says why, without its number."""
     if isinstance(error, ssl.SSLError):
         return "not certificates and keys in PEM, or not a pair"
     return str(getattr(error, "strerror", None) or error)
 
 
-def _tls_reason(error: Exception) -> str:
+def tls_reason(error: Exception) -> str:
     """Why there is no TLS, in words for people."""
     match error:
         case ssl.SSLCertVerificationError():
@@ -1248,10 +1274,15 @@ def _tls_reason(error: Exception) -> str:
             return "the server closed the connection"
         case ssl.SSLError(reason=str(reason)):
             return _TLS_REASONS.get(reason, reason.lower().replace("_", " "))
-    return _reason(error)
+    return error_reason(error)
 
 
-def _encode(fields: dict[str, Any]) -> bytes:
+def encode_frame(fields: dict[str, Any]) -> bytes:
+    """The frame of a request.
+
+    Raises:
+        InvalidRequestError: It cannot be written as JSON in UTF-8.
+    """
     try:
         body = json.dumps(fields, ensure_ascii=False, allow_nan=False).encode()
         return _LENGTH.pack(len(body)) + body
@@ -1259,7 +1290,12 @@ def _encode(fields: dict[str, Any]) -> bytes:
         raise InvalidRequestError(f"the request cannot be sent: {error}") from error
 
 
-def _decode(frame: bytearray) -> dict[str, Any]:
+def decode_reply(frame: bytes | bytearray) -> dict[str, Any]:
+    """The reply in a frame's body.
+
+    Raises:
+        ProtocolError: It holds none.
+    """
     try:
         reply = json.loads(frame)
     except (ValueError, RecursionError) as error:
@@ -1269,7 +1305,12 @@ def _decode(frame: bytearray) -> dict[str, Any]:
     return reply
 
 
-def _server_error(value: object) -> QaServerError:
+def server_error(value: object) -> QaServerError:
+    """The error in the `error` of a reply.
+
+    Raises:
+        ProtocolError: It is none.
+    """
     match value:
         case {"code": str(code), "message": str(message), "retryable": bool(retryable), **rest}:
             retry_after_ms: Any = rest.get("retry_after_ms")
@@ -1277,7 +1318,12 @@ def _server_error(value: object) -> QaServerError:
     raise ProtocolError("the server sent an error without code, message or retryable")
 
 
-def _answer(reply: dict[str, Any], latency_ms: float) -> Answer:
+def read_answer(reply: dict[str, Any], latency_ms: float) -> Answer:
+    """The answer in a reply without `error`.
+
+    Raises:
+        ProtocolError: There is none.
+    """
     best = _span(reply)
     spans = reply.get("answers", [])
     timings_ms = reply.get("timings_ms", {})

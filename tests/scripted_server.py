@@ -10,15 +10,19 @@ from contextlib import asynccontextmanager
 from harness.frames import frame
 
 ANSWER = {"answer": "a", "score": 1.0}
+SILENCE = object()
 FULL = {"code": "queue_full", "message": "m", "retryable": True, "retry_after_ms": 1}
 
 
 class ScriptedServer:
-    """Answers each request with what `script` makes of it; None closes the connection."""
+    """Answers each request with what `script` makes of it; None closes the connection.
+
+    `SILENCE` answers nothing.
+    """
 
     def __init__(self, script):
         self.script, self.requests, self.connections = script, [], 0
-        self.writers = []
+        self.writers, self.ended = [], 0
 
     async def serve(self, reader, writer):
         self.connections += 1
@@ -31,6 +35,8 @@ class ScriptedServer:
                 reply = self.script(request, len(self.requests))
                 if reply is None:
                     return
+                if reply is SILENCE:
+                    continue
                 writer.write(frame(reply))
                 if (
                     isinstance(reply, dict) and "error" in reply and reply["id"] is None
@@ -39,7 +45,12 @@ class ScriptedServer:
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
+            self.ended += 1
             writer.close()
+
+    def send(self, reply):
+        """Sends a reply on the last connection, whatever the script says."""
+        self.writers[-1].write(frame(reply))
 
     def stop_listening(self):
         self.listener.close()

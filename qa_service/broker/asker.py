@@ -18,8 +18,8 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
 
-from qa_service.broker.job import Reply, Request
-from qa_service.broker.server_link import ServerAddress, ServerLink
+from qa_service.aio.link import ServerAddress, ServerLink
+from qa_service.broker.job import Reply, Request, encode_request, read_reply
 from qa_service.broker.window import AdaptiveLimit, Window
 from qa_service.client import ConnectionLostError, QaServerError
 
@@ -146,7 +146,10 @@ class Asker:
         epoch = limit.epoch
         link = min(self._links, key=lambda link: (not link.is_connected, link.in_flight))
         try:
-            reply = await link.ask(request, _timeout_ms(request, deadline_s))
+            timeout_ms = _timeout_ms(request, deadline_s)
+            reply = await link.ask(lambda i: encode_request(request, i, timeout_ms), read_reply)
+            if isinstance(reply, QaServerError):
+                raise reply
         except QaServerError as error:
             if error.code == "queue_full":
                 limit.refused(epoch)

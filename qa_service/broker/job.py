@@ -102,6 +102,7 @@ class _Outcome(msgspec.Struct):
 
 
 _request_decoder = msgspec.json.Decoder(Request)
+_reply_decoder = msgspec.json.Decoder(Reply)
 _id_decoder = msgspec.json.Decoder(_Id)
 _outcome_decoder = msgspec.json.Decoder(_Outcome)
 _error_decoder = msgspec.json.Decoder(ErrorDetail)
@@ -174,6 +175,16 @@ def parse_error(reply: Reply) -> QaServerError | None:
         return None
     detail = _error_decoder.decode(reply["error"])
     return QaServerError(detail.code, detail.message, detail.retryable, detail.retry_after_ms)
+
+
+def read_reply(body: bytes) -> Reply | QaServerError:
+    """The reply in a frame's body, or the error that it carries.
+
+    Raises:
+        msgspec.DecodeError: It is not as the protocol has it.
+    """
+    reply = _reply_decoder.decode(body)
+    return parse_error(reply) or reply
 
 
 def encode_answer(job_id: object, reply: Reply) -> bytes:

@@ -10,15 +10,16 @@ import pytest
 
 from harness.ports import reserve_port
 from harness.process import GIVE_UP_S
+from qa_service.aio.link import ServerAddress
 from qa_service.broker import asker as asker_module
 from qa_service.broker.asker import MAX_LOSSES, MAX_REFUSALS, Asker, ExpiredError
 from qa_service.broker.job import Request
-from qa_service.broker.server_link import ServerAddress
 from qa_service.broker.window import StoppedError
 from qa_service.client import ConnectionLostError, QaServerError, ServerUnreachableError
 from tests.scripted_server import (
     ANSWER,
     FULL,
+    SILENCE,
     ScriptedServer,
     answered,
     listening,
@@ -124,7 +125,7 @@ def test_a_lost_connection_is_made_again_and_the_question_asked_again():
 
 
 def test_a_question_that_always_loses_its_connection_is_given_up(monkeypatch):
-    monkeypatch.setattr("qa_service.broker.server_link._LAST_BACKOFF_S", 0.01)
+    monkeypatch.setattr("qa_service.aio.link._LAST_BACKOFF_S", 0.01)
 
     async def scenario(asker, server):
         with pytest.raises(ConnectionLostError):
@@ -147,7 +148,7 @@ def test_a_reply_that_is_none_costs_the_connection():
 
 def test_a_server_that_stays_silent_costs_the_connection():
     def silent_once(request, count):
-        return answered(request, count) if count > 1 else {"id": -1}
+        return answered(request, count) if count > 1 else SILENCE
 
     async def scenario(asker, server):
         await asker.ask(ASK, 0)

@@ -7,11 +7,11 @@ import json
 
 import pytest
 
+from qa_service.aio.link import ServerAddress
 from qa_service.broker import asker as asker_module
 from qa_service.broker.asker import MAX_REFUSALS, Asker
 from qa_service.broker.file_run import FileRun, RunSettings
 from qa_service.broker.questions_file import FileError
-from qa_service.broker.server_link import ServerAddress
 from qa_service.client import QaClientError
 from tests.scripted_server import (
     ANSWER,

@@ -62,9 +62,13 @@ def test_the_client_library_stands_alone():
     assert imports(PACKAGE / "client.py") == set()
 
 
+def test_the_asyncio_client_needs_only_the_other_one():
+    assert set().union(*(imports(path) for path in files_of("aio"))) == {"aio", "client"}
+
+
 def test_the_broker_is_a_client_program():
     used = set().union(*(imports(path) for path in files_of("broker")))
-    assert used <= {"broker", "client", "cli", "data", "logs"}
+    assert used <= {"aio", "broker", "client", "cli", "data", "logs"}
     rooms = [path for path in PACKAGE.rglob("*.py") if path.parent.name != "broker"]
     assert not [path for path in rooms if "broker" in imports(path)]
 

@@ -1,0 +1,365 @@
+"""AsyncQaClient: questions to a QA server, or to several that stand for one, from asyncio.
+
+Where a question is sent and when again, and every error, are `QaClient`'s: both ask its `Servers`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import ssl
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Self
+
+from qa_service.aio.connection import Connection, UnreadError, open_connection
+from qa_service.client import (
+    Answer,
+    QaClientError,
+    QaServerError,
+    Server,
+    Servers,
+    ServerUnreachableError,
+    Terms,
+    decode_reply,
+    encode_frame,
+    read_answer,
+    server_error,
+    split_hosts,
+)
+
+
+class AsyncQaClient:
+    """A client of a QA server, or of several that answer alike; for any number of tasks of a loop.
+
+        async with AsyncQaClient("localhost", 9999) as client:
+            answer = await client.ask("Who wrote it?", "It was written by Ada.")
+
+    All tasks share one connection to each server, on which their questions are pipelined. It is
+    opened at the first question, and again when it was lost.
+
+    A task that is cancelled while it asks (`asyncio.timeout` does so too) is over at once, and its
+    reply is dropped. The protocol has no message that withdraws a question: what a server drops is
+    the queued questions of a connection that is closed. So a connection is closed, and the next
+    question opens another, as soon as nobody waits for a reply on it. While others wait, the
+    server runs what was given up as well; `timeout_ms` bounds that.
+
+    Args:
+        host: As `QaClient` has it: one server, or several.
+        port: The TCP port of those that name none.
+        timeout_s: Longest wait for a connection, and for the next reply on a connection while any
+            is outstanding there; None waits for ever.
+        max_response_bytes: Longest reply accepted.
+        tls: Makes the connections speak TLS, on these terms; see `tls_context`.
+        token: Shown to the server on each connection, before the first question.
+        max_in_flight: How many questions are on their way at a time, over all connections; further
+            ones wait for room. The server reads no more than `--max_in_flight_per_connection`.
+
+    Raises:
+        ValueError: There is no host, a port that is none, or `max_in_flight` is less than 1.
+    """
+
+    def __init__(
+        self,
+        host: str | Sequence[str] = "localhost",
+        port: int = 9999,
+        timeout_s: float | None = 60.0,
+        *,
+        max_response_bytes: int = 1 << 24,
+        tls: ssl.SSLContext | None = None,
+        token: str | None = None,
+        max_in_flight: int = 128,
+    ) -> None:
+        _check_positive(max_in_flight)
+        self._terms = Terms(
+            math.inf if timeout_s is None else timeout_s, max_response_bytes, tls, token
+        )
+        self._servers = Servers(split_hosts(host, port), self._terms, with_hedging=False)
+        self._ids = itertools.count(1)
+        self._room = asyncio.Semaphore(max_in_flight)
+        self._opening: dict[Server, asyncio.Task[Connection]] = {}
+        self._connections: set[Connection] = set()
+        self._losses = _Losses()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def connect(self) -> None:
+        """Connects to a server now rather than at the next question.
+
+        Raises:
+            QaClientError: No connection could be made, or no server lets the client in.
+        """
+        failed: list[Server] = []
+        failure: QaClientError = ServerUnreachableError("there is no server")
+        while (server := await self._pick(failed)) is not None:
+            try:
+                await self._connection(server)
+                return
+            except QaClientError as error:
+                failure = error
+                failed.append(server)
+        raise failure
+
+    async def close(self) -> None:
+        """Closes the connections; what is in flight on them has failed. It may be used again."""
+        opening = list(self._opening.values())
+        self._opening.clear()
+        for task in opening:
+            task.cancel()
+        await asyncio.gather(*opening, return_exceptions=True)
+        for connection in list(self._connections):
+            connection.close(_closed())
+
+    async def ask(
+        self,
+        question: str,
+        text: str,
+        *,
+        top_k: int = 1,
+        timeout_ms: float | None = None,
+        priority: int | None = None,
+        model: str | None = None,
+        version: int | str | None = None,
+    ) -> Answer:
+        """Asks one question and waits for its answer.
+
+        Args:
+            question: The question.
+            text: The text that is to answer it.
+            top_k: How many spans to return, the best first.
+            timeout_ms: How long the request may wait in the server's queue; None leaves it
+                to the server.
+            priority: 0 to 9, higher is served first; None leaves it to the server.
+            model: The model or the route to ask; None leaves it to the server.
+            version: A version of the model, by its number or by a label; None leaves it to the
+                server.
+
+        Raises:
+            QaServerError: The server answered with an error.
+            QaClientError: Its other kinds: there was no answer, or it could not be read.
+        """
+        options = _given(top_k=top_k, timeout_ms=timeout_ms, priority=priority,
+                         model=model, version=version)  # fmt: skip
+        return await self._ask({"question": question, "text": text, **options})
+
+    async def ask_many(
+        self,
+        pairs: Iterable[tuple[str, str]],
+        *,
+        top_k: int = 1,
+        timeout_ms: float | None = None,
+        priority: int | None = None,
+        model: str | None = None,
+        version: int | str | None = None,
+        max_in_flight: int = 32,
+    ) -> list[Answer | QaClientError]:
+        """Asks many questions, several in flight at a time.
+
+        A question that fails leaves its error in its place and does not disturb the others.
+        Those that are not yet sent are given up too when one connection more than there are
+        servers has been lost, or could not be made, without a single reply between.
+
+        Args:
+            pairs: Question and text of each request; taken as there is room to send.
+            top_k: As in `ask`, for every question.
+            timeout_ms: As in `ask`, for every question.
+            priority: As in `ask`, for every question.
+            model: As in `ask`, for every question.
+            version: As in `ask`, for every question.
+            max_in_flight: How many of them are on their way at a time.
+
+        Returns:
+            For each pair, in their order, its answer or its error.
+
+        Raises:
+            ValueError: `max_in_flight` is less than 1.
+        """
+        _check_positive(max_in_flight)
+        options = _given(top_k=top_k, timeout_ms=timeout_ms, priority=priority,
+                         model=model, version=version)  # fmt: skip
+        results: dict[int, Answer | QaClientError] = {}
+        numbered = enumerate(pairs)
+        begun_at = self._losses.number
+        async with asyncio.TaskGroup() as group:
+            for _ in range(max_in_flight):
+                group.create_task(self._ask_in_turn(numbered, options, results, begun_at))
+        return [results[index] for index in range(len(results))]
+
+    async def _ask_in_turn(
+        self,
+        numbered: Iterator[tuple[int, tuple[str, str]]],
+        options: dict[str, Any],
+        results: dict[int, Answer | QaClientError],
+        begun_at: int,
+    ) -> None:
+        for index, (question, text) in numbered:
+            loss = self._losses.last
+            if loss is not None and self._losses.since(begun_at) > len(self._servers):
+                results[index] = loss
+                continue
+            try:
+                results[index] = await self._ask({"question": question, "text": text, **options})
+            except QaClientError as error:
+                results[index] = error
+
+    async def _ask(self, fields: dict[str, Any]) -> Answer:
+        async with self._room:
+            started_s = time.perf_counter()
+            deadline_s = started_s + self._terms.timeout_s
+            wire_id = next(self._ids)
+            frame = encode_frame({"id": wire_id, **fields})
+            tried: list[Server] = []
+            while True:
+                server = await self._pick(self._servers.to_avoid(tried))
+                assert server is not None
+                tried.append(server)
+                try:
+                    return await self._ask_server(server, wire_id, frame, started_s)
+                except UnreadError:
+                    tried.pop()
+                except QaClientError as error:
+                    pause_s = self._servers.resend_after_s(tried, error, deadline_s)
+                    if pause_s is None:
+                        raise
+                    await asyncio.sleep(pause_s)
+
+    async def _ask_server(
+        self, server: Server, wire_id: int, frame: bytes, started_s: float
+    ) -> Answer:
+        def read(body: bytes) -> Answer | QaServerError:
+            reply = decode_reply(body)
+            if "error" in reply:
+                return server_error(reply["error"])
+            return read_answer(reply, (time.perf_counter() - started_s) * 1e3)
+
+        self._servers.count_sent(server)
+        try:
+            connection = await self._connection(server)
+            sent_s = time.perf_counter()
+            result = await connection.ask(wire_id, frame, read)
+        except BaseException:
+            self._servers.count_unanswered(server, 1)
+            raise
+        self._losses.forgive()
+        self._servers.count_reply(server, time.perf_counter() - sent_s)
+        if isinstance(result, QaServerError):
+            if result.code in {"shutting_down", "unavailable"}:
+                connection.leave()  # a balancer may know another
+                self._servers.rest(server)
+            raise result
+        return result
+
+    async def _pick(self, avoid: Iterable[Server]) -> Server | None:
+        """The server to ask next; None if all are to be avoided.
+
+        Raises:
+            ServerUnreachableError: None of the names has an address.
+        """
+        if self._servers.is_look_up_due:
+            await asyncio.to_thread(self._servers.look_up)
+            for server in [known for known in self._opening if known not in self._servers]:
+                self._retire(self._opening.pop(server))
+        return self._servers.choose(set(avoid))
+
+    async def _connection(self, server: Server) -> Connection:
+        """The connection to a server; the tasks that wait for a new one share it."""
+        opening = self._opening.get(server)
+        if opening is None or _is_over(opening):
+            opening = asyncio.create_task(self._open(server))
+            opening.add_done_callback(_retrieve)
+            self._opening[server] = opening
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if opening.cancelled() and task is not None and not task.cancelling():
+                raise _closed() from None  # by `close`: nobody cancelled the one who asks
+            raise
+
+    async def _open(self, server: Server) -> Connection:
+        try:
+            connection = await open_connection(
+                server.host, server.port, server.addresses, self._terms
+            )
+        except QaClientError as error:
+            self._count_loss(server, error)
+            raise
+        self._connections.add(connection)
+        connection.on_lost = lambda lost: self._on_lost(server, lost)
+        return connection
+
+    def _on_lost(self, server: Server, connection: Connection) -> None:
+        self._connections.discard(connection)
+        error = connection.error
+        if connection.in_flight and error is not None and error.code != "frame_too_large":
+            self._count_loss(server, error)
+
+    def _count_loss(self, server: Server, error: QaClientError) -> None:
+        if error.code == QaClientError.code:  # `close` did it
+            return
+        self._losses.add(error)
+        if not isinstance(error, QaServerError):
+            self._servers.rest(server)
+
+    def _retire(self, opening: asyncio.Task[Connection]) -> None:
+        """Lets a connection end when its questions are answered: its server's name is gone."""
+        if not opening.done():
+            opening.add_done_callback(self._retire)
+        elif not opening.cancelled() and opening.exception() is None:
+            opening.result().leave()
+
+
+class _Losses:
+    """The connections that were lost, or could not be made.
+
+    Attributes:
+        number: How many.
+        last: Why the last one was.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.last: QaClientError | None = None
+        self._forgiven = 0
+
+    def add(self, error: QaClientError) -> None:
+        self.number += 1
+        self.last = error
+
+    def forgive(self) -> None:
+        """A reply has come."""
+        self._forgiven = self.number
+
+    def since(self, number: int) -> int:
+        """How many there were after the first `number`, and after the last reply."""
+        return self.number - max(number, self._forgiven)
+
+
+def _closed() -> QaClientError:
+    return QaClientError("the client was closed")
+
+
+def _is_over(opening: asyncio.Task[Connection]) -> bool:
+    if not opening.done():
+        return False
+    return opening.cancelled() or bool(opening.exception()) or not opening.result().can_ask
+
+
+def _retrieve(opening: asyncio.Task[Connection]) -> None:
+    """Takes note of a failure for which nobody waits any more; asyncio would log it."""
+    if not opening.cancelled():
+        opening.exception()
+
+
+def _given(**options: object) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _check_positive(max_in_flight: int) -> None:
+    if max_in_flight < 1:
+        raise ValueError("max_in_flight must be at least 1")

@@ -1,0 +1,340 @@
+"""One TCP connection of an asyncio program: frames out, replies in, matched by id.
+
+    connection = await open_connection("localhost", addresses, terms)
+    reply = await connection.ask(7, frame, decode_reply)
+
+A connection is closed, and what is in flight on it has failed, when it is lost, when nothing comes
+for `timeout_s` while a reply is awaited, when a reply cannot be read, and when nobody waits any
+more for any of the replies that it is still to bring: the server then drops what it has queued.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import socket
+import ssl
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+
+from qa_service.client import (
+    CONNECT_TIMEOUT_S,
+    LOST,
+    Address,
+    ConnectionLostError,
+    ProtocolError,
+    QaClientError,
+    QaServerError,
+    RequestTimeoutError,
+    ServerUnreachableError,
+    Terms,
+    TlsError,
+    decode_reply,
+    encode_frame,
+    error_reason,
+    server_error,
+    tls_reason,
+)
+
+_LENGTH = struct.Struct(">I")
+_Result = TypeVar("_Result")
+
+
+class UnreadError(ConnectionLostError):
+    """The server closed the connection behind another's frame, and did not read this one."""
+
+
+class _Head(msgspec.Struct):
+    id: Any = None
+
+
+_head_decoder = msgspec.json.Decoder(_Head)
+
+
+@dataclass(slots=True)
+class _Asked:
+    result: asyncio.Future[Any]
+    read: Callable[[bytes], Any]
+    frame_bytes: int
+
+
+async def open_connection(
+    host: str, port: int, addresses: Sequence[Address], terms: Terms
+) -> Connection:
+    """Connects to the first of a server's addresses that takes it, and shows the token.
+
+    Raises:
+        QaClientError: No connection can be made, or the server does not let the client in.
+    """
+    where = f"{host}:{port}"
+    try:
+        async with asyncio.timeout(min(CONNECT_TIMEOUT_S, terms.timeout_s)):
+            connection = await _connect(host, addresses, terms)
+            try:
+                if terms.token is not None:
+                    await connection.authenticate(terms.token)
+            except BaseException:
+                connection.close()
+                raise
+            return connection
+    except TimeoutError as error:
+        raise ServerUnreachableError(f"no server can be reached at {where} in time") from error
+    except (ssl.SSLError, ssl.CertificateError) as error:
+        kind = ServerUnreachableError if isinstance(error, LOST) else TlsError
+        raise kind(f"no TLS with {where}: {tls_reason(error)}") from error
+    except OSError as error:
+        words = f"no server can be reached at {where} ({error_reason(error)})"
+        raise ServerUnreachableError(words) from error
+
+
+async def _connect(host: str, addresses: Sequence[Address], terms: Terms) -> Connection:
+    loop = asyncio.get_running_loop()
+    sock = await _connected_socket(addresses)
+    try:
+        _, connection = await loop.create_connection(
+            lambda: Connection(terms),
+            sock=sock,
+            ssl=terms.tls,
+            server_hostname=host if terms.tls else None,
+        )
+    except BaseException:
+        sock.close()
+        raise
+    return connection
+
+
+async def _connected_socket(addresses: Sequence[Address]) -> socket.socket:
+    failure = OSError("it has no address")
+    for family, address in addresses:
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock.setblocking(False)
+        try:
+            await asyncio.get_running_loop().sock_connect(sock, address)
+        except OSError as error:
+            sock.close()
+            failure = error
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    raise failure
+
+
+class Connection(asyncio.Protocol):
+    """A connection; `open_connection` makes it.
+
+    Attributes:
+        in_flight: The questions that are waited for, by id.
+        closed: Done when the connection is closed.
+        error: What the questions were told that it was closed on.
+        is_leaving: Whether it takes no more questions.
+        on_lost: Called when it is closed, before its questions fail.
+    """
+
+    def __init__(self, terms: Terms) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.in_flight: dict[int, _Asked] = {}
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+        self.error: QaClientError | None = None
+        self.is_leaving = False
+        self.on_lost: Callable[[Connection], None] = lambda _: None
+        self._terms = terms
+        self._abandoned: set[int] = set()
+        self._transport: asyncio.Transport | None = None
+        self._inbox = bytearray()
+        self._outbox: list[bytes] = []
+        self._heard_s = -math.inf
+        self._silence: asyncio.TimerHandle | None = None
+        self._auth_reply: asyncio.Future[dict[str, Any]] | None = None
+        self._refusal: QaServerError | None = None
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether it takes questions."""
+        return not (self.closed.done() or self.is_leaving or self._refusal)
+
+    async def authenticate(self, token: str) -> None:
+        """Shows the token, and waits until it is accepted.
+
+        Raises:
+            QaClientError: The server does not let the client in.
+        """
+        self._auth_reply = self._loop.create_future()
+        self._send(encode_frame({"type": "auth", "token": token}))
+        reply = await self._auth_reply
+        if "error" in reply:
+            raise server_error(reply["error"])
+        if reply.get("auth") != "ok":
+            raise ProtocolError("the server did not reply to the token")
+
+    async def ask(self, wire_id: int, frame: bytes, read: Callable[[bytes], _Result]) -> _Result:
+        """Sends a question, and waits for its reply.
+
+        If the waiting task is cancelled the reply is dropped when it comes.
+
+        Args:
+            wire_id: The id in the frame, used once on this connection.
+            frame: The question.
+            read: Makes of the reply's body what is returned; what it cannot read, a `ValueError`
+                or a `ProtocolError`, costs the connection.
+
+        Raises:
+            QaClientError: The connection was lost, or the server refused the frame.
+        """
+        if self.closed.done():
+            raise ConnectionLostError("the connection to the server was lost")
+        if not self.in_flight:
+            self._heard_s = self._loop.time()
+            self._watch()
+        asked = _Asked(self._loop.create_future(), read, len(frame))
+        self.in_flight[wire_id] = asked
+        self._send(frame)
+        try:
+            result: _Result = await asked.result
+            return result
+        except asyncio.CancelledError:
+            self._abandon(wire_id)
+            raise
+
+    def leave(self) -> None:
+        """Takes no more questions; closes when those in flight are settled."""
+        self.is_leaving = True
+        self._close_if_useless()
+
+    def close(self, error: QaClientError | None = None) -> None:
+        """Closes it; what is in flight has failed with the error."""
+        if self._transport is not None:
+            self._transport.abort()
+        self._lose(error or ConnectionLostError("the connection was closed"))
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Takes the transport."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Fails what is in flight."""
+        if isinstance(exc, ssl.SSLError) and not isinstance(exc, LOST):
+            self._lose(TlsError(tls_reason(exc)))
+        else:
+            words = "the server closed the connection before it answered"
+            self._lose(ConnectionLostError(words))
+
+    def data_received(self, data: bytes) -> None:
+        """Settles the questions whose replies are complete."""
+        self._heard_s = self._loop.time()
+        self._inbox += data
+        try:
+            for body in self._bodies():
+                self._settle(body)
+        except ProtocolError as error:
+            self.close(error)
+        except (ValueError, RecursionError) as error:
+            self.close(ProtocolError(f"the server sent what is no reply: {error}"))
+        self._close_if_useless()
+
+    def _send(self, frame: bytes) -> None:
+        if not self._outbox:
+            self._loop.call_soon(self._flush)
+        self._outbox.append(frame)
+
+    def _flush(self) -> None:
+        """Writes in one go what was sent in one turn of the loop."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(b"".join(self._outbox))
+        self._outbox.clear()
+
+    def _bodies(self) -> Iterator[bytes]:
+        start = 0
+        while len(self._inbox) - start >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._inbox, start)
+            if length > self._terms.max_response_bytes:
+                raise ProtocolError(f"the server sent a reply of {length} bytes")
+            end = start + _LENGTH.size + length
+            if len(self._inbox) < end:
+                break
+            yield bytes(self._inbox[start + _LENGTH.size : end])
+            start = end
+        del self._inbox[:start]
+
+    def _settle(self, body: bytes) -> None:
+        wire_id = _head_decoder.decode(body).id
+        if wire_id is None:
+            self._settle_nameless(decode_reply(body))
+        elif not isinstance(wire_id, int) or wire_id not in {*self.in_flight, *self._abandoned}:
+            raise ProtocolError("the server replied to a question that was not asked")
+        elif wire_id in self._abandoned:
+            self._abandoned.remove(wire_id)
+        else:
+            asked = self.in_flight[wire_id]
+            result = asked.read(body)
+            del self.in_flight[wire_id]
+            if not asked.result.done():
+                asked.result.set_result(result)
+
+    def _settle_nameless(self, reply: dict[str, Any]) -> None:
+        """Takes a reply without an id: to the token, or why the connection is about to close."""
+        if self._auth_reply is not None and not self._auth_reply.done():
+            self._auth_reply.set_result(reply)
+            return
+        self._refusal = server_error(reply.get("error"))
+        if self._refusal.code != "frame_too_large":
+            self.close(self._refusal)
+
+    def _abandon(self, wire_id: int) -> None:
+        if self.in_flight.pop(wire_id, None) is not None:
+            self._abandoned.add(wire_id)
+            self._close_if_useless()
+
+    def _close_if_useless(self) -> None:
+        if not self.in_flight and (self._abandoned or self.is_leaving):
+            self.close()
+
+    def _watch(self) -> None:
+        """Sets the timer that ends a silence, unless it runs already."""
+        if self._silence is None and self._terms.timeout_s < math.inf:
+            due_s = self._heard_s + self._terms.timeout_s
+            self._silence = self._loop.call_at(due_s, self._on_silence)
+
+    def _on_silence(self) -> None:
+        self._silence = None
+        if not self.in_flight:
+            return
+        if self._loop.time() < self._heard_s + self._terms.timeout_s:
+            self._watch()
+            return
+        words = f"the server did not reply within {self._terms.timeout_s:g} s"
+        self.close(RequestTimeoutError(words))
+
+    def _lose(self, error: QaClientError) -> None:
+        if self.closed.done():
+            return
+        self.error = self._refusal or error
+        self.closed.set_result(None)
+        self.on_lost(self)
+        if self._silence is not None:
+            self._silence.cancel()
+        if self._auth_reply is not None and not self._auth_reply.done():
+            self._auth_reply.set_exception(error)
+        waiting = [asked for asked in self.in_flight.values() if not asked.result.done()]
+        self.in_flight.clear()
+        self._abandoned.clear()
+        if self._refusal is not None and self._refusal.code == "frame_too_large" and waiting:
+            # The refused frame is one of these, so the largest of them is over the limit; those
+            # behind it were not read.
+            guilty = max(waiting, key=lambda asked: asked.frame_bytes)
+            guilty.result.set_exception(self._refusal)
+            waiting.remove(guilty)
+            error = UnreadError(str(error))
+        for asked in waiting:
+            asked.result.set_exception(_copy(error))
+
+
+def _copy(error: QaClientError) -> QaClientError:
+    """An error of its own for each who is told: a traceback grows with each who raises it."""
+    return type(error)(*error.args)

@@ -1,0 +1,190 @@
+"""A connection to one server that is opened again whenever it is lost.
+
+    link = ServerLink(ServerAddress("localhost", 9999), on_change=lambda: None)
+    async with link.kept_open():
+        await link.settled()
+        reply = await link.ask(encode, read)
+
+For programs that ask all the time and pause while there is no server, as `jobs.py` does.
+`AsyncQaClient` connects when it is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import ssl
+import struct
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from qa_service.aio.connection import Connection, open_connection
+from qa_service.client import (
+    ConnectionLostError,
+    ProtocolError,
+    QaClientError,
+    QaServerError,
+    RequestTimeoutError,
+    ServerUnreachableError,
+    Terms,
+    TlsError,
+    error_reason,
+    look_up,
+)
+
+_LENGTH = struct.Struct(">I")
+_FIRST_BACKOFF_S, _LAST_BACKOFF_S = 0.05, 1.0
+_MAX_REPLY_BYTES = 1 << 24
+_Result = TypeVar("_Result")
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAddress:
+    """Where the server is, and what it asks of a client.
+
+    Attributes:
+        host: Its name or address.
+        port: Its TCP port.
+        tls: How TLS is spoken; None for not.
+        token: Shown to the server on each connection; None shows nothing.
+        max_frame_bytes: The server's flag of this name: no longer request is sent.
+        timeout_s: Longest wait for anything while a reply is awaited.
+    """
+
+    host: str = "localhost"
+    port: int = 9999
+    tls: ssl.SSLContext | None = None
+    token: str | None = None
+    max_frame_bytes: int = 1 << 18
+    timeout_s: float = 60.0
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class ServerLink:
+    """A connection to the server that comes back.
+
+    Args:
+        address: Where the server is.
+        on_change: Called when `is_connected` has changed.
+
+    Attributes:
+        last_error: Why no connection could be made; None while there is one.
+    """
+
+    def __init__(self, address: ServerAddress, on_change: Callable[[], None]) -> None:
+        self._address = address
+        self._on_change = on_change
+        self._ids = itertools.count(1)
+        self._connection: Connection | None = None
+        self._settled = asyncio.Event()
+        self.last_error: QaClientError | None = None
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether questions can be asked now."""
+        return self._connection is not None
+
+    @property
+    def in_flight(self) -> int:
+        """Questions that were sent and not answered."""
+        return len(self._connection.in_flight) if self._connection else 0
+
+    async def settled(self) -> None:
+        """Waits until the first connection is made, or has failed: see `last_error`."""
+        await self._settled.wait()
+
+    @contextlib.asynccontextmanager
+    async def kept_open(self) -> AsyncIterator[None]:
+        """Keeps the connection open as long as the block runs."""
+        keeper = asyncio.create_task(self._keep_open())
+        try:
+            yield
+        finally:
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)
+
+    async def ask(
+        self, encode: Callable[[int], bytes], read: Callable[[bytes], _Result]
+    ) -> _Result:
+        """Asks, and waits for the reply.
+
+        Args:
+            encode: Makes the request's body for an id.
+            read: Makes of the reply's body what is returned.
+
+        Raises:
+            QaServerError: The request is too large, and would cost others the connection.
+            ConnectionLostError: There is no connection, or it was lost before the reply.
+        """
+        connection = self._connection
+        if connection is None:
+            raise ConnectionLostError("there is no connection to the server")
+        wire_id = next(self._ids)
+        body = encode(wire_id)
+        limit = self._address.max_frame_bytes
+        if len(body) > limit:
+            words = f"a frame of {len(body)} bytes; at most {limit}"
+            raise QaServerError("frame_too_large", words)
+        try:
+            return await connection.ask(wire_id, _LENGTH.pack(len(body)) + body, read)
+        except (ProtocolError, RequestTimeoutError, TlsError) as error:
+            raise ConnectionLostError(str(error)) from error
+
+    async def _keep_open(self) -> None:
+        backoff_s = _FIRST_BACKOFF_S
+        while True:
+            try:
+                connection = await self._connect()
+            except QaClientError as error:
+                self._note_failure(error)
+            else:
+                backoff_s = _FIRST_BACKOFF_S
+                await self._hold(connection)
+            await asyncio.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, _LAST_BACKOFF_S)
+
+    async def _connect(self) -> Connection:
+        address = self._address
+        try:
+            servers = await asyncio.to_thread(look_up, address.host, address.port)
+        except (OSError, UnicodeError) as error:
+            words = f"no server can be reached at {address} ({error_reason(error)})"
+            raise ServerUnreachableError(words) from error
+        addresses = list(itertools.chain(*servers))
+        terms = Terms(address.timeout_s, _MAX_REPLY_BYTES, address.tls, address.token)
+        return await open_connection(address.host, address.port, addresses, terms)
+
+    async def _hold(self, connection: Connection) -> None:
+        """Lets questions be asked until the connection is lost."""
+        _logger.info("connected to the server at %s", self._address)
+        self.last_error = None
+        connection.on_lost = self._lost
+        self._change(connection)
+        try:
+            await connection.closed
+            _logger.warning("the connection to the server was lost: %s", connection.error)
+        finally:
+            connection.close()
+
+    def _lost(self, connection: Connection) -> None:
+        """Lets nobody ask on a connection that is gone; comes before its questions fail."""
+        if connection is self._connection:
+            self._change(None)
+
+    def _change(self, connection: Connection | None) -> None:
+        self._connection = connection
+        self._settled.set()
+        self._on_change()
+
+    def _note_failure(self, error: QaClientError) -> None:
+        """Keeps why no connection could be made; logs it once."""
+        if str(error) != str(self.last_error):
+            _logger.warning("%s", error)
+        self.last_error = error
+        self._settled.set()

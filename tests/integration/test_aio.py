@@ -1,0 +1,192 @@
+"""AsyncQaClient and the FastAPI example with real servers."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import os
+import signal
+import ssl
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from harness.ports import reserve_port
+from harness.process import GIVE_UP_S, held_still
+from harness.questions import ANSWER, ASK
+from harness.server import INSTANT, ROOT, running_server
+from qa_service.aio import AsyncQaClient
+from qa_service.client import QaServerError, TlsError
+from tests.certificates import Certificates
+
+PAIR = (ASK["question"], ASK["text"])
+TOKEN = "3bQ1xT0yqWcV7uKfJm2sZg"
+
+
+@pytest.fixture(scope="module")
+def server(builtin_model):
+    with running_server(builtin_model) as running:
+        yield running
+
+
+def play(scenario, hosts, **settings):
+    async def run():
+        async with asyncio.timeout(GIVE_UP_S), AsyncQaClient(hosts, **settings) as client:
+            return await scenario(client)
+
+    return asyncio.run(run())
+
+
+def host_of(server):
+    return f"localhost:{server.port}"
+
+
+def stats(server):
+    return server.ask(type="stats")["stats"]
+
+
+def abandoned(server):
+    return stats(server)["counters"]["requests_total"].get("abandoned")
+
+
+async def until(condition):
+    """Waits until what a server is asked for holds."""
+    async with asyncio.timeout(GIVE_UP_S):
+        while not await asyncio.to_thread(condition):
+            pass
+
+
+def test_questions_are_pipelined_on_one_connection(server):
+    accepted = stats(server)["counters"]["connections_accepted_total"]
+
+    async def scenario(client):
+        one, *many = await asyncio.gather(client.ask(*PAIR), client.ask_many([PAIR] * 50))
+        return {one.answer, *(found.answer for found in many[0])}
+
+    assert play(scenario, host_of(server)) == {ANSWER}
+    assert stats(server)["counters"]["connections_accepted_total"] == accepted + 2  # one is ours
+
+
+def test_of_two_servers_one_is_killed_and_no_question_is_lost(builtin_model):
+    with ExitStack() as stack:
+        first, second = (
+            stack.enter_context(running_server(builtin_model, *INSTANT)) for _ in range(2)
+        )
+
+        async def scenario(client):
+            asking = asyncio.create_task(client.ask_many([PAIR] * 400))
+            await until(lambda: stats(first)["counters"]["requests_total"].get("answered", 0))
+            first.signal(signal.SIGKILL)
+            return await asking, await client.ask(*PAIR)
+
+        results, last = play(scenario, [host_of(first), host_of(second)])
+    assert not [result for result in [*results, last] if isinstance(result, Exception)]
+
+
+def test_a_deadline_that_is_over_is_the_servers_error(server):
+    async def scenario(client):
+        with pytest.raises(QaServerError) as caught:
+            await client.ask(*PAIR, timeout_ms=0.001)
+        return caught.value.code
+
+    assert play(scenario, host_of(server)) == "deadline_exceeded"
+
+
+def test_what_a_cancelled_task_asked_is_dropped_by_the_server(builtin_model):
+    with running_server(builtin_model, *INSTANT) as server:
+
+        async def scenario(client):
+            with held_still(server.worker_pids()):
+                asking = asyncio.create_task(client.ask_many([PAIR] * 8))
+                await until(lambda: stats(server)["gauges"]["requests_in_flight"] == 8)
+                asking.cancel()
+                await asyncio.gather(asking, return_exceptions=True)
+                await until(lambda: abandoned(server) == 8)
+            return await client.ask(*PAIR)
+
+        play(scenario, host_of(server))
+        assert stats(server)["gauges"]["requests_in_flight"] == 0
+
+
+def test_tls_and_a_token(builtin_model, tmp_path):
+    certificates = Certificates(tmp_path)
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"{TOKEN}\n")
+    tokens.chmod(0o600)
+    flags = (*INSTANT, *certificates.server_flags, "--auth_token_file", str(tokens))
+    with running_server(builtin_model, *flags) as server:
+        tls = certificates.client_context()
+        answered = play(lambda client: client.ask(*PAIR), host_of(server), tls=tls, token=TOKEN)
+        assert answered.response["id"]
+        with pytest.raises(QaServerError, match="unauthorized"):
+            play(lambda client: client.ask(*PAIR), host_of(server), tls=tls, token="wrong")
+
+        untrusting = ssl.create_default_context()
+        with pytest.raises(TlsError, match="certificate is not trusted"):
+            play(lambda client: client.ask(*PAIR), host_of(server), tls=untrusting, token=TOKEN)
+
+
+def test_a_client_certificate_that_is_missing_is_said(builtin_model, tmp_path):
+    certificates = Certificates(tmp_path)
+    flags = (*INSTANT, *certificates.server_flags, "--tls_client_ca", str(certificates.ca))
+    with running_server(builtin_model, *flags) as server:
+        with pytest.raises(TlsError, match="asks for a client's certificate"):
+            play(
+                lambda client: client.ask(*PAIR), host_of(server), tls=certificates.client_context()
+            )
+        tls = certificates.client_context(with_certificate=True)
+        assert play(lambda client: client.ask(*PAIR), host_of(server), tls=tls)
+
+
+def post(port, **body):
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/ask",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=GIVE_UP_S) as response:
+        return json.load(response)
+
+
+@contextmanager
+def running_fastapi(server):
+    """The example, as its first line says to start it; yields its port."""
+    port = reserve_port()
+    command = [sys.executable, "-m", "uvicorn", "fastapi_app:app", "--port", str(port)]
+    env = {**os.environ, "QA_HOST": host_of(server), "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        command, cwd=ROOT / "examples", env=env, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert any("Uvicorn running on" in line for line in process.stderr), "it did not start"
+            yield port
+        finally:
+            process.terminate()
+
+
+def test_fastapi_answers_through_it(server):
+    with running_fastapi(server) as port:
+        found = post(port, **ASK)
+        assert found["answer"] == ANSWER == ASK["text"][found["start"] : found["end"]]
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            post(port, question="Who?", text=" ")
+        assert caught.value.code == 422
+
+
+def test_a_client_that_leaves_fastapi_has_its_question_dropped(builtin_model):
+    with (
+        running_server(builtin_model, *INSTANT) as server,
+        running_fastapi(server) as port,
+        held_still(server.worker_pids()),
+    ):
+        body = json.dumps(ASK)
+        connection = http.client.HTTPConnection("127.0.0.1", port)
+        connection.request("POST", "/ask", body, {"Content-Type": "application/json"})
+        asyncio.run(until(lambda: stats(server)["gauges"]["requests_in_flight"] == 1))
+        connection.close()
+        asyncio.run(until(lambda: abandoned(server) == 1))

@@ -1,0 +1,356 @@
+"""AsyncQaClient over real sockets, with servers that do what a test scripts."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+
+from harness.ports import reserve_port
+from harness.process import GIVE_UP_S
+from qa_service.aio import AsyncQaClient
+from qa_service.client import (
+    ConnectionLostError,
+    InvalidRequestError,
+    ProtocolError,
+    QaClientError,
+    QaServerError,
+    RequestTimeoutError,
+    ServerUnreachableError,
+    TlsError,
+    tls_context,
+)
+from tests.scripted_server import FULL, SILENCE, ScriptedServer, listening
+
+PAIRS = [(f"q{i}", f"t{i}") for i in range(8)]
+
+
+def answer(request, answer=None):
+    text = answer or request["text"]
+    return {"id": request["id"], "answer": text, "score": 0.5, "start": 0, "end": len(text)}
+
+
+def answered(request, _count):
+    return answer(request)
+
+
+def error_to(request, code="unavailable", **fields):
+    error = {"code": code, "message": "m", "retryable": True, **fields}
+    return {"id": request["id"], "error": error}
+
+
+def play(scenario, *scripts, **settings):
+    """Runs a scenario with a client of scripted servers; returns what it returns."""
+
+    async def run():
+        servers = [ScriptedServer(script) for script in scripts]
+        async with asyncio.timeout(GIVE_UP_S), AsyncExitStack() as stack:
+            ports = [await stack.enter_async_context(listening(server)) for server in servers]
+            hosts = [f"127.0.0.1:{port}" for port in ports]
+            async with AsyncQaClient(hosts, **settings) as client:
+                return await scenario(client, *servers)
+
+    return asyncio.run(run())
+
+
+async def until(condition):
+    """Lets the loop go on until a condition holds; `play` gives up in the end."""
+    while not condition():
+        await asyncio.sleep(0)
+
+
+def test_an_answer_is_what_the_blocking_client_makes_of_it():
+    async def scenario(client, server):
+        found = await client.ask("q", "text", top_k=2, priority=1, model="m", version="v")
+        [request] = server.requests
+        return found, {**request, "id": 0}
+
+    found, request = play(scenario, answered)
+    assert (found.answer, found.score, found.start, found.end) == ("text", 0.5, 0, 4)
+    assert found.latency_ms > 0
+    options = {"top_k": 2, "priority": 1, "model": "m", "version": "v"}
+    assert request == {"id": 0, "question": "q", "text": "text", **options}
+
+
+def test_the_questions_of_all_tasks_are_pipelined_on_one_connection():
+    async def scenario(client, server):
+        asks = [asyncio.create_task(client.ask(*pair)) for pair in PAIRS]
+        await until(lambda: len(server.requests) == len(PAIRS))  # none has been answered
+        for request in reversed(server.requests):
+            server.send(answer(request))
+        return [found.answer for found in await asyncio.gather(*asks)], server.connections
+
+    assert play(scenario, lambda *_: SILENCE) == ([text for _, text in PAIRS], 1)
+
+
+@pytest.mark.parametrize("max_in_flight", [1, 3, 100])
+def test_many_are_answered_in_their_order(max_in_flight):
+    async def scenario(client, _server):
+        return await client.ask_many(PAIRS, max_in_flight=max_in_flight)
+
+    assert [found.answer for found in play(scenario, answered)] == [text for _, text in PAIRS]
+
+
+def test_no_more_are_in_flight_than_may_be():
+    async def scenario(client, server):
+        asks = [asyncio.create_task(client.ask(*pair)) for pair in PAIRS]
+        await until(lambda: len(server.requests) == 2)
+        server.send(answer(server.requests[0]))
+        await until(lambda: len(server.requests) == 3)
+        for request in server.requests[1:]:
+            server.send(answer(request))
+        server.script = answered
+        await asyncio.gather(*asks)
+
+    play(scenario, lambda *_: SILENCE, max_in_flight=2)
+
+
+def test_an_error_is_the_servers_and_leaves_the_others_alone():
+    def refuse_one(request, _count):
+        return error_to(request, "text_too_long") if request["text"] == "t3" else answer(request)
+
+    async def scenario(client, _server):
+        return await client.ask_many(PAIRS)
+
+    results = play(scenario, refuse_one)
+    assert results[3].code == "text_too_long"
+    assert [result.answer for result in results if result is not results[3]] == [
+        text for _, text in PAIRS if text != "t3"
+    ]
+
+
+def test_a_server_whose_queue_is_full_is_asked_again():
+    def full_once(request, count):
+        return {"id": request["id"], "error": FULL} if count == 1 else answer(request)
+
+    async def scenario(client, server):
+        return (await client.ask("q", "t")).answer, len(server.requests)
+
+    assert play(scenario, full_once) == ("t", 2)
+
+
+def test_a_lost_connection_is_made_again_and_the_question_asked_again():
+    async def scenario(client, server):
+        return (await client.ask("q", "t")).answer, server.connections
+
+    assert play(scenario, lambda r, n: None if n == 1 else answer(r)) == ("t", 2)
+
+
+def test_a_question_that_every_server_loses_ends_with_the_error():
+    async def scenario(client, *servers):
+        with pytest.raises(ConnectionLostError):
+            await client.ask("q", "t")
+        return sum(len(server.requests) for server in servers)
+
+    assert play(scenario, lambda *_: None, lambda *_: None) == 3
+
+
+def test_another_server_takes_what_one_refuses():
+    async def scenario(client, leaving, _other):
+        results = await client.ask_many(PAIRS * 4)
+        assert all(found.answer for found in results)
+        return len(leaving.requests) <= len(PAIRS) * 4
+
+    assert play(scenario, lambda r, _: error_to(r, "shutting_down"), answered)
+
+
+def test_a_server_that_is_gone_is_not_missed():
+    async def scenario(client, first, second):
+        await client.ask_many(PAIRS * 4)
+        first.stop_listening()
+        first.close_connections()
+        results = await client.ask_many(PAIRS * 4)
+        return {found.answer for found in results}, len(second.requests) > 0
+
+    assert play(scenario, answered, answered) == ({text for _, text in PAIRS}, True)
+
+
+def test_a_dead_server_is_not_asked_every_question():
+    pairs = iter([("q", f"t{i}") for i in range(1000)])
+
+    async def scenario(client, server):
+        results = await client.ask_many(pairs, max_in_flight=1)
+        assert all(isinstance(result, QaClientError) for result in results)
+        return len(results), server.connections
+
+    assert play(scenario, lambda *_: None) == (1000, 2)
+
+
+def test_a_server_that_is_not_there_is_said():
+    async def scenario():
+        async with AsyncQaClient("127.0.0.1", reserve_port()) as client:
+            await client.connect()
+
+    with pytest.raises(ServerUnreachableError, match="no server can be reached at 127"):
+        asyncio.run(scenario())
+
+
+def test_a_silent_server_is_given_up():
+    async def scenario(client, server):
+        with pytest.raises(RequestTimeoutError):
+            await client.ask("q", "t")
+        server.script = answered
+        return (await client.ask("q", "t")).answer, server.connections
+
+    assert play(scenario, lambda *_: SILENCE, timeout_s=0.1) == ("t", 2)
+
+
+@pytest.mark.parametrize("reply", [[5], {"id": 10**9}, {"id": "x"}, b"\xff", {"id": 1}])
+def test_a_reply_that_is_none_costs_the_connection(reply):
+    async def scenario(client, server):
+        with pytest.raises(ProtocolError):
+            await client.ask("q", "t")
+        return (await client.ask("q", "t")).answer, server.connections
+
+    assert play(scenario, lambda r, n: reply if n == 1 else answer(r)) == ("t", 2)
+
+
+def test_only_the_frame_that_is_too_large_fails():
+    refusal = {"code": "frame_too_large", "message": "m", "retryable": False}
+
+    def refuse(request, _count):
+        is_large = len(request["text"]) > 100
+        return {"id": None, "error": refusal} if is_large else answer(request)
+
+    async def scenario(client, _server):
+        return await client.ask_many([("q", "t"), ("q", "t" * 200), ("q", "s")])
+
+    small, large, other = play(scenario, refuse)
+    assert (small.answer, large.code, other.answer) == ("t", "frame_too_large", "s")
+
+
+def test_what_is_no_text_is_not_sent():
+    async def scenario(client, server):
+        with pytest.raises(InvalidRequestError):
+            await client.ask("q", "\ud800")
+        return server.requests
+
+    assert play(scenario, answered) == []
+
+
+def test_a_token_is_shown_before_the_first_question():
+    def authenticated(request, count):
+        if count == 1:
+            assert request == {"type": "auth", "token": "secret"}
+            return {"id": None, "auth": "ok"}
+        return answer(request)
+
+    async def scenario(client, server):
+        await client.ask_many(PAIRS)
+        return len(server.requests), server.connections
+
+    assert play(scenario, authenticated, token="secret") == (len(PAIRS) + 1, 1)
+
+
+def test_a_wrong_token_is_said():
+    refusal = {"code": "unauthorized", "message": "no", "retryable": False}
+
+    async def scenario(client, _server):
+        with pytest.raises(QaServerError, match="unauthorized"):
+            await client.ask("q", "t")
+
+    play(scenario, lambda *_: {"id": None, "error": refusal}, token="wrong")
+
+
+def test_a_server_without_tls_is_not_trusted():
+    async def scenario(client, _server):
+        with pytest.raises(TlsError):
+            await client.ask("q", "t")
+
+    def talk_in_clear(reader, writer):
+        writer.write(b"this is no TLS")
+
+    async def run():
+        async with await asyncio.start_server(talk_in_clear, "127.0.0.1", 0) as listener:
+            port = listener.sockets[0].getsockname()[1]
+            async with AsyncQaClient("127.0.0.1", port, tls=tls_context()) as client:
+                await scenario(client, None)
+
+    asyncio.run(run())
+
+
+def test_a_cancelled_question_alone_closes_its_connection():
+    async def scenario(client, server):
+        asking = asyncio.create_task(client.ask("q", "t"))
+        await until(lambda: server.requests)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        await until(lambda: server.ended == 1)
+        server.script = answered
+        return (await client.ask("q", "t2")).answer, server.connections
+
+    assert play(scenario, lambda *_: SILENCE) == ("t2", 2)
+
+
+def test_a_cancelled_question_leaves_those_of_others_alone():
+    async def scenario(client, server):
+        first, second, third = (asyncio.create_task(client.ask("q", f"t{i}")) for i in range(3))
+        await until(lambda: len(server.requests) == 3)
+        first.cancel()
+        third.cancel()
+        await asyncio.gather(first, third, return_exceptions=True)
+        assert server.ended == 0  # it still owes an answer
+        requests = {request["text"]: request for request in server.requests}
+        server.send(answer(requests["t0"], "late"))  # dropped
+        server.send(answer(requests["t1"]))
+        found = await second
+        await until(lambda: server.ended == 1)  # what is left is awaited by nobody
+        return found.answer, server.connections
+
+    assert play(scenario, lambda *_: SILENCE) == ("t1", 1)
+
+
+def test_cancelling_many_cancels_each():
+    async def scenario(client, server):
+        asking = asyncio.create_task(client.ask_many(PAIRS))
+        await until(lambda: len(server.requests) == len(PAIRS))
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        await until(lambda: server.ended == 1)
+
+    play(scenario, lambda *_: SILENCE)
+
+
+def test_one_who_gives_up_connecting_leaves_the_others_their_connection():
+    async def scenario(client, server):
+        first, second = (asyncio.create_task(client.ask("q", f"t{i}")) for i in range(2))
+        await until(lambda: client._opening)
+        first.cancel()
+        found = await second
+        assert first.cancelled()
+        return found.answer, server.connections
+
+    assert play(scenario, answered) == ("t1", 1)
+
+
+def test_closing_ends_what_is_in_flight_and_does_not_ask_again():
+    async def scenario(client, server):
+        asking = asyncio.create_task(client.ask("q", "t"))
+        await until(lambda: server.requests)
+        await client.close()
+        with pytest.raises(QaClientError, match="closed"):
+            await asking
+        server.script = answered
+        return (await client.ask("q", "t")).answer, len(server.requests)
+
+    assert play(scenario, lambda *_: SILENCE) == ("t", 2)
+
+
+def test_closing_while_it_connects_is_no_cancellation():
+    async def scenario(client, _server):
+        asking = asyncio.create_task(client.ask("q", "t"))
+        await until(lambda: client._opening)
+        await client.close()
+        with pytest.raises(QaClientError, match="closed"):
+            await asking
+
+    play(scenario, answered)
+
+
+@pytest.mark.parametrize("number", [0, -1])
+def test_room_for_nothing_is_refused(number):
+    with pytest.raises(ValueError, match="at least 1"):
+        AsyncQaClient(max_in_flight=number)
