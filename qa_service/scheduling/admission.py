@@ -65,7 +65,7 @@ class Admission:
             limit = int(ticket.tokens * time_ms / alone_ms)
             raise TextTooLongError(
                 f"the text has about {ticket.tokens} tokens, which take about "
-                f"{alone_ms / 1e3:.1f} s; about {limit} can be read in its {time_ms / 1e3:.1f} s"
+                f"{alone_ms:,.0f} ms; about {limit} can be read in its {time_ms:,.0f} ms"
             )
         self._check_queue(scheduler, ms_per_cost)
         _check_time(scheduler.cost_until_done(ticket) * ms_per_cost, time_ms)
