@@ -21,9 +21,10 @@ import numpy as np
 import onnxruntime
 from onnxruntime import ExecutionMode, GraphOptimizationLevel, SessionOptions
 
+from qa_service.engine_catalogue import ROWS, precisions_of
 from qa_service.inference.engines import EngineConfig
 from qa_service.inference.engines.onnx import SLOWER_ON_CPU, session_options
-from qa_service.repository.manifest import PRECISIONS, load_manifest
+from qa_service.repository.manifest import load_manifest
 
 LENGTHS_TOKENS = (32, 166)
 _ERRORS_ONLY = 3
@@ -175,12 +176,12 @@ def report_loading(variants: Variants, repeats: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", type=Path, default=Path("saved_models/builtin"))
-    parser.add_argument("--precision", choices=tuple(PRECISIONS), default="fp32")
+    parser.add_argument("--precision", choices=precisions_of("onnx"), default="fp32")
     parser.add_argument("--rounds", type=int, default=50)
     flags = parser.parse_args()
     onnxruntime.set_default_logger_severity(_ERRORS_ONLY)
     manifest = load_manifest(flags.model)
-    variants = Variants(str(flags.model / PRECISIONS[flags.precision]))
+    variants = Variants(str(flags.model / ROWS["onnx", flags.precision].file))
     print(f"onnxruntime {onnxruntime.__version__}, {manifest.name} {flags.precision}, batch 1")
     report(variants.runs(), manifest.inputs, flags.rounds, "thread_time")
     for clock in ("perf_counter", "process_time"):

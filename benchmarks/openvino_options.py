@@ -24,10 +24,11 @@ import openvino
 
 from benchmarks.tables import markdown
 from harness.process import MIB, rss_bytes
+from qa_service.engine_catalogue import ROWS, precisions_of
 from qa_service.inference.engines import EngineConfig
 from qa_service.inference.engines.base import named_inputs
 from qa_service.inference.engines.openvino import STEP_TOKENS, options
-from qa_service.repository.manifest import OPENVINO_FILES, load_manifest
+from qa_service.repository.manifest import load_manifest
 from qa_service.repository.options import DEFAULT_MODEL
 
 SHORTEST, LONGEST = 100, 230
@@ -105,12 +106,12 @@ def warm(run: Run) -> tuple[float, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=Path, default=DEFAULT_MODEL, help="a prepared model")
-    parser.add_argument("--precision", default="int8", choices=tuple(OPENVINO_FILES))
+    parser.add_argument("--precision", default="int8", choices=precisions_of("openvino"))
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--beside", type=Path, help="another prepared model, to be run too")
     flags = parser.parse_args()
     manifest = load_manifest(flags.model)
-    name = OPENVINO_FILES[flags.precision]
+    name = ROWS["openvino", flags.precision].file
     config = EngineConfig(intra_op_num_threads=1, precision=flags.precision)
     with tempfile.TemporaryDirectory() as folder:
         chosen = options(config, Path(folder))

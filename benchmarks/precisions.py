@@ -16,9 +16,10 @@ from pathlib import Path
 
 import qa_service
 from qa_service.data.squad import read_squad
+from qa_service.engine_catalogue import ROWS, precisions_of
 from qa_service.inference.engines import EngineConfig, make_engine
 from qa_service.inference.reader.reader import Reader
-from qa_service.repository.manifest import PRECISIONS, load_manifest
+from qa_service.repository.manifest import load_manifest
 from qa_service.scheduling.batch_cost import BatchRule
 from qa_service.wire.messages import Question
 
@@ -50,8 +51,8 @@ def main() -> None:
             make_engine("onnx", flags.model, manifest, EngineConfig(precision=precision)).logits,
             BatchRule(),
         )
-        for precision, name in PRECISIONS.items()
-        if name in manifest.files
+        for precision in precisions_of("onnx")
+        if ROWS["onnx", precision].file in manifest.files
     }
     rates: dict[str, list[float]] = {precision: [] for precision in readers}
     for reader in readers.values():

@@ -27,14 +27,16 @@ from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.record import Section, make_parser
 from benchmarks.tables import markdown, spread
+from qa_service.engine_catalogue import AUTO, ROWS
 from qa_service.inference.engines import EngineConfig, make_engine
 from qa_service.inference.engines.onnx import SLOWER_ON_CPU, onnx_file, session_options
 from qa_service.logs import LogOptions
-from qa_service.repository.manifest import OPENVINO_FILES, Manifest, load_manifest
+from qa_service.repository.manifest import Manifest, load_manifest
 from qa_service.workers.devices import DeviceAssignment
-from qa_service.workers.engine_choice import Measurement, choose_engine
+from qa_service.workers.engine_choice import choose_engine
+from qa_service.workers.engine_table import Measurement
 from qa_service.workers.engine_trial import try_engines
-from qa_service.workers.options import AUTO, InstanceOptions
+from qa_service.workers.options import InstanceOptions
 
 TOKENS = 166
 GOAL = 1.3
@@ -219,7 +221,7 @@ def main() -> int:
     if engine_type == "onnx":
         nodes = onnx_nodes(onnx_file(flags.model, manifest, precision), feeds)
     else:
-        nodes = openvino_nodes(flags.model / OPENVINO_FILES[precision], feeds, precision)
+        nodes = openvino_nodes(flags.model / ROWS["openvino", precision].file, feeds, precision)
     section.say(markdown(["kind of node", "share of a run"], list(node_rows(nodes))))
     section.raw["nodes_us"] = dict(nodes)
     section.close()

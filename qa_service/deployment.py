@@ -21,7 +21,7 @@ from qa_service.serving.models import Models
 from qa_service.serving.options import NAME, ModelOptions
 from qa_service.serving.plan import Plan, make_plan
 from qa_service.serving.router import Router
-from qa_service.workers.engine_choices import EngineChoices
+from qa_service.workers.engine_choice import EngineChoices
 from qa_service.workers.options import InstanceOptions
 
 logger = logging.getLogger(__name__)

@@ -50,7 +50,7 @@ from qa_service.wire.http_access import HttpAccess
 from qa_service.wire.http_codec import HttpSite
 from qa_service.wire.messages import QUERY_TYPES, Query
 from qa_service.workers.devices import CPU, InstanceDevice
-from qa_service.workers.engine_choices import EngineChoices
+from qa_service.workers.engine_choice import EngineChoices
 from qa_service.workers.factory import make_factory
 from qa_service.workers.gpu_meter import GpuMeter
 from qa_service.workers.pool import WorkerFactory

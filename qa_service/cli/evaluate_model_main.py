@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 
 from qa_service.cli.flags import make_parser
+from qa_service.engine_catalogue import MODEL_ENGINES, ROWS, precisions_of
 from qa_service.errors import SetupError
-from qa_service.inference.engines import ENGINE_PRECISIONS, ENGINE_TYPES
 from qa_service.load.plot import PlotError, check_plot
 from qa_service.repository.manifest import load_manifest, model_files
 from qa_service.serving.options import RouteOptions
@@ -137,7 +137,7 @@ def _rows(flags: argparse.Namespace, model_dir: Path) -> list[tuple[Path, str, s
         (model_dir, engine_type, precision)
         for engine_type in flags.inference_engine_types or dict(able)
         for precision in flags.precisions or _own_precisions(engine_type)
-        if precision in ENGINE_PRECISIONS[engine_type]
+        if (engine_type, precision) in ROWS
         and manifest.files.keys() >= {*model_files(engine_type, precision)}
     ]
 
@@ -145,7 +145,7 @@ def _rows(flags: argparse.Namespace, model_dir: Path) -> list[tuple[Path, str, s
 def _own_precisions(engine_type: str) -> list[str]:
     """fp32, and those that an engine has a file of their own for."""
     by_files: dict[tuple[str, ...], str] = {}
-    for precision in ENGINE_PRECISIONS[engine_type]:
+    for precision in precisions_of(engine_type):
         by_files.setdefault((*model_files(engine_type, precision),), precision)
     return list(by_files.values())
 
@@ -210,7 +210,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--inference_engine_types",
         nargs="+",
-        choices=ENGINE_TYPES,
+        choices=MODEL_ENGINES,
         default=[],
         help="engines to measure; if not given, all that are installed, in each precision that the "
         "server may take here",
@@ -218,7 +218,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--precisions",
         nargs="+",
-        choices=sorted(set().union(*ENGINE_PRECISIONS.values())),
+        choices=sorted({precision for _, precision in ROWS}),
         help="precisions to measure; if only engines are given, fp32 and those that have a file "
         "of their own",
     )

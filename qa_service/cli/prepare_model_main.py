@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from qa_service.engine_catalogue import AUTO, precisions_of
 from qa_service.errors import SetupError
-from qa_service.preparation.prepare import AUTO, Choices, prepare
-from qa_service.repository.manifest import PRECISIONS
+from qa_service.preparation.prepare import Choices, prepare
 
 _INTERRUPTED = 130
 
@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--precision",
-        choices=(AUTO, *PRECISIONS),
+        choices=(AUTO, *precisions_of("onnx")),
         default=AUTO,
         help="also write the model in this precision; fp32 is always written; auto writes int8 "
         "as far as the model can be had in it; int8 is for ONNX Runtime and for OpenVINO",

@@ -19,9 +19,10 @@ from typing import Any
 
 import msgspec
 
+from qa_service.engine_catalogue import INSTANT
 from qa_service.errors import DeviceError, InternalError, SetupError
 from qa_service.inference.costs import find_costs
-from qa_service.inference.engines import INSTANT, EngineConfig, make_engine
+from qa_service.inference.engines import EngineConfig, make_engine
 from qa_service.inference.engines.base import Engine
 from qa_service.inference.jobs import Intake, IntakeAhead, TaskReader, answer_batches
 from qa_service.inference.parent import end_with_parent
@@ -84,8 +85,7 @@ def load_reader(setup: Setup) -> tuple[Reader | InstantReader, str]:
     model_dir = Path(setup.model_dir)
     fingerprint = _check_fingerprint(model_dir, setup.fingerprint)
     manifest = load_manifest(model_dir)
-    on_gpu = setup.device.device != CPU
-    check_files(model_dir, manifest, model_files(engine_type, options.precision, on_gpu=on_gpu))
+    check_files(model_dir, manifest, model_files(engine_type, options.precision))
     if engine_type == INSTANT:
         instant = InstantReader(rule)
         instant.model = msgspec.structs.replace(

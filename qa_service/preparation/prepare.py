@@ -13,16 +13,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from qa_service.engine_catalogue import AUTO, ONNX_FILE, PLAIN_ONNX_FILE, PREPARING_FLAGS, ROWS
 from qa_service.errors import SetupError
 from qa_service.preparation.encoders import sha256_of
 from qa_service.preparation.folder import locked, replacing
 from qa_service.preparation.sources import Source, find_source
 from qa_service.repository.manifest import (
     MANIFEST_FILE,
-    ONNX_FILE,
-    OPENVINO_INT8_FILE,
-    PLAIN_ONNX_FILE,
-    PRECISIONS,
     Manifest,
     ReadingConfig,
     load_manifest,
@@ -36,7 +33,6 @@ if TYPE_CHECKING:
 _FORMAT_VERSION = 4
 """Raised when this code writes something else from the same source."""
 
-AUTO = "auto"
 _PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "peft", "onnx")
 _ONNX_RUNTIMES = ("onnxruntime", "onnxruntime-gpu")
 _ABSTAINING_NAME = re.compile(r"squad[-_]?v?2(?!\d)", re.IGNORECASE)
@@ -52,8 +48,8 @@ class Choices:
         can_abstain: Whether the model may answer "no answer"; None to find out.
         null_threshold: How much better than "no answer" a span must score, in logits; None for
             the model's own, or 0.
-        precision: One of `PRECISIONS`, to be there beside fp32, which always is, for every engine
-            that is installed; `auto` for int8 as far as this model can be had in it.
+        precision: One of the `onnx` engine's, to be there beside fp32, which always is, for every
+            engine that is installed; `auto` for int8 as far as this model can be had in it.
         tensorrt: Whether the file that the TensorRT engine needs is to be there too.
     """
 
@@ -122,9 +118,13 @@ def _is_optional(name: str, choices: Choices, manifest: Manifest) -> bool:
 def needed_files(choices: Choices) -> set[str]:
     """Names of the files that are to be there, but for those that always are."""
     precision = "int8" if choices.precision == AUTO else choices.precision
-    needed = {PRECISIONS[precision]} - {ONNX_FILE}
-    if precision == "int8" and _version("openvino"):
-        needed.add(OPENVINO_INT8_FILE)
+    flag = f"--precision {precision}"
+    needed = {
+        row.file
+        for (engine_type, _), row in ROWS.items()
+        if PREPARING_FLAGS.get(row.file) == flag
+        and (engine_type == "onnx" or any(map(_version, row.engine.packages.values())))
+    }
     if choices.tensorrt:
         needed.add(PLAIN_ONNX_FILE)
     return needed
@@ -314,8 +314,7 @@ def _add(name: str, source: Source, folder: Path) -> None:
     if name == PLAIN_ONNX_FILE:
         _add_plain(source, folder)
     else:
-        engine_type = "openvino" if name == OPENVINO_INT8_FILE else "onnx"
-        precision = "fp16" if name == PRECISIONS["fp16"] else "int8"
+        engine_type, precision = next(kind for kind, row in ROWS.items() if row.file == name)
         _add_precision(engine_type, precision, folder / name)
 
 

@@ -14,35 +14,13 @@ from typing import Annotated
 
 import msgspec
 
+from qa_service.engine_catalogue import ONNX_FILE, PREPARING_FLAGS, ROWS
 from qa_service.errors import SetupError
 
 _PROGRAM = Path(__file__).resolve().parents[2] / "prepare_model.py"
 MANIFEST_FILE = "manifest.json"
 CONFIG_FILE = "config.json"
 TOKENIZER_FILE = "tokenizer.json"
-ONNX_FILE = "model.onnx"
-PYTORCH_FILE = "model.safetensors"
-PLAIN_ONNX_FILE = "model.plain.onnx"
-OPENVINO_INT8_FILE = "model.openvino_int8.onnx"
-
-PRECISIONS = {"fp32": ONNX_FILE, "int8": "model.int8.onnx", "fp16": "model.fp16.onnx"}
-"""The ONNX file of each precision; all but the first are made from the first."""
-
-OPENVINO_FILES = {
-    "fp32": ONNX_FILE,
-    "bf16": ONNX_FILE,
-    "int8": OPENVINO_INT8_FILE,
-    "int8_bf16": OPENVINO_INT8_FILE,
-}
-"""The file that OpenVINO runs in each precision."""
-
-FLAGS = {
-    PRECISIONS["int8"]: "--precision int8",
-    OPENVINO_INT8_FILE: "--precision int8",
-    PRECISIONS["fp16"]: "--precision fp16",
-    PLAIN_ONNX_FILE: "--tensorrt",
-}
-"""What `prepare_model.py` is given to make a file that not every model has."""
 
 
 class ReadingConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,19 +122,10 @@ def fingerprint_of(model_dir: Path) -> str:
         return ""
 
 
-def model_files(engine_type: str, precision: str, *, on_gpu: bool = False) -> list[str]:
+def model_files(engine_type: str, precision: str) -> list[str]:
     """The files that an instance loads; without an engine, those that cost no time to check."""
-    common = [CONFIG_FILE, TOKENIZER_FILE]
-    match engine_type:
-        case "openvino":
-            return [*common, OPENVINO_FILES[precision]]
-        case "onnx" if not on_gpu:
-            return [*common, PRECISIONS[precision]]
-        case "onnx" | "tensorrt":
-            return [*common, PLAIN_ONNX_FILE]
-        case "pytorch":
-            return [*common, PYTORCH_FILE]
-    return common
+    row = ROWS.get((engine_type, precision))
+    return [CONFIG_FILE, TOKENIZER_FILE, *([row.file] if row and row.file else [])]
 
 
 def check_files(model_dir: Path, manifest: Manifest, names: Iterable[str]) -> None:
@@ -201,7 +170,9 @@ def prepared_file(model_dir: Path, manifest: Manifest, name: str) -> Path:
         return model_dir / name
     if reason := manifest.without.get(name) or manifest.without.get(ONNX_FILE):
         raise SetupError(f"{manifest.name} has no {name}: {reason}")
-    command = f"{preparing_program()} --model {manifest.source} {FLAGS.get(name, '')}".rstrip()
+    command = (
+        f"{preparing_program()} --model {manifest.source} {PREPARING_FLAGS.get(name, '')}".rstrip()
+    )
     raise SetupError(f"there is no {name} in {model_dir}; make it with: {command}")
 
 

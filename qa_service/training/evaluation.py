@@ -109,9 +109,9 @@ class PreparedModel:
 
     Args:
         model_dir: What prepare_model.py wrote.
-        engine_type: One of `ENGINE_TYPES`.
+        engine_type: One of `MODEL_ENGINES`.
         num_threads: Threads within one operator.
-        precision: One of the engine's `ENGINE_PRECISIONS`.
+        precision: One that the engine has.
 
     Raises:
         SetupError: There is no prepared model, or the engine cannot load it.

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from qa_service.engine_catalogue import AUTO, ENGINES
 from qa_service.wire.messages import MAX_PRIORITY
 from qa_service.wire.open_inference import INPUTS, MAX_QUESTIONS, OUTPUTS
 
@@ -13,17 +14,11 @@ _CONFIG_TYPES = {"BYTES": "TYPE_STRING", "FP32": "TYPE_FP32", "INT32": "TYPE_INT
 CASCADE = "cascade"
 """What a route has for an engine: it asks models."""
 
-_PLATFORMS = {
-    "auto": ("", ""),
-    "onnx": ("onnxruntime_onnx", "onnxruntime"),
-    "openvino": ("openvino", "openvino"),
-    "pytorch": ("pytorch_libtorch", "pytorch"),
-    "tensorrt": ("tensorrt_plan", "tensorrt"),
-    "instant": ("instant", "instant"),
+_PLATFORMS = {name: (engine.platform, engine.backend) for name, engine in ENGINES.items()} | {
+    AUTO: ("", ""),
     CASCADE: (CASCADE, CASCADE),
 }
-"""The platform and the backend of each type of engine, as Triton names them; none before one is
-chosen."""
+"""The platform and the backend, as Triton names them; none before an engine is chosen."""
 
 
 State = Literal["LOADING", "READY", "UNLOADING", "UNAVAILABLE"]
@@ -31,12 +26,7 @@ State = Literal["LOADING", "READY", "UNLOADING", "UNAVAILABLE"]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """How often something took time, and how much in all.
-
-    Attributes:
-        count: How often.
-        ns: Nanoseconds in all.
-    """
+    """How often something took time, and how many nanoseconds in all."""
 
     count: int = 0
     ns: int = 0
@@ -78,16 +68,13 @@ class ModelReport:
     """One version of a model, or a route.
 
     Attributes:
-        name: Its name.
         version: Its version; empty for a route.
         engine_type: As `--inference_engine_type` has it; `cascade` for a route.
         state: As Triton's repository index has it.
-        is_ready: Whether it answers.
         reason: Why not, or why its next load failed; empty if there is nothing to say.
         instances: How many there should be.
         is_on_gpu: Whether they run on GPUs.
         max_queue_delay_us: How long a batch may wait to fill.
-        statistics: What it has done.
         labels: The labels that name it.
         share: Its share of the requests that name no version, 0 to 1.
         alive: Instances that can take batches.

@@ -3,31 +3,45 @@
 Where `--inference_engine_type` or `--precision` is `auto`, every candidate runs in an instance of
 its own (`engine_trial`): how long it takes, and whether it answers as float32 does. What is found
 is kept under a key of all it depends on: processor, versions, the model's files, the candidates.
+
+While the server starts, engines that have not been measured on this machine are, one version after
+the other, in a process beside the loop; until then a version's engine stays open. Later on there is
+no time for that: what was found for another version of the same model is taken, if this one has the
+files, else what runs anywhere.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
+import logging
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 
 import msgspec
 
-from qa_service.repository.findings import COSTS_DIR
-from qa_service.repository.manifest import (
-    OPENVINO_FILES,
-    PRECISIONS,
-    PYTORCH_FILE,
-    Manifest,
+from qa_service.engine_catalogue import (
+    AUTO,
+    ENGINES,
+    ONNX_FILE,
+    PROCESSOR_FLAGS,
+    ROWS,
+    Kind,
+    is_installed,
 )
+from qa_service.logs import LogOptions
+from qa_service.net.event_loop import EventLoop
+from qa_service.repository.findings import COSTS_DIR
+from qa_service.repository.manifest import Manifest, load_manifest, model_files
 from qa_service.workers.devices import CPU, DeviceAssignment
-from qa_service.workers.engine_table import EngineTable, Finding
+from qa_service.workers.engine_table import Choice, EngineTable, Finding, Measurement, with_engine
+from qa_service.workers.factory import devices_of
 from qa_service.workers.messages import Setup
-from qa_service.workers.options import AUTO, InstanceOptions
+from qa_service.workers.options import InstanceOptions
+from qa_service.workers.trial_process import TrialProcess, TrialReply, TrialRequest
+
+logger = logging.getLogger(__name__)
 
 CPUINFO = Path("/proc/cpuinfo")
 REFERENCE = ("onnx", "fp32")
@@ -35,74 +49,121 @@ REFERENCE = ("onnx", "fp32")
 REFERENCE_WITHOUT_ONNX = ("pytorch", "fp32")
 """The same for a model that cannot be had in ONNX."""
 
-_PACKAGES = ("onnxruntime", "onnxruntime-gpu", "openvino", "torch")
-_MODULES = {"onnx": "onnxruntime", "openvino": "openvino", "pytorch": "torch"}
-_BF16 = {"bf16", "int8_bf16"}
-_BF16_FLAGS = {"amx_bf16", "avx512_bf16"}
-
-_ON_CPU = {
-    ("onnx", "fp32"): PRECISIONS["fp32"],
-    ("onnx", "int8"): PRECISIONS["int8"],
-    **{("openvino", precision): file for precision, file in OPENVINO_FILES.items()},
-    ("pytorch", "fp32"): PYTORCH_FILE,
-    ("pytorch", "bf16"): PYTORCH_FILE,
-}
-_ON_GPU = {
-    ("onnx", "fp32"): PRECISIONS["fp32"],
-    ("onnx", "fp16"): PRECISIONS["fp16"],
-    ("pytorch", "fp32"): PYTORCH_FILE,
-    ("pytorch", "fp16"): PYTORCH_FILE,
-    ("pytorch", "bf16"): PYTORCH_FILE,
-}
-"""The candidates, the reference first, and the file that each runs."""
-
 _ONLY_BY_NAME = ("pytorch", "fp32")
 """On a CPU: it runs the reference's products with more between them, and takes seconds to load."""
 
-
-class Measurement(msgspec.Struct, frozen=True):
-    """A choice for which engines have to be measured.
-
-    Attributes:
-        setup: The first instance, with its engine left open.
-        findings: Every candidate, the reference first; those that cannot run here say why.
-        processor: Where it is measured, in words.
-        path: Where the table is kept.
-    """
-
-    setup: Setup
-    findings: tuple[Finding, ...]
-    processor: str
-    path: str
-
-    @property
-    def candidates(self) -> list[tuple[Finding, Setup]]:
-        """What is to be measured, each with the instance that runs it."""
-        return [(item, _on_trial(self.setup, item)) for item in self.findings if not item.failure]
-
-    def table(self, measured: Sequence[Finding]) -> EngineTable:
-        """All that is known, with what was found of the `candidates`, in their order."""
-        news = iter(measured)
-        findings = tuple(item if item.failure else next(news) for item in self.findings)
-        return EngineTable(self.processor, self.setup.options.min_agreement, findings)
-
-    def choice(self, table: EngineTable | None) -> Choice:
-        """The engine to take by the table; without one, the first candidate."""
-        best = table.best if table else None
-        return Choice(_with(self.setup.options, best or _first_able(self.findings)), table)
+_Key = tuple[Path, str, InstanceOptions]
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The engine of a version.
+class EngineChoices:
+    """Chooses engines, and remembers what it has chosen.
+
+    Args:
+        on_found: Called when an engine that was open is chosen.
 
     Attributes:
-        options: With an engine, a precision and a number of threads.
-        table: What was measured, now or earlier; None if there was nothing to choose.
+        tables: What was measured, by the model's folder.
     """
 
-    options: InstanceOptions
-    table: EngineTable | None = None
+    def __init__(self, loop: EventLoop, logs: LogOptions, on_found: Callable[[], None]) -> None:
+        self.tables: dict[Path, EngineTable] = {}
+        self._loop = loop
+        self._logs = logs
+        self._on_found = on_found
+        self._chosen: dict[_Key, InstanceOptions] = {}
+        self._by_model: dict[tuple[str, InstanceOptions], InstanceOptions] = {}
+        self._waiting: dict[_Key, Measurement] = {}
+        self._trial: TrialProcess | None = None
+
+    def choose(
+        self,
+        model: str,
+        folder: Path,
+        fingerprint: str,
+        options: InstanceOptions,
+        *,
+        may_measure: bool,
+    ) -> InstanceOptions:
+        """Fills in the engine, precision and threads where the options leave them open.
+
+        Returns:
+            The options; as they were given while their engine is still to be measured.
+
+        Raises:
+            SetupError: The manifest cannot be read, or a device cannot be had.
+        """
+        key = (folder, fingerprint, options)
+        chosen = self._chosen.get(key)
+        if chosen is None and not may_measure:
+            chosen = self._inherited(model, folder, options)
+        if chosen is None:
+            chosen = self._find(key, may_measure=may_measure)
+        if chosen is None:
+            return options
+        self._chosen[key] = self._by_model[model, options] = chosen
+        return chosen
+
+    def measure_next(self) -> None:
+        """Begins to measure the next version whose engine is open, if nothing is measured now."""
+        if self._trial or not self._waiting:
+            return
+        key, measurement = next(iter(self._waiting.items()))
+        number = len(measurement.candidates)
+        logger.info("finding the fastest of %d engines, once for this machine", number)
+        request = TrialRequest(measurement, self._logs)
+        try:
+            self._trial = TrialProcess(self._loop, request, lambda reply: self._on_end(key, reply))
+        except OSError as error:
+            self._on_end(key, TrialReply(failure=str(error)))
+
+    def close(self) -> None:
+        """Ends what is measured."""
+        if self._trial:
+            self._trial.close()
+
+    def _on_end(self, key: _Key, reply: TrialReply) -> None:
+        self._trial = None
+        self._settle(key, self._waiting.pop(key), reply)
+        self._on_found()
+
+    def _settle(self, key: _Key, measurement: Measurement, reply: TrialReply) -> InstanceOptions:
+        if reply.failure:
+            logger.warning("the engines could not be measured: %s", reply.failure)
+        return self._keep(key, measurement.choice(reply.table))
+
+    def _keep(self, key: _Key, choice: Choice) -> InstanceOptions:
+        if choice.table:
+            self.tables[key[0]] = choice.table
+        self._chosen[key] = choice.options
+        return choice.options
+
+    def _inherited(
+        self, model: str, folder: Path, options: InstanceOptions
+    ) -> InstanceOptions | None:
+        """What was chosen for another version of the model, if this one has the files for it."""
+        chosen = self._by_model.get((model, options))
+        if chosen is None or not options.is_engine_open:
+            return None
+        needed = model_files(chosen.inference_engine_type, chosen.precision)
+        return chosen if set(needed) <= load_manifest(folder).files.keys() else None
+
+    def _find(self, key: _Key, *, may_measure: bool) -> InstanceOptions | None:
+        """What is known without measuring; None if that is to be done."""
+        if key in self._waiting:
+            return None
+        folder, _, options = key
+        devices: Sequence[DeviceAssignment] = ()
+        if options.is_engine_open:
+            devices = devices_of(options.num_inference_sessions, options.devices)
+        device = devices[0] if devices else None
+        found = choose_engine(options, device, folder, load_manifest(folder))
+        if isinstance(found, Choice):
+            return self._keep(key, found)
+        if not may_measure:
+            why = "not while the server serves; restart it to have them measured"
+            return self._settle(key, found, TrialReply(failure=why))
+        self._waiting.setdefault(key, found)
+        return None
 
 
 def choose_engine(
@@ -113,18 +174,14 @@ def choose_engine(
 ) -> Choice | Measurement:
     """Fills in what the options leave to be found out, or says what has to be measured first.
 
-    Args:
-        options: As they were given.
-        device: Where the first instance runs; None if not on this machine.
-        model_dir: The prepared model's folder.
-        manifest: Its manifest.
+    The device is the first instance's; None if that does not run on this machine.
     """
     if device is None or not options.is_engine_open:
-        return Choice(_with(options, _unmeasured(options, manifest)))
+        return Choice(with_engine(options, _unmeasured(options, manifest)))
     findings = tuple(_candidates(options, manifest, device.device))
     able = [item for item in findings if item.may_be_taken and not item.failure]
     if len(able) < 2:
-        return Choice(_with(options, able[0] if able else _unmeasured(options, manifest)))
+        return Choice(with_engine(options, able[0] if able else _unmeasured(options, manifest)))
     setup = Setup(str(model_dir), options, device)
     measurement = Measurement(
         setup,
@@ -136,22 +193,8 @@ def choose_engine(
     return measurement.choice(table) if table else measurement
 
 
-def _first_able(findings: Sequence[Finding]) -> Finding:
-    return next(item for item in findings if item.may_be_taken and not item.failure)
-
-
-def _with(options: InstanceOptions, finding: Finding) -> InstanceOptions:
-    """The options with an engine, its precision and threads."""
-    return msgspec.structs.replace(
-        options,
-        inference_engine_type=finding.engine_type,
-        precision=finding.precision,
-        intra_op_num_threads=finding.intra_op_num_threads,
-    )
-
-
-def _reference(manifest: Manifest) -> tuple[str, str]:
-    return REFERENCE_WITHOUT_ONNX if PRECISIONS["fp32"] in manifest.without else REFERENCE
+def _reference(manifest: Manifest) -> Kind:
+    return REFERENCE_WITHOUT_ONNX if ONNX_FILE in manifest.without else REFERENCE
 
 
 def _unmeasured(options: InstanceOptions, manifest: Manifest) -> Finding:
@@ -175,51 +218,46 @@ def _candidates(options: InstanceOptions, manifest: Manifest, device: str) -> It
     has_spare_cores = (os.cpu_count() or 1) >= 2 * options.num_inference_sessions
     if device == CPU and not options.intra_op_num_threads and has_spare_cores:
         threads.append(2)
-    table, reference = _ON_CPU if device == CPU else _ON_GPU, _reference(manifest)
-    for (engine_type, precision), file in ({reference: table[reference]} | table).items():
-        is_reference = (engine_type, precision) == reference
-        may_be_taken = _is_open_to(options, engine_type, precision, device, reference)
-        if not may_be_taken and not is_reference:
+    reference = _reference(manifest)
+    for kind in dict.fromkeys([reference, *_tried_on(device)]):
+        may_be_taken = _is_open_to(options, kind, device, reference)
+        if not may_be_taken and kind != reference:
             continue
-        failure = _obstacle(engine_type, precision, file, manifest, device)
+        failure = _obstacle(kind, manifest, device)
         for num_threads in threads if may_be_taken else threads[:1]:
-            yield Finding(engine_type, precision, num_threads, may_be_taken, failure=failure)
+            yield Finding(*kind, num_threads, may_be_taken, failure=failure)
 
 
-def runnable(manifest: Manifest) -> list[tuple[str, str]]:
+def _tried_on(device: str) -> list[Kind]:
+    """What is measured on a device, `cpu` or `cuda:N`."""
+    return [kind for kind, row in ROWS.items() if device.partition(":")[0] in row.tried_on]
+
+
+def runnable(manifest: Manifest) -> list[Kind]:
     """Every engine and precision that can run a model on this CPU, the reference first."""
-    return [kind for kind, file in _ON_CPU.items() if not _obstacle(*kind, file, manifest, CPU)]
+    return [kind for kind in _tried_on(CPU) if not _obstacle(kind, manifest, CPU)]
 
 
-def _is_open_to(
-    options: InstanceOptions,
-    engine_type: str,
-    precision: str,
-    device: str,
-    reference: tuple[str, str],
-) -> bool:
+def _is_open_to(options: InstanceOptions, kind: Kind, device: str, reference: Kind) -> bool:
     """Whether the options leave a candidate to be chosen."""
-    if device == CPU and (engine_type, precision) == _ONLY_BY_NAME != reference:
+    engine_type, precision = kind
+    if device == CPU and kind == _ONLY_BY_NAME != reference:
         return options.inference_engine_type == engine_type
     named = (options.inference_engine_type, options.precision)
     return named[0] in (AUTO, engine_type) and named[1] in (AUTO, precision)
 
 
-def _obstacle(engine_type: str, precision: str, file: str, manifest: Manifest, device: str) -> str:
+def _obstacle(kind: Kind, manifest: Manifest, device: str) -> str:
     """What keeps a candidate from running here, in words; empty if nothing is known to."""
-    if not is_installed(_MODULES[engine_type]):
-        return f"{_MODULES[engine_type]} is not installed"
-    if precision in _BF16 and device == CPU and not _BF16_FLAGS & processor()[1]:
-        return "this processor does not compute in bf16"
-    if file not in manifest.files:
-        reason = manifest.without.get(file) or manifest.without.get(PRECISIONS["fp32"])
-        return reason or f"the model has no {file}"
+    row = ROWS[kind]
+    if not is_installed(row.engine.module):
+        return f"{row.engine.module} is not installed"
+    if row.needs and device == CPU and not PROCESSOR_FLAGS[row.needs] & processor()[1]:
+        return f"this processor does not compute in {row.needs}"
+    if row.file not in manifest.files:
+        reason = manifest.without.get(row.file) or manifest.without.get(ONNX_FILE)
+        return reason or f"the model has no {row.file}"
     return ""
-
-
-def is_installed(module: str) -> bool:
-    """Whether it could be imported."""
-    return importlib.util.find_spec(module) is not None
 
 
 def processor() -> tuple[str, frozenset[str]]:
@@ -237,9 +275,12 @@ def _path_of_table(setup: Setup, manifest: Manifest, findings: Sequence[Finding]
     """Where what is found is kept: under a key of all that it depends on."""
     options, device = setup.options, setup.device
     name, flags = processor()
+    packages = dict.fromkeys(
+        name for engine in ENGINES.values() for name in engine.packages.values()
+    )
     depends_on = (
         (name, sorted(flags), os.cpu_count(), device.device, device.gpu_memory_bytes),
-        [_version(package) for package in _PACKAGES],
+        [_version(package) for package in packages],
         manifest.files,
         findings,
         options.min_agreement,
@@ -256,13 +297,6 @@ def _kept(path: Path) -> EngineTable | None:
         return msgspec.json.decode(path.read_bytes(), type=EngineTable)
     except (OSError, msgspec.DecodeError):
         return None
-
-
-def _on_trial(setup: Setup, candidate: Finding) -> Setup:
-    """An instance for the trial: on its device or not at all, and with no measuring of its own."""
-    options = msgspec.structs.replace(_with(setup.options, candidate), cost_table="off")
-    device = msgspec.structs.replace(setup.device, cuda_index=0, may_fall_back=False)
-    return msgspec.structs.replace(setup, options=options, device=device)
 
 
 def _version(package: str) -> str:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import msgspec
+
+from qa_service.workers.messages import Setup
+from qa_service.workers.options import InstanceOptions
 
 TIE = 0.05
 """A candidate must save at least this share of the reference's time: measurements are noisy."""
@@ -12,9 +18,6 @@ class Finding(msgspec.Struct, frozen=True):
     """What was found of one candidate.
 
     Attributes:
-        engine_type: What runs the model.
-        precision: What the model computes in.
-        intra_op_num_threads: Threads within one operator.
         may_be_taken: Whether the options leave it open; the reference is measured in any case.
         alone_ms: A question by itself, the median of the rounds.
         batched_ms: A question in a batch of eight.
@@ -46,13 +49,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class EngineTable(msgspec.Struct, frozen=True):
-    """What was found of every candidate; the first is the reference.
-
-    Attributes:
-        processor: Where it was measured.
-        min_agreement: The share of answers that a candidate must have in common with the reference.
-        findings: The candidates.
-    """
+    """What was found of every candidate; the first is the reference."""
 
     processor: str
     min_agreement: float
@@ -96,3 +93,60 @@ class EngineTable(msgspec.Struct, frozen=True):
             mark = "  taken" if item == self.best else ""
             lines.append(f"{item!s:30}{f' {item.failure}' if item.failure else cells}{mark}")
         return "\n".join(lines)
+
+
+class Measurement(msgspec.Struct, frozen=True):
+    """A choice for which engines have to be measured.
+
+    Attributes:
+        setup: The first instance, with its engine left open.
+        findings: Every candidate, the reference first; those that cannot run here say why.
+        path: Where the table is kept.
+    """
+
+    setup: Setup
+    findings: tuple[Finding, ...]
+    processor: str
+    path: str
+
+    @property
+    def candidates(self) -> list[tuple[Finding, Setup]]:
+        """What is to be measured, each with the instance that runs it."""
+        return [(item, _on_trial(self.setup, item)) for item in self.findings if not item.failure]
+
+    def table(self, measured: Sequence[Finding]) -> EngineTable:
+        """All that is known, with what was found of the `candidates`, in their order."""
+        news = iter(measured)
+        findings = tuple(item if item.failure else next(news) for item in self.findings)
+        return EngineTable(self.processor, self.setup.options.min_agreement, findings)
+
+    def choice(self, table: EngineTable | None) -> Choice:
+        """The engine to take by the table; without one, the first candidate."""
+        able = (item for item in self.findings if item.may_be_taken and not item.failure)
+        best = table.best if table else None
+        return Choice(with_engine(self.setup.options, best or next(able)), table)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The options of a version, its engine filled in; no table if there was nothing to choose."""
+
+    options: InstanceOptions
+    table: EngineTable | None = None
+
+
+def with_engine(options: InstanceOptions, finding: Finding) -> InstanceOptions:
+    """The options with an engine, its precision and threads."""
+    return msgspec.structs.replace(
+        options,
+        inference_engine_type=finding.engine_type,
+        precision=finding.precision,
+        intra_op_num_threads=finding.intra_op_num_threads,
+    )
+
+
+def _on_trial(setup: Setup, candidate: Finding) -> Setup:
+    """An instance for the trial: on its device or not at all, and with no measuring of its own."""
+    options = msgspec.structs.replace(with_engine(setup.options, candidate), cost_table="off")
+    device = msgspec.structs.replace(setup.device, cuda_index=0, may_fall_back=False)
+    return msgspec.structs.replace(setup, options=options, device=device)

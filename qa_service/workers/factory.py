@@ -8,12 +8,12 @@ from pathlib import Path
 
 import msgspec
 
+from qa_service.engine_catalogue import is_installed
 from qa_service.errors import SetupError
 from qa_service.logs import LogOptions
 from qa_service.net.event_loop import EventLoop
 from qa_service.workers.base import Worker, WorkerListener
 from qa_service.workers.devices import DeviceAssignment, assign_devices
-from qa_service.workers.engine_choice import is_installed
 from qa_service.workers.gpus import find_gpus
 from qa_service.workers.messages import Setup
 from qa_service.workers.options import InstanceOptions

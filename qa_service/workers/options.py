@@ -6,18 +6,13 @@ is served, and so that a worker is told all of it in one message.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from qa_service.engine_catalogue import AUTO, EngineType, Precision
 from qa_service.options import MAX_MS
 from qa_service.scheduling.batch_cost import BatchRule
-
-AUTO = "auto"
-
-EngineType = Literal["auto", "onnx", "openvino", "pytorch", "tensorrt", "instant"]
-Precision = Literal["auto", "fp32", "fp16", "int8", "bf16", "int8_bf16"]
-PRECISIONS: tuple[str, ...] = get_args(Precision)
 
 _Count = Annotated[int, Meta(ge=0, le=1024)]
 _Range = Annotated[str, Meta(pattern=r"^(0|[1-9][0-9]{0,2}):[1-9][0-9]{0,2}\Z")]

@@ -18,8 +18,7 @@ from qa_service.logs import LogOptions
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.stream import Stream
 from qa_service.wire.frames import PREFIX, FrameReader
-from qa_service.workers.engine_choice import Measurement
-from qa_service.workers.engine_table import EngineTable
+from qa_service.workers.engine_table import EngineTable, Measurement
 from qa_service.workers.process import python_path
 
 TRIAL_PROGRAM = "qa_service.inference.trial_main"
@@ -27,12 +26,7 @@ MAX_MESSAGE_BYTES = 1 << 24
 
 
 class TrialRequest(msgspec.Struct, frozen=True):
-    """What is to be measured.
-
-    Attributes:
-        measurement: The candidates.
-        logs: The log of the instances that are measured.
-    """
+    """What is to be measured, and the log of the instances that are."""
 
     measurement: Measurement
     logs: LogOptions

@@ -16,12 +16,10 @@ from harness.process import GIVE_UP_S
 from harness.questions import ANSWER, ASK, TEXT
 from harness.server import running_server
 from qa_service.data.squad import read_squad
-from qa_service.workers.engine_choice import is_installed
+from qa_service.engine_catalogue import ENGINES, is_installed
 
 pytestmark = pytest.mark.slow
 
-ENGINES = {"instant": "msgspec", "onnx": "onnxruntime", "openvino": "openvino", "pytorch": "torch"}
-"""Each by the package that brings it."""
 NOT_HERE = ("--host a.", "--host 10.", "--host qa.", "--model ", "--sweep", "--rate")
 """Servers elsewhere, models that are not served here, and loads of half a minute and more."""
 
@@ -37,11 +35,12 @@ def documented_gets() -> list[str]:
     return [path.replace("/M", "/builtin") for path in [*found, *versions]]
 
 
-@pytest.fixture(scope="module", params=ENGINES)
+@pytest.fixture(scope="module", params=sorted({*ENGINES} - {"tensorrt"}))
 def server(request, builtin_model):
     """Each engine by its name: what is found fastest here is but one of them."""
-    if not is_installed(ENGINES[request.param]):
-        pytest.skip(f"{ENGINES[request.param]} is not installed")
+    module = ENGINES[request.param].module
+    if module and not is_installed(module):
+        pytest.skip(f"{module} is not installed")
     flags = ("--inference_engine_type", request.param, "--precision", "fp32")
     with running_server(builtin_model, *flags) as running:
         yield running

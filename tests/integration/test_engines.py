@@ -7,10 +7,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from qa_service.engine_catalogue import ONNX_FILE, ONNX_INT8_FILE, PYTORCH_FILE
 from qa_service.errors import SetupError
 from qa_service.inference.engines import EngineConfig, make_engine
 from qa_service.inference.reader.reader import Reader
-from qa_service.repository.manifest import ONNX_FILE, PRECISIONS, PYTORCH_FILE, load_manifest
+from qa_service.repository.manifest import load_manifest
 from qa_service.scheduling.batch_cost import BatchRule
 from qa_service.wire.messages import Question
 
@@ -228,7 +229,7 @@ def test_a_damaged_model_is_told_in_one_line(builtin_model, tmp_path, kind, dama
 )
 def test_a_precision_that_cannot_be_had_is_told_in_one_line(builtin_model, kind, words):
     manifest = load_manifest(builtin_model)
-    only_fp32 = {name: file for name, file in manifest.files.items() if name != PRECISIONS["int8"]}
+    only_fp32 = {name: file for name, file in manifest.files.items() if name != ONNX_INT8_FILE}
     manifest = msgspec.structs.replace(manifest, files=only_fp32)
     with pytest.raises(SetupError, match=words) as caught:
         make_engine(kind, builtin_model, manifest, EngineConfig(precision="int8"))

@@ -7,7 +7,8 @@ import pytest
 
 from harness.process import GIVE_UP_S
 from harness.server import ROOT
-from qa_service.repository.manifest import OPENVINO_INT8_FILE, load_manifest
+from qa_service.engine_catalogue import OPENVINO_INT8_FILE
+from qa_service.repository.manifest import load_manifest
 from qa_service.workers.engine_choice import runnable
 
 pytestmark = pytest.mark.slow

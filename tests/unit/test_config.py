@@ -11,9 +11,7 @@ from msgspec import inspect, structs
 
 from qa_service.config import ServerConfig, parse_server_flags
 from qa_service.errors import SetupError
-from qa_service.inference.engines import ENGINE_PRECISIONS, ENGINE_TYPES, INSTANT
 from qa_service.options import options_of, sections_of
-from qa_service.workers.options import AUTO, PRECISIONS
 
 OPTIONS = options_of(ServerConfig)
 ROOT = Path(__file__).parents[2]
@@ -208,12 +206,3 @@ def test_what_is_in_force_is_printed_and_can_be_read_back(tmp_path, capsys):
     assert ended.value.code == 0
     file = written(tmp_path, capsys.readouterr().out)
     assert parse_server_flags(["--config", file]) == parse_server_flags(flags)
-
-
-def test_the_engines_and_precisions_that_may_be_named_are_those_that_there_are():
-    (engines,) = [option for option in OPTIONS if option.name == "inference_engine_type"]
-    assert set(engines.choices) == {*ENGINE_TYPES, INSTANT, AUTO}
-    assert set(PRECISIONS) == {
-        AUTO,
-        *(name for names in ENGINE_PRECISIONS.values() for name in names),
-    }

@@ -14,8 +14,8 @@ from qa_service.repository.manifest import Manifest, ReadingConfig
 from qa_service.wire.messages import Task
 from qa_service.workers import engine_choice
 from qa_service.workers.devices import DeviceAssignment
-from qa_service.workers.engine_choice import Measurement, choose_engine
-from qa_service.workers.engine_table import EngineTable, Finding
+from qa_service.workers.engine_choice import choose_engine
+from qa_service.workers.engine_table import EngineTable, Finding, Measurement
 from qa_service.workers.engine_trial import (
     END_S,
     LIMIT_S,

@@ -6,15 +6,14 @@ from typing import get_args
 
 import pytest
 
-from qa_service.inference.engines import ENGINE_PRECISIONS
+from qa_service.engine_catalogue import EngineType, precisions_of
 from qa_service.wire import model_reports
 from qa_service.wire.model_reports import CASCADE, ModelReport
-from qa_service.workers.options import EngineType
 
 ENGINES = [
     (engine_type, precision)
     for engine_type in get_args(EngineType)
-    for precision in ENGINE_PRECISIONS.get(engine_type, ("auto", "fp32"))
+    for precision in precisions_of(engine_type) or ("auto", "fp32")
 ]
 """Each engine of the options with each of its precisions; auto until one is chosen."""
 

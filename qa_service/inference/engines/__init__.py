@@ -11,24 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from qa_service.engine_catalogue import MODEL_ENGINES, ROWS, precisions_of
 from qa_service.errors import DeviceError, SetupError
 from qa_service.repository.manifest import Manifest
 
 if TYPE_CHECKING:
     from qa_service.inference.engines.base import Engine
-
-ENGINE_PRECISIONS = {
-    "onnx": ("fp32", "fp16", "int8"),
-    "openvino": ("fp32", "bf16", "int8", "int8_bf16"),
-    "pytorch": ("fp32", "fp16", "bf16"),
-    "tensorrt": ("fp32", "fp16", "bf16"),
-}
-"""What each engine can compute in."""
-
-ENGINE_TYPES = tuple(ENGINE_PRECISIONS)
-
-INSTANT = "instant"
-"""No engine: every question is answered at once, so that the server itself can be measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +26,8 @@ class EngineConfig:
     Attributes:
         intra_op_num_threads: Threads within one operator; one a session, so that N sessions
             on N cores are N threads.
-        precision: What the model computes in; see `ENGINE_PRECISIONS`.
         device: `cpu` or `cuda`.
         cuda_index: The GPU's number, as the process that runs the engine sees it.
-        gpu_memory_bytes: All the memory of the GPU.
         gpu_memory_fraction: The share of it that this instance may take.
         cuda_graphs: Whether a GPU's kernels are recorded once for each bucket, and replayed.
         max_batch_size: Rows that the model is given at once, at most.
@@ -65,11 +51,11 @@ def check_precision(engine_type: str, precision: str) -> None:
     Raises:
         SetupError: It cannot.
     """
-    precisions = ENGINE_PRECISIONS.get(engine_type, ("fp32",))
-    if precision not in precisions:
-        able = [name for name, known in ENGINE_PRECISIONS.items() if precision in known]
+    if (engine_type, precision) not in ROWS:
+        able = [name for name, known in ROWS if known == precision]
         raise SetupError(
-            f"the {engine_type} engine has no {precision}: use --precision {'|'.join(precisions)}"
+            f"the {engine_type} engine has no {precision}: "
+            f"use --precision {'|'.join(precisions_of(engine_type))}"
             + (f" or --inference_engine_type {'|'.join(able)}" if able else "")
         )
 
@@ -84,16 +70,26 @@ def make_engine(
         DeviceError: The engine cannot use the device.
         ValueError: There is no such engine.
     """
-    if engine_type not in ENGINE_TYPES:
-        raise ValueError(f"no engine {engine_type!r}; there are {', '.join(ENGINE_TYPES)}")
+    if engine_type not in MODEL_ENGINES:
+        raise ValueError(f"no engine {engine_type!r}; there are {', '.join(MODEL_ENGINES)}")
     check_precision(engine_type, config.precision)
-    if config.precision.startswith("int8") and config.device != "cpu":
-        raise DeviceError(f"{config.precision} is for the CPU: use --devices cpu, or fp16 on a GPU")
-    if engine_type == "openvino" and config.device != "cpu":
-        raise DeviceError("the openvino engine is for a CPU: use --devices cpu")
-    if engine_type == "tensorrt" and config.device == "cpu":
-        raise DeviceError("the tensorrt engine needs a GPU; on a CPU, use the onnx engine")
+    _check_device(engine_type, config.precision, config.device)
     return _maker(engine_type, config.device)(model_dir, manifest, config)
+
+
+def _check_device(engine_type: str, precision: str, device: str) -> None:
+    """Sees that the engine runs there in that precision.
+
+    Raises:
+        DeviceError: It does not.
+    """
+    if device in ROWS[engine_type, precision].devices:
+        return
+    if device == "cpu":
+        raise DeviceError(f"the {engine_type} engine needs a GPU; on a CPU, use the onnx engine")
+    if device in ROWS[engine_type, "fp32"].devices:
+        raise DeviceError(f"{precision} is for the CPU: use --devices cpu, or fp16 on a GPU")
+    raise DeviceError(f"the {engine_type} engine is for a CPU: use --devices cpu")
 
 
 def _maker(engine_type: str, device: str) -> Callable[[Path, Manifest, EngineConfig], Engine]:

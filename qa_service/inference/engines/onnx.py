@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 
+from qa_service.engine_catalogue import ROWS
 from qa_service.errors import SetupError
 from qa_service.inference.engines import EngineConfig
 from qa_service.inference.engines.base import (
@@ -17,7 +18,7 @@ from qa_service.inference.engines.base import (
     describe_cpu,
     named_inputs,
 )
-from qa_service.repository.manifest import PRECISIONS, Manifest, prepared_file
+from qa_service.repository.manifest import Manifest, prepared_file
 
 SLOWER_ON_CPU = ["SkipLayerNormFusion"]
 """Its one kernel costs a core more than the addition and the normalization that it replaces."""
@@ -57,7 +58,7 @@ def onnx_file(model_dir: Path, manifest: Manifest, precision: str) -> Path:
     Raises:
         SetupError: The model was not prepared in it.
     """
-    return prepared_file(model_dir, manifest, PRECISIONS[precision])
+    return prepared_file(model_dir, manifest, ROWS["onnx", precision].file)
 
 
 def open_session(

@@ -17,6 +17,7 @@ import numpy as np
 import onnxruntime
 from filelock import FileLock
 
+from qa_service.engine_catalogue import ROWS
 from qa_service.errors import DeviceError, SetupError
 from qa_service.inference.engines import EngineConfig
 from qa_service.inference.engines.base import FloatArray
@@ -28,7 +29,7 @@ from qa_service.inference.engines.buckets import (
     make_grid,
 )
 from qa_service.inference.engines.onnx import Provider, inputs_of, onnx_file, open_session
-from qa_service.repository.manifest import PLAIN_ONNX_FILE, Manifest, prepared_file
+from qa_service.repository.manifest import Manifest, prepared_file
 
 CUDA = "CUDAExecutionProvider"
 TENSORRT = "TensorrtExecutionProvider"
@@ -63,7 +64,7 @@ def tensorrt_engine(model_dir: Path, manifest: Manifest, config: EngineConfig) -
         SetupError: The file is missing, or cannot be loaded.
     """
     require(TENSORRT)
-    path = prepared_file(model_dir, manifest, PLAIN_ONNX_FILE)
+    path = prepared_file(model_dir, manifest, ROWS["tensorrt", config.precision].file)
     with contextlib.suppress(ImportError, OSError):
         importlib.import_module("tensorrt_libs")  # NVIDIA's wheels: loads what it carries
     grid = make_grid(manifest, config)

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import openvino
 
+from qa_service.engine_catalogue import ROWS
 from qa_service.errors import DeviceError, SetupError
 from qa_service.inference.engines import EngineConfig
 from qa_service.inference.engines.base import (
@@ -25,14 +26,11 @@ from qa_service.inference.engines.base import (
     describe_cpu,
     named_inputs,
 )
-from qa_service.repository.manifest import OPENVINO_FILES, Manifest, prepared_file
+from qa_service.repository.manifest import Manifest, prepared_file
 
 STEP_TOKENS = 16
 WARMING_S = 0.5
 CACHE_DIR = "openvino"
-
-_BF16 = {"bf16", "int8_bf16"}
-"""What is computed in bf16, but for int8 products."""
 
 
 class OpenVinoEngine(Engine):
@@ -45,7 +43,7 @@ class OpenVinoEngine(Engine):
 
     def __init__(self, model_dir: Path, manifest: Manifest, config: EngineConfig) -> None:
         _check_processor(config.precision)
-        path = prepared_file(model_dir, manifest, OPENVINO_FILES[config.precision])
+        path = prepared_file(model_dir, manifest, ROWS["openvino", config.precision].file)
         try:
             compiled = shared_core().compile_model(str(path), "CPU", options(config, path.parent))
         except RuntimeError as error:
@@ -109,7 +107,7 @@ def options(config: EngineConfig, folder: Path) -> dict[str, str | int | bool]:
         "INFERENCE_NUM_THREADS": config.intra_op_num_threads,
         "NUM_STREAMS": 1,
         "ENABLE_CPU_PINNING": False,
-        "INFERENCE_PRECISION_HINT": "bf16" if config.precision in _BF16 else "f32",
+        "INFERENCE_PRECISION_HINT": ROWS["openvino", config.precision].needs or "f32",
         "CACHE_DIR": str(folder / "costs" / CACHE_DIR),
     }
 
@@ -134,7 +132,8 @@ def _widened(rows: Int64Array, width: int, filling: int) -> Int64Array:
 
 def _check_processor(precision: str) -> None:
     """Sees that the processor has the precision; OpenVINO would silently take float32."""
+    needs = ROWS["openvino", precision].needs
     capabilities = shared_core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-    if precision in _BF16 and "BF16" not in capabilities:
+    if needs and needs.upper() not in capabilities:
         without = "int8" if precision == "int8_bf16" else "fp32"
-        raise DeviceError(f"this processor does not compute in bf16: use --precision {without}")
+        raise DeviceError(f"this processor does not compute in {needs}: use --precision {without}")

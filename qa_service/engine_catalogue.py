@@ -1,0 +1,119 @@
+"""What is known of each engine and precision: one table, which everything else reads.
+
+A new precision is a row of `ROWS` and its name in `Precision`; what runs it is in
+`inference/engines`, what makes its file in `preparation`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+AUTO = "auto"
+INSTANT = "instant"
+"""No engine: every question is answered at once, so that the server itself can be measured."""
+
+EngineType = Literal["auto", "onnx", "openvino", "pytorch", "tensorrt", "instant"]
+Precision = Literal["auto", "fp32", "fp16", "int8", "bf16", "int8_bf16"]
+
+ONNX_FILE = "model.onnx"
+ONNX_INT8_FILE = "model.int8.onnx"
+ONNX_FP16_FILE = "model.fp16.onnx"
+OPENVINO_INT8_FILE = "model.openvino_int8.onnx"
+PLAIN_ONNX_FILE = "model.plain.onnx"
+PYTORCH_FILE = "model.safetensors"
+
+PREPARING_FLAGS = {
+    ONNX_INT8_FILE: "--precision int8",
+    ONNX_FP16_FILE: "--precision fp16",
+    OPENVINO_INT8_FILE: "--precision int8",
+    PLAIN_ONNX_FILE: "--tensorrt",
+}
+"""What `prepare_model.py` is given to make a file that not every model has."""
+
+PROCESSOR_FLAGS = {"bf16": frozenset({"amx_bf16", "avx512_bf16"})}
+"""A processor computes in a format if it has one of these flags, as Linux names them."""
+
+Kind = tuple[str, str]
+"""An engine and a precision."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What runs models; platform and backend as Triton names them.
+
+    Attributes:
+        module: What it imports; empty for nothing beyond the server's own.
+        packages: What brings the module, by this project's extra.
+    """
+
+    name: str
+    module: str
+    packages: Mapping[str, str]
+    platform: str
+    backend: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An engine in one precision.
+
+    Attributes:
+        file: The model's file that it runs; empty for none.
+        devices: Where it runs: `cpu`, `cuda` or both.
+        tried_on: Where `auto` measures it.
+        needs: The key of `PROCESSOR_FLAGS` that a CPU must have; empty for none.
+    """
+
+    engine: Engine
+    precision: str
+    file: str
+    devices: frozenset[str]
+    tried_on: frozenset[str] = frozenset()
+    needs: str = ""
+
+
+_ONNX_PACKAGES = {"serve": "onnxruntime", "serve-gpu": "onnxruntime-gpu"}
+_ONNX = Engine("onnx", "onnxruntime", _ONNX_PACKAGES, "onnxruntime_onnx", "onnxruntime")
+_OPENVINO = Engine("openvino", "openvino", {"openvino": "openvino"}, "openvino", "openvino")
+_PYTORCH = Engine("pytorch", "torch", {"train": "torch"}, "pytorch_libtorch", "pytorch")
+_GPU_PACKAGE = {"serve-gpu": "onnxruntime-gpu"}
+_TENSORRT = Engine("tensorrt", "onnxruntime", _GPU_PACKAGE, "tensorrt_plan", "tensorrt")
+_INSTANT = Engine(INSTANT, "", {}, "instant", "instant")
+
+_CPU, _CUDA, _BOTH = frozenset({"cpu"}), frozenset({"cuda"}), frozenset({"cpu", "cuda"})
+
+_TABLE = (
+    Row(_ONNX, "fp32", ONNX_FILE, _BOTH, _BOTH),
+    Row(_ONNX, "fp16", ONNX_FP16_FILE, _BOTH, _CUDA),
+    Row(_ONNX, "int8", ONNX_INT8_FILE, _CPU, _CPU),
+    Row(_OPENVINO, "fp32", ONNX_FILE, _CPU, _CPU),
+    Row(_OPENVINO, "bf16", ONNX_FILE, _CPU, _CPU, "bf16"),
+    Row(_OPENVINO, "int8", OPENVINO_INT8_FILE, _CPU, _CPU),
+    Row(_OPENVINO, "int8_bf16", OPENVINO_INT8_FILE, _CPU, _CPU, "bf16"),
+    Row(_PYTORCH, "fp32", PYTORCH_FILE, _BOTH, _BOTH),
+    Row(_PYTORCH, "fp16", PYTORCH_FILE, _BOTH, _CUDA),
+    Row(_PYTORCH, "bf16", PYTORCH_FILE, _BOTH, _BOTH, "bf16"),
+    Row(_TENSORRT, "fp32", PLAIN_ONNX_FILE, _CUDA),
+    Row(_TENSORRT, "fp16", PLAIN_ONNX_FILE, _CUDA),
+    Row(_TENSORRT, "bf16", PLAIN_ONNX_FILE, _CUDA),
+    Row(_INSTANT, "fp32", "", _BOTH),
+)
+ROWS = {(row.engine.name, row.precision): row for row in _TABLE}
+"""Every row, in the order in which `auto` measures them."""
+
+ENGINES = {row.engine.name: row.engine for row in _TABLE}
+MODEL_ENGINES = tuple(name for name in ENGINES if name != INSTANT)
+"""The engines that run a model."""
+
+
+def precisions_of(engine_type: str) -> tuple[str, ...]:
+    """What an engine can compute in."""
+    return tuple(precision for name, precision in ROWS if name == engine_type)
+
+
+def is_installed(module: str) -> bool:
+    """Whether it could be imported."""
+    return importlib.util.find_spec(module) is not None

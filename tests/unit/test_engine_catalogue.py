@@ -1,0 +1,80 @@
+"""The catalogue of engines, beside all that has to repeat a part of it."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from qa_service.config import ServerConfig
+from qa_service.engine_catalogue import (
+    AUTO,
+    ENGINES,
+    MODEL_ENGINES,
+    PREPARING_FLAGS,
+    PROCESSOR_FLAGS,
+    ROWS,
+    EngineType,
+    Precision,
+    precisions_of,
+)
+from qa_service.options import options_of
+from qa_service.repository.manifest import model_files
+
+ROOT = Path(__file__).parents[2]
+FILES = {row.file for row in ROWS.values() if row.file}
+PRECISIONS = {precision for _, precision in ROWS}
+
+
+def test_the_engines_and_precisions_that_may_be_named_are_those_that_there_are():
+    assert set(get_args(EngineType)) == {AUTO, *ENGINES}
+    assert set(get_args(Precision)) == {AUTO, *PRECISIONS}
+
+
+@pytest.mark.parametrize(
+    ("name", "literal"), [("inference_engine_type", EngineType), ("precision", Precision)]
+)
+def test_the_options_offer_them(name, literal):
+    (option,) = [option for option in options_of(ServerConfig) if option.name == name]
+    assert tuple(option.choices) == get_args(literal)
+
+
+def test_the_option_says_what_each_engine_can_compute_in():
+    page = (ROOT / "docs" / "CONFIGURATION.md").read_text()
+    (line,) = re.findall(r"^\| `precision` \|.*\| (.*) \|$", page, re.MULTILINE)
+    said = {}
+    for clause in re.sub(r"\(.*?\)", "", line).split(";"):
+        words = re.findall(r"\w+", clause)
+        for engine_type in ENGINES.keys() & {*words}:
+            said[engine_type] = PRECISIONS & {*words}
+    assert said == {name: {*precisions_of(name)} for name in MODEL_ENGINES}
+
+
+def test_the_page_of_prepared_models_has_a_row_for_each_file():
+    page = (ROOT / "saved_models" / "README.md").read_text()
+    for file in FILES:
+        (line,) = [
+            line for line in page.splitlines() if line.startswith("|") and f"`{file}`" in line
+        ]
+        assert PREPARING_FLAGS.get(file, "") in line, file
+    assert PREPARING_FLAGS.keys() <= FILES
+
+
+@pytest.mark.parametrize("engine", ENGINES.values(), ids=lambda engine: engine.name)
+def test_an_engines_packages_are_in_their_extras(engine):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for extra, package in engine.packages.items():
+        lines = project["optional-dependencies"][extra]
+        assert package in {re.match(r"[\w-]+", line)[0] for line in lines}
+
+
+@pytest.mark.parametrize("kind", ROWS, ids=" ".join)
+def test_a_row_is_whole(kind):
+    row = ROWS[kind]
+    assert row.tried_on <= row.devices <= {"cpu", "cuda"}
+    assert row.needs in {"", *PROCESSOR_FLAGS}
+    assert bool(row.file) == (row.engine.name in MODEL_ENGINES)
+    assert model_files(*kind)[2:] == ([row.file] if row.file else [])
