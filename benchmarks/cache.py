@@ -30,7 +30,7 @@ from benchmarks.texts import Item
 from harness.frames import frame, receive
 from harness.process import rss_bytes
 from qa_service.data.squad import SquadQuestion, read_squad
-from qa_service.scheduling.pending import Outcome, PendingRequest
+from qa_service.scheduling.call import Answered, Call, Outcome, Scope
 from qa_service.serving.cache import Cached
 from qa_service.serving.cache_store import CacheStore
 from qa_service.telemetry.metrics import ModelMetrics
@@ -56,11 +56,8 @@ INSTANT_FULL = ours("full cache, no model", *INSTANT, "--cache_bytes", str(1 << 
 class AnsweringService:
     """Answers at once: what is left is the cache's own time."""
 
-    def submit(self, pending: PendingRequest) -> None:
-        pending.resolve(ANSWER, TIMINGS)
-
-    def cancel(self, pending: PendingRequest) -> None:
-        """There is nothing to drop."""
+    def submit(self, call: Call) -> None:
+        call.resolve(ANSWER, TIMINGS)
 
 
 class StandingClock:
@@ -78,24 +75,18 @@ def make_cached(max_bytes: int) -> tuple[Cached, CacheStore]:
     return Cached(service, store, lambda: "f" * 64, clock, metrics, max_joined=0), store
 
 
-def requests(text: str, prefix: str = "") -> Iterator[PendingRequest]:
+def requests(text: str, prefix: str = "") -> Iterator[Call]:
     """Different questions of one text."""
     for number in itertools.count():
-        yield PendingRequest(Request(f"{prefix} what is {number}?", text), 0.0, math.inf, _ignore)
+        yield Call(Request(f"{prefix} what is {number}?", text), Scope(0.0, math.inf))
 
 
-def _ignore(pending: PendingRequest, outcome: Outcome) -> None:
-    pass
-
-
-def median_us(
-    submit: Callable[[PendingRequest], None], pendings: Sequence[PendingRequest]
-) -> float:
+def median_us(submit: Callable[[Call], None], calls: Sequence[Call]) -> float:
     """The median time of a submission, in microseconds."""
     times = []
-    for pending in pendings:
+    for call in calls:
         began = time.perf_counter_ns()
-        submit(pending)
+        submit(call)
         times.append(time.perf_counter_ns() - began)
     return statistics.median(times) / 1e3
 
@@ -111,14 +102,17 @@ def costs() -> dict[str, dict[str, float]]:
         text = ("a word of a text that is read " * chars)[:chars]
         cached, store = make_cached(1 << 20)
         fill = itertools.islice(requests(text, "fill"), COST_REQUESTS)
-        for pending in fill:
-            cached.submit(pending)
+        for call in fill:
+            cached.submit(call)
         fresh = list(itertools.islice(requests(text), COST_REQUESTS))
         bare_us = median_us(AnsweringService().submit, list(itertools.islice(requests(text), 1000)))
         miss_us = median_us(cached.submit, fresh) - bare_us
         again = list(itertools.islice(requests(text), COST_REQUESTS))[-len(store) // 2 :]
+        outcomes: list[Outcome] = []
+        for call in again:
+            call.then(outcomes.append)
         hit_us = median_us(cached.submit, again)
-        assert all(pending.source.is_cached for pending in again)
+        assert all(isinstance(one, Answered) and one.source.is_cached for one in outcomes)
         found[str(chars)] = {"hit_us": round(hit_us, 2), "miss_us": round(miss_us, 2)}
     return found
 
@@ -128,8 +122,8 @@ def memory() -> list[tuple[int, float, float, int]]:
     cached, store = make_cached(MEMORY_BYTES)
     gc.collect()
     before, rows = rss_bytes(os.getpid()), []
-    for number, pending in enumerate(requests("a text"), 1):
-        cached.submit(pending)
+    for number, call in enumerate(requests("a text"), 1):
+        cached.submit(call)
         if number % (MEMORY_REQUESTS // 10) == 0:
             grown = (rss_bytes(os.getpid()) - before) / (1 << 20)
             rows.append(

@@ -6,7 +6,7 @@ import time
 
 from harness.frames import frame
 from harness.hostile_frames import OK
-from qa_service.scheduling.pending import estimate_tokens
+from qa_service.scheduling.request_cost import estimate_tokens
 from qa_service.wire.frames import FrameReader
 from qa_service.wire.json_codec import encode_error
 from qa_service.wire.json_codec import parse_request as parse

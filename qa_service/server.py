@@ -349,7 +349,7 @@ class QaServer:
         return self._phase.name.lower()
 
     def _in_flight(self) -> list[int]:
-        return [len(connection.pending) for connection in self._connections]
+        return [len(connection.calls) for connection in self._connections]
 
     def _fail_all(self, error: QaError) -> None:
         for connection in list(self._connections):

@@ -1,5 +1,5 @@
 """One client each: its connection, its token, its bounds and its timeouts.
 
-A connection turns a codec's messages into pending requests for one service, and what comes of them
+A connection turns a codec's messages into calls for one service, and what comes of them
 into bytes. It knows no model, queue or worker.
 """

@@ -1,4 +1,4 @@
-"""One client: messages in, pending requests out, answers back.
+"""One client: messages in, calls out, answers back.
 
     UNAUTHENTICATED ───token accepted───▶ OPEN ──▶ CLOSING (sends its last answers) ──▶ CLOSED
        │  └─open query─▶ PROBING ──same──▶┘           ▲  └───────────────────────────────▲
@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
 from qa_service.errors import (
@@ -36,7 +37,7 @@ from qa_service.front.timeouts import Timeouts
 from qa_service.front.tokens import Grant
 from qa_service.net.stream import ByteStream
 from qa_service.net.timers import Clock, LazyTimer
-from qa_service.scheduling.pending import Outcome, PendingRequest
+from qa_service.scheduling.call import Call, Outcome, Scope
 from qa_service.serving.service import Service
 from qa_service.telemetry.metrics import ABANDONED, ANSWERED, Metrics
 from qa_service.wire.codec import Codec, Wait
@@ -66,7 +67,7 @@ class Connection:
         name: Its peer's address, for the log.
 
     Attributes:
-        pending: Its requests in flight.
+        calls: Its requests in flight.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Connection:
         name: str = "",
     ) -> None:
         self.name = name
-        self.pending: set[PendingRequest] = set()
+        self.calls: set[Call] = set()
         self._stream = stream
         self._codec_for = codec_for
         self._codec = codec_for(b"")
@@ -109,13 +110,12 @@ class Connection:
     def is_busy(self) -> bool:
         """Whether it has requests in flight, or messages that wait for a turn or for output."""
         is_held_up = self._codec.buffered_bytes and self._stream.output_bytes
-        return bool(self.pending or is_held_up or self._turn_is_due)
+        return bool(self.calls or is_held_up or self._turn_is_due)
 
     def fail_all(self, error: QaError) -> None:
         """Answers every request in flight with an error."""
-        for pending in list(self.pending):
-            pending.fail(error)
-            self._service.cancel(pending)
+        for call in list(self.calls):
+            call.fail(error)
 
     def leave(self, when_idle_s: float) -> None:
         """Closes behind its next answer; from a time on also while it has nothing to do."""
@@ -148,33 +148,32 @@ class Connection:
         """The client has gone: work that nobody waits for is not done."""
         self._state = State.CLOSED
         self._timer.cancel()
-        self._abandon(list(self.pending))
+        self._abandon(list(self.calls))
         self._on_end(self)
 
-    def _abandon(self, unwanted: Collection[PendingRequest]) -> None:
-        for pending in unwanted:
-            logger.debug("request %s: abandoned", pending.name, extra=pending.log_extra)
-            self.pending.discard(pending)
-            pending.abandon()
-            self._service.cancel(pending)
+    def _abandon(self, unwanted: Collection[Call]) -> None:
+        for call in unwanted:
+            logger.debug("request %s: abandoned", call.scope.name, extra=call.scope.log_extra)
+            self.calls.discard(call)
+            call.cancel()
             self._metrics.requests_total[ABANDONED] += 1
 
-    def _on_settled(self, pending: PendingRequest, outcome: Outcome) -> None:
+    def _on_settled(self, call: Call, outcome: Outcome) -> None:
         try:
-            self._reply(pending, outcome)
+            self._reply(call, outcome)
         except Exception:
-            logger.exception("request %s: it could not be answered; closing", pending.name)
+            logger.exception("request %s: it could not be answered; closing", call.scope.name)
             self._end()
 
-    def _reply(self, pending: PendingRequest, outcome: Outcome) -> None:
-        self.pending.discard(pending)
+    def _reply(self, call: Call, outcome: Outcome) -> None:
+        self.calls.discard(call)
         is_last = self._is_due_to_leave()
         if is_last or self._times.leaves:
             self._codec.announce_close()
-        code, reply = encode_outcome(self._codec, pending, outcome)
+        code, reply = encode_outcome(self._codec, call, outcome)
         if code != ANSWERED:
             self._abandon_unwanted()
-        logger.debug("request %s: %s", pending.name, code, extra=pending.log_extra)
+        logger.debug("request %s: %s", call.scope.name, code, extra=call.scope.log_extra)
         self._metrics.requests_total[code] += 1
         self._times.active_s = self._clock.now_s()
         self._write(reply)
@@ -188,7 +187,7 @@ class Connection:
 
     def _abandon_unwanted(self) -> None:
         if unwanted := self._codec.take_unwanted():
-            self._abandon([p for p in self.pending if any(p.request is r for r in unwanted)])
+            self._abandon([c for c in self.calls if any(c.request is r for r in unwanted)])
 
     def _write(self, data: bytes | bytearray) -> None:
         """Writes what the codec has encoded, and closes behind it if that was the last."""
@@ -237,7 +236,7 @@ class Connection:
 
     def _has_room(self) -> bool:
         may_write = self._stream.output_bytes <= self._limits.max_output_buffer_bytes
-        return may_write and len(self.pending) < self._limits.max_in_flight_per_connection
+        return may_write and len(self.calls) < self._limits.max_in_flight_per_connection
 
     def _handle(self, event: object) -> None:
         """Does what the table says of an event in the present state, or tells that it cannot."""
@@ -282,14 +281,14 @@ class Connection:
         name = f"{self.name}#{self._num_requests}"
         flow, weight = self._share(request.priority)
         trace_id = self._codec.trace_id_of(request)
-        pending = PendingRequest(
-            request, now_s, now_s + timeout_s, self._on_settled, name, flow, weight, trace_id
-        )
+        scope = Scope(now_s, now_s + timeout_s, flow, weight, trace_id, name)
         logger.debug(
-            "request %s: received, its id is %r", name, request.id_json, extra=pending.log_extra
+            "request %s: received, its id is %r", name, request.id_json, extra=scope.log_extra
         )
-        self.pending.add(pending)
-        submit(self._service, pending)
+        call = Call(request, scope)
+        call.then(partial(self._on_settled, call))
+        self.calls.add(call)
+        submit(self._service, call)
 
     def _answer_open_query(self, query: Query) -> None:
         if query.is_open:
@@ -346,7 +345,7 @@ class Connection:
 
     def _is_due_to_leave(self) -> bool:
         """Whether it is old, and nothing would be lost with it."""
-        is_free = not self.pending and not self._codec.buffered_bytes and not self._turn_is_due
+        is_free = not self.calls and not self._codec.buffered_bytes and not self._turn_is_due
         is_old = self._times.leaves or self._clock.now_s() >= self._times.ages_at_s
         return is_free and is_old and self._state in _LASTING
 
@@ -355,13 +354,13 @@ class Connection:
             self.close_gently()
 
     def _close_when_answered(self) -> None:
-        if not self.pending:
+        if not self.calls:
             self._stream.close_gently()
 
     # Timeouts.
 
     def _deadline(self) -> tuple[float, Timeout]:
-        return self._times.deadline(self._state, self.pending, self._stream.waiting_since_s)
+        return self._times.deadline(self._state, self.calls, self._stream.waiting_since_s)
 
     def _arm_timeout(self) -> None:
         if self._stream.is_open:

@@ -6,7 +6,7 @@ import logging
 
 from qa_service.errors import InternalError, QaError
 from qa_service.front.states import Timeout
-from qa_service.scheduling.pending import Answered, Outcome, PendingRequest
+from qa_service.scheduling.call import Answered, Call, Outcome
 from qa_service.serving.service import Service
 from qa_service.telemetry.metrics import ANSWERED
 from qa_service.wire.codec import Codec, Message
@@ -45,28 +45,22 @@ def say(event: object) -> str:
     return f"{event.type} query" if isinstance(event, Query) else str(kind_of(event))
 
 
-def submit(service: Service, pending: PendingRequest) -> None:
+def submit(service: Service, call: Call) -> None:
     """Submits a request, or fails it; raises nothing, so that it has one answer."""
     try:
-        service.submit(pending)
+        service.submit(call)
     except Exception:
-        logger.exception("request %s: it could not be submitted", pending.name)
-        pending.fail(InternalError())
-        try:
-            service.cancel(pending)
-        except Exception:
-            logger.exception("request %s: nor dropped", pending.name)
+        logger.exception("request %s: it could not be submitted", call.scope.name)
+        call.fail(InternalError())
 
 
-def encode_outcome(
-    codec: Codec, pending: PendingRequest, outcome: Outcome
-) -> tuple[str, bytes | bytearray]:
+def encode_outcome(codec: Codec, call: Call, outcome: Outcome) -> tuple[str, bytes | bytearray]:
     """The code of what a request came to, and what its client is told."""
     if isinstance(outcome, Answered):
-        answers, timings, source = outcome.answers, outcome.timings, pending.source
+        answers, timings, source = outcome.answers, outcome.timings, outcome.source
         try:
-            return ANSWERED, codec.encode_answers(pending.request, answers, timings, source)
+            return ANSWERED, codec.encode_answers(call.request, answers, timings, source)
         except Exception:
-            logger.exception("request %s: its answers could not be encoded", pending.name)
+            logger.exception("request %s: its answers could not be encoded", call.scope.name)
             outcome = InternalError()
-    return outcome.code, codec.encode_error(pending.request, outcome)
+    return outcome.code, codec.encode_error(call.request, outcome)

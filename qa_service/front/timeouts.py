@@ -41,13 +41,13 @@ class Timeouts:
         self.ages_at_s = min(self.ages_at_s, when_idle_s)
 
     def deadline(
-        self, state: State, pending: Collection[object], unread_since_s: float | None
+        self, state: State, calls: Collection[object], unread_since_s: float | None
     ) -> tuple[float, Timeout]:
         """When the client is late if nothing changes, and with what.
 
         Args:
             state: The connection's.
-            pending: What the client waits for.
+            calls: What the client waits for.
             unread_since_s: When it last read, while answers wait to be read; None if none do.
         """
         limits = self._limits
@@ -57,7 +57,7 @@ class Timeouts:
             return unread_since_s + limits.stall_timeout_s, Timeout.READING
         if self.message_since_s is not None:
             return self.message_since_s + limits.frame_timeout_s, Timeout.SENDING
-        if pending:
+        if calls:
             return math.inf, Timeout.ASKING
         idle_deadline_s = self.active_s + limits.idle_timeout_s
         if state is not State.CLOSING and self.ages_at_s < idle_deadline_s:

@@ -1,4 +1,4 @@
-"""Which pending requests run next, and together. Sans-IO: it is told the time.
+"""Which calls run next, and together. Sans-IO: it is told the time.
 
 The queue is bounded, and the request whose turn is first always goes first.
 """

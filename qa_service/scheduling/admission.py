@@ -6,8 +6,8 @@ import math
 
 from qa_service.errors import DeadlineExceededError, QueueFullError, TextTooLongError
 from qa_service.scheduling.options import QueueOptions
-from qa_service.scheduling.pending import PendingRequest
 from qa_service.scheduling.scheduler import Scheduler
+from qa_service.scheduling.ticket import Ticket
 
 MAX_RETRY_AFTER_MS = 10_000
 
@@ -23,12 +23,12 @@ class Admission:
         self._options = options
 
     def admit(
-        self, pending: PendingRequest, scheduler: Scheduler, *, ms_per_cost: float, time_ms: float
+        self, ticket: Ticket, scheduler: Scheduler, *, ms_per_cost: float, time_ms: float
     ) -> None:
         """Lets a request into the queue, or not.
 
         Args:
-            pending: The request, its cost estimated.
+            ticket: The request, its cost estimated.
             scheduler: What waits.
             ms_per_cost: Milliseconds that the instances together need for a unit of cost.
             time_ms: How long it may wait for an instance.
@@ -38,18 +38,18 @@ class Admission:
             TextTooLongError: It has too many tokens.
             QueueFullError: Too much waits before it; with the time after which less will.
         """
-        self._check_request(pending, time_ms)
+        self._check_request(ticket, time_ms)
         total_ms = self._check_queue(scheduler, ms_per_cost)
         if total_ms > time_ms:
-            _check_time(scheduler.cost_before(pending) * ms_per_cost, time_ms)
+            _check_time(scheduler.cost_before(ticket) * ms_per_cost, time_ms)
 
     def admit_long(
-        self, pending: PendingRequest, scheduler: Scheduler, *, ms_per_cost: float, time_ms: float
+        self, ticket: Ticket, scheduler: Scheduler, *, ms_per_cost: float, time_ms: float
     ) -> None:
         """Lets a text of many segments in, which must be done and not only begun in time.
 
         Args:
-            pending: The request, its cost estimated.
+            ticket: The request, its cost estimated.
             scheduler: What waits.
             ms_per_cost: Milliseconds that the instances together need for a unit of cost.
             time_ms: How long it may take.
@@ -59,24 +59,24 @@ class Admission:
             TextTooLongError: It has too many tokens, or alone would take longer than it may.
             QueueFullError: Beside what waits it would; with the time after which it would not.
         """
-        self._check_request(pending, time_ms)
-        alone_ms = pending.cost * ms_per_cost
+        self._check_request(ticket, time_ms)
+        alone_ms = ticket.cost * ms_per_cost
         if alone_ms > time_ms:
-            limit = int(pending.tokens * time_ms / alone_ms)
+            limit = int(ticket.tokens * time_ms / alone_ms)
             raise TextTooLongError(
-                f"the text has about {pending.tokens} tokens, which take about "
+                f"the text has about {ticket.tokens} tokens, which take about "
                 f"{alone_ms / 1e3:.1f} s; about {limit} can be read in its {time_ms / 1e3:.1f} s"
             )
         self._check_queue(scheduler, ms_per_cost)
-        _check_time(scheduler.cost_until_done(pending) * ms_per_cost, time_ms)
+        _check_time(scheduler.cost_until_done(ticket) * ms_per_cost, time_ms)
 
-    def _check_request(self, pending: PendingRequest, time_ms: float) -> None:
+    def _check_request(self, ticket: Ticket, time_ms: float) -> None:
         if time_ms <= 0.0:
             raise DeadlineExceededError
         limit = self._options.max_text_tokens
-        if pending.tokens > limit:
+        if ticket.tokens > limit:
             raise TextTooLongError(
-                f"the text has about {pending.tokens} tokens; at most {limit} are accepted"
+                f"the text has about {ticket.tokens} tokens; at most {limit} are accepted"
             )
 
     def _check_queue(self, scheduler: Scheduler, ms_per_cost: float) -> float:

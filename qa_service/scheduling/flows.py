@@ -28,7 +28,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from qa_service.scheduling.pending import PendingRequest
+from qa_service.scheduling.ticket import Ticket
 
 LINGER_BATCHES = 2
 """A flow stays present for so many batches of each instance: as many as one holds."""
@@ -38,8 +38,8 @@ NO_COST = 1e-6
 _Place = tuple[float, float, str]
 """Of a flow among the others: when its turn starts, the number of its first request, its name."""
 
-_Segment = tuple[tuple[float, int], int, PendingRequest]
-_InLine = tuple[float, tuple[float, int], int, PendingRequest]
+_Segment = tuple[tuple[float, int], int, Ticket]
+_InLine = tuple[float, tuple[float, int], int, Ticket]
 
 
 class Turn(NamedTuple):
@@ -47,24 +47,24 @@ class Turn(NamedTuple):
 
     Attributes:
         start: When its turn starts, in virtual time.
-        pending: The request.
+        ticket: The request.
         flow: Whose turn it is, and who pays: of a segment of a long text, perhaps not its own.
     """
 
     start: float
-    pending: PendingRequest
+    ticket: Ticket
     flow: Flow
 
     @property
     def work(self) -> float:
         """What its flow pays for it."""
-        return _work(self.pending)
+        return _work(self.ticket)
 
     @property
     def end(self) -> float:
         """When its turn ends, in virtual time."""
-        is_own = self.pending.flow == self.flow.name
-        return self.start + self.work / (self.pending.weight if is_own else self.flow.weight)
+        is_own = self.ticket.flow == self.flow.name
+        return self.start + self.work / (self.ticket.weight if is_own else self.flow.weight)
 
 
 class Flow:
@@ -102,17 +102,17 @@ class Flow:
         """The cost of all that is left to do for it."""
         return self.waiting + self.reserved
 
-    def insert(self, pending: PendingRequest) -> None:
+    def insert(self, ticket: Ticket) -> None:
         """Puts a request into its place in the line."""
-        bisect.insort(self.line, _in_line(pending))
+        bisect.insort(self.line, _in_line(ticket))
         self.weight = -self.line[0][0]
-        self.waiting += pending.cost
+        self.waiting += ticket.cost
 
-    def remove(self, pending: PendingRequest) -> None:
+    def remove(self, ticket: Ticket) -> None:
         """Takes a request out of the line."""
-        _remove(self.line, _in_line(pending))
+        _remove(self.line, _in_line(ticket))
         self.weight = -self.line[0][0] if self.line else self.weight
-        self.waiting = self.waiting - pending.cost if self.line else 0.0
+        self.waiting = self.waiting - ticket.cost if self.line else 0.0
 
     def is_present(self, since_batch: float) -> bool:
         """Whether something of it waits or will, or was in a batch since that one."""
@@ -144,16 +144,16 @@ class Flows:
         """Flows that are known."""
         return len(self._flows)
 
-    def add(self, pending: PendingRequest) -> None:
+    def add(self, ticket: Ticket) -> None:
         """Puts a request into its flow's line."""
-        flow = self._known(pending.flow)
-        if not _is_segment(pending):
+        flow = self._known(ticket.flow)
+        if not _is_segment(ticket):
             begin = max(flow.start, flow.finish)
-            flow.finish = begin + _work(pending) / pending.weight
-            pending.finish = flow.finish, pending.number
-        self._insert(flow, pending)
+            flow.finish = begin + _work(ticket) / ticket.weight
+            ticket.finish = flow.finish, ticket.number
+        self._insert(flow, ticket)
 
-    def begin(self, text: PendingRequest) -> None:
+    def begin(self, text: Ticket) -> None:
         """Reserves the work of a long text, and says when a fair machine would be done with it."""
         flow = self._known(text.flow)
         before = self._counted(flow)
@@ -163,19 +163,19 @@ class Flows:
         text.finish = flow.texts_finish, text.number
         self.reserve(text, text.cost)
 
-    def put_back(self, pending: PendingRequest) -> None:
+    def put_back(self, ticket: Ticket) -> None:
         """Puts a request back that was taken and did not run: its flow gets back what it paid."""
-        flow = self._known(pending.flow)
-        flow.start -= _work(pending) / pending.weight
-        self._insert(flow, pending)
+        flow = self._known(ticket.flow)
+        flow.start -= _work(ticket) / ticket.weight
+        self._insert(flow, ticket)
 
-    def remove(self, pending: PendingRequest) -> None:
+    def remove(self, ticket: Ticket) -> None:
         """Takes out a request that will not run: its flow pays nothing."""
-        flow = self._flows[pending.flow]
-        self._remove(flow, pending)
+        flow = self._flows[ticket.flow]
+        self._remove(flow, ticket)
         self._forget([flow])
 
-    def reserve(self, text: PendingRequest, cost: float) -> None:
+    def reserve(self, text: Ticket, cost: float) -> None:
         """Counts a cost of what will be queued later of a text; a negative one takes it back."""
         flow = self._known(text.flow)
         before = flow.reserved
@@ -189,8 +189,8 @@ class Flows:
         self._virtual_time = max(self._virtual_time, turns[0].start) + work / self.weight
         self._num_batches += 1
         for turn in turns:
-            flow = self._flows[turn.pending.flow]
-            self._remove(flow, turn.pending)
+            flow = self._flows[turn.ticket.flow]
+            self._remove(flow, turn.ticket)
             flow.last_batch = turn.flow.last_batch = self._num_batches
             turn.flow.start += turn.end - turn.start
             self._set_place(turn.flow)
@@ -245,22 +245,22 @@ class Flows:
         """The first of some places' turns, if there is one; its flow's next takes its place."""
         (start, _, name), index = heapq.heappop(places)
         flow = self._flows[name]
-        pending = flow.line[index][3] if index < len(flow.line) else None
-        if pending is None or _is_segment(pending):
+        ticket = flow.line[index][3] if index < len(flow.line) else None
+        if ticket is None or _is_segment(ticket):
             if (segment := next(segments, None)) is None:
                 return
-            pending = segment[2]
-        turn = Turn(start, pending, flow)
+            ticket = segment[2]
+        turn = Turn(start, ticket, flow)
         if index + 1 < len(flow.line):
             heapq.heappush(places, ((turn.end, flow.line[index + 1][2], name), index + 1))
         elif turn.end < flow.texts_finish:
             heapq.heappush(places, ((turn.end, math.inf, name), index + 1))
         yield turn
 
-    def cost_before(self, pending: PendingRequest) -> float:
+    def cost_before(self, ticket: Ticket) -> float:
         """The cost of what would go before a request that is not queued yet."""
-        flow = self._flows.get(pending.flow) or Flow(pending.flow, self._virtual_time)
-        ahead = [other for weight, _, _, other in flow.line if -weight >= pending.weight]
+        flow = self._flows.get(ticket.flow) or Flow(ticket.flow, self._virtual_time)
+        ahead = [other for weight, _, _, other in flow.line if -weight >= ticket.weight]
         start = max(flow.start, self._virtual_time)
         start += sum([_work(other) / other.weight for other in ahead])
         others = (other for other in self._flows.values() if other is not flow and other.line)
@@ -270,7 +270,7 @@ class Flows:
             if other.start <= start
         )
 
-    def cost_until_done(self, text: PendingRequest) -> float:
+    def cost_until_done(self, text: Ticket) -> float:
         """The cost of what will have been done when a text is that is yet to begin.
 
         Clients that have short requests waiting are taken to go on asking; of the long texts of
@@ -307,24 +307,24 @@ class Flows:
         """What of a flow's weight is counted already: all, if it is present."""
         return flow.weight if flow.is_present(self._since_batch) else 0.0
 
-    def _insert(self, flow: Flow, pending: PendingRequest) -> None:
+    def _insert(self, flow: Flow, ticket: Ticket) -> None:
         before = self._counted(flow)
-        flow.insert(pending)
+        flow.insert(ticket)
         self.weight += flow.weight - before
-        if _is_segment(pending):
-            bisect.insort(self._segments, _in_line(pending)[1:])
+        if _is_segment(ticket):
+            bisect.insort(self._segments, _in_line(ticket)[1:])
         self.size += 1
-        self.cost += pending.cost
+        self.cost += ticket.cost
         self._set_place(flow)
 
-    def _remove(self, flow: Flow, pending: PendingRequest) -> None:
+    def _remove(self, flow: Flow, ticket: Ticket) -> None:
         before = flow.weight
-        flow.remove(pending)
+        flow.remove(ticket)
         self.weight += flow.weight - before
-        if _is_segment(pending):
-            _remove(self._segments, _in_line(pending)[1:])
+        if _is_segment(ticket):
+            _remove(self._segments, _in_line(ticket)[1:])
         self.size -= 1
-        self.cost -= pending.cost
+        self.cost -= ticket.cost
         self._set_place(flow)
 
     def _set_place(self, flow: Flow) -> None:
@@ -347,18 +347,18 @@ class Flows:
             self.cost = self.weight = 0.0  # but for what rounding has left
 
 
-def _work(pending: PendingRequest) -> float:
+def _work(ticket: Ticket) -> float:
     """What a request's turn costs."""
-    return max(pending.cost, pending.turn_cost)
+    return max(ticket.cost, ticket.turn_cost)
 
 
-def _is_segment(pending: PendingRequest) -> bool:
-    return pending.core is not None
+def _is_segment(ticket: Ticket) -> bool:
+    return ticket.core is not None
 
 
-def _in_line(pending: PendingRequest) -> _InLine:
+def _in_line(ticket: Ticket) -> _InLine:
     """What a line is sorted by, and the request."""
-    return -pending.weight, pending.finish, pending.number, pending
+    return -ticket.weight, ticket.finish, ticket.number, ticket
 
 
 def _remove(line: list[Any], entry: tuple[Any, ...]) -> None:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import string
+
 from qa_service.scheduling.batch_cost import BatchRule
+from qa_service.wire.messages import Request
 
 SMOOTHING = 1 / 8
 MS_PER_TOKEN = 0.1
 """Where nothing was measured yet; the pace corrects it."""
+
+SAMPLES = 64
+SAMPLE_CHARS = 64
+SIGNS = string.punctuation.encode()
 
 
 class RequestCosts:
@@ -32,3 +39,24 @@ class RequestCosts:
         """Follows what a batch took whose requests were estimated to cost so much."""
         if cost > 0.0:
             self.pace += SMOOTHING * (took_ms / cost - self.pace)
+
+
+def estimate_tokens(request: Request) -> int:
+    """Estimates how many tokens a request will be.
+
+    English has about four bytes of UTF-8 to a token of BERT's vocabularies, Chinese and Japanese
+    three, which is one character. Of a text of signs, each is a token.
+    """
+    return 3 + int(tokens_of(request.question) + tokens_of(request.text))
+
+
+def tokens_of(text: str) -> float:
+    """About how many tokens a text has; of a long one, by samples of it."""
+    sample = text
+    if len(text) > SAMPLES * SAMPLE_CHARS:
+        starts = range(0, len(text), len(text) // SAMPLES)
+        sample = "".join([text[start : start + SAMPLE_CHARS] for start in starts])
+    data = sample.encode()
+    num_signs = len(data) - len(data.translate(None, SIGNS))
+    num_tokens = max(len(data) / 4, num_signs + (len(data) - num_signs) / 5)
+    return num_tokens * len(text) / max(1, len(sample))

@@ -21,7 +21,7 @@ from qa_service.errors import QueueFullError
 from qa_service.scheduling.batch_cost import BatchRule
 from qa_service.scheduling.flows import Flows, Turn
 from qa_service.scheduling.options import QueueOptions
-from qa_service.scheduling.pending import PendingRequest
+from qa_service.scheduling.ticket import Ticket
 
 OLDEST_BATCHES = 4
 """Batch members are sought among so many full batches of the first turns."""
@@ -33,9 +33,9 @@ class Scheduler:
     def __init__(self, options: QueueOptions) -> None:
         self._options = options
         self._numbers = itertools.count()
-        self._retries: deque[PendingRequest] = deque()
+        self._retries: deque[Ticket] = deque()
         self._flows = Flows()
-        self._deadlines: list[tuple[float, int, PendingRequest]] = []
+        self._deadlines: list[tuple[float, int, Ticket]] = []
 
     def __len__(self) -> int:
         """Requests waiting, those to be retried among them."""
@@ -51,83 +51,83 @@ class Scheduler:
         """Sum of the costs of what waits for its first run, reserved work included."""
         return self._flows.cost
 
-    def add(self, pending: PendingRequest) -> None:
+    def add(self, ticket: Ticket) -> None:
         """Queues a request in its flow's line.
 
         Raises:
-            QueueFullError: As many as allowed are waiting already, and it was not admitted before
-                as part of a longer text.
+            QueueFullError: As many as allowed are waiting already, and it is no segment of a text
+                that was admitted before.
         """
-        if self.is_full and not pending.is_admitted:
+        if self.is_full and ticket.core is None:
             raise QueueFullError
-        pending.number = next(self._numbers)
-        self._flows.add(pending)
-        self._note_deadline(pending)
+        ticket.number = next(self._numbers)
+        self._flows.add(ticket)
+        self._note_deadline(ticket)
 
-    def cost_before(self, pending: PendingRequest) -> float:
+    def cost_before(self, ticket: Ticket) -> float:
         """The cost of what would go before a request that is not queued yet."""
-        return self._flows.cost_before(pending)
+        return self._flows.cost_before(ticket)
 
-    def cost_until_done(self, pending: PendingRequest) -> float:
+    def cost_until_done(self, ticket: Ticket) -> float:
         """The cost of what will have been done when a text is whose work is not reserved yet."""
-        return self._flows.cost_until_done(pending)
+        return self._flows.cost_until_done(ticket)
 
-    def begin(self, text: PendingRequest) -> None:
+    def begin(self, text: Ticket) -> None:
         """Takes note of a long text whose segments will be queued: reserves its work."""
         text.number = next(self._numbers)
         self._flows.begin(text)
 
-    def reserve(self, pending: PendingRequest, cost: float) -> None:
+    def reserve(self, ticket: Ticket, cost: float) -> None:
         """Counts work of a request that will be queued later; a negative cost takes it back."""
-        self._flows.reserve(pending, cost)
+        self._flows.reserve(ticket, cost)
 
-    def put_back(self, pending: PendingRequest) -> None:
+    def put_back(self, ticket: Ticket) -> None:
         """Queues a request that was queued before, at its old turn; the bound does not apply."""
-        self._flows.put_back(pending)
-        self._note_deadline(pending)
+        self._flows.put_back(ticket)
+        self._note_deadline(ticket)
 
-    def _note_deadline(self, pending: PendingRequest) -> None:
-        pending.is_queued = True
-        if pending.deadline_s < math.inf:
-            bisect.insort(self._deadlines, (pending.deadline_s, pending.number, pending))
+    def _note_deadline(self, ticket: Ticket) -> None:
+        ticket.is_queued = True
+        if ticket.deadline_s < math.inf:
+            bisect.insort(self._deadlines, (ticket.deadline_s, ticket.number, ticket))
 
-    def _forget_deadline(self, pending: PendingRequest) -> None:
-        pending.is_queued = False
-        if pending.deadline_s < math.inf:
-            place = bisect.bisect_left(self._deadlines, (pending.deadline_s, pending.number))
+    def _forget_deadline(self, ticket: Ticket) -> None:
+        ticket.is_queued = False
+        if ticket.deadline_s < math.inf:
+            place = bisect.bisect_left(self._deadlines, (ticket.deadline_s, ticket.number))
             del self._deadlines[place]
 
-    def retry(self, pending: PendingRequest) -> None:
+    def retry(self, ticket: Ticket) -> None:
         """Queues a request whose instance died, before all others and to run alone.
 
         It was accepted once, so the bound on the queue does not apply to it; there are never
         more of these than the instances can hold.
         """
-        self._retries.append(pending)
+        self._retries.append(ticket)
 
-    def remove(self, pending: PendingRequest) -> bool:
+    def remove(self, ticket: Ticket) -> bool:
         """Takes out a request nobody waits for any more; False if it was not waiting."""
-        if pending.is_queued:
-            self._forget_deadline(pending)
-            self._flows.remove(pending)
+        if ticket.is_queued:
+            self._forget_deadline(ticket)
+            self._flows.remove(ticket)
             return True
-        if pending in self._retries:
-            self._retries.remove(pending)
+        if ticket in self._retries:
+            self._retries.remove(ticket)
             return True
         return False
 
-    def expired(self, now_s: float) -> list[PendingRequest]:
+    def expired(self, now_s: float) -> list[Ticket]:
         """Takes out every request whose deadline has passed."""
         items = self._deadlines
         late = [item[2] for item in items[: bisect.bisect_right(items, (now_s, math.inf))]]
-        late += [pending for pending in self._retries if pending.deadline_s <= now_s]
-        for pending in late:
-            self.remove(pending)
+        late += [ticket for ticket in self._retries if ticket.deadline_s <= now_s]
+        for ticket in late:
+            self.remove(ticket)
         return late
 
     def next_batch(
         self, now_s: float, rule: BatchRule, *, is_idle: bool = True, num_instances: int = 1
-    ) -> list[PendingRequest]:
+    ) -> list[Ticket]:
         """Takes out the requests that an instance should have now.
 
         Args:
@@ -145,36 +145,36 @@ class Scheduler:
         if (leader := self._flows.first()) is None:
             return []
         batch = self._with_members(leader, rule, self._flows.size / num_instances)
-        if now_s < leader.pending.arrived_s + self._options.max_queue_delay_s and (
-            rule.admits(len(batch), leader.pending.tokens, leader.pending.tokens)
+        if now_s < leader.ticket.arrived_s + self._options.max_queue_delay_s and (
+            rule.admits(len(batch), leader.ticket.tokens, leader.ticket.tokens)
         ):
             return []
         self._flows.take(batch)
         for turn in batch:
-            self._forget_deadline(turn.pending)
-        return [turn.pending for turn in batch]
+            self._forget_deadline(turn.ticket)
+        return [turn.ticket for turn in batch]
 
     def _with_members(self, leader: Turn, rule: BatchRule, num_waiting: float) -> list[Turn]:
         """Adds to the leader those nearest in length, on either side up to the first refused."""
-        tokens = leader.pending.tokens
+        tokens = leader.ticket.tokens
         if not rule.admits(1, tokens, tokens, num_waiting):
             return [leader]  # if its like would not pay, nothing does
         others = self._candidates(leader, rule)
-        others.sort(key=lambda turn: (turn.pending.tokens, turn.pending.number))
+        others.sort(key=lambda turn: (turn.ticket.tokens, turn.ticket.number))
         batch, longest = [leader], tokens
-        after = bisect.bisect_left(others, tokens, key=lambda turn: turn.pending.tokens)
+        after = bisect.bisect_left(others, tokens, key=lambda turn: turn.ticket.tokens)
         before = after - 1
         while before >= 0 or after < len(others):
             shorter = others[before] if before >= 0 else None
             longer = others[after] if after < len(others) else None
             if longer and _is_nearer(longer, shorter, leader):
-                if rule.admits(len(batch), longest, longer.pending.tokens, num_waiting):
+                if rule.admits(len(batch), longest, longer.ticket.tokens, num_waiting):
                     batch.append(longer)
-                    longest = longer.pending.tokens
+                    longest = longer.ticket.tokens
                     after += 1
                 else:
                     after = len(others)
-            elif shorter and rule.admits(len(batch), longest, shorter.pending.tokens, num_waiting):
+            elif shorter and rule.admits(len(batch), longest, shorter.ticket.tokens, num_waiting):
                 batch.append(shorter)
                 before -= 1
             else:
@@ -188,7 +188,7 @@ class Scheduler:
         Where rows cost less together than alone, its own turn counts for as many as they save.
         """
         work, weight = 0.0, self._flows.weight
-        within = leader.start + (leader.end - leader.start) * rule.gain(leader.pending.tokens)
+        within = leader.start + (leader.end - leader.start) * rule.gain(leader.ticket.tokens)
         found: list[Turn] = []
         for turn in itertools.islice(self._flows.turns(), OLDEST_BATCHES * rule.max_batch_size):
             work += turn.work
@@ -199,7 +199,7 @@ class Scheduler:
 
     def next_deadline_s(self) -> float:
         """When `expired` next has something, if nothing changes until then."""
-        times_s = [pending.deadline_s for pending in self._retries]
+        times_s = [ticket.deadline_s for ticket in self._retries]
         times_s += [item[0] for item in self._deadlines[:1]]
         return min(times_s, default=math.inf)
 
@@ -207,9 +207,9 @@ class Scheduler:
         """When `next_batch` next has something, if no more requests come."""
         if (leader := self._flows.first()) is None:
             return None
-        return leader.pending.arrived_s + self._options.max_queue_delay_s
+        return leader.ticket.arrived_s + self._options.max_queue_delay_s
 
 
 def _is_nearer(longer: Turn, shorter: Turn | None, leader: Turn) -> bool:
-    tokens = leader.pending.tokens
-    return shorter is None or longer.pending.tokens - tokens <= tokens - shorter.pending.tokens
+    tokens = leader.ticket.tokens
+    return shorter is None or longer.ticket.tokens - tokens <= tokens - shorter.ticket.tokens

@@ -22,16 +22,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-import msgspec
-
 from qa_service.errors import DeadlineExceededError, ExecutionTimeoutError
 from qa_service.net.timers import Clock, LazyTimer
-from qa_service.scheduling.pending import Answered, Outcome, PendingRequest
+from qa_service.scheduling.call import Answered, Call, Outcome
 from qa_service.serving.cache_store import CacheStore, cache_key
 from qa_service.serving.service import Service
-from qa_service.wire.messages import Timings
+from qa_service.wire.messages import AnswerSource, Timings
 
 NO_TIME = Timings(0.0, 0.0)
+CACHED = AnswerSource(is_cached=True)
 
 
 class CacheCounts(Protocol):
@@ -58,22 +57,22 @@ class _Flight:
         key: What they are known by.
         model: What they ask.
         members: Those who wait.
-        run: What they wait for.
+        run: What they wait for. It is no child of its leader's: it goes on for the others.
         leader: The member whose deadline the run has; None if that one's client has gone.
         timer: Ends the others' waiting; None until there is another.
     """
 
     key: bytes
     model: str
-    members: dict[PendingRequest, None] = field(default_factory=dict)
-    run: PendingRequest | None = None
-    leader: PendingRequest | None = None
+    members: dict[Call, None] = field(default_factory=dict)
+    run: Call | None = None
+    leader: Call | None = None
     timer: LazyTimer | None = None
 
     @property
-    def joined(self) -> Iterable[PendingRequest]:
+    def joined(self) -> Iterable[Call]:
         """Those who have joined the leader."""
-        return (pending for pending in self.members if pending is not self.leader)
+        return (call for call in self.members if call is not self.leader)
 
 
 class Cached:
@@ -106,46 +105,38 @@ class Cached:
         self._model = model
         self._clock = clock
         self._flights: dict[bytes, _Flight] = {}
-        self._flight_of: dict[PendingRequest, _Flight] = {}
+        self._num_members = 0
 
-    def submit(self, pending: PendingRequest) -> None:
+    def submit(self, call: Call) -> None:
         """Answers a request, has it wait for an equal one, or runs it."""
         model = self._model()
-        key = cache_key(model, pending.request)
-        if answers := self._store.get(key, pending.request.text):
+        key = cache_key(model, call.request)
+        if answers := self._store.get(key, call.request.text):
             self._counts.cache_hits_total += 1
-            pending.source = msgspec.structs.replace(pending.source, is_cached=True)
-            pending.resolve(answers, NO_TIME)
+            call.settle(Answered(answers, NO_TIME, CACHED))
         elif not (flight := self._flights.get(key)):
             self._counts.cache_misses_total += 1
             flight = self._flights[key] = _Flight(key, model)
-            self._add(flight, pending)
-            self._lead(flight, pending)
-        elif len(self._flight_of) - len(self._flights) < self._max_joined:
+            self._add(flight, call)
+            self._lead(flight, call)
+        elif self._num_members - len(self._flights) < self._max_joined:
             self._counts.cache_joined_total += 1
-            self._join(flight, pending)
+            self._join(flight, call)
         else:
             self._counts.cache_misses_total += 1
-            self._service.submit(pending)
+            self._service.submit(call)
 
-    def cancel(self, pending: PendingRequest) -> None:
-        """Drops a request, and its run if nobody else waits for that."""
-        if flight := self._flight_of.get(pending):
-            self._remove(flight, [pending])
-        else:
-            self._service.cancel(pending)
+    def _add(self, flight: _Flight, call: Call) -> None:
+        flight.members[call] = None
+        self._num_members += 1
+        call.on_end(partial(self._remove, flight))
 
-    def _add(self, flight: _Flight, pending: PendingRequest) -> None:
-        flight.members[pending] = None
-        self._flight_of[pending] = flight
-
-    def _remove(self, flight: _Flight, members: Iterable[PendingRequest]) -> None:
-        """Takes out members of a flight; one without members ends."""
-        for pending in members:
-            del flight.members[pending]
-            del self._flight_of[pending]
-            if pending is flight.leader:
-                flight.leader = None
+    def _remove(self, flight: _Flight, call: Call) -> None:
+        """Takes out a member that has ended; a flight without members ends."""
+        del flight.members[call]
+        self._num_members -= 1
+        if call is flight.leader:
+            flight.leader = None
         if not flight.members:
             self._end(flight)
 
@@ -155,41 +146,38 @@ class Cached:
         if flight.timer:
             flight.timer.cancel()
             flight.timer = None
-        if flight.run and not flight.run.is_settled:
-            flight.run.abandon()
-            self._service.cancel(flight.run)
+        if flight.run:
+            flight.run.cancel()
 
-    def _lead(self, flight: _Flight, leader: PendingRequest) -> None:
+    def _lead(self, flight: _Flight, leader: Call) -> None:
         """Runs a member's request, for all of them."""
         flight.leader = leader
-        flight.run = leader.derive(leader.request, partial(self._on_settled, flight), "")
+        flight.run = Call(leader.request, leader.scope)
+        flight.run.then(partial(self._on_settled, flight, leader.scope.deadline_s))
         self._service.submit(flight.run)
 
-    def _on_settled(self, flight: _Flight, run: PendingRequest, outcome: Outcome) -> None:
+    def _on_settled(self, flight: _Flight, deadline_s: float, outcome: Outcome) -> None:
         """The run has ended, and so has the waiting; unless only its leader had no more time."""
         if isinstance(outcome, Answered) and flight.model == self._model():
             num_dropped = self._store.put(flight.key, outcome.answers)
             self._counts.cache_evictions_total += num_dropped
         is_late = isinstance(outcome, DeadlineExceededError | ExecutionTimeoutError)
-        ended = [p for p in flight.members if not is_late or p.deadline_s <= run.deadline_s]
-        self._remove(flight, ended)
+        for call in list(flight.members):
+            if not is_late or call.scope.deadline_s <= deadline_s:
+                call.settle(outcome)
         if flight.members:
-            self._lead(flight, max(flight.members, key=lambda pending: pending.deadline_s))
-        for pending in ended:
-            pending.settle(outcome)
+            self._lead(flight, max(flight.members, key=lambda call: call.scope.deadline_s))
 
     # Those who have joined, and their deadlines.
 
-    def _join(self, flight: _Flight, pending: PendingRequest) -> None:
-        self._add(flight, pending)
+    def _join(self, flight: _Flight, call: Call) -> None:
+        self._add(flight, call)
         flight.timer = flight.timer or LazyTimer(self._clock, partial(self._expire, flight))
-        flight.timer.arm(pending.deadline_s)
+        flight.timer.arm(call.scope.deadline_s)
 
     def _expire(self, flight: _Flight) -> None:
         now_s = self._clock.now_s()
-        late = [pending for pending in flight.joined if pending.deadline_s <= now_s]
-        self._remove(flight, late)
-        if flight.timer and flight.members:
-            flight.timer.arm(min((p.deadline_s for p in flight.joined), default=math.inf))
-        for pending in late:
-            pending.fail(DeadlineExceededError())
+        for call in [call for call in flight.joined if call.scope.deadline_s <= now_s]:
+            call.fail(DeadlineExceededError())
+        if flight.timer:
+            flight.timer.arm(min((c.scope.deadline_s for c in flight.joined), default=math.inf))

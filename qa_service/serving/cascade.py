@@ -13,18 +13,17 @@ overload on to where it weighs most.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import msgspec
 
 from qa_service.net.timers import Clock
-from qa_service.scheduling.pending import Answered, Outcome, PendingRequest
+from qa_service.scheduling.call import Answered, Call, Outcome
 from qa_service.serving.options import RouteOptions
 from qa_service.serving.service import Service
 from qa_service.telemetry.services import CascadeCounts
-from qa_service.wire.messages import Answer, AnswerSource, Timings
+from qa_service.wire.messages import Answer, Timings
 
 
 @dataclass(slots=True, eq=False)
@@ -34,34 +33,29 @@ class _Asking:
     Attributes:
         whole: The request.
         models_asked: How many models have been asked.
-        child: What asks the last of them.
-        answers: The last that came; none yet if empty.
-        source: What gave them.
+        last: The last answer that came; None yet.
         queue_ms: How long it has waited for instances, in all.
         inference_ms: How long instances have run it.
     """
 
-    whole: PendingRequest
+    whole: Call
     models_asked: int = 0
-    child: PendingRequest | None = None
-    answers: Sequence[Answer] = ()
-    source: AnswerSource | None = None
+    last: Answered | None = None
     queue_ms: float = 0.0
     inference_ms: float = 0.0
 
-    def take(self, outcome: Answered, source: AnswerSource) -> None:
-        """Takes the answers of a model, in place of those of the one before."""
-        self.answers = outcome.answers
-        self.source = source
+    def take(self, outcome: Answered) -> None:
+        """Takes the answer of a model, in place of that of the one before."""
+        self.last = outcome
         self.queue_ms += outcome.timings.queue
         self.inference_ms += outcome.timings.inference
 
     def resolve(self) -> None:
         """Answers the request with what there is."""
-        assert self.source
-        self.whole.source = msgspec.structs.replace(self.source, models_asked=self.models_asked)
+        assert self.last
+        source = msgspec.structs.replace(self.last.source, models_asked=self.models_asked)
         timings = Timings(round(self.queue_ms, 3), round(self.inference_ms, 3))
-        self.whole.resolve(self.answers, timings)
+        self.whole.settle(Answered(self.last.answers, timings, source))
 
 
 class Cascade:
@@ -81,50 +75,36 @@ class Cascade:
         self._options = options
         self._clock = clock
         self._counts = counts
-        self._under_way: dict[PendingRequest, _Asking] = {}
 
-    def submit(self, pending: PendingRequest) -> None:
+    def submit(self, call: Call) -> None:
         """Asks the first model."""
-        self._under_way[pending] = asking = _Asking(pending)
-        self._ask_next(asking)
-
-    def cancel(self, pending: PendingRequest) -> None:
-        """Drops a request at the model that has it."""
-        asking = self._under_way.pop(pending, None)
-        if asking and asking.child:
-            asking.child.abandon()
-            self._router.cancel(asking.child)
+        self._ask_next(_Asking(call))
 
     def _ask_next(self, asking: _Asking) -> None:
         model = self._options.cascade[asking.models_asked]
         asking.models_asked += 1
-        whole = asking.whole
-        request = msgspec.structs.replace(whole.request, model=model, version=None)
-        on_settled = partial(self._on_settled, asking)
-        asking.child = child = whole.derive(request, on_settled, f"[{model}]")
-        child.arrived_s = self._clock.now_s()
+        request = msgspec.structs.replace(asking.whole.request, model=model, version=None)
+        child = asking.whole.child(request, f"[{model}]", arrived_s=self._clock.now_s())
+        child.then(partial(self._on_settled, asking))
         self._router.submit(child)
 
-    def _on_settled(self, asking: _Asking, child: PendingRequest, outcome: Outcome) -> None:
+    def _on_settled(self, asking: _Asking, outcome: Outcome) -> None:
         if isinstance(outcome, Answered):
-            asking.take(outcome, child.source)
-            if not self._is_final(asking):
+            asking.take(outcome)
+            if not self._is_final(outcome.answers[0], asking.models_asked):
                 self._ask_next(asking)
                 return
-        elif not asking.answers:
-            del self._under_way[asking.whole]
+        elif asking.last is None:
             asking.whole.fail(outcome)
             return
         else:
             self._counts.fallbacks += 1
-        del self._under_way[asking.whole]
         self._counts.models_asked[asking.models_asked] += 1
         asking.resolve()
 
-    def _is_final(self, asking: _Asking) -> bool:
+    def _is_final(self, best: Answer, models_asked: int) -> bool:
         """Whether the answer stands: its model is sure, or the last."""
-        is_last = asking.models_asked == len(self._options.cascade)
-        return is_last or is_sure(asking.answers[0], self._options)
+        return models_asked == len(self._options.cascade) or is_sure(best, self._options)
 
 
 def is_sure(best: Answer, options: RouteOptions) -> bool:

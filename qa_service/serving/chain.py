@@ -5,9 +5,7 @@ Gate ▸ Router ▸ Cascade ▸ ModelServer ▸ Shadow ▸ Cached ▸ Segments �
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
-from typing import Protocol
 
 from qa_service.net.timers import Clock
 from qa_service.serving.cache import CacheCounts, Cached
@@ -15,27 +13,11 @@ from qa_service.serving.cache_store import CacheStore
 from qa_service.serving.cascade import Cascade
 from qa_service.serving.dispatcher import Dispatcher
 from qa_service.serving.options import RouteOptions
+from qa_service.serving.plan import VersionSpec
 from qa_service.serving.segments import Segments
 from qa_service.serving.service import Service
-from qa_service.serving.shadow import Shadow
+from qa_service.serving.shadow import Shadow, ShadowedModel
 from qa_service.telemetry.services import ServiceCounts
-
-
-class ShadowedModel(Service, Protocol):
-    """A model whose requests may be copied to its other versions.
-
-    Attributes:
-        name: Its name.
-    """
-
-    name: str
-
-    @property
-    def shadow(self) -> Mapping[int, int]:
-        """Percent of the requests that are copied to a version, by now."""
-
-    def is_idle(self, version: int) -> bool:
-        """Whether an instance of that version has nothing to do."""
 
 
 class Services:
@@ -57,33 +39,33 @@ class Services:
         self._max_joined = max_joined
 
     def around_version(
-        self, dispatcher: Dispatcher, model: ShadowedModel, variant: str, counts: CacheCounts
+        self,
+        dispatcher: Dispatcher,
+        model: ShadowedModel,
+        spec: VersionSpec,
+        counts: CacheCounts,
     ) -> Service:
         """What a request passes that has been routed to one version of a model.
 
         Args:
             dispatcher: The version's.
             model: The model, for copies to its other versions.
-            variant: What makes it answer otherwise than another of the same fingerprint.
+            spec: The version.
             counts: Where the cache counts what it does.
         """
         service: Service = Segments(dispatcher)
         # A new service goes here, around what stands: service = MyService(service)
         if self._store.max_bytes:
+            options = spec.instances
 
             def answerer() -> str:
-                return f"{dispatcher.instances.model.fingerprint} {variant}"
+                fingerprint = dispatcher.instances.model.fingerprint
+                return f"{fingerprint} {options.inference_engine_type} {options.precision}"
 
             service = Cached(
                 service, self._store, answerer, self._clock, counts, max_joined=self._max_joined
             )
-        return Shadow(
-            service,
-            model,
-            lambda: model.shadow,
-            model.is_idle,
-            partial(self._counts.shadow, model.name),
-        )
+        return Shadow(service, model, spec.number, partial(self._counts.shadow, model.name))
 
     def route(self, name: str, options: RouteOptions, models: Service) -> Service:
         """The service of a route.

@@ -4,7 +4,7 @@
                                            │
     resolve, fail ◀──on_results, on_lost───┘
 
-Every request is in exactly one place, the scheduler or an instance, until it is settled.
+The ticket of every call is in exactly one place, the scheduler or an instance, until the call ends.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Protocol
 
 from qa_service.errors import (
@@ -24,9 +25,10 @@ from qa_service.errors import (
 from qa_service.net.timers import Clock, LazyTimer
 from qa_service.scheduling.admission import Admission
 from qa_service.scheduling.batch_cost import BatchRule
-from qa_service.scheduling.pending import PendingRequest
-from qa_service.scheduling.request_cost import RequestCosts
+from qa_service.scheduling.call import Answered, Call
+from qa_service.scheduling.request_cost import RequestCosts, estimate_tokens
 from qa_service.scheduling.scheduler import Scheduler
+from qa_service.scheduling.ticket import Ticket
 from qa_service.telemetry.metrics import ModelMetrics
 from qa_service.wire.messages import Timings
 from qa_service.wire.spans import Findings
@@ -59,7 +61,7 @@ class Instance(Protocol):
     def takes_from_s(self) -> float:
         """From when it may be given another batch; infinity if not before it gives results."""
 
-    def run(self, batch: Sequence[PendingRequest]) -> None:
+    def run(self, batch: Sequence[Ticket]) -> None:
         """Gives it a batch; the dispatcher's `on_results` or `on_lost` follows."""
 
 
@@ -123,26 +125,27 @@ class Dispatcher:
         """How long one instance would need for what waits, in seconds."""
         return self._scheduler.waiting_cost * self._costs.pace / 1e3
 
-    def submit(self, pending: PendingRequest) -> None:
+    def submit(self, call: Call) -> None:
         """Queues a request; fails it if there is no room or no time for it."""
+        ticket = Ticket(call, estimate_tokens(call.request))
         try:
-            if pending.is_admitted:
-                pending.cost = self.cost_of(pending.tokens)
-            else:
-                self.admit(pending)
-                window_tokens = min(self.instances.model.window_tokens, MAX_TURN_TOKENS)
-                pending.turn_cost = self.cost_of(window_tokens)
-            self._scheduler.add(pending)
+            self.admit(ticket)
+            window_tokens = min(self.instances.model.window_tokens, MAX_TURN_TOKENS)
+            ticket.turn_cost = self.cost_of(window_tokens)
+            self._add(ticket)
         except QaError as error:
-            pending.fail(error)
-        else:
-            self._expiry.arm(pending.deadline_s)
+            call.fail(error)
 
-    def admit(self, pending: PendingRequest, *, is_long: bool = False) -> None:
+    def submit_segment(self, segment: Ticket) -> None:
+        """Queues a segment of a text that was admitted."""
+        segment.cost = self.cost_of(segment.tokens)
+        self._add(segment)
+
+    def admit(self, ticket: Ticket, *, is_long: bool = False) -> None:
         """Says what a request costs, and whether it can be done in time.
 
         Args:
-            pending: The request.
+            ticket: The request.
             is_long: Whether it will be submitted in segments.
 
         Raises:
@@ -152,24 +155,24 @@ class Dispatcher:
         """
         if self._scheduler.is_full:
             self.dispatch()  # what came in this same round may have an instance waiting
-        pending.cost = self.cost_of(pending.tokens)
+        ticket.cost = self.cost_of(ticket.tokens)
         check = self._admission.admit_long if is_long else self._admission.admit
         check(
-            pending,
+            ticket,
             self._scheduler,
             ms_per_cost=self._ms_per_cost,
-            time_ms=self._time_ms(pending),
+            time_ms=self._time_ms(ticket),
         )
 
-    def begin(self, text: PendingRequest) -> None:
+    def begin(self, text: Ticket) -> None:
         """Reserves the work of a text that will be submitted in segments."""
         self._scheduler.begin(text)
 
-    def reserve(self, text: PendingRequest, cost: float) -> None:
+    def reserve(self, text: Ticket, cost: float) -> None:
         """Counts work of a text that is yet to be submitted; negative to take it back."""
         self._scheduler.reserve(text, cost)
 
-    def can_finish(self, text: PendingRequest, cost: float) -> bool:
+    def can_finish(self, text: Ticket, cost: float) -> bool:
         """Whether so much more of a text can be read in its time, if nothing else is done."""
         return cost * self._costs.pace / self._num_instances <= self._time_ms(text)
 
@@ -190,17 +193,13 @@ class Dispatcher:
     def _num_instances(self) -> int:
         return max(1, self.instances.alive)
 
-    def _time_ms(self, pending: PendingRequest) -> float:
-        return (pending.deadline_s - self._clock.now_s()) * 1e3
+    def _time_ms(self, ticket: Ticket) -> float:
+        return (ticket.deadline_s - self._clock.now_s()) * 1e3
 
     def _rule(self) -> BatchRule | None:
         for worker in self.instances.workers:
             return worker.rule
         return None
-
-    def cancel(self, pending: PendingRequest) -> None:
-        """Drops a request that nobody waits for, unless an instance runs it already."""
-        self._scheduler.remove(pending)
 
     def dispatch(self) -> None:
         """Gives work to the instances that can take some now, the idle ones first.
@@ -219,53 +218,62 @@ class Dispatcher:
 
     # What the instances report.
 
-    def on_results(self, batch: Sequence[PendingRequest], results: Results) -> None:
+    def on_results(self, batch: Sequence[Ticket], results: Results) -> None:
         """Settles a batch that an instance has finished."""
         now_s = self._clock.now_s()
         self._metrics.count_batch(len(batch), results.inference_ms, results.stages_ms)
         took_ms = max(results.inference_ms, (now_s - results.started_s) * 1e3)
-        self._costs.observe(sum([pending.cost for pending in batch]), took_ms)
-        for pending, outcome in zip(batch, results.outcomes, strict=True):
-            queue_ms = round((results.started_s - pending.arrived_s) * 1e3, 3)
+        self._costs.observe(sum([ticket.cost for ticket in batch]), took_ms)
+        for ticket, outcome in zip(batch, results.outcomes, strict=True):
+            queue_ms = round((results.started_s - ticket.arrived_s) * 1e3, 3)
             self._metrics.queue_ms.observe(queue_ms)
-            self._metrics.request_ms.observe((now_s - pending.arrived_s) * 1e3)
+            self._metrics.request_ms.observe((now_s - ticket.arrived_s) * 1e3)
             timings = Timings(queue_ms, results.inference_ms)
             if isinstance(outcome, Failure):
-                pending.fail(ERROR_KINDS[outcome.code](outcome.message))
+                ticket.call.fail(ERROR_KINDS[outcome.code](outcome.message))
             elif isinstance(outcome, Findings):
-                pending.resolve_segment(outcome, timings)
+                ticket.call.settle(Answered((), timings, findings=outcome))
             else:
-                pending.resolve(outcome.answers, timings)
+                ticket.call.resolve(outcome.answers, timings)
 
-    def on_lost(self, batch: Sequence[PendingRequest], *, were_running: bool) -> None:
+    def on_lost(self, batch: Sequence[Ticket], *, were_running: bool) -> None:
         """Takes back what an instance died with.
 
         What ran is tried again, alone, up to a third instance: it may be what killed the others.
         """
-        for pending in batch:
-            if pending.is_settled:
+        for ticket in batch:
+            if ticket.call.is_settled:
                 continue
-            pending.attempts += were_running
-            if pending.attempts == MAX_ATTEMPTS:
-                pending.fail(WorkerCrashedError())
+            ticket.attempts += were_running
+            if ticket.attempts == MAX_ATTEMPTS:
+                ticket.call.fail(WorkerCrashedError())
                 continue
             if were_running:
                 logger.debug(
                     "request %s: its instance died; it is queued again",
-                    pending.name,
-                    extra=pending.log_extra,
+                    ticket.call.scope.name,
+                    extra=ticket.call.scope.log_extra,
                 )
                 self._metrics.request_retries_total += 1
-                self._scheduler.retry(pending)
+                self._scheduler.retry(ticket)
             else:
-                pending.moves += 1
-                if pending.moves > MAX_MOVES:
-                    pending.fail(UnavailableError())
+                ticket.moves += 1
+                if ticket.moves > MAX_MOVES:
+                    ticket.call.fail(UnavailableError())
                     continue
-                self._scheduler.put_back(pending)
-            self._expiry.arm(pending.deadline_s)
+                self._scheduler.put_back(ticket)
+            self._expiry.arm(ticket.deadline_s)
 
     # Its own business.
+
+    def _add(self, ticket: Ticket) -> None:
+        self._scheduler.add(ticket)
+        self._expiry.arm(ticket.deadline_s)
+        ticket.call.on_end(partial(self._drop, ticket))
+
+    def _drop(self, ticket: Ticket, _: Call) -> None:
+        """Takes a call out of the queue that has ended, unless an instance runs it already."""
+        self._scheduler.remove(ticket)
 
     def _dispatch_one(self, now_s: float) -> bool:
         workers = [(w.takes_from_s(), w.number, w) for w in self.instances.workers]
@@ -285,12 +293,12 @@ class Dispatcher:
             num_instances=self._num_instances,
         )
         if batch:
-            for pending in batch:
+            for ticket in batch:
                 logger.debug(
                     "request %s: given to instance %d",
-                    pending.name,
+                    ticket.call.scope.name,
                     worker.number,
-                    extra=pending.log_extra,
+                    extra=ticket.call.scope.log_extra,
                 )
             worker.run(batch)
         return bool(batch)
@@ -303,6 +311,6 @@ class Dispatcher:
 
     def _fail_expired(self) -> None:
         """Answers what has waited too long."""
-        for pending in self._scheduler.expired(self._clock.now_s()):
-            pending.fail(DeadlineExceededError())
+        for ticket in self._scheduler.expired(self._clock.now_s()):
+            ticket.call.fail(DeadlineExceededError())
         self._expiry.arm(self._scheduler.next_deadline_s())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qa_service.errors import ShuttingDownError
-from qa_service.scheduling.pending import PendingRequest
+from qa_service.scheduling.call import Call
 from qa_service.serving.service import Service
 
 
@@ -21,16 +21,12 @@ class Gate:
         self._service = service
         self.is_open = True
 
-    def submit(self, pending: PendingRequest) -> None:
+    def submit(self, call: Call) -> None:
         """Passes a request on, or fails it."""
         if self.is_open:
-            self._service.submit(pending)
+            self._service.submit(call)
         else:
-            pending.fail(ShuttingDownError())
-
-    def cancel(self, pending: PendingRequest) -> None:
-        """Passes a cancellation on."""
-        self._service.cancel(pending)
+            call.fail(ShuttingDownError())
 
     def close(self) -> None:
         """Refuses requests from now on."""

@@ -3,7 +3,7 @@
     LOADING ──instances ready──▶ READY ──drain──▶ DRAINING ──all answered──▶ ENDING ──▶ GONE
         └───────close, failure─────┴────────────────────────────────────────────▲
 
-It is a service, which says on each request that it is what answers it. Whatever is given to it is
+It is a service, which says in each answer that it comes from it. Whatever is given to it is
 answered by it, in whatever state it is by then.
 """
 
@@ -13,11 +13,13 @@ import logging
 from collections.abc import Callable
 from enum import Enum, auto
 
+import msgspec
+
 from qa_service.errors import UnavailableError
 from qa_service.net.event_loop import EventLoop
 from qa_service.scheduling.admission import Admission
+from qa_service.scheduling.call import Answered, Call, Outcome
 from qa_service.scheduling.options import QueueOptions
-from qa_service.scheduling.pending import Answered, Outcome, PendingRequest
 from qa_service.scheduling.scheduler import Scheduler
 from qa_service.serving.dispatcher import Dispatcher
 from qa_service.serving.plan import VersionSpec
@@ -77,8 +79,7 @@ class ModelServer:
         self._loop = loop
         self._on_change = on_change
         self._on_failure = on_failure
-        self._in_flight: dict[PendingRequest, Callable[[PendingRequest, Outcome], None]] = {}
-        self._source = AnswerSource(spec.model, spec.number)
+        self._in_flight: dict[Call, None] = {}
 
         def make_pool(dispatcher: Dispatcher) -> WorkerPool:
             self.pool = WorkerPool(
@@ -90,23 +91,15 @@ class ModelServer:
         self._dispatcher = Dispatcher(loop, Scheduler(queue), make_pool, metrics, Admission(queue))
         self._service = around(self._dispatcher)
 
-    def submit(self, pending: PendingRequest) -> None:
-        """Takes a request, and says on it what answers it; fails it once it ends."""
+    def submit(self, call: Call) -> None:
+        """Takes a request, and says in its outcome what has answered; fails it once it ends."""
         if self.state in _HAS_ENDED:
-            pending.fail(UnavailableError())
+            call.fail(UnavailableError())
             return
-        pending.source = self._source
-        pending.on_cancel = self.cancel
-        self._in_flight[pending] = pending.on_settled
-        pending.on_settled = self._on_settled
-        self._service.submit(pending)
-
-    def cancel(self, pending: PendingRequest) -> None:
-        """Drops a request that nobody waits for, also one that has been failed by then."""
-        if self._in_flight.pop(pending, None):
-            self.metrics.model_requests_total[ABANDONED] += 1
-        self._service.cancel(pending)
-        self._end_if_drained()
+        self._in_flight[call] = None
+        call.then(self._count)
+        call.on_end(self._drop)
+        self._service.submit(call)
 
     def dispatch(self) -> None:
         """Gives work to the instances that can take some now."""
@@ -163,9 +156,8 @@ class ModelServer:
         """Ends it at once; what it has not answered is failed."""
         self.close()
         self.pool.kill()
-        for pending in list(self._in_flight):
-            pending.fail(UnavailableError())
-            self._service.cancel(pending)
+        for call in list(self._in_flight):
+            call.fail(UnavailableError())
 
     def reap(self) -> None:
         """Forgets the processes that have ended."""
@@ -174,11 +166,18 @@ class ModelServer:
 
     # What its requests and its pool report.
 
-    def _on_settled(self, pending: PendingRequest, outcome: Outcome) -> None:
-        on_settled = self._in_flight.pop(pending)
-        code = ANSWERED if isinstance(outcome, Answered) else outcome.code
-        self.metrics.model_requests_total[code] += 1
-        on_settled(pending, outcome)
+    def _count(self, outcome: Outcome) -> Answered | None:
+        if not isinstance(outcome, Answered):
+            self.metrics.model_requests_total[outcome.code] += 1
+            return None
+        self.metrics.model_requests_total[ANSWERED] += 1
+        source = AnswerSource(self.spec.model, self.spec.number, outcome.source.is_cached)
+        return msgspec.structs.replace(outcome, source=source)
+
+    def _drop(self, call: Call) -> None:
+        del self._in_flight[call]
+        if call.is_cancelled:
+            self.metrics.model_requests_total[ABANDONED] += 1
         self._end_if_drained()
 
     def on_pool_change(self, pool: WorkerPool) -> None:

@@ -208,13 +208,12 @@ class Models:
         """Makes what serves a version, with no instance yet."""
         metrics = self._metrics.for_version(spec.model, spec.number)
         around = self._services.around_version
-        variant = f"{spec.instances.inference_engine_type} {spec.instances.precision}"
         server = ModelServer(
             spec,
             self._loop,
             self._queue,
             self._factories[spec],
-            lambda dispatcher: around(dispatcher, model, variant, metrics),
+            lambda dispatcher: around(dispatcher, model, spec, metrics),
             metrics=metrics,
             on_change=on_change,
             on_failure=on_failure,

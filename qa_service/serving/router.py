@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from qa_service.errors import QaError, UnknownModelError
-from qa_service.scheduling.pending import PendingRequest
+from qa_service.scheduling.call import Call
 from qa_service.serving.models import Models
 from qa_service.serving.options import RouteOptions
 from qa_service.serving.plan import DEFAULT_ROUTE
@@ -43,23 +43,17 @@ class Router:
         }
         self._options = routes
 
-    def submit(self, pending: PendingRequest) -> None:
+    def submit(self, call: Call) -> None:
         """Sends a request where it is to go, or fails it."""
-        request = pending.request
+        request = call.request
         route = self._routes.get(request.model or DEFAULT_ROUTE)
         try:
             if route is None:
-                self._models.find(request.model).submit(pending)
+                self._models.find(request.model).submit(call)
                 return
             if request.version is not None:
                 raise UnknownModelError("a route has no versions; name a model with the version")
         except QaError as error:
-            pending.fail(error)
+            call.fail(error)
             return
-        pending.on_cancel = route.cancel
-        route.submit(pending)
-
-    def cancel(self, pending: PendingRequest) -> None:
-        """Drops a request where it was sent."""
-        if pending.on_cancel:
-            pending.on_cancel(pending)
+        route.submit(call)

@@ -9,12 +9,15 @@ a segment when its client goes, and estimates of its tokens are corrected as the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 
 import msgspec
 
 from qa_service.errors import DeadlineExceededError, ExecutionTimeoutError, QaError
-from qa_service.scheduling.pending import Answered, Outcome, PendingRequest, tokens_of
+from qa_service.scheduling.call import Answered, Call, Outcome
+from qa_service.scheduling.request_cost import estimate_tokens, tokens_of
+from qa_service.scheduling.ticket import Ticket
 from qa_service.serving.dispatcher import Dispatcher
 from qa_service.wire.messages import Timings
 from qa_service.wire.sections import Section, sections
@@ -33,58 +36,39 @@ class Segments:
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
-        self._readings: dict[PendingRequest, _Reading] = {}
 
-    def submit(self, pending: PendingRequest) -> None:
+    def submit(self, call: Call) -> None:
         """Passes a short text on, and begins with a long one."""
         model = self._dispatcher.instances.model
-        first = next(_cut(pending, model))
-        if first.core_end == len(pending.request.text):
-            self._dispatcher.submit(pending)
+        first = next(_cut(call, model))
+        if first.core_end == len(call.request.text):
+            self._dispatcher.submit(call)
             return
+        text = Ticket(call, estimate_tokens(call.request))
         try:
-            self._dispatcher.admit(pending, is_long=True)
+            self._dispatcher.admit(text, is_long=True)
         except QaError as error:
-            pending.fail(error)
+            call.fail(error)
             return
-        reading = _Reading(pending, model, self._dispatcher, self._forget)
-        self._readings[pending] = reading
-        reading.submit_next()
-
-    def cancel(self, pending: PendingRequest) -> None:
-        """Drops what waits of a request."""
-        if reading := self._readings.get(pending):
-            reading.end()
-        else:
-            self._dispatcher.cancel(pending)
-
-    def _forget(self, pending: PendingRequest) -> None:
-        self._readings.pop(pending, None)
+        _Reading(text, model, self._dispatcher).submit_next()
 
 
-def _cut(pending: PendingRequest, model: ModelFacts) -> Iterator[Section]:
-    return sections(pending.request, model.window_tokens, model.overlap_tokens)
+def _cut(call: Call, model: ModelFacts) -> Iterator[Section]:
+    return sections(call.request, model.window_tokens, model.overlap_tokens)
 
 
 class _Reading:
     """One long text under way."""
 
-    def __init__(
-        self,
-        whole: PendingRequest,
-        model: ModelFacts,
-        dispatcher: Dispatcher,
-        on_end: Callable[[PendingRequest], None],
-    ) -> None:
+    def __init__(self, whole: Ticket, model: ModelFacts, dispatcher: Dispatcher) -> None:
         self._whole = whole
         self._model = model
-        self._sections = _cut(whole, model)
+        self._sections = _cut(whole.call, model)
         self._dispatcher = dispatcher
-        self._on_end = on_end
-        self._text = whole.request.text
+        self._text = whole.call.request.text
         self._chars_per_token = max(1.0, len(self._text) / whole.tokens)
         self._cut_chars = 0
-        self._under_way: dict[PendingRequest, int] = {}
+        self._num_under_way = 0
         self._parts: list[tuple[int, Findings]] = []
         self._first_queue_ms: float | None = None
         self._inference_ms = 0.0
@@ -92,23 +76,13 @@ class _Reading:
         self._read_chars = self._read_tokens = 0
         self._estimated_tokens = 0.0
         dispatcher.begin(whole)
+        whole.call.on_end(self._release_rest)
 
     def submit_next(self) -> None:
         """Submits segments, as many as may be under way."""
         ahead = AHEAD_PER_INSTANCE * max(1, self._dispatcher.instances.alive)
-        while not self._is_cut and len(self._under_way) < ahead:
-            if self._whole.is_settled:
-                return
+        while not self._is_cut and self._num_under_way < ahead:
             self._submit(next(self._sections))
-
-    def end(self) -> None:
-        """Drops what waits of it."""
-        self._on_end(self._whole)
-        self._release(self._reserved)
-        for segment in list(self._under_way):
-            segment.abandon()
-            self._dispatcher.cancel(segment)
-        self._under_way.clear()
 
     @property
     def _is_cut(self) -> bool:
@@ -116,18 +90,18 @@ class _Reading:
 
     def _submit(self, section: Section) -> None:
         self._cut_chars = section.core_end
-        whole = self._whole
         text = self._text[section.start : section.end]
-        request = msgspec.structs.replace(whole.request, text=text)
-        name = f"[{section.core_start}:{section.core_end}]"
-        segment = whole.derive(request, self._on_settled, name)
-        segment.tokens = max(1, round(len(text) / self._chars_per_token))
-        segment.core = section.core
-        segment.is_admitted = True
-        segment.finish = whole.finish
-        self._under_way[segment] = section.start
-        self._dispatcher.submit(segment)
+        request = msgspec.structs.replace(self._whole.call.request, text=text)
+        call = self._whole.call.child(request, f"[{section.core_start}:{section.core_end}]")
+        call.then(partial(self._on_settled, section, text))
+        tokens = max(1, round(len(text) / self._chars_per_token))
+        segment = Ticket(call, tokens, section.core, self._whole.finish)
+        self._num_under_way += 1
+        self._dispatcher.submit_segment(segment)
         self._release(segment.cost)
+
+    def _release_rest(self, _: Call) -> None:
+        self._release(self._reserved)
 
     def _release(self, cost: float) -> None:
         """Takes back what was reserved, as far as there is any; a negative cost reserves more."""
@@ -135,26 +109,25 @@ class _Reading:
         self._reserved -= cost
         self._dispatcher.reserve(self._whole, -cost)
 
-    def _on_settled(self, segment: PendingRequest, outcome: Outcome) -> None:
-        start = self._under_way.pop(segment)
+    def _on_settled(self, section: Section, text: str, outcome: Outcome) -> None:
+        self._num_under_way -= 1
         if not isinstance(outcome, Answered) or outcome.findings is None:
             self._fail(outcome)
             return
-        self._parts.append((start, outcome.findings))
+        self._parts.append((section.start, outcome.findings))
         self._inference_ms += outcome.timings.inference
         if self._first_queue_ms is None:
             self._first_queue_ms = outcome.timings.queue
         if outcome.findings.tokens:
-            self._chars_per_token = len(segment.request.text) / outcome.findings.tokens
-        if segment.core:
-            self._read_chars += segment.core[1] - segment.core[0]
+            self._chars_per_token = len(text) / outcome.findings.tokens
+        self._read_chars += section.core_end - section.core_start
         self._read_tokens += outcome.findings.tokens
-        self._estimated_tokens += tokens_of(segment.request.text)
+        self._estimated_tokens += tokens_of(text)
         if not self._has_time():
             self._fail(self._late("the rest was found to take longer than its time"))
             return
         self.submit_next()
-        if not self._under_way and self._is_cut:
+        if not self._num_under_way and self._is_cut:
             self._finish()
 
     def _has_time(self) -> bool:
@@ -173,14 +146,11 @@ class _Reading:
         error = outcome if isinstance(outcome, QaError) else QaError()
         if isinstance(error, DeadlineExceededError) and self._parts:
             error = self._late("its time was over")
-        self.end()
-        self._whole.fail(error)
+        self._whole.call.fail(error)
 
     def _finish(self) -> None:
-        self._on_end(self._whole)
-        self._release(self._reserved)
-        top_k = self._whole.request.top_k
+        top_k = self._whole.call.request.top_k
         found = merge(self._parts, top_k)
         answers = to_answers(self._text, found, self._model.null_log_score, top_k)
         timings = Timings(self._first_queue_ms or 0.0, round(self._inference_ms, 3))
-        self._whole.resolve(answers, timings)
+        self._whole.call.resolve(answers, timings)

@@ -22,7 +22,7 @@ from typing import Protocol
 
 from qa_service.errors import QaError, SetupError, UnavailableError, UnknownModelError, there_are
 from qa_service.net.timers import Clock, LazyTimer
-from qa_service.scheduling.pending import PendingRequest
+from qa_service.scheduling.call import Call
 from qa_service.serving.model_server import ModelServer, ModelState
 from qa_service.serving.plan import ModelPlan, VersionSpec
 
@@ -156,17 +156,12 @@ class ServedModel:
 
     # Where requests go.
 
-    def submit(self, pending: PendingRequest) -> None:
+    def submit(self, call: Call) -> None:
         """Sends a request to the version that it names, or to one by its share; or fails it."""
         try:
-            self.pick(pending.request.version).submit(pending)
+            self.pick(call.request.version).submit(call)
         except QaError as error:
-            pending.fail(error)
-
-    def cancel(self, pending: PendingRequest) -> None:
-        """Drops a request at the version that has it."""
-        if pending.on_cancel:
-            pending.on_cancel(pending)
+            call.fail(error)
 
     def pick(self, version: int | str | None) -> ModelServer:
         """What answers a request for that version, or for whichever there is.

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from qa_service.scheduling.pending import PendingRequest
+from qa_service.scheduling.call import Call
 
 
 class Service(Protocol):
-    """Takes requests, and settles each of them once."""
+    """Takes calls, and settles each of them once."""
 
-    def submit(self, pending: PendingRequest) -> None:
-        """Takes a request; it will be resolved or failed, at once or later."""
-
-    def cancel(self, pending: PendingRequest) -> None:
-        """Drops a request that nobody waits for any more; it has been abandoned or failed."""
+    def submit(self, call: Call) -> None:
+        """Takes a call; it will be settled, at once or later, unless it is cancelled before."""

@@ -13,11 +13,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from typing import Protocol
 
 import msgspec
 
-from qa_service.scheduling.pending import Answered, Outcome, PendingRequest
+from qa_service.scheduling.call import Answered, Call, Outcome
 from qa_service.serving.service import Service
 from qa_service.telemetry.services import ShadowCounts
 from qa_service.wire.messages import Answer
@@ -32,19 +32,46 @@ class _Pair:
 
     Attributes:
         counts: Those of the version that has the copy.
-        on_settled: Told what the request came to, before anything is compared.
         copy: The copy.
         answer: The request's best answer, once it has one.
         copys_answer: The copy's.
     """
 
     counts: ShadowCounts
-    on_settled: Callable[[PendingRequest, Outcome], None]
-    copy: PendingRequest | None = None
+    copy: Call
     answer: Answer | None = None
     copys_answer: Answer | None = None
 
-    def compare(self) -> None:
+    def take(self, outcome: Outcome) -> None:
+        """Takes what the request came to."""
+        if isinstance(outcome, Answered):
+            self.answer = outcome.answers[0]
+            self._compare()
+        else:
+            self._drop()
+
+    def take_copys(self, outcome: Outcome) -> None:
+        """Takes what the copy came to."""
+        if not isinstance(outcome, Answered):
+            self.counts.outcomes["failed"] += 1
+            return
+        if not outcome.source.is_cached:
+            self.counts.request_ms.observe(outcome.timings.queue + outcome.timings.inference)
+        self.copys_answer = outcome.answers[0]
+        self._compare()
+
+    def drop_if_cancelled(self, call: Call) -> None:
+        """Drops the copy of a request that nobody waits for."""
+        if call.is_cancelled:
+            self._drop()
+
+    def _drop(self) -> None:
+        """There is nothing to compare the copy with; one that has failed is counted already."""
+        if self.copys_answer or not self.copy.is_settled:
+            self.counts.outcomes["unpaired"] += 1
+        self.copy.cancel()
+
+    def _compare(self) -> None:
         """Counts whether both found the same, once both have answered."""
         if self.answer and self.copys_answer:
             here = (self.answer.start, self.answer.end)
@@ -52,14 +79,30 @@ class _Pair:
             self.counts.outcomes["agreed" if here == there else "differed"] += 1
 
 
+class ShadowedModel(Service, Protocol):
+    """A model whose requests may be copied to its other versions.
+
+    Attributes:
+        name: Its name.
+    """
+
+    name: str
+
+    @property
+    def shadow(self) -> Mapping[int, int]:
+        """Percent of the requests that are copied to a version, by now."""
+
+    def is_idle(self, version: int) -> bool:
+        """Whether an instance of that version has nothing to do."""
+
+
 class Shadow:
     """Copies requests that one version answers to others.
 
     Args:
-        service: The version that answers.
-        router: Takes a copy to the version that it names.
-        percents: How many percent of the requests are copied to which versions, as of now.
-        is_idle: Whether an instance of a version has nothing to do.
+        service: What answers.
+        model: Takes a copy to the version that it names.
+        version: The version that answers.
         counts_of: Where is counted how a version does.
         draw: Draws a number, 0 to 1.
     """
@@ -67,82 +110,44 @@ class Shadow:
     def __init__(
         self,
         service: Service,
-        router: Service,
-        percents: Callable[[], Mapping[int, int]],
-        is_idle: Callable[[int], bool],
+        model: ShadowedModel,
+        version: int,
         counts_of: Callable[[int], ShadowCounts],
         *,
         draw: Callable[[], float] = random.random,
     ) -> None:
         self._service = service
-        self._router = router
-        self._percents = percents
-        self._is_idle = is_idle
+        self._model = model
+        self._version = version
         self._counts_of = counts_of
         self._draw = draw
-        self._pairs: dict[PendingRequest, list[_Pair]] = {}
 
-    def submit(self, pending: PendingRequest) -> None:
+    def submit(self, call: Call) -> None:
         """Passes a request on, and copies it to the versions that it is drawn for."""
-        self._service.submit(pending)
-        if pending.is_settled or pending.flow == FLOW:
+        self._service.submit(call)
+        if call.is_settled or call.scope.flow == FLOW:
             return  # answered from the cache, refused, or a copy
-        for version, percent in self._percents().items():
-            if version != pending.source.version:
-                self._offer(pending, version, percent)
+        for version, percent in self._model.shadow.items():
+            if version != self._version:
+                self._offer(call, version, percent)
 
-    def cancel(self, pending: PendingRequest) -> None:
-        """Passes a cancellation on; its copies have nothing left to be compared with."""
-        self._service.cancel(pending)
-        for pair in self._pairs.pop(pending, ()):
-            self._drop(pair)
-
-    def _offer(self, pending: PendingRequest, version: int, percent: int) -> None:
+    def _offer(self, call: Call, version: int, percent: int) -> None:
         """Copies a request to a version, if it is drawn and an instance is idle."""
         counts = self._counts_of(version)
         counts.seen += 1
         if self._draw() * 100 >= percent:
             return
-        if self._is_idle(version):
-            self._copy(pending, version, counts)
+        if self._model.is_idle(version):
+            self._copy(call, version, counts)
         else:
             counts.outcomes["dropped"] += 1
 
-    def _copy(self, pending: PendingRequest, version: int, counts: ShadowCounts) -> None:
-        pair = _Pair(counts, pending.on_settled)
-        pending.on_settled = partial(self._on_settled, pair)
-        self._pairs.setdefault(pending, []).append(pair)
-        request = msgspec.structs.replace(
-            pending.request, model=pending.source.model, version=version
-        )
-        pair.copy = pending.derive(request, partial(self._on_copy_settled, pair), f"[{version}]")
-        pair.copy.flow, pair.copy.weight = FLOW, 1.0
-        self._router.submit(pair.copy)
-
-    def _on_settled(self, pair: _Pair, pending: PendingRequest, outcome: Outcome) -> None:
-        self._pairs.pop(pending, None)
-        pair.on_settled(pending, outcome)
-        if isinstance(outcome, Answered):
-            pair.answer = outcome.answers[0]
-            pair.compare()
-        else:
-            self._drop(pair)
-
-    def _on_copy_settled(self, pair: _Pair, copy: PendingRequest, outcome: Outcome) -> None:
-        if not isinstance(outcome, Answered):
-            pair.counts.outcomes["failed"] += 1
-            return
-        if not copy.source.is_cached:
-            pair.counts.request_ms.observe(outcome.timings.queue + outcome.timings.inference)
-        pair.copys_answer = outcome.answers[0]
-        pair.compare()
-
-    def _drop(self, pair: _Pair) -> None:
-        """There is nothing to compare a copy with."""
-        copy = pair.copy
-        if copy and not copy.is_settled:
-            copy.abandon()
-            self._router.cancel(copy)
-        elif not pair.copys_answer:
-            return  # it has failed, and is counted
-        pair.counts.outcomes["unpaired"] += 1
+    def _copy(self, call: Call, version: int, counts: ShadowCounts) -> None:
+        request = msgspec.structs.replace(call.request, model=self._model.name, version=version)
+        # No child: where the call is answered first, its copy goes on.
+        copy = Call(request, call.scope.derive(f"[{version}]", flow=FLOW, weight=1.0))
+        pair = _Pair(counts, copy)
+        call.then(pair.take)
+        call.on_end(pair.drop_if_cancelled)
+        copy.then(pair.take_copys)
+        self._model.submit(copy)

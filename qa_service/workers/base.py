@@ -24,8 +24,8 @@ import msgspec
 
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.stream import Stream
-from qa_service.scheduling.pending import PendingRequest
 from qa_service.scheduling.request_cost import SMOOTHING
+from qa_service.scheduling.ticket import Ticket
 from qa_service.wire.frames import FrameReader
 from qa_service.workers.messages import (
     MAX_MESSAGE_BYTES,
@@ -57,7 +57,7 @@ class InFlight(msgspec.Struct):
         since_s: When it began to run, as far as the loop can know; infinity if it has not.
     """
 
-    members: Sequence[PendingRequest]
+    members: Sequence[Ticket]
     is_retry: bool
     cost_s: float
     since_s: float = math.inf
@@ -151,16 +151,16 @@ class Worker(ABC):
         batches = list(self.in_flight.values())
         return batches[0].since_s + batches[0].cost_s / 2 if len(batches) == 1 else math.inf
 
-    def run(self, members: Sequence[PendingRequest]) -> None:
+    def run(self, members: Sequence[Ticket]) -> None:
         """Gives it a batch."""
         if not self.in_flight:
             self.since_s = self._loop.now_s()
         number = next(self._numbers)
         is_retry = members[0].attempts > 0
-        cost_s = self.rule.cost_s(len(members), max([pending.tokens for pending in members]))
+        cost_s = self.rule.cost_s(len(members), max([ticket.tokens for ticket in members]))
         self.in_flight[number] = InFlight(members, is_retry, cost_s * self._pace)
         self._mark_running()
-        tasks = [pending.request.as_task(pending.core) for pending in members]
+        tasks = [ticket.call.request.as_task(ticket.core) for ticket in members]
         self._stream.write(encode(Batch(number, tasks)))
         self._listener.on_worker_run(self)
 
@@ -233,7 +233,7 @@ class WorkerListener(Protocol):
         """It has been given a batch."""
 
     def on_worker_results(
-        self, worker: Worker, members: Sequence[PendingRequest], results: Results
+        self, worker: Worker, members: Sequence[Ticket], results: Results
     ) -> None:
         """It has finished a batch."""
 

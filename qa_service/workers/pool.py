@@ -26,7 +26,7 @@ from typing import Protocol
 from qa_service.logs import plural
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.timers import LazyTimer, Timer
-from qa_service.scheduling.pending import PendingRequest
+from qa_service.scheduling.ticket import Ticket
 from qa_service.telemetry.metrics import ModelMetrics
 from qa_service.workers.autoscaling import LOOK_INTERVAL_S, Autoscaler, Situation
 from qa_service.workers.base import Worker, WorkerListener, WorkerState
@@ -63,10 +63,10 @@ class BatchListener(Protocol):
     def waiting_s(self) -> float:
         """How long one instance would need for what waits, in seconds."""
 
-    def on_results(self, batch: Sequence[PendingRequest], results: Results) -> None:
+    def on_results(self, batch: Sequence[Ticket], results: Results) -> None:
         """A batch is finished."""
 
-    def on_lost(self, batch: Sequence[PendingRequest], *, were_running: bool) -> None:
+    def on_lost(self, batch: Sequence[Ticket], *, were_running: bool) -> None:
         """An instance died with these. Any of them that ran may be what killed it."""
 
 
@@ -265,9 +265,7 @@ class WorkerPool:
         """Sees to it that the batch does not take longer than it may."""
         self._overdue.arm(self._deadline_s(worker))
 
-    def on_worker_results(
-        self, worker: Worker, batch: Sequence[PendingRequest], results: Results
-    ) -> None:
+    def on_worker_results(self, worker: Worker, batch: Sequence[Ticket], results: Results) -> None:
         """Hands the results on."""
         self._deaths_in_row[worker.number] = 0
         if worker.is_leaving and not worker.in_flight:

@@ -25,10 +25,9 @@ from qa_service.repository.models import FoundVersion
 from qa_service.server import QaServer
 from qa_service.serving.cache_store import ENTRY_BYTES
 from qa_service.serving.dispatcher import Dispatcher
-from qa_service.serving.model_server import ModelState
+from qa_service.serving.model_server import ModelServer, ModelState
 from qa_service.serving.options import ModelOptions
 from qa_service.serving.plan import make_plan
-from qa_service.serving.segments import Segments
 from qa_service.workers.messages import Setup
 from tests.simulation.network import Network, SocketModule
 from tests.simulation.workers import Machine, SimulatedWorker
@@ -126,7 +125,7 @@ class SimulatedServer(QaServer):
     def _on_client(self, sock, name):
         super()._on_client(sock, name)
         connection = next(reversed(self._connections))
-        connection.pending = _Ordered()
+        connection.calls = _Ordered()
         close_gently = connection._stream.close_gently
 
         def note_and_close():
@@ -164,15 +163,15 @@ def over_bounds(server: QaServer) -> Iterator[str]:
     """Which bounds are exceeded now."""
     limits = server.config.connections
     for connection in server._connections:
-        if len(connection.pending) > limits.max_in_flight_per_connection:
-            yield f"{connection.name} has {len(connection.pending)} requests in flight"
+        if len(connection.calls) > limits.max_in_flight_per_connection:
+            yield f"{connection.name} has {len(connection.calls)} requests in flight"
         if connection._stream.output_bytes > limits.max_output_buffer_bytes + _most_replies(server):
             yield f"{connection.name} holds {connection._stream.output_bytes} bytes of output"
     for version in server.models.servers:
         scheduler = version._dispatcher._scheduler
         if len(scheduler) > server.config.queue.max_queue_size:
             queued = _queued(scheduler)
-            new = [p for p in queued if not (p.is_admitted or p.attempts or p.moves)]
+            new = [p for p in queued if not (p.core or p.attempts or p.moves)]
             if len(new) > server.config.queue.max_queue_size:
                 yield f"{len(new)} requests wait for {version.spec}"
     if server._store.num_bytes > max(0, server._store.max_bytes):
@@ -181,7 +180,7 @@ def over_bounds(server: QaServer) -> Iterator[str]:
 
 def _queued(scheduler):
     """What waits for its first run."""
-    return [turn.pending for turn in scheduler._flows.turns()]
+    return [turn.ticket for turn in scheduler._flows.turns()]
 
 
 def _most_replies(server):
@@ -192,9 +191,9 @@ def _most_replies(server):
 def strays(server: QaServer) -> Iterator[tuple[str, str]]:
     """What is held though it has ended, by the check that finds it."""
     for version in server.models.servers:
-        for pending in _queued(version._dispatcher._scheduler):
-            if pending.is_settled:
-                yield "settled", f"{pending.name} is settled, and waits for an instance"
+        for ticket in _queued(version._dispatcher._scheduler):
+            if ticket.call.is_settled:
+                yield "settled", f"{ticket.call.scope.name} is settled, and waits for an instance"
     shards = server._store._shards
     real = sum(ENTRY_BYTES + len(v) for shard in shards for v in shard.entries.values())
     if real != server._store.num_bytes:
@@ -207,13 +206,10 @@ def strays(server: QaServer) -> Iterator[tuple[str, str]]:
 def held(server: QaServer) -> Iterator[str]:
     """What is held though nothing is in flight."""
     for connection in server._connections:
-        if connection.pending:
-            yield f"{connection.name} has {len(connection.pending)} requests in flight"
+        if connection.calls:
+            yield f"{connection.name} has {len(connection.calls)} requests in flight"
     for version in server.models.servers:
         yield from (f"{version.spec}: {what}" for what in _held_by_version(version))
-    for name, route in server._gate._service._routes.items():
-        if route._under_way:
-            yield f"the route {name} has {len(route._under_way)} requests under way"
 
 
 def _held_by_version(version):
@@ -229,9 +225,9 @@ def _held_by_version(version):
             yield f"instance {worker.number} holds {len(worker.in_flight)} batches"
     service = version._service
     while service is not version._dispatcher:
-        for name in ("_pairs", "_flights", "_flight_of", "_readings"):
+        for name in ("_flights", "_num_members"):
             if getattr(service, name, None):
-                yield f"{type(service).__name__}.{name} holds {len(getattr(service, name))}"
+                yield f"{type(service).__name__}.{name} holds {getattr(service, name)}"
         service = getattr(service, "_service", None) or service._dispatcher
 
 
@@ -300,6 +296,7 @@ PLANTED = {
     "unanswered": (Dispatcher, "on_lost", _forget),
     "bound": (Connection, "_has_room", lambda _: True),
     "orphans": (SimulatedWorker, "kill", lambda _: None),
-    "held": (Segments, "_forget", lambda *_: None),
+    "held": (ModelServer, "_drop", lambda *_: None),
+    "settled": (Dispatcher, "_drop", lambda *_: None),
 }
 """By the check that is to find it: whose method it replaces, and with what."""

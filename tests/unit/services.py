@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from qa_service.net.timers import TimerQueue
-from qa_service.scheduling.pending import Answered, PendingRequest
+from qa_service.scheduling.call import Answered, Call, Scope
 from qa_service.wire.messages import Answer, Request, Timings
 
 TEXT = "Ada wrote the notes in London."
@@ -41,13 +42,15 @@ class FakeService:
     def __init__(self):
         self.submitted, self.cancelled, self.refuse = [], [], None
 
-    def submit(self, pending):
-        self.submitted.append(pending)
+    def submit(self, call):
+        self.submitted.append(call)
+        call.on_end(self._note)
         if self.refuse:
-            pending.fail(self.refuse)
+            call.fail(self.refuse)
 
-    def cancel(self, pending):
-        self.cancelled.append(pending)
+    def _note(self, call):
+        if call.is_cancelled:
+            self.cancelled.append(call)
 
     def resolve(self, answer=ANSWER, number=-1):
         self.submitted[number].resolve([answer], TIMINGS)
@@ -61,25 +64,20 @@ class Client:
         self.outcomes = {}
 
     def ask(self, question="Who?", text=TEXT, *, deadline_s=math.inf, **fields):
-        names = {"flow", "weight", "name", "source"}
+        names = {"flow", "weight", "name"}
         given = {name: fields.pop(name) for name in names & fields.keys()}
-        request = Request(question, text, **fields)
-        pending = PendingRequest(request, 100.0, deadline_s, self._on_settled, **given)
-        self.service.submit(pending)
-        return pending
+        call = Call(Request(question, text, **fields), Scope(100.0, deadline_s, **given))
+        call.then(partial(self._on_settled, call))
+        self.service.submit(call)
+        return call
 
-    def leave(self, pending):
-        """Its client goes."""
-        pending.abandon()
-        self.service.cancel(pending)
+    def _on_settled(self, call, outcome):
+        assert call not in self.outcomes
+        self.outcomes[call] = outcome
 
-    def _on_settled(self, pending, outcome):
-        assert pending not in self.outcomes
-        self.outcomes[pending] = outcome
-
-    def of(self, pending):
+    def of(self, call):
         """What a request came to: its best answer, or its error's code; None if it waits."""
-        outcome = self.outcomes.get(pending)
+        outcome = self.outcomes.get(call)
         if outcome is None:
             return None
         return outcome.answers[0] if isinstance(outcome, Answered) else outcome.code

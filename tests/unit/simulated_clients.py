@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from qa_service.scheduling.batch_cost import BatchRule, CostTable
 from qa_service.scheduling.options import QueueOptions
 from qa_service.scheduling.scheduler import Scheduler
-from tests.unit.pendings import make_pending
+from tests.unit.calls import make_ticket
 
 WINDOW_TOKENS = 384
 
@@ -79,12 +79,12 @@ class Machine:
     def _ask(self, client: Client) -> None:
         tokens = self.rng.choice(client.lengths)
         cost = self.costs.cost_ms(1, tokens)
-        pending = make_pending(
+        ticket = make_ticket(
             self.now_ms, tokens=tokens, flow=client.name, cost=cost,
             turn_cost=max(cost, self.costs.cost_ms(1, WINDOW_TOKENS)),
             weight=next(self._weights[client.name]),
         )  # fmt: skip
-        self.scheduler.add(pending)
+        self.scheduler.add(ticket)
 
     def run(self, num_answers: int, *, skip: int = 0) -> Machine:
         """Runs until so many requests are answered, and does not count the first few."""
@@ -104,11 +104,11 @@ class Machine:
             self.num_batches += 1
             if self._held[instance]:
                 self._start(instance)
-            for pending in batch:
-                self.answered[pending.flow] += 1
-                self.work[pending.flow] += pending.turn_cost
-                self.waited_ms[pending.flow].append(self.now_ms - pending.arrived_s)
-                self._ask(by_name[pending.flow])
+            for ticket in batch:
+                self.answered[ticket.flow] += 1
+                self.work[ticket.flow] += ticket.turn_cost
+                self.waited_ms[ticket.flow].append(self.now_ms - ticket.arrived_s)
+                self._ask(by_name[ticket.flow])
         return self
 
     def _fill(self, instance: int) -> None:
@@ -125,7 +125,7 @@ class Machine:
 
     def _start(self, instance: int) -> None:
         batch = self._held[instance][0]
-        took_ms = self.costs.cost_ms(len(batch), max(pending.tokens for pending in batch))
+        took_ms = self.costs.cost_ms(len(batch), max(ticket.tokens for ticket in batch))
         self._middle_ms[instance] = self.now_ms + took_ms / 2
         for at_ms, what in ((self._middle_ms[instance], None), (self.now_ms + took_ms, batch)):
             heapq.heappush(self._events, (at_ms, next(self._tie), instance, what))

@@ -13,7 +13,7 @@ import pytest
 from qa_service.scheduling.batch_cost import BatchRule, CostTable
 from qa_service.scheduling.options import QueueOptions
 from qa_service.scheduling.scheduler import Scheduler
-from tests.unit.pendings import make_pending
+from tests.unit.calls import make_ticket
 
 NUM_INSTANCES = 2
 NUM_REQUESTS = 1500
@@ -42,7 +42,7 @@ def latencies_ms(rule, costs, rate_per_ms):
         now_ms += moments.expovariate(rate_per_ms)
         tokens = moments.choice(LENGTHS)
         cost = costs.cost_ms(1, tokens)
-        arrivals.append(make_pending(now_ms, tokens=tokens, flow=str(number % 16), cost=cost))
+        arrivals.append(make_ticket(now_ms, tokens=tokens, flow=str(number % 16), cost=cost))
     scheduler = Scheduler(QueueOptions(max_queue_size=NUM_REQUESTS))
     free_at_ms = [0.0] * NUM_INSTANCES
     found, now_ms, arrived = [], 0.0, 0
@@ -54,7 +54,7 @@ def latencies_ms(rule, costs, rate_per_ms):
         if len(scheduler) and free_at_ms[free] <= now_ms:
             batch = scheduler.next_batch(now_ms, rule, num_instances=NUM_INSTANCES)
             free_at_ms[free] = now_ms + costs.cost_ms(len(batch), max(p.tokens for p in batch))
-            found += [free_at_ms[free] - pending.arrived_s for pending in batch]
+            found += [free_at_ms[free] - ticket.arrived_s for ticket in batch]
             continue
         next_ms = arrivals[arrived].arrived_s if arrived < NUM_REQUESTS else math.inf
         now_ms = min([next_ms, *(end_ms for end_ms in free_at_ms if end_ms > now_ms)])

@@ -17,7 +17,7 @@ from qa_service.errors import (
 from qa_service.serving.cache import Cached
 from qa_service.serving.cache_store import ENTRY_BYTES, SHARD_BYTES, CacheStore, cache_key
 from qa_service.telemetry.metrics import ModelMetrics
-from qa_service.wire.messages import Answer, AnswerSource, Question
+from qa_service.wire.messages import Answer, Question
 from tests.unit.services import ANSWER, NO_ANSWER, TEXT, TIMINGS, Client, FakeService, ManualClock
 
 
@@ -29,7 +29,10 @@ class Setting:
             self.service, self.store, lambda: self.model, self.clock, self.counts, max_joined=100
         )
         self.client = Client(self.cached)
-        self.ask, self.leave, self.of = self.client.ask, self.client.leave, self.client.of
+        self.ask, self.of = self.client.ask, self.client.of
+
+    def is_cached(self, call):
+        return self.client.outcomes[call].source.is_cached
 
     @property
     def runs(self):
@@ -45,12 +48,11 @@ def setting():
 
 
 def test_what_was_answered_is_answered_again_without_a_run(setting):
-    source = AnswerSource("builtin", 3)
-    first = setting.ask(source=source)
+    first = setting.ask()
     setting.service.resolve()
-    second = setting.ask(source=source)
+    second = setting.ask()
     assert [setting.of(first), setting.of(second)] == [ANSWER, ANSWER]
-    assert (first.source, second.source) == (source, AnswerSource("builtin", 3, is_cached=True))
+    assert [setting.is_cached(call) for call in (first, second)] == [False, True]
     assert len(setting.runs) == 1
     assert (setting.counts.cache_hits_total, setting.counts.cache_misses_total) == (1, 1)
 
@@ -120,9 +122,9 @@ def test_fifty_equal_requests_make_one_run(setting):
     asked = [setting.ask(id=b"%d" % number) for number in range(50)]
     assert len(setting.runs) == 1
     setting.service.resolve()
-    assert {setting.of(pending) for pending in asked} == {ANSWER}
-    assert [pending.request.id for pending in asked] == [b"%d" % number for number in range(50)]
-    assert not any(pending.source.is_cached for pending in asked)
+    assert {setting.of(call) for call in asked} == {ANSWER}
+    assert [call.request.id for call in asked] == [b"%d" % number for number in range(50)]
+    assert not any(setting.is_cached(call) for call in asked)
     assert (setting.counts.cache_misses_total, setting.counts.cache_joined_total) == (1, 49)
 
 
@@ -130,12 +132,12 @@ def test_the_run_has_the_leaders_share_and_deadline(setting):
     setting.ask(flow="ada", weight=2.0, deadline_s=101.0)
     setting.ask(flow="bob", weight=5.0, deadline_s=109.0)
     [run] = setting.runs
-    assert (run.flow, run.weight, run.deadline_s) == ("ada", 2.0, 101.0)
+    assert (run.scope.flow, run.scope.weight, run.scope.deadline_s) == ("ada", 2.0, 101.0)
 
 
 def test_the_run_goes_on_for_the_others_if_the_leader_goes(setting):
     leader, follower = setting.ask(), setting.ask()
-    setting.leave(leader)
+    leader.cancel()
     assert setting.service.cancelled == []
     setting.service.resolve()
     assert [setting.of(leader), setting.of(follower)] == [None, ANSWER]
@@ -144,8 +146,8 @@ def test_the_run_goes_on_for_the_others_if_the_leader_goes(setting):
 
 def test_a_run_that_nobody_waits_for_is_cancelled(setting):
     leader, follower = setting.ask(), setting.ask()
-    setting.leave(follower)
-    setting.leave(leader)
+    follower.cancel()
+    leader.cancel()
     assert setting.service.cancelled == setting.runs
     assert setting.runs[0].is_settled
     setting.ask()
@@ -173,7 +175,7 @@ def test_a_leader_whose_run_has_begun_is_not_ended_by_its_deadline(setting):
 
 def test_the_last_follower_that_is_late_ends_the_run_of_a_leader_that_has_gone(setting):
     leader, follower = setting.ask(deadline_s=130.0), setting.ask(deadline_s=101.0)
-    setting.leave(leader)
+    leader.cancel()
     setting.clock.advance(1.0)
     assert setting.of(follower) == "deadline_exceeded"
     assert setting.service.cancelled == setting.runs
@@ -186,7 +188,7 @@ def test_the_one_with_the_most_time_leads_when_the_leaders_is_over(setting, erro
     setting.ask(deadline_s=103.0, flow="eve")
     setting.runs[0].fail(error())
     assert setting.of(leader) == error.code
-    assert [(run.flow, run.deadline_s) for run in setting.runs[1:]] == [("eve", 103.0)]
+    assert [(run.scope.flow, run.scope.deadline_s) for run in setting.runs[1:]] == [("eve", 103.0)]
     setting.service.resolve()
     assert [setting.of(p) for p in setting.client.outcomes] == [error.code, ANSWER, ANSWER]
 
@@ -194,14 +196,14 @@ def test_the_one_with_the_most_time_leads_when_the_leaders_is_over(setting, erro
 def test_a_deadline_that_all_share_ends_them_all(setting):
     asked = [setting.ask(deadline_s=101.0) for _ in range(3)]
     setting.runs[0].fail(DeadlineExceededError())
-    assert {setting.of(pending) for pending in asked} == {"deadline_exceeded"}
+    assert {setting.of(call) for call in asked} == {"deadline_exceeded"}
     assert len(setting.runs) == 1
 
 
 def test_an_error_ends_all_who_wait(setting):
     asked = [setting.ask() for _ in range(3)]
     setting.runs[0].fail(WorkerCrashedError())
-    assert {setting.of(pending) for pending in asked} == {"worker_crashed"}
+    assert {setting.of(call) for call in asked} == {"worker_crashed"}
     assert len(setting.runs) == 1
 
 
@@ -216,7 +218,7 @@ def test_a_request_that_is_refused_at_once_leaves_nothing_behind(setting):
 
 def test_one_whose_outcome_makes_another_unwanted_is_no_trouble(setting):
     first, second = setting.ask(), setting.ask()
-    first.on_settled = lambda pending, outcome: setting.leave(second)
+    first.then(lambda outcome: second.cancel())
     setting.runs[0].fail(WorkerCrashedError())
     assert setting.of(second) is None
 
@@ -224,10 +226,10 @@ def test_one_whose_outcome_makes_another_unwanted_is_no_trouble(setting):
 def test_more_than_may_wait_for_others_are_run_themselves(setting):
     asked = [setting.ask(id=b"%d" % number) for number in range(102)]
     assert len(setting.runs) == 2
-    setting.leave(asked[-1])
+    asked[-1].cancel()
     assert setting.service.cancelled == asked[-1:]
     setting.service.resolve(number=0)
-    assert sum(setting.of(pending) == ANSWER for pending in asked) == 101
+    assert sum(setting.of(call) == ANSWER for call in asked) == 101
 
 
 def test_nothing_is_left_of_a_run_for_the_garbage_collector(setting):
@@ -238,7 +240,7 @@ def test_nothing_is_left_of_a_run_for_the_garbage_collector(setting):
             setting.ask(question=f"Who {leaves}?")
             joined = setting.ask(question=f"Who {leaves}?", deadline_s=101.0)
             if leaves:
-                setting.leave(joined)
+                joined.cancel()
             setting.service.resolve()
         setting.service.submitted.clear()
         setting.client.outcomes.clear()

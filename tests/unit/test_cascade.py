@@ -10,6 +10,7 @@ from qa_service.errors import (
     UnavailableError,
     WorkerCrashedError,
 )
+from qa_service.scheduling.call import Answered
 from qa_service.serving.cascade import Cascade
 from qa_service.serving.options import RouteOptions
 from qa_service.telemetry.services import CascadeCounts
@@ -31,15 +32,18 @@ class Setting:
         self.client = Client(self.cascade)
         self.ask, self.of = self.client.ask, self.client.of
 
+    def source(self, call):
+        return self.client.outcomes[call].source
+
     @property
     def asked(self):
-        return [pending.request.model for pending in self.router.submitted]
+        return [call.request.model for call in self.router.submitted]
 
     def answer(self, answer, queue_ms=1.0, inference_ms=10.0, *, after_s=0.0):
         child = self.router.submitted[-1]
-        child.source = AnswerSource(child.request.model, 1)
         self.clock.advance(after_s)
-        child.resolve([answer], Timings(queue_ms, inference_ms))
+        source = AnswerSource(child.request.model, 1)
+        child.settle(Answered([answer], Timings(queue_ms, inference_ms), source))
 
     def fail(self, error):
         self.router.submitted[-1].fail(error)
@@ -51,27 +55,27 @@ def setting():
 
 
 def test_a_model_that_is_sure_is_the_only_one_asked(setting):
-    pending = setting.ask()
+    call = setting.ask()
     setting.answer(SURE)
-    assert (setting.of(pending), setting.asked) == (SURE, ["small"])
-    assert pending.source == AnswerSource("small", 1, models_asked=1)
+    assert (setting.of(call), setting.asked) == (SURE, ["small"])
+    assert setting.source(call) == AnswerSource("small", 1, models_asked=1)
 
 
 def test_one_that_is_not_sure_has_the_next_asked(setting):
-    pending = setting.ask()
+    call = setting.ask()
     setting.answer(UNSURE)
-    assert setting.of(pending) is None
+    assert setting.of(call) is None
     setting.answer(BETTER)
-    assert (setting.of(pending), setting.asked) == (BETTER, ["small", "large"])
-    assert pending.source == AnswerSource("large", 1, models_asked=2)
+    assert (setting.of(call), setting.asked) == (BETTER, ["small", "large"])
+    assert setting.source(call) == AnswerSource("large", 1, models_asked=2)
     assert setting.counts.models_asked == {2: 1}
 
 
 def test_a_score_of_exactly_the_minimum_is_enough():
     setting = Setting(min_score=0.3)
-    pending = setting.ask()
+    call = setting.ask()
     setting.answer(UNSURE)
-    assert setting.of(pending) == UNSURE
+    assert setting.of(call) == UNSURE
 
 
 @pytest.mark.parametrize(("asks_next", "asked"), [(False, ["small"]), (True, ["small", "large"])])
@@ -84,60 +88,60 @@ def test_no_answer_is_an_answer_unless_the_next_is_to_be_asked(asks_next, asked)
 
 def test_the_last_ones_answer_stands_whatever_its_score():
     setting = Setting("small", "middle", "large")
-    pending = setting.ask()
+    call = setting.ask()
     for _ in range(3):
         setting.answer(UNSURE)
-    assert setting.of(pending) == UNSURE
-    assert (pending.source.model, pending.source.models_asked) == ("large", 3)
+    assert setting.of(call) == UNSURE
+    assert setting.source(call) == AnswerSource("large", 1, models_asked=3)
 
 
 def test_times_are_added_up_and_each_models_clock_starts_when_it_is_asked(setting):
-    pending = setting.ask()
+    call = setting.ask()
     setting.answer(UNSURE, 1.0, 10.0, after_s=0.011)
-    assert setting.router.submitted[-1].arrived_s == pytest.approx(pending.arrived_s + 0.011)
+    child = setting.router.submitted[-1]
+    assert child.scope.arrived_s == pytest.approx(call.scope.arrived_s + 0.011)
     setting.answer(BETTER, 2.0, 90.0)
-    assert setting.client.outcomes[pending].timings == Timings(3.0, 100.0)
+    assert setting.client.outcomes[call].timings == Timings(3.0, 100.0)
 
 
 def test_the_deadline_is_one(setting):
     setting.ask(deadline_s=103.0, flow="ada", weight=2.0)
     setting.answer(UNSURE, after_s=2.0)
-    assert {(p.deadline_s, p.flow, p.weight) for p in setting.router.submitted} == {
-        (103.0, "ada", 2.0)
-    }
+    scopes = [child.scope for child in setting.router.submitted]
+    assert [(s.deadline_s, s.flow, s.weight) for s in scopes] == [(103.0, "ada", 2.0)] * 2
 
 
 @pytest.mark.parametrize(
     "error", [DeadlineExceededError, WorkerCrashedError, UnavailableError, QueueFullError]
 )
 def test_an_error_of_the_next_model_leaves_the_first_ones_answer(setting, error):
-    pending = setting.ask()
+    call = setting.ask()
     setting.answer(UNSURE)
     setting.fail(error())
-    assert setting.of(pending) == UNSURE
-    assert pending.source == AnswerSource("small", 1, models_asked=2)
+    assert setting.of(call) == UNSURE
+    assert setting.source(call) == AnswerSource("small", 1, models_asked=2)
     assert setting.counts.fallbacks == 1
 
 
 def test_a_next_model_that_refuses_at_once_leaves_the_first_ones_answer(setting):
-    pending = setting.ask()
+    call = setting.ask()
     setting.router.refuse = QueueFullError()
     setting.answer(UNSURE)
-    assert setting.of(pending) == UNSURE
+    assert setting.of(call) == UNSURE
 
 
 def test_an_error_of_the_first_model_is_the_requests(setting):
-    pending = setting.ask()
+    call = setting.ask()
     setting.fail(QueueFullError(retry_after_ms=70))
-    assert (setting.of(pending), setting.asked) == ("queue_full", ["small"])
+    assert (setting.of(call), setting.asked) == ("queue_full", ["small"])
 
 
 @pytest.mark.parametrize("num_answered", [0, 1])
 def test_a_client_that_goes_has_the_model_dropped_that_is_asked(setting, num_answered):
-    pending = setting.ask()
+    call = setting.ask()
     for _ in range(num_answered):
         setting.answer(UNSURE)
-    setting.client.leave(pending)
+    call.cancel()
     [cancelled] = setting.router.cancelled
     assert cancelled is setting.router.submitted[-1]
     assert cancelled.is_settled

@@ -34,7 +34,7 @@ class Owner:
 
     def __init__(self, *, stream=None, codec=None, requests=LIMITS, **limits):
         self.loop = FakeTimeLoop()
-        self.pendings, self.ended, self.refuse, self.cancelled = [], [], None, []
+        self.calls, self.ended, self.refuse, self.cancelled = [], [], None, []
         self.queries = []
         self.metrics = Metrics(ERROR_KINDS, QUERY_TYPES)
         ours, self.client = socket.socketpair()
@@ -58,21 +58,23 @@ class Owner:
     def outcomes(self):
         return {code: n for code, n in self.metrics.requests_total.items() if n}
 
-    def submit(self, pending):
+    def submit(self, call):
+        call.on_end(self.note)
         if self.refuse:
-            pending.fail(self.refuse)
+            call.fail(self.refuse)
         else:
-            self.pendings.append(pending)
+            self.calls.append(call)
 
-    def cancel(self, pending):
-        self.cancelled.append(pending)
+    def note(self, call):
+        if call.is_cancelled:
+            self.cancelled.append(call)
 
     def report(self, query):
         self.queries.append(query)
         return {"asked": query.type}
 
-    def answer(self, pending, text="some"):
-        pending.resolve([Answer(text, 0.5, 0, len(text))], Timings(1.0, 2.0))
+    def answer(self, call, text="some"):
+        call.resolve([Answer(text, 0.5, 0, len(text))], Timings(1.0, 2.0))
 
     def run_until(self, condition):
         run_until(self.loop, condition)
@@ -101,27 +103,27 @@ def make_owner():
 def test_answers_may_come_in_any_order(make_owner):
     owner = make_owner()
     owner.client.sendall(b"".join(frame({"id": i, **ASK}) for i in range(3)))
-    owner.run_until(lambda: len(owner.pendings) == 3)
+    owner.run_until(lambda: len(owner.calls) == 3)
     for i in (2, 0, 1):
-        owner.answer(owner.pendings[i])
+        owner.answer(owner.calls[i])
         assert receive(owner.client)["id"] == i
-    assert owner.connection.pending == set()
+    assert owner.connection.calls == set()
 
 
 def test_a_clients_priorities_weigh_more_and_share_its_one_flow(make_owner):
     owner = make_owner(max_priority=5)
     owner.client.sendall(b"".join(frame({"id": n, "priority": n, **ASK}) for n in (0, 1, 9)))
-    owner.run_until(lambda: len(owner.pendings) == 3)
-    assert [pending.weight for pending in owner.pendings] == [1.0, 2.0, 6.0]
-    assert {pending.flow for pending in owner.pendings} == {"the client"}
+    owner.run_until(lambda: len(owner.calls) == 3)
+    assert [call.scope.weight for call in owner.calls] == [1.0, 2.0, 6.0]
+    assert {call.scope.flow for call in owner.calls} == {"the client"}
 
 
 def test_a_request_is_settled_once(make_owner):
     owner = make_owner()
     owner.client.sendall(frame(ASK))
-    owner.run_until(lambda: bool(owner.pendings))
-    owner.answer(owner.pendings[0])
-    owner.pendings[0].fail(DeadlineExceededError())
+    owner.run_until(lambda: bool(owner.calls))
+    owner.answer(owner.calls[0])
+    owner.calls[0].fail(DeadlineExceededError())
     owner.connection.close()
     assert receive(owner.client)["answer"] == "some"
     assert receive(owner.client) is None
@@ -130,11 +132,11 @@ def test_a_request_is_settled_once(make_owner):
 def test_a_client_that_goes_has_its_requests_cancelled(make_owner):
     owner = make_owner()
     owner.client.sendall(frame(ASK) * 2)
-    owner.run_until(lambda: len(owner.pendings) == 2)
+    owner.run_until(lambda: len(owner.calls) == 2)
     owner.client.close()
     owner.run_until(lambda: bool(owner.ended))
-    assert set(owner.cancelled) == set(owner.pendings)
-    assert all(pending.is_settled for pending in owner.pendings)
+    assert set(owner.cancelled) == set(owner.calls)
+    assert all(call.is_settled for call in owner.calls)
     assert owner.outcomes == {"abandoned": 2}
 
 
@@ -142,16 +144,16 @@ def test_an_id_in_flight_is_refused_and_free_again_once_answered(make_owner):
     owner = make_owner()
     owner.client.sendall(frame({"id": 7, **ASK}) * 2)
     assert_code(owner, 7, "duplicate_id")
-    owner.answer(owner.pendings[0])
+    owner.answer(owner.calls[0])
     assert receive(owner.client)["answer"] == "some"
     owner.client.sendall(frame({"id": 7, **ASK}))
-    owner.run_until(lambda: len(owner.pendings) == 2)
+    owner.run_until(lambda: len(owner.calls) == 2)
 
 
 def test_null_ids_may_be_in_flight_together(make_owner):
     owner = make_owner()
     owner.client.sendall(frame(ASK) * 2)
-    owner.run_until(lambda: len(owner.pendings) == 2)
+    owner.run_until(lambda: len(owner.calls) == 2)
 
 
 def test_a_refused_request_is_answered_and_its_id_is_free(make_owner):
@@ -161,17 +163,17 @@ def test_a_refused_request_is_answered_and_its_id_is_free(make_owner):
     assert_code(owner, "a", "queue_full")
     owner.refuse = None
     owner.client.sendall(frame({"id": "a", **ASK}))
-    owner.run_until(lambda: len(owner.pendings) == 1)
+    owner.run_until(lambda: len(owner.calls) == 1)
 
 
 def test_past_its_requests_in_flight_the_client_waits(make_owner):
     owner = make_owner(max_in_flight_per_connection=2)
     owner.client.sendall(b"".join(frame({"id": i, **ASK}) for i in range(5)))
-    owner.run_until(lambda: len(owner.pendings) == 2)
+    owner.run_until(lambda: len(owner.calls) == 2)
     for taken in (3, 4, 5):
-        owner.answer(owner.pendings[taken - 3])
-        owner.run_until(lambda taken=taken: len(owner.pendings) == taken)
-    assert [p.request.id_json for p in owner.pendings] == [b"0", b"1", b"2", b"3", b"4"]
+        owner.answer(owner.calls[taken - 3])
+        owner.run_until(lambda taken=taken: len(owner.calls) == taken)
+    assert [p.request.id_json for p in owner.calls] == [b"0", b"1", b"2", b"3", b"4"]
 
 
 def test_past_its_requests_in_flight_little_is_read_ahead(make_owner):
@@ -179,7 +181,7 @@ def test_past_its_requests_in_flight_little_is_read_ahead(make_owner):
     owner.client.setblocking(False)
     flood = frame({"id": None, **ASK}) * 100_000
     sent = owner.client.send(flood)
-    owner.run_until(lambda: len(owner.pendings) == 1)
+    owner.run_until(lambda: len(owner.calls) == 1)
     owner.run_until(lambda: not sendable(owner.client, flood))
     assert owner.connection._codec.buffered_bytes < 2 * READ_AHEAD_BYTES
     assert sent
@@ -188,7 +190,7 @@ def test_past_its_requests_in_flight_little_is_read_ahead(make_owner):
 def test_a_client_that_hangs_up_while_it_waits_is_noticed(make_owner):
     owner = make_owner(max_in_flight_per_connection=1)
     owner.client.sendall(frame(ASK) * 3)
-    owner.run_until(lambda: len(owner.pendings) == 1)
+    owner.run_until(lambda: len(owner.calls) == 1)
     owner.client.close()
     owner.run_until(lambda: bool(owner.ended))
 
@@ -218,8 +220,8 @@ def test_many_small_frames_do_not_hold_up_the_loop(make_owner):
     owner = make_owner(max_in_flight_per_connection=10_000, max_output_buffer_bytes=10_000_000)
     owner.client.sendall(frame(ASK) * 1000)
     a_round = []
-    owner.loop.after_each = lambda: (a_round.append(len(owner.pendings)), owner.loop.stop())
-    while len(owner.pendings) < 1000:
+    owner.loop.after_each = lambda: (a_round.append(len(owner.calls)), owner.loop.stop())
+    while len(owner.calls) < 1000:
         owner.loop.run()
     steps = [b - a for a, b in itertools.pairwise([0, *a_round])]
     assert max(steps) <= 2 * MESSAGES_A_TURN
@@ -231,7 +233,7 @@ def test_a_refused_length_ends_the_stream_after_what_came_before(make_owner, len
     owner.client.sendall(frame({"id": 1, **ASK}) + length.to_bytes(4, "big") + b"junk" * 50)
     assert_code(owner, None, "frame_too_large")
     owner.client.sendall(b"more junk")
-    owner.answer(owner.pendings[0])
+    owner.answer(owner.calls[0])
     assert receive(owner.client)["id"] == 1
     assert receive(owner.client) is None
     owner.client.close()
@@ -243,7 +245,7 @@ def test_a_frame_may_come_a_byte_at_a_time(make_owner):
     for byte in frame({"id": 1, **ASK}):
         owner.client.sendall(bytes([byte]))
         owner.run_until(lambda: True)
-    owner.run_until(lambda: len(owner.pendings) == 1)
+    owner.run_until(lambda: len(owner.calls) == 1)
 
 
 def test_an_end_inside_a_frame_is_an_end(make_owner):
@@ -251,7 +253,7 @@ def test_an_end_inside_a_frame_is_an_end(make_owner):
     owner.client.sendall(frame(ASK)[:-1])
     owner.client.close()
     owner.run_until(lambda: bool(owner.ended))
-    assert owner.pendings == []
+    assert owner.calls == []
 
 
 @pytest.mark.parametrize("kind", ["health", "stats"])
@@ -260,7 +262,7 @@ def test_a_query_is_answered_beside_requests_in_flight(make_owner, kind):
     owner.client.sendall(frame({"id": 1, **ASK}) + frame({"id": 1, "type": kind}))
     owner.run_until(lambda: sent_to(owner.client))
     assert receive(owner.client) == {"id": 1, kind: {"asked": kind}}
-    assert len(owner.pendings) == 1
+    assert len(owner.calls) == 1
     assert owner.outcomes == {}
 
 
@@ -277,10 +279,10 @@ def test_a_turn_ends_with_a_query(make_owner):
 def test_every_frame_has_one_outcome(make_owner):
     owner = make_owner()
     owner.client.sendall(frame({"id": 1, **ASK}) * 2 + frame(b"junk") + frame({"id": 2, **ASK}))
-    owner.run_until(lambda: len(owner.pendings) == 2)
-    owner.answer(owner.pendings[0])
-    owner.answer(owner.pendings[0])
-    owner.pendings[1].fail(DeadlineExceededError())
+    owner.run_until(lambda: len(owner.calls) == 2)
+    owner.answer(owner.calls[0])
+    owner.answer(owner.calls[0])
+    owner.calls[1].fail(DeadlineExceededError())
     owner.refuse = QueueFullError()
     owner.client.sendall(frame(ASK) + (1001).to_bytes(4, "big"))
     owner.run_until(lambda: len(owner.outcomes) == 6)
@@ -299,8 +301,8 @@ def test_a_turn_ends_with_a_costly_message(make_owner):
     long = frame({**ASK, "text": "a" * (COSTLY_MESSAGE_BYTES + 1)})
     owner.client.sendall(long * 3)
     a_round = []
-    owner.loop.after_each = lambda: (a_round.append(len(owner.pendings)), owner.loop.stop())
-    while len(owner.pendings) < 3:
+    owner.loop.after_each = lambda: (a_round.append(len(owner.calls)), owner.loop.stop())
+    while len(owner.calls) < 3:
         owner.loop.run()
     assert max(b - a for a, b in itertools.pairwise([0, *a_round])) <= 2
 
@@ -349,8 +351,8 @@ def test_a_connection_needs_no_socket_and_no_frames():
     stream = FakeStream()
     owner = Owner(stream=stream, codec=FakeCodec())
     stream.deliver(b"ab")
-    owner.answer(owner.pendings[1], "!")
-    owner.answer(owner.pendings[0], "?")
+    owner.answer(owner.calls[1], "!")
+    owner.answer(owner.calls[0], "?")
     assert stream.written == ["b!", "a?"]
 
 
@@ -361,7 +363,7 @@ def test_what_has_been_read_and_waits_for_room_keeps_it_busy():
     stream.output_bytes = 10_001
     codec.buffered_bytes = 2
     stream.deliver(b"ab")
-    assert (owner.pendings, owner.connection.is_busy) == ([], True)
+    assert (owner.calls, owner.connection.is_busy) == ([], True)
     stream.output_bytes = 1  # its turn comes when all is sent
     assert owner.connection.is_busy
     stream.output_bytes = codec.buffered_bytes = 0
@@ -371,10 +373,10 @@ def test_what_has_been_read_and_waits_for_room_keeps_it_busy():
 def test_an_idle_client_is_closed_and_a_waiting_one_is_not(make_owner):
     owner = make_owner(idle_timeout_ms=50)
     owner.client.sendall(frame(ASK))
-    owner.run_until(lambda: bool(owner.pendings))
+    owner.run_until(lambda: bool(owner.calls))
     owner.pass_s(0.1)
     assert owner.ended == []
-    owner.answer(owner.pendings[0])
+    owner.answer(owner.calls[0])
     owner.pass_s(0.04)
     assert owner.ended == []
     owner.pass_s(0.02)
@@ -387,8 +389,8 @@ def test_a_client_that_asks_now_and_then_stays(make_owner):
     owner = make_owner(idle_timeout_ms=50)
     for number in range(1, 4):
         owner.client.sendall(frame(ASK))
-        owner.run_until(lambda number=number: len(owner.pendings) == number)
-        owner.answer(owner.pendings[-1])
+        owner.run_until(lambda number=number: len(owner.calls) == number)
+        owner.answer(owner.calls[-1])
         assert receive(owner.client)["answer"] == "some"
         owner.pass_s(0.04)
     assert owner.ended == []
@@ -399,12 +401,12 @@ def test_a_client_that_asks_now_and_then_stays(make_owner):
 def test_an_old_connection_is_closed_when_nothing_is_in_flight(make_owner):
     owner = make_owner(max_connection_age_s=0.05)
     owner.client.sendall(frame({"id": 1, **ASK}) + frame({"id": 2, **ASK}))
-    owner.run_until(lambda: len(owner.pendings) == 2)
+    owner.run_until(lambda: len(owner.calls) == 2)
     owner.pass_s(0.06)
-    owner.answer(owner.pendings[0])
+    owner.answer(owner.calls[0])
     assert receive(owner.client)["id"] == 1
     assert not sent_to(owner.client)
-    owner.answer(owner.pendings[1])
+    owner.answer(owner.calls[1])
     assert receive(owner.client)["id"] == 2
     assert receive(owner.client) is None
 
@@ -425,8 +427,8 @@ def test_a_request_that_has_begun_keeps_an_old_connection(make_owner):
     owner.pass_s(0.06)
     assert not sent_to(owner.client)
     owner.client.sendall(message[9:])
-    owner.run_until(lambda: bool(owner.pendings))
-    owner.answer(owner.pendings[0])
+    owner.run_until(lambda: bool(owner.calls))
+    owner.answer(owner.calls[0])
     assert receive(owner.client)["id"] == 1
     assert receive(owner.client) is None
 
@@ -434,13 +436,13 @@ def test_a_request_that_has_begun_keeps_an_old_connection(make_owner):
 def test_a_frame_that_does_not_end_in_time_is_told_and_closed(make_owner):
     owner = make_owner(frame_timeout_ms=50)
     owner.client.sendall(frame({"id": 1, **ASK}) + frame(ASK)[:-1])
-    owner.run_until(lambda: bool(owner.pendings))
+    owner.run_until(lambda: bool(owner.calls))
     owner.pass_s(0.04)
     assert not sent_to(owner.client)
     owner.pass_s(0.02)
     assert_code(owner, None, "frame_timeout")
     assert owner.ended == []
-    owner.answer(owner.pendings[0])
+    owner.answer(owner.calls[0])
     assert receive(owner.client)["id"] == 1
     assert receive(owner.client) is None
 
@@ -454,7 +456,7 @@ def test_bytes_that_trickle_do_not_gain_a_frame_time(make_owner):
     assert not sent_to(owner.client)
     owner.pass_s(0.002)
     assert_code(owner, None, "frame_timeout")
-    assert owner.pendings == []
+    assert owner.calls == []
 
 
 def test_a_client_that_leaves_its_answers_unread_is_dropped(make_owner):

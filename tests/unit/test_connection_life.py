@@ -81,7 +81,7 @@ class Setting:
         if tokens:
             auth["auth_token_file"] = tmp_path / "tokens"
             auth["auth_token_file"].write_text(f"{TOKEN}{rights}\n")
-        self.pendings, self.cancelled, self.ended = [], [], []
+        self.calls, self.cancelled, self.ended = [], [], []
         self.submitting = self.reporting = None
         self.clock, self.stream = LoopClock(), ScriptedStream()
         self.metrics = Metrics(ERROR_KINDS, QUERY_TYPES)
@@ -101,13 +101,15 @@ class Setting:
             name="the client",
         )
 
-    def submit(self, pending):
-        self.pendings.append(pending)
+    def submit(self, call):
+        self.calls.append(call)
+        call.on_end(self.note)
         if self.submitting:
             raise self.submitting
 
-    def cancel(self, pending):
-        self.cancelled.append(pending)
+    def note(self, call):
+        if call.is_cancelled:
+            self.cancelled.append(call)
 
     def report(self, query):
         if self.reporting:
@@ -119,7 +121,7 @@ class Setting:
         self.clock.run_soon()
 
     def answer(self, number=0):
-        self.pendings[number].resolve([Answer("Ada", 0.5, 7, 10)], Timings(1.0, 2.0))
+        self.calls[number].resolve([Answer("Ada", 0.5, 7, 10)], Timings(1.0, 2.0))
         self.clock.run_soon()
 
     @property
@@ -194,7 +196,7 @@ class TestProbes:
     def test_without_one_it_may_ask_nothing_else(self, make):
         setting = make(tokens=True)
         setting.send(get(READY) + post("/qa", ASK))
-        assert (setting.statuses, setting.pendings) == ([200, 401], [])
+        assert (setting.statuses, setting.calls) == ([200, 401], [])
         assert not setting.stream.is_open
 
     def test_it_leaves_when_it_is_old(self, make):
@@ -238,9 +240,9 @@ class TestLeaving:
 def test_the_siblings_of_a_question_that_fails_are_cancelled(make):
     setting = make()
     setting.send(post("/v2/models/m/infer", infer(["a?", "b?", "c?"])) + post("/qa", ASK))
-    setting.pendings[1].fail(QueueFullError())
-    assert setting.cancelled in (setting.pendings[0:3:2], setting.pendings[2::-2])
-    assert setting.connection.pending == {setting.pendings[3]}
+    setting.calls[1].fail(QueueFullError())
+    assert setting.cancelled in (setting.calls[0:3:2], setting.calls[2::-2])
+    assert setting.connection.calls == {setting.calls[3]}
     assert setting.metrics.requests_total["abandoned"] == 2
     assert setting.statuses == [503]
 
@@ -257,7 +259,7 @@ def test_later_frames_may_be_long(make, tokens):
     setting = make(tokens=tokens)
     setting.send(frame({"type": "auth", "token": TOKEN}))
     setting.send(frame({**ASK, "text": "a" * MAX_AUTH_FRAME_BYTES}))
-    assert len(setting.pendings) == 1
+    assert len(setting.calls) == 1
 
 
 @pytest.mark.parametrize(
@@ -291,7 +293,7 @@ class TestFaults:
         setting.answer(1)
         assert [one.get("error", one)["code" if "error" in one else "answer"]
                 for one in setting.frames] == ["internal_error", "Ada"]  # fmt: skip
-        assert setting.cancelled == setting.pendings[:1]
+        assert setting.calls[0].is_settled
         assert setting.metrics.requests_total["internal_error"] == 1
 
     def test_in_the_service_over_http(self, make):
@@ -308,7 +310,7 @@ class TestFaults:
     @pytest.mark.parametrize("data", [frame({"id": 1, **ASK}), post("/qa", ASK)])
     def test_before_the_service(self, make, monkeypatch, data):
         setting = make()
-        monkeypatch.setattr("qa_service.front.connection.PendingRequest", fail)
+        monkeypatch.setattr("qa_service.front.connection.Call", fail)
         setting.send(data)
         monkeypatch.undo()
         setting.send(data)
@@ -378,7 +380,7 @@ class TestFaults:
         setting = make()
         setting.send(frame(ASK))
         monkeypatch.setattr("qa_service.wire.frame_codec.encode_error", fail)
-        setting.pendings[0].fail(ShuttingDownError())
+        setting.calls[0].fail(ShuttingDownError())
         assert setting.stream.is_dropped
         assert setting.ended == [setting.connection]
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from qa_service.errors import ERROR_KINDS, InvalidRequestError, TextTooLongError
+from qa_service.errors import ERROR_KINDS, TextTooLongError
 from qa_service.scheduling.admission import Admission
 from qa_service.scheduling.batch_cost import BatchRule
+from qa_service.scheduling.call import Answered
 from qa_service.scheduling.options import QueueOptions
-from qa_service.scheduling.pending import Answered
 from qa_service.scheduling.scheduler import Scheduler
 from qa_service.serving.dispatcher import MAX_MOVES, Dispatcher
 from qa_service.serving.gate import Gate
@@ -20,7 +21,10 @@ from qa_service.telemetry.metrics import ModelMetrics
 from qa_service.telemetry.stages import StagesMs
 from qa_service.wire.messages import Answer
 from qa_service.workers.messages import Answers, Failure, ModelFacts, Results
-from tests.unit.pendings import make_pending
+from tests.unit.calls import make_call, make_ticket
+
+TEXT = "Ada " * 96
+"""With a question, about a hundred tokens."""
 
 
 class FakeClock:
@@ -94,12 +98,12 @@ class Setting:
         )
 
     def submit(self, service=None, **fields):
-        def settle(pending, outcome):
+        def settle(outcome):
             self.outcomes.append(outcome.answers if isinstance(outcome, Answered) else outcome.code)
 
-        pending = make_pending(100.0, on_settled=settle, **fields)
-        (service or self.dispatcher).submit(pending)
-        return pending
+        call = make_call(100.0, text=TEXT, on_settled=settle, **fields)
+        (service or self.dispatcher).submit(call)
+        return call
 
     def finish(self, *outcomes):
         batch = self.instance.batches.pop(0)
@@ -157,9 +161,10 @@ def test_whose_time_is_over_at_an_idle_server_is_told_so(setting, left_s):
 
 def test_a_turn_costs_a_full_window_but_no_more_work_waits_for_that(setting):
     setting.instance.batches.append([])
-    pending = setting.submit(tokens=100)
-    assert pending.turn_cost == pytest.approx(3.84 * pending.cost)
-    assert setting.dispatcher.waiting_s == pytest.approx(pending.cost / 1e3)
+    setting.submit()
+    [ticket] = [turn.ticket for turn in setting.dispatcher._scheduler._flows.turns()]
+    assert (ticket.tokens, ticket.turn_cost) == (100, pytest.approx(3.84 * ticket.cost))
+    assert setting.dispatcher.waiting_s == pytest.approx(ticket.cost / 1e3)
 
 
 def run_slowly(setting, *, times, inference_ms=5.0, handled_after_ms=0.0):
@@ -177,7 +182,7 @@ def run_slowly(setting, *, times, inference_ms=5.0, handled_after_ms=0.0):
 @pytest.mark.parametrize("slow", [{"inference_ms": 40.0}, {"handled_after_ms": 40.0}])
 def test_what_can_be_done_in_time_is_told_by_what_batches_take_until_they_are_handled(slow):
     setting = Setting()
-    text = make_pending(100.0, deadline_s=101.0)
+    text = make_ticket(100.0, deadline_s=101.0)
     assert setting.dispatcher.can_finish(text, 900.0)
     run_slowly(setting, times=30, **slow)
     text.deadline_s = setting.clock.time_s + 1.0
@@ -189,7 +194,7 @@ def test_an_idle_machine_is_not_judged_by_how_slow_it_was():
     setting = Setting()
     run_slowly(setting, times=30, inference_ms=400.0)
     deadline_s = setting.clock.time_s + 1.0
-    text = make_pending(100.0, tokens=9000, deadline_s=deadline_s)
+    text = make_ticket(100.0, tokens=9000, deadline_s=deadline_s)
     setting.dispatcher.admit(text, is_long=True)
     setting.instance.batches.append([])
     setting.submit()
@@ -198,9 +203,8 @@ def test_an_idle_machine_is_not_judged_by_how_slow_it_was():
 
 
 def test_a_cancelled_request_is_not_run(setting):
-    pending = setting.submit()
-    pending.abandon()
-    setting.dispatcher.cancel(pending)
+    call = setting.submit()
+    call.cancel()
     setting.dispatcher.dispatch()
     assert setting.instance.batches == []
     assert setting.outcomes == []
@@ -227,19 +231,21 @@ def test_a_request_whose_retry_meets_another_death_is_answered_by_the_third_inst
 
 
 def test_what_had_not_begun_is_queued_again_without_blame(setting):
-    pending = setting.submit()
+    setting.submit()
     setting.dispatcher.dispatch()
+    [ticket] = setting.instance.batches[0]
     setting.dispatcher.on_lost(setting.instance.batches.pop(), were_running=False)
-    assert pending.attempts == 0
+    assert ticket.attempts == 0
     assert setting.dispatcher.queue_length == 1
 
 
 def test_what_loses_its_instance_without_blame_is_not_moved_for_ever(setting):
-    pending = setting.submit()
+    setting.submit()
     for _ in range(MAX_MOVES + 1):
         setting.dispatcher.dispatch()
+        [ticket] = setting.instance.batches[0]
         setting.dispatcher.on_lost(setting.instance.batches.pop(), were_running=False)
-    assert pending.attempts == 0
+    assert ticket.attempts == 0
     assert setting.outcomes == ["unavailable"]
 
 
@@ -255,13 +261,9 @@ def test_a_closed_gate_refuses_what_comes_and_keeps_what_came(setting):
 def test_the_service_of_the_architecture_page_works(setting):
     page = (Path(__file__).parents[2] / "docs" / "ARCHITECTURE.md").read_text()
     code = page.partition("```python\n")[2].partition("```")[0]
-    names = {
-        "Service": object,
-        "PendingRequest": object,
-        "InvalidRequestError": InvalidRequestError,
-    }
-    exec(code, names)
-    service = names["NoSingleWords"](setting.dispatcher)
-    setting.submit(service)
-    assert setting.outcomes == ["invalid_request"]
-    assert setting.dispatcher.queue_length == 0
+    names = {"replace": msgspec.structs.replace, "Answered": Answered}
+    exec(f"from __future__ import annotations\n{code}", names)
+    setting.submit(names["RoundedScores"](setting.dispatcher))
+    setting.dispatcher.dispatch()
+    setting.finish(Answers([Answer("Ada", 0.98765, 0, 3)]))
+    assert setting.outcomes == [[Answer("Ada", 0.99, 0, 3)]]

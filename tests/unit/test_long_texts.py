@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from qa_service.inference.reader.reader import Reader
 from qa_service.inference.reader.stopwatch import Stopwatch
 from qa_service.repository.manifest import ReadingConfig
+from qa_service.scheduling.call import Answered
+from qa_service.scheduling.ticket import Ticket
 from qa_service.serving.segments import Segments
-from qa_service.wire.messages import Question, Request, Timings
+from qa_service.wire.messages import Question, Timings
 from qa_service.wire.spans import Findings
-from tests.unit.pendings import make_pending
+from tests.unit.calls import make_call
 from tests.unit.texts import texts
 from tests.unit.tiny_reader import MadeUpModel, tiny_reader
 from tests.unit.tiny_tokenizers import KINDS, tiny_tokenizer
@@ -33,43 +35,47 @@ class ReadingDispatcher:
         self.instances, self.model, self._reader = self, reader.model, reader
         self._waiting, self.num_tasks = [], 0
 
-    def admit(self, pending, *, is_long):
+    def admit(self, ticket, *, is_long):
         pass
 
-    def begin(self, pending):
+    def begin(self, ticket):
         pass
 
-    def reserve(self, pending, cost):
+    def reserve(self, ticket, cost):
         pass
 
     def cost_of(self, tokens):
         return float(tokens)
 
-    def can_finish(self, pending, cost):
+    def can_finish(self, ticket, cost):
         return True
 
-    def submit(self, pending):
-        self._waiting.append(pending)
+    def submit(self, call):
+        self.submit_segment(Ticket(call, 1))
+
+    def submit_segment(self, segment):
+        self._waiting.append(segment)
 
     def run(self):
         while self._waiting:
-            pending = self._waiting.pop()
+            ticket = self._waiting.pop()
             self.num_tasks += 1
-            watch, task = Stopwatch(), pending.request.as_task(pending.core)
+            watch, task = Stopwatch(), ticket.call.request.as_task(ticket.core)
             (outcome,) = self._reader.answer(self._reader.encode([task], watch), watch)
             if isinstance(outcome, Findings):
-                pending.resolve_segment(outcome, Timings(0.0, 0.0))
+                ticket.call.settle(Answered((), Timings(0.0, 0.0), findings=outcome))
             else:
-                pending.resolve(outcome.answers, Timings(0.0, 0.0))
+                ticket.call.resolve(outcome.answers, Timings(0.0, 0.0))
 
 
 def read_in_segments(reader, question):
     """The answers of a text that the loop cuts, and how many segments it cut."""
     dispatcher, outcomes = ReadingDispatcher(reader), []
-    request = Request(question.question, question.text, top_k=question.top_k)
-    pending = make_pending(tokens=0, on_settled=lambda _, outcome: outcomes.append(outcome))
-    pending.request, pending.tokens = request, 3 + len(question.text.encode()) // 4
-    Segments(dispatcher).submit(pending)
+    call = make_call(
+        question=question.question, text=question.text, top_k=question.top_k,
+        on_settled=outcomes.append,
+    )  # fmt: skip
+    Segments(dispatcher).submit(call)
     dispatcher.run()
     (outcome,) = outcomes
     return outcome.answers, dispatcher.num_tasks

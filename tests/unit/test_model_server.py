@@ -9,15 +9,18 @@ import pytest
 from qa_service.errors import ERROR_KINDS, InternalError, UnavailableError
 from qa_service.net.event_loop import EventLoop
 from qa_service.repository.models import FoundVersion
+from qa_service.scheduling.call import Answered
 from qa_service.scheduling.options import QueueOptions
 from qa_service.serving.model_server import ModelServer, ModelState
 from qa_service.serving.plan import VersionSpec
 from qa_service.telemetry.metrics import ModelMetrics
+from qa_service.wire.messages import AnswerSource
 from qa_service.workers.messages import Setup
 from qa_service.workers.options import InstanceOptions
 from tests.support import run_until
+from tests.unit.calls import make_call
 from tests.unit.handled_worker import HandledWorker
-from tests.unit.pendings import make_pending
+from tests.unit.services import ANSWER, TIMINGS, FakeService
 
 OPTIONS = InstanceOptions(
     inference_engine_type="instant", num_inference_sessions=1, execution_timeout_ms=1
@@ -44,18 +47,22 @@ def loop():
     made.close()
 
 
-@pytest.fixture
-def version(loop):
-    made = ModelServer(
+def make_version(loop, around):
+    return ModelServer(
         SPEC,
         loop,
         QueueOptions(),
         lambda number, listener: HungWorker(number, loop, listener, Setup("", OPTIONS)),
-        lambda dispatcher: dispatcher,
+        around,
         metrics=ModelMetrics(ERROR_KINDS),
         on_change=lambda: None,
         on_failure=lambda server, message: None,
     )
+
+
+@pytest.fixture
+def version(loop):
+    made = make_version(loop, lambda dispatcher: dispatcher)
     yield made
     made.close()
 
@@ -63,18 +70,34 @@ def version(loop):
 def test_what_has_ended_fails_what_comes(version):
     outcomes = []
     version.close()
-    version.submit(make_pending(on_settled=lambda _, outcome: outcomes.append(outcome)))
+    version.submit(make_call(on_settled=outcomes.append))
     assert [type(outcome) for outcome in outcomes] == [UnavailableError]
     assert version.queue_length == 0
 
 
-def test_what_was_failed_before_it_is_cancelled_waits_no_more(version):
-    pending = make_pending()
-    version.submit(pending)
+def test_what_is_failed_from_above_waits_no_more(version):
+    call = make_call()
+    version.submit(call)
     assert version.queue_length == 1
-    pending.fail(InternalError())
-    version.cancel(pending)
+    call.fail(InternalError())
     assert version.queue_length == 0
+
+
+def test_an_answer_says_which_version_it_is_of(loop):
+    service, outcomes = FakeService(), []
+    version = make_version(loop, lambda dispatcher: service)
+    version.submit(make_call(on_settled=outcomes.append))
+    service.submitted[0].settle(Answered([ANSWER], TIMINGS, AnswerSource(is_cached=True)))
+    assert [outcome.source for outcome in outcomes] == [AnswerSource("m", 1, is_cached=True)]
+    assert version.metrics.model_requests_total["answered"] == 1
+
+
+def test_what_is_cancelled_is_counted_and_waits_no_more(version):
+    call = make_call()
+    version.submit(call)
+    call.cancel()
+    assert version.queue_length == 0
+    assert version.metrics.model_requests_total["abandoned"] == 1
 
 
 def test_an_instance_that_hangs_when_it_is_to_end_is_killed(version, loop, monkeypatch):

@@ -16,8 +16,8 @@ from qa_service.workers.messages import Answers, Failed, Ready, Results, Setup
 from qa_service.workers.options import InstanceOptions
 from qa_service.workers.pool import WorkerPool
 from tests.support import run_until
+from tests.unit.calls import make_ticket
 from tests.unit.handled_worker import HandledWorker
-from tests.unit.pendings import make_pending
 
 
 class Listening:
@@ -133,7 +133,7 @@ def test_what_was_lost_with_a_node_has_not_been_tried(start, is_blameless):
     listening = start(num_local=0, num_remote=1)
     listening.hear(0, Ready())
     worker = listening.workers[0]
-    worker.run([make_pending()])
+    worker.run([make_ticket()])
     listening.hear(0, Failed("it is gone", is_blameless=is_blameless), end=True)
     assert listening.lost == [not is_blameless]
 
@@ -159,8 +159,8 @@ def test_what_is_too_many_finishes_what_it_runs(growing):
     for number in (2, 3):
         growing.hear(number, Ready())
     first, last = growing.workers[1], growing.workers[3]
-    first.run([make_pending()])
-    last.run([make_pending()])
+    first.run([make_ticket()])
+    last.run([make_ticket()])
     growing.waiting_s = 0.0
     run_until(growing.loop, lambda: last.is_leaving)
     assert last.takes_from_s() == math.inf
@@ -174,7 +174,7 @@ def test_what_is_too_many_finishes_what_it_runs(growing):
 def test_one_that_dies_while_it_is_too_many_is_not_started_again(growing):
     for number in (2, 3):
         growing.hear(number, Ready())
-    growing.workers[3].run([make_pending()])
+    growing.workers[3].run([make_ticket()])
     growing.waiting_s = 0.0
     run_until(growing.loop, lambda: growing.workers[3].is_leaving)
     growing.hear(3, end=True)

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import pytest
-from msgspec import structs
 
 from qa_service.errors import UnavailableError, UnknownModelError
 from qa_service.serving.options import RouteOptions
 from qa_service.serving.router import Router
-from tests.unit.pendings import make_pending
+from tests.unit.calls import make_call
 
 
 class Taker:
     """A service that takes everything, and remembers it."""
 
     def __init__(self, name):
-        self.name, self.taken, self.cancelled = name, [], []
+        self.name, self.taken, self.ended = name, [], []
 
-    def submit(self, pending):
-        pending.on_cancel = self.cancel
-        self.taken.append(pending)
-
-    def cancel(self, pending):
-        self.cancelled.append(pending)
+    def submit(self, call):
+        call.on_end(self.ended.append)
+        self.taken.append(call)
 
 
 class Setting:
@@ -47,24 +43,23 @@ class Setting:
         self.router.use({n: RouteOptions(cascade=["small"], min_score=min_score) for n in names})
 
     def ask(self, **named):
-        pending = make_pending(on_settled=lambda _, outcome: self.outcomes.append(outcome.code))
-        pending.request = structs.replace(pending.request, **named)
-        self.router.submit(pending)
-        return pending
+        call = make_call(on_settled=lambda outcome: self.outcomes.append(outcome.code), **named)
+        self.router.submit(call)
+        return call
 
 
 def test_a_model_is_asked_by_its_name():
     setting = Setting("default")
-    pending = setting.ask(model="large", version=3)
-    assert setting.models["large"].taken == [pending]
+    call = setting.ask(model="large", version=3)
+    assert setting.models["large"].taken == [call]
 
 
 @pytest.mark.parametrize(("named", "route"), [({}, "default"), ({"model": "fast"}, "fast")])
 def test_a_route_is_asked_by_its_name_or_by_none(named, route):
     setting = Setting("default", "fast")
-    pending = setting.ask(**named)
+    call = setting.ask(**named)
     (taker,) = [taker for taker in setting.made if taker.taken]
-    assert (taker.name, taker.taken) == (route, [pending])
+    assert (taker.name, taker.taken) == (route, [call])
 
 
 @pytest.mark.parametrize(
@@ -79,7 +74,7 @@ def test_what_is_not_there_is_told(named):
 def test_what_is_not_loaded_is_told():
     setting = Setting()
 
-    def refuse(pending):
+    def refuse(call):
         raise UnavailableError
 
     setting.models["large"].submit = refuse
@@ -89,10 +84,10 @@ def test_what_is_not_loaded_is_told():
 
 def test_a_cancellation_follows_the_request_though_the_route_has_changed():
     setting = Setting("default")
-    pending = setting.ask()
+    call = setting.ask()
     setting.use("default", min_score=0.9)
-    setting.router.cancel(pending)
-    assert setting.made[0].cancelled == [pending]
+    call.cancel()
+    assert setting.made[0].ended == [call]
 
 
 def test_a_route_that_has_not_changed_stays_the_same():
@@ -107,4 +102,5 @@ def test_a_route_that_has_not_changed_stays_the_same():
 
 def test_what_was_refused_can_be_cancelled():
     setting = Setting()
-    setting.router.cancel(setting.ask(model="x"))
+    setting.ask(model="x").cancel()
+    assert setting.outcomes == ["unknown_model"]

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from qa_service.errors import QueueFullError
 from qa_service.scheduling.batch_cost import BatchRule, CostTable
 from qa_service.scheduling.options import QueueOptions
-from qa_service.scheduling.pending import estimate_tokens
+from qa_service.scheduling.request_cost import estimate_tokens
 from qa_service.scheduling.scheduler import Scheduler
 from qa_service.wire.messages import Request
-from tests.unit.pendings import make_pending
+from tests.unit.calls import make_ticket
 
 
 class OneInstance(Scheduler):
@@ -31,11 +31,11 @@ class OneInstance(Scheduler):
 
 
 def scheduler(
-    *pendings, max_queue_size=100, max_batch_size=4, max_batch_tokens=1000, costs=None, **options
+    *tickets, max_queue_size=100, max_batch_size=4, max_batch_tokens=1000, costs=None, **options
 ):
     rule = BatchRule(max_batch_size, max_batch_tokens, costs=costs)
     made = OneInstance(QueueOptions(max_queue_size=max_queue_size, **options), rule)
-    for item in pendings:
+    for item in tickets:
         made.add(item)
     return made
 
@@ -49,7 +49,7 @@ def test_empty_queue_has_no_batch_and_nothing_to_wait_for():
 
 
 def test_a_flow_is_served_in_its_order():
-    first, second = make_pending(1.0, tokens=300), make_pending(1.0, tokens=3)
+    first, second = make_ticket(1.0, tokens=300), make_ticket(1.0, tokens=3)
     queue = scheduler(first, second, max_batch_size=1)
     assert [queue.next_batch(3.0) for _ in range(2)] == [[first], [second]]
 
@@ -60,38 +60,38 @@ def served(queue, count):
 
 
 def test_flows_take_turns_however_much_one_of_them_asks_at_once():
-    greedy = [make_pending(flow="greedy") for _ in range(64)]
-    modest = [make_pending(flow=name) for name in ("a", "b", "a", "b")]
+    greedy = [make_ticket(flow="greedy") for _ in range(64)]
+    modest = [make_ticket(flow=name) for name in ("a", "b", "a", "b")]
     assert served(scheduler(*greedy, *modest, max_batch_size=1), 7) == [
         "greedy", "a", "b", "greedy", "a", "b", "greedy",
     ]  # fmt: skip
 
 
 def test_a_request_counts_by_its_cost():
-    long = [make_pending(flow="long", tokens=400) for _ in range(3)]
-    short = [make_pending(flow="short", tokens=100) for _ in range(12)]
+    long = [make_ticket(flow="long", tokens=400) for _ in range(3)]
+    short = [make_ticket(flow="short", tokens=100) for _ in range(12)]
     flows = served(scheduler(*long, *short, max_batch_size=1), 10)
     assert flows.count("long") == 2
 
 
 def test_a_weight_is_so_many_shares():
-    light = [make_pending(flow="light") for _ in range(20)]
-    heavy = [make_pending(flow="heavy", weight=3.0) for _ in range(20)]
+    light = [make_ticket(flow="light") for _ in range(20)]
+    heavy = [make_ticket(flow="heavy", weight=3.0) for _ in range(20)]
     assert served(scheduler(*light, *heavy, max_batch_size=1), 16).count("heavy") == 12
 
 
 def test_a_flow_that_was_idle_has_saved_nothing_up():
-    queue = scheduler(*[make_pending(flow="busy") for _ in range(10)], max_batch_size=1)
+    queue = scheduler(*[make_ticket(flow="busy") for _ in range(10)], max_batch_size=1)
     served(queue, 6)
     for _ in range(4):
-        queue.add(make_pending(flow="late"))
+        queue.add(make_ticket(flow="late"))
     assert served(queue, 6).count("late") == 3
 
 
 def test_flows_that_have_gone_are_forgotten():
-    queue = scheduler(make_pending(flow="0"), max_batch_size=1)
+    queue = scheduler(make_ticket(flow="0"), max_batch_size=1)
     for number in range(1, 1000):
-        queue.add(make_pending(flow=str(number)))
+        queue.add(make_ticket(flow=str(number)))
         queue.next_batch(9.0)
     assert len(queue._flows) <= 4
 
@@ -99,54 +99,54 @@ def test_flows_that_have_gone_are_forgotten():
 def test_flows_whose_requests_are_removed_are_forgotten():
     queue = scheduler(max_batch_size=1)
     for number in range(1000):
-        queue.add(pending := make_pending(flow=str(number)))
-        queue.remove(pending)
+        queue.add(ticket := make_ticket(flow=str(number)))
+        queue.remove(ticket)
         assert len(queue._flows) == 0
 
 
 def test_what_was_removed_costs_its_flow_nothing():
-    queue = scheduler(*[make_pending(flow="other") for _ in range(9)], max_batch_size=1)
+    queue = scheduler(*[make_ticket(flow="other") for _ in range(9)], max_batch_size=1)
     for _ in range(5):
-        queue.add(pending := make_pending(flow="hasty"))
-        queue.remove(pending)
-    queue.add(make_pending(flow="hasty"))
+        queue.add(ticket := make_ticket(flow="hasty"))
+        queue.remove(ticket)
+    queue.add(make_ticket(flow="hasty"))
     assert "hasty" in served(queue, 2)
 
 
 def test_clients_that_ask_again_at_once_get_their_share_beside_one_that_asks_much():
     """Three have one request at a time on two instances, beside a queue that is never empty."""
-    greedy = [make_pending(flow="greedy") for _ in range(200)]
+    greedy = [make_ticket(flow="greedy") for _ in range(200)]
     queue = scheduler(*greedy, max_batch_size=1, max_queue_size=1000)
     running, counts = deque([[], []]), Counter()
     for flow in "abc":
-        queue.add(make_pending(flow=flow))
+        queue.add(make_ticket(flow=flow))
     for _ in range(80):
         for done in running.popleft():
             counts[done.flow] += 1
             if done.flow != "greedy":
-                queue.add(make_pending(flow=done.flow))
+                queue.add(make_ticket(flow=done.flow))
         running.append(queue.next_batch(9.0))
     assert max(counts.values()) - min(counts.values()) <= 1
 
 
 def test_members_taken_out_of_turn_do_not_put_a_new_flow_behind_those_they_passed():
     lengths = itertools.cycle([10, 50, 20, 80, 40])
-    queue = scheduler(*(make_pending(1.0, tokens=next(lengths)) for _ in range(60)))
+    queue = scheduler(*(make_ticket(1.0, tokens=next(lengths)) for _ in range(60)))
     for _ in range(20):
         batch = queue.next_batch(9.0)
         assert len(batch) > 1
         for _ in batch:
-            queue.add(make_pending(1.0, tokens=next(lengths)))
-    new = make_pending(1.0, tokens=200, flow="new")
+            queue.add(make_ticket(1.0, tokens=next(lengths)))
+    new = make_ticket(1.0, tokens=200, flow="new")
     queue.add(new)
     assert new in [queue.next_batch(9.0)[0] for _ in range(2)]
 
 
 def test_work_that_waits_is_counted_by_flow():
-    queue = scheduler(make_pending(flow="a"), make_pending(flow="b", tokens=500), max_batch_size=1)
+    queue = scheduler(make_ticket(flow="a"), make_ticket(flow="b", tokens=500), max_batch_size=1)
     assert queue.waiting_cost == 600.0
-    assert queue.cost_before(make_pending(flow="c")) == 600.0
-    later = make_pending(flow="a")
+    assert queue.cost_before(make_ticket(flow="c")) == 600.0
+    later = make_ticket(flow="a")
     queue.reserve(later, 50.0)
     queue.reserve(later, -50.0)
     served(queue, 2)
@@ -154,30 +154,30 @@ def test_work_that_waits_is_counted_by_flow():
 
 
 def test_who_asks_short_questions_is_taken_to_go_on_and_long_texts_to_end():
-    queue = scheduler(make_pending(flow="short", weight=2.0))
-    queue.begin(make_pending(flow="long", cost=50.0))
-    assert queue.cost_until_done(make_pending(flow="mine", cost=200.0)) == 200.0 + 400.0 + 50.0
+    queue = scheduler(make_ticket(flow="short", weight=2.0))
+    queue.begin(make_ticket(flow="long", cost=50.0))
+    assert queue.cost_until_done(make_ticket(flow="mine", cost=200.0)) == 200.0 + 400.0 + 50.0
 
 
 def test_what_goes_before_a_request_is_by_turns_and_weights():
-    queue = scheduler(*[make_pending(flow="a") for _ in range(9)], max_batch_size=1)
+    queue = scheduler(*[make_ticket(flow="a") for _ in range(9)], max_batch_size=1)
     for weight in (1.0, 3.0):
-        queue.add(make_pending(flow="mine", weight=weight))
-    cost = queue.cost_before(make_pending(flow="mine", weight=1.0))
+        queue.add(make_ticket(flow="mine", weight=weight))
+    cost = queue.cost_before(make_ticket(flow="mine", weight=1.0))
     assert cost == pytest.approx(200.0 + 700.0 / 3)
 
 
 def test_batch_members_are_sought_among_the_oldest_only():
-    leader = make_pending(flow="0", tokens=100)
-    others = [make_pending(flow=str(n), tokens=300) for n in range(1, 8)]
-    twin = make_pending(flow="late", tokens=100)
+    leader = make_ticket(flow="0", tokens=100)
+    others = [make_ticket(flow=str(n), tokens=300) for n in range(1, 8)]
+    twin = make_ticket(flow="late", tokens=100)
     queue = scheduler(leader, *others, twin, max_batch_size=2)
     assert twin not in queue.next_batch(9.0)
 
 
 def test_batch_members_are_the_nearest_in_length():
-    leader = make_pending(0.0, tokens=100)
-    far, near_below, near_above, tie = (make_pending(1.0, tokens=n) for n in (500, 95, 103, 105))
+    leader = make_ticket(0.0, tokens=100)
+    far, near_below, near_above, tie = (make_ticket(1.0, tokens=n) for n in (500, 95, 103, 105))
     queue = scheduler(leader, far, near_below, near_above, tie, max_batch_size=3)
     assert queue.next_batch(2.0) == [leader, near_above, tie]
     assert queue.next_batch(2.0)[0] in {far, near_below}
@@ -185,19 +185,19 @@ def test_batch_members_are_the_nearest_in_length():
 
 @pytest.mark.parametrize("lengths", [(90, 95), (105, 110), (95, 105)])
 def test_the_shortest_and_the_longest_may_be_members(lengths):
-    leader, *others = (make_pending(flow=str(n), tokens=n) for n in (100, *lengths))
+    leader, *others = (make_ticket(flow=str(n), tokens=n) for n in (100, *lengths))
     assert set(scheduler(leader, *others).next_batch(9.0)) == {leader, *others}
 
 
 def test_members_are_those_whose_turn_starts_within_the_leaders():
     """What a flow asks ahead of its share is no member of another's batch."""
-    modest, greedy = make_pending(flow="modest"), [make_pending(flow="greedy") for _ in range(20)]
+    modest, greedy = make_ticket(flow="modest"), [make_ticket(flow="greedy") for _ in range(20)]
     queue = scheduler(modest, *greedy, max_batch_size=8)
     assert queue.next_batch(9.0) == [modest, *greedy[:3]]
 
 
 def test_of_a_clients_own_requests_the_heavier_goes_first():
-    light, heavy = make_pending(weight=1.0), make_pending(weight=10.0)
+    light, heavy = make_ticket(weight=1.0), make_ticket(weight=10.0)
     queue = scheduler(light, heavy, max_batch_size=1)
     assert [queue.next_batch(9.0) for _ in range(2)] == [[heavy], [light]]
 
@@ -206,13 +206,13 @@ def test_a_turn_costs_its_flow_a_full_window_at_least():
     queue = scheduler(max_batch_size=1)
     for tokens in (300, 10):
         for _ in range(20):
-            queue.add(make_pending(flow=str(tokens), tokens=tokens, turn_cost=300.0))
+            queue.add(make_ticket(flow=str(tokens), tokens=tokens, turn_cost=300.0))
     assert served(queue, 20).count("10") == 10
 
 
 def test_what_is_put_back_has_cost_its_flow_nothing():
-    queue = scheduler(*[make_pending(flow="a") for _ in range(4)], max_batch_size=1)
-    queue.add(make_pending(flow="b"))
+    queue = scheduler(*[make_ticket(flow="a") for _ in range(4)], max_batch_size=1)
+    queue.add(make_ticket(flow="b"))
     (first,) = queue.next_batch(9.0)
     queue.put_back(first)
     assert queue.next_batch(9.0) == [first]
@@ -221,29 +221,29 @@ def test_what_is_put_back_has_cost_its_flow_nothing():
 
 def test_no_more_padded_tokens_than_allowed():
     leader, longer, shorter = (
-        make_pending(0.0, tokens=400),
-        make_pending(1, tokens=501),
-        make_pending(1, tokens=390),
+        make_ticket(0.0, tokens=400),
+        make_ticket(1, tokens=501),
+        make_ticket(1, tokens=390),
     )
     assert scheduler(leader, longer, shorter).next_batch(2.0) == [leader, shorter]
 
 
 def test_a_request_longer_than_a_batch_goes_alone():
-    giant, small = make_pending(0.0, tokens=5000), make_pending(1.0, tokens=10)
+    giant, small = make_ticket(0.0, tokens=5000), make_ticket(1.0, tokens=10)
     queue = scheduler(giant, small)
     assert queue.next_batch(2.0) == [giant]
     assert queue.next_batch(2.0) == [small]
 
 
 def test_full_queue_refuses():
-    queue = scheduler(make_pending(), make_pending(), max_queue_size=2)
+    queue = scheduler(make_ticket(), make_ticket(), max_queue_size=2)
     with pytest.raises(QueueFullError):
-        queue.add(make_pending())
+        queue.add(make_ticket())
     assert len(queue) == 2
 
 
 def test_a_retry_runs_first_and_alone_even_when_the_queue_is_full():
-    waiting, lost = make_pending(0.0), make_pending(0.0)
+    waiting, lost = make_ticket(0.0), make_ticket(0.0)
     queue = scheduler(waiting, max_queue_size=1)
     queue.retry(lost)
     assert len(queue) == 2
@@ -252,7 +252,7 @@ def test_a_retry_runs_first_and_alone_even_when_the_queue_is_full():
 
 
 def test_delay_waits_for_members_until_the_leaders_time_is_up():
-    leader = make_pending(1.0)
+    leader = make_ticket(1.0)
     queue = scheduler(leader, max_queue_delay_us=500_000)
     assert queue.next_batch(1.4) == []
     assert queue.next_departure_s() == 1.5
@@ -260,14 +260,14 @@ def test_delay_waits_for_members_until_the_leaders_time_is_up():
 
 
 def test_delay_ends_when_the_batch_is_full():
-    pendings = [make_pending(1.0) for _ in range(4)]
-    assert len(scheduler(*pendings, max_queue_delay_us=9_000_000).next_batch(1.0)) == 4
+    tickets = [make_ticket(1.0) for _ in range(4)]
+    assert len(scheduler(*tickets, max_queue_delay_us=9_000_000).next_batch(1.0)) == 4
 
 
 def test_expired_requests_leave_and_never_run():
-    short, long = make_pending(deadline_s=1.0), make_pending(deadline_s=3.0)
-    retried = make_pending(deadline_s=2.0)
-    queue = scheduler(long, short, make_pending())
+    short, long = make_ticket(deadline_s=1.0), make_ticket(deadline_s=3.0)
+    retried = make_ticket(deadline_s=2.0)
+    queue = scheduler(long, short, make_ticket())
     queue.retry(retried)
     assert queue.next_deadline_s() == 1.0
     assert queue.expired(0.9) == []
@@ -277,7 +277,7 @@ def test_expired_requests_leave_and_never_run():
 
 
 def test_removed_requests_never_run():
-    gone, stays, lost = make_pending(deadline_s=5.0), make_pending(), make_pending()
+    gone, stays, lost = make_ticket(deadline_s=5.0), make_ticket(), make_ticket()
     queue = scheduler(gone, stays)
     queue.retry(lost)
     assert queue.remove(gone)
@@ -314,25 +314,25 @@ GPU = CostTable((16, 384), (1, 64), ((1.0, 2.0), (2.0, 20.0)))
 
 
 def test_no_members_where_it_costs_more_than_it_saves():
-    first, second = make_pending(0.0), make_pending(1.0)
+    first, second = make_ticket(0.0), make_ticket(1.0)
     queue = scheduler(first, second, costs=CORE)
     assert queue.next_batch(2.0) == [first]
     assert queue.next_batch(2.0) == [second]
 
 
 def test_members_where_it_saves():
-    pendings = [make_pending(0.0) for _ in range(4)]
-    assert len(scheduler(*pendings, costs=GPU).next_batch(2.0)) == 4
+    tickets = [make_ticket(0.0) for _ in range(4)]
+    assert len(scheduler(*tickets, costs=GPU).next_batch(2.0)) == 4
 
 
 def test_nobody_waits_for_members_that_would_not_be_taken():
-    leader = make_pending(1.0)
+    leader = make_ticket(1.0)
     queue = scheduler(leader, costs=CORE, max_queue_delay_us=9_000_000)
     assert queue.next_batch(1.0) == [leader]
 
 
 def test_a_retry_goes_to_an_idle_instance_and_holds_up_no_other():
-    waiting, lost = make_pending(0.0), make_pending(0.0)
+    waiting, lost = make_ticket(0.0), make_ticket(0.0)
     queue = scheduler(waiting)
     queue.retry(lost)
     assert queue.next_batch(1.0, is_idle=False) == [waiting]
@@ -341,7 +341,7 @@ def test_a_retry_goes_to_an_idle_instance_and_holds_up_no_other():
 
 
 def test_what_is_put_back_has_its_old_turn_though_the_queue_is_full():
-    taken, waits = make_pending(0.0), make_pending(1.0)
+    taken, waits = make_ticket(0.0), make_ticket(1.0)
     queue = scheduler(taken, max_queue_size=1, max_batch_size=1)
     assert queue.next_batch(2.0) == [taken]
     queue.add(waits)
@@ -350,8 +350,8 @@ def test_what_is_put_back_has_its_old_turn_though_the_queue_is_full():
 
 
 def test_a_segment_of_an_admitted_text_passes_a_full_queue():
-    queue = scheduler(make_pending(), max_queue_size=1)
-    queue.add(make_pending(is_admitted=True))
+    queue = scheduler(make_ticket(), max_queue_size=1)
+    queue.add(make_ticket(core=(0, 1)))
     assert len(queue) == 2
 
 
@@ -371,8 +371,8 @@ tables = st.sampled_from([None, CORE, GPU])
 def test_each_request_comes_out_exactly_once_and_every_batch_is_within_bounds(
     figures, max_batch_size, max_batch_tokens, costs
 ):
-    pendings = [
-        make_pending(
+    tickets = [
+        make_ticket(
             arrived_s,
             tokens=tokens,
             flow=flow,
@@ -381,7 +381,7 @@ def test_each_request_comes_out_exactly_once_and_every_batch_is_within_bounds(
         for arrived_s, tokens, flow, deadline_s in figures
     ]
     queue = scheduler(
-        *pendings,
+        *tickets,
         max_batch_size=max_batch_size,
         max_batch_tokens=max_batch_tokens,
         costs=costs,
@@ -396,20 +396,20 @@ def test_each_request_comes_out_exactly_once_and_every_batch_is_within_bounds(
             apart_ms = sum(costs.cost_ms(1, item.tokens) for item in batch)
             assert costs.cost_ms(len(batch), max(item.tokens for item in batch)) < apart_ms
         out += batch
-    assert sorted(t.number for t in out) == [t.number for t in pendings]
+    assert sorted(t.number for t in out) == [t.number for t in tickets]
     assert len(queue) == 0
 
 
 @given(requests.filter(len), st.integers(1, 6), tables)
 def test_nobody_is_passed_over_for_ever(figures, max_batch_size, costs):
     """However many others flood in, a flow's one request leads after one of each other flow."""
-    waiting = make_pending(0.0, tokens=figures[0][1], flow="waiting")
-    others = [make_pending(0.0, tokens=tokens, flow=flow) for _, tokens, flow, _ in figures]
+    waiting = make_ticket(0.0, tokens=figures[0][1], flow="waiting")
+    others = [make_ticket(0.0, tokens=tokens, flow=flow) for _, tokens, flow, _ in figures]
     queue = scheduler(*others, max_batch_size=max_batch_size, max_batch_tokens=4000, costs=costs)
     queue.add(waiting)
     for tokens, flow in itertools.islice(itertools.cycle([(f[1], f[2]) for f in figures]), 4):
         if waiting in queue.next_batch(9.0):
             return
         for _ in range(9):
-            queue.add(make_pending(9.0, tokens=tokens, flow=flow))
+            queue.add(make_ticket(9.0, tokens=tokens, flow=flow))
     raise AssertionError("it still waits")

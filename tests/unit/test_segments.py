@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 
 from qa_service.errors import DeadlineExceededError, QueueFullError, WorkerCrashedError
+from qa_service.scheduling.call import Answered
 from qa_service.serving.segments import Segments
 from qa_service.wire.messages import Answer, Timings
 from qa_service.wire.spans import Findings, ScoredSpan
 from qa_service.workers.messages import ModelFacts
-from tests.unit.pendings import make_pending
+from tests.unit.calls import make_call
 
 MODEL = ModelFacts("a model", window_tokens=384, overlap_tokens=128, null_log_score=-5.0)
 SEGMENT_TOKENS = 128 + 2 * (384 - 128)
@@ -27,29 +29,35 @@ class FakeDispatcher:
         self.instances, self.refuse = self, None
         self.submitted, self.cancelled, self.reserved = [], [], 0.0
 
-    def admit(self, pending, *, is_long):
+    def admit(self, ticket, *, is_long):
         assert is_long
+        ticket.cost = float(ticket.tokens)
         if self.refuse:
             raise self.refuse
 
-    def submit(self, pending):
-        pending.cost = float(pending.tokens)
-        self.submitted.append(pending)
+    def submit(self, call):
+        self.submitted.append(call)
 
-    def cancel(self, pending):
-        self.cancelled.append(pending)
+    def submit_segment(self, segment):
+        segment.cost = float(segment.tokens)
+        self.submitted.append(segment)
+        segment.call.on_end(partial(self.note, segment))
 
-    def begin(self, pending):
-        pending.finish = (7.0, 7)
-        self.reserve(pending, pending.cost)
+    def note(self, segment, call):
+        if call.is_cancelled:
+            self.cancelled.append(segment)
 
-    def reserve(self, pending, cost):
+    def begin(self, ticket):
+        ticket.finish = (7.0, 7)
+        self.reserve(ticket, ticket.cost)
+
+    def reserve(self, ticket, cost):
         self.reserved += cost
 
     def cost_of(self, tokens):
         return float(tokens)
 
-    def can_finish(self, pending, cost):
+    def can_finish(self, ticket, cost):
         return cost <= self.cost_limit
 
 
@@ -57,20 +65,18 @@ class Setting:
     def __init__(self, text, **fields):
         self.dispatcher, self.outcomes = FakeDispatcher(), []
         self.segments = Segments(self.dispatcher)
-        self.whole = make_pending(
-            text=text, tokens=max(1, len(text) // 4), flow="ada",
-            on_settled=lambda _, outcome: self.outcomes.append(outcome), **fields,
-        )  # fmt: skip
+        self.whole = make_call(text=text, flow="ada", on_settled=self.outcomes.append, **fields)
         self.segments.submit(self.whole)
 
     def settle(self, segment, word=None, tokens=None):
         """Says that a segment was read: its word is the best span, if its core has that."""
-        text = segment.request.text
+        text = segment.call.request.text
         at = text.find(word) if word else -1
         begin, end = segment.core
         spans = [ScoredSpan(1.0, at, at + len(word))] if begin <= at < end else []
         log_total = 2.0 if spans else -math.inf
-        segment.resolve_segment(Findings(spans, log_total, tokens or len(text) // 4), TIMINGS)
+        findings = Findings(spans, log_total, tokens or len(text) // 4)
+        segment.call.settle(Answered((), TIMINGS, findings=findings))
 
     def settle_all(self, word=None):
         for number, segment in enumerate(self.dispatcher.submitted):
@@ -108,7 +114,7 @@ def test_cores_follow_each_other_without_gap_or_overlap():
     at = 0
     for segment in setting.dispatcher.submitted:
         begin, end = segment.core
-        piece = segment.request.text
+        piece = segment.call.request.text
         assert text[at : at + end - begin] == piece[begin:end]
         assert len(piece) // 4 <= SEGMENT_TOKENS + 40
         at += end - begin
@@ -119,8 +125,7 @@ def test_only_a_few_segments_are_under_way_and_all_count_for_the_clients_flow():
     setting = Setting(WORDS * 2000, trace_id="4bf92f3577b34da6")
     assert len(setting.dispatcher.submitted) == 4
     assert {segment.flow for segment in setting.dispatcher.submitted} == {"ada"}
-    assert {segment.trace_id for segment in setting.dispatcher.submitted} == {"4bf92f3577b34da6"}
-    assert all(segment.is_admitted for segment in setting.dispatcher.submitted)
+    assert {one.call.scope.trace_id for one in setting.dispatcher.submitted} == {"4bf92f3577b34da6"}
     setting.settle(setting.dispatcher.submitted[0])
     assert len(setting.dispatcher.submitted) == 5
 
@@ -129,8 +134,8 @@ def test_only_a_few_segments_are_under_way_and_all_count_for_the_clients_flow():
 def test_a_text_without_spaces_and_of_more_tokens_than_letters_is_cut_smaller(sign):
     setting = Setting(sign * 60_000)
     for segment in setting.dispatcher.submitted:
-        setting.settle(segment, tokens=len(segment.request.text))
-        assert len(segment.request.text) <= SEGMENT_TOKENS
+        setting.settle(segment, tokens=len(segment.call.request.text))
+        assert len(segment.call.request.text) <= SEGMENT_TOKENS
     assert 60_000 // 512 <= len(setting.dispatcher.submitted) <= 60_000 // 480
     assert [outcome.answers for outcome in setting.outcomes] == [[Answer("", 1.0, None, None)]]
 
@@ -139,15 +144,14 @@ def test_a_model_of_another_window_holds_from_its_first_request():
     setting = Setting(WORDS * 40)
     assert len(setting.dispatcher.submitted) == 1
     setting.dispatcher.model = ModelFacts("another", window_tokens=64, overlap_tokens=16)
-    setting.segments.submit(make_pending(text=WORDS * 40, tokens=550))
+    setting.segments.submit(make_call(text=WORDS * 40))
     assert len(setting.dispatcher.submitted) == 1 + 2
     assert setting.dispatcher.submitted[1].core is not None
 
 
 def test_a_client_that_goes_has_its_segments_cancelled():
     setting = Setting(WORDS * 2000)
-    setting.whole.abandon()
-    setting.segments.cancel(setting.whole)
+    setting.whole.cancel()
     assert setting.dispatcher.cancelled == setting.dispatcher.submitted
     assert setting.dispatcher.reserved == pytest.approx(0.0)
     assert setting.outcomes == []
@@ -155,7 +159,7 @@ def test_a_client_that_goes_has_its_segments_cancelled():
 
 def test_a_segment_that_cannot_be_read_fails_the_text_once():
     setting = Setting(WORDS * 2000)
-    setting.dispatcher.submitted[1].fail(WorkerCrashedError())
+    setting.dispatcher.submitted[1].call.fail(WorkerCrashedError())
     assert [outcome.code for outcome in setting.outcomes] == ["worker_crashed"]
     assert len(setting.dispatcher.cancelled) == 3
     assert len(setting.dispatcher.submitted) == 4
@@ -166,7 +170,7 @@ def test_what_was_begun_and_given_up_has_a_code_of_its_own(num_read, code):
     setting = Setting(WORDS * 2000)
     for segment in setting.dispatcher.submitted[:num_read]:
         setting.settle(segment)
-    setting.dispatcher.submitted[-1].fail(DeadlineExceededError())
+    setting.dispatcher.submitted[-1].call.fail(DeadlineExceededError())
     assert [outcome.code for outcome in setting.outcomes] == [code]
 
 
@@ -174,7 +178,7 @@ def test_what_was_given_up_is_told_with_how_far_it_came():
     setting = Setting(WORDS * 2000)
     setting.settle(setting.dispatcher.submitted[0])
     begin, end = setting.dispatcher.submitted[0].core
-    setting.dispatcher.submitted[-1].fail(DeadlineExceededError())
+    setting.dispatcher.submitted[-1].call.fail(DeadlineExceededError())
     (error,) = setting.outcomes
     assert f"{end - begin} of {len(WORDS * 2000)} characters" in error.message
     assert "its time was over" in error.message
@@ -186,7 +190,7 @@ def test_a_text_of_more_tokens_than_can_be_read_in_its_time_is_given_up_once_tha
     first, second, *_ = setting.dispatcher.submitted
     setting.settle(first)
     assert setting.outcomes == []
-    setting.settle(second, tokens=4 * len(second.request.text))
+    setting.settle(second, tokens=4 * len(second.call.request.text))
     (error,) = setting.outcomes
     assert error.code == "execution_timeout"
     assert "longer than its time" in error.message
@@ -198,7 +202,7 @@ def test_a_dense_beginning_says_nothing_of_the_rest():
     setting = Setting("!? " * 2000 + WORDS * 1000)
     setting.dispatcher.cost_limit = 20_000.0
     first = setting.dispatcher.submitted[0]
-    setting.settle(first, tokens=len(first.request.text) * 2 // 3)
+    setting.settle(first, tokens=len(first.call.request.text) * 2 // 3)
     assert setting.outcomes == []
 
 
@@ -210,9 +214,7 @@ def test_segments_have_their_texts_place_in_the_order():
 def test_a_text_that_is_not_admitted_is_told_at_once():
     setting = Setting("Ada wrote it.")
     setting.dispatcher.refuse = QueueFullError(retry_after_ms=70)
-    long = make_pending(
-        text=WORDS * 2000, tokens=20_000, on_settled=lambda _, o: setting.outcomes.append(o)
-    )
+    long = make_call(text=WORDS * 2000, on_settled=setting.outcomes.append)
     setting.segments.submit(long)
     assert [outcome.retry_after_ms for outcome in setting.outcomes] == [70]
 
@@ -222,5 +224,4 @@ def test_reserved_work_is_used_up_by_the_segments():
     before = setting.dispatcher.reserved
     setting.settle_all()
     assert before > 0.0
-    assert setting.segments._readings == {}
     assert setting.dispatcher.reserved == pytest.approx(0.0)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import pytest
 
 from qa_service.errors import QueueFullError, WorkerCrashedError
+from qa_service.scheduling.call import Answered
 from qa_service.serving.shadow import Shadow
 from qa_service.telemetry.services import ServiceCounts
 from qa_service.wire.messages import Answer, AnswerSource, Timings
@@ -21,21 +23,20 @@ class Setting:
 
     def __init__(self, percent=100):
         self.service, self.router = FakeService(), FakeService()
-        self.percents, self.is_idle = {4: percent}, True
+        self.name, self.shadow, self.idle = "builtin", {4: percent}, True
         self.counts = ServiceCounts()
-        self.shadow = Shadow(
-            self.service,
-            self.router,
-            lambda: self.percents,
-            lambda version: self.is_idle,
-            lambda version: self.counts.shadow("builtin", version),
-            draw=random.Random(0).random,
-        )
-        self.client = Client(self.shadow)
-        self.of = self.client.of
+        self.submit = self.router.submit
+        self.client = self.make_client(3)
+        self.ask, self.of = self.client.ask, self.client.of
 
-    def ask(self, **fields):
-        return self.client.ask(**{"source": AnswerSource("builtin", 3), **fields})
+    def make_client(self, version):
+        """A client of that version, with this in the place of the model."""
+        counts_of = partial(self.counts.shadow, self.name)
+        draw = random.Random(0).random
+        return Client(Shadow(self.service, self, version, counts_of, draw=draw))
+
+    def is_idle(self, version):
+        return self.idle
 
     @property
     def copies(self):
@@ -55,13 +56,13 @@ def setting():
 @pytest.mark.parametrize(("answer", "outcome"), [(ANSWER, "agreed"), (OTHER, "differed")])
 @pytest.mark.parametrize("is_copy_first", [False, True])
 def test_both_answers_are_compared_whichever_comes_first(setting, answer, outcome, is_copy_first):
-    pending = setting.ask()
+    call = setting.ask()
     for is_copys in (is_copy_first, not is_copy_first):
         if is_copys:
             setting.router.resolve(answer)
         else:
             setting.service.resolve(ANSWER)
-    assert setting.of(pending) == ANSWER
+    assert setting.of(call) == ANSWER
     assert setting.outcomes == {outcome: 1}
 
 
@@ -69,37 +70,38 @@ def test_a_copy_names_the_version_and_has_a_share_of_its_own(setting):
     setting.ask(flow="ada", weight=5.0, model="default", deadline_s=130.0)
     [copy] = setting.copies
     assert (copy.request.model, copy.request.version) == ("builtin", 4)
-    assert (copy.flow, copy.weight, copy.deadline_s) == ("shadow copy", 1.0, 130.0)
+    scope = copy.scope
+    assert (scope.flow, scope.weight, scope.deadline_s) == ("shadow copy", 1.0, 130.0)
 
 
 def test_the_answer_does_not_wait_for_the_copy(setting):
-    pending = setting.ask()
+    call = setting.ask()
     setting.service.resolve()
-    assert setting.of(pending) == ANSWER
+    assert setting.of(call) == ANSWER
     assert not setting.copies[0].is_settled
 
 
 @pytest.mark.parametrize("is_copy_first", [False, True])
 def test_a_copys_error_is_nobodys(setting, is_copy_first):
-    pending = setting.ask()
+    call = setting.ask()
     if not is_copy_first:
         setting.service.resolve()
     setting.copies[0].fail(WorkerCrashedError())
     if is_copy_first:
         setting.service.resolve()
-    assert setting.of(pending) == ANSWER
+    assert setting.of(call) == ANSWER
     assert setting.outcomes == {"failed": 1}
 
 
 def test_a_copy_that_is_refused_at_once_is_nobodys_error(setting):
     setting.router.refuse = QueueFullError()
-    pending = setting.ask()
+    call = setting.ask()
     setting.service.resolve()
-    assert (setting.of(pending), setting.outcomes) == (ANSWER, {"failed": 1})
+    assert (setting.of(call), setting.outcomes) == (ANSWER, {"failed": 1})
 
 
 def test_no_copy_is_made_where_no_instance_is_idle(setting):
-    setting.is_idle = False
+    setting.idle = False
     setting.ask()
     assert (setting.copies, setting.outcomes) == ([], {"dropped": 1})
 
@@ -111,7 +113,7 @@ def test_what_is_answered_or_refused_at_once_is_not_copied(setting):
 
 
 def test_a_copy_is_not_copied_nor_what_its_own_version_answers(setting):
-    setting.ask(source=AnswerSource("builtin", 4))
+    setting.make_client(4).ask()
     setting.ask(flow="shadow copy")
     assert setting.copies == []
 
@@ -121,36 +123,36 @@ def test_about_as_many_are_copied_as_were_asked_for():
     for _ in range(2000):
         setting.ask()
     assert len(setting.copies) == pytest.approx(200, abs=40)
-    setting.percents = {4: 0}
+    setting.shadow = {4: 0}
     before = len(setting.copies)
     setting.ask()
     assert len(setting.copies) == before
 
 
 def test_a_client_that_goes_takes_its_copy_with_it(setting):
-    pending = setting.ask()
-    setting.client.leave(pending)
-    assert setting.service.cancelled == [pending]
+    call = setting.ask()
+    call.cancel()
+    assert setting.service.cancelled == [call]
     assert setting.router.cancelled == setting.copies
     assert setting.copies[0].is_settled
     assert setting.outcomes == {"unpaired": 1}
 
 
 def test_a_request_that_fails_takes_its_copy_with_it(setting):
-    pending = setting.ask()
+    call = setting.ask()
     setting.service.submitted[0].fail(WorkerCrashedError())
-    assert setting.of(pending) == "worker_crashed"
+    assert setting.of(call) == "worker_crashed"
     assert setting.router.cancelled == setting.copies
     assert setting.outcomes == {"unpaired": 1}
 
 
 def test_two_versions_are_compared_each_for_itself(setting):
-    setting.percents = {4: 100, 5: 100}
-    pending = setting.ask()
+    setting.shadow = {4: 100, 5: 100}
+    call = setting.ask()
     setting.service.resolve()
     setting.copies[0].resolve([ANSWER], TIMINGS)
     setting.copies[1].resolve([OTHER], TIMINGS)
-    assert setting.of(pending) == ANSWER
+    assert setting.of(call) == ANSWER
     assert setting.counts.shadow("builtin", 4).outcomes["agreed"] == 1
     assert setting.counts.shadow("builtin", 5).outcomes["differed"] == 1
 
@@ -160,7 +162,7 @@ def test_share_agreement_and_latency_are_reported(setting):
         setting.ask()
         setting.copies[-1].resolve([answer], Timings(1.0, 20.0))
         setting.service.resolve()
-    setting.is_idle = False
+    setting.idle = False
     setting.ask()
     [report] = setting.counts.report()["shadows"]
     assert (report["model"], report["version"], report["seen"]) == ("builtin", 4, 4)
@@ -175,6 +177,5 @@ def test_share_agreement_and_latency_are_reported(setting):
 def test_a_kept_answer_says_nothing_about_latency(setting):
     setting.ask()
     [copy] = setting.copies
-    copy.source = AnswerSource("builtin", 4, is_cached=True)
-    copy.resolve([ANSWER], Timings(0.0, 0.0))
+    copy.settle(Answered([ANSWER], Timings(0.0, 0.0), AnswerSource(is_cached=True)))
     assert setting.counts.shadow("builtin", 4).request_ms.report()["count"] == 0

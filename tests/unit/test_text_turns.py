@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from qa_service.scheduling.batch_cost import BatchRule
 from qa_service.scheduling.options import QueueOptions
 from qa_service.scheduling.scheduler import Scheduler
-from tests.unit.pendings import make_pending
+from tests.unit.calls import make_ticket
 
 SEGMENT_COST, PARAGRAPH_COST = 60.0, 30.0
 AHEAD = 4
@@ -28,7 +28,7 @@ class Reading:
         for name, count in lengths.items():
             cost = count * SEGMENT_COST
             weight = (weights or {}).get(name, 1.0)
-            text = make_pending(flow=(flows or {}).get(name, name), cost=cost, weight=weight)
+            text = make_ticket(flow=(flows or {}).get(name, name), cost=cost, weight=weight)
             self.texts[name] = text
             self.scheduler.begin(text)
             self.left_to_queue[name] = count
@@ -41,23 +41,23 @@ class Reading:
         if self.left_to_queue[name]:
             self.left_to_queue[name] -= 1
             text = self.texts[name]
-            segment = make_pending(
+            segment = make_ticket(
                 flow=text.flow, weight=text.weight, cost=SEGMENT_COST, tokens=768, core=(0, 1),
-                finish=text.finish, text=name, is_admitted=True,
+                finish=text.finish, text=name,
             )  # fmt: skip
             self.scheduler.add(segment)
             self.scheduler.reserve(text, -SEGMENT_COST)
 
     def ask(self, flow):
         cost = PARAGRAPH_COST
-        self.scheduler.add(make_pending(flow=flow, cost=cost, turn_cost=cost, text=""))
+        self.scheduler.add(make_ticket(flow=flow, cost=cost, turn_cost=cost, text=""))
 
     def step(self):
-        (pending,) = self.scheduler.next_batch(9.0, BatchRule(1))
-        name = pending.request.text
-        self.order.append(name or pending.flow)
+        (ticket,) = self.scheduler.next_batch(9.0, BatchRule(1))
+        name = ticket.call.request.text
+        self.order.append(name or ticket.flow)
         if not name:
-            self.ask(pending.flow)
+            self.ask(ticket.flow)
             return
         self.left_to_read[name] -= 1
         self.queue_segment(name)
@@ -132,12 +132,12 @@ def test_a_text_whose_client_goes_leaves_its_turns_and_nothing_else():
     for _ in range(5):
         reading.step()
     for turn in list(scheduler._flows.turns()):
-        assert scheduler.remove(turn.pending)
+        assert scheduler.remove(turn.ticket)
     for name, left in reading.left_to_queue.items():
         scheduler.reserve(reading.texts[name], -left * SEGMENT_COST)
     assert len(scheduler) == 0
     assert scheduler.waiting_cost == pytest.approx(0.0)
-    scheduler.add(make_pending(flow="new"))
+    scheduler.add(make_ticket(flow="new"))
     assert len(scheduler.next_batch(9.0, BatchRule(1))) == 1
     assert len(scheduler._flows) == 0
 
@@ -161,14 +161,14 @@ def test_whatever_happens_the_order_holds_what_waits_and_nothing_is_kept_for_eve
     waiting, taken, texts = [], [], []
 
     def queue(flow, weight, **fields):
-        waiting.append(make_pending(flow=flow, weight=weight, **fields))
+        waiting.append(make_ticket(flow=flow, weight=weight, **fields))
         scheduler.add(waiting[-1])
 
     for action, flow, weight, number in steps:
         if action == "add":
             queue(flow, weight, turn_cost=30.0 * number)
         elif action == "text":
-            texts.append(make_pending(flow=flow, weight=weight, cost=300.0))
+            texts.append(make_ticket(flow=flow, weight=weight, cost=300.0))
             scheduler.begin(texts[-1])
         elif action == "segment" and texts:
             text = texts[number % len(texts)]
@@ -176,7 +176,7 @@ def test_whatever_happens_the_order_holds_what_waits_and_nothing_is_kept_for_eve
         elif action == "batch":
             batch = scheduler.next_batch(9.0, BatchRule(number), num_instances=number)
             assert bool(batch) == bool(waiting)
-            waiting = [pending for pending in waiting if pending not in batch]
+            waiting = [ticket for ticket in waiting if ticket not in batch]
             taken += batch
         elif action == "remove" and waiting:
             assert scheduler.remove(waiting.pop(number % len(waiting)))
@@ -187,17 +187,17 @@ def test_whatever_happens_the_order_holds_what_waits_and_nothing_is_kept_for_eve
             scheduler.reserve(texts.pop(number % len(texts)), -300.0)
         assert len(scheduler) == len(waiting)
         assert scheduler.waiting_cost == pytest.approx(
-            sum(pending.cost for pending in waiting) + 300.0 * len(texts)
+            sum(ticket.cost for ticket in waiting) + 300.0 * len(texts)
         )
-        present = {pending.flow for pending in waiting}
+        present = {ticket.flow for ticket in waiting}
         assert flows.weight >= sum(flows._flows[name].weight for name in present) * 0.999
-        turns = [turn.pending for turn in flows.turns()]
+        turns = [turn.ticket for turn in flows.turns()]
         assert sorted(map(id, turns)) == sorted(map(id, waiting))
     for text in texts:
         scheduler.reserve(text, -300.0)
     while scheduler.next_batch(9.0, BatchRule(2)):
         pass
     assert len(scheduler) == 0
-    scheduler.add(make_pending(flow="last"))
+    scheduler.add(make_ticket(flow="last"))
     scheduler.next_batch(9.0, BatchRule(1))
     assert len(flows) == 0

@@ -8,20 +8,20 @@ from qa_service.errors import DeadlineExceededError, QueueFullError, TextTooLong
 from qa_service.scheduling.admission import MAX_RETRY_AFTER_MS, Admission
 from qa_service.scheduling.options import QueueOptions
 from qa_service.scheduling.scheduler import Scheduler
-from tests.unit.pendings import make_pending
+from tests.unit.calls import make_ticket
 
 
 def queue_of(*costs, flow="others", max_queue_size=1000):
     scheduler = Scheduler(QueueOptions(max_queue_size=max_queue_size))
     for cost in costs:
-        scheduler.add(make_pending(flow=flow, cost=cost))
+        scheduler.add(make_ticket(flow=flow, cost=cost))
     return scheduler
 
 
 def admit(admission, scheduler, *, cost=10.0, time_ms=1000.0, long=False, **fields):
     check = admission.admit_long if long else admission.admit
-    pending = make_pending(cost=cost, flow="mine", **fields)
-    check(pending, scheduler, ms_per_cost=0.5, time_ms=time_ms)
+    ticket = make_ticket(cost=cost, flow="mine", **fields)
+    check(ticket, scheduler, ms_per_cost=0.5, time_ms=time_ms)
 
 
 def test_a_full_queue_says_when_it_is_worked_off():
@@ -41,7 +41,7 @@ def test_a_modest_clients_question_is_not_refused_for_what_others_have_waiting()
     scheduler = queue_of(*[100.0] * 50)
     admit(Admission(QueueOptions()), scheduler, time_ms=1000.0)
     for _ in range(30):
-        scheduler.add(make_pending(flow="mine", cost=100.0))
+        scheduler.add(make_ticket(flow="mine", cost=100.0))
     with pytest.raises(QueueFullError, match="deadline"):
         admit(Admission(QueueOptions()), scheduler, time_ms=1000.0)
 
@@ -55,7 +55,7 @@ def test_a_text_that_alone_takes_longer_than_it_may_is_told_how_long_one_may_be(
 def test_a_long_text_that_cannot_be_done_beside_others_is_refused_at_once():
     scheduler = queue_of()
     for number in range(20):
-        text = make_pending(flow=f"client {number}", cost=200.0)
+        text = make_ticket(flow=f"client {number}", cost=200.0)
         if scheduler.cost_until_done(text) * 0.5 <= 1000.0:
             admit(Admission(QueueOptions()), scheduler, cost=200.0, long=True)
             scheduler.begin(text)
@@ -75,7 +75,7 @@ def test_clients_that_ask_paragraphs_are_counted_as_long_as_a_text_takes():
     """Each asks again as soon as it is answered: ten of them leave a text an eleventh."""
     scheduler = queue_of()
     for number in range(10):
-        scheduler.add(make_pending(flow=f"client {number}", cost=10.0))
+        scheduler.add(make_ticket(flow=f"client {number}", cost=10.0))
     admit(Admission(QueueOptions()), scheduler, cost=180.0, long=True)
     with pytest.raises(QueueFullError):
         admit(Admission(QueueOptions()), scheduler, cost=190.0, long=True)

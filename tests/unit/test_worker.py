@@ -11,8 +11,8 @@ from qa_service.scheduling.batch_cost import CostTable
 from qa_service.telemetry.stages import StagesMs
 from qa_service.workers.messages import Answers, ModelFacts, Ready, Results, Setup
 from qa_service.workers.options import InstanceOptions
+from tests.unit.calls import make_ticket
 from tests.unit.handled_worker import HandledWorker
-from tests.unit.pendings import make_pending
 
 COST_MS = 40.0
 SETUP = Setup("", InstanceOptions(inference_engine_type="instant"))
@@ -74,13 +74,13 @@ def test_an_idle_session_takes_work_at_any_time(pool):
 
 def test_the_second_batch_may_come_when_half_of_the_first_should_be_over(pool):
     before_s = pool.loop.now_s()
-    pool.give(make_pending())
+    pool.give(make_ticket())
     takes_from_s = pool.worker.takes_from_s()
     assert before_s <= takes_from_s - COST_MS / 2e3 <= pool.loop.now_s()
 
 
 def test_a_third_batch_waits_for_results(pool):
-    first, _ = pool.give(make_pending(number=0)), pool.give(make_pending(number=1))
+    first, _ = pool.give(make_ticket(number=0)), pool.give(make_ticket(number=1))
     assert pool.worker.takes_from_s() == math.inf
     pool.finish(first)
     assert pool.worker.takes_from_s() < math.inf
@@ -88,15 +88,15 @@ def test_a_third_batch_waits_for_results(pool):
 
 
 def test_what_is_retried_has_the_session_to_itself(pool):
-    batch = pool.give(make_pending(attempts=1))
+    batch = pool.give(make_ticket(attempts=1))
     assert pool.worker.takes_from_s() == math.inf
     pool.finish(batch)
     assert pool.worker.is_idle
 
 
 def test_only_what_may_have_run_is_known_to_have_run(pool):
-    batch = pool.give(make_pending(number=1))
-    pool.give(make_pending(number=2))
+    batch = pool.give(make_ticket(number=1))
+    pool.give(make_ticket(number=2))
     began = [item.since_s < math.inf for item in pool.worker.in_flight.values()]
     assert began == [True, False]
     pool.finish(batch)
@@ -105,15 +105,15 @@ def test_only_what_may_have_run_is_known_to_have_run(pool):
 
 def test_expectations_follow_what_batches_really_take(pool):
     for _ in range(60):
-        pool.finish(pool.give(make_pending()), inference_ms=3 * COST_MS)
-    pool.give(make_pending())
+        pool.finish(pool.give(make_ticket()), inference_ms=3 * COST_MS)
+    pool.give(make_ticket())
     (item,) = pool.worker.in_flight.values()
     assert item.cost_s == pytest.approx(3 * COST_MS / 1e3, rel=0.05)
 
 
 def test_without_a_table_the_second_batch_may_come_at_once():
     pool = Pool(costs=None)
-    pool.give(make_pending())
+    pool.give(make_ticket())
     assert pool.worker.takes_from_s() <= pool.loop.now_s()
     pool.close()
 
@@ -128,7 +128,7 @@ def test_the_sessions_end_is_its_death(pool):
 @pytest.mark.parametrize("num_outcomes", [0, 1, 3])
 def test_results_that_fit_no_batch_lose_no_request(pool, num_outcomes):
     """A worker that answers another number than was asked is given up with what it holds."""
-    batch = pool.give(make_pending(), make_pending())
+    batch = pool.give(make_ticket(), make_ticket())
     outcomes = [Answers([])] * num_outcomes
     pool.peer.send(Results(batch.number, outcomes, 0.0, COST_MS, StagesMs()))
     pool.loop.run()
@@ -138,7 +138,7 @@ def test_results_that_fit_no_batch_lose_no_request(pool, num_outcomes):
 
 
 def test_what_is_no_message_ends_its_worker(pool, caplog):
-    batch = pool.give(make_pending())
+    batch = pool.give(make_ticket())
     pool.peer._sock.sendall(b"\0\0\0\3???")
     pool.loop.run()
     assert (pool.deaths, list(pool.worker.in_flight)) == (1, [batch.number])
