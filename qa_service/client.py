@@ -24,9 +24,9 @@ come as they finish and are matched by `id`. What is always true:
   next (power of two choices: Mitzenmacher, 2001). One that failed rests for a while first.
 - Answering changes nothing at a server, so a request may be sent again: when its connection is
   lost or its server is `shutting_down` or `unavailable`, at once to a server that has not had it;
-  when it is `queue_full`, to another too, or after `retry_after_ms`. At most once for each
-  server, and not after the deadline. When all have had it, one is asked again after a moment: it
-  may be a balancer, so a single address is tried twice.
+  when it is `queue_full`, to another too, or after `retry_after_ms`. Not after the deadline, and at
+  most once for each server and two times more, after a moment: a single address, which may be a
+  balancer's, is tried three times.
 """
 
 from __future__ import annotations
@@ -61,6 +61,8 @@ _MIN_REST_S, _MAX_REST_S = 0.1, 30.0
 """How long a server that failed is avoided at first, and at most; doubled by each failure."""
 _LATENCIES, _MIN_LATENCIES = 100, 20
 """Of how many replies a p95 is taken, and without how many there is none."""
+_MORE_TRIES = 2
+"""The first may meet, behind a balancer, the server that was killed or is starting again."""
 _RESENT = {"connection_lost", "server_unreachable", "shutting_down", "unavailable", "queue_full"}
 LOST = (ssl.SSLEOFError, ConnectionError, TimeoutError)
 _AGAIN = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -915,7 +917,7 @@ class Servers:
             deadline_s: After which it is not sent, `time.perf_counter`.
         """
         has_others = len(set(tried)) < len(self)
-        if error.code not in _RESENT or len(tried) > len(self):
+        if error.code not in _RESENT or len(tried) >= len(self) + _MORE_TRIES:
             return None
         if has_others:
             return 0.0
