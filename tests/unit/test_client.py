@@ -457,7 +457,7 @@ class TestAskMany:
         with ScriptedPeer(close_at_once) as peer, client_of(peer) as client:
             results = client.ask_many(PAIRS, max_in_flight=2)
             assert answers(results) == ["connection_lost"] * 20
-            # Two questions were under way by then; each is sent three times, at worst each time alone.
+            # Two questions were under way by then; each is sent three times, at worst alone.
             assert peer.connections <= 6
 
     def test_a_server_that_is_gone_ends_the_call(self):
