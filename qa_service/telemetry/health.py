@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta
+
+from qa_service.wire.model_reports import State
 
 STARTING = "starting"
 SERVING = "serving"
@@ -11,37 +16,44 @@ SERVING = "serving"
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How the server is, field by field as on the wire.
+    """How the server is, field by field as on the wire."""
 
-    Attributes:
-        live: True: the loop turns, or there would be no answer.
-        ready: Whether a question sent now can be expected to be answered.
-        reason: Why it is not ready; None if it is.
-        phase: `starting`, `serving`, `draining` or `stopping`.
-        sessions_alive: Instances that have answered their warmup question and not died since.
-        sessions_answering: Those of them that have answered lately.
-        sessions_wanted: Instances there should be.
-        queue_length: Requests waiting for an instance.
-        model: The name of the model that is asked by default.
-        uptime_s: Since the server's start.
-        version: The server's.
-        models: The state of each version, by `model/version`, in the words of Triton's index.
-        failures: Why a version could not be loaded, by the same.
-    """
-
-    live: bool
-    ready: bool
-    reason: str | None
-    phase: str
-    sessions_alive: int
-    sessions_answering: int
-    sessions_wanted: int
-    queue_length: int
-    model: str
-    uptime_s: float
-    version: str
-    models: Mapping[str, str]
-    failures: Mapping[str, str]
+    live: Annotated[bool, Meta(description="true: the loop runs, or there would be no answer")]
+    ready: Annotated[
+        bool, Meta(description="whether a question sent now can be expected to be answered")
+    ]
+    reason: Annotated[
+        str | None, Meta(description="why it is not ready, as a sentence; null if it is")
+    ]
+    phase: Annotated[
+        str,
+        Meta(
+            description="`starting` until every model is loaded, `serving`, `draining` or "
+            "`stopping`"
+        ),
+    ]
+    sessions_alive: Annotated[
+        int,
+        Meta(description="instances that have answered their warmup question and not died since"),
+    ]
+    sessions_answering: Annotated[int, Meta(description="those of them that are responsive")]
+    sessions_wanted: Annotated[
+        int, Meta(description="instances that there should be, of all versions")
+    ]
+    queue_length: Annotated[int, Meta(description="requests that wait for an instance")]
+    model: Annotated[
+        str, Meta(description="the model that is asked by default; empty until it is loaded")
+    ]
+    uptime_s: Annotated[float, Meta(description="seconds since the server's start")]
+    version: Annotated[str, Meta(description="the server's")]
+    models: Annotated[
+        Mapping[str, State],
+        Meta(description="the state of each version, by the model's name and the version"),
+    ]
+    failures: Annotated[
+        Mapping[str, str],
+        Meta(description="why a version could not be loaded, by the same; empty if all could"),
+    ]
 
 
 def why_not_ready(

@@ -6,9 +6,10 @@ A body that is wrong costs its sender one error answer; the stream goes on.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Annotated, cast
 
 import msgspec
+from msgspec import Meta
 
 from qa_service.errors import InvalidFrameError, InvalidRequestError, QaError
 from qa_service.wire.frames import PREFIX
@@ -21,13 +22,17 @@ from qa_service.wire.messages import (
     UNKNOWN_SOURCE,
     Answer,
     AnswerSource,
+    AnswerText,
     Auth,
+    End,
     Query,
     QueryType,
     Question,
     RejectedError,
     Request,
     RequestLimits,
+    Score,
+    Start,
     Timings,
 )
 
@@ -148,37 +153,59 @@ def check_bounds(question: Question, limits: RequestLimits) -> None:
             raise InvalidRequestError(fault)
 
 
+_EchoedId = Annotated[
+    msgspec.Raw, Meta(title="string, number or null", description="the request's")
+]
+
+
 class AnswersBody(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The response to a question; with `top_k` over 1, all answers beside the best.
+    """The response to a question."""
 
-    The last four say what has answered: see `AnswerSource`.
-    """
+    id: _EchoedId
+    answer: AnswerText
+    score: Score
+    start: Start
+    end: End
+    timings_ms: Annotated[Timings, Meta(description="where its time went, in milliseconds")]
+    answers: Annotated[
+        Sequence[Answer] | msgspec.UnsetType,
+        Meta(description="with `top_k` over 1: up to that many, best first"),
+    ] = msgspec.UNSET
+    model: Annotated[str, Meta(description="which model has answered")] = ""
+    version: Annotated[int, Meta(description="in which version")] = 0
+    cached: Annotated[
+        bool,
+        Meta(
+            description="true: the answer was kept from an equal request, and not run; both "
+            "timings are 0"
+        ),
+    ] = False
+    models_asked: Annotated[
+        int,
+        Meta(
+            description="how many models a cascade has asked; the timings are those of all of them"
+        ),
+    ] = 0
 
-    id: msgspec.Raw
-    answer: str
-    score: float
-    start: int | None
-    end: int | None
-    timings_ms: Timings
-    answers: Sequence[Answer] | msgspec.UnsetType = msgspec.UNSET
-    model: str = ""
-    version: int = 0
-    cached: bool = False
-    models_asked: int = 0
 
+class ErrorDetail(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why a question has no answer."""
 
-class _ErrorDetail(msgspec.Struct, frozen=True, omit_defaults=True):
-    code: str
-    message: str
-    retryable: bool
-    retry_after_ms: int | None = None
+    code: Annotated[str, Meta(description="one of those below")]
+    message: Annotated[str, Meta(description="what happened, in words")]
+    retryable: Annotated[
+        bool, Meta(description="whether the same request may succeed if it is sent again")
+    ]
+    retry_after_ms: Annotated[
+        int | None, Meta(title="integer", description="after how long, where that is known")
+    ] = None
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
     """The response to a question that has no answer."""
 
-    id: msgspec.Raw
-    error: _ErrorDetail
+    id: _EchoedId
+    error: ErrorDetail
 
 
 _encoder = msgspec.json.Encoder()
@@ -218,7 +245,7 @@ def answers_body(
 
 def error_body(id_json: bytes, error: QaError) -> msgspec.Struct:
     """An error response, to be encoded."""
-    detail = _ErrorDetail(error.code, error.message, error.retryable, error.retry_after_ms)
+    detail = ErrorDetail(error.code, error.message, error.retryable, error.retry_after_ms)
     return ErrorBody(msgspec.Raw(id_json), detail)
 
 

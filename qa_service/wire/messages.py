@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, get_args
 
 import msgspec
+from msgspec import Meta
 
 from qa_service.errors import QaError
 
@@ -25,9 +26,9 @@ MAX_FRAME_BYTES = 2**24 - 1
 class Question(msgspec.Struct, frozen=True):
     """What is asked of a text, and how many answers are wanted."""
 
-    question: str
-    text: str
-    top_k: Annotated[int, msgspec.Meta(ge=1, le=MAX_TOP_K)] = 1
+    question: Annotated[str, Meta(description="not blank, at most `--max_question_chars`")]
+    text: Annotated[str, Meta(description="not blank, at most `--max_text_chars`")]
+    top_k: Annotated[int, Meta(ge=1, le=MAX_TOP_K, description="how many answers")] = 1
 
 
 class Task(Question, frozen=True):
@@ -41,26 +42,47 @@ class Task(Question, frozen=True):
     core: tuple[int, int] | None = None
 
 
-_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME_CHARS)]
-_Number = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+_Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_CHARS)]
+_Number = Annotated[int, Meta(ge=1, le=2**53)]
 
 
 class Request(Question, frozen=True, tag_field="type", tag="question"):
-    """A question as a client sends it; its `type`, if it has one, is `question`.
+    """A question as a client sends it; its `type`, if it has one, is `question`."""
 
-    Attributes:
-        id: The JSON value that its answer carries, byte for byte as it was sent.
-        timeout_ms: How long it may wait for a session, in milliseconds.
-        priority: 0 to 9; of two requests that wait, the higher one goes sooner.
-        model: The model or the route that is asked; None for the default.
-        version: A version of the model, by its number or by a label; None leaves it to the server.
-    """
-
-    id: msgspec.Raw = msgspec.Raw(NULL_ID)
-    timeout_ms: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    priority: Annotated[int, msgspec.Meta(ge=0, le=MAX_PRIORITY)] = 0
-    model: _Name | None = None
-    version: _Number | _Name | None = None
+    id: Annotated[
+        msgspec.Raw,
+        Meta(
+            title="string, number or null",
+            description=f"echoed byte for byte; at most {MAX_ID_BYTES} bytes",
+        ),
+    ] = msgspec.Raw(NULL_ID)
+    timeout_ms: Annotated[
+        Annotated[float, Meta(gt=0)] | None,
+        Meta(
+            description="how long it may wait for an instance; `--request_timeout_ms` if that is "
+            "shorter"
+        ),
+    ] = None
+    priority: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=MAX_PRIORITY,
+            description="each step is one more share of the machine, up to the token's "
+            "`max_priority`, or `--max_priority` without tokens (0 by default)",
+        ),
+    ] = 0
+    model: Annotated[
+        _Name | None,
+        Meta(description="the model, or the route, that is asked; null leaves it to the server"),
+    ] = None
+    version: Annotated[
+        _Number | _Name | None,
+        Meta(
+            description="a version of the model, by its number or by a label; null leaves it to "
+            "the server"
+        ),
+    ] = None
 
     @property
     def id_json(self) -> bytes:
@@ -96,33 +118,38 @@ class Query:
     model: str = ""
 
 
+AnswerText = Annotated[
+    str, Meta(description='the span as it stands in the text; `""` if the text has no answer')
+]
+Score = Annotated[float, Meta(description="the probability that it is right, 0 to 1")]
+Start = Annotated[
+    int | None, Meta(description="where it starts, in code points; null if there is no answer")
+]
+End = Annotated[int | None, Meta(description="one past where it ends; null if there is no answer")]
+
+
 class Answer(msgspec.Struct, frozen=True):
-    """A span of the text, or the finding that there is none.
+    """A span of the text, or the finding that there is none."""
 
-    Attributes:
-        answer: The span exactly as it stands in the text; empty for "no answer".
-        score: Probability that this is the answer, 0 to 1.
-        start: Where it starts in the text, in Unicode code points; None for "no answer".
-        end: One past where it ends; None for "no answer".
-    """
-
-    answer: str
-    score: float
-    start: int | None
-    end: int | None
+    answer: AnswerText
+    score: Score
+    start: Start
+    end: End
 
 
 class Timings(msgspec.Struct, frozen=True):
-    """Where a request's time went, in milliseconds.
+    """Where a request's time went, in milliseconds."""
 
-    Attributes:
-        queue: From its last byte's arrival until an instance began with its batch.
-        inference: From then to the batch's answers: tokenizing, the model, and reading the
-            logits; and for a long text, what the instance did between its steps.
-    """
-
-    queue: float
-    inference: float
+    queue: Annotated[
+        float, Meta(description="from its last byte's arrival until an instance began with it")
+    ]
+    inference: Annotated[
+        float,
+        Meta(
+            description="from then to its batch's answers; for a long text, also what the instance "
+            "did between its segments"
+        ),
+    ]
 
 
 class AnswerSource(msgspec.Struct, frozen=True):
@@ -149,17 +176,17 @@ class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     max_frame_bytes: Annotated[
         int,
-        msgspec.Meta(
+        Meta(
             ge=MIN_FRAME_BYTES,
             le=MAX_FRAME_BYTES,
             description="bytes in one request; 256 KiB take the loop about a millisecond",
         ),
     ] = 1 << 18
     max_question_chars: Annotated[
-        int, msgspec.Meta(ge=1, le=MAX_FRAME_BYTES, description="characters in a question")
+        int, Meta(ge=1, le=MAX_FRAME_BYTES, description="characters in a question")
     ] = 2000
     max_text_chars: Annotated[
-        int, msgspec.Meta(ge=1, le=MAX_FRAME_BYTES, description="characters in a text")
+        int, Meta(ge=1, le=MAX_FRAME_BYTES, description="characters in a text")
     ] = 250_000
 
 

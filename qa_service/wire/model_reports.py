@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from qa_service.engine_catalogue import AUTO, ENGINES
 from qa_service.wire.messages import MAX_PRIORITY
@@ -65,46 +67,45 @@ class ModelStatistics:
 
 @dataclass(frozen=True, slots=True)
 class ModelReport:
-    """One version of a model, or a route.
+    """One version of a model, or a route, field by field as on the wire."""
 
-    Attributes:
-        version: Its version; empty for a route.
-        engine_type: As `--inference_engine_type` has it; `cascade` for a route.
-        state: As Triton's repository index has it.
-        reason: Why not, or why its next load failed; empty if there is nothing to say.
-        instances: How many there should be.
-        is_on_gpu: Whether they run on GPUs.
-        max_queue_delay_us: How long a batch may wait to fill.
-        labels: The labels that name it.
-        share: Its share of the requests that name no version, 0 to 1.
-        alive: Instances that can take batches.
-        queue_length: Requests that wait for one.
-        memory_bytes: Memory of its instances, as measured when they were ready.
-        failed_loads: How often in a row it could not be loaded.
-        versions: All versions of the model; empty for this one alone.
-        precision: As `--precision` has it; empty for a route.
-        cascade: The models that a route asks, in turn; empty for a model.
-    """
-
-    name: str
-    version: str
-    engine_type: str
-    state: State
-    is_ready: bool
-    reason: str
-    instances: int
-    max_queue_delay_us: int
-    is_on_gpu: bool = False
-    statistics: ModelStatistics = field(default_factory=ModelStatistics)
-    labels: Sequence[str] = ()
-    share: float = 0.0
-    alive: int = 0
-    queue_length: int = 0
-    memory_bytes: int = 0
-    failed_loads: int = 0
-    versions: Sequence[str] = ()
-    precision: str = ""
-    cascade: Sequence[str] = ()
+    name: Annotated[str, Meta(description="the model's, or the route's")]
+    version: Annotated[str, Meta(description="its version; empty for a route")]
+    engine_type: Annotated[
+        str, Meta(description="as `--inference_engine_type` has it; `cascade` for a route")
+    ]
+    state: Annotated[State, Meta(description="as Triton's repository index has it")]
+    is_ready: Annotated[bool, Meta(description="whether it can be expected to answer")]
+    reason: Annotated[
+        str,
+        Meta(
+            description="why not, or why it could not be loaded; empty if there is nothing to say"
+        ),
+    ]
+    instances: Annotated[int, Meta(description="how many there should be; 0 for a route")]
+    max_queue_delay_us: Annotated[
+        int, Meta(description="how long a batch may wait to fill, in microseconds")
+    ]
+    is_on_gpu: Annotated[bool, Meta(description="whether its instances run on GPUs")] = False
+    statistics: Annotated[
+        ModelStatistics,
+        Meta(description="what it has done: the figures of `/v2/models/M/stats`, and more"),
+    ] = field(default_factory=ModelStatistics)
+    labels: Annotated[Sequence[str], Meta(description="the labels that name it")] = ()
+    share: Annotated[
+        float, Meta(description="its share of the requests that name no version, 0 to 1")
+    ] = 0.0
+    alive: Annotated[int, Meta(description="instances that can take batches")] = 0
+    queue_length: Annotated[int, Meta(description="requests that wait for one")] = 0
+    memory_bytes: Annotated[
+        int, Meta(description="memory of its instances, as measured when they were ready")
+    ] = 0
+    failed_loads: Annotated[int, Meta(description="how often in a row it could not be loaded")] = 0
+    versions: Annotated[Sequence[str], Meta(description="empty; `/v2/models/M` lists them")] = ()
+    precision: Annotated[str, Meta(description="as `--precision` has it; empty for a route")] = ""
+    cascade: Annotated[
+        Sequence[str], Meta(description="the models that a route asks, in turn; empty for a model")
+    ] = ()
 
 
 def metadata(model: ModelReport) -> dict[str, object]:

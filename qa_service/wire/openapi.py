@@ -125,7 +125,7 @@ def _described(name: str, kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
     """The type with an id as a client sees it, which for us is JSON that is kept as it came."""
     fields = [
         (field.name, str | float | None, None)
-        if field.type is msgspec.Raw
+        if field.name == "id"
         else (field.name, field.type, *([] if field.required else [field.default]))
         for field in msgspec.structs.fields(kind)
     ]

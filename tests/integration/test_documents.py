@@ -1,4 +1,7 @@
-"""What the documents show, done: each GET with each engine, the commands against a server."""
+"""What the documents show, done: each GET with each engine; commands, frames and programs.
+
+What a server replies has the shape that is shown: the same keys, and values of the same types.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from harness.documents import PAGES, ROOT, shown_commands
+from harness.documents import (
+    PAGES,
+    ROOT,
+    check_output,
+    check_shape,
+    shown_frames,
+    shown_outputs,
+    shown_programs,
+)
+from harness.frames import frame, receive
 from harness.process import GIVE_UP_S
 from harness.questions import ANSWER, ASK, TEXT
 from harness.server import running_server
@@ -22,6 +34,10 @@ pytestmark = pytest.mark.slow
 
 NOT_HERE = ("--host a.", "--host 10.", "--host qa.", "--model ", "--sweep", "--rate")
 """Servers elsewhere, models that are not served here, and loads of half a minute and more."""
+
+
+OF_OTHERS = ("labels", "Text: ")
+"""Outputs of the models of a rollout, and of a conversation at a terminal."""
 
 
 def documented_gets() -> list[str]:
@@ -89,30 +105,41 @@ def folder(tmp_path_factory) -> Path:
     return folder
 
 
-def runnable() -> list[list[str]]:
-    """The commands that ask a server on this machine, and end."""
+def runnable() -> list[tuple[list[str], str]]:
+    """The commands that ask a server on this machine, and end; with what they print."""
     programs = {"client.py", "stress_test.py", "jobs.py", "qa-client", "qa-stress-test", "qa-jobs"}
     found = []
-    for words in (words for page in PAGES for words in shown_commands(page)):
+    for words, output in (shown for page in PAGES for shown in shown_outputs(page)):
         is_ours = bool(programs & set(words[:2])) and (
             "jobs" not in " ".join(words[:2]) or "run" in words
         )
         is_here = not any(sign in " ".join(words) for sign in NOT_HERE)
-        if (is_ours or words[0] == "curl") and is_here and words not in found:
-            found.append(words)
+        if (is_ours or words[0] == "curl") and is_here and (words, output) not in found:
+            found.append((words, output))
     return found
 
 
-@pytest.mark.parametrize("words", runnable(), ids=lambda words: " ".join(words)[:80])
-def test_a_command_that_asks_a_server_is_answered(running, folder, words):
+@pytest.mark.parametrize(
+    ("words", "output"), runnable(), ids=[" ".join(words)[:80] for words, _ in runnable()]
+)
+def test_a_command_that_asks_a_server_is_answered(running, folder, words, output):
+    done = run(words, running.port, folder)
+    # 1 is the client's for a question that the text does not answer.
+    assert done.returncode in ({0, 1} if "--question" in words else {0}), done.stderr
+    assert "Traceback" not in done.stderr
+    if output and not any(sign in output for sign in OF_OTHERS):
+        check_output(output, done.stdout + done.stderr * (words[0] != "curl"))
+
+
+def run(words: list[str], port: int, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Runs a command against the server at this port."""
     if words[0] == "curl":
-        command = [word.replace("localhost:9999", f"localhost:{running.port}") for word in words]
-    elif words[0].startswith("qa-"):
-        program = words[0].removeprefix("qa-").replace("-", "_") + ".py"
-        command = [sys.executable, str(ROOT / program), *words[1:], "--port", str(running.port)]
+        command = [word.replace("localhost:9999", f"localhost:{port}") for word in words]
     else:
-        command = [sys.executable, str(ROOT / words[1]), *words[2:], "--port", str(running.port)]
-    done = subprocess.run(
+        program, *flags = words if words[0].startswith("qa-") else words[1:]
+        name = program.removeprefix("qa-").replace("-", "_").removesuffix(".py")
+        command = [sys.executable, str(ROOT / f"{name}.py"), *flags, "--port", str(port)]
+    return subprocess.run(
         command,
         cwd=folder,
         capture_output=True,
@@ -121,14 +148,77 @@ def test_a_command_that_asks_a_server_is_answered(running, folder, words):
         timeout=GIVE_UP_S,
         check=False,
     )
-    # 1 is the client's for a question that the text does not answer.
-    assert done.returncode in ({0, 1} if "--question" in words else {0}), done.stderr
-    assert "Traceback" not in done.stderr
+
+
+@pytest.fixture(scope="module")
+def rollout(builtin_model, tmp_path_factory):
+    """A model in two versions, one of them a canary, as in docs/MODELS.md."""
+    folder = tmp_path_factory.mktemp("rollout")
+    for version in ("1", "2"):
+        (folder / version).symlink_to(builtin_model)
+    (folder / "server.toml").write_text(f"""
+[models.qa]
+path = "{folder}"
+labels = {{ stable = 1, canary = 2 }}
+traffic = {{ stable = 95, canary = 5 }}
+num_inference_sessions = 1
+""")
+    flags = ("--inference_engine_type", "onnx", "--precision", "fp32")  # as shown
+    with running_server(builtin_model, *flags, "--config", str(folder / "server.toml")) as server:
+        yield server
+
+
+@pytest.mark.parametrize(
+    ("words", "output"),
+    [
+        (words, output)
+        for words, output in shown_outputs(ROOT / "docs" / "MODELS.md")
+        if "canary" in f"{words} {output}"
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_command_that_asks_for_the_canary_prints_what_is_shown(rollout, folder, words, output):
+    done = run(words, rollout.port, folder)
+    assert done.returncode == 0, done.stderr
+    check_output(output, done.stdout)
 
 
 def test_the_commands_are_found():
-    programs = {word for words in runnable() for word in words[:2]}
+    programs = {word for words, _ in runnable() for word in words[:2]}
     assert programs >= {"curl", "client.py", "stress_test.py", "jobs.py", "qa-client"}
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [frames for page in PAGES for frames in shown_frames(page)],
+    ids=lambda frames: json.dumps(frames[0])[:80],
+)
+def test_a_frame_has_a_reply_as_it_is_shown(running, frames):
+    running.ask(**ASK)  # so that there are statistics
+    with running.connect() as sock:
+        for sent, reply in zip(frames[::2], frames[1::2], strict=True):
+            sock.sendall(frame(sent))
+            check_shape(reply, receive(sock))
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        program
+        for page in (ROOT / "README.md", ROOT / "docs" / "HTTP.md")
+        for program in shown_programs(page)
+    ],
+    ids=lambda program: program.split("\n", 1)[0],
+)
+def test_a_program_that_asks_a_server_is_answered(running, program):
+    if "tritonclient" in program:
+        pytest.importorskip("tritonclient.http", reason="no tritonclient: pip install '.[test]'")
+    here = program.replace("localhost:9999", f"localhost:{running.port}")
+    here = here.replace('"localhost", 9999', f'"localhost", {running.port}')
+    command = [sys.executable, "-c", here]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=GIVE_UP_S, check=False)
+    assert done.returncode == 0, done.stderr
+    assert b"Ada Lovelace" in done.stdout
 
 
 def test_a_question_has_its_answer_whatever_the_engine(server):

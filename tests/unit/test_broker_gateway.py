@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -269,3 +271,11 @@ def test_after_a_message_that_cannot_be_read_the_next_jobs_are_taken_one_at_a_ti
 
     play(broker, FakeAsker(*[{"id": b"1"}] * 4), GatewaySettings(prefetch=2), lose_once)
     assert broker.prefetches == [2, 1, 2]
+
+
+def test_every_metric_is_documented():
+    metrics = GatewayMetrics()
+    Gateway(FakeBroker([]), FakeAsker(), NAMES, GatewaySettings(), metrics)
+    found = {f.name + "_total" * (f.type == "counter") for f in metrics.registry.collect()}
+    page = (Path(__file__).parents[2] / "docs" / "JOBS.md").read_text()
+    assert {*re.findall(r"^\| `(qa_jobs_\w+)(?:{code})?` \|", page, re.MULTILINE)} == found

@@ -1,4 +1,4 @@
-"""The commands that the documents show: their programs are there and know their flags."""
+"""The documents: the programs of their commands know their flags, their tables are the types'."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from harness.documents import PAGES, ROOT, shown_commands
+from harness.documents import PAGES, ROOT, check_output, shown_commands
+from harness.field_tables import TYPES, with_tables
 from qa_service.config import ServerConfig
 from qa_service.options import options_of
 
@@ -78,3 +79,43 @@ def test_a_program_knows_the_flags_that_it_is_shown_with(page, words, parse):
         handed_on = parse(importlib.import_module(name), flags)
         known = {f"--{option.name}" for option in options_of(ServerConfig)}
         assert {flag for flag in handed_on if flag.startswith("--")} <= known
+
+
+def test_the_tables_of_fields_are_what_the_types_say():
+    """If not: `python -m harness.field_tables`."""
+    pages = {page: page.read_text() for page in PAGES}
+    assert {page: with_tables(text) for page, text in pages.items()} == pages
+    assert all(f"<!-- fields of {name} -->" in "".join(pages.values()) for name in TYPES)
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed"),
+    [
+        ('{"a": 1, "b": {"c": "x"}}', '{"a": 2.5, "b": {"c": "y"}}'),
+        ('{"a": 1, …}', '{"a": 1, "b": 2}'),
+        ('[{"a": null}, …]', '[{"a": null}, {"a": null}]'),
+        ("HTTP/1.1 200 OK\nA: 12\nB: c\n\n{}", "HTTP/1.1 200 OK\r\nB: c\r\nA: 3\r\n\r\n{}"),
+        ("score 0.98, 12 ms", "score 1, 3.5 ms\n"),
+    ],
+)
+def test_an_output_of_the_shape_that_is_shown(shown, printed):
+    check_output(shown, printed)
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed"),
+    [
+        ('{"a": 1}', '{"a": "1"}'),
+        ('{"a": 1}', '{"a": true}'),
+        ('{"a": 1}', '{"a": 1, "b": 2}'),
+        ('{"a": 1, …}', '{"b": 2}'),
+        ('[{"a": 1}]', '[{"a": 1}, {"b": 1}]'),
+        ("[1]", "[]"),
+        ("HTTP/1.1 200 OK\nA: b\n\n{}", "HTTP/1.1 404 Not Found\nA: b\n\n{}"),
+        ("HTTP/1.1 200 OK\nA: b\n\n{}", "HTTP/1.1 200 OK\nA: b\nC: d\n\n{}"),
+        ("score 0.98", "Score 0.98"),
+    ],
+)
+def test_an_output_of_another_shape(shown, printed):
+    with pytest.raises(AssertionError):
+        check_output(shown, printed)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 
 from qa_service.errors import ERROR_KINDS
 from qa_service.telemetry.exposition import HELP, families, model_statistics
+from qa_service.telemetry.gpus import GpuReading, gpu_families
 from qa_service.telemetry.metrics import ABANDONED, ANSWERED, Metrics
 from qa_service.telemetry.process import process_families
+from qa_service.telemetry.services import ServiceCounts
 from qa_service.telemetry.stages import StagesMs
 from qa_service.wire.messages import QUERY_TYPES
 from qa_service.wire.model_reports import ModelReport
@@ -61,6 +65,35 @@ def test_a_histogram_counts_what_is_below_each_bound():
         'h_sum{l="v"} 9.25',
         'h_count{l="v"} 5',
     ]
+
+
+def documented():
+    """Type and labels of each metric, from the table of docs/HTTP.md."""
+    page = (Path(__file__).parents[2] / "docs" / "HTTP.md").read_text()
+    rows = re.findall(r"^\| (`\w+`.*?) \| (counter|gauge|histogram) \| (.*?)\|", page, re.MULTILINE)
+    return {
+        name: (kind, re.findall(r"`(\w+)`", labels))
+        for names, kind, labels in rows
+        for name in re.findall(r"`(\w+)`", names)
+    }
+
+
+def test_every_metric_is_documented_with_its_type_and_its_labels():
+    counts, metrics = ServiceCounts(), Metrics(ERROR_KINDS, QUERY_TYPES)
+    counts.cascade("default").models_asked[1] = 1
+    counts.shadow("builtin", 2)
+    statistics = model_statistics(metrics.for_version("builtin", 1))
+    report = ModelReport("builtin", "1", "onnx", "READY", True, "", 2, 0, statistics=statistics)
+    found = {"process_open_fds": ("gauge", [])}  # which a kernel before Linux 6.2 does not tell
+    for family in (
+        *families(metrics, GAUGES, [report]),
+        *counts.families(),
+        *gpu_families([GpuReading("GPU-1", 0.5, 2, 1, 3.0, 4.0, 5.0)]),
+        *process_families(),
+    ):
+        [labels] = {tuple(k for k in one.labels if k != "le") for one in family.samples}
+        found[family.name] = (family.kind, list(labels))
+    assert documented() == found
 
 
 def test_everything_that_is_counted_has_words():

@@ -1,0 +1,119 @@
+"""The field tables of docs/, made from the message types; they stand between marks in the pages.
+
+    <!-- fields of Request -->
+    | field | type | default | |
+    <!-- end -->
+
+`python -m harness.field_tables` writes them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+from msgspec import Raw, inspect
+
+from harness.documents import PAGES
+from qa_service.telemetry.health import Health
+from qa_service.wire.json_codec import AnswersBody, ErrorDetail
+from qa_service.wire.messages import FRAME_QUERY_TYPES, Request
+from qa_service.wire.model_reports import ModelReport
+from qa_service.wire.tf_serving import Instance
+
+TYPES = {
+    kind.__name__: kind
+    for kind in (Request, AnswersBody, ErrorDetail, Health, ModelReport, Instance)
+}
+FROM_CLIENTS = {Request, Instance}
+"""A field that a client leaves out has its default; one that the server leaves out has none."""
+
+_TABLE = re.compile(r"(<!-- fields of (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_PLAIN = {
+    inspect.BoolType: "true or false",
+    inspect.DictType: "object",
+    inspect.NoneType: "null",
+    inspect.StructType: "object",
+    inspect.DataclassType: "object",
+}
+
+
+def with_tables(page: str) -> str:
+    """The page with its tables as the types have them now."""
+    return _TABLE.sub(lambda found: found[1] + table(TYPES[found[2]]) + found[3], page)
+
+
+def table(kind: type) -> str:
+    """A row for each field."""
+    names = ["field", "type", "default"] if kind in FROM_CLIENTS else ["field", "type"]
+    rows = [[*names, ""], ["---"] * (len(names) + 1), *_rows(kind)]
+    return "".join(f"| {' | '.join(cells)} |\n".replace("|  |", "| |") for cells in rows)
+
+
+def _rows(kind: type) -> Iterator[list[str]]:
+    info = inspect.type_info(kind)
+    for field in info.fields:
+        yield from _sent_rows(field) if kind in FROM_CLIENTS else _replied_rows(field)
+    if getattr(info, "tag_field", None):
+        tag, others = f'`"{info.tag}"`', ", ".join(f'`"{name}"`' for name in FRAME_QUERY_TYPES)
+        about = f"or {others}: a question [about the server](#about-the-server)"
+        yield [f"`{info.tag_field}`", tag, tag, about]
+
+
+def _sent_rows(field: inspect.Field) -> Iterator[list[str]]:
+    default = field.default
+    words = (
+        bytes(default).decode() if isinstance(default, Raw) else json.dumps(default, default=str)
+    )
+    yield [
+        f"`{field.name}`",
+        _type_of(field),
+        "required" if field.required else words,
+        field.type.extra_json_schema["description"],
+    ]
+
+
+def _replied_rows(field: inspect.Field, of: str = "") -> Iterator[list[str]]:
+    """A field's row; where it is an object whose fields are described, theirs instead."""
+    bare = field.type.type
+    if isinstance(bare, inspect.StructType):
+        for its in bare.fields:
+            yield from _replied_rows(its, f"{of}{field.name}.")
+        return
+    words = field.type.extra_json_schema["description"]
+    yield [f"`{of}{field.name}`", _type_of(field), words]
+
+
+def _type_of(field: inspect.Field) -> str:
+    return field.type.extra_json_schema.get("title") or in_words(field.type.type)
+
+
+def in_words(kind: inspect.Type) -> str:
+    """A type with its bounds."""
+    match kind:
+        case inspect.UnionType():
+            *most, last = map(in_words, kind.types)
+            return f"{', '.join(most)} or {last}"
+        case inspect.ListType() | inspect.VarTupleType():
+            return f"list of {in_words(kind.item_type)}s"
+        case inspect.StrType(max_length=int(most)):
+            return f"string of {kind.min_length} to {most} characters"
+        case inspect.StrType():
+            return "string"
+        case inspect.IntType(ge=int(low), le=int(high)) if high < 2**53:
+            return f"integer from {low} to {high}"
+        case inspect.IntType(ge=int(low)):
+            return f"integer from {low}"
+        case inspect.IntType():
+            return "integer"
+        case inspect.FloatType(gt=low):
+            return "number" if low is None else f"number above {low}"
+        case inspect.LiteralType():
+            return ", ".join(f"`{value}`" for value in sorted(kind.values))
+    return _PLAIN[type(kind)]
+
+
+if __name__ == "__main__":
+    for path in PAGES:
+        path.write_text(with_tables(path.read_text()))
