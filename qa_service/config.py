@@ -246,12 +246,17 @@ def _markdown_lines() -> Iterator[str]:
         yield from ("| flag and key | default | what it takes | what it is |", "|---|---|---|---|")
         for option in options:
             if option.section == name:
-                default = "" if option.default in (None, "") else f"`{option.default}`"
+                default = "" if option.default in (None, "") else f"`{_shown(option.default)}`"
                 cells = (f"`{option.name}`", default, option.expected, option.description)
                 yield f"| {' | '.join(cells)} |"
         yield ""
     for name, section in (("models.NAME", ModelOptions), ("routes.NAME", RouteOptions)):
         yield from _table_lines(name, section)
+
+
+def _shown(default: object) -> str:
+    """As a file has it, but a string without its quotes, as a flag has that."""
+    return json.dumps(default) if isinstance(default, bool) else str(default)
 
 
 def _default_of(field: structs.FieldInfo) -> object:

@@ -150,6 +150,12 @@ def run(words: list[str], port: int, folder: Path) -> subprocess.CompletedProces
     )
 
 
+def test_a_server_says_when_it_is_ready_as_it_is_shown(running):
+    page = (ROOT / "docs" / "OPERATING.md").read_text()
+    lines = re.search("^QA server ready on .*", page, re.MULTILINE)[0], running.ready_line
+    check_output(*(re.sub(r"\w+ engine in \w+ \(.*\)", "ENGINE", line) for line in lines))
+
+
 @pytest.fixture(scope="module")
 def rollout(builtin_model, tmp_path_factory):
     """A model in two versions, one of them a canary, as in docs/MODELS.md."""
