@@ -59,6 +59,7 @@ logger = logging.getLogger(__name__)
 
 REAP_INTERVAL_S = 0.02
 EXIT_TIMEOUT_S = 3.0
+"""Longer than connections linger; with a drain of 30 s, within Docker's 40 in docs/OPERATING.md."""
 
 
 class _Phase(Enum):

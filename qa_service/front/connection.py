@@ -45,9 +45,9 @@ from qa_service.wire.messages import COMMANDS, NULL_ID, Auth, Query, RejectedErr
 
 logger = logging.getLogger(__name__)
 
-MESSAGES_A_TURN = 16
-COSTLY_MESSAGE_BYTES = 16384
-READ_AHEAD_BYTES = 65536
+MESSAGES_A_TURN = 16  # short ones, of some microseconds each
+COSTLY_MESSAGE_BYTES = 16384  # a longer one ends the turn: it may take milliseconds to parse
+READ_AHEAD_BYTES = 65536  # as much as one read brings
 
 
 class Connection:

@@ -38,6 +38,7 @@ logger = logging.getLogger(__name__)
 
 PING_INTERVAL_S = 1.0
 MAX_MISSED_PINGS = 3
+"""Three seconds of silence: a node that hangs is to give its requests back within five."""
 CONCURRENT_BATCHES = 4
 """More than the two at most that a worker is given."""
 PATIENT_S = 10.0

@@ -12,8 +12,13 @@ from qa_service.net.event_loop import EventLoop
 logger = logging.getLogger(__name__)
 
 BACKLOG = 1024
+"""Connections that the kernel keeps until they are accepted; it takes no more than
+net.core.somaxconn."""
 ACCEPTS_A_ROUND = 16
+"""So that a flood of new clients does not hold up those that are connected."""
 REST_S = 0.1
+"""After an accept that failed for want of descriptors: the socket stays readable, so that the loop
+would try again without a pause."""
 
 
 class Listener:

@@ -25,7 +25,10 @@ OnData = Callable[[bytes], None]
 OnEvent = Callable[[], None]
 
 READ_BYTES = 65536
+"""Of one stream in a round, so that no client keeps the loop from the others."""
 LINGER_S = 1.0
+"""How long a closed stream waits for its peer to read the last bytes: several round trips to the
+other side of the world."""
 
 
 class _State(Enum):

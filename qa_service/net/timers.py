@@ -11,6 +11,7 @@ from typing import Protocol
 Callback = Callable[[], None]
 
 MIN_SWEEP = 64
+"""Cancelled timers that are left in the heap however small it is, so that it is seldom rebuilt."""
 
 
 class Timer:

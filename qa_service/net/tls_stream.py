@@ -29,6 +29,7 @@ from qa_service.net.tls import HANDSHAKE_RECORD, TlsSession
 logger = logging.getLogger(__name__)
 
 STEPS_A_ROUND = 4
+"""Under a millisecond of the loop with a P-256 key."""
 
 
 class HandshakeQueue:

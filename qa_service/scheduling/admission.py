@@ -10,6 +10,8 @@ from qa_service.scheduling.scheduler import Scheduler
 from qa_service.scheduling.ticket import Ticket
 
 MAX_RETRY_AFTER_MS = 10_000
+"""What waits may be gone sooner than it takes to run, as clients go and instances come: nobody is
+sent away for longer."""
 
 
 class Admission:

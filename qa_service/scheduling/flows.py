@@ -34,6 +34,7 @@ LINGER_BATCHES = 2
 """A flow stays present for so many batches of each instance: as many as one holds."""
 
 NO_COST = 1e-6
+"""What is left of sums and differences of costs by rounding: costs themselves are far larger."""
 
 _Place = tuple[float, float, str]
 """Of a flow among the others: when its turn starts, the number of its first request, its name."""

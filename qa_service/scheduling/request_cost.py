@@ -8,6 +8,7 @@ from qa_service.scheduling.batch_cost import BatchRule
 from qa_service.wire.messages import Request
 
 SMOOTHING = 1 / 8
+"""The weight of a new measurement, as in TCP's round-trip time (RFC 6298)."""
 MS_PER_TOKEN = 0.1
 """Where nothing was measured yet; the pace corrects it."""
 

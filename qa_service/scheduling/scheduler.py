@@ -24,7 +24,8 @@ from qa_service.scheduling.options import QueueOptions
 from qa_service.scheduling.ticket import Ticket
 
 OLDEST_BATCHES = 4
-"""Batch members are sought among so many full batches of the first turns."""
+"""Batch members are sought among so many full batches of the first turns: enough to find texts of
+the leader's length, and a bound on what the loop does for a batch when thousands wait."""
 
 
 class Scheduler:

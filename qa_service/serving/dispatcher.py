@@ -39,7 +39,8 @@ logger = logging.getLogger(__name__)
 MAX_ATTEMPTS = 3
 """So that an innocent request may be beside two deaths that it did not cause."""
 MAX_MOVES = 10
-"""How often a request may be put back that no instance died of."""
+"""How often a request may be put back because its instance ended before it began with it, as with a
+lost node. One that is moved so often gets no instance that stays, and perhaps has no deadline."""
 MAX_TURN_TOKENS = 512
 """A turn costs a full window or more; of a model with longer windows, so many tokens or more."""
 

@@ -25,6 +25,8 @@ from qa_service.wire.spans import Findings, merge, to_answers
 from qa_service.workers.messages import ModelFacts
 
 AHEAD_PER_INSTANCE = 2
+"""One that runs and one that lies ready: no instance waits for the loop, and the rest of the text
+waits where others can have their turns."""
 
 
 class Segments:

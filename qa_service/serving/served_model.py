@@ -36,6 +36,8 @@ LOADING_RETRY_S = 1.0
 
 FIRST_RETRY_S = 1.0
 MAX_RETRY_S = 60.0
+"""Between attempts to load a version, doubled by each: an attempt reads all of its files, and files
+that are put right are to be noticed within a minute."""
 
 
 @dataclass(frozen=True, slots=True)

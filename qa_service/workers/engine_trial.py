@@ -47,11 +47,11 @@ which decide who is fast, more than one; in the others the last number."""
 
 MIN_ROUNDS = len(NUM_TEXTS)
 LIMIT_S = 30.0
-"""After so long only the fastest is still asked, for its answers, and the fastest that computes
-otherwise, which is taken if the other answers otherwise than the reference."""
+"""Then only the two fastest continue; the second replaces the first if its answers disagree. Half
+of the minute that a first start may take is over, and the rest is for comparing answers."""
 
 END_S = 55.0
-"""After so long no round begins, but for the first few: what is compared by then decides."""
+"""Stop after this, once MIN_ROUNDS are done: a round that has begun takes the minute's rest."""
 
 _BATCH = 8
 

@@ -37,10 +37,16 @@ from qa_service.workers.options import InstanceOptions
 logger = logging.getLogger(__name__)
 
 FIRST_BACKOFF_S = 0.1
+"""What the second death in a row waits; the first starts again at once."""
 MAX_BACKOFF_S = 10.0
+"""A start takes a core for seconds: what always dies leaves most of that time to the others."""
 MAX_REMOTE_BACKOFF_S = 30.0
+"""A cluster takes longer to have room again, and each attempt is the start of a Ray driver."""
 MAX_FAILED_STARTS = 4
+"""What a start lacks for a moment, such as memory, may be there at one of three further attempts.
+What is wrong with the model's files stays wrong, and the server's end tells its operator."""
 REAP_DELAY_S = 0.1
+"""Between looks for ended processes, which the loop hears of in no other way."""
 
 WorkerFactory = Callable[[int, WorkerListener], Worker]
 """Starts a worker: its number, and who hears from it."""
