@@ -70,19 +70,24 @@ def _sent_rows(field: inspect.Field) -> Iterator[list[str]]:
         f"`{field.name}`",
         _type_of(field),
         "required" if field.required else words,
-        field.type.extra_json_schema["description"],
+        _description_of(field),
     ]
 
 
 def _replied_rows(field: inspect.Field, of: str = "") -> Iterator[list[str]]:
     """A field's row; where it is an object whose fields are described, theirs instead."""
-    bare = field.type.type
+    bare = getattr(field.type, "type", None)
     if isinstance(bare, inspect.StructType):
         for its in bare.fields:
             yield from _replied_rows(its, f"{of}{field.name}.")
         return
-    words = field.type.extra_json_schema["description"]
-    yield [f"`{of}{field.name}`", _type_of(field), words]
+    yield [f"`{of}{field.name}`", _type_of(field), _description_of(field)]
+
+
+def _description_of(field: inspect.Field) -> str:
+    schema = getattr(field.type, "extra_json_schema", None) or {}
+    assert "description" in schema, f"the type of {field.name} has no Meta(description=...)"
+    return str(schema["description"])
 
 
 def _type_of(field: inspect.Field) -> str:
