@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import re
 import sys
 
 import pytest
@@ -86,6 +87,20 @@ def test_the_tables_of_fields_are_what_the_types_say():
     pages = {page: page.read_text() for page in PAGES}
     assert {page: with_tables(text) for page, text in pages.items()} == pages
     assert all(f"<!-- fields of {name} -->" in "".join(pages.values()) for name in TYPES)
+
+
+def anchors_of(page):
+    """Where a link may lead within a page, as GitHub names its headings."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in headings} | {""}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_lead_somewhere(page):
+    for path, anchor in re.findall(r"\]\((?!http)([^)#]*)#?([^)]*)\)", page.read_text()):
+        to = page.parent / path if path else page
+        assert to.exists(), path
+        assert to.suffix != ".md" or anchor in anchors_of(to), (path, anchor)
 
 
 @pytest.mark.parametrize(
