@@ -29,6 +29,7 @@ from harness.questions import ANSWER, ASK, TEXT
 from harness.server import running_server
 from qa_service.data.squad import read_squad
 from qa_service.engine_catalogue import ENGINES, is_installed
+from tests.terminal import Terminal
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +38,7 @@ NOT_HERE = ("--host a.", "--host 10.", "--host qa.", "--model ", "--sweep", "--r
 
 
 OF_OTHERS = ("labels", "Text: ")
-"""Outputs of the models of a rollout, and of a conversation at a terminal."""
+"""Outputs of the models of a rollout, and of a conversation; both below."""
 
 
 def documented_gets() -> list[str]:
@@ -154,6 +155,17 @@ def test_a_server_says_when_it_is_ready_as_it_is_shown(running):
     page = (ROOT / "docs" / "OPERATING.md").read_text()
     lines = re.search("^QA server ready on .*", page, re.MULTILINE)[0], running.ready_line
     check_output(*(re.sub(r"\w+ engine in \w+ \(.*\)", "ENGINE", line) for line in lines))
+
+
+def test_a_conversation_goes_as_it_is_shown(running):
+    [shown] = [output for words, output in runnable() if "Text: " in output]
+    with Terminal([sys.executable, "client.py", "--port", str(running.port)]) as terminal:
+        for line in shown.splitlines():
+            if typed := re.fullmatch("((?:Text|Question): )(.*)", line):
+                terminal.expect(typed[1])
+                terminal.type(f"{typed[2]}\r")
+            else:
+                terminal.expect(re.split(r"\d", line.strip())[0])
 
 
 @pytest.fixture(scope="module")
