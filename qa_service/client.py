@@ -83,7 +83,7 @@ class QaClientError(Exception):
     """A question that was not answered; the message is one line for people.
 
     Attributes:
-        code: Stable lower_snake name of the kind; the server's own for a `QaServerError`.
+        code: Stable lower_snake name of the kind; for a `QaServerError`, the server's.
         retryable: Whether the same request may succeed when sent again.
     """
 
@@ -134,8 +134,7 @@ class QaServerError(QaClientError):
     """The server's error answer.
 
     Attributes:
-        message: What happened, in the server's words.
-        retry_after_ms: When to try again, where the server said so.
+        retry_after_ms: When to try again; None if the server did not say.
     """
 
     def __init__(
@@ -156,10 +155,10 @@ class Span:
     """A piece of the text.
 
     Attributes:
-        answer: The piece, `text[start:end]`; empty if the text holds no answer.
+        answer: `text[start:end]`; empty if the text holds no answer.
         score: How sure the model is, in [0, 1].
-        start: Where it begins, in Unicode code points; None if there is no answer.
-        end: Where it ends, exclusive; None if there is no answer.
+        start: In code points; None if there is no answer.
+        end: Exclusive; None if there is no answer.
     """
 
     answer: str
@@ -179,7 +178,7 @@ class Answer(Span):
 
     Attributes:
         alternatives: The `top_k` best spans, this one included; empty if `top_k` was 1.
-        timings_ms: The server's own account, by stage (`queue`, `inference`, ...).
+        timings_ms: The server's times, by stage (`queue`, `inference`, ...).
         latency_ms: From just before the request was written to its reply's arrival.
         response: The reply as the server sent it.
     """
@@ -208,9 +207,9 @@ def tls_context(
     """What `QaClient` needs to speak TLS, 1.2 or later, with a server whose name is checked.
 
     Args:
-        ca_file: Certificates in PEM, one of which must have signed the server's; None takes
-            those that the system trusts.
-        client_cert: The client's own certificate in PEM, for a server that asks for one.
+        ca_file: Certificates in PEM, one of which must have signed the server's; None for the
+            system's.
+        client_cert: The client's certificate in PEM, for a server that asks for one.
         client_key: Its private key; None if it is in the same file.
 
     Raises:
@@ -240,8 +239,8 @@ class Health:
 
     Attributes:
         ready: Whether a question sent now can be expected to be answered.
-        reason: Why it is not ready; None if it is.
-        report: All that the server tells of its health, by name.
+        reason: Why the server is not ready; None if it is.
+        report: The server's whole health report, by name.
     """
 
     ready: bool
@@ -255,18 +254,18 @@ class QaClient:
     Connects at the first question, and again when a connection was lost.
 
     Args:
-        host: The server's name or address, with or without `:port`; several in a sequence, or
-            with commas between them. The addresses of one name are servers of their own, and
-            are looked up again from time to time.
-        port: The TCP port of those that name none.
-        timeout_s: Longest wait for a connection, and for the next reply while any is
-            outstanding; None waits for ever. Longer than a server lets a request wait in
-            its queue, so that what is heard of a full server is its own error.
+        host: The server's name or address, with or without `:port`. Several in a sequence, or with
+            commas between them. Each address of a name is a server; names are resolved again from
+            time to time.
+        port: The TCP port of hosts without one.
+        timeout_s: Longest wait for a connection, and for the next reply while any is outstanding;
+            None waits for ever. The default is longer than a server's queue timeout, so that a full
+            server's own error arrives.
         max_response_bytes: Longest reply accepted.
-        tls: Makes the connection one that speaks TLS, on these terms; see `tls_context`.
-        token: Shown to the server on each connection, before the first question.
-        with_hedging: Asks a second server too when the first has not replied within the time
-            that 95 % of its replies took; the first reply counts, the other is not waited for.
+        tls: The context of a TLS connection, see `tls_context`; None for plain TCP.
+        token: Sent on each connection before the first question.
+        with_hedging: Asks a second server too when the first has not replied within the time of 95
+            % of its replies. The first reply counts.
 
     Raises:
         ValueError: There is no host, or a port that is none.
@@ -323,15 +322,13 @@ class QaClient:
         """Asks one question and waits for its answer.
 
         Args:
-            question: The question.
-            text: The text that is to answer it.
+            text: The text that should hold the answer.
             top_k: How many spans to return, the best first.
-            timeout_ms: How long the request may wait in the server's queue; None leaves it
-                to the server.
-            priority: 0 to 9, higher is served first; None leaves it to the server.
-            model: The model or the route to ask; None leaves it to the server.
-            version: A version of the model, by its number or by a label; None leaves it to the
+            timeout_ms: How long the request may wait in the server's queue; None leaves it to the
                 server.
+            priority: 0 to 9, higher is served first; None leaves it to the server.
+            model: A model or a route; None leaves it to the server.
+            version: The number or label of a model's version; None leaves it to the server.
 
         Raises:
             QaServerError: The server answered with an error.
@@ -363,13 +360,8 @@ class QaClient:
         servers has been lost, or could not be made, without a single reply between.
 
         Args:
-            pairs: Question and text of each request; taken as there is room to send.
-            top_k: As in `ask`, for every question.
-            timeout_ms: As in `ask`, for every question.
-            priority: As in `ask`, for every question.
-            model: As in `ask`, for every question.
-            version: As in `ask`, for every question.
-            max_in_flight: How many questions are on their way at a time.
+            pairs: Question and text of each request; taken when there is room to send.
+            max_in_flight: How many questions are in flight at a time.
 
         Returns:
             For each pair, in their order, its answer or its error.
@@ -459,8 +451,8 @@ class _Request:
     """A question of a call.
 
     Attributes:
-        tried: Where it was sent, each time.
-        connections: Those on which it is in flight: one, or two if it is hedged.
+        tried: Servers it was sent to, in order.
+        connections: Connections on which it is in flight: one, or two if it is hedged.
     """
 
     id: int
@@ -495,9 +487,7 @@ class _Call(Generic[_Result]):
                      ▲─── at once, or after a time ───┘
 
     Args:
-        servers: Where questions can be sent.
-        requests: The questions.
-        read_reply: Makes of a reply and its latency in milliseconds what the caller gets.
+        read_reply: Makes the caller's result of a reply and its latency in milliseconds.
         max_in_flight: How many questions are taken and not settled at a time.
     """
 
@@ -764,14 +754,11 @@ class Server:
     """One server, as all threads of the client see it; `Servers` alone changes it.
 
     Attributes:
-        host: Its name, which its certificate must have.
-        port: Its port.
-        addresses: Where it can be reached, to be tried in turn.
-        in_flight: Requests that it has and nobody has given up.
-        failures: How often it has failed since it last replied.
-        rests_until_s: Until when others are asked rather than it.
-        replied_s: When it last replied.
-        latencies_s: How long its last replies took.
+        host: Its certificate must name it.
+        addresses: Tried in turn.
+        in_flight: Requests sent to it, neither answered nor given up.
+        failures: Failures since its last reply.
+        rests_until_s: Until then other servers are preferred.
         idle: Connections that no call uses.
     """
 
@@ -793,8 +780,7 @@ class Servers:
     """The servers of a client and how they do: what its threads share.
 
     Args:
-        hosts: Their names and ports.
-        terms: How connections are made.
+        hosts: Names and ports.
         with_hedging: Whether a second server is asked after a time.
     """
 
@@ -912,9 +898,9 @@ class Servers:
         """How long to wait before a request is sent again; None if it is not.
 
         Args:
-            tried: Where it was sent, each time.
-            error: What came of the last time.
-            deadline_s: After which it is not sent, `time.perf_counter`.
+            tried: Servers it was sent to, in order.
+            error: The last attempt's.
+            deadline_s: `time.perf_counter`; nothing is sent after it.
         """
         has_others = len(set(tried)) < len(self)
         if error.code not in _RESENT or len(tried) >= len(self) + _MORE_TRIES:
@@ -1022,12 +1008,12 @@ class _Connection:
     What is sent before it is open leaves when it is.
 
     Attributes:
-        server: Where it leads.
-        socket: Its socket; another one when the first address is of no use.
-        in_flight: The requests that are waited for, by id.
+        socket: Replaced when the first address fails.
+        in_flight: Outstanding requests, by id.
         refusal: An error that named no request: the server is about to close.
-        is_leaving: Whether the server takes no more requests; a balancer may know another.
-        opens_by_s: When it is overdue, unless it is open.
+        is_leaving: Whether the server takes no more requests; a load balancer may know another
+            server.
+        opens_by_s: When connecting times out; meaningless once open.
     """
 
     def __init__(self, server: Server, terms: Terms) -> None:

@@ -110,8 +110,7 @@ class ConfigSource:
     """Where a configuration comes from, so that it can be read again.
 
     Attributes:
-        file: The file in TOML; None without one.
-        given: The flags that were given, which win over the file.
+        given: Flags that were given; they win over the file.
     """
 
     file: Path | None = None
@@ -135,7 +134,7 @@ def find_config(arguments: Sequence[str] | None = None) -> ConfigSource:
     """Reads the command line; a flag wins over the file that it may name.
 
     Args:
-        arguments: The words after the program's name; those of this process if None.
+        arguments: The words after the program's name; None for this process's.
 
     Raises:
         SetupError: The file cannot be read, or something in it is wrong; if it is to be printed.

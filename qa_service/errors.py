@@ -32,10 +32,10 @@ class QaError(Exception):
     """A request's error answer.
 
     Attributes:
-        code: Stable lower_snake name of the kind, as `docs/PROTOCOL.md` lists it.
+        code: Stable lower_snake name of the kind, listed in `docs/PROTOCOL.md`.
         retryable: Whether the same request may succeed when sent again.
-        message: What happened; safe to send.
-        retry_after_ms: After how long to try again, where that is known.
+        message: Safe to send.
+        retry_after_ms: None if unknown.
     """
 
     code: ClassVar[str] = "internal_error"
@@ -160,8 +160,8 @@ class HttpError(QaError):
     """An HTTP request that is not served: malformed, over a bound, or for what is not there.
 
     Attributes:
-        status: The response's status code, 4xx or 5xx.
-        fields: Header fields that the response has to carry.
+        status: 4xx or 5xx.
+        fields: Header fields that the response must carry.
     """
 
     code = "invalid_http"

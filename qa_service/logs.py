@@ -46,12 +46,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure_logging(level: str, log_format: str) -> None:
-    """Sends the log to standard error.
-
-    Args:
-        level: A `LogLevel`.
-        log_format: A `LogFormat`.
-    """
+    """Sends the log to standard error."""
     handler = logging.StreamHandler()
     handler.setFormatter(
         JsonFormatter()

@@ -46,11 +46,8 @@ class Option:
     """One option.
 
     Attributes:
-        section: The name of its section.
-        name: Its own.
-        kind: Its type, with its bounds; `is_valid` in its `extra` is a function that says of a
-            value of the type whether it makes sense.
-        default: Its value where nothing is said.
+        kind: The type, with its bounds. `is_valid` in its `extra` is a predicate on values of the
+            type.
     """
 
     section: str

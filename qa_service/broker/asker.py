@@ -49,13 +49,11 @@ class Asker:
     """Asks questions over one or more connections, as many at a time as the window allows.
 
     Args:
-        address: Where the server is.
-        most: Upper bound of questions in flight.
-        num_connections: Connections that share them.
+        most: Upper bound of the questions in flight.
+        num_connections: They share the questions in flight.
 
     Attributes:
-        window: How many are in flight.
-        on_queue_full: Called for each question that the server had no room for.
+        on_queue_full: Called when the server has no room for a question.
     """
 
     def __init__(self, address: ServerAddress, most: int, num_connections: int = 1) -> None:
@@ -111,9 +109,8 @@ class Asker:
         """Asks until there is an answer, or an error that asking again at once cannot mend.
 
         Args:
-            request: What is asked.
-            order: Of those who wait to ask, the lowest is first.
-            deadline_s: After which an answer is of no use, `time.monotonic`; None for never.
+            order: Among waiting questions, the lowest goes first.
+            deadline_s: `time.monotonic` after which an answer is useless; None for never.
 
         Raises:
             QaServerError: The server's error, or `ExpiredError`.

@@ -43,12 +43,11 @@ class Names:
     """The queues.
 
     Attributes:
-        jobs: Where jobs wait.
-        dead: Jobs that cannot succeed, each with its reason.
-        results: Answers to jobs that name no queue for theirs.
-        retry: First part of the retry queues' names.
-        retry_delays_s: What each retry queue waits, the shortest first, in seconds.
-        delivery_limit: Deliveries of one job before the broker takes it for dead.
+        dead: Jobs that failed for good, each with its reason.
+        results: Answers to jobs that name no `reply_to`.
+        retry: Prefix of the retry queues' names.
+        retry_delays_s: The wait in each retry queue, the shortest first.
+        delivery_limit: Deliveries of one job before the broker moves it to `dead`.
     """
 
     jobs: str = "qa.jobs"
@@ -73,12 +72,8 @@ class Message:
     """What is published.
 
     Attributes:
-        body: UTF-8 JSON.
-        message_id: Its name, by which consumers deduplicate.
-        correlation_id: For whoever asked.
-        reply_to: The queue for the answer.
-        expires_in_ms: When the broker takes it for dead if it still waits; None for never.
-        headers: Strings and numbers, by name.
+        message_id: Consumers deduplicate by it.
+        expires_in_ms: The broker moves a waiting message to `dead` after this; None for never.
     """
 
     body: bytes
@@ -123,9 +118,8 @@ class Broker(Protocol):
         """Has jobs delivered from now on, in the queue's order.
 
         Args:
-            queue: Its name.
-            take: Called with each; must not wait.
-            prefetch: How many may be delivered and not acknowledged.
+            take: Called with each job; must not wait.
+            prefetch: How many jobs may be delivered and not acknowledged.
         """
 
     async def stop_consuming(self) -> None:

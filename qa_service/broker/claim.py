@@ -38,8 +38,7 @@ def lock(file: BinaryIO, path: Path) -> None:
     """Keeps a file to this process until it closes it, or is killed.
 
     Args:
-        file: The file.
-        path: What it is for, in words for people.
+        path: Named in the error.
 
     Raises:
         FileError: Another process has it.
@@ -54,8 +53,7 @@ class Claim:
     """A file of answers that is this run's, until it is closed.
 
     Args:
-        output: The file of answers; one that is not there gets nothing from an earlier run.
-        questions: The file of questions.
+        output: The answers. Where the file is missing, an earlier run's leftovers are deleted.
 
     Raises:
         FileError: Another run writes to it, or it holds answers to other questions.

@@ -28,13 +28,10 @@ class Collector:
     """Collects until there is no more, or enough.
 
     Attributes:
-        broker: An open connection.
-        file: Where answers go.
-        count: How many the file is to have; None for as many as there are.
-        follow: Whether to wait for more when there are none.
-        progress: Called with how many answers were added.
-        num_new: Answers added.
-        num_dropped: Answers to jobs that had one, or bodies that are none.
+        count: How many answers the file is to have; None for all there are.
+        follow: Whether to wait for more answers when the queue is empty.
+        progress: Called with the number of answers added.
+        num_dropped: Second answers to one job, and bodies that are no answer.
     """
 
     broker: Broker

@@ -43,9 +43,8 @@ class RunSettings:
     """How a file is run.
 
     Attributes:
-        lanes: Questions asked at a time, if the server takes as many.
-        max_attempts: How often a question is tried.
-        retry_delays_s: Waits between them, in seconds; the last one goes on.
+        lanes: Questions asked at a time, if the server accepts as many.
+        retry_delays_s: Waits between attempts; the last one repeats.
         max_outage_s: How long the server may be away before the run ends.
     """
 
@@ -61,10 +60,8 @@ class RunSummary:
 
     Attributes:
         resumed: Answered by an earlier run.
-        answered: Answered now.
-        failed: Failed now, for good.
-        failed_before: Of those resumed, the ones whose answer is an error.
-        is_stopped: Whether it was stopped before the end of the file.
+        failed_before: Resumed questions whose answer is an error.
+        is_stopped: Whether the run was stopped before the end of the file.
     """
 
     resumed: int = 0
@@ -78,11 +75,8 @@ class FileRun:
     """One run.
 
     Args:
-        asker: Asks the server.
-        questions: The file of questions.
-        output: The file of answers; what it holds already is kept.
-        settings: How.
-        progress: Called with how many questions are done with.
+        output: The file of answers; its content is kept.
+        progress: Called with how many questions are finished.
 
     Raises:
         FileError: The file of answers is another run's, or of other questions.

@@ -66,8 +66,7 @@ class GatewaySettings:
 
     Attributes:
         prefetch: Most jobs delivered and not acknowledged.
-        max_attempts: How often a job is tried.
-        drain_timeout_s: What jobs in flight are given when the gateway stops, in seconds.
+        drain_timeout_s: How long a stopping gateway waits for the jobs in flight.
     """
 
     prefetch: int = 64

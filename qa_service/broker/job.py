@@ -26,14 +26,14 @@ class Job:
     """What a broker delivered.
 
     Attributes:
-        body: A request, if it is as it should be.
-        message_id: The job's name, by which consumers deduplicate; None is a fault.
-        correlation_id: What the answer carries for whoever asked; None for `message_id`.
+        body: A request, unless the producer made a mistake.
+        message_id: Consumers deduplicate by it; None is an error.
+        correlation_id: Copied into the answer; None stands for `message_id`.
         reply_to: The queue for the answer; None for the results queue.
-        expires_in_ms: How long after its arrival an answer is of use; None for ever.
-        attempts: How often it was tried before.
-        reason: Why it is in the queue that it is in; None if nobody said.
-        arrived_s: When it was delivered, `time.monotonic`.
+        expires_in_ms: Counted from the job's arrival; None for never.
+        attempts: Failed attempts before this delivery.
+        reason: Why the job is in a retry queue or the dead queue; None if unknown.
+        arrived_s: By `time.monotonic`.
         receipt: The broker's own handle of the delivery.
     """
 

@@ -13,12 +13,10 @@ class GatewayMetrics:
     """The gateway's counters.
 
     Attributes:
-        consumed: Jobs that were delivered; one may be delivered more than once.
-        answered: Jobs whose answer was published.
-        retried: Jobs put into a retry queue, by the error's code.
-        dead: Jobs put into the dead queue, by the error's code.
-        queue_full: Questions that the server had no room for.
-        publish_s: From publishing to the broker's confirmation, in seconds.
+        consumed: Jobs delivered; redeliveries count again.
+        retried: By the error's code.
+        dead: By the error's code.
+        publish_s: From publishing to the broker's confirmation.
     """
 
     def __init__(self) -> None:

@@ -25,12 +25,12 @@ class OrderedOutput:
     """The file.
 
     Args:
-        path: Its name; what it holds already is kept.
+        path: The file; its content is kept.
 
     Attributes:
-        num_written: Lines in it: questions below this index are answered.
-        num_errors: Error answers among these and those that are ahead.
-        last_line: The last of them; None if there is none.
+        num_written: Lines in the file: questions below this index are answered.
+        num_errors: Error answers in both files.
+        last_line: The last line found at the start; None if there was none.
 
     Raises:
         OSError: It cannot be written.

@@ -42,9 +42,8 @@ class Row:
 
     Attributes:
         number: Its place in the file, from 1.
-        id: What its answer carries.
-        body: The request as JSON.
-        fault: Why there is no request; empty if there is one.
+        id: Copied into the answer.
+        fault: Why the row is no request; empty for a request.
     """
 
     number: int

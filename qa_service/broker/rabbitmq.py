@@ -57,7 +57,6 @@ class RabbitMq:
 
     Args:
         url: `amqp://user:password@host:port/vhost`, or `amqps://`.
-        names: The queues.
     """
 
     def __init__(self, url: str, names: Names) -> None:

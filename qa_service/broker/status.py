@@ -41,10 +41,8 @@ def report(
     """What is shown: a line a queue, and the time left.
 
     Args:
-        names: The queues.
         before: Messages and consumers of each queue.
-        after: The same, later.
-        interval_s: How much later.
+        after: The same, `interval_s` later.
     """
     lines = [f"{'queue':24}{'waiting':>10}{'change':>12}{'consumers':>11}"]
     for queue, (messages, consumers) in after.items():

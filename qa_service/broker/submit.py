@@ -69,10 +69,7 @@ async def submit(broker: Broker, queue: str, jobs: Iterable[Message], progress: 
     """Publishes jobs in their order, some hundred ahead of the broker's confirmations.
 
     Args:
-        broker: An open connection.
-        queue: Where they go.
-        jobs: The jobs.
-        progress: Called with how many more are confirmed.
+        progress: Called with how many more jobs are confirmed.
 
     Raises:
         BrokerError: The connection was lost.

@@ -22,12 +22,7 @@ _DECREASE = 0.5
 
 
 class AdaptiveLimit:
-    """The arithmetic.
-
-    Attributes:
-        most: The limit's upper bound.
-        value: The limit.
-    """
+    """The arithmetic."""
 
     def __init__(self, most: int, start: int = 1) -> None:
         self.most = most
@@ -59,12 +54,7 @@ class StoppedError(Exception):
 
 
 class Window:
-    """The questions in flight, and those who wait to ask theirs. It begins shut.
-
-    Attributes:
-        limit: How many may be in flight.
-        in_flight: How many are.
-    """
+    """The questions in flight, and those who wait to ask theirs. It begins shut."""
 
     def __init__(self, limit: AdaptiveLimit) -> None:
         self.limit = limit

@@ -23,12 +23,9 @@ class Access:
     """How to connect and authenticate; it can be sent to another process.
 
     Attributes:
-        tls: Whether to speak TLS.
-        ca_file: Authorities, one of which must have signed the server's certificate; None for
-            those that the system trusts.
-        client_cert: The client's own certificate.
-        client_key: Its private key.
-        token: The token to send; None sends none.
+        ca_file: One of these authorities must have signed the server's certificate; None for the
+            system's.
+        token: None sends none.
     """
 
     tls: bool = False

@@ -13,8 +13,8 @@ class Asking:
 
     Attributes:
         top_k: How many answers to show, the best first.
-        model: The model or the route to ask; None leaves it to the server.
-        version: A version of the model, by its number or by a label; None leaves it to the server.
+        model: A model or a route; None leaves it to the server.
+        version: The number or label of a model's version; None leaves it to the server.
     """
 
     top_k: int = 1

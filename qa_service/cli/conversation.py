@@ -17,13 +17,7 @@ FAREWELLS = {"quit", "exit"}
 
 
 class Conversation:
-    """Asks for a text, then for questions on it, until the input ends.
-
-    Args:
-        client: Where the questions go.
-        editor: Where entries are read.
-        asking: How questions are asked.
-    """
+    """Asks for a text, then for questions on it, until the input ends."""
 
     def __init__(self, client: QaClient, editor: LineEditor, asking: Asking) -> None:
         self._client = client
@@ -34,7 +28,7 @@ class Conversation:
         """Runs until Ctrl-D, quit, exit, Ctrl-C with nothing typed, or the end of the input.
 
         Args:
-            text: The text of the first questions; if empty it is asked for.
+            text: The text of the first questions; empty to ask for it.
         """
         try:
             self._begin()

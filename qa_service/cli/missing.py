@@ -12,8 +12,7 @@ def advice(error: ModuleNotFoundError, root: Path = ROOT) -> str:
     """Says in a line which interpreter has the package, or how to install it.
 
     Args:
-        error: What came of an import.
-        root: The clone, in whose `.venv` make installs everything.
+        root: The clone; `make` installs everything in its `.venv`.
 
     Raises:
         ModuleNotFoundError: The module is one of ours: a bug.

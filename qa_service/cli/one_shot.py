@@ -26,10 +26,6 @@ def ask_once(
     """Asks, prints the answer or the error, and returns the exit code.
 
     Args:
-        client: Where the question goes.
-        question: The question.
-        text: The text that is to answer it.
-        asking: How it is asked.
         as_json: Print the whole response, or the error, as one line of JSON.
     """
     try:

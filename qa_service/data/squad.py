@@ -35,12 +35,8 @@ class SquadQuestion:
     """One question with its text and the answers that people accepted.
 
     Attributes:
-        id: The question's name in its file.
-        question: The question as it was asked.
-        context: The text that the answers are spans of.
         answers: Accepted answers, in the file's order; empty if there is none.
-        answer_starts: For each answer, its offset in ``context`` in Unicode code points.
-        is_impossible: Whether the file says that the text does not answer the question.
+        answer_starts: For each answer, its offset in ``context`` in code points.
     """
 
     id: str
@@ -55,7 +51,7 @@ def read_squad(path: str | Path) -> list[SquadQuestion]:
     """Read the questions of a SQuAD file, in the file's order.
 
     Args:
-        path: JSON in SQuAD's format; gzip is recognised by the name's ``.gz``.
+        path: JSON in SQuAD's format; a name ending in ``.gz`` means gzip.
 
     Returns:
         The questions. Those of one paragraph stand together and share its text.

@@ -18,11 +18,8 @@ logger = logging.getLogger(__name__)
 class Authenticator:
     """Accepts clients' tokens, or not.
 
-    Args:
-        options: What a client has to show.
-
     Attributes:
-        timeout_s: How long after it has connected a client must have authenticated.
+        timeout_s: How long a client may take to authenticate, from when it connects.
 
     Raises:
         SetupError: The tokens cannot be read.

@@ -54,20 +54,14 @@ class Connection:
     """A client's connection.
 
     Args:
-        stream: Its bytes.
-        codec_for: Chooses its protocol by the first bytes that it sends; by none, what it would be
-            told before it has sent any.
-        service: Takes its requests.
-        limits: Bounds on it.
-        clock: The loop's.
-        authenticator: Accepts its token.
-        report: Answers its queries about the server.
-        metrics: Where outcomes are counted.
-        on_end: Called once when it has ended by itself; not after `close`.
-        name: Its peer's address, for the log.
+        codec_for: Chooses the protocol by the client's first bytes. For `b""`: the codec for errors
+            sent before any bytes arrive.
+        report: Answers queries about the server.
+        on_end: Called once when the connection ends by itself; not after `close`.
+        name: The peer's address, for the log.
 
     Attributes:
-        calls: Its requests in flight.
+        calls: Calls in flight.
     """
 
     def __init__(

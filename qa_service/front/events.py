@@ -19,8 +19,7 @@ def next_event(codec: Codec, name: str) -> Message | RejectedError | QaError | N
     """Takes out the next message, or what is wrong with it or with the stream.
 
     Args:
-        codec: The connection's.
-        name: Its peer's address, for the log.
+        name: The peer's address, for the log.
     """
     try:
         return codec.next_message()

@@ -19,8 +19,7 @@ class Protocols:
     """Makes the codecs of a server's connections.
 
     Args:
-        limits: Bounds on one request.
-        site: What HTTP connections have in common; None if HTTP is not spoken.
+        site: What HTTP connections share; None without HTTP.
     """
 
     def __init__(self, limits: RequestLimits, site: HttpSite | None) -> None:
@@ -31,8 +30,9 @@ class Protocols:
         """The codec for what a client has sent first; for frames if it has sent nothing.
 
         Args:
-            data: What it has sent.
-            wants_token: Whether it must show a token: a first frame can only be one, and is short.
+            data: The client's first bytes.
+            wants_token: Whether it must authenticate: the first frame must then be a token, and is
+                short.
         """
         if self._site and _is_http(data):
             return HttpCodec(self._site, wants_token=wants_token)
@@ -45,7 +45,7 @@ def reply_without_tls(data: bytes) -> bytes:
     """What a client is told that does not speak TLS where it must; empty for neither protocol.
 
     Args:
-        data: What it has sent first, at least a byte.
+        data: The client's first bytes, at least one.
     """
     if _is_http(data):
         body = b"This port speaks TLS: use https:// in place of http://\n"

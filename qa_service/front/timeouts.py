@@ -14,15 +14,12 @@ class Timeouts:
     """The times of one connection that its timeouts are reckoned from.
 
     Args:
-        limits: How long a client may take.
-        auth_timeout_s: How long it may take to authenticate.
-        now_s: When it has connected.
+        now_s: When the client connected.
 
     Attributes:
-        active_s: When it last sent something, or was answered.
-        message_since_s: When the message began that is not whole yet; None without one.
-        ages_at_s: When the connection is old.
-        leaves: Whether it is to be closed behind its next answer.
+        active_s: When the client last sent something, or was answered.
+        message_since_s: When the incomplete message began; None without one.
+        leaves: Whether the connection closes after its next answer.
     """
 
     def __init__(self, limits: ConnectionOptions, auth_timeout_s: float, now_s: float) -> None:
@@ -46,9 +43,8 @@ class Timeouts:
         """When the client is late if nothing changes, and with what.
 
         Args:
-            state: The connection's.
-            calls: What the client waits for.
-            unread_since_s: When it last read, while answers wait to be read; None if none do.
+            unread_since_s: When the client last read, while answers wait to be read; None if none
+                do.
         """
         limits = self._limits
         if state is State.UNAUTHENTICATED:

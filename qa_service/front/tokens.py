@@ -40,10 +40,10 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """What a token's bearer may do, and counts as.
 
     Attributes:
-        name: Names it; its requests share one flow. By default made of its digest.
+        name: Requests of one name share one flow. By default made of the token's digest.
         weight: Its share of the machine, relative to others'.
-        max_priority: The highest priority that counts for it.
-        admin: Whether it may load and unload models.
+        max_priority: Higher priorities are lowered to it.
+        admin: Whether the bearer may load and unload models.
     """
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=64)] = ""
@@ -57,9 +57,8 @@ class TokenEntry:
     """One token that is accepted.
 
     Attributes:
-        digest: Its SHA-256.
-        grant: What its bearer may do.
-        expires: When it ceases to be good, with its time zone; None for never.
+        digest: The token's SHA-256.
+        expires: With a time zone; None for never.
     """
 
     digest: bytes
@@ -84,8 +83,7 @@ class TokenSet:
         """Returns what a token grants.
 
         Args:
-            token: What the client has shown.
-            now: The time by the calendar, which is what expiry goes by.
+            now: Calendar time, which `expires` is compared with.
 
         Raises:
             UnauthorizedError: It is none of these, or is one no longer.

@@ -23,10 +23,6 @@ logger = logging.getLogger(__name__)
 class Transport:
     """Opens clients' streams.
 
-    Args:
-        loop: The loop that waits for them.
-        options: The certificates of one side or both, or none.
-
     Raises:
         SetupError: Certificates cannot be read, or only one of certificate and key is named.
     """

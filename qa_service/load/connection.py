@@ -29,12 +29,10 @@ class Target:
     """A server's address, and what a connection to it needs; the same for all connections to it.
 
     Attributes:
-        host: The name that the server's certificate must have.
-        addresses: Where to try, in this order.
-        tls: The context for TLS; None for none.
-        token: The token to send; None sends none.
+        host: The server's certificate must name it.
+        addresses: Tried in this order.
         wire: Makes the protocol of a connection.
-        check: Gives an answer's error code; empty if it is right.
+        check: Returns an answer's error code; empty for a right answer.
     """
 
     host: str
@@ -50,10 +48,9 @@ class Request:
     """A question on its way.
 
     Attributes:
-        id: Never used twice.
-        index: Of its question in the plan.
-        question: What is asked.
-        started_s: When its latency begins.
+        id: Never reused.
+        index: The question's index in the plan.
+        started_s: Start of its latency.
         deadline_s: When it times out.
         is_settled: Whether it was answered or has failed.
     """
@@ -87,10 +84,8 @@ class Connection:
     """A socket, its buffers and the requests in flight on it.
 
     Attributes:
-        in_flight: Requests that are not settled, by id.
+        in_flight: Requests not settled, by id.
         is_open: Whether requests are sent at once.
-        was_open: Whether it ever was open.
-        is_closed: Whether it is closed.
     """
 
     def __init__(self, loop: LoadLoop, target: Target, owner: Owner) -> None:

@@ -49,8 +49,7 @@ def measure(plan: LoadPlan, progress: Callable[[int], object] = lambda _: None) 
     """Makes the load and reports on it; Ctrl-C ends it early.
 
     Args:
-        plan: The load.
-        progress: Told how many more requests have come to an end.
+        progress: Called with the number of requests that have just ended.
 
     Raises:
         OSError: As of `run_load`.

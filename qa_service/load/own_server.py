@@ -22,15 +22,7 @@ class ServerStartError(Exception):
 
 
 class OwnServer:
-    """Runs a server on a free port, for the duration of a `with` block.
-
-    Args:
-        host: Where it listens.
-        flags: Its other flags.
-
-    Attributes:
-        port: Its port.
-    """
+    """Runs a server on a free port, for the duration of a `with` block."""
 
     def __init__(self, host: str, flags: Sequence[str]) -> None:
         self._command = [*_PROGRAM, "--host", host, "--port", "0", *flags]

@@ -28,23 +28,21 @@ class LoadPlan:
     Poisson process) whatever the server does.
 
     Attributes:
-        host: The server's name or address; of several, with commas between, connections take
-            one in turn, and so they do of a name with several addresses.
-        port: The TCP port of those that name none.
-        questions: What is asked, in turn, and from the beginning again; at least one.
-        num_simultaneous_clients: Clients at a time; of an open loop, the connections that its
-            requests take in turn.
-        num_total_clients: Clients in total, each with a connection of its own.
+        host: The server's name or address. Connections take the addresses of a name, or several
+            names with commas between, in turn.
+        port: The TCP port of names without one.
+        questions: Asked in turn, then from the beginning again; at least one.
+        num_simultaneous_clients: Clients at a time; in an open loop, connections.
+        num_total_clients: Clients in total, each with its own connection.
         num_request_per_client: Requests of each client, one after another; an open loop sends
             `num_requests` in total.
-        duration_s: For how long requests are sent, in place of both counts.
-        rate_per_s: Requests per second that an open loop sends on average.
-        seed: Decides the moments of an open loop.
+        duration_s: How long to send, in place of both counts.
+        rate_per_s: Requests per second that an open loop sends on average; None for a closed loop.
+        seed: Decides when an open loop sends.
         timeout_s: Longest wait for a reply, and for a connection.
-        access: TLS and token of each client.
-        wire: Makes the protocol of a connection; for another server, another protocol.
-        first: Index of the question to begin with.
-        check: Gives an answer's error code; empty if it is right.
+        wire: Makes the protocol of a connection.
+        first: Index of the first question.
+        check: Returns an answer's error code; empty for a right answer.
         on_answered: Called when every client of a closed loop has its last answer. The clients
             then stay connected until the server closes; whatever it still sends them is a
             `protocol_error`.
@@ -78,11 +76,10 @@ class Sample(NamedTuple):
     """The result of one request.
 
     Attributes:
-        started_s: When it was about to be sent, or, in an open loop, when it was due; by
-            `time.perf_counter`.
-        latency_ms: From then to the arrival of the reply or the failure.
-        error_code: Why it failed; empty if it was answered.
-        question_index: Of its question in the plan; -1 if it failed without a connection.
+        started_s: When it was about to be sent or, in an open loop, was due; `time.perf_counter`.
+        latency_ms: From `started_s` to the reply or the failure.
+        error_code: Empty for an answer.
+        question_index: The question's index in the plan; -1 without a connection.
     """
 
     started_s: float

@@ -44,8 +44,8 @@ def draw(cells: Sequence[Cell], path: Path) -> None:
     """Draws latency percentiles on the left and throughput on the right.
 
     Args:
-        cells: What was measured; closed loops or open ones, not both; at least one.
-        path: The file to write, whose suffix decides the format.
+        cells: Only closed loops or only open loops; at least one.
+        path: Its suffix decides the format.
 
     Raises:
         OSError: It cannot be written.

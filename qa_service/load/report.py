@@ -19,15 +19,14 @@ class Report:
     """How the requests of a load went.
 
     Attributes:
-        num_answered: Requests that were answered, `Unknown` included.
+        num_answered: `Unknown` answers included.
         duration_s: From the first request's start to the last one's end.
-        mean_ms: Mean latency of the answered requests; NaN if there were none.
-        std_ms: Its standard deviation, of the population as `numpy.std` has it.
-        percentiles_ms: Their latency by percent, see `percentile`.
+        mean_ms: Latency of the answered requests; NaN without any.
+        std_ms: Of the population, as `numpy.std`.
+        percentiles_ms: Latency by percent, see `percentile`.
         errors: Failed requests, by error code.
-        generator_cores: CPU seconds of the load generator per second; NaN if not measured. It
-            has one thread: near 1, the figures are its own and not the server's.
-        interrupted: Whether a person ended it early.
+        generator_cores: CPU seconds of the load generator per second; NaN if not measured. It has
+            one thread: near 1, the generator and not the server limits the figures.
     """
 
     num_answered: int

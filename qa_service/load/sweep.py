@@ -21,10 +21,8 @@ class Cell:
     """One load and its report.
 
     Attributes:
-        num_instances: The server's inference instances; None if it was not started here.
-        plan: The load.
-        report: The result.
-        engine: What answered, as `find_engine` has it.
+        num_instances: The server's instances; None if this program did not start it.
+        engine: From `find_engine`.
     """
 
     num_instances: int | None
@@ -43,13 +41,13 @@ class Sweep:
     """The loads to make.
 
     Attributes:
-        plan: What they have in common.
-        clients: Clients at a time, of each closed loop.
-        rates_per_s: Rates, of each open loop; where there are any, no closed loop is run.
-        instances: Numbers of instances, for each of which a server is started; empty for the
-            server that the plan names.
-        server_flags: Further flags of those servers.
-        engine: What answers at the server that the plan names, as `find_engine` has it.
+        plan: What all loads have in common.
+        clients: Clients at a time of each closed loop.
+        rates_per_s: Rate of each open loop; if any, there is no closed loop.
+        instances: Numbers of instances; one server is started for each. Empty to ask the plan's
+            server.
+        server_flags: Further flags of the started servers.
+        engine: The engine of the plan's server, from `find_engine`.
     """
 
     plan: LoadPlan
@@ -71,7 +69,7 @@ class Sweep:
         """Makes one load after another; ends after one that was interrupted.
 
         Args:
-            show: Called before each; what it yields is called with the progress, as in `measure`.
+            show: Called before each load; the context yields the `progress` of `measure`.
 
         Raises:
             ServerStartError: A server of our own did not start.

@@ -28,11 +28,11 @@ class Reply(NamedTuple):
     """A reply of the server.
 
     Attributes:
-        id: Of which request; None if of the connection.
+        id: The request's id; None for an error of the connection.
         code: Its error code; empty for an answer.
-        answer: The answer; empty if the text holds none.
-        start: Where it begins in the text, in code points; None if the text holds none.
-        end: Where it ends, exclusive; None if the text holds none.
+        answer: Empty if the text holds none.
+        start: In code points; None if the text holds no answer.
+        end: Exclusive; None if the text holds no answer.
     """
 
     id: int | None

@@ -23,8 +23,8 @@ class EventLoop:
     """Waits for sockets, timers and signals, and calls back.
 
     Attributes:
-        now_s: Tells the time by the one clock: monotonic, in seconds.
-        after_each: Called at the end of every round, when all that was ready has been handled.
+        now_s: The monotonic clock, in seconds.
+        after_each: Called at the end of every round.
     """
 
     now_s = staticmethod(time.monotonic)

@@ -25,11 +25,10 @@ class Listener:
     """Where clients come in.
 
     Args:
-        loop: The loop that waits for them.
         host: Address to bind; `::` takes IPv4 clients too.
-        port: Port to bind; 0 for a free one.
-        keepalive_s: Silence, in seconds, after which the kernel probes whether a client is there.
-        on_client: Takes a new client's socket and its name, `host:port`.
+        port: 0 for a free port.
+        keepalive_s: Silence, in seconds, after which the kernel probes a client.
+        on_client: Takes a new client's socket and name, `host:port`.
 
     Raises:
         SetupError: The address cannot be had.

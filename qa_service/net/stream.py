@@ -45,10 +45,9 @@ class ByteStream(Protocol):
     """What a connection needs of its transport; `Stream` and `TlsStream` are such.
 
     Attributes:
-        is_open: Whether it still reads and writes.
-        output_bytes: Bytes written to it that the kernel has not taken yet.
-        waiting_since_s: When the peer last took something while output waits for it; None if
-            none waits.
+        output_bytes: Bytes written that the kernel has not taken.
+        waiting_since_s: When the peer last took bytes while output waits; None without waiting
+            output.
     """
 
     @property
@@ -64,9 +63,9 @@ class ByteStream(Protocol):
         """Begins to read.
 
         Args:
-            on_data: Takes the bytes that came, a bounded number a round.
-            on_end: Called once, when it has ended by itself; not after `close`.
-            on_flushed: Called when output that had to wait has all been sent.
+            on_data: Takes received bytes, a bounded number each round.
+            on_end: Called once when the stream ends by itself; not after `close`.
+            on_flushed: Called when all waiting output has been sent.
         """
 
     def write(self, data: bytes | bytearray) -> None:
@@ -86,8 +85,7 @@ class Stream:
     """One connected socket on the loop: a `ByteStream`.
 
     Args:
-        loop: The loop that waits for it.
-        sock: The socket; it becomes non-blocking and is owned from here on.
+        sock: Becomes non-blocking; the stream owns it.
     """
 
     def __init__(self, loop: EventLoop, sock: socket.socket) -> None:

@@ -29,10 +29,10 @@ def server_context(cert: Path, key: Path, client_ca: Path | None) -> ssl.SSLCont
     """Loads what a server needs to speak TLS.
 
     Args:
-        cert: Its certificate in PEM, followed by those between it and the root.
-        key: The certificate's private key in PEM, without a passphrase.
-        client_ca: Certificates in PEM, by one of which a client's must be signed; None asks
-            clients for no certificate.
+        cert: PEM: the certificate, then the intermediate ones.
+        key: PEM, without a passphrase.
+        client_ca: PEM; one of these must have signed a client's certificate. None asks for no
+            certificate.
 
     Raises:
         SetupError: A file cannot be read, is not what it should be, or does not fit another.
@@ -84,11 +84,8 @@ def _ask_for_certificates(context: ssl.SSLContext, client_ca: Path) -> None:
 class TlsSession:
     """The server's side of one TLS connection.
 
-    Args:
-        context: Its certificates and rules.
-
     Attributes:
-        has_ended: Whether the peer has said that it will send no more.
+        has_ended: Whether the peer will send no more.
     """
 
     def __init__(self, context: ssl.SSLContext) -> None:

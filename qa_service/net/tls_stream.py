@@ -64,11 +64,10 @@ class TlsTerms:
     """What a TLS stream is opened on.
 
     Attributes:
-        context: Certificates and rules.
-        queue: Where steps of its handshake wait for their turn.
-        handshake_timeout_s: How long the whole handshake may take.
-        plain_reply: What a peer is told that has sent these first bytes without TLS; in clear, for
-            it would understand nothing else. Empty where there is nothing to say.
+        queue: Where the handshake's steps wait for their turn.
+        handshake_timeout_s: Bound on the whole handshake.
+        plain_reply: Returns the reply, in clear text, to a peer whose first bytes are not TLS;
+            empty for none.
     """
 
     context: ssl.SSLContext
@@ -88,10 +87,8 @@ class TlsStream:
     """One connected socket on the loop, that speaks TLS.
 
     Args:
-        loop: The loop that waits for it.
-        sock: The socket; it becomes non-blocking and is owned from here on.
-        name: Its peer's address, for the log.
-        terms: What it is opened on.
+        sock: Becomes non-blocking; the stream owns it.
+        name: The peer's address, for the log.
     """
 
     def __init__(

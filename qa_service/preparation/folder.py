@@ -25,8 +25,7 @@ def locked(target: Path, on_wait: Callable[[], None]) -> Iterator[None]:
     """Makes this run the only one that works on a folder, and clears up after dead ones.
 
     Args:
-        target: The folder.
-        on_wait: Called if another run is at work on it, before waiting for that to end.
+        on_wait: Called before waiting for another run that works on the folder.
 
     Raises:
         SetupError: Nothing can be written beside the folder.

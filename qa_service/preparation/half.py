@@ -21,7 +21,7 @@ def convert(fp32: Path, fp16: Path) -> None:
 
     Args:
         fp32: The graph, fused if it can be.
-        fp16: Where its twin goes.
+        fp16: The file to write.
 
     Raises:
         SetupError: onnxruntime cannot convert this graph.

@@ -41,13 +41,13 @@ class LoadedModel:
     """A model ready to be saved and exported.
 
     Attributes:
-        model: In float32, its attention written out in plain operators,
-            which is the form that ONNX Runtime's optimizer knows how to fuse.
-        tokenizer: Its fast tokenizer, without truncation and padding.
-        inputs: The inputs it takes, in the order of its `forward`.
-        pad_token_id: The id it was trained to see as padding.
-        max_sequence_tokens: The longest sequence it has positions for.
-        null_position: Where it scores "no answer"; see `ReadingConfig`.
+        model: In float32. Its attention is written in plain operators, the form that ONNX Runtime's
+            optimizer can fuse.
+        tokenizer: A fast tokenizer, without truncation and padding.
+        inputs: In the order of the model's `forward`.
+        pad_token_id: The id that the model was trained to see as padding.
+        max_sequence_tokens: The longest sequence that the model has positions for.
+        null_position: Where the model scores "no answer"; see `ReadingConfig`.
         may_pad: See `Manifest`.
     """
 

@@ -46,10 +46,6 @@ def source_logits(loaded: LoadedModel) -> LogitsFunction:
 def measured(loaded: LoadedModel, window_tokens: int) -> LoadedModel:
     """Finds the longest sequence that a model takes, and whether rows may be padded.
 
-    Args:
-        loaded: The model, with what its config says.
-        window_tokens: The longest window that it is to be given.
-
     Raises:
         SetupError: It takes no sequence long enough for a question, or does not answer the same
             question twice in the same way.

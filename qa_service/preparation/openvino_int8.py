@@ -34,7 +34,7 @@ def quantize(fp32: Path, int8: Path) -> None:
 
     Args:
         fp32: The graph, fused if it can be.
-        int8: Where its twin goes.
+        int8: The file to write.
 
     Raises:
         SetupError: This graph cannot be quantised.
@@ -85,7 +85,7 @@ def round_weights(
 
     Args:
         weight: float32, two axes.
-        axis: That of the outputs.
+        axis: The axis of the outputs.
 
     Returns:
         uint8, of the weight's shape; each output's scale, float32 [outputs]; and its zero, the

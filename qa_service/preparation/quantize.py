@@ -47,8 +47,8 @@ def quantize(fp32: Path, int8: Path, texts: Sequence[Inputs]) -> None:
 
     Args:
         fp32: The graph, fused if it can be.
-        int8: Where its twin goes.
-        texts: What the model is given for some real text; weights are rounded for it.
+        int8: The file to write.
+        texts: The model's inputs for some real text; the weights are rounded for it.
 
     Raises:
         SetupError: This graph cannot be quantised.
@@ -191,8 +191,7 @@ def round_weights(weight: Floats, gram: Floats) -> tuple[npt.NDArray[np.int8], F
 
     Args:
         weight: float32 [columns, outputs].
-        gram: Scalar products of the columns of what is multiplied by it, float32
-            [columns, columns].
+        gram: Gram matrix of the columns of the activations, float32 [columns, columns].
 
     Returns:
         int8 [columns, outputs], and each output's scale, float32 [outputs].

@@ -50,8 +50,8 @@ class Source:
     """A model's files, as they are before anything is done to them.
 
     Attributes:
-        name: What its prepared folder is called.
-        label: What the manifest calls it: one of `BUILTINS`, a hub id, or a directory's name.
+        name: The name of the prepared folder.
+        label: The manifest's name for it: one of `BUILTINS`, a hub id, or a directory's name.
         model_dir: Holds a model and its tokenizer, as `transformers` loads them.
         adapter_dir: Holds the `peft` adapter that makes an encoder answer questions.
     """
@@ -76,7 +76,7 @@ def find_source(model: str) -> Source:
     """Finds a model's files, fetching them if they are on the hub.
 
     Args:
-        model: One of `BUILTINS`, a directory, or a hub id. A directory goes before a hub id of the
+        model: One of `BUILTINS`, a directory, or a hub id. A directory wins over a hub id of the
             same name, as in `transformers`.
 
     Raises:

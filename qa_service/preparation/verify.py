@@ -76,10 +76,8 @@ def verify(model_dir: Path, manifest: Manifest, engine_type: str, source: Logits
     """Answers the same questions with an engine and the source, several padded in each batch.
 
     Args:
-        model_dir: The prepared model, but for its manifest.
-        manifest: Its manifest.
-        engine_type: The engine.
-        source: The source's own model.
+        model_dir: The prepared model, without its manifest.
+        source: Logits of the source's model.
 
     Returns:
         The largest difference between two logits of a real token.

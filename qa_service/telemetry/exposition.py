@@ -58,9 +58,8 @@ def families(
     """Everything that is counted.
 
     Args:
-        metrics: The counters and histograms.
-        gauges: How things stand, by the names of a `stats` report.
-        versions: Each version that is served or about to be.
+        gauges: Current values, by the names of a `stats` report.
+        versions: Each version that is served or loading.
     """
     yield from _triton(versions)
     for name, value in metrics.totals().items():

@@ -14,10 +14,9 @@ class GpuReading(msgspec.Struct, frozen=True):
     """How a GPU is; None for what it does not say.
 
     Attributes:
-        uuid: Its name, the same on every start.
-        utilization: The share of the last moments in which it computed, 0 to 1.
-        memory_total_bytes: Its memory.
-        memory_used_bytes: What all programs have taken of that.
+        uuid: The same on every start.
+        utilization: The share of the last sampling period in which it computed, 0 to 1.
+        memory_used_bytes: Taken by all programs.
         power_usage: Watts.
         power_limit: Watts.
         energy_consumption: Joules since the first reading.

@@ -44,7 +44,7 @@ class Histogram:
 
     Args:
         bounds: The buckets' upper bounds, ascending.
-        step: What values and bounds are multiples of; 0 if they can be anything.
+        step: Values and bounds are multiples of it; 0 if they can be anything.
     """
 
     __slots__ = ("_bounds", "_counts", "_max", "_step", "_sum")
@@ -243,7 +243,7 @@ class Metrics:
         """Everything by name, as a `stats` request is answered.
 
         Args:
-            gauges: What is not counted but stands as it is now.
+            gauges: Current values that are not counted.
         """
         values = self.totals()
         return {

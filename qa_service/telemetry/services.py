@@ -22,7 +22,7 @@ class CascadeCounts:
 
     Attributes:
         models_asked: Requests answered, by how many models were asked.
-        fallbacks: Requests answered by a model that was not sure, as the next one failed.
+        fallbacks: Requests answered by an unsure model because the next one failed.
     """
 
     models_asked: Counter[int] = field(default_factory=Counter)
@@ -34,9 +34,9 @@ class ShadowCounts:
     """How a version does on copies of the requests that others answer.
 
     Attributes:
-        seen: Requests that could have been copied to it.
-        outcomes: What came of those that were chosen, by `SHADOW_OUTCOMES`.
-        request_ms: Milliseconds from a copy to its answer.
+        seen: Requests that could have been copied.
+        outcomes: Outcomes of the copied requests, by `SHADOW_OUTCOMES`.
+        request_ms: Milliseconds from the copy to its answer.
     """
 
     seen: int = 0
@@ -65,7 +65,7 @@ class ServiceCounts:
 
     Attributes:
         cascades: By route.
-        shadows: By the model and the version that the copies go to.
+        shadows: By the model and the version that receive the copies.
     """
 
     def __init__(self) -> None:

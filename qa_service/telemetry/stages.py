@@ -14,7 +14,7 @@ class StagesMs(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         tokenize: Questions and texts to windows of tokens.
-        model: Padding the windows and running the model on them.
+        model: Padding the windows and running the model.
         read: Answers from the model's logits.
     """
 

@@ -46,7 +46,7 @@ class Encoder:
     """What an adapter is put over.
 
     Attributes:
-        name: As the adapter's config calls it.
+        name: The encoder's name in the adapter's config.
         directory: Holds its weights and tokenizer.
     """
 
@@ -76,9 +76,7 @@ def build_model(encoder: Encoder, rank: int, init: Path | None = None) -> PeftMo
     """Builds the encoder with adapters of a rank, new or grown from another adapter.
 
     Args:
-        encoder: What is under the adapters.
-        rank: Of every adapter.
-        init: Folder of an adapter to start from.
+        init: Folder of an adapter to start from; None for a new adapter.
 
     Raises:
         ValueError: The adapter to start from has a higher rank, or another scale.
@@ -93,7 +91,6 @@ def build_whole_model(encoder: Encoder, init: Path | None = None) -> PreTrainedM
     """Builds a plain model to train whole but for its embeddings, which no adapter could hold.
 
     Args:
-        encoder: What it is made from.
         init: Folder of an adapter to start from.
     """
     model = encoder.load()
@@ -110,9 +107,8 @@ def adapter_of(model: nn.Module, encoder: Encoder, rank: int) -> PeftModel:
     """Makes the adapter of a rank that is nearest to a model trained whole.
 
     Args:
-        model: The model, of the encoder's architecture.
-        encoder: What it was made from.
-        rank: Of the adapter.
+        model: Of the encoder's architecture.
+        encoder: The encoder that the model was made from.
     """
     adapted = _with_adapters(encoder, rank, bias="all", saved=[_HEAD, _NORMALISATION])
     trained = dict(model.named_modules())

@@ -42,9 +42,9 @@ def model_reader(
     """Wraps a model that is being trained in the reading that serves.
 
     Args:
-        model: The model, in eval mode when the reader is used.
-        encoder: What it was made from.
-        reading: How its logits are read; by default the model never abstains.
+        model: In eval mode when the reader is used.
+        encoder: The encoder that the model was made from.
+        reading: How to read the logits; by default the model never abstains.
     """
     manifest = Manifest(
         name="training",

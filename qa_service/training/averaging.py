@@ -19,8 +19,8 @@ def average_adapters(encoder: Encoder, adapters: Sequence[Path], rank: int) -> P
     """Builds the model whose weights are the mean of several adapters'.
 
     Args:
-        encoder: What the adapters are over.
-        adapters: Their folders; one that is named twice counts twice.
+        encoder: The encoder under the adapters.
+        adapters: Their folders; a folder named twice counts twice.
         rank: Of the average.
     """
     average = build_whole_model(encoder, adapters[0])

@@ -34,11 +34,9 @@ def calibrate(
     """Chooses the settings that depend on the model; the windows stay as they are.
 
     Args:
-        model: The model.
-        dev: The questions; only the answerable ones have a say.
-        reading: Where the windows come from.
-        max_cost_f1: How many points of F1 on answerable questions abstention may cost: the
-            highest threshold within that is taken. None for a model that cannot abstain.
+        dev: Only the answerable questions count.
+        max_cost_f1: How many points of F1 on answerable questions abstention may cost; the highest
+            threshold within that is taken. None for a model that cannot abstain.
     """
 
     def f1(tried: ReadingConfig) -> float:

@@ -30,9 +30,9 @@ class ModelRun:
     """One model's answers to all questions.
 
     Attributes:
-        answers: To the questions that have an answer.
-        to_unanswerable: To those that have none.
-        seconds: Processor time of the answers, in all.
+        answers: To the answerable questions.
+        to_unanswerable: To the unanswerable ones.
+        seconds: Processor time of all answers.
     """
 
     answers: Sequence[Answer]
@@ -45,12 +45,12 @@ class CascadePoint:
     """A cascade with one `min_score`.
 
     Attributes:
-        min_score: It.
-        passed_on: Percent of the answerable questions that the first model was not sure of.
-        f1: F1 on the answerable questions, in percent.
+        passed_on: Percent of the answerable questions that the first model passed on.
+        f1: On the answerable questions, in percent.
         caught: Percent of the unanswerable questions that got no answer.
-        cost: Of the answerable questions, over what the last model alone costs.
-        gain: What of the F1 that the last model adds to the first one's is there, 0 to 1.
+        cost: Of the answerable questions, relative to the last model alone.
+        gain: The share, 0 to 1, that it reaches of the F1 that the last model adds to the first
+            one's.
     """
 
     min_score: float
@@ -81,9 +81,8 @@ def sweep(
     """What each of some routes over the same models comes to.
 
     Args:
-        runs: Of the models, in their order; two or more.
+        runs: In the order of the models; two or more.
         questions: The answerable ones.
-        routes: The routes.
     """
     first_f1, last_f1 = (squad_metrics(r.answers, questions)["f1"] for r in (runs[0], runs[-1]))
     rows = list(zip(*(run.answers for run in runs), strict=True))

@@ -38,11 +38,7 @@ _LIMITS = BatchRule(max_batch_size=16, max_batch_tokens=4096)
 
 
 class RememberedLogits:
-    """An engine's `logits` that runs the model once for each different batch.
-
-    Args:
-        engine: The engine.
-    """
+    """An engine's `logits` that runs the model once for each different batch."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -63,8 +59,7 @@ class DevSet:
     """Questions to measure on.
 
     Attributes:
-        answerable: Questions with their accepted answers.
-        unanswerable: Questions put to texts that do not answer them.
+        unanswerable: Questions about texts that do not answer them.
     """
 
     answerable: Sequence[SquadQuestion]
@@ -108,10 +103,8 @@ class PreparedModel:
     """A prepared model in an engine, to be read in any way.
 
     Args:
-        model_dir: What prepare_model.py wrote.
+        model_dir: Written by prepare_model.py.
         engine_type: One of `MODEL_ENGINES`.
-        num_threads: Threads within one operator.
-        precision: One that the engine has.
 
     Raises:
         SetupError: There is no prepared model, or the engine cannot load it.

@@ -34,7 +34,7 @@ class Target:
     """Where an answer starts and ends: probabilities of a few tokens in a row; others have none.
 
     Attributes:
-        first: The first of these tokens, counted in the text or in a row.
+        first: Index of the first of these tokens, in the text or in a row.
         start: float32 [n], sums to 1.
         end: float32 [n], sums to 1.
     """
@@ -62,7 +62,6 @@ class Features:
 
     Attributes:
         input_ids: int64 [seq], special tokens included.
-        target: The answer's place in the row.
     """
 
     input_ids: Int64Array
@@ -97,8 +96,7 @@ class FeatureMaker:
     """Makes training rows from questions, with the windows that serving makes.
 
     Args:
-        tokenizer: The tokenizer that the model will be served with.
-        max_tokens: Longest row.
+        tokenizer: The one that the model will be served with.
     """
 
     def __init__(self, tokenizer: Tokenizer, max_tokens: int) -> None:

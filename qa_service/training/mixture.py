@@ -30,7 +30,7 @@ class Source:
     Attributes:
         path: SQuAD JSON, plain or gzip.
         count: Questions to draw; None for each once.
-        are_sentences: Whether its contexts are single sentences to be put among others.
+        are_sentences: Whether the contexts are single sentences, to be put among their neighbours.
     """
 
     path: Path
@@ -55,9 +55,8 @@ class MixtureConfig:
     """What is done to the questions drawn.
 
     Attributes:
-        unanswerable_share: Of the draws of every source, the share put to another text.
+        unanswerable_share: The share of every source's draws that are put to another text.
         max_neighbours: Sentences put on each side of a single sentence, at most.
-        seed: Makes the mixture the same every time.
     """
 
     unanswerable_share: float = 0.0

@@ -45,7 +45,6 @@ class Example:
     """A question to train on; with neither answer nor label it is unanswerable.
 
     Attributes:
-        question: The question and its text.
         label: A teacher's label of the question's own text.
         label_start: Where that text begins in the present one, in code points.
     """
@@ -67,9 +66,8 @@ def among_neighbours(
     """Puts the sentence of each question among the sentences around it in the file.
 
     Args:
-        examples: Questions whose contexts are sentences, in the file's order.
-        max_neighbours: Sentences on each side at most; each number up to it is as likely.
-        rng: Where the numbers come from.
+        examples: Their contexts are sentences, in the file's order.
+        max_neighbours: At most so many sentences on each side; all numbers are equally likely.
 
     Returns:
         The same questions with paragraphs as contexts, answers and labels moved accordingly.
@@ -97,11 +95,7 @@ def _moved(example: Example, before: Sequence[str], after: Sequence[str]) -> Exa
 
 
 class UnanswerableMaker:
-    """Puts questions to texts that do not hold their answers.
-
-    Args:
-        contexts: The texts to choose from.
-    """
+    """Puts questions to texts that do not hold their answers."""
 
     def __init__(self, contexts: Sequence[str]) -> None:
         self._contexts = list(dict.fromkeys(contexts))

@@ -42,20 +42,16 @@ class RunConfig:
     """A training run.
 
     Attributes:
-        encoder: What the adapter is over.
-        sources: Files to train on.
-        labels: Files with a teacher's labels of questions in them.
+        labels: Files with a teacher's labels of the sources' questions.
         dev: Files to measure on.
-        output_dir: Where the adapter, its metrics and the checkpoint go.
         init: Adapter to start from; None for a new one.
-        rank: Of the adapter.
-        is_whole: Whether all of the model is trained, not an adapter alone.
-        is_rounded: Whether products are rounded as int8 engines do while an adapter is trained.
-        batch_size: Rows in a batch.
+        is_whole: Whether to train the whole model, not only an adapter.
+        is_rounded: Whether products are rounded as int8 engines round them; only with an adapter.
+        batch_size: In rows.
         max_tokens: Longest row.
-        swapped_words: Share of a row's rare words that are put for others; see `swapping`.
-        interval_questions: Dev questions looked at during training; all of them at the end.
-        seed: Everything random follows from it.
+        swapped_words: Share of a row's rare words to swap; see `swapping`.
+        interval_questions: Dev questions measured during training; at the end, all are.
+        seed: All randomness follows from it.
     """
 
     encoder: Encoder

@@ -103,11 +103,9 @@ def label_questions(
     """Labels questions and writes them; a run that was cut off goes on.
 
     Args:
-        logits: The teacher.
-        tokenizer: Its tokenizer.
-        pad_token_id: What it was trained to see as padding.
-        questions: What to label; one whose text does not fit into a window is left out.
-        destination: File of labels, added to if it is there.
+        pad_token_id: The id that the teacher was trained to see as padding.
+        questions: Questions whose text does not fit into one window are left out.
+        destination: File of labels; if it exists, labels are added.
 
     Returns:
         How many labels the file has.

@@ -36,10 +36,8 @@ def swap_words(
     """Puts some rare words of most rows for others from the same rows.
 
     Args:
-        rows: Training rows.
-        tokenizer: Theirs, a WordPiece one.
-        share: Of a row's different rare words, how many are replaced, in (0, 1].
-        seed: Makes the choice the same every time.
+        tokenizer: The rows' tokenizer, a WordPiece one.
+        share: Of a row's different rare words, the share to replace, in (0, 1].
 
     Returns:
         The rows, in their order and as long as they were.

@@ -36,12 +36,11 @@ class TrainingConfig:
     """How to train.
 
     Attributes:
-        learning_rate: Its peak: reached linearly, then lowered linearly to nothing.
+        learning_rate: The peak: reached linearly, then lowered linearly to zero.
         warmup_share: Share of the steps before the peak.
         weight_decay: AdamW's (Loshchilov and Hutter, 2019).
         max_gradient_norm: Longer gradients are shortened to this.
-        checkpoint_steps: Steps between checkpoints.
-        evaluation_steps: Steps between looks at the dev file.
+        evaluation_steps: Steps between two measurements on the dev file.
     """
 
     learning_rate: float = 5e-4
@@ -56,11 +55,10 @@ class Trainer:
     """Trains a model on a list of batches.
 
     Args:
-        model: Takes `input_ids` and `attention_mask`; those of its weights are trained that
-            require a gradient.
-        config: How.
+        model: Takes `input_ids` and `attention_mask`. Only weights that require a gradient are
+            trained.
         output_dir: Where the checkpoint and the log go.
-        evaluate: Measures the model; called at intervals with the model in eval mode.
+        evaluate: Called at intervals, with the model in eval mode.
     """
 
     def __init__(
@@ -87,9 +85,7 @@ class Trainer:
         """Trains on every batch once, from the checkpoint on if there is one.
 
         Args:
-            rows: The training rows.
-            batches: For each step, the numbers of its rows.
-            pad_token_id: Fills the end of shorter rows.
+            batches: For each step, the indices of its rows.
 
         Returns:
             Steps, hours, and the mean loss of the last tenth.
@@ -187,9 +183,8 @@ def span_loss(start: torch.Tensor, end: torch.Tensor, batch: TrainingBatch) -> t
     """Cross-entropy of the batch's probabilities under the model's, mean over rows and ends.
 
     Args:
-        start: Logits, float [batch, seq]; of padding they do not count.
+        start: Logits, float [batch, seq]; those of padding do not count.
         end: Likewise.
-        batch: What is right.
     """
     padding = batch.attention_mask == 0
     losses = []

@@ -30,9 +30,9 @@ def whole_characters(text: str, start: int, end: int) -> tuple[int, int]:
     """Widens a span so that it does not cut what a reader sees as one character.
 
     Args:
-        text: The text the span lies in.
-        start: Where the span starts, in code points.
-        end: One past where it ends.
+        text: The text that holds the span.
+        start: In code points.
+        end: Exclusive.
     """
     return _cluster_at(text, start)[0], _cluster_at(text, end)[1]
 

@@ -18,7 +18,7 @@ class InstantReader:
 
     Attributes:
         model: No text is too long for it.
-        rule: All that a batch may hold runs together: it costs nothing.
+        rule: Allows everything: a batch costs nothing.
     """
 
     def __init__(self, rule: BatchRule) -> None:

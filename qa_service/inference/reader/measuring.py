@@ -42,13 +42,11 @@ def measure_costs(
     """Times a model.
 
     Args:
-        logits: The engine's `logits`.
-        make_rows: Makes so many rows of so many tokens: ids, mask and types; what a row says does
-            not change its cost.
-        window_tokens: The longest row there is.
-        limits: The bounds within which batches are made.
+        make_rows: Makes a number of rows of a number of tokens: ids, mask and types. Their content
+            does not change the cost.
+        window_tokens: The longest row.
+        limits: The bounds of batches.
         runtime: What is measured, for the table.
-        clock_s: Tells the time, in seconds.
     """
 
     def run_ms(size: int, length: int) -> float:

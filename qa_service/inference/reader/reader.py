@@ -55,16 +55,14 @@ class Reader:
     """Answers questions with an engine's logits; the same for every engine.
 
     Args:
-        model_dir: A prepared model.
-        manifest: Its manifest.
-        logits: The engine's `logits`.
         rule: Which windows run together.
-        best_spans: The engine's `best_spans`, if it chooses spans itself.
+        best_spans: The engine's, if it chooses spans itself.
 
     Attributes:
-        model: What the loop has to know of it.
-        sample_rows: Makes rows that its model takes, to measure with.
-        rule: Which windows run together, each alone if rows may not be padded; may be set again.
+        model: What the loop needs to know of the model.
+        sample_rows: Makes rows for measuring.
+        rule: Which windows run together; each runs alone if rows may not be padded. May be set
+            again.
     """
 
     def __init__(
@@ -112,8 +110,7 @@ class Reader:
         """Tokenizes; this needs no model.
 
         Args:
-            tasks: What is asked.
-            stopwatch: Adds up where the time goes.
+            stopwatch: Adds up the time of each stage.
         """
         stopwatch.start()
         encoded = [self._encode(task) for task in tasks]
@@ -124,8 +121,8 @@ class Reader:
         """Runs the model and reads its logits.
 
         Args:
-            encoded: What `encode` returned.
-            stopwatch: Adds up where the time goes.
+            encoded: From `encode`.
+            stopwatch: Adds up the time of each stage.
         """
         stopwatch.start()
         windows: list[Window] = []
@@ -192,9 +189,7 @@ class Reader:
         """Runs the windows, those near in length together.
 
         Args:
-            windows: What to run.
-            lone: Numbers of those whose best span is all that is asked for.
-            stopwatch: Told how long the model took.
+            lone: Indices of windows that need only their best span.
         """
         scores = _Scores()
         for batch in self._batches(windows):

@@ -44,8 +44,8 @@ class BestSpan:
     Attributes:
         first: The span's first token, counted from the window's first text token.
         last: Its last token, likewise.
-        log_score: Its log score; not finite if the logits are not.
-        log_total: Log of the sum over all spans of the window, the null answer left out.
+        log_score: Not finite if the logits are not.
+        log_total: Log of the sum over all spans of the window, without the null answer.
     """
 
     first: int
@@ -66,9 +66,8 @@ def find_answers(
     Args:
         text: The text as it was sent.
         encoded: Its windows and offsets.
-        logits: For each window its start and end logits, float32 [seq] each.
-        config: How to read them.
-        top_k: How many answers at most; the further ones do not overlap those before them.
+        logits: Start and end logits of each window, float32 [seq] each.
+        top_k: How many answers at most; each later one overlaps no earlier one.
 
     Returns:
         One to `top_k` answers, best first; the first is "no answer" if the model abstains.
@@ -94,10 +93,9 @@ def find_spans(
     Args:
         text: The text as it was sent, or the segment.
         encoded: Its windows and offsets.
-        logits: For each window its start and end logits, float32 [seq] each.
-        config: How to read them.
-        top_k: How many spans at most; the further ones do not overlap those before them.
-        core: Where in a segment its spans start, in code points; the rest is context.
+        logits: Start and end logits of each window, float32 [seq] each.
+        top_k: How many spans at most; each later one overlaps no earlier one.
+        core: Where spans may start in a segment, in code points; the rest is context.
 
     Raises:
         InternalError: The logits hold NaN or an infinity.
@@ -126,8 +124,6 @@ def answers_at_best_span(
     Args:
         text: The text as it was sent.
         encoded: Its window and offsets.
-        best_span: The window's.
-        config: How the logits were read.
 
     Returns:
         The answer; None if the best span is white space, and the logits have to be asked.

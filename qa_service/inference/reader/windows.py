@@ -33,7 +33,7 @@ class Window:
         token_type_ids: int64 [seq].
         text_begin: Position of the first text token in the row.
         text_end: One past the last text token in the row.
-        first_token: Index of that token among the tokens of the whole text.
+        first_token: Index of the first text token among the tokens of the whole text.
     """
 
     input_ids: Int64Array
@@ -51,7 +51,7 @@ class EncodedQuestion:
     """A question and a text, ready for a model.
 
     Attributes:
-        windows: In the text's order; empty if the text has no token at all.
+        windows: In the text's order; empty for a text without tokens.
         offsets: Start and end of each text token, in code points.
     """
 
@@ -70,8 +70,6 @@ class PairLayout:
         prefix: Special tokens before the question: int64 [2, n], their ids and token types.
         middle: Those between question and text, likewise.
         suffix: Those after the text, likewise.
-        question_type: Token type of the question.
-        text_type: Token type of the text.
     """
 
     prefix: Int64Array
@@ -105,8 +103,8 @@ class WindowBuilder:
     """Cuts questions and texts into windows.
 
     Args:
-        tokenizer: A fast tokenizer; its own truncation and padding are switched off, and so is
-            its reading of `[SEP]` in a client's text as the special token.
+        tokenizer: A fast tokenizer. The builder turns off its truncation, padding, and reading of
+            `[SEP]` in a client's text as the special token.
         window_tokens: Longest window, question and special tokens included.
         overlap_tokens: Text tokens that two neighbouring windows share.
     """
