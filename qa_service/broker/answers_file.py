@@ -31,8 +31,8 @@ class AnswersFile:
         names: The `message_id` of each answer in it.
 
     Raises:
-        FileError: It holds what is no answer of a job's, or another program adds to it.
-        OSError: It cannot be read or written.
+        FileError: A line is not an answer to a job, or another program adds to the file.
+        OSError: The file cannot be read or written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -46,13 +46,13 @@ class AnswersFile:
         """The `message_id` of each answer in a file.
 
         Raises:
-            FileError: It holds what is no answer of a job's.
-            OSError: It cannot be read.
+            FileError: A line is not an answer to a job.
+            OSError: The file cannot be read.
         """
         return _read(path)[0]
 
     def add(self, message_id: str, body: bytes) -> bool:
-        """Adds an answer; returns False if the job has one already, or if it is none."""
+        """Adds an answer; returns False for a second one, or a body that is not an answer."""
         if message_id in self.names:
             return False
         try:
@@ -64,11 +64,7 @@ class AnswersFile:
         return True
 
     def sync(self) -> None:
-        """Brings what was added to the disk.
-
-        Raises:
-            OSError: It cannot be written.
-        """
+        """Writes what was added to the disk."""
         self._file.flush()
         os.fsync(self._file.fileno())
 

@@ -1,4 +1,4 @@
-"""Asking as much as the server takes: what the gateway and `jobs.py run` share.
+"""Asks as many questions as the server takes; for the gateway and `jobs.py run`.
 
 what comes back                     what is done
 an answer                           returned; the window may grow
@@ -7,8 +7,8 @@ a lost connection                   asked again when there is one, at most MAX_L
 shutting_down, unavailable          raised; nobody asks for RETRY_PAUSE_S
 any other error                     raised
 
-What has failed too often is raised with its last error. A question that is refused waits longer
-each time, and others are asked meanwhile: it may be the question and not the server.
+A question that failed too often raises its last error. A refused question waits longer each time
+while others are asked: the fault may be the question's and not the server's.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _FIRST_WINDOW = 16
 
 
 class ExpiredError(QaServerError):
-    """A job's own time ran out before the server had an answer."""
+    """The job expired before the server had an answer."""
 
     def __init__(self) -> None:
         super().__init__("deadline_exceeded", "the job expired before it was answered")
@@ -80,7 +80,7 @@ class Asker:
         """Waits for the first connection.
 
         Raises:
-            QaClientError: It cannot be made.
+            QaClientError: The connection failed.
         """
         await asyncio.gather(*(link.settled() for link in self._links))
         if error := next((link.last_error for link in self._links if link.last_error), None):
@@ -91,11 +91,7 @@ class Asker:
         await self._connected.wait()
 
     async def lost_for(self, duration_s: float) -> None:
-        """Waits until there has been no connection for so long; does not return.
-
-        Raises:
-            QaClientError: Why the last attempt to connect failed.
-        """
+        """Raises the last attempt's error after a time without a connection; does not return."""
         while True:
             await self._disconnected.wait()
             try:
@@ -106,7 +102,7 @@ class Asker:
                 raise errors[0] if errors else ConnectionLostError(words) from None
 
     async def ask(self, request: Request, order: int, deadline_s: float | None = None) -> Reply:
-        """Asks until there is an answer, or an error that asking again at once cannot mend.
+        """Asks until there is an answer, or an error that asking again at once cannot cure.
 
         Args:
             order: Among waiting questions, the lowest goes first.
@@ -170,11 +166,7 @@ class Asker:
 
 
 def _timeout_ms(request: Request, deadline_s: float | None) -> float | None:
-    """How long the question may wait in the server's queue.
-
-    Raises:
-        ExpiredError: Not at all.
-    """
+    """How long the question may wait in the server's queue; raises `ExpiredError` if not at all."""
     if deadline_s is None:
         return request.timeout_ms
     left_ms = (deadline_s - time.monotonic()) * 1e3

@@ -1,8 +1,8 @@
-"""What the gateway and the tools need of a broker. RabbitMQ is the first; others fit here.
+"""What the gateway and the commands need of a broker. RabbitMQ is the first; others fit here.
 
-A broker holds named queues. It delivers each job to one consumer, holds it until it is
-acknowledged, and delivers it again if the consumer goes before that. To Redis Streams, a queue is
-a stream with a consumer group; to NATS, a JetStream stream with a durable consumer.
+A broker holds named queues. It delivers each job to one consumer, and delivers it again if the
+consumer disconnects without acknowledging it. In Redis, a queue is a stream with a consumer group;
+in NATS, a JetStream stream with a durable consumer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class BrokerError(Exception):
 
 
 class NotTakenError(BrokerError):
-    """The broker is there and did not take a message; it may later."""
+    """The broker did not take a message; it may take it later."""
 
 
 class UnreadableError(BrokerError):
@@ -31,11 +31,11 @@ class UnreadableError(BrokerError):
 
 
 class UnroutableError(Exception):
-    """There is no queue of the name that a message was for; the broker did not take it."""
+    """The queue that a message names does not exist; the broker did not take the message."""
 
 
 class SetupRefusedError(Exception):
-    """The broker refuses what the program needs; a person must change that."""
+    """The broker refuses the program's queues or credentials; a person must change that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +58,12 @@ class Names:
     delivery_limit: int = 20
 
     def retry_queue(self, attempts: int) -> tuple[str, int]:
-        """The queue in which a job waits after so many attempts, and for how long in seconds."""
+        """The queue in which a job waits after a number of attempts, and the wait in seconds."""
         delay_s = self.retry_delays_s[min(attempts, len(self.retry_delays_s)) - 1]
         return f"{self.retry}.{delay_s}s", delay_s
 
     def retry_queues(self) -> list[tuple[str, int]]:
-        """All of them."""
+        """Each retry queue with its wait in seconds."""
         return [self.retry_queue(attempt + 1) for attempt in range(len(self.retry_delays_s))]
 
 
@@ -85,62 +85,48 @@ class Message:
 
     @classmethod
     def of(cls, job: Job, headers: dict[str, str | int]) -> Self:
-        """The job itself, to be put into another queue."""
+        """The message that puts a job into another queue."""
         return cls(job.body, job.message_id, job.correlation_id, job.reply_to, None, headers)
 
 
 class Broker(Protocol):
-    """A connection to a broker, of one program.
-
-    Every method but `open` and `close` raises `BrokerError` when the connection is lost.
-    """
+    """A connection to a broker. Every method but `close` raises `BrokerError` without one."""
 
     async def open(self) -> None:
-        """Connects, and declares the queues; does nothing to those that are as they should be.
+        """Connects, and declares the queues that do not exist.
 
         Raises:
-            BrokerError: There is no connection.
-            SetupRefusedError: A queue is there and is not as it should be, or may not be used.
+            SetupRefusedError: A queue exists with other settings, or may not be used.
         """
 
     async def close(self) -> None:
-        """Disconnects. What was delivered and not acknowledged goes back to its queue."""
+        """Disconnects. Jobs that were not acknowledged go back to their queue."""
 
     async def lost(self) -> None:
-        """Waits for the connection to be lost; does not return.
-
-        Raises:
-            BrokerError: It was lost.
-            UnreadableError: It was lost over one of the messages delivered.
-        """
+        """Raises `BrokerError`, or `UnreadableError`, when the connection is lost."""
 
     async def consume(self, queue: str, take: Callable[[Job], None], prefetch: int) -> None:
-        """Has jobs delivered from now on, in the queue's order.
-
-        Args:
-            take: Called with each job; must not wait.
-            prefetch: How many jobs may be delivered and not acknowledged.
-        """
+        """Delivers jobs to `take`, which must not wait, with at most `prefetch` unacknowledged."""
 
     async def stop_consuming(self) -> None:
-        """Has no more delivered; what was delivered can still be acknowledged."""
+        """Ends the delivery; delivered jobs can still be acknowledged."""
 
     async def publish(self, queue: str, message: Message) -> None:
-        """Puts a message into a queue, and waits until the broker answers for it.
+        """Puts a message into a queue, and waits for the broker's confirmation.
 
         Raises:
             UnroutableError: There is no such queue.
-            NotTakenError: The queue takes no more at present.
+            NotTakenError: The queue is full at present.
         """
 
     async def acknowledge(self, job: Job) -> None:
-        """The job is done with."""
+        """Removes a finished job from its queue."""
 
     async def give_back(self, job: Job) -> None:
-        """The job is to be delivered again."""
+        """Has a job delivered again."""
 
     def drain(self, queue: str) -> AsyncIterator[Job]:
-        """The jobs that are in a queue now, each to be acknowledged or given back."""
+        """Yields the jobs of a queue, each to be acknowledged or given back, until it is empty."""
 
     async def count(self, queue: str) -> tuple[int, int]:
         """How many messages wait in a queue, and how many consumers it has."""

@@ -1,9 +1,9 @@
-"""Which questions a file of answers is of, in a file beside it that is locked while a run writes.
+"""Records to which questions a file of answers belongs, in a file that is locked during a run.
 
     answers.jsonl.run     {"questions":"questions.jsonl","num_bytes":8100,"sha256":"5d0f…"}
 
-Answers are told from one another by their line alone, so a run goes on only with the questions
-that it began with. Further questions may have been added at the end of their file.
+An answer belongs to the question of the same line, so a run resumes only with the questions that
+it began with. Further questions may have been added at the end of their file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 class _Record(msgspec.Struct):
-    """A file of questions, as long as it was."""
+    """A file of questions, with its length and hash at the time."""
 
     questions: str
     num_bytes: int
@@ -30,18 +30,15 @@ class _Record(msgspec.Struct):
 
 
 def ahead_of(output: Path) -> Path:
-    """The file of the answers that came before one that goes first."""
+    """The file of answers that arrived before their turn."""
     return output.with_name(output.name + ".ahead")
 
 
 def lock(file: BinaryIO, path: Path) -> None:
-    """Keeps a file to this process until it closes it, or is killed.
-
-    Args:
-        path: Named in the error.
+    """Locks a file until this process closes it, or dies.
 
     Raises:
-        FileError: Another process has it.
+        FileError: Another process holds the lock.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -50,13 +47,13 @@ def lock(file: BinaryIO, path: Path) -> None:
 
 
 class Claim:
-    """A file of answers that is this run's, until it is closed.
+    """Reserves a file of answers for this run until `close`.
 
     Args:
         output: The answers. Where the file is missing, an earlier run's leftovers are deleted.
 
     Raises:
-        FileError: Another run writes to it, or it holds answers to other questions.
+        FileError: Another run writes to the answers, or they belong to other questions.
         OSError: A file cannot be read or written.
     """
 
@@ -76,7 +73,7 @@ class Claim:
             raise
 
     def close(self) -> None:
-        """Lets another run have it."""
+        """Releases the file."""
         self._file.close()
 
     def _has_answers(self) -> bool:
@@ -87,7 +84,7 @@ class Claim:
         return any(path.exists() and path.stat().st_size for path in (self._output, ahead))
 
     def _known(self) -> _Record:
-        """What it holds answers to."""
+        """The questions that the answers belong to."""
         try:
             return msgspec.json.decode(self._file.read(), type=_Record)
         except (msgspec.DecodeError, RecursionError):
@@ -109,7 +106,7 @@ class Claim:
 
 
 def _feed(digest: hashlib._Hash, file: BinaryIO, num_bytes: int) -> int:
-    """Hashes so many bytes, or as many as there are; returns how many."""
+    """Hashes up to so many bytes; returns how many it read."""
     left = num_bytes
     while left > 0 and (chunk := file.read(min(left, _CHUNK_BYTES))):
         digest.update(chunk)

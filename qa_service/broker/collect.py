@@ -1,7 +1,7 @@
-"""`jobs.py collect`: takes answers out of the results queue into a file, each job's once.
+"""`jobs.py collect`: moves answers from the results queue into a file, one for each job.
 
-An answer leaves the queue when it is on the disk. A second answer to a job, which a restart of
-anything may cause, is known by its name and dropped.
+An answer leaves the queue when it is on the disk. A restart may cause a second answer to a job,
+which is recognised by its `message_id` and dropped.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Collector:
         """Collects.
 
         Raises:
-            BrokerError: The connection was lost; what was written stays.
+            BrokerError: The connection was lost; written answers stay.
             OSError: The file cannot be written.
         """
         arrived: asyncio.Queue[Job] = asyncio.Queue()
@@ -66,7 +66,7 @@ class Collector:
             lost.cancel()
 
     def _num_wanted(self) -> int:
-        """How many answers the file still lacks; without a count, as many as may come at a time."""
+        """How many answers the file still lacks; without a count, `_PREFETCH`."""
         return _PREFETCH if self.count is None else self.count - len(self.file.names)
 
     def _waits(self) -> bool:
@@ -91,7 +91,7 @@ class Collector:
 
 
 async def _next_batch(arrived: asyncio.Queue[Job]) -> list[Job]:
-    """All that has arrived; nothing if nothing comes for a while."""
+    """The jobs that have arrived; none if `_IDLE_S` pass without one."""
     try:
         jobs = [await asyncio.wait_for(arrived.get(), _IDLE_S)]
     except TimeoutError:

@@ -14,7 +14,7 @@ _QUESTION_CHARS = 60
 
 
 async def main(flags: dict[str, Any]) -> int:
-    """Runs the command; returns its exit code: 1 if a job that was named is not there."""
+    """Runs the command; returns its exit code: 1 if a named job is not in the queue."""
     names = names_from(flags)
     broker = RabbitMq(broker_url(flags), names)
     wanted = set(flags["message_id"])
@@ -30,8 +30,8 @@ async def main(flags: dict[str, Any]) -> int:
 
 
 async def _go_through(broker: Broker, names: Names, action: str, wanted: set[str]) -> list[Job]:
-    """Does this with the jobs that are wanted, or with all if none are named."""
-    # All are taken out first: one that is retried may fail and be back before the last is seen.
+    """Lists, retries or drops the jobs that are wanted, or all jobs if none are named."""
+    # All are taken out first: a retried job may fail and come back before the last is read.
     jobs = [job async for job in broker.drain(names.dead)]
     found = [job for job in jobs if not wanted or job.message_id in wanted]
     for job in found:

@@ -1,13 +1,13 @@
 """`jobs.py run`: a file of questions to a file of answers, without a broker.
 
-It keeps the server full, preserves the file's order, and goes on after a kill where it was: what
-is answered is not asked again. Stopped, it writes what is in flight first, so that nothing at all
-is asked again; killed, it may have asked at most `lanes` questions whose answers it never read. A
-question that fails for good, or cannot be read, has the error in its line.
+It keeps the server full, preserves the file's order, and resumes after a kill: answered questions
+are not asked again. A run that is stopped writes the answers in flight first; a run that is killed
+loses those of at most `lanes` questions. A question that fails for good, or cannot be read, has the
+error in its line.
 
-An answer that comes before its turn is on the disk at once, and in its place when those before it
-have theirs. How long that may take is bounded: a question is tried `max_attempts` times, each of
-which ends (see `Asker`), and the run ends with an error when the server is away for too long.
+An answer that comes before its turn is written to the disk at once, and moved to its place when
+those before it have arrived. That time is bounded: a question is tried `max_attempts` times, each
+attempt ends (see `Asker`), and the run ends with an error when the server is away for too long.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from qa_service.broker.window import StoppedError
 from qa_service.client import QaClientError
 
 MAX_AHEAD = 20_000
-"""Answers kept for one that goes before them; then no further question is asked."""
+"""Answers that may wait for an earlier one; past it, no further question is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,8 @@ class FileRun:
         progress: Called with how many questions are finished.
 
     Raises:
-        FileError: The file of answers is another run's, or of other questions.
-        OSError: It cannot be used.
+        FileError: Another run writes to the answers, or they belong to other questions.
+        OSError: A file cannot be read or written.
     """
 
     def __init__(
@@ -103,14 +103,14 @@ class FileRun:
         self.summary = RunSummary(failed_before=self._output.num_errors)
 
     def stop(self) -> None:
-        """Asks no more; `run` returns when what is in flight is answered and written."""
+        """Asks no more; `run` returns when the answers in flight are written."""
         self.summary.is_stopped = True
         self._stopping.set()
         self._room.set()
         self._asker.window.stop()
 
     async def run(self) -> RunSummary:
-        """Asks all that is not answered.
+        """Asks every question without an answer.
 
         Raises:
             FileError: A file cannot be read, or the answers are not those of the questions.
@@ -148,7 +148,7 @@ class FileRun:
                 yield row
 
     def _check_last(self, row: Row) -> None:
-        """Sees that the last answer that is there is to its question."""
+        """Raises `FileError` if the last answer in the file is not to its question."""
         try:
             line = msgspec.json.decode(self._output.last_line or b"")
         except msgspec.DecodeError:
@@ -167,11 +167,7 @@ class FileRun:
                 self._put(row.number - 1, await self._ask(row))
 
     async def _ask(self, row: Row) -> bytes:
-        """The line that answers a question.
-
-        Raises:
-            StoppedError: The run was stopped before the question was asked.
-        """
+        """The line that answers a question."""
         attempts = 0
         while True:
             attempts += 1
@@ -198,7 +194,7 @@ class FileRun:
             self._room.clear()
 
     async def _flush_as_they_come(self) -> None:
-        """Writes in one go what arrived in one turn of the loop."""
+        """Writes at once all answers that arrived in one turn of the loop."""
         while True:
             await self._has_new.wait()
             self._has_new.clear()

@@ -21,7 +21,7 @@ _DEFAULTS = Names()
 
 
 class FlagError(Exception):
-    """A flag, or what stands for it in the environment, cannot be used; one line for people."""
+    """A flag or an environment variable cannot be used; one line for people."""
 
 
 def make_flags(docstring: str | None) -> argparse.ArgumentParser:
@@ -56,10 +56,10 @@ def names_from(flags: dict[str, Any]) -> Names:
 
 
 def broker_url(flags: dict[str, Any]) -> str:
-    """Where the broker is: by the flag, or by the environment, which shows nobody a password.
+    """The broker's address: from the flag, or from the environment, which hides a password.
 
     Raises:
-        FlagError: It is no address of a broker.
+        FlagError: It is not an address of a broker.
     """
     name, url = "--broker_url", flags["broker_url"]
     if not url:
@@ -79,8 +79,8 @@ def address_from(flags: dict[str, Any]) -> ServerAddress:
 
     Raises:
         OSError: The token's file cannot be read.
-        UnicodeDecodeError: It is not UTF-8.
-        QaClientError: A file of TLS's, or of the token, cannot be used.
+        UnicodeDecodeError: The token's file is not UTF-8.
+        QaClientError: A TLS file, or the token's, cannot be used.
     """
     access = Access.from_flags(flags)
     return ServerAddress(

@@ -1,27 +1,28 @@
 """The gateway: jobs from a broker's queue, answers into another.
 
-What becomes of a job, and only then is it acknowledged:
+A job is acknowledged only after the gateway has done one of these:
 
-    the server's answer            to reply_to, or to the results queue; confirmed
-    queue_full                     kept, and asked again; then as the next
-    another retryable error        to the next retry queue, with its attempts in a header
-    an error that stays            an error answer to reply_to, and the job to the dead queue
-    no queue for its answer        the job to the dead queue
-    a queue that takes no answer   given back after MAX_NOT_TAKEN attempts, which is a delivery
+    the server's answer            published to reply_to, or to the results queue
+    queue_full                     asked again; after MAX_REFUSALS, as the next
+    another retryable error        job to the next retry queue, with its attempts in a header
+    a permanent error              error answer to reply_to, and job to the dead queue
+    no queue for its answer        job to the dead queue
+    a queue that takes no answer   given back after MAX_NOT_TAKEN attempts; counts as a delivery
 
-Jobs are taken only while the server is there. When the broker is lost, it delivers again what was
-not acknowledged; what was on its way is forgotten. Whatever a message contains, it fails alone:
-where even its properties cannot be read, which costs the connection, the next jobs are taken one
-at a time, so that the broker counts that message's deliveries and not those of its neighbours.
+Jobs are taken only while the server is connected. When the broker's connection is lost, jobs in
+hand are dropped, and the broker delivers them again. A bad message fails alone: if even its
+properties cannot be read, which ends the connection, the next jobs are taken one at a time, so that
+the broker counts that message's deliveries and not those of its neighbours.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,7 +55,7 @@ from qa_service.client import QaClientError, QaServerError
 _RECONNECT_S = 0.2
 _NOT_TAKEN_PAUSE_S = 1.0
 MAX_NOT_TAKEN = 600
-"""How often a queue may refuse a message: ten minutes, of the thirty that RabbitMQ waits."""
+"""Ten minutes; RabbitMQ waits thirty for the acknowledgement."""
 
 _MAX_REASON_CHARS = 500
 _logger = logging.getLogger(__name__)
@@ -88,9 +89,9 @@ class Gateway:
         self._broker, self._asker, self._metrics = broker, asker, metrics
         self._names, self._settings = names, settings
         self._stopping = asyncio.Event()
-        self._orders = iter(range(1 << 62))
+        self._orders = itertools.count()
         self._in_hand: dict[asyncio.Task[None], Job] = {}
-        self._num_alone = 0  # jobs that are to be taken one at a time
+        self._num_alone = 0  # jobs to take one at a time
         self._all_alone_done = asyncio.Event()
         asker.on_queue_full = metrics.queue_full.inc
         metrics.add_gauge("qa_jobs_in_flight", "Questions asked.", lambda: asker.window.in_flight)
@@ -104,10 +105,10 @@ class Gateway:
         self._asker.window.stop()
 
     async def run(self) -> None:
-        """Works until it is stopped.
+        """Runs until `stop`.
 
         Raises:
-            SetupRefusedError: The broker refuses what the gateway needs.
+            SetupRefusedError: The broker refuses the gateway's queues or credentials.
         """
         async with self._asker.running():
             while not self._stopping.is_set():
@@ -118,12 +119,7 @@ class Gateway:
                     await _first(asyncio.sleep(_RECONNECT_S), self._stopping.wait())
 
     async def _until_lost(self) -> None:
-        """Works as long as one connection to the broker lasts.
-
-        Raises:
-            BrokerError: It could not be made, or was lost.
-            SetupRefusedError: The broker refuses what the gateway needs.
-        """
+        """Works until the connection to the broker is lost, or the gateway is stopped."""
         await _first(self._asker.connected(), self._stopping.wait())
         if self._stopping.is_set():
             return
@@ -144,11 +140,7 @@ class Gateway:
             await self._broker.close()
 
     async def _take_jobs(self, prefetch: int, *until: Coroutine[Any, Any, object]) -> None:
-        """Has jobs delivered until something has happened, or the gateway is stopped.
-
-        Raises:
-            BrokerError: The connection was lost.
-        """
+        """Takes jobs until a condition is met, or the gateway is stopped."""
         await self._broker.consume(self._names.jobs, self._take, prefetch)
         _logger.info("taking jobs from %s, %d at a time", self._names.jobs, prefetch)
         await _first(self._broker.lost(), self._stopping.wait(), *until)
@@ -169,7 +161,7 @@ class Gateway:
         task.add_done_callback(self._in_hand.pop)
 
     async def _handle(self, job: Job, order: int) -> None:
-        """Asks, does with the job what comes of it, and acknowledges it or gives it back."""
+        """Settles a job, then acknowledges it; gives it back if it could not be settled."""
         with suppress(BrokerError):  # the broker delivers it again
             try:
                 await self._settle(job, order)
@@ -180,11 +172,11 @@ class Gateway:
                 self._count_alone()
 
     async def _settle(self, job: Job, order: int) -> None:
-        """Publishes what comes of the job.
+        """Asks, and publishes the answer or deals with the error.
 
         Raises:
             StoppedError: The job was not asked.
-            NotTakenError: The broker does not take what comes of it.
+            NotTakenError: The broker does not take the message.
             BrokerError: The connection was lost.
         """
         try:
@@ -207,12 +199,7 @@ class Gateway:
                 self._all_alone_done.set()
 
     async def _answer(self, job: Job, order: int) -> bytes:
-        """The answer's body.
-
-        Raises:
-            QaClientError: There is none.
-            StoppedError: The job was not asked.
-        """
+        """The answer's body."""
         if not job.message_id:
             raise refused("invalid_request", "the job has no message_id")
         request = parse_request(job.body)
@@ -229,7 +216,7 @@ class Gateway:
             await self._bury(job, "unroutable", str(error))
 
     async def _fail(self, job: Job, error: QaServerError) -> None:
-        """Puts the job off, if that may help; else answers with the error and buries it."""
+        """Retries the job later if its error allows it; else answers with the error."""
         attempts = job.attempts + 1
         if error.retryable and attempts < self._settings.max_attempts:
             try:
@@ -245,7 +232,7 @@ class Gateway:
         """Puts the job into a retry queue.
 
         Raises:
-            ExpiredError: Its time is over before it would come back.
+            ExpiredError: The job would expire there.
         """
         queue, delay_s = self._names.retry_queue(attempts)
         headers: dict[str, str | int] = {ATTEMPTS_HEADER: attempts, REASON_HEADER: code}
@@ -271,31 +258,22 @@ class Gateway:
         self._metrics.dead.labels(code).inc()
 
     async def _publish(self, queue: str, message: Message) -> None:
-        """Publishes until the broker takes it.
-
-        Raises:
-            NotTakenError: It never did.
-        """
-        with self._timed():
-            for attempt in range(1, MAX_NOT_TAKEN + 1):
-                try:
-                    await self._broker.publish(queue, message)
-                    return
-                except NotTakenError as error:
-                    _logger.warning("%s: %s", queue, error)
-                    if attempt == MAX_NOT_TAKEN:
-                        raise
-                    await asyncio.sleep(_NOT_TAKEN_PAUSE_S)
-
-    @contextmanager
-    def _timed(self) -> Iterator[None]:
+        """Publishes until the broker takes it; raises `NotTakenError` if it never does."""
         began_s = time.monotonic()
-        yield
+        for attempt in range(1, MAX_NOT_TAKEN + 1):
+            try:
+                await self._broker.publish(queue, message)
+                break
+            except NotTakenError as error:
+                _logger.warning("%s: %s", queue, error)
+                if attempt == MAX_NOT_TAKEN:
+                    raise
+                await asyncio.sleep(_NOT_TAKEN_PAUSE_S)
         self._metrics.publish_s.observe(time.monotonic() - began_s)
 
 
 async def _first(*waiting: Coroutine[Any, Any, object]) -> None:
-    """Waits for the first of these; raises what it raises."""
+    """Waits for the first of these to end, and raises its exception."""
     tasks = [asyncio.ensure_future(each) for each in waiting]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

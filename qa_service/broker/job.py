@@ -1,8 +1,8 @@
-"""A job, and what it becomes: a request to the server, then an answer.
+"""A job becomes a request to the server, and the server's reply the job's answer.
 
 A job's body is the wire's request (`docs/PROTOCOL.md`). It is parsed whole here, so that nothing
-in it can upset the connection that it shares with other jobs: what the server gets is JSON that
-this module wrote, under an id of the connection's own. The job's id is put back into its answer.
+in it can break the connection that it shares with other jobs: the server gets JSON that this
+module wrote, with an id of the connection's own. The answer gets the job's id back.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from qa_service.client import QaClientError, QaServerError
 
 LOWEST_PRIORITY = 0
-"""How jobs ask: with the lowest weight that the wire has. The one place to change."""
+"""The priority of every job's request."""
 
 Reply = dict[str, msgspec.Raw]
 """A reply of the server, its fields as they were sent."""
@@ -48,17 +48,17 @@ class Job:
     receipt: Any
 
     def left_ms(self, now_s: float) -> float | None:
-        """What is left of its time; at most 0 if it has expired, None if it never does."""
+        """The time until the job expires; at most 0 if it has, None for never."""
         if self.expires_in_ms is None:
             return None
         return self.expires_in_ms - (now_s - self.arrived_s) * 1e3
 
 
 class Request(msgspec.Struct, omit_defaults=True):
-    """The fields of the wire's request that a job may have; others are ignored, as there.
+    """The fields of the wire's request that a job may have; others are ignored.
 
-    The server checks the values. Those of type `Any` are decoded, so that they are sent as
-    JSON that can be read whatever they are.
+    The server checks values of type `Any`; here they are only decoded, so that they are sent as
+    valid JSON.
     """
 
     question: str
@@ -110,12 +110,12 @@ _encoder = msgspec.json.Encoder()
 
 
 def refused(code: str, message: str) -> QaServerError:
-    """An error answer of ours, in the server's form; it is not retryable."""
+    """An error of the gateway, in the server's form; it is not retryable."""
     return QaServerError(code, message)
 
 
 def as_server_error(error: QaClientError) -> QaServerError:
-    """A client's error in the form of the server's, to be sent as an error answer."""
+    """A client's error in the server's form."""
     if isinstance(error, QaServerError):
         return error
     return QaServerError(error.code, str(error), error.retryable)
@@ -125,7 +125,7 @@ def parse_request(body: bytes) -> Request:
     """Parses a job's body.
 
     Raises:
-        QaServerError: It is not a request, and cannot become one.
+        QaServerError: It is not a request.
     """
     try:
         str(body, "utf-8")  # msgspec does not look at the strings in fields that it ignores
@@ -142,7 +142,7 @@ def parse_request(body: bytes) -> Request:
 
 
 def peek_id(body: bytes) -> object:
-    """The id in a body that may be no request; None if none can be read."""
+    """The id in a body that may not be a request; None if none can be read."""
     try:
         job_id = _id_decoder.decode(body).id
     except (msgspec.DecodeError, RecursionError):
@@ -151,7 +151,7 @@ def peek_id(body: bytes) -> object:
 
 
 def encode_request(request: Request, wire_id: int, timeout_ms: float | None) -> bytes:
-    """The body of the frame that asks for an answer under an id of the connection's."""
+    """The body of the request's frame."""
     return _encoder.encode(
         _Asked(
             id=wire_id,
@@ -169,7 +169,7 @@ def parse_error(reply: Reply) -> QaServerError | None:
     """The error that a reply carries; None for an answer.
 
     Raises:
-        msgspec.DecodeError: It is not as the protocol has it.
+        msgspec.DecodeError: The error is malformed.
     """
     if "error" not in reply:
         return None
@@ -181,14 +181,14 @@ def read_reply(body: bytes) -> Reply | QaServerError:
     """The reply in a frame's body, or the error that it carries.
 
     Raises:
-        msgspec.DecodeError: It is not as the protocol has it.
+        msgspec.DecodeError: The reply is malformed.
     """
     reply = _reply_decoder.decode(body)
     return parse_error(reply) or reply
 
 
 def encode_answer(job_id: object, reply: Reply) -> bytes:
-    """The reply under the job's own id, its other fields byte for byte as the server sent them."""
+    """The reply with the job's own id; the server's other fields stay byte for byte."""
     return _encoder.encode({"id": job_id, **{k: v for k, v in reply.items() if k != "id"}})
 
 
@@ -200,7 +200,7 @@ def encode_error(job_id: object, error: QaServerError) -> bytes:
 
 def is_error(answer: bytes) -> bool:
     """Whether an answer's body is an error answer."""
-    if b'"error"' not in answer:  # nearly all are told without being parsed
+    if b'"error"' not in answer:  # spares nearly all the parsing
         return False
     try:
         return _outcome_decoder.decode(answer).error is not msgspec.UNSET

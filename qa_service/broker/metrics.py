@@ -10,14 +10,7 @@ _PUBLISH_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1
 
 
 class GatewayMetrics:
-    """The gateway's counters.
-
-    Attributes:
-        consumed: Jobs delivered; redeliveries count again.
-        retried: By the error's code.
-        dead: By the error's code.
-        publish_s: From publishing to the broker's confirmation.
-    """
+    """The gateway's counters; each metric's text says what it counts."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
@@ -36,17 +29,14 @@ class GatewayMetrics:
         )
 
     def add_gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
-        """Adds a value that is read whenever the metrics are."""
+        """Adds a value that is read at each scrape."""
         Gauge(name, text, registry=self.registry).set_function(read)
 
     def serve(self, host: str, port: int) -> Callable[[], None]:
-        """Serves `GET /metrics` from a thread.
-
-        Returns:
-            What stops it.
+        """Serves `GET /metrics` from a thread; returns a function that stops it.
 
         Raises:
-            OSError: The port cannot be had.
+            OSError: The port cannot be opened.
         """
         server, thread = start_http_server(port, addr=host, registry=self.registry)
 

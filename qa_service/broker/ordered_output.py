@@ -1,11 +1,11 @@
-"""A file of answers in the order of their questions, written as they come and safe to be killed.
+"""A file of answers in the order of their questions, written as they come, safe against a kill.
 
     answers.jsonl         line n answers question n; it grows at its end only
-    answers.jsonl.ahead   answers that are here before one that goes first: "n <tab> line"
+    answers.jsonl.ahead   answers that arrived before their turn: "n <tab> line"
 
-Both are written in the same turn in which answers arrive, so a program that is killed loses only
-what was in flight; started again, it goes on from both. A line that was cut short is dropped.
-`put` and `flush` are cheap: one `write` to each file for all answers of a turn.
+Both are written in the turn in which answers arrive, so a program that is killed loses only the
+questions in flight, and resumes from both files. A line that was cut short is dropped. `put` and
+`flush` are cheap: one `write` to each file for all answers of a turn.
 """
 
 from __future__ import annotations
@@ -22,18 +22,15 @@ _CHUNK_BYTES = 1 << 20
 
 
 class OrderedOutput:
-    """The file.
-
-    Args:
-        path: The file; its content is kept.
+    """The two files, whose content is kept.
 
     Attributes:
-        num_written: Lines in the file: questions below this index are answered.
+        num_written: Lines in order: questions below this index are answered.
         num_errors: Error answers in both files.
         last_line: The last line found at the start; None if there was none.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: A file cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -50,7 +47,7 @@ class OrderedOutput:
 
     @property
     def num_ahead(self) -> int:
-        """Answers that are here before one that goes first."""
+        """Answers that arrived before their turn."""
         return len(self._ahead)
 
     def has(self, index: int) -> bool:
@@ -67,7 +64,7 @@ class OrderedOutput:
         """Writes what was put.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: A file cannot be written.
         """
         self._write_in_order()
         new = [(index, line) for index, line in self._new if index in self._ahead]
@@ -82,7 +79,7 @@ class OrderedOutput:
                 _write(self._ahead_file, b"".join(b"%d\t%s\n" % item for item in new))
 
     def close(self) -> None:
-        """Writes what was put, and closes; an empty file of answers ahead goes."""
+        """Writes what was put, closes, and deletes the second file if it is empty."""
         self.flush()
         self._file.close()
         self._ahead_file.close()
@@ -98,7 +95,7 @@ class OrderedOutput:
             _write(self._file, b"".join(lines))
 
     def _read_ahead(self) -> int:
-        """Takes what was ahead when the program was killed; returns where its last line ends."""
+        """Reads the second file; returns where its last whole line ends."""
         self._ahead_file.seek(0)
         end = 0
         for record in self._ahead_file:
@@ -111,7 +108,7 @@ class OrderedOutput:
         return end
 
     def _rewrite_ahead(self) -> None:
-        """Leaves out what is in order by now; a kill leaves the old file or the new."""
+        """Drops answers that are in order by now; a kill leaves the old file or the new."""
         temporary = self._ahead_path.with_name(self._ahead_path.name + ".new")
         temporary.write_bytes(b"".join(b"%d\t%s\n" % item for item in self._ahead.items()))
         temporary.replace(self._ahead_path)

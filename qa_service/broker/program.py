@@ -1,4 +1,4 @@
-"""Asks questions that nobody waits for: from a file, or from a broker's queue.
+"""Asks questions in the background: from a file, or from a broker's queue.
 
     python jobs.py run questions.jsonl --output answers.jsonl
 
@@ -8,8 +8,8 @@
     python jobs.py dead list
     python jobs.py status
 
-`run` asks the server itself, and goes on where it was if it is killed. `gateway` takes jobs from
-RabbitMQ; the other commands put jobs there and take answers out. See docs/JOBS.md.
+`run` asks the server itself, and resumes after a kill. `gateway` takes jobs from RabbitMQ; the
+other commands put jobs there and take answers out. See docs/JOBS.md.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FAULTS = (
     *(OSError, UnicodeDecodeError, QaClientError),
     *(FlagError, FileError, BrokerError, SetupRefusedError),
 )
-# Each has a coroutine `main`, and is imported when it is run: `run` needs nothing of a broker's.
+# Each has a coroutine `main`, and is imported when it runs: `run` needs no broker's library.
 _MODULES = {
     "gateway": "gateway_command",
     "run": "run_command",
@@ -47,7 +47,7 @@ def main() -> int:
     """Runs the program; returns its exit code."""
     flags: dict[str, Any] = vars(make_flags(__doc__).parse_args())
     configure_logging(flags.get("log_level", "warning"), flags.get("log_format", "text"))
-    for library in ("aio_pika", "aiormq"):  # what they log, the gateway says in its own words
+    for library in ("aio_pika", "aiormq"):  # the gateway logs the same events itself
         logging.getLogger(library).setLevel(logging.CRITICAL)
     try:
         command = importlib.import_module(f"qa_service.broker.{_MODULES[flags['command']]}")

@@ -1,10 +1,9 @@
 """Questions from files, a row each: JSON lines, CSV, or SQuAD's JSON.
 
-The name says which: `.jsonl`, `.csv`, `.json`, each perhaps with `.gz` behind it. A line of JSON
-is a request as the wire has it; CSV has a header with at least `question` and `text`. A row
-without an id gets its number, from 1. JSON lines and CSV are read as they are needed, so that a
-file may hold millions. A line that cannot be read is a row too, with its fault, so that it fails
-alone.
+The name decides: `.jsonl`, `.csv` or `.json`, each also with `.gz`. A line of JSON is a request of
+the wire; CSV has a header with at least `question` and `text`. A row without an id gets its number,
+from 1. JSON lines and CSV are streamed, so that a file may hold millions. A line that cannot be
+read is a row with a `fault`, and fails alone.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class Row:
 
     @property
     def message_id(self) -> str:
-        """The same for the same row, whenever and wherever it is read."""
+        """A hash of the request: always the same for the same row."""
         return hashlib.sha256(self.body).hexdigest()[:32]
 
 
@@ -61,7 +60,7 @@ def read_rows(path: Path) -> Iterator[Row]:
     """Reads a file's questions, in its order.
 
     Raises:
-        FileError: It cannot be read, or is not in its name's format.
+        FileError: The file cannot be read, or is not in the format of its suffix.
     """
     kind = _kind(path)
     try:
@@ -75,7 +74,7 @@ def count_rows(path: Path) -> int:
     """How many questions a file holds.
 
     Raises:
-        FileError: It cannot be read.
+        FileError: The file cannot be read.
     """
     if _kind(path) != ".jsonl":
         return sum(1 for _ in read_rows(path))
@@ -99,7 +98,7 @@ def _open(path: Path) -> BinaryIO:
 
 
 def _row(number: int, request: dict[str, Any] | str) -> Row:
-    """A row of a request, or of the fault that stands for it."""
+    """A row of a request, or of a fault in words."""
     if isinstance(request, str):
         return Row(number, number, b"", request)
     if request.get("id") is None:
@@ -124,7 +123,7 @@ def _json_lines(path: Path) -> Iterator[dict[str, Any] | str]:
 def _csv(path: Path) -> Iterator[dict[str, Any] | str]:
     csv.field_size_limit(min(_MAX_CSV_FIELD, sys.maxsize))
     with _open(path) as file:
-        # What is not UTF-8 becomes what cannot be written as JSON: a fault of its row alone.
+        # Bytes that are not UTF-8 become surrogates, which JSON cannot hold: a fault of their row.
         text = TextIOWrapper(file, "utf-8", errors="surrogateescape", newline="")
         reader = csv.DictReader(text, strict=True)
         missing = {"question", "text"} - set(_csv_header(path, reader))
@@ -137,7 +136,7 @@ def _csv(path: Path) -> Iterator[dict[str, Any] | str]:
                 return
             except ValueError as error:
                 yield f"line {reader.line_num}: {error}"
-            except csv.Error as error:  # it counts a line only when it has read it
+            except csv.Error as error:  # the reader counts a line only after reading it
                 yield f"after line {reader.line_num}: {error}"
 
 

@@ -7,10 +7,9 @@
                  │     └─── delivery limit, expired ─┘
                  └──── their TTL is over ────┘
 
-All are quorum queues, but `qa.dead`, which is looked through by people: looking counts as a
-delivery there, and may not count against a limit. What a queue passes on (a retry whose time has
-come, a job whose deliveries are spent) is passed on at least once: it leaves only when the next
-queue has confirmed it.
+All are quorum queues except `qa.dead`: people read it, and a read is a delivery, which must not
+count against a limit. A queue passes a job on (after a retry's wait, or too many deliveries) at
+least once: the job leaves only when the next queue has confirmed it.
 """
 
 from __future__ import annotations
@@ -53,11 +52,7 @@ _REFUSED = (AuthenticationError, ChannelAccessRefused, ChannelPreconditionFailed
 
 
 class RabbitMq:
-    """`Broker` for RabbitMQ 3.10 and later.
-
-    Args:
-        url: `amqp://user:password@host:port/vhost`, or `amqps://`.
-    """
+    """`Broker` for RabbitMQ 3.10 and later, at `amqp://user:password@host:port/vhost`."""
 
     def __init__(self, url: str, names: Names) -> None:
         self._url, self._names = url, names
@@ -81,18 +76,18 @@ class RabbitMq:
             await self._declare()
 
     async def close(self) -> None:
-        """Closes the connection; what is unacknowledged goes back to its queue."""
+        """Closes the connection; unacknowledged jobs go back to their queue."""
         connection, self._connection = self._connection, None
         if connection is not None:
             with contextlib.suppress(*_LOST, asyncio.TimeoutError):
                 await asyncio.wait_for(connection.close(), CONNECT_TIMEOUT_S)
 
     async def lost(self) -> None:
-        """Waits until the connection is lost, and raises the reason."""
+        """Raises the reason when the connection is lost."""
         raise await asyncio.shield(self._lost)
 
     async def consume(self, queue: str, take: Callable[[Job], None], prefetch: int) -> None:
-        """Has jobs delivered, a bounded number of them unacknowledged."""
+        """Delivers jobs, a bounded number of them unacknowledged."""
 
         async def deliver(message: AbstractIncomingMessage) -> None:
             take(_job(message))
@@ -103,7 +98,7 @@ class RabbitMq:
         self._consumer = self._queues[queue], tag
 
     async def stop_consuming(self) -> None:
-        """Has no further jobs delivered."""
+        """Ends the delivery."""
         if self._consumer is not None:
             queue, tag = self._consumer
             self._consumer = None
@@ -111,7 +106,7 @@ class RabbitMq:
                 await queue.cancel(tag)
 
     async def publish(self, queue: str, message: Message) -> None:
-        """Publishes a message, and waits until the broker has confirmed it."""
+        """Publishes a message, and waits for the broker's confirmation."""
         if len(queue.encode()) > 255:
             raise UnroutableError(f"{queue[:40]}… is too long for a queue's name")
         with _translated():
@@ -121,17 +116,17 @@ class RabbitMq:
                 raise UnroutableError(f"there is no queue {queue}") from None
 
     async def acknowledge(self, job: Job) -> None:
-        """Tells the broker that a job is done."""
+        """Removes a finished job from its queue."""
         with _translated():
             await job.receipt.ack()
 
     async def give_back(self, job: Job) -> None:
-        """Puts a job back where it was in its queue."""
+        """Puts a job back to its place in the queue."""
         with _translated():
             await job.receipt.nack(requeue=True)
 
     async def drain(self, queue: str) -> AsyncIterator[Job]:
-        """Yields what waits in a queue, until nothing does."""
+        """Yields the jobs of a queue until it is empty."""
         while True:
             with _translated():
                 message = await self._queues[queue].get(fail=False)
@@ -168,19 +163,19 @@ class RabbitMq:
         )
 
     def _on_lost(self, _sender: object, error: BaseException | None = None) -> None:
-        """Keeps why; of channel and connection, the one that was lost first is called first."""
+        """Keeps the first reason: a lost channel or connection is reported before the other."""
         if not self._lost.done():
             is_unreadable = isinstance(error, InvalidFrameError)
             kind = UnreadableError if is_unreadable else BrokerError
             self._lost.set_result(kind(f"the connection to the broker was lost: {error}"))
 
     def _on_consumer_cancelled(self, *_: object) -> None:
-        """The broker stopped delivering, as it does when the queue is deleted."""
+        """The broker ended the delivery, for example because the queue was deleted."""
         self._on_lost(self)
 
 
 def _passing_on(queue: str) -> dict[str, Any]:
-    """A quorum queue that hands on to another one what leaves it unanswered, at least once."""
+    """Arguments of a quorum queue that passes its dead letters on to another, at least once."""
     return {
         "x-queue-type": "quorum",
         "x-dead-letter-exchange": "",
@@ -208,13 +203,13 @@ def _job(message: AbstractIncomingMessage) -> Job:
 
 
 def _count(headers: Mapping[str, Any], name: str) -> int | None:
-    """A number of a header's; None for what is none, for anyone may have written it."""
+    """A header's positive number; None for anything else a producer may have written."""
     value = headers.get(name)
     return value if isinstance(value, int) and value > 0 else None
 
 
 def _reason(headers: Mapping[str, Any]) -> str | None:
-    """What we noted, or else what the broker did when it passed the job on."""
+    """The gateway's reason, or else the broker's for passing the job on."""
     if isinstance(reason := headers.get(REASON_HEADER), str):
         return reason
     match headers:

@@ -1,4 +1,4 @@
-"""`jobs.py run`: shows how far a `FileRun` is, and what became of it."""
+"""`jobs.py run`: runs a `FileRun`, shows its progress, and prints its summary."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _describe(summary: RunSummary, output: Path) -> str:
 
 
 def _stop_at_signals(run: FileRun) -> None:
-    """Has the first SIGTERM or Ctrl-C stop the run, and the second end the program."""
+    """Makes the first SIGTERM or Ctrl-C stop the run, and the second end the program."""
     loop = asyncio.get_running_loop()
     signals = (signal.SIGTERM, signal.SIGINT)
 

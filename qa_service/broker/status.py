@@ -1,4 +1,4 @@
-"""`jobs.py status`: how many jobs wait where, how fast that changes, and the time left."""
+"""`jobs.py status`: the jobs in each queue, how fast their number changes, and the time left."""
 
 from __future__ import annotations
 
@@ -38,12 +38,7 @@ def report(
     after: dict[str, tuple[int, int]],
     interval_s: float,
 ) -> str:
-    """What is shown: a line a queue, and the time left.
-
-    Args:
-        before: Messages and consumers of each queue.
-        after: The same, `interval_s` later.
-    """
+    """A line for each queue, with its messages and consumers, and the time left."""
     lines = [f"{'queue':24}{'waiting':>10}{'change':>12}{'consumers':>11}"]
     for queue, (messages, consumers) in after.items():
         rate = (messages - before[queue][0]) / interval_s

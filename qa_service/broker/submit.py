@@ -1,7 +1,7 @@
-"""`jobs.py submit`: the questions of files, each a job with a name that is always the same.
+"""`jobs.py submit`: makes a job of each question in the files.
 
-The name (`message_id`) is made of the row, so that a file that is submitted again asks again only
-what the answers collected so far leave open.
+The `message_id` is made of the row, so that a file submitted again asks only the questions that the
+collected answers (`--answers`) leave open.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ async def main(flags: dict[str, Any]) -> int:
             counts.submitted += number
             bar.update(number)
 
-        rows = _without(_rows(flags["files"]), answered, counts, bar.update)
+        rows = _unanswered(flags["files"], answered, counts, bar.update)
         jobs = (_job(row, flags["reply_to"], expires_in_ms) for row in rows)
         await broker.open()
         try:
@@ -66,10 +66,7 @@ class _Counts:
 
 
 async def submit(broker: Broker, queue: str, jobs: Iterable[Message], progress: Progress) -> None:
-    """Publishes jobs in their order, some hundred ahead of the broker's confirmations.
-
-    Args:
-        progress: Called with how many more jobs are confirmed.
+    """Publishes jobs in their order; reports progress as the broker confirms them.
 
     Raises:
         BrokerError: The connection was lost.
@@ -92,27 +89,21 @@ async def submit(broker: Broker, queue: str, jobs: Iterable[Message], progress: 
         raise errors.exceptions[0] from None
 
 
-def _rows(files: list[Path]) -> Iterator[Row]:
+def _unanswered(
+    files: list[Path], answered: set[str], counts: _Counts, progress: Progress
+) -> Iterator[Row]:
+    """The rows to submit; counts the others."""
     for path in files:
         for row in read_rows(path):
             if row.fault:
                 print(f"{path}, {row.fault}", file=sys.stderr)
-            yield row
-
-
-def _without(
-    rows: Iterable[Row], answered: set[str], counts: _Counts, progress: Progress
-) -> Iterator[Row]:
-    """The rows that are to be submitted; counts the others."""
-    for row in rows:
-        if row.fault:
-            counts.faulty += 1
-            progress(1)
-        elif row.message_id in answered:
-            counts.answered += 1
-            progress(1)
-        else:
-            yield row
+                counts.faulty += 1
+                progress(1)
+            elif row.message_id in answered:
+                counts.answered += 1
+                progress(1)
+            else:
+                yield row
 
 
 def _job(row: Row, reply_to: str | None, expires_in_ms: int | None) -> Message:

@@ -7,8 +7,8 @@ Additive increase, multiplicative decrease (Chiu and Jain 1989), as TCP has it (
     an answer                           + 1 / limit     one more each round trip
     a refusal (`queue_full`)            / 2             once for all that was asked before it
 
-and `1 <= limit <= most` at any time. `AdaptiveLimit` is the arithmetic; `Window` lets askers in,
-those first that came first, and nobody while it is shut or paused.
+and `1 <= limit <= most` at any time. `AdaptiveLimit` is the arithmetic; `Window` admits askers in
+their order, and none while it is shut or paused.
 """
 
 from __future__ import annotations
@@ -22,18 +22,17 @@ _DECREASE = 0.5
 
 
 class AdaptiveLimit:
-    """The arithmetic."""
+    """The limit and its arithmetic.
+
+    Attributes:
+        epoch: How often the limit was decreased; noted when a question is asked.
+    """
 
     def __init__(self, most: int, start: int = 1) -> None:
         self.most = most
         self.value = float(min(start, most))
+        self.epoch = 0
         self._slow_start_until = float(most)
-        self._decreases = 0
-
-    @property
-    def epoch(self) -> int:
-        """How often it was decreased: to be given back with what becomes of a question."""
-        return self._decreases
 
     def answered(self) -> None:
         """The server had room."""
@@ -43,8 +42,8 @@ class AdaptiveLimit:
 
     def refused(self, epoch: int) -> None:
         """The server had no room for a question that was asked in this epoch."""
-        if epoch == self._decreases:
-            self._decreases += 1
+        if epoch == self.epoch:
+            self.epoch += 1
             self.value = max(1.0, self.value * _DECREASE)
             self._slow_start_until = self.value
 
@@ -54,7 +53,7 @@ class StoppedError(Exception):
 
 
 class Window:
-    """The questions in flight, and those who wait to ask theirs. It begins shut."""
+    """Admits questions while there is room; the others wait. It begins shut."""
 
     def __init__(self, limit: AdaptiveLimit) -> None:
         self.limit = limit
@@ -66,7 +65,7 @@ class Window:
         self._stopped = asyncio.Event()
 
     async def enter(self, order: int) -> None:
-        """Waits until there is room; of those who wait, the lowest `order` is first.
+        """Waits until there is room; the lowest waiting `order` is first.
 
         Raises:
             StoppedError: `stop` was called.
@@ -82,21 +81,21 @@ class Window:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled() and turn.exception() is None:
-                self.leave()  # it was admitted and is gone
+                self.leave()  # it was admitted, and then cancelled
             raise
 
     def leave(self) -> None:
-        """One of those in flight is not any more."""
+        """Ends a question in flight."""
         self.in_flight -= 1
         self._admit()
 
     def set_open(self, is_open: bool) -> None:
-        """Opens it, or shuts it: then no job is admitted."""
+        """Opens or shuts the window."""
         self._is_open = is_open
         self._admit()
 
     def pause(self, duration_s: float) -> None:
-        """Admits no job for so long; a pause that is longer already stays."""
+        """Admits no job for a time; a longer pause stays as it is."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + duration_s
         if self._resume is not None:
@@ -106,12 +105,12 @@ class Window:
         self._resume = loop.call_at(until_s, self._end_pause)
 
     async def rest(self, duration_s: float) -> None:
-        """Waits for so long, or until it is stopped."""
+        """Waits for a time, or until `stop`."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stopped.wait(), duration_s)
 
     def stop(self) -> None:
-        """Sends away those who wait, and all who come."""
+        """Makes `enter` raise `StoppedError`, for those who wait too."""
         self._stopped.set()
         for _, _, turn in self._waiting:
             if not turn.done():

@@ -39,11 +39,7 @@ class Access:
         """Adds the flags that `from_flags` reads."""
         add = parser.add_argument
         add("--tls", action="store_true", help="use TLS; so do the next three flags")
-        add(
-            "--ca_file",
-            type=Path,
-            help="the authority of the server's certificate, in PEM",
-        )
+        add("--ca_file", type=Path, help="the authority of the server's certificate, in PEM")
         add("--client_cert", type=Path, help="a certificate of your own, in PEM")
         add("--client_key", type=Path, help="its private key, if that is in another file")
         token = f"a file with the token to send; without it, {TOKEN_VARIABLE} is sent if it is set"

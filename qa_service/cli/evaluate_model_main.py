@@ -18,14 +18,7 @@ from qa_service.load.plot import PlotError, check_plot
 from qa_service.repository.manifest import load_manifest, model_files
 from qa_service.serving.options import RouteOptions
 from qa_service.training.calibration import calibrate
-from qa_service.training.cascade import (
-    MIN_SCORES,
-    CascadePoint,
-    ModelRun,
-    draw,
-    run_model,
-    sweep,
-)
+from qa_service.training.cascade import MIN_SCORES, CascadePoint, ModelRun, draw, run_model, sweep
 from qa_service.training.evaluation import DevSet, PreparedModel, measure, never_abstaining
 from qa_service.training.measures import (
     abstained_percent,

@@ -48,10 +48,7 @@ def _parser() -> argparse.ArgumentParser:
         "in a local directory, which may also hold an adapter over any of these",
     )
     parser.add_argument(
-        "--output_dir",
-        type=Path,
-        default=defaults.output_dir,
-        help="where the model's folder goes",
+        "--output_dir", type=Path, default=defaults.output_dir, help="where the model's folder goes"
     )
     parser.add_argument(
         "--can_abstain",
@@ -76,8 +73,6 @@ def _parser() -> argparse.ArgumentParser:
         "as far as the model can be had in it; int8 is for ONNX Runtime and for OpenVINO",
     )
     parser.add_argument(
-        "--tensorrt",
-        action="store_true",
-        help="also write what the server's tensorrt engine needs",
+        "--tensorrt", action="store_true", help="also write what the server's tensorrt engine needs"
     )
     return parser

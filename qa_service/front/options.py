@@ -29,9 +29,7 @@ class ConnectionOptions(Struct, frozen=True, kw_only=True):
     max_output_buffer_bytes: Annotated[
         int,
         Meta(
-            ge=1,
-            le=2**30,
-            description="bytes of unread answers; past it, the server stops reading",
+            ge=1, le=2**30, description="bytes of unread answers; past it, the server stops reading"
         ),
     ] = 1 << 20
     max_priority: Annotated[
@@ -67,11 +65,7 @@ class ConnectionOptions(Struct, frozen=True, kw_only=True):
     ] = 30_000
     client_stall_timeout_ms: Annotated[
         int,
-        Meta(
-            ge=1,
-            le=MAX_MS,
-            description="milliseconds a client may leave waiting answers unread",
-        ),
+        Meta(ge=1, le=MAX_MS, description="milliseconds a client may leave waiting answers unread"),
     ] = 30_000
     request_timeout_ms: Annotated[
         int,

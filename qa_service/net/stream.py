@@ -156,9 +156,7 @@ class Stream:
         if self._state is not _CLOSED and interest != self._interest:
             self._interest = interest
             self._loop.watch(
-                self._sock,
-                self._readable if reading else None,
-                self._writable if writing else None,
+                self._sock, self._readable if reading else None, self._writable if writing else None
             )
 
     def _readable(self) -> None:

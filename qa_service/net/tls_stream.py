@@ -91,13 +91,7 @@ class TlsStream:
         name: The peer's address, for the log.
     """
 
-    def __init__(
-        self,
-        loop: EventLoop,
-        sock: socket.socket,
-        name: str,
-        terms: TlsTerms,
-    ) -> None:
+    def __init__(self, loop: EventLoop, sock: socket.socket, name: str, terms: TlsTerms) -> None:
         self._name = name
         self._terms = terms
         self._on_data: OnData = lambda data: None

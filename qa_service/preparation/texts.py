@@ -28,11 +28,7 @@ def calibration_inputs(model_dir: Path, manifest: Manifest) -> list[Inputs]:
         for window in _encoded(builder, item).windows:
             ids = window.input_ids[None].astype(np.int64)
             types = window.token_type_ids[None].astype(np.int64)
-            given = {
-                "input_ids": ids,
-                "attention_mask": np.ones_like(ids),
-                "token_type_ids": types,
-            }
+            given = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": types}
             found.append({name: given[name] for name in manifest.inputs})
     return found
 

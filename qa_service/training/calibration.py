@@ -49,10 +49,7 @@ def calibrate(
 
     threshold = None if max_cost_f1 is None else -math.inf
     reading = msgspec.structs.replace(
-        reading,
-        max_answer_tokens=_MAX_ANSWER_TOKENS,
-        null_threshold=threshold,
-        temperature=1.0,
+        reading, max_answer_tokens=_MAX_ANSWER_TOKENS, null_threshold=threshold, temperature=1.0
     )
     reading = max(_with_each(reading, "length_penalty", _LENGTH_PENALTIES), key=f1)
     reading = min(_with_each(reading, "temperature", _TEMPERATURES), key=error)

@@ -62,9 +62,7 @@ class CascadePoint:
 
 
 def run_model(
-    model: PreparedModel,
-    answerable: Sequence[SquadQuestion],
-    unanswerable: Sequence[SquadQuestion],
+    model: PreparedModel, answerable: Sequence[SquadQuestion], unanswerable: Sequence[SquadQuestion]
 ) -> ModelRun:
     """Has a model answer all questions, read as it is served."""
     reader = model.reader(model.manifest.reading)

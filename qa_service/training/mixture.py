@@ -14,12 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qa_service.data.squad import SquadQuestion, read_squad
-from qa_service.training.paragraphs import (
-    Example,
-    UnanswerableMaker,
-    among_neighbours,
-    untokenized,
-)
+from qa_service.training.paragraphs import Example, UnanswerableMaker, among_neighbours, untokenized
 from qa_service.training.soft_labels import SoftLabels
 
 
