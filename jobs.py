@@ -1,4 +1,4 @@
-"""Asks questions that nobody waits for: from a file, or from a broker's queue; see `--help`."""
+"""Asks questions in the background: from a file, or from a broker's queue; see `--help`."""
 
 import sys
 

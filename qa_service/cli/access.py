@@ -1,7 +1,7 @@
 """How a client program connects and authenticates: TLS and a token, from flags or the environment.
 
-A token is a secret, and a program's arguments are seen by every user of its machine. So it comes
-from a file or from the environment, and no flag takes it.
+A token is a secret, and every user of a machine sees a program's arguments. So it comes from a file
+or from the environment, and no flag takes it.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class Access:
 
     @classmethod
     def from_flags(cls, flags: dict[str, object]) -> Self:
-        """Takes its flags out of all of a program's.
+        """Removes its flags from a program's.
 
         Raises:
             OSError: The token's file cannot be read.
-            UnicodeDecodeError: It is not UTF-8.
-            QaClientError: There is no token in it.
+            UnicodeDecodeError: The token's file is not UTF-8.
+            QaClientError: The token's file holds no token.
         """
         files = {name: flags.pop(name) for name in ("ca_file", "client_cert", "client_key")}
         token_file = flags.pop("token_file")
@@ -63,7 +63,7 @@ class Access:
         return cls(tls=tls, token=token, **files)  # type: ignore[arg-type]
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """What `QaClient` needs for this.
+        """The context for `QaClient`; None without TLS.
 
         Raises:
             TlsError: A file cannot be used.

@@ -18,12 +18,12 @@ returned; a question goes to one that can answer it.
 from __future__ import annotations
 
 import argparse
+import functools
 import io
 import sys
 from pathlib import Path
 
 from qa_service.cli.access import Access
-from qa_service.cli.asking import Asking
 from qa_service.cli.conversation import Conversation, print_error
 from qa_service.cli.flags import INTERRUPTED, count, hosts, make_parser, port, seconds
 from qa_service.cli.line_editor import LineEditor
@@ -78,11 +78,11 @@ def check_together(parser: argparse.ArgumentParser, parsed: argparse.Namespace) 
 
 
 def read_text(parsed: argparse.Namespace) -> str:
-    """The text as it was given, to the byte; empty if it is to be asked for.
+    """The text, to the byte; empty if none was given.
 
     Raises:
         OSError: The file or stdin cannot be read.
-        UnicodeDecodeError: It is not UTF-8.
+        UnicodeDecodeError: The text is not UTF-8.
     """
     if parsed.text_file == STDIN:
         return sys.stdin.buffer.read().decode()
@@ -91,16 +91,11 @@ def read_text(parsed: argparse.Namespace) -> str:
     return parsed.text or ""
 
 
-def asking_of(parsed: argparse.Namespace) -> Asking:
-    """How each question is asked."""
-    return Asking(parsed.top_k, parsed.model, parsed.model_version)
-
-
 def connect(host: str, parsed: argparse.Namespace, access: Access) -> QaClient:
     """A client of these servers.
 
     Raises:
-        TlsError: A file of its access cannot be used.
+        TlsError: A certificate or key cannot be used.
     """
     tls, token = access.tls_context(), access.token
     return QaClient(host, parsed.port, parsed.timeout_s, tls=tls, token=token)
@@ -123,7 +118,7 @@ def main() -> int:
     """Runs the program; returns its exit code."""
     parsed = parse_arguments()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # What the terminal's encoding lacks is better shown in escapes than not at all.
+        # Characters that the terminal's encoding lacks are shown as escapes.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         text = read_text(parsed)
@@ -131,10 +126,13 @@ def main() -> int:
         if parsed.health or parsed.stats or parsed.models:
             return monitor(parsed, access)
         with connect(parsed.host, parsed, access) as client:
+            ask = functools.partial(
+                client.ask, top_k=parsed.top_k, model=parsed.model, version=parsed.model_version
+            )
             if parsed.question is None:
-                Conversation(client, LineEditor(), asking_of(parsed)).run(text)
+                Conversation(client, LineEditor(), ask).run(text)
                 return ExitCode.ANSWER
-            return ask_once(client, parsed.question, text, asking_of(parsed), as_json=parsed.json)
+            return ask_once(ask, parsed.question, text, as_json=parsed.json)
     except (OSError, UnicodeDecodeError, QaClientError) as error:
         print_error(error)
         return ExitCode.ERROR

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 from qa_service.cli.access import TOKEN_VARIABLE
-from qa_service.cli.asking import Asking
 from qa_service.cli.line_editor import LineEditor
 from qa_service.client import Answer, QaClient, QaClientError, QaServerError
 
@@ -14,21 +14,23 @@ Enter ends a text or a question; a pasted text may have several lines.
 An empty question asks for another text. Ctrl-C clears what is half typed.
 Ctrl-D, quit or exit ends."""
 FAREWELLS = {"quit", "exit"}
+Ask = Callable[[str, str], Answer]
+"""Asks a question on a text: `QaClient.ask` with the program's flags."""
 
 
 class Conversation:
-    """Asks for a text, then for questions on it, until the input ends."""
+    """Reads a text, then questions on it, until the input ends."""
 
-    def __init__(self, client: QaClient, editor: LineEditor, asking: Asking) -> None:
+    def __init__(self, client: QaClient, editor: LineEditor, ask: Ask) -> None:
         self._client = client
         self._editor = editor
-        self._asking = asking
+        self._ask = ask
 
     def run(self, text: str = "") -> None:
         """Runs until Ctrl-D, quit, exit, Ctrl-C with nothing typed, or the end of the input.
 
         Args:
-            text: The text of the first questions; empty to ask for it.
+            text: The text of the first questions; empty to read it first.
         """
         try:
             self._begin()
@@ -38,7 +40,7 @@ class Conversation:
         except EOFError:
             pass
         except KeyboardInterrupt:
-            # readline ends the line at the end of the input, and not at an interrupt.
+            # readline ends the line at the end of the input, but not at an interrupt.
             print(file=sys.stderr)
 
     def _begin(self) -> None:
@@ -60,16 +62,12 @@ class Conversation:
         """Answers questions until an empty one."""
         while question := self._read("Question").strip():
             try:
-                print(describe(self._asking.ask(self._client, question, text)), flush=True)
+                print(describe(self._ask(question, text)), flush=True)
             except QaClientError as error:
                 print_error(error)
 
     def _read(self, name: str) -> str:
-        """Reads an entry.
-
-        Raises:
-            EOFError: The conversation is over.
-        """
+        """Reads an entry; raises `EOFError` at the end of the conversation."""
         entry = self._editor.read(name)
         if self._editor.is_terminal and entry.strip().lower() in FAREWELLS:
             raise EOFError
@@ -77,7 +75,7 @@ class Conversation:
 
 
 def describe(answer: Answer) -> str:
-    """An answer as a person reads it, with its alternatives if they were asked for."""
+    """The answer in lines for people, with its alternatives if there are any."""
     lines = [
         f"Answer: {answer.answer if answer.known else 'Unknown'}",
         f"        score {answer.score:.2f}, latency {answer.latency_ms:.1f} ms",
@@ -87,7 +85,7 @@ def describe(answer: Answer) -> str:
 
 
 def print_error(error: Exception) -> None:
-    """Tells the person in one line what went wrong, and which flag it takes."""
+    """Prints an error in one line, with the flag that helps."""
     hint = _HINTS.get(error.code, "") if isinstance(error, QaServerError) else ""
     print(f"Error: {error}{hint}", file=sys.stderr, flush=True)
 
@@ -96,4 +94,4 @@ _HINTS = {
     "unauthorized": f"; --token_file or {TOKEN_VARIABLE} gives the token",
     "tls_required": "; use --tls or --ca_file",
 }
-"""What helps, by the error's code."""
+"""The flag that helps, by the error's code."""

@@ -1,4 +1,4 @@
-"""Measures prepared models, side by side, through the engines that serve."""
+"""Measures prepared models, side by side, with the server's engines."""
 
 from __future__ import annotations
 
@@ -59,12 +59,9 @@ def main() -> int:
             _probe(flags, dev)
         else:
             _compare(flags, dev)
-    except PlotError as error:
+    except (PlotError, SetupError) as error:
         print(f"evaluate_model.py: {error}", file=sys.stderr)
-        return 1
-    except SetupError as error:
-        print(f"evaluate_model.py: {error}", file=sys.stderr)
-        return error.exit_code
+        return error.exit_code if isinstance(error, SetupError) else 1
     return 0
 
 
@@ -104,7 +101,7 @@ def _probe(flags: argparse.Namespace, dev: DevSet) -> None:
 def _models(
     flags: argparse.Namespace, columns: Sequence[str]
 ) -> Iterator[tuple[str, PreparedModel]]:
-    """Prints a table's head; each model in each engine and precision it has, and its row's head."""
+    """Prints a table's head; yields a row's head and model for each engine and precision."""
     rows = [row for model_dir in flags.model_dirs for row in _rows(flags, model_dir)]
     if not rows:
         raise SetupError("no model has the files for an engine and a precision that are named")
@@ -117,10 +114,10 @@ def _models(
 
 
 def _rows(flags: argparse.Namespace, model_dir: Path) -> list[tuple[Path, str, str]]:
-    """What to measure of a model.
+    """The engines and precisions to measure a model in.
 
-    Unless flags name engines or precisions, all that the server may take on this machine, and
-    PyTorch; else each engine in each precision wanted that the model has files for.
+    Without flags for them, all that the server may choose on this machine, and PyTorch; else the
+    named ones that the model has files for.
     """
     manifest = load_manifest(model_dir)
     able = runnable(manifest)
@@ -136,7 +133,7 @@ def _rows(flags: argparse.Namespace, model_dir: Path) -> list[tuple[Path, str, s
 
 
 def _own_precisions(engine_type: str) -> list[str]:
-    """fp32, and those that an engine has a file of their own for."""
+    """fp32, and each precision for which an engine has a file."""
     by_files: dict[tuple[str, ...], str] = {}
     for precision in precisions_of(engine_type):
         by_files.setdefault((*model_files(engine_type, precision),), precision)
@@ -144,7 +141,7 @@ def _own_precisions(engine_type: str) -> list[str]:
 
 
 def _cascade(flags: argparse.Namespace, dev: DevSet) -> None:
-    """Prints what a cascade of the models would come to, a row for each `min_score`."""
+    """Prints the measures of a cascade of the models, a row for each `min_score`."""
     if len(flags.model_dirs) < 2:
         raise SetupError("--cascade needs two models or more, in the order in which they are asked")
     if flags.plot:
@@ -165,7 +162,7 @@ def _cascade(flags: argparse.Namespace, dev: DevSet) -> None:
 
 
 def _run(flags: argparse.Namespace, model_dir: Path, dev: DevSet) -> ModelRun:
-    """Has a model answer everything, and prints how well and how fast it does."""
+    """Answers all questions with a model, and prints how well and how fast it does."""
     engine_type = _first_engine(flags)
     precision = flags.precisions[0] if flags.precisions else "fp32"
     model = PreparedModel(model_dir, engine_type, flags.intra_op_num_threads, precision)
@@ -179,7 +176,7 @@ def _run(flags: argparse.Namespace, model_dir: Path, dev: DevSet) -> ModelRun:
 
 
 def _calibrate(flags: argparse.Namespace, dev: DevSet) -> None:
-    """Writes the reading settings that suit the first model."""
+    """Chooses the first model's reading settings, and writes them."""
     model = PreparedModel(flags.model_dirs[0], _first_engine(flags), flags.intra_op_num_threads)
     cost = None if flags.no_abstention else flags.max_cost_f1
     reading = calibrate(model, dev, model.manifest.reading, cost)
@@ -194,13 +191,10 @@ def _first_engine(flags: argparse.Namespace) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = make_parser(__doc__)
-    parser.add_argument(
-        "model_dirs", nargs="+", type=Path, metavar="DIR", help="what prepare_model.py wrote"
-    )
-    parser.add_argument(
-        "--dev", nargs="+", type=Path, required=True, metavar="FILE", help="SQuAD JSON"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("model_dirs", nargs="+", type=Path, metavar="DIR", help="what prepare_model.py wrote")
+    add("--dev", nargs="+", type=Path, required=True, metavar="FILE", help="SQuAD JSON")
+    add(
         "--inference_engine_types",
         nargs="+",
         choices=MODEL_ENGINES,
@@ -208,64 +202,47 @@ def _parser() -> argparse.ArgumentParser:
         help="engines to measure; if not given, all that are installed, in each precision that the "
         "server may take here",
     )
-    parser.add_argument(
+    add(
         "--precisions",
         nargs="+",
         choices=sorted({precision for _, precision in ROWS}),
         help="precisions to measure; if only engines are given, fp32 and those that have a file "
         "of their own",
     )
-    parser.add_argument(
-        "--intra_op_num_threads", type=int, default=1, help="threads within one operator"
-    )
+    add("--intra_op_num_threads", type=int, default=1, help="threads within one operator")
     _add_other_modes(parser)
     return parser
 
 
 def _add_other_modes(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of what is done instead of comparing, or besides."""
-    parser.add_argument(
-        "--by_kind",
-        action="store_true",
-        help="also print F1 by question word and by length of the answer",
-    )
-    parser.add_argument(
+    """Adds the flags of the other modes."""
+    add = parser.add_argument
+    kinds = "also print F1 by question word and by length of the answer"
+    add("--by_kind", action="store_true", help=kinds)
+    add(
         "--probes",
         action="store_true",
         help="do not compare: measure F1 on the questions as they are, lower-cased, with typos, "
         "and with a distracting sentence before and after the text",
     )
-    parser.add_argument(
+    add(
         "--calibrate",
         type=Path,
         metavar="READING_JSON",
         help="do not compare: choose the first model's reading settings and write them here",
     )
-    parser.add_argument(
+    add(
         "--cascade",
         action="store_true",
         help="do not compare: what asking the models in turn, the next one only where the score is "
         "below min_score, would come to: F1 and cost for a range of min_scores",
     )
-    parser.add_argument(
-        "--ask_next_if_unknown",
-        action="store_true",
-        help="with --cascade: ask the next model too where one finds no answer",
-    )
-    parser.add_argument(
-        "--plot", type=Path, metavar="FILE", help="with --cascade: draw F1 against cost"
-    )
-    parser.add_argument(
-        "--max_questions", type=int, default=0, help="measure on so many of each kind; 0 for all"
-    )
-    parser.add_argument(
-        "--max_cost_f1",
-        type=float,
-        default=2.0,
-        help="with --calibrate: points of F1 on answerable questions that abstention may cost",
-    )
-    parser.add_argument(
-        "--no_abstention",
-        action="store_true",
-        help="with --calibrate: the model was never shown an unanswerable question",
-    )
+    unknown = "with --cascade: ask the next model too where one finds no answer"
+    add("--ask_next_if_unknown", action="store_true", help=unknown)
+    add("--plot", type=Path, metavar="FILE", help="with --cascade: draw F1 against cost")
+    most = "measure on so many of each kind; 0 for all"
+    add("--max_questions", type=int, default=0, help=most)
+    cost = "with --calibrate: points of F1 on answerable questions that abstention may cost"
+    add("--max_cost_f1", type=float, default=2.0, help=cost)
+    never = "with --calibrate: the model was never shown an unanswerable question"
+    add("--no_abstention", action="store_true", help=never)

@@ -36,7 +36,7 @@ def parse_flags(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def _add_data(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of what is read and written."""
+    """Adds the flags of the files."""
     add = parser.add_argument
     add(
         "--base",
@@ -59,42 +59,26 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
         metavar="FILE[=N]",
         help="the same, for files whose contexts are single sentences: put among others",
     )
-    add(
-        "--labels",
-        nargs="+",
-        type=Path,
-        default=[],
-        metavar="LABELS",
-        help="a teacher's labels (see --label) of questions in those files",
-    )
+    labels = "a teacher's labels (see --label) of questions in those files"
+    add("--labels", nargs="+", type=Path, default=[], metavar="LABELS", help=labels)
     add("--dev", nargs="+", type=Path, default=[], metavar="FILE", help="to measure on")
     add("--output_dir", type=Path, metavar="DIR", help="for the adapter, metrics, checkpoint")
     add("--init", type=Path, metavar="ADAPTER", help="adapter to start from")
 
 
 def _add_training(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of how it is trained."""
+    """Adds the flags of the training."""
     add = parser.add_argument
-    add(
-        "--whole",
-        action="store_true",
-        help="train all weights but the embeddings; the adapter is the nearest of its rank",
-    )
-    add(
-        "--int8",
-        action="store_true",
-        help="round weights and activations as int8 engines do, so that the adapter allows for it",
-    )
+    whole = "train all weights but the embeddings; the adapter is the nearest of its rank"
+    add("--whole", action="store_true", help=whole)
+    int8 = "round weights and activations as int8 engines do, so that the adapter allows for it"
+    add("--int8", action="store_true", help=int8)
     add("--rank", type=int, default=64, help="of the adapters (default: %(default)s)")
     add("--learning_rate", type=float, default=5e-4, help="peak (default: %(default)s)")
     add("--batch_size", type=int, default=32, help="questions (default: %(default)s)")
     add("--max_tokens", type=int, default=256, help="of a row (default: %(default)s)")
-    add(
-        "--unanswerable_share",
-        type=float,
-        default=0.12,
-        help="of the questions, put to a text without the answer (default: %(default)s)",
-    )
+    share = "of the questions, put to a text without the answer (default: %(default)s)"
+    add("--unanswerable_share", type=float, default=0.12, help=share)
     add(
         "--swap_words",
         type=float,
@@ -107,7 +91,7 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_other_modes(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of what is done instead of training."""
+    """Adds the flags of the other modes."""
     add = parser.add_argument
     for name, contexts in (("--label", "texts"), ("--label_sentences", "sentences")):
         add(
@@ -117,17 +101,12 @@ def _add_other_modes(parser: argparse.ArgumentParser) -> None:
             help=f"do not train: write to LABELS what the --init adapter thinks of every token of "
             f"the {contexts} of FILE, for a student of it; a run that was cut off goes on",
         )
-    add(
-        "--average",
-        nargs="+",
-        type=Path,
-        metavar="ADAPTER",
-        help="do not train: write the average of these adapters to --output_dir, measured",
-    )
+    average = "do not train: write the average of these adapters to --output_dir, measured"
+    add("--average", nargs="+", type=Path, metavar="ADAPTER", help=average)
 
 
 def main() -> int:
-    """Trains, averages or labels, and prints what came of it as JSON."""
+    """Trains, averages or labels, and prints the metrics as JSON."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     flags = parse_flags()
     try:
@@ -145,10 +124,10 @@ def main() -> int:
 
 
 def check_files(flags: argparse.Namespace) -> None:
-    """Looks for every file that the flags name, before anything takes time.
+    """Checks that every file named by the flags exists, before anything takes time.
 
     Raises:
-        SetupError: One is not there.
+        SetupError: A file is missing.
     """
     sources = [*flags.train, *flags.train_sentences]
     sources += [pair[0] for pair in (flags.label, flags.label_sentences) if pair]
@@ -165,7 +144,7 @@ def run_labelling(flags: argparse.Namespace, encoder: Encoder) -> dict[str, floa
 
 
 def run_training(flags: argparse.Namespace, encoder: Encoder) -> dict[str, float]:
-    """Trains, or averages, as the flags say."""
+    """Trains or averages."""
     sources = [Source.parse(text) for text in flags.train]
     sources += [Source.parse(text, are_sentences=True) for text in flags.train_sentences]
     run = RunConfig(

@@ -1,4 +1,4 @@
-"""What the flags of the client programs share: their help's form, and bounds with words."""
+"""Shared by the flags of all programs: the form of the help, and types with bounds."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from qa_service.client import split_hosts
 _T = TypeVar("_T")
 
 INTERRUPTED = 130
-"""The exit code of a program that Ctrl-C ended, as shells have it."""
+"""The exit code of a program that Ctrl-C ended, as in shells."""
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """Shows the defaults that say something, and the program's docstring as it is written."""
+    """Shows defaults except None, False and [], and the docstring as it is written."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         if action.default in (None, False, []):
@@ -25,7 +25,7 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescrip
 
 
 def make_parser(docstring: str | None) -> argparse.ArgumentParser:
-    """A parser whose help begins with the docstring's first line and ends with its rest."""
+    """A parser whose help begins with the docstring's first line and ends with the others."""
     description, _, notes = (docstring or "").partition("\n\n")
     return argparse.ArgumentParser(
         description=description, epilog=notes, formatter_class=_HelpFormatter

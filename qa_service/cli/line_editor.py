@@ -1,9 +1,8 @@
 """LineEditor: entries from a terminal, with arrow keys, pastes and a history per prompt.
 
-A paste is one entry however many lines it has. With GNU readline the terminal brackets it, so
-its line breaks are not taken for Enter; where it does not, or there is no readline, what is there
-at once after a line break belongs to the same entry. Where there is no terminal, an entry is a
-line.
+A paste is one entry, however many lines it has. With GNU readline the terminal brackets a paste, so
+its line breaks are not Enter; elsewhere, a line that is there at once after a line break belongs to
+the same entry. Without a terminal, an entry is a line.
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ import sys
 
 try:
     import readline
-except ImportError:  # Not on every platform.
+except ImportError:  # missing on some platforms
     _HAS_READLINE = False
 else:
     _HAS_READLINE = True
 try:
     import termios
     import tty
-except ImportError:  # Not on Windows.
+except ImportError:  # missing on Windows
     _HAS_TERMIOS = False
 else:
     _HAS_TERMIOS = True
@@ -47,8 +46,7 @@ class LineEditor:
     def read(self, name: str) -> str:
         """Reads an entry at the prompt of that name; Ctrl-C clears a half-typed one.
 
-        Nothing is prompted for where the input is not a terminal, so that the output of
-        a pipe holds answers only.
+        Without a terminal there is no prompt, so that the output of a pipe holds only answers.
 
         Raises:
             EOFError: Ctrl-D, or the input's end.
@@ -83,7 +81,7 @@ class LineEditor:
 
 
 def _is_more_there() -> bool:
-    """Whether more of a paste has come, if only half a line of it."""
+    """Whether more of a paste has come, at least part of a line."""
     if not _HAS_TERMIOS:
         return False
     descriptor = sys.stdin.fileno()

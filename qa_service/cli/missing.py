@@ -1,4 +1,4 @@
-"""What a program in a clone says when the interpreter that runs it lacks a package."""
+"""The message of a program in a clone whose interpreter lacks a package."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def advice(error: ModuleNotFoundError, root: Path = ROOT) -> str:
-    """Says in a line which interpreter has the package, or how to install it.
+    """One line: which interpreter has the package, or how to install it.
 
     Args:
         root: The clone; `make` installs everything in its `.venv`.

@@ -1,15 +1,16 @@
-"""A server's health and statistics, printed for health checks, scripts and people."""
+"""Prints a server's health, statistics and models for health checks, scripts and people."""
 
 from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from qa_service.cli.conversation import print_error
 from qa_service.client import QaClient, QaClientError
 
+_Report = TypeVar("_Report")
 _SHADOW_FIGURES = ("seen", "agreed", "differed", "failed", "share", "agreement")
 _COLUMNS = ("count", "mean", "p50", "p90", "p99", "max")
 
@@ -38,29 +39,29 @@ def show_health(client: QaClient, as_json: bool = False) -> MonitorCode:
 
 
 def show_stats(client: QaClient, as_json: bool = False) -> MonitorCode:
-    """Prints what the server has counted, as a table or as one line of JSON."""
-    try:
-        stats = client.stats()
-    except QaClientError as error:
-        print_error(error)
-        return MonitorCode.ERROR
-    print(json.dumps(stats) if as_json else "\n".join(_table(stats)))
-    return MonitorCode.READY
+    """Prints the server's counts, as a table or as one line of JSON."""
+    return _show(client.stats, _table, as_json)
 
 
 def show_models(client: QaClient, as_json: bool = False) -> MonitorCode:
-    """Prints which versions of which models there are, how they are, and the routes."""
+    """Prints the versions of all models with their state, and the routes."""
+    return _show(client.models, _model_lines, as_json)
+
+
+def _show(
+    read: Callable[[], _Report], lines: Callable[[_Report], Iterable[str]], as_json: bool
+) -> MonitorCode:
     try:
-        models = client.models()
+        report = read()
     except QaClientError as error:
         print_error(error)
         return MonitorCode.ERROR
-    print(json.dumps(models) if as_json else "\n".join(_model_lines(models)))
+    print(json.dumps(report) if as_json else "\n".join(lines(report)))
     return MonitorCode.READY
 
 
 def _model_lines(models: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """A row for each version, and why one could not be loaded below it; then the routes."""
+    """A row for each version, with the reason of a failed load below; then the routes."""
     form = "{:<24} {:>7} {:<12} {:<14} {:>6} {:>10} {:>9}  {}"
     yield form.format(
         "model", "version", "state", "engine", "share", "instances", "memory", "labels"

@@ -7,9 +7,8 @@ import json
 import sys
 from typing import Any
 
-from qa_service.cli.asking import Asking
-from qa_service.cli.conversation import print_error
-from qa_service.client import Answer, QaClient, QaClientError, Span
+from qa_service.cli.conversation import Ask, print_error
+from qa_service.client import Answer, QaClientError, Span
 
 
 class ExitCode(enum.IntEnum):
@@ -20,16 +19,10 @@ class ExitCode(enum.IntEnum):
     ERROR = 2
 
 
-def ask_once(
-    client: QaClient, question: str, text: str, asking: Asking, *, as_json: bool = False
-) -> ExitCode:
-    """Asks, prints the answer or the error, and returns the exit code.
-
-    Args:
-        as_json: Print the whole response, or the error, as one line of JSON.
-    """
+def ask_once(ask: Ask, question: str, text: str, *, as_json: bool = False) -> ExitCode:
+    """Asks, prints the answer or the error, and returns the exit code."""
     try:
-        answer = asking.ask(client, question, text)
+        answer = ask(question, text)
     except QaClientError as error:
         print_error(error)
         if as_json:
@@ -43,7 +36,7 @@ def ask_once(
 
 
 def _print_answers(answer: Answer) -> None:
-    """Each answer on a line of stdout, its score on the next of stderr, and last the latency."""
+    """Prints each answer to stdout, and the scores and the latency to stderr."""
     latency = f"latency {answer.latency_ms:.1f} ms"
     if not answer.alternatives:
         print(_words(answer), flush=True)
@@ -60,7 +53,7 @@ def _words(span: Span) -> str:
 
 
 def _error_fields(error: QaClientError) -> dict[str, Any]:
-    """The error as the protocol writes one, whichever side it arose on."""
+    """The error in the protocol's form, the client's own too."""
     message = getattr(error, "message", str(error))
     return {"code": error.code, "message": message, "retryable": error.retryable}
 

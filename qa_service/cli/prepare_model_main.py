@@ -7,11 +7,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from qa_service.cli.flags import INTERRUPTED
 from qa_service.engine_catalogue import AUTO, precisions_of
 from qa_service.errors import SetupError
 from qa_service.preparation.prepare import Choices, prepare
-
-_INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         print(f"{_name()}: interrupted", file=sys.stderr)
-        return _INTERRUPTED
+        return INTERRUPTED
     return 0
 
 

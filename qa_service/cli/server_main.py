@@ -34,12 +34,12 @@ def main() -> int:
 
 
 def _say(*lines: object) -> None:
-    """Prints lines. That nobody reads them, or that the disk is full, does not end the server."""
+    """Prints lines; a closed pipe or a full disk does not end the server."""
     try:
         print(*lines, sep="\n", flush=True)
     except OSError as error:
         logger.warning("standard output cannot be written: %s", error.strerror)
-        # What is left in the buffer would fail again when the program ends.
+        # The rest of the buffer would fail again when the program ends.
         with Path(os.devnull).open("w") as nothing:
             os.dup2(nothing.fileno(), sys.stdout.fileno())
 
@@ -58,7 +58,7 @@ def _say_ready(server: QaServer) -> None:
 
 
 def _what_serves(server: QaServer) -> Iterator[str]:
-    """Each model with its engine and instances; of several versions, each one's."""
+    """The engine and instances of each ready version."""
     ready = list(server.models.ready)
     for one in ready:
         instances, table = one.spec.instances, server.engines.tables.get(one.spec.found.path)

@@ -79,12 +79,8 @@ def make_flags() -> argparse.ArgumentParser:
     add("--seed", type=int, default=0, help="decides the order of --shuffle, the moments of --rate")
     add("--sweep", action="store_true", help="measure a table, of the next two flags or --rate")
     add("--clients", type=list_of(count), default="1,5,20,50", help="clients at a time")
-    add(
-        "--sessions",
-        type=list_of(count),
-        default=[],
-        help="instances of servers that it starts itself",
-    )
+    instances = "instances of servers that it starts itself"
+    add("--sessions", type=list_of(count), default=[], help=instances)
     add("--csv", type=Path, help="file for the figures, in full, a row for each load")
     add("--plot", type=Path, help="file for --sweep's plots, .png, .svg or .pdf")
     return parser
@@ -110,8 +106,8 @@ def load_questions(flags: dict[str, Any]) -> list[SquadQuestion]:
     """The file's questions, in the order to ask them.
 
     Raises:
-        OSError: It cannot be read.
-        ValueError: It holds no questions in SQuAD's format.
+        OSError: The file cannot be read.
+        ValueError: The file holds no questions in SQuAD's format.
     """
     path: Path = flags["questions_file"]
     questions = read_squad(path)
@@ -137,7 +133,7 @@ def make_sweep(flags: dict[str, Any]) -> Sweep:
 
 @contextlib.contextmanager
 def progress_bar(num_instances: int | None, plan: LoadPlan) -> Iterator[Progress]:
-    """Shows how far a load has come."""
+    """Shows the progress of a load."""
     load = f"{plan.num_simultaneous_clients} clients"
     if plan.rate_per_s is not None:
         load = f"{plan.rate_per_s:g}/s"
@@ -147,12 +143,10 @@ def progress_bar(num_instances: int | None, plan: LoadPlan) -> Iterator[Progress
 
 
 def measure(flags: dict[str, Any]) -> int:
-    """Makes the load, prints the report, and returns the exit code.
+    """Makes the loads, prints the report, and returns the exit code.
 
-    Raises:
-        KeyboardInterrupt: It was interrupted between two loads.
-        Exception: Its other kinds: something is missing; in both cases, what was measured
-            until then has been printed.
+    An exception, `KeyboardInterrupt` between two loads included, passes after the finished loads
+    are printed.
     """
     if flags["plot"]:
         check_plot(flags["plot"])
@@ -172,11 +166,7 @@ def measure(flags: dict[str, Any]) -> int:
 
 
 def written(cells: Iterator[Cell], path: Path | None) -> Iterator[Cell]:
-    """Passes the cells on, and writes each to the file, if there is one.
-
-    Raises:
-        OSError: It cannot be written.
-    """
+    """Passes the cells on, and writes each to the file, if there is one."""
     if path is None:
         yield from cells
         return
@@ -188,11 +178,7 @@ def written(cells: Iterator[Cell], path: Path | None) -> Iterator[Cell]:
 
 
 def show(cells: list[Cell], flags: dict[str, Any]) -> None:
-    """Prints what was measured, and plots it if that was asked for.
-
-    Raises:
-        OSError: The plot cannot be written.
-    """
+    """Prints the cells, and plots them with --plot."""
     print(markdown(cells) if flags["sweep"] else cells[0].report, flush=True)
     if flags["plot"]:
         draw(cells, flags["plot"])
