@@ -2,8 +2,8 @@
 
     connect ─▶ TLS, if it is used ─▶ token, if there is one ─▶ open ─▶ closed
 
-Requests given to it before it is open are sent when it is. Each request is settled exactly
-once: with its reply's code, with `client_timeout`, or with why the connection was lost.
+Requests asked before it is open are sent when it opens. Each request is settled exactly once: with
+its reply's code, with `client_timeout`, or with the reason why the connection was lost.
 """
 
 from __future__ import annotations
@@ -26,12 +26,11 @@ _AGAIN = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A server's address, and what a connection to it needs; the same for all connections to it.
+    """A server, and how to connect to it and check its answers.
 
     Attributes:
         host: The server's certificate must name it.
         addresses: Tried in this order.
-        wire: Makes the protocol of a connection.
         check: Returns an answer's error code; empty for a right answer.
     """
 
@@ -45,13 +44,12 @@ class Target:
 
 @dataclass(slots=True)
 class Request:
-    """A question on its way.
+    """A question in flight.
 
     Attributes:
         id: Never reused.
         index: The question's index in the plan.
         started_s: Start of its latency.
-        deadline_s: When it times out.
         is_settled: Whether it was answered or has failed.
     """
 
@@ -64,7 +62,7 @@ class Request:
 
 
 class Owner(Protocol):
-    """Is told what becomes of a connection and its requests."""
+    """Is told of the events of a connection and its requests."""
 
     def opened(self, connection: Connection) -> None:
         """Requests are sent at once from now on."""
@@ -77,7 +75,7 @@ class Owner(Protocol):
 
 
 class _Lost(Exception):  # noqa: N818 - not an error of ours
-    """The connection cannot be used any more; its argument is the error code."""
+    """The connection is lost; its argument is the error code."""
 
 
 class Connection:
@@ -102,7 +100,7 @@ class Connection:
         self.is_open = self.was_open = self.is_closed = False
 
     def open(self) -> None:
-        """Begins to connect; the owner is told of the result, possibly before this returns."""
+        """Begins to connect; may tell the owner the result before it returns."""
         self._ready(0)
 
     def ask(self, request: Request, body: bytes) -> None:
@@ -126,12 +124,12 @@ class Connection:
         self._settle(request, "client_timeout")
 
     def give_up_opening(self) -> None:
-        """Ends an attempt to connect that has taken too long."""
+        """Gives up connecting, if it is still not open."""
         if not self.was_open:
             self.lose("server_unreachable")
 
     def lose(self, code: str) -> None:
-        """Closes it, and settles what is in flight."""
+        """Closes the connection, and settles its requests."""
         if self.is_closed:
             return
         self.close()
@@ -214,7 +212,7 @@ class Connection:
     def _handshake(self, tls: ssl.SSLContext) -> Iterator[int]:
         assert self._socket is not None
         try:
-            # It has the same descriptor, which the loop still watches.
+            # The new socket has the same descriptor, which the loop still watches.
             self._socket = sock = tls.wrap_socket(
                 self._socket, server_hostname=self._target.host, do_handshake_on_connect=False
             )
@@ -248,7 +246,7 @@ class Connection:
             except _AGAIN:
                 pass
             except OSError:
-                # The server has closed, but its last reply may still arrive: go on reading.
+                # The server has closed, but its last reply may still arrive: keep reading.
                 self._outbox.clear()
         if self._writing != bool(self._outbox):
             self._writing = not self._writing

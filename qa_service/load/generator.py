@@ -1,8 +1,8 @@
-"""Makes the load of a plan from this one process and thread, and yields the results.
+"""Makes the load of a plan in one process and thread, and yields the results.
 
-A process for each client would take the cores from the server that is measured; here a request
-costs some tens of microseconds, and `measure` reports what all of them cost. A latency ends when
-this loop reads the reply, so when its core is full, latencies are those of this loop.
+A process for each client would take cores from the measured server; here a request costs some tens
+of microseconds, and `measure` reports the sum. A latency ends when this loop reads the reply: when
+its core is full, the latencies are the loop's own.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _RECONNECT_PAUSE_S = 0.01
 
 
 def run_load(plan: LoadPlan) -> Iterator[list[Sample]]:
-    """Makes the load, and yields results as they come, in no order, ten times a second.
+    """Makes the load, and yields results, in no order, ten times a second.
 
     Raises:
-        OSError: The host has no address, or there are too many connections for this process.
+        OSError: The host has no address, or the process cannot open so many connections.
         TlsError: A file of the plan's access cannot be used.
     """
     load = _Load(plan)
@@ -46,14 +46,10 @@ def run_load(plan: LoadPlan) -> Iterator[list[Sample]]:
 
 
 def measure(plan: LoadPlan, progress: Callable[[int], object] = lambda _: None) -> Report:
-    """Makes the load and reports on it; Ctrl-C ends it early.
+    """Makes the load and reports on it; Ctrl-C ends it early. Raises what `run_load` raises.
 
     Args:
         progress: Called with the number of requests that have just ended.
-
-    Raises:
-        OSError: As of `run_load`.
-        TlsError: As of `run_load`.
     """
     samples: list[Sample] = []
     interrupted = False
@@ -76,7 +72,7 @@ class _Clients(Protocol):
 
 
 class _Load:
-    """What all clients share: the loop, the questions in turn, the timeout, and the results."""
+    """Shared by all clients: the loop, the questions in turn, the timeout, and the results."""
 
     def __init__(self, plan: LoadPlan) -> None:
         self.plan = plan
@@ -88,17 +84,17 @@ class _Load:
         self._ids = itertools.count(1)
         self._samples: list[Sample] = []
         self._connections: set[Connection] = set()
-        # All have the same timeout, so the first one sent is the first to time out.
+        # All requests have the same timeout, so the first one sent is the first to time out.
         self._waiting: deque[tuple[Connection, Request]] = deque()
         self.end_s = float("inf")
 
     def start_clock(self) -> None:
-        """The plan's duration counts from now."""
+        """Starts the plan's duration."""
         if self.plan.duration_s is not None:
             self.end_s = time.perf_counter() + self.plan.duration_s
 
     def connect(self, owner: Owner) -> Connection:
-        """A connection that is not opened yet."""
+        """Makes a connection; the caller opens it."""
         connection = Connection(self.loop, next(self._targets), owner)
         self._connections.add(connection)
         self.loop.call_at(time.perf_counter() + self.plan.timeout_s, connection.give_up_opening)
@@ -116,7 +112,7 @@ class _Load:
         connection.ask(request, body)
 
     def record(self, started_s: float, code: str, index: int = -1) -> None:
-        """Keeps the result of a request that ends now."""
+        """Adds the result of a request that ends now."""
         latency_ms = (time.perf_counter() - started_s) * 1e3
         self._samples.append(Sample(started_s, latency_ms, code, index))
 
@@ -126,12 +122,12 @@ class _Load:
         return samples
 
     def forget(self, connection: Connection) -> None:
-        """Closes it, if it still is open."""
+        """Closes a connection, and drops it."""
         connection.close()
         self._connections.discard(connection)
 
     def turn(self, until_s: float) -> None:
-        """Goes on until something happens or the moment comes."""
+        """Waits for an event or a timeout, at most until a time, and handles it."""
         if self._waiting:
             until_s = min(until_s, self._waiting[0][1].deadline_s)
         self.loop.turn(until_s)
@@ -152,7 +148,7 @@ class _Load:
 
 
 class _ClosedLoop:
-    """So many clients at a time, until all have had their turn or the time is up."""
+    """A number of clients at a time, until all have had their turn or the time is up."""
 
     def __init__(self, load: _Load) -> None:
         self.load = load
@@ -171,7 +167,7 @@ class _ClosedLoop:
         return not self._num_asking and not self._staying
 
     def finished(self, connection: Connection) -> None:
-        """A client has its last answer; another takes its place."""
+        """Called when a client has its last answer: another takes its place."""
         self._num_asking -= 1
         on_answered = self.load.plan.on_answered
         if on_answered is None:
@@ -183,7 +179,7 @@ class _ClosedLoop:
             on_answered()
 
     def left(self, connection: Connection, code: str) -> bool:
-        """A connection was lost; says whether its client had its last answer already."""
+        """Called when a connection is lost; returns whether its client had its last answer."""
         self.load.forget(connection)
         if connection not in self._staying:
             return False
@@ -250,11 +246,10 @@ class _Client:
 
 
 class _OpenLoop:
-    """Requests that come when they come, over connections that take turns.
+    """Requests at random times, over connections that take turns.
 
-    A latency counts from when the request was due, so that neither a server that stops
-    reading nor a loop that is late can hide a delay (coordinated omission, as Gil Tene has
-    named it).
+    A latency counts from when the request was due, so that neither a server that stops reading nor
+    a late loop can hide a delay (Gil Tene's "coordinated omission").
     """
 
     def __init__(self, load: _Load) -> None:
@@ -288,7 +283,7 @@ class _OpenLoop:
             self._count_opening()
 
     def _count_opening(self) -> None:
-        """Begins when it is known of every first connection whether it can be had."""
+        """Begins when every first connection is open or has failed."""
         self._num_opening -= 1
         if not self._num_opening:
             self._load.start_clock()
@@ -318,7 +313,7 @@ class _OpenLoop:
 
 
 def _targets(plan: LoadPlan) -> list[Target]:
-    """One for each address of each server."""
+    """A target for each address of each server."""
     tls, token = plan.access.tls_context(), plan.access.token
     return [
         Target(host, addresses, tls, token, plan.wire, plan.check)

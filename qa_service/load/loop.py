@@ -1,7 +1,7 @@
-"""The load generator's loop: sockets and timers in one thread, to some 0.1 ms.
+"""The load generator's loop: sockets and timers in one thread, precise to some 0.1 ms.
 
-`epoll` waits in whole milliseconds, which is longer than a quick server takes. So the waiting
-is done by `select` on the epoll's own descriptor, whose timeout is in microseconds.
+`epoll` waits in whole milliseconds, longer than a quick server takes. So the loop waits with
+`select` on the epoll's own descriptor, whose timeout is in microseconds.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ class LoadLoop:
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
-        # The turn decides between equal times, as callbacks cannot be compared.
+        # The number decides between equal times, because callbacks cannot be compared.
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._turns = itertools.count()
 
     def call_at(self, due_s: float, callback: Callable[[], None]) -> None:
-        """Calls back once, not before that time of `time.perf_counter`."""
+        """Calls back once, at that time of `time.perf_counter` or later."""
         heapq.heappush(self._timers, (due_s, next(self._turns), callback))
 
     def watch(self, descriptor: int, events: int, callback: Callable[[int], None]) -> None:
-        """Calls back with what the socket is ready for, from now on."""
+        """Calls back with the events that the socket is ready for."""
         if descriptor in self._selector.get_map():
             self._selector.modify(descriptor, events, callback)
         else:
             self._selector.register(descriptor, events, callback)
 
     def unwatch(self, descriptor: int) -> None:
-        """Stops watching a socket; to be called before it is closed."""
+        """Stops watching a socket; call it before closing the socket."""
         self._selector.unregister(descriptor)
 
     def turn(self, until_s: float) -> None:

@@ -1,4 +1,4 @@
-"""Runs a server in a process, from its ready line to its end."""
+"""Runs a server in a child process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ServerStartError(Exception):
 
 
 class OwnServer:
-    """Runs a server on a free port, for the duration of a `with` block."""
+    """Runs a server on a free port inside a `with` block, which begins when it is ready."""
 
     def __init__(self, host: str, flags: Sequence[str]) -> None:
         self._command = [*_PROGRAM, "--host", host, "--port", "0", *flags]
@@ -68,7 +68,7 @@ class OwnServer:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, with the package that this module is from first on the module path."""
+    """This process's environment, with this module's package first on the module path."""
     here = str(Path(qa_service.__file__).resolve().parents[1])
     python_path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
     return {**os.environ, "PYTHONPATH": python_path}

@@ -1,4 +1,4 @@
-"""A load to be made, and the result of each of its requests."""
+"""A load to make, and the result of each of its requests."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class LoadPlan:
     """A load: how many clients ask which server how many questions.
 
     A closed loop by default: each client waits for its answer before it asks again, so a slow
-    server is asked less. With `rate_per_s` an open loop: requests come at random moments (a
-    Poisson process) whatever the server does.
+    server is asked less. With `rate_per_s` an open loop: requests come at random times (a Poisson
+    process) whatever the server does.
 
     Attributes:
         host: The server's name or address. Connections take the addresses of a name, or several
@@ -38,9 +38,7 @@ class LoadPlan:
             `num_requests` in total.
         duration_s: How long to send, in place of both counts.
         rate_per_s: Requests per second that an open loop sends on average; None for a closed loop.
-        seed: Decides when an open loop sends.
         timeout_s: Longest wait for a reply, and for a connection.
-        wire: Makes the protocol of a connection.
         first: Index of the first question.
         check: Returns an answer's error code; empty for a right answer.
         on_answered: Called when every client of a closed loop has its last answer. The clients
@@ -66,7 +64,7 @@ class LoadPlan:
 
     @property
     def num_requests(self) -> int | None:
-        """Requests of all clients together; None if the time decides."""
+        """Requests of all clients together; None with `duration_s`."""
         if self.duration_s is not None:
             return None
         return self.num_total_clients * self.num_request_per_client

@@ -1,4 +1,4 @@
-"""Plots of a sweep: latency and throughput against load. Needs matplotlib, and only here."""
+"""Plots a sweep: latency and throughput against load, with matplotlib."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SUFFIXES = (".png", ".svg", ".pdf")
 _STYLES = {50: "-", 90: "--", 99: ":"}
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-"""Okabe and Ito's, which the colour-blind can tell apart too."""
+"""Okabe and Ito's, which the colour-blind can tell apart."""
 _INCHES = (12.0, 5.0)
 
 
@@ -27,7 +27,7 @@ class PlotError(Exception):
 
 
 def check_plot(path: Path) -> None:
-    """Makes sure, before anything is measured, that it can be drawn.
+    """Checks, before anything is measured, that a plot can be drawn.
 
     Raises:
         PlotError: It cannot.
@@ -46,9 +46,6 @@ def draw(cells: Sequence[Cell], path: Path) -> None:
     Args:
         cells: Only closed loops or only open loops; at least one.
         path: Its suffix decides the format.
-
-    Raises:
-        OSError: It cannot be written.
     """
     make_figure(cells).savefig(path, dpi=150)
 
@@ -71,7 +68,7 @@ def make_figure(cells: Sequence[Cell]) -> Figure:
 
 
 def _draw_latency(axes: Axes, cells: Sequence[Cell]) -> None:
-    """Percentiles by the line's style, on a logarithmic scale: they are decades apart."""
+    """Draws each percentile in its line style, on a logarithmic scale."""
     for colour, _, row in _rows(cells):
         for percent, style in _STYLES.items():
             values = [cell.report.percentiles_ms[percent] for cell in row]
@@ -101,7 +98,7 @@ def _draw_throughput(axes: Axes, cells: Sequence[Cell]) -> None:
 
 
 def _label_load(axes: Axes, cells: Sequence[Cell]) -> None:
-    """Clients as their logarithms, rates as they are: so what was offered is a straight line."""
+    """Shows clients on a logarithmic scale, rates on a linear one, where offered is straight."""
     loads = sorted({cell.load for cell in cells})
     if not _is_open(cells):
         axes.set_xscale("log")

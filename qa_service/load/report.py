@@ -1,4 +1,4 @@
-"""Report: statistics over the requests of a load, never a mean of means."""
+"""Statistics over all requests of a load."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Report:
         """Sums up the requests of a load."""
         answered_ms = sorted(sample.latency_ms for sample in samples if not sample.error_code)
         started_s = min((sample.started_s for sample in samples), default=0.0)
-        ended_s = max((s.started_s + s.latency_ms / 1e3 for s in samples), default=0.0)
+        ended_s = max((sample.ended_s for sample in samples), default=0.0)
         return cls(
             num_answered=len(answered_ms),
             duration_s=ended_s - started_s,
@@ -86,14 +86,11 @@ class Report:
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """The nearest-rank percentile: the lowest value that so many percent do not exceed.
+    """The nearest-rank percentile, one of the values; NaN without any.
 
     Args:
         ordered: Values in ascending order.
         percent: Above 0, at most 100.
-
-    Returns:
-        One of the values; NaN if there are none.
     """
     if not ordered:
         return math.nan
@@ -101,7 +98,7 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
 
 
 def share_of_cores(cores: float) -> str:
-    """What the load generator took, in words."""
+    """The CPU time of the load generator, in words."""
     num_cores = os.cpu_count() or 1
     full = "; its one core is full: these are its figures, not the server's" * (cores > 0.9)
     return f"{cores / num_cores:.1%} of the CPU time of {num_cores} cores{full}"

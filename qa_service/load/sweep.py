@@ -1,4 +1,4 @@
-"""A table of loads: each number of instances against each number of clients or rate."""
+"""Measures a table of loads: each number of instances with each number of clients or rate."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Cell:
 
     @property
     def load(self) -> float:
-        """What is varied: requests offered per second, or clients at a time."""
+        """The varied quantity: requests offered per second, or clients at a time."""
         return self.plan.rate_per_s or self.plan.num_simultaneous_clients
 
 
@@ -41,8 +41,6 @@ class Sweep:
     """The loads to make.
 
     Attributes:
-        plan: What all loads have in common.
-        clients: Clients at a time of each closed loop.
         rates_per_s: Rate of each open loop; if any, there is no closed loop.
         instances: Numbers of instances; one server is started for each. Empty to ask the plan's
             server.
@@ -72,9 +70,9 @@ class Sweep:
             show: Called before each load; the context yields the `progress` of `measure`.
 
         Raises:
-            ServerStartError: A server of our own did not start.
-            OSError: As of `measure`.
-            QaClientError: As of `measure`.
+            ServerStartError: A server did not start.
+            OSError: As in `measure`.
+            QaClientError: As in `measure`.
         """
         numbers: Sequence[int | None] = self.instances or [None]
         for num_instances in numbers:
@@ -102,10 +100,7 @@ class Sweep:
 
 
 def find_engine(plan: LoadPlan) -> str:
-    """What answers at the server that a plan names: each engine with its precision.
-
-    Returns:
-        For example `openvino int8`; empty where the server does not say.
+    """The engines of the plan's server, for example `openvino int8`; empty if it does not say.
 
     Raises:
         QaClientError: The server cannot be reached, or does not accept the token.

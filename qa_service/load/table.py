@@ -1,4 +1,4 @@
-"""The cells of a sweep as Markdown, for people, and as CSV, for programs."""
+"""The cells of a sweep as Markdown and as CSV."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TextIO
 from qa_service import __version__
 from qa_service.load.report import PERCENTS, share_of_cores
 from qa_service.load.sweep import Cell
+from qa_service.logs import plural
 
 COLUMNS = (
     "sessions", "loop", "clients", "offered_per_s", "answered", "failed", "errors", "duration_s",
@@ -24,19 +25,9 @@ _LIBRARIES = ("onnxruntime", "onnxruntime-gpu", "torch")
 
 def markdown(cells: Sequence[Cell]) -> str:
     """Two tables, a row for each load and a column for each number of instances."""
-    return "\n".join(
-        [
-            "Latency in ms: p50 / p99 (mean ± std)",
-            "",
-            _table(cells, _latency),
-            "",
-            "Throughput in answers per second",
-            "",
-            _table(cells, _throughput),
-            "",
-            *_notes(cells),
-        ]
-    )
+    latency = f"Latency in ms: p50 / p99 (mean ± std)\n\n{_table(cells, _latency)}\n"
+    throughput = f"Throughput in answers per second\n\n{_table(cells, _throughput)}\n"
+    return "\n".join([latency, throughput, *_notes(cells)])
 
 
 def _latency(cell: Cell) -> str:
@@ -70,9 +61,7 @@ def _table(cells: Sequence[Cell], show: Callable[[Cell], str]) -> str:
 
 def column_head(num_instances: int | None) -> str:
     """The head of a column."""
-    if num_instances is None:
-        return "the server"
-    return f"{num_instances} instance{'s' if num_instances > 1 else ''}"
+    return "the server" if num_instances is None else plural(num_instances, "instance")
 
 
 def _row(words: Sequence[str], widths: Sequence[int]) -> str:
@@ -81,7 +70,7 @@ def _row(words: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _notes(cells: Sequence[Cell]) -> list[str]:
-    """What the figures are of, and on what they were measured."""
+    """The kind of load, and the machine."""
     if not cells:
         return []
     plan = cells[0].plan
@@ -98,7 +87,7 @@ def _notes(cells: Sequence[Cell]) -> list[str]:
 
 
 def machine() -> str:
-    """This machine and the versions on it, in a line."""
+    """This machine and the libraries' versions, in a line."""
     versions = [f"Python {platform.python_version()}", f"QA server {__version__}"]
     for library in _LIBRARIES:
         try:
@@ -119,7 +108,7 @@ def _processor() -> str:
 
 
 class CsvFile:
-    """A row for each cell, written as soon as it is measured, so that none is lost."""
+    """A CSV file with a row for each cell, written as soon as it is measured."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file

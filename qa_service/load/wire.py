@@ -1,8 +1,7 @@
 """The protocol of a connection of the load generator: requests to bytes, bytes to replies.
 
-Nothing here knows a socket. `QaWire` is this project's protocol (docs/PROTOCOL.md). The load
-generator asks the same questions many times, so a question's JSON is made once and only
-the id is put before it each time.
+`QaWire` is this project's protocol (docs/PROTOCOL.md). The load generator asks the same questions
+many times, so a question's JSON is made once, and only the id is put before it each time.
 """
 
 from __future__ import annotations
@@ -50,19 +49,19 @@ class Wire(Protocol):
     """The protocol of one connection, with its state."""
 
     def auth_message(self, token: str) -> bytes:
-        """The bytes that send a token; they have one reply, without an id, before all others."""
+        """The bytes that send a token. Its reply has no id, and comes before all others."""
 
     def body(self, question: SquadQuestion) -> bytes:
-        """The part of a request that is the same each time; made once a question."""
+        """The part of a request that is the same each time."""
 
     def request(self, request_id: int, body: bytes) -> bytes:
-        """A request to send."""
+        """The bytes of a request."""
 
     def replies(self, inbox: bytearray) -> Iterator[Reply]:
-        """Takes the complete replies out of what has arrived.
+        """Takes the complete replies out of the inbox.
 
         Raises:
-            WireError: They cannot be understood.
+            WireError: The bytes are not replies.
         """
 
 
@@ -88,7 +87,7 @@ class QaWire:
         return _frame(_json({"type": "auth", "token": token}))
 
     def body(self, question: SquadQuestion) -> bytes:
-        """Its JSON without the id and the brace before it."""
+        """The JSON without the id and the brace before it."""
         return _json({"question": question.question, "text": question.context})[1:]
 
     def request(self, request_id: int, body: bytes) -> bytes:
