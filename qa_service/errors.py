@@ -1,9 +1,9 @@
-"""What can go wrong, and what the client is told about it.
+"""The errors of the server, in two families.
 
-Two families. A `QaError` is sent to a client: it has a stable wire code, says whether the same
-request may succeed if sent again, and carries a message that is safe to send (no paths, no
-traceback, nothing of another client's). A `SetupError` is for the person at the terminal: the
-program cannot start, and the message says what to do.
+A `QaError` is sent to a client: it has a stable wire code, says whether the same request may
+succeed if sent again, and carries a message that is safe to send (no paths, no traceback, nothing
+of another client's). A `SetupError` is for the person at the terminal: the program cannot start,
+and the message says what to do.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ class SetupError(Exception):
 
 
 class DeviceError(SetupError):
-    """The device asked for is not there, or the installed libraries cannot use it."""
+    """The device does not exist, or the installed libraries cannot use it."""
 
 
 class InstancesLostError(SetupError):
-    """The server ran, but its instances died and none can be started any more."""
+    """The server ran, but its instances died and none can be started again."""
 
     exit_code = 3
 
@@ -53,7 +53,7 @@ class InternalError(QaError):
 
 
 class FrameTooLargeError(QaError):
-    """A length prefix over the limit; the stream cannot be followed past it."""
+    """A length prefix over the limit; the connection is closed."""
 
     code = "frame_too_large"
 
@@ -81,7 +81,7 @@ class UnauthorizedError(QaError):
 
 
 class ForbiddenError(QaError):
-    """A command of a client whose token does not have the right to it."""
+    """A command of a client whose token lacks the right `admin`."""
 
     code = "forbidden"
     default_message = "this takes a token with the right `admin`"
@@ -95,7 +95,7 @@ class TlsRequiredError(QaError):
 
 
 class DuplicateIdError(QaError):
-    """A request with the id of one that is still in flight on the same connection."""
+    """A request with the id of another in flight on the same connection."""
 
     code = "duplicate_id"
 
@@ -113,7 +113,7 @@ class QuestionTooLongError(QaError):
 
 
 class QueueFullError(QaError):
-    """The server has as much waiting work as it is allowed to hold."""
+    """The server's queue is full."""
 
     code = "queue_full"
     retryable = True
@@ -121,13 +121,13 @@ class QueueFullError(QaError):
 
 
 class TextTooLongError(QaError):
-    """A text of more tokens than are accepted, or than can be read before its deadline."""
+    """A text with more tokens than are accepted, or than can be read before its deadline."""
 
     code = "text_too_long"
 
 
 class DeadlineExceededError(QaError):
-    """The request's time ran out before an instance began with it."""
+    """The request timed out before an instance began with it."""
 
     code = "deadline_exceeded"
     retryable = True
@@ -135,7 +135,7 @@ class DeadlineExceededError(QaError):
 
 
 class ExecutionTimeoutError(QaError):
-    """The text was begun and given up: not all of it can be read before its time is over."""
+    """The text was begun and given up: not all of it can be read before its deadline."""
 
     code = "execution_timeout"
     default_message = "the text was begun, but cannot be read within its timeout"
@@ -149,7 +149,7 @@ class WorkerCrashedError(QaError):
 
 
 class FrameTimeoutError(QaError):
-    """A frame whose end did not come in time; the connection is closed."""
+    """A frame whose end did not arrive in time; the connection is closed."""
 
     code = "frame_timeout"
     retryable = True
@@ -157,7 +157,7 @@ class FrameTimeoutError(QaError):
 
 
 class HttpError(QaError):
-    """An HTTP request that is not served: malformed, over a bound, or for what is not there.
+    """An HTTP request that is not served: malformed, over a bound, or for an unknown resource.
 
     Attributes:
         status: 4xx or 5xx.
@@ -215,10 +215,10 @@ ERROR_KINDS: dict[str, type[QaError]] = {
         ShuttingDownError,
     )
 }
-"""Every kind by its wire code: how an error crosses from a worker to the loop."""
+"""Every kind by its wire code, as which an error crosses from a worker to the loop."""
 
 
 def there_are(names: Iterable[object]) -> str:
-    """Says what there is to name instead: `there is a`, `there are a, b`, `there is none`."""
+    """The names to choose from: `there is a`, `there are a, b`, `there is none`."""
     words = [str(name) for name in names]
     return f"there {'are' if len(words) > 1 else 'is'} {', '.join(words) or 'none'}"

@@ -1,4 +1,4 @@
-"""Logging set-up, the same in the server and in its workers."""
+"""Logging, the same in the server and in its workers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def plural(number: int, noun: str) -> str:
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, process, message, and the traceback if any."""
+    """One JSON object a line: time, level, logger, process, message, and traceback if any."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as one line of JSON."""

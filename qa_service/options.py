@@ -1,8 +1,8 @@
-"""Options as typed structs: checked, read from words and from TOML, and written as TOML.
+"""Options as typed structs: read from flags and TOML, checked, and written as TOML.
 
 A tree is a struct of sections, a section a struct of options. An option's name, type, default,
-bounds and description stand once, in its field. No two options have one name, so that a name is
-a flag; in a file it is a key in its section's table.
+bounds and description stand once, in its field. Names are unique, so that a name is a flag; in a
+file it is a key in its section's table.
 
     flags ──words──▶ parse ─┐
                             ├──▶ check ──▶ a frozen struct a section ──▶ to_toml
@@ -21,15 +21,19 @@ import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
-from msgspec import Struct, inspect, structs
+from msgspec import Meta, Struct, inspect, structs
 
 MAX_MS = 2**31 - 1
-"""The longest time that an option may name, in milliseconds: epoll_wait takes no longer one."""
+"""The longest time of an option, in milliseconds: the bound of epoll_wait."""
 
 MAX_COUNT = 1_000_000
+
+Ms = Annotated[int, Meta(ge=1, le=MAX_MS)]
+OptionalMs = Annotated[int, Meta(ge=0, le=MAX_MS)]
+"""0 for no limit."""
 
 _T = TypeVar("_T", bound=Struct)
 _PLACEHOLDERS = {inspect.IntType: "N", inspect.FloatType: "X", inspect.CustomType: "PATH"}
@@ -38,7 +42,7 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class OptionError(ValueError):
-    """An option that is not known or not within its bounds; the message names both."""
+    """An option that is unknown or out of its bounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,7 @@ class Option:
 
     @property
     def description(self) -> str:
-        """What it is, as one phrase."""
+        """One phrase."""
         return str(self._schema.get("description", ""))
 
     @property
@@ -69,7 +73,7 @@ class Option:
 
     @property
     def choices(self) -> Sequence[str]:
-        """The only words that it takes; empty if it takes others."""
+        """The words that it accepts; empty if it accepts others."""
         bare = typing.get_args(self.kind)[0]
         return typing.get_args(bare) if typing.get_origin(bare) is typing.Literal else ()
 
@@ -80,7 +84,7 @@ class Option:
 
     @property
     def placeholder(self) -> str:
-        """What stands for its value in a help text."""
+        """Stands for the value in a help text."""
         if self.choices:
             return f"{{{','.join(self.choices)}}}"
         return _PLACEHOLDERS.get(type(self._type), "TEXT")
@@ -138,7 +142,7 @@ def _make_path(kind: type, value: object) -> Path:
 
 
 def _is_unicode(words: str) -> bool:
-    """Whether it has no surrogates, which stand for bytes of a flag that are no UTF-8."""
+    """Whether it has no surrogates, which stand for bytes of a flag that are not UTF-8."""
     return words.isascii() or not any("\ud800" <= char <= "\udfff" for char in words)
 
 
@@ -201,7 +205,7 @@ def with_values(tree: _T, values: Mapping[str, object]) -> _T:
 
 
 def from_toml(tree: type[_T], table: Mapping[str, object]) -> _T:
-    """Makes a tree of what `tomllib` has read; what is not there has its default.
+    """Makes a tree from `tomllib`'s table; a missing key has its default.
 
     Raises:
         OptionError: A key is not known, or its value is of another type or out of bounds.
@@ -257,7 +261,7 @@ def _section_by_name(kind: object) -> type[Struct] | None:
 
 
 def to_toml(tree: Struct) -> str:
-    """Writes a tree as TOML that `from_toml` makes the same tree of."""
+    """Writes a tree as TOML from which `from_toml` makes the same tree."""
     return "\n".join(_toml_lines(msgspec.to_builtins(tree, enc_hook=str), ""))
 
 
@@ -281,5 +285,5 @@ def _toml_key(key: str) -> str:
 
 
 def _toml_value(value: object) -> str:
-    """JSON's scalars, arrays and strings are TOML's, but for DEL, which TOML wants escaped."""
+    """JSON's scalars, arrays and strings are TOML's, except that TOML escapes DEL."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,19 +1,15 @@
 """Questions in SQuAD's JSON, and SQuAD's two measures of an answer.
 
-Standard library only, so that the stress test and the training programs read
-questions the same way and nobody needs a model to count a right answer.
-
-The file format is that of Rajpurkar et al., "SQuAD: 100,000+ Questions for Machine
-Comprehension of Text" (EMNLP 2016), with the unanswerable questions of SQuAD 2.0
-(Rajpurkar et al., ACL 2018) as questions without answers::
+Standard library only. The file format is that of Rajpurkar et al., "SQuAD: 100,000+ Questions for
+Machine Comprehension of Text" (EMNLP 2016); the unanswerable questions of SQuAD 2.0 (Rajpurkar et
+al., ACL 2018) are questions without answers::
 
     {"data": [{"title": ..., "paragraphs": [{"context": ..., "qas": [
         {"id": ..., "question": ..., "answers": [{"text": ..., "answer_start": ...}]}]}]}]}
 
-The normalisation, exact match and F1 are those of the official ``evaluate-v1.1.py``
-and ``evaluate-v2.0.py``: lower case, without ASCII punctuation, without the articles
-*a*, *an*, *the*, white space collapsed; F1 over the bag of the remaining words; the
-best of all accepted answers counts.
+The normalisation, exact match and F1 are those of the official ``evaluate-v1.1.py`` and
+``evaluate-v2.0.py``: lower case, without ASCII punctuation and articles, white space collapsed; F1
+over the bag of the remaining words; the best of all accepted answers counts.
 """
 
 import gzip
@@ -32,7 +28,7 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 @dataclass(frozen=True, slots=True)
 class SquadQuestion:
-    """One question with its text and the answers that people accepted.
+    """One question with its text and its accepted answers.
 
     Attributes:
         answers: Accepted answers, in the file's order; empty if there is none.
@@ -48,17 +44,11 @@ class SquadQuestion:
 
 
 def read_squad(path: str | Path) -> list[SquadQuestion]:
-    """Read the questions of a SQuAD file, in the file's order.
-
-    Args:
-        path: JSON in SQuAD's format; a name ending in ``.gz`` means gzip.
-
-    Returns:
-        The questions. Those of one paragraph stand together and share its text.
+    """Reads the questions of a SQuAD file, gzipped if its name ends in ``.gz``, in its order.
 
     Raises:
-        OSError: If the file cannot be read.
-        ValueError: If it is not JSON in SQuAD's format.
+        OSError: The file cannot be read.
+        ValueError: The file is not JSON in SQuAD's format.
     """
     path = Path(path)
     opener = gzip.open if path.suffix == ".gz" else open
@@ -89,10 +79,7 @@ def _question(qa: dict[str, Any], context: str) -> SquadQuestion:
 
 
 def normalize_answer(text: str) -> str:
-    """Reduce an answer to what SQuAD compares: see the module's docstring.
-
-    The order is the official one: case, punctuation, articles, white space.
-    """
+    """Normalises an answer in the official order: case, punctuation, articles, white space."""
     text = text.lower().translate(_PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", text).split())
 
@@ -100,8 +87,7 @@ def normalize_answer(text: str) -> str:
 def exact_match(prediction: str, answers: tuple[str, ...]) -> float:
     """1.0 if the prediction normalises to one of the answers, else 0.0.
 
-    No accepted answers means that the question is unanswerable: then the empty
-    prediction is the right one.
+    Without accepted answers, the empty prediction is right.
     """
     predicted = normalize_answer(prediction)
     return float(any(predicted == normalize_answer(answer) for answer in answers or ("",)))
@@ -110,8 +96,7 @@ def exact_match(prediction: str, answers: tuple[str, ...]) -> float:
 def f1_score(prediction: str, answers: tuple[str, ...]) -> float:
     """The best F1, in [0, 1], of the prediction's words against an accepted answer's.
 
-    As in SQuAD 2.0, an empty prediction is worth 1.0 where there is no accepted
-    answer and 0.0 elsewhere.
+    As in SQuAD 2.0, an empty prediction gets 1.0 without accepted answers, else 0.0.
     """
     predicted = normalize_answer(prediction).split()
     return max(_words_f1(predicted, normalize_answer(a).split()) for a in answers or ("",))

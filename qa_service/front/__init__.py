@@ -1,5 +1,5 @@
-"""One client each: its connection, its token, its bounds and its timeouts.
+"""A client's connection, with its token, bounds and timeouts.
 
-A connection turns a codec's messages into calls for one service, and what comes of them
-into bytes. It knows no model, queue or worker.
+A connection turns a codec's messages into calls for one service, and their outcomes into bytes. It
+knows no model, queue or worker.
 """

@@ -1,7 +1,7 @@
-"""Authentication by tokens: whether a client may ask.
+"""Authenticates clients by their tokens.
 
-Tokens are read when the server starts and again at a reload: a small file, so that a moment
-of the loop's time is enough. A reload holds for clients that authenticate from then on.
+The loop reads the tokens when the server starts, and again at a reload, which holds for clients
+that authenticate later: the file is small.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class Authenticator:
-    """Accepts clients' tokens, or not.
+    """Checks clients' tokens.
 
     Attributes:
         timeout_s: How long a client may take to authenticate, from when it connects.
@@ -32,17 +32,14 @@ class Authenticator:
 
     @property
     def is_required(self) -> bool:
-        """Whether a client must show a token."""
+        """Whether a client must send a token."""
         return self._tokens is not None
 
     def authenticate(self, token: str) -> Grant | None:
-        """Accepts a token; any, where none is required, so that a client's settings do for all.
-
-        Returns:
-            What the token grants; None where none is required.
+        """Returns what a token grants; None if no token is required, whatever the client sent.
 
         Raises:
-            UnauthorizedError: It is unknown or expired.
+            UnauthorizedError: The token is unknown or expired.
         """
         return self._tokens.check(token, datetime.now(UTC)) if self._tokens is not None else None
 

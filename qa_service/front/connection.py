@@ -4,13 +4,13 @@
        │  └─open query─▶ PROBING ──same──▶┘           ▲  └───────────────────────────────▲
        └──────────────────┴──refused, too late────────┘
 
-It takes no more messages, and so slows its client down, while it has as many requests in flight
-as it may, or more unread answers than it may hold; it reads a little ahead all the same, to see
-its client hang up. What it takes in one turn is bounded, so that a thousand small messages in one
-segment do not hold up other clients, and a costly message ends the turn.
+At its bound of requests in flight or of unread answers, a connection takes no more messages, which
+slows its client down; it reads a little ahead all the same, to see its client disconnect. A turn
+takes a bounded number of messages, so that a thousand small ones in one segment do not hold up
+other clients, and a costly message ends the turn.
 
-An exception in handling a message is the server's own fault: it is logged once, its message is
-answered `internal_error`, and the connection goes on if it is known where the next message begins.
+An exception while handling a message is the server's own fault: it is logged once, the message is
+answered `internal_error`, and the connection stays open if the start of the next message is known.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from qa_service.wire.messages import COMMANDS, NULL_ID, Auth, Query, RejectedErr
 
 logger = logging.getLogger(__name__)
 
-MESSAGES_A_TURN = 16  # short ones, of some microseconds each
-COSTLY_MESSAGE_BYTES = 16384  # a longer one ends the turn: it may take milliseconds to parse
+MESSAGES_A_TURN = 16  # short ones take some microseconds each
+COSTLY_MESSAGE_BYTES = 16384  # a longer message ends the turn: it may take milliseconds to parse
 READ_AHEAD_BYTES = 65536  # as much as one read brings
 
 
@@ -102,22 +102,22 @@ class Connection:
 
     @property
     def is_busy(self) -> bool:
-        """Whether it has requests in flight, or messages that wait for a turn or for output."""
+        """Whether it has calls in flight, or messages that wait for a turn or for output."""
         is_held_up = self._codec.buffered_bytes and self._stream.output_bytes
         return bool(self.calls or is_held_up or self._turn_is_due)
 
     def fail_all(self, error: QaError) -> None:
-        """Answers every request in flight with an error."""
+        """Ends every call in flight with an error."""
         for call in list(self.calls):
             call.fail(error)
 
     def leave(self, when_idle_s: float) -> None:
-        """Closes behind its next answer; from a time on also while it has nothing to do."""
+        """Closes after the next answer, or at `when_idle_s` if it is idle then."""
         self._times.leave(when_idle_s)
         self._arm_timeout()
 
     def close_gently(self) -> None:
-        """Takes nothing more, sends what there is, and closes."""
+        """Takes no more messages, sends its output, and closes."""
         self._state = State.CLOSING
         self._stream.close_gently()
 
@@ -127,7 +127,7 @@ class Connection:
         self._timer.cancel()
         self._stream.close()
 
-    # What the stream and the service report.
+    # Callbacks of the stream and of calls.
 
     def _on_data(self, data: bytes) -> None:
         if self._state in _TAKES_MESSAGES:
@@ -139,7 +139,7 @@ class Connection:
             self._take_turn()
 
     def _on_stream_end(self) -> None:
-        """The client has gone: work that nobody waits for is not done."""
+        """The client has disconnected: its calls are cancelled."""
         self._state = State.CLOSED
         self._timer.cancel()
         self._abandon(list(self.calls))
@@ -184,7 +184,7 @@ class Connection:
             self._abandon([c for c in self.calls if any(c.request is r for r in unwanted)])
 
     def _write(self, data: bytes | bytearray) -> None:
-        """Writes what the codec has encoded, and closes behind it if that was the last."""
+        """Writes encoded bytes, and closes after them if the codec has ended."""
         if data:
             self._stream.write(data)
         if self._codec.has_ended:
@@ -233,7 +233,7 @@ class Connection:
         return may_write and len(self.calls) < self._limits.max_in_flight_per_connection
 
     def _handle(self, event: object) -> None:
-        """Does what the table says of an event in the present state, or tells that it cannot."""
+        """Handles an event as `_TABLE` says; an exception becomes an `internal_error`."""
         try:
             _TABLE[self._state, kind_of(event)](self, event)
         except Exception:
@@ -292,7 +292,7 @@ class Connection:
             self._refuse(query)
 
     def _share(self, priority: int) -> tuple[str, float]:
-        """A request's flow, one for all its client's, and weight: a share a step of priority."""
+        """A request's flow, one for each client, and its weight: one share a step of priority."""
         grant = self._grant
         max_priority = grant.max_priority if grant else self._limits.max_priority
         name, weight = (grant.name, grant.weight) if grant else (self.name, 1.0)
@@ -320,7 +320,7 @@ class Connection:
         self._write(self._codec.encode_rejection(rejected))
 
     def _break_off(self, error: QaError) -> None:
-        """The stream cannot be followed any further; what came before is still answered."""
+        """Closes a stream that cannot be followed; earlier requests are still answered."""
         self._state = State.CLOSING
         self._times.message_since_s = None
         self._reject(RejectedError(NULL_ID, error))
@@ -338,7 +338,7 @@ class Connection:
         self._on_stream_end()
 
     def _is_due_to_leave(self) -> bool:
-        """Whether it is old, and nothing would be lost with it."""
+        """Whether it is old and idle."""
         is_free = not self.calls and not self._codec.buffered_bytes and not self._turn_is_due
         is_old = self._times.leaves or self._clock.now_s() >= self._times.ages_at_s
         return is_free and is_old and self._state in _LASTING
@@ -389,4 +389,4 @@ _ROWS: Sequence[tuple[Sequence[State], object, Callable[[Connection, Any], None]
     (_LASTING, Timeout.LEAVING, Connection._leave),
 )
 _TABLE = {(state, kind): do for states, kind, do in _ROWS for state in states}
-"""What each event does in each state. A pair that is missing cannot happen; it would be our bug."""
+"""What each event does in each state. A missing pair cannot happen; it would be our bug."""

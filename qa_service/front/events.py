@@ -1,4 +1,4 @@
-"""Events of a connection, and faults of the server's own in them: logged once, told as errors."""
+"""Events of a connection. The server's own faults are logged once and become errors."""
 
 from __future__ import annotations
 
@@ -16,15 +16,11 @@ logger = logging.getLogger(__name__)
 
 
 def next_event(codec: Codec, name: str) -> Message | RejectedError | QaError | None:
-    """Takes out the next message, or what is wrong with it or with the stream.
-
-    Args:
-        name: The peer's address, for the log.
-    """
+    """Returns the next message, or the error in it or in the stream; None without a whole one."""
     try:
         return codec.next_message()
     except (RejectedError, QaError) as error:
-        if error.__cause__:  # a fault of the server's, behind which the codec can go on
+        if error.__cause__:  # the server's own fault, after which the codec can go on
             logger.error("%s: a message was not read", name, exc_info=error.__cause__)
         return error
     except Exception:
@@ -33,19 +29,19 @@ def next_event(codec: Codec, name: str) -> Message | RejectedError | QaError | N
 
 
 def kind_of(event: object) -> object:
-    """What a connection's table has for an event: a timeout itself, else its type."""
+    """The key of an event in a connection's table: a timeout itself, else its type."""
     if isinstance(event, Timeout):
         return event
     return QaError if isinstance(event, QaError) else type(event)
 
 
 def say(event: object) -> str:
-    """An event for the log, without what a client asks or shows."""
+    """An event for the log, without a client's text or token."""
     return f"{event.type} query" if isinstance(event, Query) else str(kind_of(event))
 
 
 def submit(service: Service, call: Call) -> None:
-    """Submits a request, or fails it; raises nothing, so that it has one answer."""
+    """Submits a call; an exception fails the call, so that it has one answer."""
     try:
         service.submit(call)
     except Exception:
@@ -54,7 +50,7 @@ def submit(service: Service, call: Call) -> None:
 
 
 def encode_outcome(codec: Codec, call: Call, outcome: Outcome) -> tuple[str, bytes | bytearray]:
-    """The code of what a request came to, and what its client is told."""
+    """The code of an outcome, and the reply's bytes."""
     if isinstance(outcome, Answered):
         answers, timings, source = outcome.answers, outcome.timings, outcome.source
         try:

@@ -1,4 +1,4 @@
-"""A warning for whoever opens the server to a network without credentials."""
+"""Warns of a server that is open to a network without TLS or tokens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 def warn_if_exposed(host: str, transport: Transport, authenticator: Authenticator) -> None:
-    """Says in the log what others can do who reach this address."""
+    """Logs what anyone who can reach this address may do."""
     if is_loopback(host):
         return
     if not transport.is_encrypted and not authenticator.is_required:

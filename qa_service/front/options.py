@@ -1,4 +1,4 @@
-"""What one client may ask for, hold and wait for, and what it must show."""
+"""Options of a client's connection: its bounds, timeouts and authentication, and HTTP."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from qa_service.options import MAX_COUNT, MAX_MS
+from qa_service.options import MAX_COUNT, Ms, OptionalMs
 from qa_service.wire.messages import MAX_PRIORITY
 
 _ORIGIN = r"[a-z][a-z0-9+.-]*://([a-z0-9_.-]+|\[[0-9a-f:.]+\])(:[1-9][0-9]{0,4})?"
-"""As a browser writes it (RFC 6454, section 6.2): nothing else is ever equal to one."""
+"""As a browser writes it (RFC 6454, section 6.2)."""
 
 
 class ConnectionOptions(Struct, frozen=True, kw_only=True):
@@ -42,12 +42,8 @@ class ConnectionOptions(Struct, frozen=True, kw_only=True):
         ),
     ] = 0
     idle_timeout_ms: Annotated[
-        int,
-        Meta(
-            ge=0,
-            le=MAX_MS,
-            description="milliseconds a connection may stay with nothing to do; 0 for no limit",
-        ),
+        OptionalMs,
+        Meta(description="milliseconds a connection may stay with nothing to do; 0 for no limit"),
     ] = 600_000
     max_connection_age_s: Annotated[
         int,
@@ -60,40 +56,34 @@ class ConnectionOptions(Struct, frozen=True, kw_only=True):
         ),
     ] = 0
     frame_timeout_ms: Annotated[
-        int,
-        Meta(ge=1, le=MAX_MS, description="milliseconds from a request's first byte to its last"),
+        Ms, Meta(description="milliseconds from a request's first byte to its last")
     ] = 30_000
     client_stall_timeout_ms: Annotated[
-        int,
-        Meta(ge=1, le=MAX_MS, description="milliseconds a client may leave waiting answers unread"),
+        Ms, Meta(description="milliseconds a client may leave waiting answers unread")
     ] = 30_000
     request_timeout_ms: Annotated[
-        int,
-        Meta(
-            ge=0,
-            le=MAX_MS,
-            description="milliseconds a request may wait for an instance; 0 for no limit",
-        ),
+        OptionalMs,
+        Meta(description="milliseconds a request may wait for an instance; 0 for no limit"),
     ] = 30_000
 
     @property
     def idle_timeout_s(self) -> float:
-        """How long it may stay with nothing to do; infinity for no limit."""
+        """Infinity for no limit."""
         return self.idle_timeout_ms / 1e3 or math.inf
 
     @property
     def frame_timeout_s(self) -> float:
-        """How long a message may take from its first byte to its last."""
+        """From a message's first byte to its last."""
         return self.frame_timeout_ms / 1e3
 
     @property
     def stall_timeout_s(self) -> float:
-        """How long answers may wait with none of them read."""
+        """How long a client may leave waiting answers unread."""
         return self.client_stall_timeout_ms / 1e3
 
     @property
     def request_timeout_s(self) -> float:
-        """How long a request may wait for an instance; infinity for no limit."""
+        """Infinity for no limit."""
         return self.request_timeout_ms / 1e3 or math.inf
 
 
@@ -107,8 +97,7 @@ class AuthOptions(Struct, frozen=True, kw_only=True):
         ),
     ] = None
     auth_timeout_ms: Annotated[
-        int,
-        Meta(ge=1, le=MAX_MS, description="milliseconds from a client's connecting to its token"),
+        Ms, Meta(description="milliseconds from a client's connecting to its token")
     ] = 10_000
 
 

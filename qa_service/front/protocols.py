@@ -1,7 +1,7 @@
-"""Which protocol a client speaks: its first byte says.
+"""Chooses a client's protocol by its first byte.
 
 A frame's length begins with a zero byte, an HTTP request with a letter, or with the CR of an empty
-line that is passed over (RFC 9112, section 2.2); TLS has ended before.
+line, which is skipped (RFC 9112, section 2.2). TLS is already decrypted here.
 """
 
 from __future__ import annotations
@@ -27,12 +27,11 @@ class Protocols:
         self._site = site
 
     def codec_for(self, data: bytes, *, wants_token: bool) -> Codec:
-        """The codec for what a client has sent first; for frames if it has sent nothing.
+        """The codec for a client's first bytes; for frames if there are none yet.
 
         Args:
             data: The client's first bytes.
-            wants_token: Whether it must authenticate: the first frame must then be a token, and is
-                short.
+            wants_token: Whether the first frame must be a token, which is short.
         """
         if self._site and _is_http(data):
             return HttpCodec(self._site, wants_token=wants_token)
@@ -42,7 +41,7 @@ class Protocols:
 
 
 def reply_without_tls(data: bytes) -> bytes:
-    """What a client is told that does not speak TLS where it must; empty for neither protocol.
+    """The reply to a client without TLS where TLS is required; empty for an unknown protocol.
 
     Args:
         data: The client's first bytes, at least one.

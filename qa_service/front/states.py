@@ -1,4 +1,4 @@
-"""The states of a connection, and what its client can be late with."""
+"""The states and the timeouts of a connection."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum, auto
 
 
 class State(Enum):
-    """Where a connection is in its life; a probing one has asked only what takes no token."""
+    """A connection's state; a probing one has sent only queries that need no token."""
 
     UNAUTHENTICATED = auto()
     PROBING = auto()
@@ -16,7 +16,7 @@ class State(Enum):
 
 
 class Timeout(Enum):
-    """What a client is late with; leaving is what an old connection is to do."""
+    """What a client is late with; LEAVING closes an old connection."""
 
     AUTHENTICATING = auto()
     SENDING = auto()

@@ -1,4 +1,4 @@
-"""When a client is late, and with what."""
+"""Decides when a client is late, and with what."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qa_service.front.states import State, Timeout
 
 
 class Timeouts:
-    """The times of one connection that its timeouts are reckoned from.
+    """The times from which a connection's timeouts count.
 
     Args:
         now_s: When the client connected.
@@ -25,7 +25,7 @@ class Timeouts:
     def __init__(self, limits: ConnectionOptions, auth_timeout_s: float, now_s: float) -> None:
         self.active_s = now_s
         self.message_since_s: float | None = None
-        # Give or take a tenth, so that clients that came together do not all leave together.
+        # Within a tenth, so that connections opened together do not close together.
         max_age_s = limits.max_connection_age_s or math.inf
         self.ages_at_s = now_s + max_age_s * random.uniform(0.9, 1.1)
         self.leaves = False
@@ -33,18 +33,17 @@ class Timeouts:
         self._limits = limits
 
     def leave(self, when_idle_s: float) -> None:
-        """Ends behind the next answer; from a time on also while there is nothing to do."""
+        """Closes after the next answer, or at `when_idle_s` if it is idle then."""
         self.leaves = True
         self.ages_at_s = min(self.ages_at_s, when_idle_s)
 
     def deadline(
         self, state: State, calls: Collection[object], unread_since_s: float | None
     ) -> tuple[float, Timeout]:
-        """When the client is late if nothing changes, and with what.
+        """The next deadline if nothing changes, and what the client is then late with.
 
         Args:
-            unread_since_s: When the client last read, while answers wait to be read; None if none
-                do.
+            unread_since_s: When the client last read; None if no answer waits to be read.
         """
         limits = self._limits
         if state is State.UNAUTHENTICATED:

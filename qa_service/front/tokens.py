@@ -1,14 +1,14 @@
-"""Tokens: the file that lists them, and whether one that a client shows is among them.
+"""Reads the file of tokens, and checks clients' tokens.
 
     # who it is for: a comment
-    3bQ1…                                    a token that is good for ever
-    Zt0x…  2027-01-31T00:00:00Z              a token that is good until then
-    9fKd…  name=gateway weight=8 max_priority=2    one that speaks for many
-    Kd2v…  admin                             one that may load and unload models
+    3bQ1…                                    a token that never expires
+    Zt0x…  2027-01-31T00:00:00Z              a token that expires then
+    9fKd…  name=gateway weight=8 max_priority=2    a token of many users
+    Kd2v…  admin                             a token that may load and unload models
 
-Only their SHA-256 is kept. A token that is shown is compared with every entry, in constant time,
-so that how long it takes tells nothing about any of them; that is why their number is bounded.
-Tokens are random, so a hash as fast as this one does not make them easier to guess.
+Only their SHA-256 is kept. A client's token is compared with every entry, in constant time, so that
+the time reveals nothing about the entries; so their number is bounded. Tokens are random, so a fast
+hash does not make them easier to guess.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ADMIN = "admin"
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a token's bearer may do, and counts as.
+    """The rights and the share of a token's bearer.
 
     Attributes:
         name: Requests of one name share one flow. By default made of the token's digest.
@@ -54,7 +54,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 @dataclass(frozen=True, slots=True)
 class TokenEntry:
-    """One token that is accepted.
+    """An accepted token.
 
     Attributes:
         digest: The token's SHA-256.
@@ -66,7 +66,7 @@ class TokenEntry:
     expires: datetime | None = None
 
     def has_expired(self, now: datetime) -> bool:
-        """Whether it is no good any more."""
+        """Whether the token has expired."""
         return self.expires is not None and now >= self.expires
 
 
@@ -82,11 +82,8 @@ class TokenSet:
     def check(self, token: str, now: datetime) -> Grant:
         """Returns what a token grants.
 
-        Args:
-            now: Calendar time, which `expires` is compared with.
-
         Raises:
-            UnauthorizedError: It is none of these, or is one no longer.
+            UnauthorizedError: The token is unknown or expired.
         """
         digest = _digest(token)
         found = [entry for entry in self._entries if hmac.compare_digest(entry.digest, digest)]
@@ -99,10 +96,10 @@ class TokenSet:
 
 
 def load_tokens(path: Path) -> TokenSet:
-    """Reads a file of tokens, and warns of one that others can read too.
+    """Reads a file of tokens; warns if other users can read it, or a token is short.
 
     Raises:
-        SetupError: It cannot be read, a line is not a token, or there is none.
+        SetupError: The file cannot be read, a line is malformed, or there is no token.
     """
     try:
         mode = path.stat().st_mode
@@ -128,7 +125,7 @@ def load_tokens(path: Path) -> TokenSet:
 
 
 def _parse_line(place: str, parts: Sequence[str]) -> TokenEntry:
-    """Reads a line; no message repeats its token."""
+    """Parses a line; no error message repeats its token."""
     token, *rest = parts
     if len(token.encode()) > MAX_TOKEN_BYTES:
         raise SetupError(f"{place}: longer than {MAX_TOKEN_BYTES} bytes")

@@ -1,7 +1,7 @@
-"""How clients' streams are opened: plain, or with TLS and the certificates of one side or both.
+"""Opens clients' streams: plain, or with TLS and the certificates of one side or both.
 
-Certificates are read when the server starts and again at a reload, which holds for new
-connections; open ones go on.
+Certificates are read when the server starts, and again at a reload, which holds for new
+connections.
 """
 
 from __future__ import annotations
@@ -21,11 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class Transport:
-    """Opens clients' streams.
-
-    Raises:
-        SetupError: Certificates cannot be read, or only one of certificate and key is named.
-    """
+    """Opens clients' streams; raises what `load` raises."""
 
     def __init__(self, loop: EventLoop, options: TlsOptions) -> None:
         self._loop = loop
@@ -45,7 +41,7 @@ class Transport:
         return TlsStream(self._loop, sock, name, self._tls)
 
     def use(self, terms: TlsTerms | None) -> None:
-        """Opens new connections on these terms."""
+        """Uses these terms for new connections."""
         self._tls = terms
         if terms:
             logger.info(
@@ -56,7 +52,7 @@ class Transport:
         """Reads the certificates; None for no TLS.
 
         Raises:
-            SetupError: They cannot be used, or only one of certificate and key is named.
+            SetupError: The files cannot be used, or only one of certificate and key is named.
         """
         options = self._options
         if options.tls_cert is None or options.tls_key is None:

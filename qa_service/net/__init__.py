@@ -1,5 +1,5 @@
-"""The event loop, sockets, TLS and timers: bytes and time.
+"""The event loop, sockets, TLS and timers.
 
-The only user of `selectors` and of listening sockets. It knows nothing of requests; what it calls
-back must not block.
+The only user of `selectors` and of listening sockets. It knows nothing of requests; its callbacks
+must not block.
 """

@@ -1,7 +1,7 @@
 """The event loop: sockets, timers and signals, one thread, the only user of `selectors`.
 
-Nothing called from here may block or take long. A signal only writes its number into the
-wakeup socketpair (`signal.set_wakeup_fd`); the loop reads it there and acts in its own time.
+Callbacks may not block or take long. A signal only writes its number into the wakeup socketpair
+(`signal.set_wakeup_fd`), where the loop reads it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class EventLoop:
         on_readable: Callback | None = None,
         on_writable: Callback | None = None,
     ) -> None:
-        """Sets what is wanted of a socket, in place of what was; with neither, nothing is."""
+        """Replaces a socket's callbacks; with neither, the socket is not watched."""
         events = (selectors.EVENT_READ if on_readable else 0) | (
             selectors.EVENT_WRITE if on_writable else 0
         )
@@ -68,7 +68,7 @@ class EventLoop:
         self._soon.append(callback)
 
     def on_signal(self, signum: int, callback: Callback) -> None:
-        """Calls back, from the loop, after a signal. Main thread only."""
+        """Calls back from the loop after a signal. Main thread only."""
         self._signal_callbacks[signum] = callback
         signal.set_wakeup_fd(self._wakeup_out.fileno(), warn_on_full_buffer=False)
         signal.signal(signum, lambda _signum, _frame: None)
@@ -84,7 +84,7 @@ class EventLoop:
         self._running = False
 
     def close(self) -> None:
-        """Lets go of the signals and the wakeup socketpair."""
+        """Restores the signals' defaults and closes the wakeup socketpair."""
         for signum in self._signal_callbacks:
             signal.signal(signum, signal.SIG_DFL)
         if self._signal_callbacks:
@@ -120,7 +120,7 @@ class EventLoop:
 
     @staticmethod
     def _call(callback: Callback) -> None:
-        """A fault in handling one thing must not end the service of all others."""
+        """Logs an exception: one callback's fault must not stop the others."""
         try:
             callback()
         except Exception:

@@ -1,4 +1,4 @@
-"""The listening socket: accepts a bounded number of clients a round, and rests when told to."""
+"""The listening socket: accepts a bounded number of clients a round, and pauses on demand."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from qa_service.net.event_loop import EventLoop
 logger = logging.getLogger(__name__)
 
 BACKLOG = 1024
-"""Connections that the kernel keeps until they are accepted; it takes no more than
-net.core.somaxconn."""
+"""Connections that the kernel keeps until they are accepted, at most net.core.somaxconn."""
 ACCEPTS_A_ROUND = 16
 """So that a flood of new clients does not hold up those that are connected."""
 REST_S = 0.1
-"""After an accept that failed for want of descriptors: the socket stays readable, so that the loop
+"""After an accept that failed for lack of descriptors: the socket stays readable, so that the loop
 would try again without a pause."""
 
 
 class Listener:
-    """Where clients come in.
+    """Accepts clients.
 
     Args:
         host: Address to bind; `::` takes IPv4 clients too.
@@ -31,7 +30,7 @@ class Listener:
         on_client: Takes a new client's socket and name, `host:port`.
 
     Raises:
-        SetupError: The address cannot be had.
+        SetupError: The address cannot be bound.
     """
 
     def __init__(
@@ -66,10 +65,10 @@ class Listener:
         return _name(self._host, self._port)
 
     def open(self) -> None:
-        """Starts to listen; until then a client's attempt to connect is refused.
+        """Starts to listen; until then, connections are refused.
 
         Raises:
-            SetupError: Another program listens there by now.
+            SetupError: Another program listens there.
         """
         try:
             self._sock.listen(BACKLOG)
@@ -84,7 +83,7 @@ class Listener:
             self._watch()
 
     def close(self) -> None:
-        """Stops listening: further attempts to connect are refused."""
+        """Stops listening: further connections are refused."""
         if not self._closed:
             self.set_accepting(False)
             self._closed = True
@@ -112,7 +111,7 @@ class Listener:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
 
     def _rest(self, error: OSError) -> None:
-        """Out of descriptors or memory: the socket would be ready again at once, in vain."""
+        """Pauses for lack of descriptors or memory."""
         logger.error("cannot accept: %s; resting %.1f s", error.strerror, REST_S)
         self._loop.watch(self._sock)
         self._loop.call_at(self._loop.now_s() + REST_S, self._watch)

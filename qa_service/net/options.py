@@ -1,4 +1,4 @@
-"""Where the server listens, and its side of TLS."""
+"""Options of the listening socket and of TLS."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from qa_service.options import MAX_COUNT, MAX_MS
+from qa_service.options import MAX_COUNT, Ms
 
 MAX_KEEPALIVE_S = 32767
-"""The longest TCP_KEEPIDLE that Linux takes (MAX_TCP_KEEPIDLE in include/net/tcp.h)."""
+"""Linux' bound on TCP_KEEPIDLE (MAX_TCP_KEEPIDLE in include/net/tcp.h)."""
 
 
 class ListenOptions(Struct, frozen=True, kw_only=True):
@@ -41,7 +41,7 @@ class ListenOptions(Struct, frozen=True, kw_only=True):
 
 
 class TlsOptions(Struct, frozen=True, kw_only=True):
-    """The server's certificate, and whose certificates it wants."""
+    """The server's certificate, and the clients' certificates that it requires."""
 
     tls_cert: Annotated[
         Path | None,
@@ -60,5 +60,5 @@ class TlsOptions(Struct, frozen=True, kw_only=True):
         ),
     ] = None
     tls_handshake_timeout_ms: Annotated[
-        int, Meta(ge=1, le=MAX_MS, description="milliseconds a TLS handshake may take")
+        Ms, Meta(description="milliseconds a TLS handshake may take")
     ] = 10_000

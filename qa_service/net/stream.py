@@ -1,10 +1,10 @@
-"""A non-blocking socket of the loop: bytes in as they come, bytes out as they fit.
+"""A non-blocking socket on the loop, with an output buffer.
 
     OPEN ──close_gently──▶ CLOSING (flush, half-close, discard what comes) ──▶ CLOSED
       └──────────────────────────── close, or the peer's end ─────────────────────▲
 
-Closing with unread bytes in the kernel would make it send a reset, which can destroy the last
-answer before its reader sees it; so a gentle close reads on, for a bounded time, and throws away.
+If a socket is closed with unread bytes, the kernel sends a reset, which can destroy the last answer
+before the peer reads it. So a gentle close keeps reading, for a bounded time, and discards.
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ OnData = Callable[[bytes], None]
 OnEvent = Callable[[], None]
 
 READ_BYTES = 65536
-"""Of one stream in a round, so that no client keeps the loop from the others."""
+"""Of one stream in a round, so that no client holds up the others."""
 LINGER_S = 1.0
-"""How long a closed stream waits for its peer to read the last bytes: several round trips to the
-other side of the world."""
+"""How long a closing stream waits for its peer: several of the longest round trips."""
 
 
 class _State(Enum):
@@ -37,12 +36,12 @@ class _State(Enum):
     CLOSED = auto()
 
 
-# They are looked up often; as attributes of the enum each takes 0.1 µs, in Python 3.11.
+# Looked up often; as an attribute of the enum each takes 0.1 µs in Python 3.11.
 _OPEN, _CLOSING, _CLOSED = _State
 
 
 class ByteStream(Protocol):
-    """What a connection needs of its transport; `Stream` and `TlsStream` are such.
+    """A connection's transport: `Stream` or `TlsStream`.
 
     Attributes:
         output_bytes: Bytes written that the kernel has not taken.
@@ -72,13 +71,13 @@ class ByteStream(Protocol):
         """Sends as much as fits and keeps the rest; ignored once closing or closed."""
 
     def set_reading(self, reading: bool) -> None:
-        """Stops or resumes reading: the peer feels it as backpressure."""
+        """Stops or resumes reading, which is backpressure to the peer."""
 
     def close(self) -> None:
-        """Closes at once; what is not sent yet is lost."""
+        """Closes at once; unsent output is lost."""
 
     def close_gently(self) -> None:
-        """Closes when all is sent and the peer has seen it, or after a while."""
+        """Closes when the peer has received all output, or after a while."""
 
 
 class Stream:

@@ -1,4 +1,4 @@
-"""Timers: callbacks that are due at a time. Sans-IO: the loop says what time it is."""
+"""Timers: callbacks that are due at a time. Sans-IO: the loop passes the time."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Protocol
 Callback = Callable[[], None]
 
 MIN_SWEEP = 64
-"""Cancelled timers that are left in the heap however small it is, so that it is seldom rebuilt."""
+"""Cancelled timers that even a small heap may hold, so that it is seldom rebuilt."""
 
 
 class Timer:
-    """A callback that is due at a time; `cancel` makes it never happen."""
+    """A callback that is due at a time, and can be cancelled."""
 
     __slots__ = ("_on_cancel", "callback")
 
@@ -24,14 +24,14 @@ class Timer:
         self._on_cancel = on_cancel
 
     def cancel(self) -> None:
-        """Forgets the callback; harmless when it has run already."""
+        """Drops the callback; harmless after it has run."""
         if self.callback is not None:
             self.callback = None
             self._on_cancel()
 
 
 class Clock(Protocol):
-    """What tells the time and calls back: the event loop, or a test's own."""
+    """Tells the time and calls back: the event loop, or a test's fake."""
 
     def now_s(self) -> float:
         """The time, monotonic, in seconds."""
@@ -75,7 +75,7 @@ class TimerQueue:
         return None
 
     def _count_cancelled(self) -> None:
-        """Sweeps the cancelled timers out once they are most of the heap, as asyncio does."""
+        """Removes the cancelled timers once they are half of the heap, as asyncio does."""
         self._cancelled += 1
         if self._cancelled > max(MIN_SWEEP, len(self._items) // 2):
             self._items = [item for item in self._items if item[2].callback is not None]
@@ -84,10 +84,9 @@ class TimerQueue:
 
 
 class LazyTimer:
-    """Calls back by a deadline that mostly moves later; it may be early, and is never late.
+    """A timer for a deadline that mostly moves later; it may be early, and is never late.
 
-    Moving a deadline later costs nothing: the callback checks whether it has come, and if not
-    arms the timer again.
+    Moving the deadline later costs nothing: an early callback arms the timer again.
     """
 
     def __init__(self, clock: Clock, callback: Callback) -> None:
@@ -97,14 +96,14 @@ class LazyTimer:
         self._timer: Timer | None = None
 
     def arm(self, when_s: float) -> None:
-        """Makes sure of a call at that time or before."""
+        """Calls back at that time or before."""
         if when_s < self._armed_s:
             self.cancel()
             self._armed_s = when_s
             self._timer = self._clock.call_at(when_s, self._due)
 
     def cancel(self) -> None:
-        """Calls back no more, until it is armed again."""
+        """Does not call back until it is armed again."""
         self._armed_s = math.inf
         if self._timer:
             self._timer.cancel()

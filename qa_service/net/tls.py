@@ -1,13 +1,12 @@
-"""TLS without a socket: ciphertext in, plain bytes out, and back; and the certificates for it.
+"""TLS without a socket: ciphertext in, plain bytes out, and back; loads the certificates.
 
     socket bytes ──feed──▶ incoming ┐            ┌──▶ read ──▶ plain bytes
                                     ├─ SSLObject ┤
     socket bytes ◀─output── outgoing┘            └─── write ◀── plain bytes
 
-As there is no socket, nothing here ever waits, neither to read before it can write nor the
-other way round: what TLS has to say of its own accord (handshake, alerts, key updates) is in
-`output` after each step, and what it has not got yet it takes from the next `feed`. Versions
-are 1.2 and later; renegotiation, which only 1.2 knows, is refused.
+Without a socket, nothing here waits: TLS's own messages (handshake, alerts, key updates) are in
+`output` after each step, and missing bytes come with the next `feed`. Versions are 1.2 and later;
+renegotiation, which only 1.2 has, is refused.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from pathlib import Path
 from qa_service.errors import SetupError
 
 RECORD_BYTES = 16384
-"""The most plain bytes in one record (RFC 8446, 5.1)."""
+"""The maximum of plain bytes in one record (RFC 8446, 5.1)."""
 
 HANDSHAKE_RECORD = 0x16
 """The first byte of a connection that speaks TLS (RFC 8446, 5.1)."""
 
 
 def server_context(cert: Path, key: Path, client_ca: Path | None) -> ssl.SSLContext:
-    """Loads what a server needs to speak TLS.
+    """Loads a server's certificates.
 
     Args:
         cert: PEM: the certificate, then the intermediate ones.
@@ -35,7 +34,7 @@ def server_context(cert: Path, key: Path, client_ca: Path | None) -> ssl.SSLCont
             certificate.
 
     Raises:
-        SetupError: A file cannot be read, is not what it should be, or does not fit another.
+        SetupError: A file cannot be read, has another format, or does not fit another file.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -57,7 +56,7 @@ def server_context(cert: Path, key: Path, client_ca: Path | None) -> ssl.SSLCont
 
 
 def _check_readable(flag: str, path: Path) -> None:
-    """OpenSSL's own errors do not say which of the files it was."""
+    """Names the file that cannot be read, which OpenSSL's errors do not."""
     try:
         with path.open("rb") as file:
             file.read(1)
@@ -95,14 +94,14 @@ class TlsSession:
         self.has_ended = False
 
     def feed(self, data: bytes) -> None:
-        """Takes bytes as they come from the peer."""
+        """Takes ciphertext from the peer."""
         self._incoming.write(data)
 
     def shake_hands(self) -> bool:
-        """Takes the handshake as far as the bytes go; says whether it is complete.
+        """Continues the handshake with the bytes it has; returns whether it is complete.
 
         Raises:
-            ssl.SSLError: There can be no agreement; `output` may hold the alert that says so.
+            ssl.SSLError: The handshake failed; `output` may hold an alert for the peer.
         """
         try:
             self._ssl.do_handshake()
@@ -111,13 +110,13 @@ class TlsSession:
         return True
 
     def read(self) -> bytes:
-        """Takes out the plain bytes of every record that is complete.
+        """Takes out the plain bytes of every complete record.
 
         Raises:
-            ssl.SSLError: A record is not what it should be.
+            ssl.SSLError: A record is malformed.
         """
         pieces = []
-        # What is neither whole nor pending lies inside the SSLObject, so this ends.
+        # An incomplete record is inside the SSLObject and not pending, so this ends.
         while (self._incoming.pending or self._ssl.pending()) and not self.has_ended:
             try:
                 piece = self._ssl.read(RECORD_BYTES)
@@ -128,21 +127,21 @@ class TlsSession:
         return b"".join(pieces)
 
     def write(self, data: bytes | bytearray) -> None:
-        """Encrypts; the records are in `output`."""
+        """Encrypts data; the records are in `output`."""
         with memoryview(data) as view:
             done = 0
             while done < len(view):
                 done += self._ssl.write(view[done : done + RECORD_BYTES])
 
     def say_goodbye(self) -> None:
-        """Tells the peer that no more will come, so that it knows nothing was cut off."""
-        with contextlib.suppress(ssl.SSLError):  # It has not said so too, nor need it.
+        """Sends close_notify, so that the peer knows that nothing was cut off."""
+        with contextlib.suppress(ssl.SSLError):  # the peer has not sent its own, and need not
             self._ssl.unwrap()
 
     def output(self) -> bytes:
-        """Takes out what is to be sent to the peer."""
+        """Takes out the bytes to send to the peer."""
         return self._outgoing.read()
 
     def free(self) -> None:
-        """Gives its memory back now: a stream and its owner know each other, and go late."""
+        """Frees its memory now: a stream and its owner are a cycle, which is collected late."""
         del self._ssl, self._incoming, self._outgoing

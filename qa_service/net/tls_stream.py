@@ -1,14 +1,14 @@
-"""A stream that speaks TLS: to its owner the same as `Stream`, which it is made of.
+"""A TLS stream: to its owner the same as `Stream`, on which it is built.
 
     SHAKING ──handshake──▶ OPEN ──close_gently──▶ CLOSING ──as a Stream──▶ CLOSED
        └── refused ──────────┴── a bad record ───────▲ (with an alert)
 
-A handshake costs a signature, a hundred times the work of a request. So each step of one waits
-for its turn in a `HandshakeQueue`, which takes a few a round: a thousand clients that come at
-once delay each other, and not those who are in. While a step waits, its socket is not read.
+A handshake costs a signature, a hundred times the work of a request. So each step waits for its
+turn in a `HandshakeQueue`, which takes a few a round: a thousand new clients delay each other, and
+not those that are connected. While a step waits, its socket is not read.
 
-A peer that keeps TLS itself talking (key updates ask for answers) and reads nothing is not read
-from either until it has: what TLS has to say is bounded as answers are.
+A peer may provoke output of TLS's own (key updates ask for answers) without reading it: then its
+socket is not read until it has. So TLS's own output is bounded as answers are.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STEPS_A_ROUND = 4
 
 
 class HandshakeQueue:
-    """Takes steps of handshakes in turn, a few in each round of the loop."""
+    """Runs steps of handshakes in turn, a few in each round of the loop."""
 
     def __init__(self, loop: EventLoop) -> None:
         self._loop = loop
@@ -41,7 +41,7 @@ class HandshakeQueue:
         self._is_due = False
 
     def add(self, step: Callback) -> None:
-        """Takes the step when its turn comes."""
+        """Runs the step when its turn comes."""
         self._steps.append(step)
         self._schedule()
 
@@ -61,11 +61,10 @@ class HandshakeQueue:
 
 @dataclass(frozen=True, slots=True)
 class TlsTerms:
-    """What a TLS stream is opened on.
+    """Certificates and bounds of TLS streams.
 
     Attributes:
-        queue: Where the handshake's steps wait for their turn.
-        handshake_timeout_s: Bound on the whole handshake.
+        handshake_timeout_s: For the whole handshake.
         plain_reply: Returns the reply, in clear text, to a peer whose first bytes are not TLS;
             empty for none.
     """
@@ -84,7 +83,7 @@ class _State(Enum):
 
 
 class TlsStream:
-    """One connected socket on the loop, that speaks TLS.
+    """One connected socket on the loop, with TLS: a `ByteStream`.
 
     Args:
         sock: Becomes non-blocking; the stream owns it.
@@ -118,16 +117,16 @@ class TlsStream:
 
     @property
     def output_bytes(self) -> int:
-        """Bytes written to it, as they go out, that the kernel has not taken yet."""
+        """Encrypted bytes that the kernel has not taken."""
         return self._stream.output_bytes
 
     @property
     def waiting_since_s(self) -> float | None:
-        """When the peer last took something while output waits for it; None if none waits."""
+        """See `ByteStream`."""
         return self._stream.waiting_since_s
 
     def write(self, data: bytes | bytearray) -> None:
-        """Sends as much as fits and keeps the rest; ignored unless it is open to that."""
+        """Sends as much as fits and keeps the rest; ignored before and after OPEN."""
         if self._state is _State.OPEN:
             self._session.write(data)
             self._stream.write(self._session.output())
@@ -161,7 +160,7 @@ class TlsStream:
             may_read = not self._waits_for_turn and not self._is_unread
             self._stream.set_reading(self._reading and may_read)
 
-    # What the stream underneath reports.
+    # Callbacks of the stream underneath.
 
     def _on_bytes(self, data: bytes) -> None:
         if self._is_first and data[0] != HANDSHAKE_RECORD:
@@ -186,7 +185,7 @@ class TlsStream:
         self._let_go()
         self._on_end()
 
-    # Its own business.
+    # Steps.
 
     def _refuse_plain(self, data: bytes) -> None:
         logger.info("%s is refused: it does not speak TLS", self._name)
@@ -195,7 +194,7 @@ class TlsStream:
 
     def _shake_hands(self) -> None:
         if self._state is not _State.SHAKING:
-            return  # It has been closed while it waited for its turn.
+            return  # closed while it waited for its turn
         self._waits_for_turn = False
         try:
             is_done = self._session.shake_hands()
@@ -214,7 +213,7 @@ class TlsStream:
         self._end()
 
     def _take_data(self) -> None:
-        """Hands on what is there to read; part of the first request may be behind a handshake."""
+        """Passes plain bytes on; a handshake's last bytes may hold part of the first request."""
         try:
             data = self._session.read()
         except ssl.SSLError as error:
@@ -237,7 +236,7 @@ class TlsStream:
             self._end()
 
     def _fail(self, what: str, error: ssl.SSLError) -> None:
-        """Closes, with TLS's own last words if it has any."""
+        """Closes, after TLS's alert if there is one."""
         logger.info("%s is refused: bad TLS %s: %s", self._name, what, error.reason or "cut off")
         self._stream.write(self._session.output())
         self._close_stream_gently()

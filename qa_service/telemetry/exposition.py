@@ -1,7 +1,7 @@
 """The metrics as Prometheus' families: Triton's names for what Triton counts, `qa_` for the rest.
 
-A request is one question, however many an HTTP request brought. As Triton does it, times of
-batches are added once for each request in the batch.
+A request is one question, even if an HTTP request brought several. As in Triton, times of batches
+are added once for each request in the batch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ REASONS = {
     "BACKEND": ("worker_crashed", "internal_error"),
     "OTHER": ("question_too_long", "unavailable", "shutting_down"),
 }
-"""Triton's reasons for a failed request, and the outcomes that they stand for."""
+"""Triton's reasons for a failed request, each with its outcomes."""
 
 HELP = {
     "requests_total": "Questions, and messages that are no request, by what came of them.",
@@ -55,7 +55,7 @@ LABELS = {"requests_total": "outcome", "queries_total": "type"}
 def families(
     metrics: Metrics, gauges: Mapping[str, float], versions: Sequence[ModelReport]
 ) -> Iterator[Family]:
-    """Everything that is counted.
+    """All metrics.
 
     Args:
         gauges: Current values, by the names of a `stats` report.
@@ -85,7 +85,7 @@ def families(
 
 
 def model_statistics(metrics: ModelMetrics) -> ModelStatistics:
-    """The same as `nv_*`, as the Open Inference Protocol's statistics."""
+    """The counts of the `nv_*` metrics as the Open Inference Protocol's statistics."""
     outcomes = metrics.model_requests_total
     failures = {reason: sum(outcomes[code] for code in codes) for reason, codes in REASONS.items()}
     run = round(metrics.batch_size.sum)
@@ -179,23 +179,24 @@ def _labels(one: ModelReport) -> Labels:
 
 
 def _histogram(name: str, histogram: Histogram) -> Family:
-    """A histogram in seconds, with about twenty of our bounds; of batch sizes, with all."""
     if not name.endswith("_ms"):
         samples = histogram_samples(histogram.buckets(), histogram.sum, {})
         return Family(f"qa_{name}", "histogram", HELP[name], samples)
-    buckets = thinned(list(histogram.buckets()))
-    samples = histogram_samples(
-        ((bound / 1e3, count) for bound, count in buckets), histogram.sum / 1e3, {}
-    )
+    samples = duration_samples(histogram, {})
     return Family(f"qa_{name.removesuffix('_ms')}_seconds", "histogram", HELP[name], samples)
 
 
-def thinned(buckets: list[tuple[float, int]]) -> Iterator[tuple[float, int]]:
-    """Every third or fourth of ten bounds a decade, from 0.1 ms up: about 1, 2 and 5."""
+def duration_samples(histogram: Histogram, labels: Labels) -> list[Sample]:
+    """The samples, in seconds, of a histogram in milliseconds with `DURATION_BOUNDS_MS`."""
+    return histogram_samples(_thinned(histogram), histogram.sum / 1e3, labels)
+
+
+def _thinned(histogram: Histogram) -> Iterator[tuple[float, int]]:
+    """About 1, 2 and 5 of each decade's ten bounds, from 0.1 ms up, in seconds."""
     count = 0
-    for number, (bound, values) in enumerate(buckets):
+    for number, (bound_ms, values) in enumerate(histogram.buckets()):
         count += values
         is_kept = number >= 10 and number % 10 in {0, 3, 7}
-        if is_kept or math.isinf(bound):
-            yield bound, count
+        if is_kept or math.isinf(bound_ms):
+            yield bound_ms / 1e3, count
             count = 0

@@ -1,4 +1,4 @@
-"""How the GPUs of this machine are, under Triton's names."""
+"""Metrics of this machine's GPUs, under Triton's names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qa_service.wire.prometheus import Family, Sample
 
 
 class GpuReading(msgspec.Struct, frozen=True):
-    """How a GPU is; None for what it does not say.
+    """A GPU's metrics; None for what it does not report.
 
     Attributes:
         uuid: The same on every start.
@@ -42,7 +42,7 @@ _FAMILIES: dict[str, tuple[str, Literal["counter", "gauge"], str]] = {
 
 
 def gpu_families(readings: Sequence[GpuReading]) -> Iterator[Family]:
-    """The metrics of all GPUs; nothing of what none of them says."""
+    """The metrics of all GPUs, without those that no GPU reports."""
     for field, (name, kind, text) in _FAMILIES.items():
         samples = [
             Sample(value, {"gpu_uuid": one.uuid})

@@ -16,7 +16,7 @@ SERVING = "serving"
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How the server is, field by field as on the wire."""
+    """The server's health, field by field as on the wire."""
 
     live: Annotated[bool, Meta(description="true: the loop runs, or there would be no answer")]
     ready: Annotated[
@@ -59,11 +59,11 @@ class Health:
 def why_not_ready(
     phase: str, sessions_alive: int, sessions_answering: int, ready_timeout_ms: int
 ) -> str | None:
-    """Why no question should be sent now; None if all is well.
+    """Why no question should be sent now; None if the server is ready.
 
-    An instance answers lately if it waits for work, having answered its last batch or its warmup
-    question, or has had its present batch for no longer than `ready_timeout_ms`. One that does
-    is enough; so an idle server is ready, and one whose every instance hangs is not.
+    An instance counts as answering if it is idle, or has had its batch for no longer than
+    `ready_timeout_ms`. One is enough; so an idle server is ready, and one whose instances all hang
+    is not.
     """
     if phase != SERVING:
         return f"the server is {phase}"

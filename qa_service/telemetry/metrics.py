@@ -1,8 +1,8 @@
 """Counters and histograms, kept by the loop and read by a `stats` request.
 
-To count is an addition; to observe is a bisection and two. Nothing is computed, sorted or
-allocated until someone asks. Names follow Prometheus (`_total` counts up for ever), units are
-in them (`_ms`), and `docs/PROTOCOL.md` has the table of them all.
+To count is an addition; to observe is a bisection and two. Nothing is computed, sorted or allocated
+until someone asks. Names follow Prometheus (`_total` never decreases), units are in them (`_ms`),
+and `docs/PROTOCOL.md` lists them.
 """
 
 from __future__ import annotations
@@ -33,63 +33,56 @@ DURATION_BOUNDS_MS = log_spaced(0.01, 100_000, per_decade=10)
 """From a hundredth of a millisecond to a hundred seconds; neighbours are 26 % apart."""
 
 BATCH_SIZE_BOUNDS = (*map(float, range(1, 17)), *map(float, (20, 25, 32, 40, 50, 64, 128, 256)))
-"""Every size up to 16, then fewer and fewer."""
+"""Every size up to 16, then coarser."""
 
 
 class Histogram:
-    """How often a figure fell between which bounds.
+    """Counts values in buckets.
 
-    A value counts in the first bucket whose upper bound is not below it, and above all bounds
-    in one more, as in Prometheus.
+    As in Prometheus, a value counts in the first bucket whose upper bound is not below it; the last
+    bucket has no bound.
 
     Args:
         bounds: The buckets' upper bounds, ascending.
         step: Values and bounds are multiples of it; 0 if they can be anything.
     """
 
-    __slots__ = ("_bounds", "_counts", "_max", "_step", "_sum")
+    __slots__ = ("_bounds", "_counts", "_max", "_step", "sum")
 
     def __init__(self, bounds: Sequence[float], step: float = 0.0) -> None:
         self._bounds = bounds
         self._step = step
         self._counts = [0] * (len(bounds) + 1)
-        self._sum = 0.0
+        self.sum = 0.0
         self._max = 0.0
 
     def observe(self, value: float) -> None:
         """Counts a value, not below 0."""
         self._counts[bisect_left(self._bounds, value)] += 1
-        self._sum += value
+        self.sum += value
         if value > self._max:  # noqa: PLR1730 - max() costs as much as all the rest
             self._max = value
 
-    @property
-    def sum(self) -> float:
-        """The sum of all values."""
-        return self._sum
-
     def buckets(self) -> Iterable[tuple[float, int]]:
-        """Each bucket's upper bound, infinity for the last, and how many values are in it."""
+        """Each bucket's upper bound, infinity for the last, and its number of values."""
         return zip((*self._bounds, math.inf), self._counts, strict=True)
 
     def quantile(self, fraction: float) -> float | None:
         """Estimates the value that this fraction of all values do not exceed; None without any.
 
-        By the rule of Prometheus' `histogram_quantile`: the bucket that holds the value of rank
-        `fraction * count` is found, and its values are taken to be spread evenly over it. Two
-        things are better known here: no value is over the greatest one seen, which therefore
-        ends the last bucket too, and none is less than a step over the bucket below. So the
-        estimate lies in the bucket of the true value: durations from 0.01 ms to 100 s are at most
-        26 % off, and batch sizes up to 16 exact.
+        As Prometheus' `histogram_quantile`, it finds the bucket of the value of rank
+        `fraction * count`, and takes the bucket's values to be spread evenly. In addition, no value
+        exceeds the maximum seen, and each is at least a step over the bucket below. So the estimate
+        lies in the bucket of the true value: durations from 0.01 ms to 100 s are at most 26 % off,
+        and batch sizes up to 16 exact.
         """
         held = self._held()
         return self._estimate(held, fraction * sum(held.values())) if held else None
 
     def report(self) -> dict[str, object]:
-        """Count, sum, maximum, estimated quantiles and the buckets that hold anything.
+        """Count, sum, maximum, estimated quantiles and the buckets that hold values.
 
-        A bucket is `[upper bound, how many values]`, each value in one bucket only; the bound
-        is None for the last.
+        A bucket is `[upper bound, number of values]`, not cumulative; the last bound is None.
         """
         held = self._held()
         if not held:
@@ -98,7 +91,7 @@ class Histogram:
         bounds = (*self._bounds, None)
         return {
             "count": count,
-            "sum": round(self._sum, 3),
+            "sum": round(self.sum, 3),
             "max": round(self._max, 3),
             **{name: round(self._estimate(held, q * count), 3) for name, q in QUANTILES.items()},
             "buckets": [(bounds[number], values) for number, values in held.items()],
@@ -107,15 +100,15 @@ class Histogram:
     def merge(self, other: Histogram) -> None:
         """Adds the values of another, which has the same bounds."""
         self._counts = [a + b for a, b in zip(self._counts, other._counts, strict=True)]
-        self._sum += other._sum
+        self.sum += other.sum
         self._max = max(self._max, other._max)
 
     def _held(self) -> dict[int, int]:
-        """The buckets that hold anything: number and count, in order."""
+        """The buckets that hold values: index and count, in order."""
         return {number: count for number, count in enumerate(self._counts) if count}
 
     def _estimate(self, held: Mapping[int, int], rank: float) -> float:
-        """The value of that rank, of at most all; see `quantile`."""
+        """The value of that rank; see `quantile`."""
         below = 0
         for number, count in held.items():
             if below + count >= rank:
@@ -129,33 +122,27 @@ class Histogram:
 
 @dataclass(slots=True)
 class MemberTimes:
-    """Milliseconds of batches by stage, added once for each request in the batch, as Triton does.
-
-    Attributes:
-        tokenize: Questions and texts to windows of tokens.
-        model: Running the model.
-        read: Answers from the model's logits.
-    """
+    """Milliseconds of batches by stage, added once for each request in the batch, as in Triton."""
 
     tokenize: float = 0.0
     model: float = 0.0
     read: float = 0.0
 
     def add(self, size: int, stages_ms: StagesMs) -> None:
-        """Adds a batch of so many requests."""
+        """Adds a batch of `size` requests."""
         self.tokenize += size * stages_ms.tokenize
         self.model += size * stages_ms.model
         self.read += size * stages_ms.read
 
     def merge(self, other: MemberTimes) -> None:
-        """Adds the times of others."""
+        """Adds another's times."""
         self.tokenize += other.tokenize
         self.model += other.model
         self.read += other.read
 
 
 class ModelMetrics:
-    """What is counted of one version of a model; the attributes are the metrics' names.
+    """The counts of one version of a model; the attributes are the metrics' names.
 
     Args:
         error_codes: The outcomes a request can have, besides being answered or abandoned.
@@ -180,7 +167,7 @@ class ModelMetrics:
         self.member_ms = MemberTimes()
 
     def count_batch(self, size: int, inference_ms: float, stages_ms: StagesMs) -> None:
-        """Counts a batch that an instance has answered, and where its time went."""
+        """Counts a batch that an instance has answered, and its time by stage."""
         self.batches_total += 1
         self.batch_size.observe(size)
         self.inference_ms.observe(inference_ms)
@@ -190,7 +177,7 @@ class ModelMetrics:
         self.member_ms.add(size, stages_ms)
 
     def merge(self, other: ModelMetrics) -> None:
-        """Adds what another has counted."""
+        """Adds another's counts."""
         for name, value in vars(other).items():
             mine = getattr(self, name)
             if isinstance(value, int):
@@ -203,9 +190,9 @@ class ModelMetrics:
 
 
 class Metrics:
-    """What is counted of the whole server, and of each version that it serves.
+    """The counts of the whole server, and of each version that it serves.
 
-    A version that is served no more keeps its part in the sums.
+    The sums include versions that are no longer served.
 
     Args:
         error_codes: The outcomes a request can have, besides being answered or abandoned.
@@ -222,15 +209,15 @@ class Metrics:
         self.listener_rests_total = 0
 
     def for_version(self, model: str, version: int) -> ModelMetrics:
-        """The counters of a version, which go on when it is loaded again."""
+        """The counters of a version, which continue when it is loaded again."""
         return self._versions.setdefault((model, version), ModelMetrics(self._error_codes))
 
     def end_version(self, model: str, version: int) -> None:
-        """Keeps what a version has counted in the sums alone."""
+        """Keeps a version's counts only in the sums."""
         self._past.merge(self._versions.pop((model, version)))
 
     def totals(self) -> dict[str, int | dict[str, int] | Histogram]:
-        """Every counter and histogram by name, those of all versions added up."""
+        """Every counter and histogram by name, summed over all versions."""
         models = ModelMetrics(self._error_codes)
         for counted in (self._past, *self._versions.values()):
             models.merge(counted)
@@ -240,11 +227,7 @@ class Metrics:
         return {k: v for k, v in public.items() if isinstance(v, int | dict | Histogram)}
 
     def report(self, gauges: Mapping[str, float]) -> dict[str, object]:
-        """Everything by name, as a `stats` request is answered.
-
-        Args:
-            gauges: Current values that are not counted.
-        """
+        """The reply to a `stats` query."""
         values = self.totals()
         return {
             "counters": {k: v for k, v in values.items() if isinstance(v, int | dict)},

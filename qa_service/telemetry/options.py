@@ -1,4 +1,4 @@
-"""When the server counts as ready."""
+"""Options of the server's health."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from qa_service.options import MAX_MS
+from qa_service.options import Ms
 
 
 class HealthOptions(Struct, frozen=True, kw_only=True):
-    """What health reports."""
+    """When the server counts as ready."""
 
     ready_timeout_ms: Annotated[
-        int,
+        Ms,
         Meta(
-            ge=1,
-            le=MAX_MS,
             description="milliseconds after which an instance that is still busy no longer counts "
             "as answering",
         ),

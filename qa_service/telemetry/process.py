@@ -1,6 +1,6 @@
-"""What the operating system knows of this process, under the names of Prometheus' client libraries.
+"""The operating system's metrics of this process, named as in Prometheus' client libraries.
 
-Read from /proc, which is the kernel's memory: a read of it waits for no disk.
+They are read from /proc, which never waits for a disk.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def process_families() -> list[Family]:
-    """The `process_*` metrics: what the kernel says of the loop's process, not of the workers."""
+    """The `process_*` metrics of the loop's process, without the workers."""
     after_name = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     user_ticks, system_ticks, start_ticks = (int(after_name[i]) for i in (11, 12, 19))
     virtual_bytes, resident_pages = int(after_name[20]), int(after_name[21])

@@ -1,4 +1,4 @@
-"""What the services count that stand before the models: cascades and shadow traffic."""
+"""The counts of cascades and of shadow traffic."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from qa_service.telemetry.exposition import thinned
+from qa_service.telemetry.exposition import duration_samples
 from qa_service.telemetry.metrics import DURATION_BOUNDS_MS, Histogram
-from qa_service.wire.prometheus import Family, Sample, histogram_samples
+from qa_service.wire.prometheus import Family, Sample
 
 SHADOW_OUTCOMES = ("agreed", "differed", "failed", "unpaired", "dropped")
-"""What comes of a request that was chosen to be copied. Compared: the version that answered found
-the same span, or another. `unpaired`: that one had no answer to compare with, or the client has
-gone. `dropped`: no instance was idle, so there was no copy."""
+"""Outcomes of a request chosen to be copied: the version that answers found the same span, or
+another; the copy failed; `unpaired`: there was no answer to compare with, or the client had
+disconnected; `dropped`: no instance was idle, so there was no copy."""
 
 
 @dataclass(slots=True)
 class CascadeCounts:
-    """What a route's cascade has done.
+    """The counts of a route's cascade.
 
     Attributes:
         models_asked: Requests answered, by how many models were asked.
@@ -31,12 +31,12 @@ class CascadeCounts:
 
 @dataclass(slots=True)
 class ShadowCounts:
-    """How a version does on copies of the requests that others answer.
+    """The counts of a version that receives copies of requests.
 
     Attributes:
         seen: Requests that could have been copied.
-        outcomes: Outcomes of the copied requests, by `SHADOW_OUTCOMES`.
-        request_ms: Milliseconds from the copy to its answer.
+        outcomes: By `SHADOW_OUTCOMES`.
+        request_ms: From the copy to its answer.
     """
 
     seen: int = 0
@@ -45,11 +45,11 @@ class ShadowCounts:
 
     @property
     def copied(self) -> int:
-        """Copies whose fate is known."""
+        """Copies with an outcome."""
         return sum(self.outcomes.values()) - self.outcomes["dropped"]
 
     def report(self) -> dict[str, object]:
-        """The counts, and what people ask of them: the share that was copied, and the agreement."""
+        """The counts, the share that was copied, and the agreement."""
         compared = self.outcomes["agreed"] + self.outcomes["differed"]
         return {
             "seen": self.seen,
@@ -77,11 +77,11 @@ class ServiceCounts:
         return self.cascades.setdefault(route, CascadeCounts())
 
     def shadow(self, model: str, version: int) -> ShadowCounts:
-        """The counts of a version that gets copies, from the first on."""
+        """The counts of a version that receives copies, from the first on."""
         return self.shadows.setdefault((model, version), ShadowCounts())
 
     def report(self) -> dict[str, object]:
-        """Everything, as a `stats` request is answered."""
+        """Their part of the reply to a `stats` query."""
         return {
             "cascades": {
                 route: {"models_asked": counts.models_asked, "fallbacks": counts.fallbacks}
@@ -94,7 +94,7 @@ class ServiceCounts:
         }
 
     def families(self) -> Iterator[Family]:
-        """Everything in Prometheus' terms; nothing of what there is not."""
+        """The metrics; none without a cascade or shadow traffic."""
         if self.cascades:
             yield from self._cascade_families()
         if self.shadows:
@@ -132,11 +132,7 @@ class ServiceCounts:
         durations = [
             sample
             for counts, labels in shadows
-            for sample in histogram_samples(
-                ((bound / 1e3, n) for bound, n in thinned(list(counts.request_ms.buckets()))),
-                counts.request_ms.sum / 1e3,
-                labels,
-            )
+            for sample in duration_samples(counts.request_ms, labels)
         ]
         text = "Time from a copy to its answer."
         yield Family("qa_shadow_request_seconds", "histogram", text, durations)

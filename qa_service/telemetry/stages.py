@@ -1,4 +1,4 @@
-"""The stages of a batch in an instance, and what each took."""
+"""The stages of a batch in an instance, and their times."""
 
 from __future__ import annotations
 
