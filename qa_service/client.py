@@ -1,7 +1,6 @@
-"""QaClient: questions to a QA server, or to several that stand for one, over TCP.
+"""QaClient: asks a QA server, or several replicas, over TCP.
 
-Standard library only, nothing from the rest of the package, and one file on purpose: it
-works alone, wherever it is copied. ::
+Standard library only, and one file on purpose: it works alone, wherever it is copied. ::
 
     with QaClient("localhost", 9999) as client:
         answer = client.ask("Who wrote it?", "It was written by Ada.")
@@ -9,24 +8,24 @@ works alone, wherever it is copied. ::
 
     QaClient(["a:9999", "b:9999"])    # two replicas; so is one name with two addresses
 
-A frame is a 4-byte big-endian length and that many bytes of UTF-8 JSON, both ways; replies
-come as they finish and are matched by `id`. What is always true:
+A frame is a 4-byte big-endian length and that many bytes of UTF-8 JSON, both ways; replies arrive
+in any order and are matched by `id`. What is always true:
 
-- Any number of threads may use a client at a time. A call does its own sending and receiving, on
-  connections that no other call has meanwhile; between calls they are kept for the next.
-- One loop sends and receives, so the client never waits to write while there is something
-  to read: two full socket buffers cannot hold each other up.
-- A connection that timed out, or whose reply could not be understood, is closed: a late
-  reply is never taken for another question's. The next call opens a new connection.
-- With `tls`, nothing is said before the server's certificate is found good; with `token`, no
-  question leaves before the server has let the client in.
-- Of two servers taken at random, the one with fewer of this client's requests in flight gets the
-  next (power of two choices: Mitzenmacher, 2001). One that failed rests for a while first.
-- Answering changes nothing at a server, so a request may be sent again: when its connection is
-  lost or its server is `shutting_down` or `unavailable`, at once to a server that has not had it;
-  when it is `queue_full`, to another too, or after `retry_after_ms`. Not after the deadline, and at
-  most once for each server and two times more, after a moment: a single address, which may be a
-  balancer's, is tried three times.
+- Any number of threads may use a client. A call sends and receives on connections that no other
+  call uses meanwhile; between calls they are kept open.
+- One loop sends and receives, so the client never waits to write while there is something to read:
+  two full socket buffers cannot block each other.
+- A connection that timed out, or whose reply was malformed, is closed: a late reply is never taken
+  for another question's. The next call opens a new connection.
+- With `tls`, nothing is sent before the server's certificate is verified; with `token`, no question
+  is sent before the server has accepted the token.
+- Of two random servers, the one with fewer of this client's requests in flight gets the next (power
+  of two choices: Mitzenmacher, 2001). A server that failed is avoided for a time.
+- Answering changes nothing at a server, so a failed request is sent again: after a lost connection,
+  `shutting_down` or `unavailable`, at once to a server that has not had it; after `queue_full`, to
+  such a server or after `retry_after_ms`. It is sent at most once to each server and twice more,
+  after a pause, and not after the deadline: a single address, which may be a load balancer's, is
+  tried three times.
 """
 
 from __future__ import annotations
@@ -54,15 +53,15 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar
 _LENGTH = struct.Struct(">I")
 _RECEIVE_BYTES = 1 << 18
 CONNECT_TIMEOUT_S = 5.0
-"""Longest wait for one server to accept a connection and let the client in."""
+"""Longest wait for one server to accept a connection and authenticate the client."""
 _RESOLVE_INTERVAL_S = 30.0
-"""How long the addresses of a name are taken for true; a second after a server has failed."""
+"""How long a name's addresses are valid; one second after a server has failed."""
 _MIN_REST_S, _MAX_REST_S = 0.1, 30.0
-"""How long a server that failed is avoided at first, and at most; doubled by each failure."""
+"""How long a failed server is avoided at first, and at most; doubled by each failure."""
 _LATENCIES, _MIN_LATENCIES = 100, 20
-"""Of how many replies a p95 is taken, and without how many there is none."""
+"""The p95 is that of the last 100 replies; there is none before 20."""
 _MORE_TRIES = 2
-"""The first may meet, behind a balancer, the server that was killed or is starting again."""
+"""The first may reach, behind a load balancer, the server that was killed or is starting again."""
 _RESENT = {"connection_lost", "server_unreachable", "shutting_down", "unavailable", "queue_full"}
 LOST = (ssl.SSLEOFError, ConnectionError, TimeoutError)
 _AGAIN = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -105,13 +104,13 @@ class ServerUnreachableError(QaClientError):
 
 
 class TlsError(QaClientError):
-    """No connection that can be trusted: one side does not like what the other shows."""
+    """TLS failed, or one side does not trust the other's certificate."""
 
     code = "tls_error"
 
 
 class ConnectionLostError(QaClientError):
-    """The server closed the connection before it answered, and so did the others asked."""
+    """The server closed the connection before it answered, and so did each server tried."""
 
     code = "connection_lost"
     retryable = True
@@ -125,7 +124,7 @@ class RequestTimeoutError(QaClientError):
 
 
 class ProtocolError(QaClientError):
-    """A reply that is too large or not as the protocol has it."""
+    """A reply that is too large or violates the protocol."""
 
     code = "protocol_error"
 
@@ -190,7 +189,7 @@ class Answer(Span):
 
     @property
     def model(self) -> str:
-        """The model that has answered; empty if the server does not say."""
+        """The model that answered; empty if the server does not say."""
         return str(self.response.get("model", ""))
 
     @property
@@ -204,7 +203,7 @@ def tls_context(
     client_cert: Path | str | None = None,
     client_key: Path | str | None = None,
 ) -> ssl.SSLContext:
-    """What `QaClient` needs to speak TLS, 1.2 or later, with a server whose name is checked.
+    """The `tls` of a `QaClient`: TLS 1.2 or later, with the server's name checked.
 
     Args:
         ca_file: Certificates in PEM, one of which must have signed the server's; None for the
@@ -235,12 +234,12 @@ def tls_context(
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How a server is.
+    """A server's health.
 
     Attributes:
         ready: Whether a question sent now can be expected to be answered.
         reason: Why the server is not ready; None if it is.
-        report: The server's whole health report, by name.
+        report: The server's whole report, by name.
     """
 
     ready: bool
@@ -249,9 +248,9 @@ class Health:
 
 
 class QaClient:
-    """A client of a QA server, or of several that answer alike; for any number of threads.
+    """A client of a QA server, or of several replicas; for any number of threads.
 
-    Connects at the first question, and again when a connection was lost.
+    It connects at the first question, and again when a connection was lost.
 
     Args:
         host: The server's name or address, with or without `:port`. Several in a sequence, or with
@@ -268,7 +267,7 @@ class QaClient:
             % of its replies. The first reply counts.
 
     Raises:
-        ValueError: There is no host, or a port that is none.
+        ValueError: There is no host, or a port is out of range.
     """
 
     def __init__(
@@ -297,15 +296,12 @@ class QaClient:
         """Connects to a server now rather than at the next question, if there is no connection.
 
         Raises:
-            ServerUnreachableError: No connection could be made.
-            TlsError: The server cannot be trusted, or does not trust the client.
-            QaServerError: The server does not let the client in.
-            QaClientError: Its other kinds: it let nobody know.
+            QaClientError: No server could be reached, trusted, or accepted the client.
         """
         _Call(self._servers, iter(()), read_answer, 1).connect()
 
     def close(self) -> None:
-        """Closes the connections that are not in use; the client may be used again."""
+        """Closes the unused connections; the client may be used again."""
         self._servers.close()
 
     def ask(
@@ -332,7 +328,7 @@ class QaClient:
 
         Raises:
             QaServerError: The server answered with an error.
-            QaClientError: Its other kinds: there was no answer, or it could not be read.
+            QaClientError: There was no answer, or it was malformed.
         """
         [result] = self.ask_many(
             [(question, text)], top_k=top_k, timeout_ms=timeout_ms, priority=priority,
@@ -353,15 +349,14 @@ class QaClient:
         version: int | str | None = None,
         max_in_flight: int = 32,
     ) -> list[Answer | QaClientError]:
-        """Asks many questions, several in flight at a time.
+        """Asks many questions, several in flight at a time; options as in `ask`.
 
-        A question that fails leaves its error in its place and does not disturb the others.
-        Those that are not yet sent are given up too when one connection more than there are
-        servers has been lost, or could not be made, without a single reply between.
+        A question that fails leaves its error in its place and does not affect the others. Those
+        not yet sent fail too when, without a reply between, more connections than there are servers
+        were lost or could not be made.
 
         Args:
             pairs: Question and text of each request; taken when there is room to send.
-            max_in_flight: How many questions are in flight at a time.
 
         Returns:
             For each pair, in their order, its answer or its error.
@@ -381,10 +376,10 @@ class QaClient:
         return _Call(self._servers, requests, read_answer, max_in_flight).run()
 
     def health(self) -> Health:
-        """Asks how a server is; it answers at once, however many questions wait.
+        """Asks for a server's health; it answers at once, even with a full queue.
 
         Raises:
-            QaClientError: There was no answer, or it could not be read.
+            QaClientError: There was no answer, or it was malformed.
         """
         report = self._query("health", dict)
         match report:
@@ -393,18 +388,18 @@ class QaClient:
         raise ProtocolError("the server sent a report of its health without ready or reason")
 
     def stats(self) -> dict[str, Any]:
-        """Asks what a server has counted: `counters`, `gauges` and `histograms`, by name.
+        """Asks for a server's `counters`, `gauges` and `histograms`, by name.
 
         Raises:
-            QaClientError: There was no answer, or it could not be read.
+            QaClientError: There was no answer, or it was malformed.
         """
         return self._query("stats", dict)
 
     def models(self) -> list[dict[str, Any]]:
-        """Asks which versions of which models a server has, and how they are.
+        """Asks for the versions of a server's models, and their state.
 
         Raises:
-            QaClientError: There was no answer, or it could not be read.
+            QaClientError: There was no answer, or it was malformed.
         """
         return self._query("models", list)
 
@@ -427,10 +422,10 @@ def split_hosts(host: str | Sequence[str], port: int) -> list[tuple[str, int]]:
 
     Args:
         host: Names or addresses, each with or without a port.
-        port: The port of those that have none.
+        port: The port of those without one.
 
     Raises:
-        ValueError: There is no host, or a port that is none.
+        ValueError: There is no host, or a port is out of range.
     """
     words = host.split(",") if isinstance(host, str) else host
     found = [_split_host(word.strip(), port) for word in words]
@@ -472,7 +467,7 @@ class _Copy(NamedTuple):
 
 
 class _Timer(NamedTuple):
-    """When a request is to be sent again, or to a second server as well."""
+    """When to send a request again, or to a second server as well."""
 
     due_s: float
     number: int
@@ -481,14 +476,13 @@ class _Timer(NamedTuple):
 
 
 class _Call(Generic[_Result]):
-    """The questions of one call, and the connections that it uses, one for each server.
+    """The questions of one call, and its connections, one for each server.
 
         taken ──▶ waiting ──▶ in flight at a server, or at two ──▶ settled
                      ▲─── at once, or after a time ───┘
 
     Args:
         read_reply: Makes the caller's result of a reply and its latency in milliseconds.
-        max_in_flight: How many questions are taken and not settled at a time.
     """
 
     def __init__(
@@ -510,25 +504,25 @@ class _Call(Generic[_Result]):
         self._connections: dict[Server, _Connection] = {}
         self._results: dict[int, _Result | QaClientError] = {}
         self._num_taken = 0
-        # Why a connection was lost, and how many were since the last reply.
+        # The last loss of a connection, and the number of losses since the last reply.
         self._loss: QaClientError | None = None
         self._num_losses = 0
 
     def run(self) -> list[_Result | QaClientError]:
-        """Asks every question; returns what became of each, in their order."""
+        """Asks every question; returns the results in their order."""
         try:
             while self._send_waiting():
                 self._exchange()
         finally:
-            # Replies that nobody will match may be under way after an interrupt: not kept then.
+            # After an interrupt, a connection with outstanding replies is closed, not kept.
             self._servers.give_back(self._connections.values())
         return [self._results[index] for index in range(len(self._results))]
 
     def connect(self) -> None:
-        """Opens a connection to the first server that lets the client in, and keeps it.
+        """Opens a connection to the first server that accepts the client, and keeps it.
 
         Raises:
-            QaClientError: None does; why the last one did not.
+            QaClientError: No server does; the error of the last one.
         """
         failed: list[Server] = []
         while (server := self._servers.pick(failed)) is not None:
@@ -548,12 +542,12 @@ class _Call(Generic[_Result]):
         raise self._loss
 
     def _send_waiting(self) -> bool:
-        """Sends what can go now; says whether there is something to wait for."""
+        """Sends what can go now; returns whether there is something to wait for."""
         self._wake()
         while self._waiting or self._take_next():
             request = self._waiting[0]
             try:
-                server = self._servers.pick(self._busy() | self._had(request))
+                server = self._servers.pick(self._busy() | self._servers.to_avoid(request.tried))
             except ServerUnreachableError as error:  # no name has an address
                 self._loss = error
                 self._settle(self._waiting.popleft(), error)
@@ -564,7 +558,7 @@ class _Call(Generic[_Result]):
         return len(self._results) < self._num_taken
 
     def _wake(self) -> None:
-        """Does what was to be done by now."""
+        """Runs the timers that are due."""
         while self._timers and self._timers[0].due_s <= time.perf_counter():
             timer = heapq.heappop(self._timers)
             request = timer.request
@@ -576,7 +570,7 @@ class _Call(Generic[_Result]):
                     self._send(request, server)
 
     def _take_next(self) -> bool:
-        """Takes the next question, if there is one and room for it."""
+        """Takes the next question, if there is one and room to send."""
         while self._num_taken - len(self._results) < self._max_in_flight:
             request = next(self._fresh, None)
             if request is None:
@@ -594,12 +588,8 @@ class _Call(Generic[_Result]):
         return False
 
     def _busy(self) -> set[Server]:
-        """The servers whose connections do not take more at once."""
+        """The servers whose connections cannot send more now."""
         return {server for server, held in self._connections.items() if not held.can_send()}
-
-    def _had(self, request: _Request) -> set[Server]:
-        """The servers that have had a request, unless all have."""
-        return self._servers.to_avoid(request.tried)
 
     def _send(self, request: _Request, server: Server) -> None:
         connection = self._connections.get(server) or self._servers.connection(server)
@@ -623,7 +613,7 @@ class _Call(Generic[_Result]):
         heapq.heappush(self._timers, _Timer(due_s, next(self._numbers), request, is_hedge))
 
     def _exchange(self) -> None:
-        """Waits until something can be done, and does it."""
+        """Waits for sockets and timers, then sends and receives."""
         for connection in self._ready():
             try:
                 for reply in connection.exchange():
@@ -639,7 +629,7 @@ class _Call(Generic[_Result]):
             self._time_out()
 
     def _ready(self) -> list[_Connection]:
-        """Waits for sockets and times; returns the connections that can go on, or are overdue."""
+        """Waits for sockets and timers; returns the connections that are ready, or overdue."""
         held = list(self._connections.values())
         due_s = min([self._deadline_s, *(connection.opens_by_s for connection in held)])
         if self._timers:
@@ -653,11 +643,7 @@ class _Call(Generic[_Result]):
         return [c for c in held if c.socket in ready or c.opens_by_s <= now_s]
 
     def _read(self, connection: _Connection, reply: dict[str, Any]) -> None:
-        """Takes a reply for the request that it answers.
-
-        Raises:
-            ProtocolError: Not a reply to any request in flight there.
-        """
+        """Settles the request that a reply answers, or sends it again."""
         error = server_error(reply["error"]) if "error" in reply else None
         if error is not None and reply.get("id") is None:
             connection.refusal = error
@@ -680,7 +666,7 @@ class _Call(Generic[_Result]):
             self._settle(request, result)
 
     def _lose(self, connection: _Connection, error: QaClientError) -> None:
-        """Closes a connection that can be used no longer; what was in flight on it has failed."""
+        """Closes a failed connection; its requests in flight have failed."""
         connection.close()
         server = connection.server
         del self._connections[server]
@@ -692,8 +678,7 @@ class _Call(Generic[_Result]):
             request.connections.remove(connection)
         error = connection.refusal or error
         if error.code == "frame_too_large" and requests:
-            # The refused frame is one of these, so the largest of them is over the limit; those
-            # behind it were not read.
+            # One of these was refused, so the largest is over the limit; later ones were not read.
             guilty = max(requests, key=lambda request: len(request.frame))
             requests.remove(guilty)
             self._settle(guilty, error)
@@ -716,7 +701,7 @@ class _Call(Generic[_Result]):
                 self._lose(connection, RequestTimeoutError(words))
 
     def _fail(self, request: _Request, error: QaClientError) -> None:
-        """Sends a request again that has failed at one server; or that is what became of it."""
+        """Sends a failed request again, or settles it with the error."""
         if request.connections:  # the other server may still answer
             return
         pause_s = self._servers.resend_after_s(request.tried, error, self._deadline_s)
@@ -737,7 +722,7 @@ class _Call(Generic[_Result]):
 
 
 class Terms(NamedTuple):
-    """How every connection of a client is made."""
+    """Bounds and credentials of a client's connections."""
 
     timeout_s: float
     max_response_bytes: int
@@ -745,20 +730,20 @@ class Terms(NamedTuple):
     token: str | None
 
 
-# A family and the address in it, as `socket.getaddrinfo` has them.
+# A family and an address in it, as in `socket.getaddrinfo`.
 Address = tuple[int, Any]
 
 
 @dataclass(slots=True, eq=False)
 class Server:
-    """One server, as all threads of the client see it; `Servers` alone changes it.
+    """The state of one server, shared by all threads; only `Servers` changes it.
 
     Attributes:
         host: Its certificate must name it.
         addresses: Tried in turn.
         in_flight: Requests sent to it, neither answered nor given up.
         failures: Failures since its last reply.
-        rests_until_s: Until then other servers are preferred.
+        rests_until_s: Until then, other servers are preferred.
         idle: Connections that no call uses.
     """
 
@@ -777,12 +762,7 @@ class Server:
 
 
 class Servers:
-    """The servers of a client and how they do: what its threads share.
-
-    Args:
-        hosts: Names and ports.
-        with_hedging: Whether a second server is asked after a time.
-    """
+    """The servers of a client and their state, shared by its threads."""
 
     def __init__(self, hosts: Sequence[tuple[str, int]], terms: Terms, with_hedging: bool) -> None:
         self.terms = terms
@@ -799,7 +779,7 @@ class Servers:
         return self._known.get(server.addresses) is server
 
     def pick(self, avoid: Container[Server]) -> Server | None:
-        """The server to send the next request to; None if all are to be avoided.
+        """The server for the next request; None if all are to be avoided.
 
         Raises:
             ServerUnreachableError: None of the names has an address.
@@ -808,7 +788,7 @@ class Servers:
         return self.choose(avoid)
 
     def choose(self, avoid: Container[Server]) -> Server | None:
-        """As `pick`, of those that are known: it never waits for a name to be looked up."""
+        """As `pick`, but never looks up names."""
         now_s = time.perf_counter()
         with self._lock:
             left = [server for server in self._known.values() if server not in avoid]
@@ -821,7 +801,7 @@ class Servers:
             return min(two, key=lambda server: server.in_flight)
 
     def connection(self, server: Server) -> _Connection:
-        """A connection to it that is open and in nobody's use, or a new one."""
+        """An open, unused connection to the server, or a new one."""
         while True:
             with self._lock:
                 connection = server.idle.pop() if server.idle else None
@@ -832,7 +812,7 @@ class Servers:
             connection.close()
 
     def give_back(self, connections: Iterable[_Connection]) -> None:
-        """Keeps those that others can use, and closes the rest."""
+        """Keeps the reusable connections, and closes the others."""
         for connection in connections:
             server = connection.server
             self.count_unanswered(server, len(connection.in_flight))
@@ -843,23 +823,23 @@ class Servers:
             connection.close()
 
     def close(self) -> None:
-        """Closes the connections that are in nobody's use."""
+        """Closes the unused connections."""
         with self._lock:
             for server in self._known.values():
                 _close_idle(server)
 
     def count_sent(self, server: Server) -> None:
-        """A request has been sent to it."""
+        """Counts a request sent to the server."""
         with self._lock:
             server.in_flight += 1
 
     def count_unanswered(self, server: Server, number: int) -> None:
-        """It is no longer waited for so many replies of it."""
+        """Stops expecting `number` replies."""
         with self._lock:
             server.in_flight -= number
 
     def count_reply(self, server: Server, latency_s: float) -> None:
-        """It has replied."""
+        """Counts a reply of the server."""
         with self._lock:
             server.in_flight -= 1
             server.failures = 0
@@ -867,13 +847,13 @@ class Servers:
             server.latencies_s.append(latency_s)
 
     def count_outrun(self, server: Server, sent_s: float) -> None:
-        """Another was asked later and replied sooner; it rests if it has not replied at all."""
+        """Counts a request that another server answered sooner; a silent server then rests."""
         self.count_unanswered(server, 1)
         if server.replied_s < sent_s:
             self.rest(server)
 
     def rest(self, server: Server) -> None:
-        """It has failed; what fails while it rests has failed by the same cause."""
+        """Avoids a failed server for a time; failures meanwhile count as the same one."""
         now_s = time.perf_counter()
         with self._lock:
             if now_s >= server.rests_until_s:
@@ -883,7 +863,7 @@ class Servers:
             self._look_up_at_s = min(self._look_up_at_s, now_s + 1.0)
 
     def rest_left_s(self, server: Server) -> float:
-        """For how long it is still to rest."""
+        """How much longer the server rests."""
         with self._lock:
             return max(0.0, server.rests_until_s - time.perf_counter())
 
@@ -895,13 +875,7 @@ class Servers:
     def resend_after_s(
         self, tried: Sequence[Server], error: QaClientError, deadline_s: float
     ) -> float | None:
-        """How long to wait before a request is sent again; None if it is not.
-
-        Args:
-            tried: Servers it was sent to, in order.
-            error: The last attempt's.
-            deadline_s: `time.perf_counter`; nothing is sent after it.
-        """
+        """How long to wait before sending a request again; None not to send it."""
         has_others = len(set(tried)) < len(self)
         if error.code not in _RESENT or len(tried) >= len(self) + _MORE_TRIES:
             return None
@@ -910,14 +884,14 @@ class Servers:
         if error.code == "server_unreachable":
             return None
         retry_after_ms = getattr(error, "retry_after_ms", None) or 0.0
-        # All who are refused at a time are told the same time: not all shall come back at once.
+        # Clients refused together get the same time; they must not all come back at once.
         pause_s = float(retry_after_ms) / 1e3 * random.uniform(1.0, 1.5)
-        # Behind a balancer, a server that was killed may take connections until it is quite gone.
+        # Behind a load balancer, a killed server may accept connections until it is gone.
         pause_s = max(pause_s, self.rest_left_s(tried[-1]))
         return pause_s if time.perf_counter() + pause_s < deadline_s else None
 
     def hedge_after_s(self, server: Server) -> float | None:
-        """When to ask another server as well; None for never."""
+        """After how long to ask a second server too; None for never."""
         with self._lock:
             if not self._with_hedging or len(server.latencies_s) < _MIN_LATENCIES:
                 return None
@@ -925,11 +899,11 @@ class Servers:
 
     @property
     def is_look_up_due(self) -> bool:
-        """Whether `look_up` would look the names up, which may take a while."""
+        """Whether `look_up` would look up names, which may block."""
         return time.perf_counter() >= self._look_up_at_s
 
     def look_up(self) -> None:
-        """Looks the names up, if it is time to; what cannot be looked up stays as it was.
+        """Looks up the names when their addresses are old; keeps these if a look-up fails.
 
         Raises:
             ServerUnreachableError: None of the names has an address.
@@ -938,7 +912,7 @@ class Servers:
         with self._lock:
             if now_s < self._look_up_at_s:
                 return
-            if self._known:  # the other threads go on with these meanwhile
+            if self._known:  # the other threads use these meanwhile
                 self._look_up_at_s = now_s + _RESOLVE_INTERVAL_S
         found: list[Server] = []
         failure: ServerUnreachableError | None = None
@@ -957,7 +931,7 @@ class Servers:
             self._look_up_at_s = now_s + _RESOLVE_INTERVAL_S
 
     def _take_over(self, found: list[Server], keep_others: bool) -> None:
-        """Goes on with those found; who was known already stays who it was."""
+        """Replaces the servers by those found; a known server keeps its state."""
         before = self._known
         self._known = dict(before) if keep_others else {}
         for server in found:
@@ -967,14 +941,14 @@ class Servers:
 
 
 def look_up(host: str, port: int) -> list[tuple[Address, ...]]:
-    """The servers behind a name, each as the addresses where it can be reached.
+    """The servers behind a name, each as its addresses.
 
-    Each address is a server. But where no family has two of them, as with `localhost`, they are
-    one server's, one in each family.
+    Each address is a server. But if no family has two, as with `localhost`, they are one server's,
+    one in each family.
 
     Raises:
-        OSError: The name has none.
-        UnicodeError: It is no name.
+        OSError: The name has no address.
+        UnicodeError: The name is not valid.
     """
     families: dict[int, list[Address]] = defaultdict(list)
     for family, _, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
@@ -992,7 +966,7 @@ def _close_idle(server: Server) -> None:
 
 
 class _Stage(enum.Enum):
-    """How far a connection has been opened."""
+    """The progress of opening a connection."""
 
     CONNECTING = enum.auto()
     SECURING = enum.auto()
@@ -1001,11 +975,11 @@ class _Stage(enum.Enum):
 
 
 class _Connection:
-    """A socket with a buffer each way, opened step by step; nothing here waits.
+    """A non-blocking socket with a buffer each way, opened step by step.
 
-        connecting ──▶ securing, if it is to speak TLS ──▶ authenticating, if with a token ──▶ open
+        connecting ──▶ securing, with TLS ──▶ authenticating, with a token ──▶ open
 
-    What is sent before it is open leaves when it is.
+    Frames sent before it is open leave when it opens.
 
     Attributes:
         socket: Replaced when the first address fails.
@@ -1013,7 +987,7 @@ class _Connection:
         refusal: An error that named no request: the server is about to close.
         is_leaving: Whether the server takes no more requests; a load balancer may know another
             server.
-        opens_by_s: When connecting times out; meaningless once open.
+        opens_by_s: When opening times out; infinity once open.
     """
 
     def __init__(self, server: Server, terms: Terms) -> None:
@@ -1036,12 +1010,12 @@ class _Connection:
 
     @property
     def is_open(self) -> bool:
-        """Whether what is sent leaves at once."""
+        """Whether frames leave at once."""
         return self._stage is _Stage.OPEN
 
     @property
     def events(self) -> int:
-        """What the socket is to be waited for."""
+        """The events to wait for."""
         if self._stage is _Stage.CONNECTING:
             return selectors.EVENT_WRITE
         if self._stage is _Stage.SECURING:
@@ -1052,14 +1026,14 @@ class _Connection:
         self.socket.close()
 
     def is_free(self) -> bool:
-        """Whether nothing is under way on it, so that another call can have it."""
+        """Whether nothing is outstanding, so that another call can use it."""
         busy = self.in_flight or self._abandoned or self._inbox
         return self.is_open and self.can_send() and not busy
 
     def is_quiet(self) -> bool:
-        """Whether it still stands after a while, and has nothing to say."""
+        """Whether an idle connection is still open and has received nothing."""
         try:
-            self.socket.recv(1)  # What it takes is not missed: a loud one is closed.
+            self.socket.recv(1)  # a connection that received anything is closed
         except _AGAIN:
             return True
         except OSError:
@@ -1067,7 +1041,7 @@ class _Connection:
         return False
 
     def can_send(self) -> bool:
-        """Whether all that was given to `send` is on its way and more can follow."""
+        """Whether earlier frames have left and more can follow."""
         busy = self._outbox or self._held_back or self._send_failed
         return not (busy or self.is_leaving or self.refusal)
 
@@ -1075,7 +1049,7 @@ class _Connection:
         """Sends what the socket takes at once; `exchange` sends the rest.
 
         Raises:
-            ServerUnreachableError: It was not connected, and cannot be.
+            ServerUnreachableError: The socket cannot be connected.
         """
         if self.is_open:
             self._outbox += frame
@@ -1086,10 +1060,10 @@ class _Connection:
             self._connect(OSError("it has no address"))
 
     def exchange(self) -> Iterator[dict[str, Any]]:
-        """Does what the socket is ready for; yields the replies that have come.
+        """Continues opening, sends and receives; yields the replies.
 
         Raises:
-            QaClientError: The connection can be used no longer.
+            QaClientError: The connection failed.
         """
         if not self.is_open and time.perf_counter() >= self.opens_by_s:
             raise ServerUnreachableError(f"no server can be reached at {self.server} in time")
@@ -1107,10 +1081,10 @@ class _Connection:
                 yield reply
 
     def copy_of(self, reply: dict[str, Any]) -> _Copy | None:
-        """The request that a reply is to; None if it is waited for no longer.
+        """The request that a reply answers; None if it was abandoned.
 
         Raises:
-            ProtocolError: It is a reply to nothing.
+            ProtocolError: The reply answers no request.
         """
         reply_id = reply.get("id")
         if not isinstance(reply_id, int) or reply_id not in {*self.in_flight, *self._abandoned}:
@@ -1119,16 +1093,12 @@ class _Connection:
         return self.in_flight.get(reply_id)
 
     def abandon(self, request: _Request) -> float:
-        """Waits for its reply no longer; returns when it was sent."""
+        """Stops waiting for a reply; returns when the request was sent."""
         self._abandoned.add(request.id)
         return self.in_flight.pop(request.id).sent_s
 
     def _connect(self, error: OSError) -> None:
-        """Begins to connect to the next address, after what went wrong at the one before.
-
-        Raises:
-            ServerUnreachableError: There is none left.
-        """
+        """Begins to connect to the next address; raises the last error if there is none."""
         if self._stage is not None:
             self.socket.close()
         for family, address in self._addresses:
@@ -1179,7 +1149,7 @@ class _Connection:
         return True
 
     def _authenticate(self) -> None:
-        """Shows the token, and waits for the server's word on it before any question leaves."""
+        """Sends the token; questions wait for the server's reply to it."""
         if self._terms.token is None:
             self._open()
         else:
@@ -1201,11 +1171,7 @@ class _Connection:
         self._held_back.clear()
 
     def _frames(self) -> Iterator[bytearray]:
-        """Takes the complete frames that have arrived.
-
-        Raises:
-            ProtocolError: A length over the limit.
-        """
+        """Takes the complete frames out of the inbox."""
         while len(self._inbox) >= _LENGTH.size:
             end = _LENGTH.size + _LENGTH.unpack_from(self._inbox)[0]
             if end - _LENGTH.size > self._terms.max_response_bytes:
@@ -1224,7 +1190,7 @@ class _Connection:
         except _AGAIN:
             return
         except OSError:
-            # The server has closed, but its last words may be here still: go on reading.
+            # The server has closed, but its last reply may still arrive: keep reading.
             self._send_failed = True
             self._outbox.clear()
             return
@@ -1232,7 +1198,7 @@ class _Connection:
 
     def _receive(self) -> None:
         try:
-            data = self.socket.recv(_RECEIVE_BYTES)  # A TLS record whole: none is left inside.
+            data = self.socket.recv(_RECEIVE_BYTES)  # more than a TLS record: none stays inside
         except _AGAIN:
             return
         except ssl.SSLEOFError:
@@ -1247,14 +1213,14 @@ class _Connection:
 
 
 def error_reason(error: Exception) -> str:
-    """The part of an error that says why, without its number."""
+    """The reason of an error, without its number."""
     if isinstance(error, ssl.SSLError):
         return "not certificates and keys in PEM, or not a pair"
     return str(getattr(error, "strerror", None) or error)
 
 
 def tls_reason(error: Exception) -> str:
-    """Why there is no TLS, in words for people."""
+    """Why TLS failed, in words for people."""
     match error:
         case ssl.SSLCertVerificationError():
             return f"the server's certificate is not trusted ({error.verify_message})"
@@ -1269,7 +1235,7 @@ def encode_frame(fields: dict[str, Any]) -> bytes:
     """The frame of a request.
 
     Raises:
-        InvalidRequestError: It cannot be written as JSON in UTF-8.
+        InvalidRequestError: The request cannot be written as JSON in UTF-8.
     """
     try:
         body = json.dumps(fields, ensure_ascii=False, allow_nan=False).encode()
@@ -1282,7 +1248,7 @@ def decode_reply(frame: bytes | bytearray) -> dict[str, Any]:
     """The reply in a frame's body.
 
     Raises:
-        ProtocolError: It holds none.
+        ProtocolError: The body is not a JSON object.
     """
     try:
         reply = json.loads(frame)
@@ -1294,10 +1260,10 @@ def decode_reply(frame: bytes | bytearray) -> dict[str, Any]:
 
 
 def server_error(value: object) -> QaServerError:
-    """The error in the `error` of a reply.
+    """The `error` of a reply.
 
     Raises:
-        ProtocolError: It is none.
+        ProtocolError: The error is malformed.
     """
     match value:
         case {"code": str(code), "message": str(message), "retryable": bool(retryable), **rest}:
@@ -1310,7 +1276,7 @@ def read_answer(reply: dict[str, Any], latency_ms: float) -> Answer:
     """The answer in a reply without `error`.
 
     Raises:
-        ProtocolError: There is none.
+        ProtocolError: The answer is malformed.
     """
     best = _span(reply)
     spans = reply.get("answers", [])

@@ -1,8 +1,7 @@
-"""What a reader sees as one character is never cut.
+"""Widens answers to whole extended grapheme clusters (Unicode UAX #29).
 
-Tokenizers cut where it suits them: those that strip accents leave a combining mark out of the
-token before it, those that work on bytes cut through a flag or a family of emoji. Answers
-are therefore widened to whole extended grapheme clusters (Unicode UAX #29).
+Tokenizers cut inside what people see as one character: those that strip accents leave a combining
+mark out of the token before it, those that work on bytes cut through a flag or an emoji.
 """
 
 from __future__ import annotations
@@ -15,10 +14,7 @@ _MAX_CLUSTER_CHARS = 64
 
 
 def stripped(text: str, start: int, end: int) -> tuple[int, int]:
-    """Narrows a span to what is left without white space at its ends.
-
-    Byte-level and SentencePiece tokens may hold the space before a word.
-    """
+    """Removes white space from a span's ends: a token may hold the space before a word."""
     while start < end and text[start].isspace():
         start += 1
     while end > start and text[end - 1].isspace():
@@ -27,18 +23,12 @@ def stripped(text: str, start: int, end: int) -> tuple[int, int]:
 
 
 def whole_characters(text: str, start: int, end: int) -> tuple[int, int]:
-    """Widens a span so that it does not cut what a reader sees as one character.
-
-    Args:
-        text: The text that holds the span.
-        start: In code points.
-        end: Exclusive.
-    """
+    """Widens a span, in code points, to whole grapheme clusters."""
     return _cluster_at(text, start)[0], _cluster_at(text, end)[1]
 
 
 def _cluster_at(text: str, position: int) -> tuple[int, int]:
-    """Finds the character that a cut at `position` goes through; empty if it is between two."""
+    """Finds the cluster that a cut at `position` goes through; empty if it is between two."""
     if not 0 < position < len(text) or text[position - 1 : position + 1].isascii():
         return position, position
     begin = position - 1

@@ -1,6 +1,6 @@
-"""A reader that answers at once with the text's first word: the server with no model in it.
+"""Answers at once with the text's first word, to measure the server without a model.
 
-For measuring the server itself, and nothing else: `--inference_engine_type instant`.
+It is chosen by `--inference_engine_type instant`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,7 @@ from qa_service.workers.messages import Answers, ModelFacts
 
 
 class InstantReader:
-    """Stands where a `Reader` does, without tokenizer and model.
-
-    Attributes:
-        model: No text is too long for it.
-        rule: Allows everything: a batch costs nothing.
-    """
+    """Replaces a `Reader`, without tokenizer and model; no text is too long for it."""
 
     def __init__(self, rule: BatchRule) -> None:
         self.model = ModelFacts("instant", window_tokens=1 << 30)

@@ -1,10 +1,9 @@
-"""Measures what batches cost an instance's model: a small grid of lengths and sizes.
+"""Measures the cost of batches in an instance's model: a small grid of lengths and sizes.
 
-At each length the sizes double until a doubling stops paying, so that a CPU core, where it
-never does, is measured in a few seconds, and a GPU up to its bounds. Then the grid is timed in
-passes, each shape once in each, for two reasons. A machine whose speed moves from second to second
-is as fast for one shape as for the next; and every run follows one of another shape, as it does in
-service: some engines pay for the change.
+At each length the sizes double until a doubling stops paying, so that a CPU core, where it never
+pays, takes a few seconds, and a GPU is measured up to its bounds. Then the grid is timed in passes,
+each shape once in a pass: so changes of the machine's speed affect all shapes alike, and each run
+follows one of another shape, as in service, which costs some engines time.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ Shape = tuple[int, int]
 """Rows, and tokens of each."""
 RowsFunction = Callable[[int, int], tuple[Int64Array, Int64Array, Int64Array]]
 RunShape = Callable[[int, int], float]
-"""Runs such a batch; returns how long it took, in milliseconds."""
+"""Runs a batch of a shape; returns its milliseconds."""
 
 SHORTEST_TOKENS = 16
 FIRST_RUNS = 2
@@ -42,11 +41,10 @@ def measure_costs(
     """Times a model.
 
     Args:
-        make_rows: Makes a number of rows of a number of tokens: ids, mask and types. Their content
-            does not change the cost.
+        make_rows: Makes a number of rows of a number of tokens: ids, mask and types.
         window_tokens: The longest row.
         limits: The bounds of batches.
-        runtime: What is measured, for the table.
+        runtime: Describes the engine, for the table.
     """
 
     def run_ms(size: int, length: int) -> float:
@@ -77,7 +75,7 @@ def _doubling(first: int, last: int) -> Iterator[int]:
 def _sizes_that_pay(
     run_ms: RunShape, length: int, sizes: tuple[int, ...], limits: BatchRule
 ) -> tuple[int, ...]:
-    """The sizes worth a place in the table: up to the first with which a row costs as much."""
+    """The sizes for the table: up to the first that makes a row no cheaper."""
     before_ms = math.inf
     for count, size in enumerate(sizes, 1):
         if size > 1 and size * length > limits.max_batch_tokens:
@@ -93,7 +91,7 @@ def _sizes_that_pay(
 def _in_passes(
     run_ms: RunShape, shapes: Sequence[Shape], clock_s: Callable[[], float]
 ) -> dict[Shape, float]:
-    """The minimum of each shape over some passes: what comes on top is somebody else's."""
+    """The minimum of each shape over some passes: anything above it is noise."""
     least_ms = dict.fromkeys(shapes, math.inf)
     started_s = clock_s()
     for count in range(1, MAX_PASSES + 1):

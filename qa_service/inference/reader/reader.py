@@ -1,4 +1,4 @@
-"""Questions in, answers out: windows, an engine's logits, spans."""
+"""Answers questions: cuts windows, runs an engine, finds spans in its logits."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ LogitsFunction = Callable[[Int64Array, Int64Array, Int64Array], tuple[FloatArray
 """`Engine.logits`: ids, mask and types, int64 [batch, seq], to start and end logits."""
 
 BestSpansFunction = Callable[[Int64Array, Int64Array, Int64Array, Int64Array], FloatArray]
-"""`Engine.best_spans`: the same and the text's mask to the best of each row, float32 [batch, 4]."""
+"""`Engine.best_spans`: also takes the text's mask; the best of each row, float32 [batch, 4]."""
 
 Outcomes = list[Answers | Findings | QaError]
 """For each task, in order: its answers; the findings of a segment; or its error."""
 
 EncodedTasks = list[tuple[Task, EncodedQuestion | QaError]]
-"""Each task with its windows, or what is wrong with it."""
+"""Each task with its windows, or its error."""
 
 Logits = tuple[FloatArray, FloatArray]
 """Start and end logits of a window, float32 [seq] each."""
@@ -45,7 +45,7 @@ Logits = tuple[FloatArray, FloatArray]
 
 @dataclass(frozen=True, slots=True)
 class _Scores:
-    """What the model says of windows, by their number: the logits, or the best they offer."""
+    """The logits, or the best span, of each window, by its index."""
 
     logits: dict[int, Logits] = field(default_factory=dict)
     best_spans: dict[int, BestSpan] = field(default_factory=dict)
@@ -55,7 +55,6 @@ class Reader:
     """Answers questions with an engine's logits; the same for every engine.
 
     Args:
-        rule: Which windows run together.
         best_spans: The engine's, if it chooses spans itself.
 
     Attributes:
@@ -92,11 +91,7 @@ class Reader:
         )
 
     def read(self, questions: Sequence[Question]) -> list[list[Answer] | QaError]:
-        """Answers each question, or says what is wrong with it; one never fails another.
-
-        Returns:
-            For each question, in order: its answers, best first, or its error.
-        """
+        """Returns each question's answers, best first, or its error; none affects another."""
         stopwatch = Stopwatch()
         parts = [self._cut(question) for question in questions]
         tasks = [task for part in parts for _, task in part]
@@ -107,23 +102,14 @@ class Reader:
         ]
 
     def encode(self, tasks: Sequence[Task], stopwatch: Stopwatch) -> EncodedTasks:
-        """Tokenizes; this needs no model.
-
-        Args:
-            stopwatch: Adds up the time of each stage.
-        """
+        """Tokenizes; this needs no model."""
         stopwatch.start()
         encoded = [self._encode(task) for task in tasks]
         stopwatch.lap("tokenize")
         return list(zip(tasks, encoded, strict=True))
 
     def answer(self, encoded: EncodedTasks, stopwatch: Stopwatch) -> Outcomes:
-        """Runs the model and reads its logits.
-
-        Args:
-            encoded: From `encode`.
-            stopwatch: Adds up the time of each stage.
-        """
+        """Runs the model and reads its logits."""
         stopwatch.start()
         windows: list[Window] = []
         places, lone = [], set()
@@ -142,7 +128,7 @@ class Reader:
         return outcomes
 
     def _cut(self, question: Question) -> list[tuple[int, Task]]:
-        """A task for each section of a text, with the code points before it."""
+        """A task for each section of a text, with the section's start in code points."""
         asked, text, top_k = question.question, question.text, question.top_k
         cut = list(sections(question, self.model.window_tokens, self.model.overlap_tokens))
         if len(cut) == 1:
@@ -152,7 +138,7 @@ class Reader:
     def _merged(
         self, question: Question, outcomes: Sequence[tuple[int, Answers | Findings | QaError]]
     ) -> list[Answer] | QaError:
-        """The answers to a question, or the error of its first section that has one."""
+        """The answers to a question, or the first error of its sections."""
         found: list[tuple[int, Findings]] = []
         for start, outcome in outcomes:
             if isinstance(outcome, Answers):

@@ -1,6 +1,6 @@
-"""Rows of any length that look like a question and a text, for what is measured without either.
+"""Makes rows of any length in the layout of a question and a text, for measuring.
 
-A model may insist on the special tokens between the two (Longformer counts its separators).
+A model may require the special tokens between the two (Longformer counts its separators).
 """
 
 from __future__ import annotations
@@ -12,11 +12,7 @@ from qa_service.inference.reader.windows import Int64Array, PairLayout
 
 
 class SampleRows:
-    """Makes rows of one word again and again, in a tokenizer's layout.
-
-    Args:
-        tokenizer: A fast tokenizer.
-    """
+    """Makes rows of one repeated word, in a fast tokenizer's layout."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._layout = PairLayout.of(tokenizer)

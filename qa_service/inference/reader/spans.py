@@ -1,15 +1,13 @@
-"""Logits become answer spans.
+"""Finds answer spans in logits.
 
 A span's log score is the sum of its start and end logits (Devlin et al. 2018, section 4.2), less
-`length_penalty` for each token over `usual_answer_tokens`; over spans that lie in the text, run
-forwards, and have at most `max_answer_tokens`. A model that can abstain scores "no answer here" by
-the CLS token's logits (section 4.3); its spans are taken relative to that, window by window,
-which makes windows comparable. One softmax over every span of every window, and the null answer,
-then gives probabilities.
+`length_penalty` for each token over `usual_answer_tokens`. Spans lie in the text and have at most
+`max_answer_tokens`. A model that can abstain scores "no answer" by the CLS token's logits (section
+4.3); its spans are scored relative to that in each window, which makes windows comparable. One
+softmax over every span of every window, and the null answer, then gives probabilities.
 
-A span that several windows hold counts once, with the highest score that any of them gives it.
-Were each start left to one window, as in BERT's run_squad.py, a window could offer the end of a
-name whose beginning is its neighbour's, and win with it.
+A span in several windows counts once, with its highest score. If each start belonged to one window,
+as in BERT's run_squad.py, a window could win with the end of a name that begins in its neighbour.
 """
 
 from __future__ import annotations
@@ -32,14 +30,14 @@ from qa_service.wire.spans import Findings, ScoredSpan, to_answers
 FloatArray = npt.NDArray[np.float32]
 
 _MAX_CANDIDATES = 100
-"""So many spans are looked at for `top_k` good ones, whatever the text is made of."""
+"""Bound on the spans tried to find `top_k`: a text may be mostly white space."""
 
 _NOT_FINITE = "the model's logits are not finite"
 
 
 @dataclass(frozen=True, slots=True)
 class BestSpan:
-    """The best span of a window, chosen where the model ran, instead of the window's logits.
+    """The best span of a window, found by the engine, in place of the window's logits.
 
     Attributes:
         first: The span's first token, counted from the window's first text token.
@@ -64,13 +62,11 @@ def find_answers(
     """Finds the best answers over all windows of a text.
 
     Args:
-        text: The text as it was sent.
-        encoded: Its windows and offsets.
         logits: Start and end logits of each window, float32 [seq] each.
-        top_k: How many answers at most; each later one overlaps no earlier one.
 
     Returns:
-        One to `top_k` answers, best first; the first is "no answer" if the model abstains.
+        One to `top_k` answers that do not overlap, best first; the first is "no answer" if the
+        model abstains.
 
     Raises:
         InternalError: The logits hold NaN or an infinity.
@@ -91,10 +87,8 @@ def find_spans(
     """Finds the best spans over all windows of a text, or of a segment of one.
 
     Args:
-        text: The text as it was sent, or the segment.
-        encoded: Its windows and offsets.
         logits: Start and end logits of each window, float32 [seq] each.
-        top_k: How many spans at most; each later one overlaps no earlier one.
+        top_k: How many spans at most; they do not overlap.
         core: Where spans may start in a segment, in code points; the rest is context.
 
     Raises:
@@ -119,14 +113,10 @@ def find_spans(
 def answers_at_best_span(
     text: str, encoded: EncodedQuestion, best_span: BestSpan, config: ReadingConfig
 ) -> list[Answer] | None:
-    """Finds what `find_answers` does, for a text of one window and one answer.
-
-    Args:
-        text: The text as it was sent.
-        encoded: Its window and offsets.
+    """As `find_answers`, for a text of one window and one answer.
 
     Returns:
-        The answer; None if the best span is white space, and the logits have to be asked.
+        The answer; None if the best span is white space: then `find_answers` is needed.
 
     Raises:
         InternalError: The logits hold NaN or an infinity.
@@ -146,8 +136,8 @@ def _window_scores(
     """Log scores of the spans in one window.
 
     Returns:
-        float32 [text tokens, max_answer_tokens]: row i, column n is the span of n + 1 tokens
-        from token i; -inf where it would leave the window.
+        float32 [text tokens, max_answer_tokens]: row i, column n is the span of n + 1 tokens from
+        token i; -inf past the window's end.
     """
     width = config.max_answer_tokens
     starts = start[window.text_begin : window.text_end, None]
@@ -175,7 +165,7 @@ def _log_sum_exp(table: FloatArray) -> float:
 def _best_spans(
     text: str, encoded: EncodedQuestion, table: FloatArray, top_k: int
 ) -> list[ScoredSpan]:
-    """Takes the best spans that do not overlap, greedily; uses up the table."""
+    """Takes the best spans that do not overlap, greedily; overwrites the table."""
     spans: list[ScoredSpan] = []
     for _ in range(_MAX_CANDIDATES):
         first, further = divmod(int(table.argmax()), table.shape[1])
@@ -200,7 +190,7 @@ def _span(
 
 
 def _strike_out(table: FloatArray, first: int, last: int) -> None:
-    """Removes every span that has one of these tokens."""
+    """Removes every span that holds one of these tokens."""
     table[first : last + 1] = -np.inf
     for before in range(max(0, first - table.shape[1] + 1), first):
         table[before, first - before :] = -np.inf

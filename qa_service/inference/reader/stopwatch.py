@@ -1,4 +1,4 @@
-"""Where a batch's time in an instance goes, by stage; what is counted there, the loop reads."""
+"""Measures a batch's time in an instance by stage."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ class Stopwatch:
         self._lap_s = now_s
 
     def take(self) -> StagesMs:
-        """What has been added up; from here on it starts again at zero."""
+        """Returns the times and resets them to zero."""
         stages_s, self._stages_s = self._stages_s, {}
         return StagesMs(**{stage: round(s * 1e3, 3) for stage, s in stages_s.items()})

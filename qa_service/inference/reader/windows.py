@@ -1,13 +1,13 @@
-"""A question and a text become the windows a model reads.
+"""Cuts a question and a text into the windows that a model reads.
 
-A text longer than the model is cut into windows that overlap, each with the question before it:
+A text longer than a window is cut into windows that overlap, each with the question before it:
 
     [CLS] question [SEP] text tokens [SEP]
                          |--- overlap ---|          window k
                                 [CLS] question [SEP] |--- overlap ---| ...  window k + 1
 
-Every text token is in some window, and so is, in one piece, every span of text that is at most
-one token longer than the overlap.
+Every text token is in some window, and every span at most one token longer than the overlap is
+whole in some window.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class EncodedQuestion:
-    """A question and a text, ready for a model.
+    """The windows of a question and a text.
 
     Attributes:
         windows: In the text's order; empty for a text without tokens.
@@ -61,9 +61,9 @@ class EncodedQuestion:
 
 @dataclass(frozen=True, slots=True)
 class PairLayout:
-    """Where a tokenizer puts its special tokens around a question and a text.
+    """Where a tokenizer puts special tokens around a question and a text.
 
-    Learned from the tokenizer itself, so that BERT's `[CLS] q [SEP] t [SEP]` and RoBERTa's
+    It is read from the tokenizer, so that BERT's `[CLS] q [SEP] t [SEP]` and RoBERTa's
     `<s> q </s></s> t </s>` need no code of their own.
 
     Attributes:
@@ -80,7 +80,7 @@ class PairLayout:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> PairLayout:
-        """Learns the layout by encoding a pair."""
+        """Encodes a pair to find the layout."""
         pair = tokenizer.encode("a", "b")
         row = np.array([pair.ids, pair.type_ids], dtype=np.int64)
         question = [i for i, sequence in enumerate(pair.sequence_ids) if sequence == 0]
