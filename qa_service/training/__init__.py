@@ -1,1 +1,1 @@
-"""Making the built-in model: questions in, a LoRA adapter out. Not needed to serve."""
+"""Trains the built-in models: questions in, a LoRA adapter out. Not needed to serve."""

@@ -1,12 +1,11 @@
-"""The model that is trained: a frozen encoder, low-rank adapters, a span head; or all of it.
+"""The trained model: a frozen encoder with low-rank adapters and a span head; or a whole model.
 
-LoRA (Hu et al., 2021) adds `alpha / rank * B @ A` to the weight of every dense layer. An
-adapter can start from another of lower rank: its factors fill the first rows and columns,
-new rows of A are random and the matching columns of B zero, so that the function is the same.
+LoRA (Hu et al., 2021) adds `alpha / rank * B @ A` to the weight of every dense layer. An adapter
+can start from another of lower rank, whose factors fill the first rows and columns: new rows of A
+are random and the matching columns of B zero, so that the function is the same.
 
-A small encoder may also be trained whole, for about the same time. What then ships is an adapter
-again: of each weight's change the nearest of the wanted rank, its truncated singular value
-decomposition, and all biases and normalisations as they are.
+A small encoder may also be trained whole, in about the same time. It too ships as an adapter: the
+truncated singular value decomposition of each weight's change, and all biases and normalisations.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _NORMALISATION = "LayerNorm"
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """What an adapter is put over.
+    """The encoder under an adapter.
 
     Attributes:
         name: The encoder's name in the adapter's config.
@@ -58,7 +57,7 @@ class Encoder:
         return Tokenizer.from_file(str(self.directory / TOKENIZER_FILE))
 
     def pad_token_id(self) -> int:
-        """What it was trained to see as padding."""
+        """The id that it was trained to see as padding."""
         return int(AutoConfig.from_pretrained(self.directory).pad_token_id or 0)
 
     def load(self) -> PreTrainedModel:
@@ -73,10 +72,7 @@ class Encoder:
 
 
 def build_model(encoder: Encoder, rank: int, init: Path | None = None) -> PeftModel:
-    """Builds the encoder with adapters of a rank, new or grown from another adapter.
-
-    Args:
-        init: Folder of an adapter to start from; None for a new adapter.
+    """Builds the encoder with adapters of a rank, new or grown from the adapter in `init`.
 
     Raises:
         ValueError: The adapter to start from has a higher rank, or another scale.
@@ -88,11 +84,7 @@ def build_model(encoder: Encoder, rank: int, init: Path | None = None) -> PeftMo
 
 
 def build_whole_model(encoder: Encoder, init: Path | None = None) -> PreTrainedModel:
-    """Builds a plain model to train whole but for its embeddings, which no adapter could hold.
-
-    Args:
-        init: Folder of an adapter to start from.
-    """
+    """Builds a plain model to train except its embeddings, which no adapter could hold."""
     model = encoder.load()
     if init is not None:
         merged = PeftModel.from_pretrained(model, str(init)).merge_and_unload()
@@ -104,12 +96,7 @@ def build_whole_model(encoder: Encoder, init: Path | None = None) -> PreTrainedM
 
 
 def adapter_of(model: nn.Module, encoder: Encoder, rank: int) -> PeftModel:
-    """Makes the adapter of a rank that is nearest to a model trained whole.
-
-    Args:
-        model: Of the encoder's architecture.
-        encoder: The encoder that the model was made from.
-    """
+    """Makes the adapter of a rank that is nearest to a model trained whole from the encoder."""
     adapted = _with_adapters(encoder, rank, bias="all", saved=[_HEAD, _NORMALISATION])
     trained = dict(model.named_modules())
     with torch.no_grad():
@@ -126,7 +113,7 @@ def adapter_of(model: nn.Module, encoder: Encoder, rank: int) -> PeftModel:
 
 
 def factors(change: torch.Tensor, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """A [rank, inputs] and B [outputs, rank], equally large, whose product is nearest."""
+    """A [rank, inputs] and B [outputs, rank], of equal norm, whose product is nearest."""
     left, strengths, right = torch.linalg.svd(change, full_matrices=False)
     roots = strengths[:rank].sqrt()
     return roots[:, None] * right[:rank], left[:, :rank] * roots
@@ -150,7 +137,7 @@ def _with_adapters(
 
 
 def _grown(init: Path, rank: int) -> dict[str, torch.Tensor]:
-    """The factors of an adapter, float32, filled up to a higher rank."""
+    """The factors of an adapter, float32, extended to a higher rank."""
     config = json.loads((init / CONFIG_FILE).read_text())
     if config["r"] > rank or config["lora_alpha"] != _SCALE * config["r"]:
         raise ValueError(f"{init}: its rank must be at most {rank} and its alpha twice its rank")
@@ -174,6 +161,6 @@ def save_adapter(model: PeftModel, directory: Path) -> None:
     model.save_pretrained(str(directory), save_embedding_layers=False)
     weights = load_file(directory / WEIGHTS_FILE)
     save_file({name: w.half() for name, w in weights.items()}, directory / WEIGHTS_FILE)
-    # safetensors lets only the owner read its files.
+    # safetensors writes files that only the owner can read.
     shutil.copymode(directory / CONFIG_FILE, directory / WEIGHTS_FILE)
     (directory / "README.md").unlink(missing_ok=True)

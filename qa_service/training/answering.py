@@ -1,4 +1,4 @@
-"""A model in memory, read the way the server reads it."""
+"""A model in training, with the server's reader."""
 
 from __future__ import annotations
 
@@ -39,11 +39,9 @@ def model_logits(model: nn.Module) -> LogitsFunction:
 def model_reader(
     model: nn.Module, encoder: Encoder, reading: ReadingConfig | None = None
 ) -> Reader:
-    """Wraps a model that is being trained in the reading that serves.
+    """Makes a reader of a model made from the encoder; put it in eval mode before reading.
 
     Args:
-        model: In eval mode when the reader is used.
-        encoder: The encoder that the model was made from.
         reading: How to read the logits; by default the model never abstains.
     """
     manifest = Manifest(

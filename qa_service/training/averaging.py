@@ -1,7 +1,7 @@
 """The average of several adapters: one adapter, often better than each.
 
-Models fine-tuned from the same start lie in one basin, where the average of their weights is
-as good as their ensemble at the cost of one (Wortsman et al. 2022, "Model soups").
+The average of the weights of models fine-tuned from the same start is as good as their ensemble, at
+the cost of one (Wortsman et al. 2022, "Model soups").
 """
 
 from __future__ import annotations
@@ -16,13 +16,7 @@ from qa_service.training.adapters import Encoder, adapter_of, build_whole_model
 
 
 def average_adapters(encoder: Encoder, adapters: Sequence[Path], rank: int) -> PeftModel:
-    """Builds the model whose weights are the mean of several adapters'.
-
-    Args:
-        encoder: The encoder under the adapters.
-        adapters: Their folders; a folder named twice counts twice.
-        rank: Of the average.
-    """
+    """Builds the adapter of a rank nearest to the mean of adapters, named by their folders."""
     average = build_whole_model(encoder, adapters[0])
     total = {name: torch.zeros_like(weight) for name, weight in average.state_dict().items()}
     for folder in adapters:

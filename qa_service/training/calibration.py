@@ -1,8 +1,8 @@
-"""Chooses how a model is read, on dev questions: length penalty, temperature, threshold.
+"""Chooses a model's reading settings on dev questions: length penalty, temperature, threshold.
 
-One after the other, for each is nearly independent of the next: the penalty on long answers by
+Each is nearly independent of the next, so they are chosen in turn: the penalty on long answers by
 F1, the temperature by calibration error (temperature scaling; Guo et al. 2017), and the threshold
-by what abstention may cost.
+by the cost of abstention.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from qa_service.training.evaluation import DevSet, PreparedModel
 from qa_service.training.measures import best_answers, calibration_error, squad_metrics
 
 _MAX_ANSWER_TOKENS = 20
-"""SQuAD's answers are mostly shorter, but many that people want are not."""
+"""Most of SQuAD's answers are shorter, but people want longer ones too."""
 
 _LENGTH_PENALTIES = (0.0, 0.1, 0.2, 0.3, 0.5, 1.0)
 
@@ -59,10 +59,10 @@ def calibrate(
 
 
 def highest_threshold(reading: ReadingConfig, f1: Measure, least_f1: float) -> ReadingConfig:
-    """Finds the highest threshold that leaves enough F1, by bisection: F1 falls as it rises.
+    """Finds the highest threshold that keeps enough F1, by bisection: F1 falls as it rises.
 
     Raises:
-        ValueError: Not even the lowest leaves enough.
+        ValueError: Even the lowest threshold costs too much.
     """
     tried = _with_each(reading, "null_threshold", _THRESHOLDS)
     too_high = bisect.bisect_left(tried, True, key=lambda setting: f1(setting) < least_f1)

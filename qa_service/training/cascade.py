@@ -1,8 +1,7 @@
-"""What a cascade would answer, and what it would cost, for a range of `min_score`.
+"""Computes the quality and cost of a cascade for a range of `min_score`.
 
-Every model answers every question once, alone; what a cascade would have made of them is then only
-a choice. A model's cost is the processor time that it took a question; the cost of the last model,
-which answers best, is 1.
+Every model answers every question once, alone; a cascade then only chooses among the answers. A
+model's cost is its processor time for a question, relative to the last model, the best.
 """
 
 from __future__ import annotations
@@ -49,8 +48,7 @@ class CascadePoint:
         f1: On the answerable questions, in percent.
         caught: Percent of the unanswerable questions that got no answer.
         cost: Of the answerable questions, relative to the last model alone.
-        gain: The share, 0 to 1, that it reaches of the F1 that the last model adds to the first
-            one's.
+        gain: The share, 0 to 1, of the last model's gain in F1 over the first.
     """
 
     min_score: float
@@ -64,9 +62,9 @@ class CascadePoint:
 def run_model(
     model: PreparedModel, answerable: Sequence[SquadQuestion], unanswerable: Sequence[SquadQuestion]
 ) -> ModelRun:
-    """Has a model answer all questions, read as it is served."""
+    """Answers all questions with a model, read as it is served."""
     reader = model.reader(model.manifest.reading)
-    best_answers(reader, answerable[:8])  # its memory is laid out by then
+    best_answers(reader, answerable[:8])  # the first run allocates
     began = time.process_time()
     answers = best_answers(reader, answerable)
     seconds = time.process_time() - began
@@ -76,7 +74,7 @@ def run_model(
 def sweep(
     runs: Sequence[ModelRun], questions: Sequence[SquadQuestion], routes: Iterable[RouteOptions]
 ) -> Iterator[CascadePoint]:
-    """What each of some routes over the same models comes to.
+    """Yields the point of each route over the same models.
 
     Args:
         runs: In the order of the models; two or more.
@@ -101,17 +99,13 @@ def sweep(
 
 
 def _stop(answers: Sequence[Answer], route: RouteOptions) -> int:
-    """Which model's answer stands."""
+    """The index of the model whose answer counts."""
     last = len(answers) - 1
     return next((i for i, best in enumerate(answers[:last]) if is_sure(best, route)), last)
 
 
 def draw(points: Sequence[CascadePoint], path: Path) -> None:
-    """Draws F1 against cost, beside what passing questions on at random would come to.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
+    """Draws F1 against cost, and for comparison random choices of the questions passed on."""
     from matplotlib.figure import Figure  # noqa: PLC0415 - only --plot needs it
 
     figure = Figure(figsize=_INCHES, layout="constrained")

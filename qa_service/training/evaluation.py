@@ -1,7 +1,7 @@
-"""Measures prepared models through the engines that serve.
+"""Measures prepared models with the server's engines.
 
-The model runs once over the dev file; its logits are remembered, and every further setting
-of the reading (temperature, threshold, longest answer) only decodes them again.
+The model runs once over the dev file; its logits are kept, so that each further setting of the
+reading (temperature, threshold, longest answer) only decodes them again.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class DevSet:
     def read(cls, paths: Sequence[Path]) -> DevSet:
         """Reads SQuAD files.
 
-        Unanswerable are the questions marked `is_impossible`, and those with an answer, each put
-        to another text of the files.
+        The unanswerable questions are those marked `is_impossible`, and each answerable question
+        with another text of the files.
 
         Raises:
             SetupError: A file cannot be read, or no question in them has an answer.
@@ -100,11 +100,7 @@ class DevSet:
 
 
 class PreparedModel:
-    """A prepared model in an engine, to be read in any way.
-
-    Args:
-        model_dir: Written by prepare_model.py.
-        engine_type: One of `MODEL_ENGINES`.
+    """A prepared model in an engine, which can be read with any settings.
 
     Raises:
         SetupError: There is no prepared model, or the engine cannot load it.
@@ -119,19 +115,19 @@ class PreparedModel:
         self._logits = RememberedLogits(make_engine(engine_type, model_dir, self.manifest, config))
 
     def reader(self, reading: ReadingConfig) -> Reader:
-        """Reads the model under other settings than its manifest's."""
+        """A reader of the model with these settings."""
         manifest = msgspec.structs.replace(self.manifest, reading=reading)
         return Reader(self._model_dir, manifest, self._logits, _LIMITS)
 
 
 def measure(model: PreparedModel, dev: DevSet, reading: ReadingConfig) -> Metrics:
-    """Measures a model as it is read.
+    """Measures a model with reading settings.
 
     Returns:
         `exact_match` and `f1` on answerable questions with abstention off, and their
-        `calibration_error` and `right_near_0.8`; for a model that abstains also
-        `f1_abstaining`, the percentage of answerable questions it gave up (`given_up`), and
-        of unanswerable ones it caught (`caught`).
+        `calibration_error` and `right_near_0.8`; for a model that abstains also `f1_abstaining`,
+        and the percentage of "no answer" on answerable (`given_up`) and on unanswerable questions
+        (`caught`).
     """
     answers = best_answers(model.reader(never_abstaining(reading)), dev.answerable)
     metrics = squad_metrics(answers, dev.answerable)
@@ -147,7 +143,7 @@ def measure(model: PreparedModel, dev: DevSet, reading: ReadingConfig) -> Metric
 
 
 def never_abstaining(reading: ReadingConfig) -> ReadingConfig:
-    """The same reading, null answer in the sum, but the best span whatever its score."""
+    """The same reading, the null answer in the sum, but always with the best span."""
     if reading.null_threshold is None:
         return reading
     return msgspec.structs.replace(reading, null_threshold=-math.inf)

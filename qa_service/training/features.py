@@ -1,9 +1,8 @@
-"""Questions become rows of tokens with what a model should say of each.
+"""Makes training rows of questions: tokens with target probabilities.
 
-A row is a window as the reading cuts it, `[CLS] question [SEP] text [SEP]`; of a longer text,
-one that holds the whole answer, at random. An unanswerable question points at the first
-token, twice: what reading calls the null answer. A teacher's label spreads the answer over
-several tokens, by how likely each is.
+A row is a window as the reader cuts it, `[CLS] question [SEP] text [SEP]`; of a longer text, a
+random one that holds the whole answer. The target of an unanswerable question is the first token,
+the reader's null answer. A teacher's label spreads the target over several tokens.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from qa_service.training.paragraphs import Example
 
 _BATCHES_A_BUCKET = 32
 _LABEL_SHARE = 0.5
-"""How much of what is learned is the teacher's where there is an accepted answer too."""
+"""The teacher's share of the target of a question with an accepted answer."""
 
 _Offsets = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where an answer starts and ends: probabilities of a few tokens in a row; others have none.
+    """Probabilities that an answer starts and ends at each of some adjacent tokens.
 
     Attributes:
         first: Index of the first of these tokens, in the text or in a row.
@@ -45,7 +44,7 @@ class Target:
 
     @classmethod
     def of_span(cls, first: int, last: int) -> Target:
-        """One span for certain."""
+        """A single span with probability 1."""
         start, end = np.zeros((2, last - first + 1), np.float32)
         start[0] = end[-1] = 1
         return cls(first, start, end)
@@ -93,11 +92,7 @@ class TrainingBatch:
 
 
 class FeatureMaker:
-    """Makes training rows from questions, with the windows that serving makes.
-
-    Args:
-        tokenizer: The one that the model will be served with.
-    """
+    """Makes training rows from questions, with the server's windows and tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer, max_tokens: int) -> None:
         self._windows = WindowBuilder(tokenizer, max_tokens, max_tokens // 4)
@@ -106,7 +101,7 @@ class FeatureMaker:
         """Makes the row of a question, for its first answer and its label.
 
         Returns:
-            The row; None if the question is too long or no window holds all of the answer.
+            The row; None if the question is too long or no window holds the whole answer.
         """
         try:
             encoded = self._windows.encode(example.question.question, example.question.context)
@@ -125,10 +120,10 @@ class FeatureMaker:
 
 
 def _targets(example: Example, offsets: _Offsets) -> list[Target] | None:
-    """What is to be learned, placed in the text: of the answer, of the label; none of nothing.
+    """The targets of the answer and of the label, if any, placed in the text.
 
     Returns:
-        The targets; None if the answer or the labelled text has no place among the tokens.
+        The targets; None if the answer or the labelled text is not among the tokens.
     """
     targets = []
     if example.question.answers:
@@ -146,7 +141,7 @@ def _targets(example: Example, offsets: _Offsets) -> list[Target] | None:
 
 
 def _answer_tokens(question: SquadQuestion, offsets: _Offsets) -> list[int]:
-    """The text tokens of the first answer, less the punctuation after it."""
+    """The text tokens of the first answer, without trailing punctuation."""
     begin = question.answer_starts[0]
     finish = begin + len(question.answers[0].rstrip(" .,;:"))
     return [i for i, (b, e) in enumerate(offsets) if b < finish and e > begin]
@@ -158,7 +153,7 @@ def _holds(window: Window, target: Target) -> bool:
 
 
 def _mixed(targets: Sequence[Target]) -> Target:
-    """An answer's target and its label's as one."""
+    """The weighted sum of an answer's target and its label's."""
     if len(targets) == 1:
         return targets[0]
     answer, label = targets
@@ -172,13 +167,13 @@ def _mixed(targets: Sequence[Target]) -> Target:
 
 
 def plan_batches(lengths: Sequence[int], batch_size: int, rng: random.Random) -> list[list[int]]:
-    """Cuts rows, already in random order, into batches of near lengths, in random order.
+    """Cuts rows, already in random order, into batches of similar lengths, in random order.
 
-    Rows are sorted by length only within buckets of many batches, so that little is padded
-    and yet every batch is a mixture.
+    Rows are sorted by length only within buckets of many batches, so that little is padded and yet
+    every batch is a mixture.
 
     Returns:
-        For each batch the numbers of its rows.
+        For each batch the indices of its rows.
     """
     bucket = batch_size * _BATCHES_A_BUCKET
     batches = []

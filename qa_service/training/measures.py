@@ -1,7 +1,4 @@
-"""How good answers are: SQuAD's measures, abstention, and whether scores mean something.
-
-Needs no model library: it takes a reader, whatever engine is under it.
-"""
+"""Measures of answers: SQuAD's, abstention, and calibration. Needs no model library."""
 
 from __future__ import annotations
 
@@ -25,11 +22,11 @@ _NEAR = 0.05
 
 _QUESTION_WORD = re.compile(r"\b(what|who|whom|whose|when|where|which|why|how\s+(many|much)|how)\b")
 _ANSWER_WORDS = {1: "1 word", 2: "2 or 3 words", 4: "4 to 6 words", 7: "7 words or more"}
-"""Kinds of answers by their length, each named by the fewest words that it has."""
+"""Kinds of answers, by their minimum of words."""
 
 
 def best_answers(reader: Reader, questions: Sequence[SquadQuestion]) -> list[Answer]:
-    """Answers questions; one that cannot be read gets the empty answer."""
+    """Answers questions; an error becomes the empty answer."""
     answers: list[Answer] = []
     for first in range(0, len(questions), _CHUNK_QUESTIONS):
         chunk = questions[first : first + _CHUNK_QUESTIONS]
@@ -65,28 +62,27 @@ def f1_by(
 
 
 def question_word(question: SquadQuestion) -> str:
-    """The first word of the question that asks: `what`, `how many`; `other` if there is none."""
+    """The question's first question word: `what`, `how many`; `other` if there is none."""
     found = _QUESTION_WORD.search(question.question.lower())
     return " ".join(found[0].split()) if found else "other"
 
 
 def answer_length(question: SquadQuestion) -> str:
-    """About how many words the shortest accepted answer has."""
+    """The kind of the shortest accepted answer, by its number of words."""
     words = min(len(answer.split()) for answer in question.answers)
     return _ANSWER_WORDS[max(fewest for fewest in _ANSWER_WORDS if fewest <= max(1, words))]
 
 
 def abstained_percent(answers: Sequence[Answer]) -> float:
-    """How many of the answers are "no answer", in percent."""
+    """The share of "no answer", in percent."""
     return 100 * sum(answer.start is None for answer in answers) / len(answers)
 
 
 def calibration_error(answers: Sequence[Answer], questions: Sequence[SquadQuestion]) -> float:
-    """Expected calibration error, in percent, of the answers given ("no answer" left out).
+    """Expected calibration error, in percent, of the answers except "no answer".
 
-    Answers are put into ten bins of equal width by their score; the error is the mean, over
-    answers, of their bin's distance between mean score and share of exact matches (Naeini
-    et al. 2015; Guo et al. 2017, equation 3).
+    Ten bins of equal width by score; the error is the mean, over answers, of their bin's distance
+    between mean score and share of exact matches (Naeini et al. 2015; Guo et al. 2017, equation 3).
     """
     given = [(a, q) for a, q in zip(answers, questions, strict=True) if a.start is not None]
     if not given:
@@ -101,11 +97,7 @@ def calibration_error(answers: Sequence[Answer], questions: Sequence[SquadQuesti
 def right_near(
     score: float, answers: Sequence[Answer], questions: Sequence[SquadQuestion]
 ) -> float:
-    """Of the answers whose score is within 0.05 of a score, exact matches in percent.
-
-    Returns:
-        The percentage; NaN if there is no such answer.
-    """
+    """Percent of exact matches among answers scored within 0.05 of a score; NaN without any."""
     right = [
         exact_match(a.answer, q.answers)
         for a, q in zip(answers, questions, strict=True)
@@ -115,7 +107,7 @@ def right_near(
 
 
 def unanswerable_questions(questions: Sequence[SquadQuestion]) -> list[SquadQuestion]:
-    """Puts each question to another text of the same file; always the same one."""
+    """Gives each question another text of the same file; always the same one."""
     maker = UnanswerableMaker([question.context for question in questions])
     rng = random.Random(0)
     made = (maker.make(question, rng) for question in questions)

@@ -1,9 +1,9 @@
-"""Which questions a training run sees, and how often.
+"""Draws the questions of a training run.
 
-A file is named with how many questions are to be drawn from it: `train_squad.json.gz=9000`
-draws each question once before it draws any a second time. A run sees its draws once, in
-one shuffled order: there are no epochs to keep count of. A file of sentences may hold questions
-without answers: those that have a teacher's label are drawn.
+A source names its file and how many questions to draw: `train_squad.json.gz=9000` draws each
+question once before it draws any a second time. A run sees its draws once, in one shuffled order,
+without epochs. A file of sentences may hold questions without answers: those with a teacher's label
+are drawn.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class MixtureConfig:
-    """What is done to the questions drawn.
+    """How drawn questions are changed.
 
     Attributes:
-        unanswerable_share: The share of every source's draws that are put to another text.
+        unanswerable_share: The share of every source's draws that get another text.
         max_neighbours: Sentences put on each side of a single sentence, at most.
     """
 
@@ -70,7 +70,7 @@ def draw_mixture(
 
 
 def read_questions(path: Path, *, are_sentences: bool) -> list[SquadQuestion]:
-    """Reads a file as it is labelled and trained on: unanswered sentences as people write them."""
+    """Reads a file for labelling and training; unanswered sentences are detokenized."""
     questions = read_squad(path)
     return [untokenized(q) if are_sentences and not q.answers else q for q in questions]
 
@@ -97,7 +97,7 @@ def _draw(
 
 
 def _with_unanswerable(examples: list[Example], share: float, rng: random.Random) -> list[Example]:
-    """Puts about a share of the questions to other texts of the same file."""
+    """Gives about a share of the questions other texts of the same file."""
     if not share:
         return examples
     maker = UnanswerableMaker([example.question.context for example in examples])

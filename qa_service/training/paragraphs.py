@@ -1,9 +1,9 @@
-"""Paragraphs where a file has none: sentences joined, and texts without the answer.
+"""Makes paragraphs of single sentences, and finds texts that do not answer a question.
 
-Some files hold single sentences; a reader must learn to find the sentence too, so each is
-put among its neighbours in the file. And a model learns to abstain from questions put to a
-text that does not answer them: the hard ones are those whose words the text shares (as in
-SQuAD 2.0; Rajpurkar et al., ACL 2018), found here by the rarity of the shared words.
+Some files hold single sentences; a model must learn to find the sentence too, so each is put among
+its neighbours in the file. And a model learns to abstain from questions about texts that do not
+answer them: hard ones share the question's words (as in SQuAD 2.0; Rajpurkar et al., ACL 2018),
+weighted here by their rarity.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from qa_service.training.soft_labels import SoftLabel
 
 _WORD = re.compile(r"\w+")
 _HARD_SHARE = 0.75
-"""How many unanswerable questions get a text that shares their words; the rest get any."""
+"""The share of unanswerable questions that get a text with their words; the rest get any."""
 
 _HARD_CHOICES = 3
 """The text is drawn from this many that share most."""
 
 _COMMON_SHARE = 0.03
-"""A word in more than this share of the texts says nothing of what a text is about."""
-
+"""A word in more than this share of the texts does not count as shared."""
 
 _TREEBANK_TOKENS = {
     "-lrb-": "(",
@@ -37,7 +36,7 @@ _TREEBANK_TOKENS = {
     "``": '"',
     "''": '"',
 }
-"""What the Penn Treebank's tokenization writes for brackets and quotes."""
+"""Brackets and quotes in the Penn Treebank's tokenization."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ class Example:
 
 
 def untokenized(question: SquadQuestion) -> SquadQuestion:
-    """The question with the brackets and quotes of a tokenised text as people write them."""
+    """The question with the Treebank's brackets and quotes of its text replaced."""
     words = (_TREEBANK_TOKENS.get(word, word) for word in question.context.split(" "))
     return replace(question, context=" ".join(words))
 
@@ -68,9 +67,6 @@ def among_neighbours(
     Args:
         examples: Their contexts are sentences, in the file's order.
         max_neighbours: At most so many sentences on each side; all numbers are equally likely.
-
-    Returns:
-        The same questions with paragraphs as contexts, answers and labels moved accordingly.
     """
     sentences = list(dict.fromkeys(example.question.context for example in examples))
     place = {sentence: number for number, sentence in enumerate(sentences)}
@@ -95,7 +91,7 @@ def _moved(example: Example, before: Sequence[str], after: Sequence[str]) -> Exa
 
 
 class UnanswerableMaker:
-    """Puts questions to texts that do not hold their answers."""
+    """Gives questions texts that do not hold their answers."""
 
     def __init__(self, contexts: Sequence[str]) -> None:
         self._contexts = list(dict.fromkeys(contexts))
@@ -105,11 +101,11 @@ class UnanswerableMaker:
                 self._texts_with[word].append(number)
 
     def make(self, question: SquadQuestion, rng: random.Random) -> SquadQuestion | None:
-        """Puts a question to another text, one that shares its words most of the time.
+        """Gives a question another text, mostly one that shares its words.
 
         Returns:
-            The question with another context and no answers; None if every text tried
-            holds one of its answers.
+            The question with another context and no answers; None if every text tried holds one of
+            its answers.
         """
         hard = rng.random() < _HARD_SHARE
         numbers = self._similar(question) if hard else []
@@ -122,7 +118,7 @@ class UnanswerableMaker:
         return replace(question, context=context, answers=(), answer_starts=())
 
     def _similar(self, question: SquadQuestion) -> list[int]:
-        """Numbers of other texts, those first that share most and rarest words (tf-idf)."""
+        """Indices of other texts, first those that share most and rarest words (tf-idf)."""
         shared: Counter[int] = Counter()
         for word in words_of(question.question):
             texts = self._texts_with.get(word, [])
@@ -134,7 +130,7 @@ class UnanswerableMaker:
 
 
 def words_of(text: str) -> list[str]:
-    """Each once, in the text's order: a set's would differ from process to process."""
+    """Each word once, in the text's order: a set's order differs between processes."""
     return list(dict.fromkeys(_WORD.findall(text.lower())))
 
 

@@ -1,7 +1,7 @@
-"""Questions and texts as they also come: without capitals, with typos, in other company.
+"""Probes: questions without capitals, with typos, or with distracting sentences.
 
-Each probe changes questions in one way, always the same, and leaves the accepted answers what they
-are. What a model loses by it says how much it leans on what the probe took away.
+Each probe changes questions in one way, always the same, and keeps the accepted answers. A model's
+loss of F1 shows how much it depends on what the probe removed.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ def lower_cased(questions: Sequence[SquadQuestion]) -> list[SquadQuestion]:
 
 
 def with_typos(questions: Sequence[SquadQuestion]) -> list[SquadQuestion]:
-    """Puts any letter in the place of a twentieth of the letters of the questions."""
+    """Replaces a twentieth of the questions' letters by random ones."""
     rng = random.Random(0)
     return [replace(item, question=_mistyped(item.question, rng)) for item in questions]
 
 
 def distracted(questions: Sequence[SquadQuestion]) -> list[SquadQuestion]:
-    """Puts a sentence of another text before each text, and one after it.
+    """Puts a sentence before and after each text.
 
-    The sentences are those that share most words with the question, of a text that does not hold
-    the answer. A question for which there is no such text stays as it is.
+    They are those that share most words with the question, from a text that does not hold the
+    answer. A question without such a text stays as it is.
     """
     maker = UnanswerableMaker([item.context for item in questions])
     rng = random.Random(0)

@@ -1,9 +1,8 @@
-"""Training that knows of int8: products rounded as the int8 engines round them.
+"""Quantization-aware training: products rounded as the int8 engines round them.
 
 Each output's weights have one scale, 64 steps each way; each token's activations one, 127 steps
-(`preparation.quantize`). The gradient passes through the rounding as if it were not there (the
-straight-through estimator; Bengio et al., 2013; Jacob et al., "Quantization and Training of Neural
-Networks", 2018).
+(`preparation.quantize`). The gradient ignores the rounding (the straight-through estimator; Bengio
+et al., 2013; Jacob et al., "Quantization and Training of Neural Networks", 2018).
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _ACTIVATION_STEPS = 127
 
 
 def round_products(model: nn.Module) -> None:
-    """Makes every adapted layer round what it multiplies while it is trained, and only then."""
+    """Makes every adapted layer round its factors in training mode."""
     for layer in model.modules():
         if isinstance(layer, Linear):
             rounding = functools.partial(_product, layer, layer.forward)
@@ -40,12 +39,7 @@ def _product(
 
 
 def rounded(values: torch.Tensor, steps: int) -> torch.Tensor:
-    """Rounds to so many steps each way of each row's largest value.
-
-    Args:
-        values: Float [..., columns].
-        steps: Steps from zero to a row's largest value.
-    """
+    """Rounds float [..., columns] to `steps` steps from zero to each row's largest value."""
     with torch.no_grad():
         scale = values.detach().abs().amax(dim=-1, keepdim=True).clamp_min(1e-9) / steps
         error = (values / scale).round_().mul_(scale).sub_(values)

@@ -74,7 +74,7 @@ def train(run: RunConfig, mixture: MixtureConfig, training: TrainingConfig) -> M
     """Trains, measures, and writes the adapter with its metrics.
 
     Returns:
-        Exact match and F1 on all dev questions, and what the training was.
+        Exact match and F1 on all dev questions, and the size of the training.
     """
     run.output_dir.mkdir(parents=True, exist_ok=True)
     set_seed(run.seed)
@@ -96,7 +96,7 @@ def train(run: RunConfig, mixture: MixtureConfig, training: TrainingConfig) -> M
 
 
 def average(adapters: Sequence[Path], run: RunConfig) -> Metrics:
-    """Averages adapters, measures the average, and writes it; see `averaging`."""
+    """Averages adapters, and measures and writes the average; see `averaging`."""
     run.output_dir.mkdir(parents=True, exist_ok=True)
     model = average_adapters(run.encoder, adapters, run.rank).to(training_device())
     return _finish(model, _dev_questions(run), run, {"adapters": len(adapters)})
@@ -107,14 +107,9 @@ def label(encoder: Encoder, adapter: Path, source: Source, destination: Path) ->
     model: nn.Module = build_whole_model(encoder, adapter)
     questions = read_questions(source.path, are_sentences=source.are_sentences)
     chosen = questions[: source.count]
-    pad_token_id = encoder.pad_token_id()
-    labelled = label_questions(
-        model_logits(model.to(training_device()).eval()),
-        encoder.tokenizer(),
-        pad_token_id,
-        chosen,
-        destination,
-    )
+    logits = model_logits(model.to(training_device()).eval())
+    tokenizer, pad_token_id = encoder.tokenizer(), encoder.pad_token_id()
+    labelled = label_questions(logits, tokenizer, pad_token_id, chosen, destination)
     return {"questions": len(chosen), "labelled": labelled}
 
 

@@ -1,10 +1,9 @@
-"""What one model thinks of every token of a text, kept for another model to learn from.
+"""A teacher model's logits for every token of a text, from which another model learns.
 
-A label is a teacher's logits, for each token of a text how much it looks like an answer's first
-and last. The teacher sees the question's own sentence or paragraph alone; the student then has to
-find the same in a longer text, where everything else is wrong (distillation, Hinton et al. 2015,
-with what Vapnik and Vashist 2009 call privileged information). Where a question has no accepted
-answer, its label takes the place of one; where it has, both are learned from.
+The teacher sees only the question's own sentence or paragraph; the student has to find the answer
+in a longer text, where everything else is wrong (distillation, Hinton et al. 2015, with the
+privileged information of Vapnik and Vashist 2009). A question without an accepted answer is learned
+from its label, one with an answer from both.
 
 File: numpy's `.npz` with `keys` (text [n]), `tokens` (int32 [n], tokens of each text), and `start`
 and `end` (float16 [sum of tokens], text after text). All WordPiece models with BERT's vocabulary
@@ -35,7 +34,7 @@ _MAX_TOKENS = 384
 
 @dataclass(frozen=True, slots=True)
 class SoftLabel:
-    """A teacher's logits for one question and text, without those of the question.
+    """A teacher's logits for the text's tokens of one question and text.
 
     Attributes:
         start: float32 [tokens].
@@ -49,7 +48,7 @@ class SoftLabel:
         return len(self.start)
 
     def probabilities(self) -> tuple[FloatArray, FloatArray]:
-        """Of each token to be the answer's first, and its last: float32 [tokens] each."""
+        """Of each token to be the answer's first, and last: float32 [tokens] each."""
         return _softmax(self.start), _softmax(self.end)
 
 
@@ -63,7 +62,7 @@ class SoftLabels:
         return len(self._labels)
 
     def get(self, question: SquadQuestion) -> SoftLabel | None:
-        """The label of a question put to a text, if there is one."""
+        """The label of a question and its text, if there is one."""
         return self._labels.get(_key(question))
 
     def add(self, question: SquadQuestion, label: SoftLabel) -> None:
@@ -71,7 +70,7 @@ class SoftLabels:
         self._labels[_key(question)] = label
 
     def read(self, path: Path) -> None:
-        """Adds the labels of a file; those that are there already are replaced."""
+        """Adds the labels of a file, or replaces them."""
         with np.load(path) as file:
             edges = np.cumsum(file["tokens"])[:-1]
             starts = np.split(file["start"].astype(np.float32), edges)
@@ -80,7 +79,7 @@ class SoftLabels:
             self._labels.update(zip(file["keys"].tolist(), labels, strict=True))
 
     def write(self, path: Path) -> None:
-        """Writes all labels to a file, which is whole at any time."""
+        """Replaces a file atomically by one with all labels."""
         labels = list(self._labels.values())
         partial = path.with_suffix(".partial.npz")
         np.savez(
@@ -100,15 +99,12 @@ def label_questions(
     questions: Sequence[SquadQuestion],
     destination: Path,
 ) -> int:
-    """Labels questions and writes them; a run that was cut off goes on.
+    """Labels questions and writes them; resumes if the destination exists.
 
-    Args:
-        pad_token_id: The id that the teacher was trained to see as padding.
-        questions: Questions whose text does not fit into one window are left out.
-        destination: File of labels; if it exists, labels are added.
+    Questions whose text does not fit into one window are left out.
 
     Returns:
-        How many labels the file has.
+        The number of labels in the file.
     """
     labels = SoftLabels()
     if destination.exists():
@@ -140,7 +136,7 @@ def _only_window(windows: WindowBuilder, question: SquadQuestion) -> Window | No
 def _batches(
     rows: Sequence[tuple[SquadQuestion, Window]],
 ) -> list[list[tuple[SquadQuestion, Window]]]:
-    """Rows of near lengths together, of so many tokens at most."""
+    """Batches of rows of similar lengths, of at most `_BATCH_TOKENS`."""
     batches: list[list[tuple[SquadQuestion, Window]]] = [[]]
     for row in sorted(rows, key=lambda row: -len(row[1])):
         if batches[-1] and (len(batches[-1]) + 1) * len(batches[-1][0][1]) > _BATCH_TOKENS:
@@ -150,7 +146,7 @@ def _batches(
 
 
 def _key(question: SquadQuestion) -> str:
-    """Files repeat ids; a question and its text are what a label is of."""
+    """A hash of a question and its text: ids repeat between files."""
     return hashlib.sha256(f"{question.question}\0{question.context}".encode()).hexdigest()[:20]
 
 

@@ -1,9 +1,8 @@
-"""Rare words of a training row put for others of the same kind, in question and text alike.
+"""Swaps rare words of a training row for others of the same kind, in question and text alike.
 
-The same questions are trained on in round after round, and are learned by heart. With other names,
-years and nouns in them they are new, and where the answer stands does not change: a word is
-replaced by one of as many tokens, wherever it occurs in the row. It need not make sense; what is
-learned is to find in the text what the question names.
+A model learns questions by heart that it sees again and again. Other names, years and nouns make
+them new, and the answer's place stays: a word is replaced by one of as many tokens, wherever it
+occurs in the row. The text need not make sense; the model learns to find what the question names.
 """
 
 from __future__ import annotations
@@ -33,14 +32,11 @@ _Kind = tuple[int, str]
 def swap_words(
     rows: Sequence[Features], tokenizer: Tokenizer, share: float, seed: int
 ) -> list[Features]:
-    """Puts some rare words of most rows for others from the same rows.
+    """Swaps some rare words of most rows for others from the rows; keeps order and lengths.
 
     Args:
         tokenizer: The rows' tokenizer, a WordPiece one.
         share: Of a row's different rare words, the share to replace, in (0, 1].
-
-    Returns:
-        The rows, in their order and as long as they were.
     """
     pieces = {number: piece for piece, number in tokenizer.get_vocab().items()}
     cut = [list(_words(row.input_ids.tolist(), pieces)) for row in rows]

@@ -1,8 +1,8 @@
-"""The training loop: batches in, an adapter out, and a cut-off run that goes on.
+"""The training loop: batches in, an adapter out; an interrupted run resumes.
 
-A run is a fixed list of batches, drawn before it starts from the seed alone. A checkpoint
-holds what the list does not: weights, optimizer, and how many batches are done. So a run
-that was cut off and resumed sees the batches that an unbroken one would have seen.
+A run is a fixed list of batches, drawn from the seed before it starts. A checkpoint holds the
+weights, the optimizer, and the number of batches done. So a resumed run sees the same batches as an
+uninterrupted one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LOG_FILE = "training_log.jsonl"
 _LOG = logging.getLogger(__name__)
 
 _NEVER = -1e4
-"""A logit of no probability, finite so that nothing times it is not a number."""
+"""A logit of probability 0, finite because 0 times infinity is NaN."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,7 @@ class Trainer:
     """Trains a model on a list of batches.
 
     Args:
-        model: Takes `input_ids` and `attention_mask`. Only weights that require a gradient are
-            trained.
+        model: Only its weights that require a gradient are trained.
         output_dir: Where the checkpoint and the log go.
         evaluate: Called at intervals, with the model in eval mode.
     """
@@ -161,11 +160,7 @@ class Trainer:
         partial.replace(whole)
 
     def _resume(self, total_steps: int) -> None:
-        """Goes on from the checkpoint, if there is one.
-
-        Raises:
-            ValueError: It is of another run.
-        """
+        """Resumes from the checkpoint, if there is one."""
         path = self._output_dir / _CHECKPOINT_FILE
         if not path.exists():
             return
@@ -180,11 +175,9 @@ class Trainer:
 
 
 def span_loss(start: torch.Tensor, end: torch.Tensor, batch: TrainingBatch) -> torch.Tensor:
-    """Cross-entropy of the batch's probabilities under the model's, mean over rows and ends.
+    """Cross-entropy of the batch's probabilities and the model's logits, float [batch, seq].
 
-    Args:
-        start: Logits, float [batch, seq]; those of padding do not count.
-        end: Likewise.
+    The mean over rows and both ends; padding does not count.
     """
     padding = batch.attention_mask == 0
     losses = []
@@ -200,7 +193,7 @@ def training_device() -> torch.device:
 
 
 def autocast() -> torch.autocast:
-    """Matrix products in bfloat16, on a CPU only where they are faster so."""
+    """Computes matrix products in bfloat16, on a CPU only if that is faster."""
     device = training_device().type
     return torch.autocast(
         device, dtype=torch.bfloat16, enabled=device != "cpu" or is_bfloat16_faster()
@@ -209,12 +202,12 @@ def autocast() -> torch.autocast:
 
 @functools.cache
 def is_bfloat16_faster() -> bool:
-    """Tries it, for a tenth of a second: having AVX-512's instructions for it does not say so."""
+    """Measures for a tenth of a second, since CPU flags do not tell."""
     return _product_s(torch.bfloat16) < _product_s(torch.float32)
 
 
 def _product_s(dtype: torch.dtype) -> float:
-    """How long a matrix product takes at best, the first one left out."""
+    """The shortest time of a matrix product, without the first run."""
     batch, weights = torch.ones(2048, 384, dtype=dtype), torch.ones(384, 1536, dtype=dtype)
     times = []
     for _ in range(6):
