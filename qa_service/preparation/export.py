@@ -1,4 +1,4 @@
-"""A PyTorch model becomes `model.onnx`, its attention fused where that is supported."""
+"""Exports a PyTorch model to `model.onnx`, and fuses its attention if that is supported."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MAX_FILE_BYTES = 2**31 - 2**20
 
 
 class _Logits(torch.nn.Module):
-    """Takes the inputs by position and gives the two logits: what a graph's ends look like."""
+    """Takes the inputs by position and returns the two logits, as the graph does."""
 
     def __init__(self, loaded: LoadedModel) -> None:
         super().__init__()
@@ -40,11 +40,11 @@ class _Logits(torch.nn.Module):
 def export_onnx(loaded: LoadedModel, path: Path) -> None:
     """Writes the model's ONNX graph.
 
-    Inputs, by the model's names for them: int64 [batch, sequence]; outputs `start_logits` and
-    `end_logits`: float32 [batch, sequence]; both axes are dynamic.
+    Inputs, by the model's names: int64 [batch, sequence]; outputs `start_logits` and `end_logits`:
+    float32 [batch, sequence]; both axes are dynamic.
 
-    It is torch's older, tracing exporter that is used: of the graph that the newer one writes,
-    onnxruntime's optimizer fuses no attention.
+    It uses torch's older, tracing exporter: onnxruntime's optimizer fuses no attention in the newer
+    one's graphs.
 
     Raises:
         SetupError: torch cannot export the model.
@@ -70,10 +70,7 @@ def export_onnx(loaded: LoadedModel, path: Path) -> None:
 
 @contextmanager
 def _silent_stdout() -> Iterator[None]:
-    """Sends standard output nowhere: of a graph that it cannot export torch prints every node.
-
-    It does so from C++, which knows nothing of `sys.stdout`.
-    """
+    """Discards file descriptor 1: torch's C++ prints every node of a graph it cannot export."""
     sys.stdout.flush()
     kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     try:
@@ -88,12 +85,12 @@ def _silent_stdout() -> Iterator[None]:
 def fuse(path: Path, config: PreTrainedConfig) -> int:
     """Rewrites an exported graph in place, with fused operators, if its attention can be fused.
 
-    Residual additions are left apart from their normalization: on a CPU core, with ONNX Runtime's
-    one kernel for both (SkipLayerNormalization), the built-in model takes 8 % longer. An instance
-    joins them itself when it loads the file, unless it is told not to.
+    Residual additions stay apart from their normalization: with ONNX Runtime's one kernel for both
+    (SkipLayerNormalization), the built-in model takes 8 % longer on a CPU core. An instance fuses
+    them when it loads the file, unless it is told not to.
 
     Returns:
-        How many layers' attention is now one operator; 0 if the graph was left as it was.
+        The number of layers with fused attention; 0 if the graph is unchanged.
     """
     options = FusionOptions("bert")
     options.enable_skip_layer_norm = False
@@ -106,7 +103,7 @@ def fuse(path: Path, config: PreTrainedConfig) -> int:
             optimization_options=options,
             opt_level=0,
         )
-    except Exception:  # an unknown architecture may trip it anywhere; the plain graph still serves
+    except Exception:  # an unknown architecture may fail anywhere; the plain graph still serves
         return 0
     layers = fused.get_fused_operator_statistics()["Attention"]
     if layers:
@@ -115,7 +112,7 @@ def fuse(path: Path, config: PreTrainedConfig) -> int:
 
 
 def _example(loaded: LoadedModel) -> tuple[torch.Tensor, ...]:
-    """Makes a padded batch to trace: int64 [2, 16], the second row half padding."""
+    """Makes a padded batch to trace: int64 [2, 16], the second row half padded."""
     ids, mask, types = SampleRows(loaded.tokenizer)(2, 16)
     ids[1, 8:], mask[1, 8:], types[1, 8:] = loaded.pad_token_id, 0, 0
     return tuple(map(torch.from_numpy, named_inputs(loaded.inputs, ids, mask, types).values()))

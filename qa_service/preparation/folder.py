@@ -1,11 +1,11 @@
-"""A prepared model's folder appears whole or not at all.
+"""Replaces a prepared model's folder atomically.
 
-    .NAME.lock   held by the one run that works on NAME; the kernel lets go of it if the run dies
+    .NAME.lock   held by the run that works on NAME; the kernel releases it if the run dies
     .NAME.new    what that run has written so far
-    .NAME.old    the folder it replaces, between two renames
-    NAME         whole, always
+    .NAME.old    the replaced folder, between two renames
+    NAME         always complete
 
-Whoever holds the lock knows that any `.new` and `.old` it finds are a dead run's.
+A `.new` or `.old` found by the lock's holder is left from a run that died.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from qa_service.errors import SetupError
 
 @contextmanager
 def locked(target: Path, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Makes this run the only one that works on a folder, and clears up after dead ones.
+    """Locks a folder for this run, and cleans up after runs that died.
 
     Args:
-        on_wait: Called before waiting for another run that works on the folder.
+        on_wait: Called before waiting for another run's lock.
 
     Raises:
         SetupError: Nothing can be written beside the folder.
@@ -48,7 +48,7 @@ def locked(target: Path, on_wait: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def replacing(target: Path) -> Iterator[Path]:
-    """Yields an empty folder that becomes the target if all goes well, and else is removed.
+    """Yields an empty folder that becomes the target, or is removed after an exception.
 
     Only for the holder of the target's lock.
     """

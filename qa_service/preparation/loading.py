@@ -1,4 +1,4 @@
-"""A source's files become a plain PyTorch question-answering model, with trained weights only."""
+"""Loads a source's files as a plain PyTorch question-answering model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from qa_service.repository.manifest import CONFIG_FILE, TOKENIZER_FILE
 
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 _WARNING, _FATAL = 2, 4
-"""ONNX Runtime's levels: the usual one, and the one below which it prints nothing."""
+"""ONNX Runtime's log levels: the default, and the highest."""
 
 _USUAL_MAX_TOKENS = 512
 
@@ -41,14 +41,11 @@ class LoadedModel:
     """A model ready to be saved and exported.
 
     Attributes:
-        model: In float32. Its attention is written in plain operators, the form that ONNX Runtime's
-            optimizer can fuse.
+        model: In float32, with eager attention, which ONNX Runtime's optimizer can fuse.
         tokenizer: A fast tokenizer, without truncation and padding.
         inputs: In the order of the model's `forward`.
-        pad_token_id: The id that the model was trained to see as padding.
         max_sequence_tokens: The longest sequence that the model has positions for.
         null_position: Where the model scores "no answer"; see `ReadingConfig`.
-        may_pad: See `Manifest`.
     """
 
     model: PreTrainedModel
@@ -62,14 +59,14 @@ class LoadedModel:
     def save(self, folder: Path) -> None:
         """Writes `config.json`, `model.safetensors` and `tokenizer.json`."""
         self.model.save_pretrained(folder)
-        # safetensors lets only the owner read its files; a server may run as someone else.
+        # safetensors writes files that only the owner can read; a server may be another user.
         shutil.copymode(folder / CONFIG_FILE, folder / PYTORCH_FILE)
         self.tokenizer.save(str(folder / TOKENIZER_FILE))
 
 
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
-    """Hushes what libraries say beside the errors that they raise."""
+    """Silences the libraries' logs, warnings and progress bars."""
     transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     onnxruntime.set_default_logger_severity(_FATAL)
@@ -87,8 +84,8 @@ def load(source: Source) -> LoadedModel:
     """Loads a source's model and tokenizer.
 
     Raises:
-        SetupError: `transformers` cannot load it, it is no extractive question-answering model,
-            some of its weights were never trained, or it has no fast tokenizer of its own.
+        SetupError: `transformers` cannot load it, it is not an extractive question-answering model,
+            some of its weights are untrained, or it has no fast tokenizer.
     """
     tokenizer = _load_tokenizer(source)
     model = _load_model(source)
@@ -121,7 +118,7 @@ def _load_model(source: Source) -> PreTrainedModel:
             ignore_mismatched_sizes=True,
             output_loading_info=True,
         )
-    except Exception as error:  # broken files and unknown architectures each raise their own
+    except Exception as error:  # broken files and unknown architectures raise many kinds
         raise SetupError(
             f"transformers cannot load {source.label} for question answering: {first_line(error)}"
         ) from None
@@ -136,12 +133,12 @@ def _load_model(source: Source) -> PreTrainedModel:
 
 
 def _merge_adapter(encoder: PreTrainedModel, adapter_dir: Path) -> PreTrainedModel:
-    """Adds a LoRA adapter's products to the weights they adapt, which leaves a plain model."""
+    """Merges a LoRA adapter into the weights, which makes a plain model."""
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="Found missing adapter keys")
         try:
             merged = PeftModel.from_pretrained(encoder, str(adapter_dir)).merge_and_unload()
-        except Exception as error:  # missing keys, wrong shapes and broken files, each its own
+        except Exception as error:  # missing keys, wrong shapes and broken files raise many kinds
             raise SetupError(
                 f"the adapter in {adapter_dir} is broken: {first_line(error)}"
             ) from None
@@ -154,7 +151,7 @@ def _load_tokenizer(source: Source) -> PreTrainedTokenizerFast:
         tokenizer = AutoTokenizer.from_pretrained(
             source.model_dir, local_files_only=True, trust_remote_code=False
         )
-    except Exception as error:  # missing packages, files and formats each raise their own
+    except Exception as error:  # missing packages, files and formats raise many kinds
         raise SetupError(
             f"cannot load the tokenizer of {source.label}: {first_line(error)}"
         ) from None
@@ -167,7 +164,7 @@ def _load_tokenizer(source: Source) -> PreTrainedTokenizerFast:
 
 
 def _without_limits(tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
-    """Takes the tokenizer proper: cutting texts into windows is the reader's business."""
+    """The tokenizer without truncation and padding: the reader cuts windows."""
     backend: Tokenizer = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()
@@ -175,7 +172,7 @@ def _without_limits(tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
 
 
 def _encoded_pair(tokenizer: PreTrainedTokenizerFast, label: str) -> Mapping[str, Sequence[int]]:
-    """A question and a text as the tokenizer gives them to the model it was trained with."""
+    """A question and a text as the tokenizer encodes them for its model."""
     pair: Mapping[str, Sequence[int]] = tokenizer("a", "b")
     encoding = tokenizer("a", "b").encodings[0]
     if not {0, 1} <= set(encoding.sequence_ids):
@@ -184,11 +181,11 @@ def _encoded_pair(tokenizer: PreTrainedTokenizerFast, label: str) -> Mapping[str
 
 
 def _inputs_of(model: PreTrainedModel, *, has_types: bool) -> tuple[str, ...]:
-    """The inputs that both the tokenizer gives and the model's `forward` takes.
+    """The inputs that both the tokenizer makes and the model's `forward` takes.
 
-    RoBERTa's forward takes token types but has one kind only. An adapted model never saw any:
-    `PeftModelForQuestionAnswering.forward` does not hand token types on, so it was trained with
-    zeros. Given types, the built-in one loses 3 points of F1.
+    RoBERTa's `forward` takes token types but has only one. An adapted model was trained without
+    them, because `PeftModelForQuestionAnswering.forward` does not pass them on: with token types,
+    the built-in model loses 3 points of F1.
     """
     has_types = has_types and getattr(model.config, "type_vocab_size", 2) > 1
     return tuple(
@@ -199,9 +196,9 @@ def _inputs_of(model: PreTrainedModel, *, has_types: bool) -> tuple[str, ...]:
 
 
 def _null_position(pair: Sequence[int], tokenizer: PreTrainedTokenizerFast) -> int:
-    """Where the token is that stands for "no answer", as in transformers' run_qa.py: CLS, else BOS.
+    """The position of the "no answer" token, as in transformers' run_qa.py: CLS, else BOS.
 
-    Counted from the row's end where the tokenizer puts it there, as XLNet's does.
+    It counts from the row's end if the tokenizer puts the token there, as XLNet's does.
     """
     for token_id in (tokenizer.cls_token_id, tokenizer.bos_token_id):
         if token_id in pair:
@@ -218,11 +215,11 @@ def _pad_token_id(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) ->
 
 
 def _max_sequence_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> int:
-    """Counts the positions the model can really use.
+    """The number of positions that the model can use.
 
-    RoBERTa and relatives number positions from padding_idx + 1 on, so that the first rows of their
-    table are never used: 514 rows for 512 tokens. Models with relative positions only have no
-    table; theirs is what the config or the tokenizer says (1e30 there means "not known").
+    RoBERTa and its relatives number positions from padding_idx + 1, so that the first rows of their
+    table are unused: 514 rows for 512 tokens. A model with only relative positions has no table;
+    then the config or the tokenizer says (1e30 means "not known").
     """
     for name, module in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, torch.nn.Embedding):

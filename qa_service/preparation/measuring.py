@@ -1,7 +1,7 @@
-"""What a model's config does not say, found out by running it.
+"""Runs a model to find what its config does not say.
 
-Configs name the positions of a model in a dozen ways, and some count two more than can be used;
-and none says whether a row's logits change with the padding beside it (a convolution sees it).
+Configs name the number of positions in a dozen ways, and some count two too many; none says whether
+a row's logits change with its padding (those of a convolution do).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ MIN_SEQUENCE_TOKENS = 16
 """A window has a question, a text and special tokens."""
 
 MAX_LOGIT_DIFFERENCE = 1e-3
-"""Far above what float32 arithmetic in another order makes (1e-5), far below what matters."""
+"""Far above the effect of another order of float32 operations (1e-5), far below what matters."""
 
 _SHORT, _LONG = 21, 40
-"""Tokens of two rows, which are padded to one length and not."""
+"""Tokens of two rows; the first is run alone and padded."""
 
 
 def source_logits(loaded: LoadedModel) -> LogitsFunction:
-    """The source's own model as an engine's `logits`: what every file is compared with."""
+    """The source's own model as an engine's `logits`, for comparing the files."""
     forward = make_forward(loaded.model, loaded.inputs)
 
     def logits(
@@ -47,8 +47,8 @@ def measured(loaded: LoadedModel, window_tokens: int) -> LoadedModel:
     """Finds the longest sequence that a model takes, and whether rows may be padded.
 
     Raises:
-        SetupError: It takes no sequence long enough for a question, or does not answer the same
-            question twice in the same way.
+        SetupError: The model takes no sequence long enough for a question, or its logits are not
+            deterministic.
     """
     longest = _longest(loaded, min(window_tokens, loaded.max_sequence_tokens))
     if longest < min(window_tokens, loaded.max_sequence_tokens):
@@ -61,7 +61,7 @@ def measured(loaded: LoadedModel, window_tokens: int) -> LoadedModel:
 
 
 def _longest(loaded: LoadedModel, stated: int) -> int:
-    """The longest sequence, up to what is stated, that the model runs."""
+    """The longest sequence, up to the stated one, that the model runs."""
     if stated < MIN_SEQUENCE_TOKENS:
         raise SetupError(
             f"the model takes {stated} tokens, and the server needs {MIN_SEQUENCE_TOKENS}"
@@ -78,7 +78,7 @@ def _longest(loaded: LoadedModel, stated: int) -> int:
 
 
 def _obstacle(loaded: LoadedModel, tokens: int) -> str:
-    """Why the model does not run a row of so many tokens; empty if it does."""
+    """Why the model cannot run a row of a length; empty if it can."""
     try:
         source_logits(loaded)(*SampleRows(loaded.tokenizer)(1, tokens))
     except Exception as error:  # transformers' models raise anything

@@ -1,10 +1,10 @@
-"""`model.onnx` becomes `model.openvino_int8.onnx`: the int8 of the OpenVINO engine.
+"""Makes `model.openvino_int8.onnx`, the int8 of the OpenVINO engine.
 
     weight (uint8, a scale and a zero for each output) ─▶ DequantizeLinear ─▶ MatMul
 
-OpenVINO reads that as compressed weights: it multiplies integers, and rounds what they are
-multiplied with as it runs, with a scale for every few values of a row. A scale fixed beforehand for
-all rows would be a little faster, but changes more answers (docs/TRAINING.md).
+OpenVINO treats these as compressed weights: it multiplies integers, and rounds activations as it
+runs, with a scale for every few values of a row. A fixed scale for all rows would be a little
+faster, but changes more answers (docs/TRAINING.md).
 """
 
 from __future__ import annotations
@@ -24,17 +24,13 @@ _PRODUCTS = ("Attention", "Gemm", "MatMul")
 """Operators whose second input is a weight, if it is a constant."""
 
 _MIN_OUTPUTS = 32
-"""A product with fewer, as the last one, whose two are the logits, stays as it is."""
+"""A product with fewer, such as the last one with two logits, stays in float32."""
 
 _LARGEST = 255
 
 
 def quantize(fp32: Path, int8: Path) -> None:
-    """Writes a graph's int8 twin for OpenVINO.
-
-    Args:
-        fp32: The graph, fused if it can be.
-        int8: The file to write.
+    """Writes a graph, fused if it can be, in OpenVINO's int8.
 
     Raises:
         SetupError: This graph cannot be quantised.
@@ -43,14 +39,14 @@ def quantize(fp32: Path, int8: Path) -> None:
         model = onnx.load(str(fp32))
         _compress(model.graph)
         onnx.save(model, str(int8))
-    except Exception as error:  # onnx raises whatever an unusual graph trips
+    except Exception as error:  # an unusual graph may raise anything
         raise SetupError(
             f"the model cannot be quantised for OpenVINO: {first_line(error)}"
         ) from None
 
 
 def _compress(graph: onnx.GraphProto) -> None:
-    """Puts integers and a DequantizeLinear in the place of every product's weight."""
+    """Replaces every product's weight by integers and a DequantizeLinear."""
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     axes = {node.input[1]: _output_axis(node) for node in graph.node if _is_product(node, tensors)}
     nodes = list(graph.node)
@@ -74,22 +70,21 @@ def _is_product(node: NodeProto, tensors: Mapping[str, TensorProto]) -> bool:
 
 
 def _output_axis(node: NodeProto) -> int:
-    """Which of a weight's two axes is that of the outputs."""
+    """The axis of the outputs among a weight's two."""
     return 0 if any(item.name == "transB" and item.i for item in node.attribute) else 1
 
 
 def round_weights(
     weight: npt.NDArray[np.float32], axis: int
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32], npt.NDArray[np.uint8]]:
-    """Rounds a weight to 256 steps from each output's smallest value to its largest.
+    """Rounds a weight with two axes to 256 steps from each output's minimum to its maximum.
 
     Args:
-        weight: float32, two axes.
         axis: The axis of the outputs.
 
     Returns:
-        uint8, of the weight's shape; each output's scale, float32 [outputs]; and its zero, the
-        step that stands for 0, uint8 [outputs].
+        The steps, in the weight's shape; each output's scale, [outputs]; and its zero, the step
+        that stands for 0, [outputs].
     """
     columns = weight if axis == 1 else weight.T
     low, high = np.minimum(columns.min(axis=0), 0), np.maximum(columns.max(axis=0), 0)

@@ -1,4 +1,4 @@
-"""The whole of the preparation: source, model, graph, check, folder."""
+"""Prepares a model: source, model, graph, check, folder."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from qa_service.preparation.loading import LoadedModel
 
 _FORMAT_VERSION = 4
-"""Raised when this code writes something else from the same source."""
+"""To be incremented when this code writes other files from the same source."""
 
 _PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "peft", "onnx")
 _ONNX_RUNTIMES = ("onnxruntime", "onnxruntime-gpu")
@@ -40,7 +40,7 @@ _ABSTAINING_NAME = re.compile(r"squad[-_]?v?2(?!\d)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What the flags of prepare_model.py ask for.
+    """The flags of prepare_model.py.
 
     Attributes:
         model: `builtin`, `builtin-base`, a hub id, or a directory.
@@ -62,12 +62,9 @@ class Choices:
 
 
 def prepare(choices: Choices) -> Path:
-    """Makes a model's folder, unless it is there and up to date, precision included.
+    """Makes a model's folder, unless it is up to date, and adds missing precisions.
 
-    An up-to-date folder keeps the precisions it has; one that is made again starts with fp32.
-
-    Returns:
-        The folder.
+    An up-to-date folder keeps its precisions; one that is made again starts with fp32.
 
     Raises:
         SetupError: The model cannot be fetched, loaded, exported, quantised or written, or its
@@ -98,15 +95,12 @@ def prepare(choices: Choices) -> Path:
 
 
 def say(line: str) -> None:
-    """Prints a line at once, also where a pipe or a file reads it."""
+    """Prints a line at once, also to a pipe or a file."""
     print(line, flush=True)
 
 
 def missing_files(manifest: Manifest, choices: Choices) -> list[str]:
-    """Names of the files that are still to be made.
-
-    `auto` leaves out what an earlier run has found that this model cannot be had in.
-    """
+    """Names of the files still to make; `auto` leaves out those that failed in an earlier run."""
     missing = needed_files(choices) - manifest.files.keys()
     return sorted(name for name in missing if not _is_optional(name, choices, manifest))
 
@@ -116,7 +110,7 @@ def _is_optional(name: str, choices: Choices, manifest: Manifest) -> bool:
 
 
 def needed_files(choices: Choices) -> set[str]:
-    """Names of the files that are to be there, but for those that always are."""
+    """Names of the files to make besides those of every model."""
     precision = "int8" if choices.precision == AUTO else choices.precision
     flag = f"--precision {precision}"
     needed = {
@@ -131,11 +125,7 @@ def needed_files(choices: Choices) -> set[str]:
 
 
 def _add_if_possible(name: str, source: Source, target: Path, choices: Choices) -> None:
-    """Adds a file; notes in the manifest why not, if `auto` asked for it and it cannot be made.
-
-    Raises:
-        SetupError: It cannot be made, and was asked for by name.
-    """
+    """Adds a file; with `auto`, a failure is only noted in the manifest."""
     try:
         if reason := load_manifest(target).without.get(ONNX_FILE):
             raise SetupError(f"{name} is made from {ONNX_FILE}, which this model has not: {reason}")
@@ -154,11 +144,11 @@ def _add_if_possible(name: str, source: Source, target: Path, choices: Choices) 
 def choose_reading(source: Source, choices: Choices) -> tuple[ReadingConfig, str]:
     """Decides how the model's logits are read.
 
-    A model's config does not say whether it was trained to abstain. Flags go before the
-    model's own `reading.json`, and that before its name.
+    A model's config does not say whether it was trained to abstain. Flags win over the model's own
+    `reading.json`, and that over its name.
 
     Returns:
-        The decision, and its part on "no answer" in words for the terminal.
+        The decision, and its part on "no answer" in words.
 
     Raises:
         SetupError: The model's `reading.json` cannot be read, or the flags contradict each other.
@@ -192,7 +182,7 @@ def _own_reading(source: Source) -> tuple[ReadingConfig, str]:
 
 
 def fingerprint(source: Source, reading: ReadingConfig) -> str:
-    """Hashes everything that the prepared model depends on."""
+    """A hash of everything that the prepared model depends on."""
     parts = {
         "format": _FORMAT_VERSION,
         "label": source.label,
@@ -204,10 +194,10 @@ def fingerprint(source: Source, reading: ReadingConfig) -> str:
 
 
 def package_versions() -> dict[str, str]:
-    """Looks up the packages that make the files, without importing them.
+    """The versions of the packages that make the files, without importing them.
 
     Raises:
-        SetupError: One of them is not installed.
+        SetupError: A package is not installed.
     """
     installed = {name: _version(name) for name in (*_PACKAGES, *_ONNX_RUNTIMES)}
     missing = [name for name in _PACKAGES if installed[name] is None]
@@ -229,10 +219,10 @@ def _version(package: str) -> str | None:
 
 
 def refuse_foreign(target: Path, source: Source) -> None:
-    """Makes sure that the folder, if there is one, is this source's to replace.
+    """Checks that an existing folder was made from this source.
 
     Raises:
-        SetupError: It is another model's, or no prepared model.
+        SetupError: It holds another model, or no prepared model.
     """
     if not target.exists():
         return
@@ -241,13 +231,13 @@ def refuse_foreign(target: Path, source: Source) -> None:
     try:
         owner = load_manifest(target).source
     except SetupError:
-        return  # damaged, or of another version's format: made again
+        return  # damaged, or in another version's format: it is made again
     if owner != source.label:
         raise SetupError(f"{target} was made from {owner}; move it away, or choose --output_dir")
 
 
 def is_up_to_date(target: Path, wanted: str) -> bool:
-    """Says whether the folder is whole, undamaged, and has the wanted fingerprint."""
+    """Whether the folder is complete, undamaged, and has the wanted fingerprint."""
     try:
         manifest = load_manifest(target)
     except SetupError:
@@ -259,7 +249,7 @@ def is_up_to_date(target: Path, wanted: str) -> bool:
 
 
 def _make(source: Source, reading: ReadingConfig, wanted: str, folder: Path) -> None:
-    """Writes the files, checks them, and writes the manifest last."""
+    """Writes the files, checks them, and then writes the manifest."""
     say("starting PyTorch")
     from qa_service.preparation import loading, measuring, verify  # noqa: PLC0415
 
@@ -284,10 +274,10 @@ def _make(source: Source, reading: ReadingConfig, wanted: str, folder: Path) -> 
 
 
 def _export(loaded: LoadedModel, folder: Path, manifest: Manifest, logits: LogitsFunction) -> str:
-    """Writes the ONNX file, fused if it can be, and checks it; returns what is to be said of it.
+    """Writes the ONNX file, fused if it can be, and checks it; returns a report in words.
 
     Raises:
-        SetupError: There is none that gives the source's logits.
+        SetupError: The file cannot be made, or its logits differ from the source's.
     """
     from qa_service.preparation import export, verify  # noqa: PLC0415
 
@@ -310,7 +300,7 @@ def _export(loaded: LoadedModel, folder: Path, manifest: Manifest, logits: Logit
 
 
 def _add(name: str, source: Source, folder: Path) -> None:
-    """Adds to a prepared model one of the files that not every model has."""
+    """Adds one of the optional files to a prepared model."""
     if name == PLAIN_ONNX_FILE:
         _add_plain(source, folder)
     else:
@@ -319,7 +309,7 @@ def _add(name: str, source: Source, folder: Path) -> None:
 
 
 def _add_precision(engine_type: str, precision: str, path: Path) -> None:
-    """Adds to a prepared model a file made from its `model.onnx`."""
+    """Adds a file made from its `model.onnx` to a prepared model."""
     from qa_service.preparation import (  # noqa: PLC0415
         half,
         loading,
@@ -347,7 +337,7 @@ def _add_precision(engine_type: str, precision: str, path: Path) -> None:
 
 
 def _add_plain(source: Source, folder: Path) -> None:
-    """Adds to a prepared model its graph unfused: TensorRT knows none of the fused operators."""
+    """Adds the graph unfused to a prepared model: TensorRT has none of the fused operators."""
     from qa_service.preparation import export, loading  # noqa: PLC0415
 
     with loading.quiet_libraries():
@@ -358,7 +348,7 @@ def _add_plain(source: Source, folder: Path) -> None:
 
 
 def _with_files(manifest: Manifest, *paths: Path) -> Manifest:
-    """The manifest of the folder that new files are in, those included."""
+    """The manifest with new files of its folder."""
     new = {path.name: sha256_of(path) for path in paths}
     without = {name: why for name, why in manifest.without.items() if name not in new}
     files = dict(sorted({**manifest.files, **new}.items()))

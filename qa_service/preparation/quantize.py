@@ -1,11 +1,11 @@
-"""`model.onnx` becomes `model.int8.onnx`: products of 8-bit integers that keep the answers.
+"""Makes `model.int8.onnx`: products of 8-bit integers that keep the answers.
 
-Two things make up for the coarse numbers. Each row of activations (a token) is divided by its own
-largest value before it is quantised, and the product multiplied by it again: in the first layers
-a few tokens are ten times as large as all others, which with one scale for a whole batch would be
-left a few of the 256 steps. So an answer does not depend on what else is in its batch either.
-And weights are not rounded one by one: what rounding takes from one is made up for by those not
-yet rounded, so that the products on real text change little (E. Frantar et al., "GPTQ", 2023).
+Two measures reduce the error. Each row of activations (a token) is divided by its largest value
+before it is quantised, and the product multiplied by it again: in the first layers a few tokens are
+ten times as large as all others, which with one scale for a batch would get only a few of the 256
+steps. So an answer does not depend on its batch either. And weights not yet rounded compensate for
+the error of those that are, so that the products on real text change little (E. Frantar et al.,
+"GPTQ", 2023).
 
     x ─▶ Abs ─▶ ReduceMax ─▶ Max ─┬─────────────────────────────────────────┐
     └───────────────▶ Div ◀───────┘                                         ▼
@@ -30,8 +30,8 @@ Floats = npt.NDArray[np.float32]
 Inputs = Mapping[str, npt.NDArray[np.int64]]
 
 LARGEST = 64
-"""Weights use 7 of the 8 bits: the sums of x86 processors without VNNI overflow otherwise
-(onnxruntime, "Quantize ONNX models"). They are signed, which those with VNNI want."""
+"""Weights use 7 of the 8 bits: otherwise the sums overflow on x86 processors without VNNI
+(onnxruntime, "Quantize ONNX models"). They are signed, as processors with VNNI require."""
 
 DAMPING = 0.01
 """Added to the diagonal of a Gram matrix, as a share of its mean (GPTQ, section 3.3)."""
@@ -39,15 +39,13 @@ DAMPING = 0.01
 _BLOCK = 64
 _SMALLEST_ROW = 1e-9
 _MIN_OUTPUTS = 32
-"""A product with fewer columns, as the last one, whose two are the logits, stays as it is."""
+"""A product with fewer columns, such as the last one with two logits, stays in float32."""
 
 
 def quantize(fp32: Path, int8: Path, texts: Sequence[Inputs]) -> None:
-    """Writes a graph's int8 twin.
+    """Writes a graph, fused if it can be, in int8.
 
     Args:
-        fp32: The graph, fused if it can be.
-        int8: The file to write.
         texts: The model's inputs for some real text; the weights are rounded for it.
 
     Raises:
@@ -56,12 +54,12 @@ def quantize(fp32: Path, int8: Path, texts: Sequence[Inputs]) -> None:
     try:
         model = _with_products(onnx.load(str(fp32)))
         onnx.save(_quantized(model, _gram_matrices(model, texts)), str(int8))
-    except Exception as error:  # onnx and onnxruntime raise whatever an unusual graph trips
+    except Exception as error:  # an unusual graph may raise anything
         raise SetupError(f"the model cannot be quantised: {first_line(error)}") from None
 
 
 def _with_products(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Takes the product with a weight out of every fused Attention, into a MatMul before it."""
+    """Moves the product with the weight of every fused Attention into a MatMul before it."""
     nodes = [new for node in model.graph.node for new in _attention_apart(node)]
     del model.graph.node[:]
     model.graph.node.extend(nodes)
@@ -106,7 +104,7 @@ def _weights(model: onnx.ModelProto) -> dict[str, Floats]:
 
 
 def _gram_matrices(model: onnx.ModelProto, texts: Sequence[Inputs]) -> dict[str, Floats]:
-    """For what goes into each product, its columns' scalar products, float32 [columns, columns]."""
+    """The Gram matrix of each product's input, float32 [columns, columns], by its name."""
     weights = _weights(model)
     names = sorted({node.input[0] for node in model.graph.node if _is_product(node, weights)})
     watched = onnx.ModelProto()
@@ -127,7 +125,7 @@ def _gram_matrices(model: onnx.ModelProto, texts: Sequence[Inputs]) -> dict[str,
 
 
 def _quantized(model: onnx.ModelProto, grams: Mapping[str, Floats]) -> onnx.ModelProto:
-    """Puts an integer product in the place of every product."""
+    """Replaces every product by an integer product."""
     weights = _weights(model)
     constants: dict[str, npt.NDArray[np.generic]] = {
         "smallest_row": np.asarray(_SMALLEST_ROW, np.float32)
@@ -158,7 +156,7 @@ def _name(node: NodeProto) -> str:
 
 
 def _integer_product(node: NodeProto) -> Iterator[NodeProto]:
-    """What takes a MatMul's place; see the drawing above."""
+    """The nodes that replace a MatMul; see the module's drawing."""
     states = node.input[0]
     at = _name(node)
 
@@ -185,9 +183,8 @@ def _integer_product(node: NodeProto) -> Iterator[NodeProto]:
 def round_weights(weight: Floats, gram: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
     """Rounds a weight so that its products change little.
 
-    Row after row is rounded, and the error taken on by the rows that are still to come, by how
-    far the text's columns go together: Frantar et al., algorithm 1, in the order of the
-    columns' size.
+    Rows are rounded in turn; later rows compensate for the error, as far as the text's columns
+    correlate: Frantar et al., algorithm 1, in the order of the columns' size.
 
     Args:
         weight: float32 [columns, outputs].

@@ -1,9 +1,8 @@
-"""Where a model comes from: the project itself, a local directory, or the Hugging Face hub.
+"""Finds a model's files: in the project, in a local directory, or on the Hugging Face hub.
 
-A directory may also hold an adapter, as finetune_model.py or `peft` writes it; the encoder that
-it names is then looked for in the same three places. All end as files on this machine. Nothing
-here imports torch or transformers, so that "is there anything to do?" is answered in a fraction of
-a second.
+A directory may also hold an adapter, as finetune_model.py or `peft` writes it; its encoder is
+looked up in the same three places. Nothing here imports torch or transformers, so that an
+up-to-date model is recognised in a fraction of a second.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ _ADAPTER_FILES = (_ADAPTER_CONFIG, "adapter_model.safetensors", READING_FILE)
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A model's files, as they are before anything is done to them.
+    """A model's original files.
 
     Attributes:
         name: The name of the prepared folder.
@@ -63,11 +62,11 @@ class Source:
 
     @property
     def reading_file(self) -> Path:
-        """Where a model that knows how its logits are best read says so."""
+        """The model's own reading settings, if the file exists."""
         return (self.adapter_dir or self.model_dir) / READING_FILE
 
     def files(self) -> list[Path]:
-        """Every file that has a say in the prepared model, in a stable order."""
+        """Every file on which the prepared model depends, in a stable order."""
         adapter = _matching(self.adapter_dir, _ADAPTER_FILES) if self.adapter_dir else []
         return _matching(self.model_dir, _CONFIG_FILES) + _weights(self.model_dir) + adapter
 
@@ -95,7 +94,7 @@ def find_source(model: str) -> Source:
 
 
 def base_dir(name: str) -> Path:
-    """Finds an encoder: one that the project knows, in a directory, or on the hub.
+    """Finds an encoder: a built-in model's, in a directory, or on the hub.
 
     Raises:
         SetupError: There is no such encoder, or it cannot be fetched.
@@ -110,7 +109,7 @@ def base_dir(name: str) -> Path:
 
 
 def first_line(error: BaseException) -> str:
-    """Takes the part of a library's message that fits in one of ours."""
+    """The first line of a library's message, shortened."""
     return textwrap.shorten(str(error).strip().partition("\n")[0], _MAX_REASON, placeholder=" ...")
 
 
@@ -147,8 +146,8 @@ def _base_dir(adapter: Path) -> Path:
 def _from_hub(model_id: str) -> Source:
     """Fetches a model into the hub's own cache, or finds it there.
 
-    The name joins owner and model with `--`, as the hub's cache does, so that models of two
-    owners never share a folder.
+    The name joins owner and model with `--`, as in the hub's cache, so that models of two owners
+    never share a folder.
     """
     return Source(model_id.replace("/", "--"), model_id, _fetched(model_id))
 
@@ -166,7 +165,7 @@ def _download(model_id: str, patterns: tuple[str, ...]) -> Path:
     try:
         return Path(snapshot_download(model_id, allow_patterns=list(patterns)))
     except errors.IncompleteSnapshotError as error:
-        return Path(error.snapshot_path)  # offline; what is in the cache may well be enough
+        return Path(error.snapshot_path)  # offline; the cache may be enough
     except errors.GatedRepoError:
         raise SetupError(
             f"the hub gives out {model_id} only to those who accepted its terms; "
@@ -177,7 +176,7 @@ def _download(model_id: str, patterns: tuple[str, ...]) -> Path:
             f"there is no directory {model_id}, and no model of that name on the hub, unless it is "
             "private: check the name or set HF_TOKEN"
         ) from None
-    except Exception as error:  # the hub's client lets its HTTP library's own errors through
+    except Exception as error:  # the hub's client also raises errors of its HTTP library
         raise SetupError(_unreachable(model_id, error)) from None
 
 
@@ -191,7 +190,7 @@ def _unreachable(model_id: str, error: Exception) -> str:
 
 
 def _checked(folder: Path) -> Path:
-    """Makes sure that a model's parts are there; transformers makes up an empty vocabulary."""
+    """Checks that no part is missing; transformers would make up an empty vocabulary."""
     parts = {
         "config.json": _matching(folder, ("config.json",)),
         "weights (model.safetensors or pytorch_model.bin)": _weights(folder),

@@ -1,4 +1,4 @@
-"""Real text as a model is given it: what weights are rounded for."""
+"""A model's inputs for real text, for which weights are rounded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from qa_service.repository.manifest import TOKENIZER_FILE, Manifest
 def calibration_inputs(model_dir: Path, manifest: Manifest) -> list[Inputs]:
     """The windows of the project's own questions, one in each batch.
 
-    Engines are judged by other questions (`data/agreement.json`).
+    Engines are compared on other questions (`data/agreement.json`).
     """
     tokenizer = Tokenizer.from_file(str(model_dir / TOKENIZER_FILE))
     overlap = manifest.reading.window_overlap_tokens
@@ -34,7 +34,7 @@ def calibration_inputs(model_dir: Path, manifest: Manifest) -> list[Inputs]:
 
 
 def _encoded(builder: WindowBuilder, item: SquadQuestion) -> EncodedQuestion:
-    """A question and its text; a short question in its place for a model of few positions."""
+    """A question and its text; with a short question if the model has few positions."""
     try:
         return builder.encode(item.question, item.context)
     except QuestionTooLongError:

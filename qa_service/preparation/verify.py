@@ -1,7 +1,7 @@
-"""Every file of a prepared model must answer as its source does.
+"""Compares every file of a prepared model with its source.
 
-In fp32 it must give the same logits and the same answers; in a lower precision most of the same
-answers as PyTorch in fp32.
+In fp32 it must give the same logits and answers; in a lower precision, most of the answers that
+PyTorch gives in fp32.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from qa_service.scheduling.batch_cost import BatchRule
 from qa_service.wire.messages import Answer, Question
 
 MIN_SAME_PERCENT = 80
-"""Minimum share of `OWN_QUESTIONS` that a lower precision answers with the same span as PyTorch.
-The built-in model's int8 file does so for 95 %; a broken graph for next to none."""
+"""Minimum share of `OWN_QUESTIONS` that a lower precision answers with PyTorch's span. The built-in
+model's int8 file has 95 %; a broken graph next to none."""
 
 OWN_QUESTIONS = Path(qa_service.__file__).parent / "data" / "questions.json"
 
@@ -73,24 +73,20 @@ class _Recorder:
 
 
 def verify(model_dir: Path, manifest: Manifest, engine_type: str, source: LogitsFunction) -> float:
-    """Answers the same questions with an engine and the source, several padded in each batch.
-
-    Args:
-        model_dir: The prepared model, without its manifest.
-        source: Logits of the source's model.
+    """Compares an engine with the source's model on padded batches of `QUESTIONS`.
 
     Returns:
         The largest difference between two logits of a real token.
 
     Raises:
-        SetupError: The engine or the source cannot run, logits differ by more than
+        SetupError: The engine or the source cannot run, a logit differs by more than
             `MAX_LOGIT_DIFFERENCE`, or an answer differs.
     """
     theirs, their_answers = _answered("transformers", model_dir, manifest, source)
     engine = make_engine(engine_type, model_dir, manifest, EngineConfig())
     ours, our_answers = _answered(engine_type, model_dir, manifest, engine.logits)
     difference = float(np.abs(ours - theirs).max())
-    if not difference <= MAX_LOGIT_DIFFERENCE:  # so written, NaN fails too
+    if not difference <= MAX_LOGIT_DIFFERENCE:  # in this form, NaN fails too
         raise SetupError(
             f"the {engine_type} engine's file is wrong: its logits differ from the source's by "
             f"{difference:.3g}, more than {MAX_LOGIT_DIFFERENCE:g}"
@@ -115,13 +111,10 @@ def _answered(
 def verify_precision(
     model_dir: Path, manifest: Manifest, engine_type: str, precision: str
 ) -> float:
-    """Answers the project's own questions in a lower precision and with PyTorch.
-
-    Returns:
-        To how many, in percent, both give the same best answer.
+    """Returns the percent of `OWN_QUESTIONS` that a lower precision answers as PyTorch does.
 
     Raises:
-        SetupError: That is less than `MIN_SAME_PERCENT`.
+        SetupError: It is less than `MIN_SAME_PERCENT`.
     """
     questions = [Question(q.question, q.context) for q in read_squad(OWN_QUESTIONS)]
     answers = []
