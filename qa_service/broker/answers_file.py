@@ -27,9 +27,6 @@ _encoder = msgspec.json.Encoder()
 class AnswersFile:
     """The file, open for more.
 
-    Attributes:
-        names: The `message_id` of each answer in it.
-
     Raises:
         FileError: A line is not an answer to a job, or another program adds to the file.
         OSError: The file cannot be read or written.

@@ -48,10 +48,6 @@ class ExpiredError(QaServerError):
 class Asker:
     """Asks questions over one or more connections, as many at a time as the window allows.
 
-    Args:
-        most: Upper bound of the questions in flight.
-        num_connections: They share the questions in flight.
-
     Attributes:
         on_queue_full: Called when the server has no room for a question.
     """

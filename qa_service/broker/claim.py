@@ -49,9 +49,6 @@ def lock(file: BinaryIO, path: Path) -> None:
 class Claim:
     """Reserves a file of answers for this run until `close`.
 
-    Args:
-        output: The answers. Where the file is missing, an earlier run's leftovers are deleted.
-
     Raises:
         FileError: Another run writes to the answers, or they belong to other questions.
         OSError: A file cannot be read or written.

@@ -28,9 +28,8 @@ class Collector:
     """Collects until there is no more, or enough.
 
     Attributes:
-        count: How many answers the file is to have; None for all there are.
+        count: None for all there are.
         follow: Whether to wait for more answers when the queue is empty.
-        progress: Called with the number of answers added.
         num_dropped: Second answers to one job, and bodies that are no answer.
     """
 

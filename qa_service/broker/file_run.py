@@ -60,8 +60,6 @@ class RunSummary:
 
     Attributes:
         resumed: Answered by an earlier run.
-        failed_before: Resumed questions whose answer is an error.
-        is_stopped: Whether the run was stopped before the end of the file.
     """
 
     resumed: int = 0
@@ -76,7 +74,6 @@ class FileRun:
 
     Args:
         output: The file of answers; its content is kept.
-        progress: Called with how many questions are finished.
 
     Raises:
         FileError: Another run writes to the answers, or they belong to other questions.

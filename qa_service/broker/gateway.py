@@ -66,7 +66,6 @@ class GatewaySettings:
     """How the gateway works.
 
     Attributes:
-        prefetch: Most jobs delivered and not acknowledged.
         drain_timeout_s: How long a stopping gateway waits for the jobs in flight.
     """
 

@@ -34,7 +34,6 @@ class Job:
         attempts: Failed attempts before this delivery.
         reason: Why the job is in a retry queue or the dead queue; None if unknown.
         arrived_s: By `time.monotonic`.
-        receipt: The broker's own handle of the delivery.
     """
 
     body: bytes

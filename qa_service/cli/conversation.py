@@ -27,11 +27,7 @@ class Conversation:
         self._ask = ask
 
     def run(self, text: str = "") -> None:
-        """Runs until Ctrl-D, quit, exit, Ctrl-C with nothing typed, or the end of the input.
-
-        Args:
-            text: The text of the first questions; empty to read it first.
-        """
+        """Runs until Ctrl-D, quit, exit, Ctrl-C with nothing typed, or the end of the input."""
         try:
             self._begin()
             while True:

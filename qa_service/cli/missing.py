@@ -11,9 +11,6 @@ ROOT = Path(__file__).resolve().parents[2]
 def advice(error: ModuleNotFoundError, root: Path = ROOT) -> str:
     """One line: which interpreter has the package, or how to install it.
 
-    Args:
-        root: The clone; `make` installs everything in its `.venv`.
-
     Raises:
         ModuleNotFoundError: The module is one of ours: a bug.
     """

@@ -31,7 +31,6 @@ class SquadQuestion:
     """One question with its text and its accepted answers.
 
     Attributes:
-        answers: Accepted answers, in the file's order; empty if there is none.
         answer_starts: For each answer, its offset in ``context`` in code points.
     """
 

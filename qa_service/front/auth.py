@@ -18,9 +18,6 @@ logger = logging.getLogger(__name__)
 class Authenticator:
     """Checks clients' tokens.
 
-    Attributes:
-        timeout_s: How long a client may take to authenticate, from when it connects.
-
     Raises:
         SetupError: The tokens cannot be read.
     """

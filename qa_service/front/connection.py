@@ -56,12 +56,7 @@ class Connection:
     Args:
         codec_for: Chooses the protocol by the client's first bytes. For `b""`: the codec for errors
             sent before any bytes arrive.
-        report: Answers queries about the server.
         on_end: Called once when the connection ends by itself; not after `close`.
-        name: The peer's address, for the log.
-
-    Attributes:
-        calls: Calls in flight.
     """
 
     def __init__(

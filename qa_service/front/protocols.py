@@ -30,7 +30,6 @@ class Protocols:
         """The codec for a client's first bytes; for frames if there are none yet.
 
         Args:
-            data: The client's first bytes.
             wants_token: Whether the first frame must be a token, which is short.
         """
         if self._site and _is_http(data):
@@ -41,11 +40,7 @@ class Protocols:
 
 
 def reply_without_tls(data: bytes) -> bytes:
-    """The reply to a client without TLS where TLS is required; empty for an unknown protocol.
-
-    Args:
-        data: The client's first bytes, at least one.
-    """
+    """The reply to a client without TLS where TLS is required; empty for an unknown protocol."""
     if _is_http(data):
         body = b"This port speaks TLS: use https:// in place of http://\n"
         reply = HttpReply(body, status=400, content_type="text/plain; charset=utf-8")

@@ -13,13 +13,9 @@ from qa_service.front.states import State, Timeout
 class Timeouts:
     """The times from which a connection's timeouts count.
 
-    Args:
-        now_s: When the client connected.
-
     Attributes:
         active_s: When the client last sent something, or was answered.
         message_since_s: When the incomplete message began; None without one.
-        leaves: Whether the connection closes after its next answer.
     """
 
     def __init__(self, limits: ConnectionOptions, auth_timeout_s: float, now_s: float) -> None:

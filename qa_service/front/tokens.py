@@ -43,7 +43,6 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         name: Requests of one name share one flow. By default made of the token's digest.
         weight: Its share of the machine, relative to others'.
         max_priority: Higher priorities are lowered to it.
-        admin: Whether the bearer may load and unload models.
     """
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=64)] = ""
@@ -57,7 +56,6 @@ class TokenEntry:
     """An accepted token.
 
     Attributes:
-        digest: The token's SHA-256.
         expires: With a time zone; None for never.
     """
 

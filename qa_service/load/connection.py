@@ -30,7 +30,6 @@ class Target:
 
     Attributes:
         host: The server's certificate must name it.
-        addresses: Tried in this order.
         check: Returns an answer's error code; empty for a right answer.
     """
 
@@ -50,7 +49,6 @@ class Request:
         id: Never reused.
         index: The question's index in the plan.
         started_s: Start of its latency.
-        is_settled: Whether it was answered or has failed.
     """
 
     id: int
@@ -79,12 +77,7 @@ class _Lost(Exception):  # noqa: N818 - not an error of ours
 
 
 class Connection:
-    """A socket, its buffers and the requests in flight on it.
-
-    Attributes:
-        in_flight: Requests not settled, by id.
-        is_open: Whether requests are sent at once.
-    """
+    """A socket, its buffers and the requests in flight on it."""
 
     def __init__(self, loop: LoadLoop, target: Target, owner: Owner) -> None:
         self._loop, self._target, self._owner = loop, target, owner

@@ -46,11 +46,7 @@ def run_load(plan: LoadPlan) -> Iterator[list[Sample]]:
 
 
 def measure(plan: LoadPlan, progress: Callable[[int], object] = lambda _: None) -> Report:
-    """Makes the load and reports on it; Ctrl-C ends it early. Raises what `run_load` raises.
-
-    Args:
-        progress: Called with the number of requests that have just ended.
-    """
+    """Makes the load and reports on it; Ctrl-C ends it early. Raises what `run_load` raises."""
     samples: list[Sample] = []
     interrupted = False
     cpu_s, started_s = time.process_time(), time.perf_counter()

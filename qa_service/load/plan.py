@@ -30,16 +30,13 @@ class LoadPlan:
     Attributes:
         host: The server's name or address. Connections take the addresses of a name, or several
             names with commas between, in turn.
-        port: The TCP port of names without one.
         questions: Asked in turn, then from the beginning again; at least one.
         num_simultaneous_clients: Clients at a time; in an open loop, connections.
-        num_total_clients: Clients in total, each with its own connection.
         num_request_per_client: Requests of each client, one after another; an open loop sends
             `num_requests` in total.
         duration_s: How long to send, in place of both counts.
         rate_per_s: Requests per second that an open loop sends on average; None for a closed loop.
         timeout_s: Longest wait for a reply, and for a connection.
-        first: Index of the first question.
         check: Returns an answer's error code; empty for a right answer.
         on_answered: Called when every client of a closed loop has its last answer. The clients
             then stay connected until the server closes; whatever it still sends them is a

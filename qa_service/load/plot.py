@@ -45,7 +45,6 @@ def draw(cells: Sequence[Cell], path: Path) -> None:
 
     Args:
         cells: Only closed loops or only open loops; at least one.
-        path: Its suffix decides the format.
     """
     make_figure(cells).savefig(path, dpi=150)
 

@@ -24,7 +24,6 @@ class Report:
         mean_ms: Latency of the answered requests; NaN without any.
         std_ms: Of the population, as `numpy.std`.
         percentiles_ms: Latency by percent, see `percentile`.
-        errors: Failed requests, by error code.
         generator_cores: CPU seconds of the load generator per second; NaN if not measured. It has
             one thread: near 1, the generator and not the server limits the figures.
     """
@@ -86,12 +85,7 @@ class Report:
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """The nearest-rank percentile, one of the values; NaN without any.
-
-    Args:
-        ordered: Values in ascending order.
-        percent: Above 0, at most 100.
-    """
+    """The nearest-rank percentile, above 0 to 100, of ascending values; NaN without any."""
     if not ordered:
         return math.nan
     return ordered[math.ceil(len(ordered) * percent / 100) - 1]

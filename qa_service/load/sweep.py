@@ -18,12 +18,7 @@ Progress = Callable[[int], object]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One load and its report.
-
-    Attributes:
-        num_instances: The server's instances; None if this program did not start it.
-        engine: From `find_engine`.
-    """
+    """One load and its report."""
 
     num_instances: int | None
     plan: LoadPlan
@@ -44,8 +39,6 @@ class Sweep:
         rates_per_s: Rate of each open loop; if any, there is no closed loop.
         instances: Numbers of instances; one server is started for each. Empty to ask the plan's
             server.
-        server_flags: Further flags of the started servers.
-        engine: The engine of the plan's server, from `find_engine`.
     """
 
     plan: LoadPlan

@@ -28,7 +28,6 @@ class Reply(NamedTuple):
 
     Attributes:
         id: The request's id; None for an error of the connection.
-        code: Its error code; empty for an answer.
         answer: Empty if the text holds none.
         start: In code points; None if the text holds no answer.
         end: Exclusive; None if the text holds no answer.

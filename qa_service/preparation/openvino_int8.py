@@ -77,10 +77,9 @@ def _output_axis(node: NodeProto) -> int:
 def round_weights(
     weight: npt.NDArray[np.float32], axis: int
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32], npt.NDArray[np.uint8]]:
-    """Rounds a weight with two axes to 256 steps from each output's minimum to its maximum.
+    """Rounds a weight to 256 steps from each output's minimum to its maximum.
 
-    Args:
-        axis: The axis of the outputs.
+    `axis` is the outputs' of the weight's two.
 
     Returns:
         The steps, in the weight's shape; each output's scale, [outputs]; and its zero, the step

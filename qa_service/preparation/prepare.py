@@ -44,13 +44,11 @@ class Choices:
 
     Attributes:
         model: `builtin`, `builtin-base`, a hub id, or a directory.
-        output_dir: The parent of the model's folder.
         can_abstain: Whether the model may answer "no answer"; None to find out.
         null_threshold: How much a span must outscore "no answer", in logits; None for the model's
             own value, or 0.
         precision: One of the `onnx` engine's, prepared beside fp32 for every installed engine.
             `auto` is int8 as far as the model has it.
-        tensorrt: Whether to prepare the file of the TensorRT engine.
     """
 
     model: str = "builtin"

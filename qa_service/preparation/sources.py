@@ -49,7 +49,6 @@ class Source:
     """A model's original files.
 
     Attributes:
-        name: The name of the prepared folder.
         label: The manifest's name for it: one of `BUILTINS`, a hub id, or a directory's name.
         model_dir: Holds a model and its tokenizer, as `transformers` loads them.
         adapter_dir: Holds the `peft` adapter that makes an encoder answer questions.

@@ -59,7 +59,6 @@ def families(
 
     Args:
         gauges: Current values, by the names of a `stats` report.
-        versions: Each version that is served or loading.
     """
     yield from _triton(versions)
     for name, value in metrics.totals().items():

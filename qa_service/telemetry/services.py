@@ -31,13 +31,7 @@ class CascadeCounts:
 
 @dataclass(slots=True)
 class ShadowCounts:
-    """The counts of a version that receives copies of requests.
-
-    Attributes:
-        seen: Requests that could have been copied.
-        outcomes: By `SHADOW_OUTCOMES`.
-        request_ms: From the copy to its answer.
-    """
+    """The counts of a version that receives copies of requests."""
 
     seen: int = 0
     outcomes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SHADOW_OUTCOMES, 0))
@@ -61,12 +55,7 @@ class ShadowCounts:
 
 
 class ServiceCounts:
-    """The counts of all cascades and of all shadow traffic.
-
-    Attributes:
-        cascades: By route.
-        shadows: By the model and the version that receive the copies.
-    """
+    """The counts of all cascades and of all shadow traffic."""
 
     def __init__(self) -> None:
         self.cascades: dict[str, CascadeCounts] = {}

@@ -42,12 +42,7 @@ _NORMALISATION = "LayerNorm"
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """The encoder under an adapter.
-
-    Attributes:
-        name: The encoder's name in the adapter's config.
-        directory: Holds its weights and tokenizer.
-    """
+    """The encoder under an adapter."""
 
     name: str
     directory: Path

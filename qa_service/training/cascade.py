@@ -74,12 +74,7 @@ def run_model(
 def sweep(
     runs: Sequence[ModelRun], questions: Sequence[SquadQuestion], routes: Iterable[RouteOptions]
 ) -> Iterator[CascadePoint]:
-    """Yields the point of each route over the same models.
-
-    Args:
-        runs: In the order of the models; two or more.
-        questions: The answerable ones.
-    """
+    """Yields the point of each route over the same models."""
     first_f1, last_f1 = (squad_metrics(r.answers, questions)["f1"] for r in (runs[0], runs[-1]))
     rows = list(zip(*(run.answers for run in runs), strict=True))
     unanswerable = list(zip(*(run.to_unanswerable for run in runs), strict=True))

@@ -23,7 +23,6 @@ class Source:
     """A file of questions and how to draw from it.
 
     Attributes:
-        path: SQuAD JSON, plain or gzip.
         count: Questions to draw; None for each once.
         are_sentences: Whether the contexts are single sentences, to be put among their neighbours.
     """
@@ -51,7 +50,6 @@ class MixtureConfig:
 
     Attributes:
         unanswerable_share: The share of every source's draws that get another text.
-        max_neighbours: Sentences put on each side of a single sentence, at most.
     """
 
     unanswerable_share: float = 0.0

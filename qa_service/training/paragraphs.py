@@ -65,7 +65,6 @@ def among_neighbours(
     """Puts the sentence of each question among the sentences around it in the file.
 
     Args:
-        examples: Their contexts are sentences, in the file's order.
         max_neighbours: At most so many sentences on each side; all numbers are equally likely.
     """
     sentences = list(dict.fromkeys(example.question.context for example in examples))

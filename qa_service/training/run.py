@@ -43,12 +43,8 @@ class RunConfig:
 
     Attributes:
         labels: Files with a teacher's labels of the sources' questions.
-        dev: Files to measure on.
-        init: Adapter to start from; None for a new one.
         is_whole: Whether to train the whole model, not only an adapter.
         is_rounded: Whether products are rounded as int8 engines round them; only with an adapter.
-        batch_size: In rows.
-        max_tokens: Longest row.
         swapped_words: Share of a row's rare words to swap; see `swapping`.
         interval_questions: Dev questions measured during training; at the end, all are.
         seed: All randomness follows from it.

@@ -37,10 +37,8 @@ class TrainingConfig:
 
     Attributes:
         learning_rate: The peak: reached linearly, then lowered linearly to zero.
-        warmup_share: Share of the steps before the peak.
         weight_decay: AdamW's (Loshchilov and Hutter, 2019).
         max_gradient_norm: Longer gradients are shortened to this.
-        evaluation_steps: Steps between two measurements on the dev file.
     """
 
     learning_rate: float = 5e-4
@@ -55,8 +53,6 @@ class Trainer:
     """Trains a model on a list of batches.
 
     Args:
-        model: Only its weights that require a gradient are trained.
-        output_dir: Where the checkpoint and the log go.
         evaluate: Called at intervals, with the model in eval mode.
     """
 

@@ -42,8 +42,6 @@ def measure_costs(
 
     Args:
         make_rows: Makes a number of rows of a number of tokens: ids, mask and types.
-        window_tokens: The longest row.
-        limits: The bounds of batches.
         runtime: Describes the engine, for the table.
     """
 

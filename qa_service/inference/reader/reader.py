@@ -54,12 +54,7 @@ class _Scores:
 class Reader:
     """Answers questions with an engine's logits; the same for every engine.
 
-    Args:
-        best_spans: The engine's, if it chooses spans itself.
-
     Attributes:
-        model: What the loop needs to know of the model.
-        sample_rows: Makes rows for measuring.
         rule: Which windows run together; each runs alone if rows may not be padded. May be set
             again.
     """
