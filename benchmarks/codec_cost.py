@@ -68,7 +68,7 @@ def run_us(codec: Codec, data: bytes) -> float:
             if isinstance(message, Auth):
                 codec.encode_authenticated(message)
             elif isinstance(message, Request):
-                codec.trace_id_of(message)
+                codec.trace_of(message)
                 codec.encode_answers(message, ANSWERS, TIMINGS)
     return (time.thread_time() - started_s) / REQUESTS * 1e6
 

@@ -37,7 +37,7 @@ ADMIN = "admin"
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a token's bearer may do, and counts as.
+    """What a client may do, and counts as: by its token, or by default.
 
     Attributes:
         name: Names it; its requests share one flow. By default made of its digest.
@@ -50,6 +50,10 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     weight: Annotated[float, msgspec.Meta(gt=0, le=1000)] = 1.0
     max_priority: Annotated[int, msgspec.Meta(ge=0, le=MAX_PRIORITY)] = MAX_PRIORITY
     admin: bool = False
+
+    def share(self, priority: int) -> tuple[str, float]:
+        """A request's flow, one for all its client's, and weight: a share a step of priority."""
+        return self.name, self.weight * (1 + min(priority, self.max_priority))
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,6 +83,14 @@ class Request(Question, frozen=True, tag_field="type", tag="question"):
             "the server"
         ),
     ] = None
+    traceparent: Annotated[
+        str,
+        Meta(
+            description="the client's span, as in [W3C Trace Context]"
+            "(https://www.w3.org/TR/trace-context/), for [traces](OPERATING.md#traces); one that "
+            "is malformed is ignored"
+        ),
+    ] = ""
 
     @property
     def id_json(self) -> bytes:
