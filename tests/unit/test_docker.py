@@ -21,8 +21,8 @@ from tests.unit.test_structure import PACKAGE, SERVING, files_of
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILES = sorted((ROOT / "docker").glob("*.Dockerfile"))
-LEFT_OUT = {"torch", "transformers", "safetensors", "openvino", "ray", "pynvml"}
-"""Imported only where they are used: by engines, by instances through Ray, beside GPUs."""
+LEFT_OUT = {"opentelemetry", "torch", "transformers", "safetensors", "openvino", "ray", "pynvml"}
+"""Imported only where they are used: by engines, through Ray, beside GPUs, to export traces."""
 
 
 def instructions(dockerfile: Path, name: str) -> list[str]:
