@@ -38,6 +38,11 @@ class ReceivedSpan:
         """Its name, or its name with those of its children."""
         return {self.name: [child.shape for child in self.children]} if self.children else self.name
 
+    @property
+    def count(self) -> int:
+        """How many spans it is, with all its parts."""
+        return 1 + sum(child.count for child in self.children)
+
     def child(self, name: str) -> ReceivedSpan:
         """Its only child of that name."""
         [found] = [child for child in self.children if child.name == name]

@@ -326,10 +326,8 @@ class QaServer:
         """Frames, and HTTP if it is wanted; what each client speaks, its first byte says."""
         limits, options = self.config.requests, self.config.http
         origins = {origin.strip() for origin in options.http_cors_origin.split(",")}
-        site = HttpSite(
-            limits,
-            HttpAccess(is_loopback(self.config.listen.host), frozenset(origins - {""})),
-        )
+        access = HttpAccess(is_loopback(self.config.listen.host), frozenset(origins - {""}))
+        site = HttpSite(limits, access)
         return Protocols(limits, site if options.http else None)
 
     def _report(self, query: Query) -> object:

@@ -15,7 +15,7 @@ import pytest
 from harness.frames import frame, receive
 from harness.otlp import receiving
 from harness.ports import reserve_port
-from harness.process import GIVE_UP_S
+from harness.process import GIVE_UP_S, held_still
 from harness.questions import ANSWER, ASK, TEXT
 from harness.server import INSTANT, running_server
 
@@ -256,6 +256,22 @@ def test_an_exporter_that_is_killed_is_started_again(builtin_model, receiver):
         receiver.wait_for(2)
         made = len(receiver.spans)
         assert wait_for_spans(server, lambda spans: sum(spans.values()) == made)["dropped"] == 0
+
+
+def test_an_exporter_that_hangs_costs_spans_and_nothing_else(builtin_model, receiver):
+    number, chunk = 6000, 50
+    with running_server(builtin_model, *INSTANT, *receiver.flags) as server:
+        server.ask(**ASK)
+        receiver.wait_for(1)
+        with held_still([exporter_of(server)]), server.connect() as sock:
+            for _ in range(number // chunk):
+                sock.sendall(frame(ASK) * chunk)
+                for _ in range(chunk):
+                    assert receive(sock)["answer"]
+            assert spans_of(server)["dropped"]
+        made = (number + 1) * receiver.roots[0].count
+        spans = wait_for_spans(server, lambda spans: sum(spans.values()) == made)
+        assert spans["exported"] == len(receiver.spans)
 
 
 def test_an_exporter_dies_with_a_server_that_is_killed(builtin_model, receiver):
