@@ -327,8 +327,7 @@ class QaServer:
         limits, options = self.config.requests, self.config.http
         origins = {origin.strip() for origin in options.http_cors_origin.split(",")}
         access = HttpAccess(is_loopback(self.config.listen.host), frozenset(origins - {""}))
-        site = HttpSite(limits, access)
-        return Protocols(limits, site if options.http else None)
+        return Protocols(limits, HttpSite(limits, access) if options.http else None)
 
     def _report(self, query: Query) -> object:
         self._metrics.queries_total[query.type] += 1

@@ -86,9 +86,8 @@ class Request(Question, frozen=True, tag_field="type", tag="question"):
     traceparent: Annotated[
         str,
         Meta(
-            description="the client's span, as in [W3C Trace Context]"
-            "(https://www.w3.org/TR/trace-context/), for [traces](OPERATING.md#traces); one that "
-            "is malformed is ignored"
+            description="the client's span, as W3C Trace Context writes it; one that is malformed "
+            "is ignored"
         ),
     ] = ""
 
