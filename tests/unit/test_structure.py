@@ -66,9 +66,14 @@ def test_the_asyncio_client_needs_only_the_other_one():
     assert set().union(*(imports(path) for path in files_of("aio"))) == {"aio", "client"}
 
 
+def test_the_load_generator_is_below_the_programs():
+    used = set().union(*(imports(path) for path in files_of("load")))
+    assert used <= {"load", "client", "access", "data"}
+
+
 def test_the_broker_is_a_client_program():
     used = set().union(*(imports(path) for path in files_of("broker")))
-    assert used <= {"aio", "broker", "client", "cli", "data", "logs"}
+    assert used <= {"access", "aio", "broker", "client", "cli", "data", "logs"}
     rooms = [path for path in PACKAGE.rglob("*.py") if path.parent.name != "broker"]
     assert not [path for path in rooms if "broker" in imports(path)]
 
