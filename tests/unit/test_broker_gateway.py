@@ -12,8 +12,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-pytest.importorskip("prometheus_client", reason="no prometheus_client: pip install '.[jobs]'")
-
 from qa_service.broker.asker import ExpiredError
 from qa_service.broker.base import (
     BrokerError,
