@@ -1,6 +1,6 @@
 """Random and mutated frames, at the decoder and at a live server.
 
-A tenth of what `python -m benchmarks.fuzz_decoder` and `python -m benchmarks.fuzz_server` do.
+A tenth of what `python -m benchmarks.fuzz decoder` and `python -m benchmarks.fuzz server` do.
 """
 
 from __future__ import annotations
