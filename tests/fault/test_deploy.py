@@ -27,7 +27,7 @@ TOO_LATE = {"connection_lost", "server_unreachable"}
 
 @pytest.mark.soak
 def test_reloads_at_random_moments_fail_no_request(builtin_model):
-    """In short; `python -m benchmarks.fault_reload` does as many as fit in a time."""
+    """In short; `python -m benchmarks.fault reload` does as many as fit in a time."""
     sent = []
     with running_server(builtin_model, *EXACT_ENGINE) as server:
         reloading = reload_at_random(server, sent, seed=5, max_s=1.5)

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from harness.frame_cost import MAX_FRAME_BYTES
 from harness.frames import frame, receive
 from harness.hostile_frames import HOSTILE, OK
 from harness.process import GIVE_UP_S, MIB, num_descriptors, rss_bytes
 from harness.questions import ASK, FIRST_WORD
 from harness.server import INSTANT, RunningServer, running_server
 from qa_service.client import QaClient
+from qa_service.wire.messages import RequestLimits
 
-SIZES = (1 << 14, 1 << 16, MAX_FRAME_BYTES)
+SIZES = (1 << 14, 1 << 16, RequestLimits().max_frame_bytes)
 RESET = b"\1\0\0\0\0\0\0\0"
 MAX_GROWTH_BYTES = 8 * MIB
 TIMEOUTS = ("--frame_timeout_ms", "400", "--idle_timeout_ms", "1200")

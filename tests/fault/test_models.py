@@ -244,7 +244,7 @@ def test_rolling_has_one_instance_more_at_a_time_and_answers_throughout(file):
 @pytest.mark.soak
 @pytest.mark.parametrize("transition", ["swap", "rolling"])
 def test_twenty_swaps_under_fifty_clients_fail_no_request(file, transition):
-    """With every answer checked; `python -m benchmarks.fault_swaps` measures it with a model."""
+    """With every answer checked; `python -m benchmarks.fault swaps` measures it with a model."""
     keys = f'transition = "{transition}"'
     file.write(f"{keys}\nversions = [1]")
     with serving(file) as server:

@@ -23,7 +23,7 @@ DEADLY = ["!!kill!!", "!!segfault!!", "!!sigterm!!", "!!exit!!", "!!sys_exit!!",
 
 @pytest.mark.soak
 def test_a_worker_killed_every_second_under_fifty_clients(builtin_model):
-    """In short; `python -m benchmarks.fault_kill` does it for a minute.
+    """In short; `python -m benchmarks.fault kill` does it for a minute.
 
     Batches are small, so that even on a slow machine the retries of one kill are over before the
     next: a request that three kills meet is rightly answered `worker_crashed`.
