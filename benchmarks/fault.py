@@ -6,9 +6,12 @@
     python -m benchmarks.fault slow_clients --duration_s 20
     python -m benchmarks.fault costly_frames --duration_s 15
     python -m benchmarks.fault overload --duration_s 20 --realtime_clients
+    python -m benchmarks.fault jobs_run --num_questions 100000 --num_stops 2
 
-Further flags are the server's. Exit code 0 if every honest request was answered once and right
-(under overload, or with `queue_full`), 1 otherwise; ratios of latencies are for reading.
+Further flags are the server's; of jobs_run, those of `jobs.py run`.
+Exit code 0 if every honest request was answered once and right (under overload, or with
+`queue_full`), and each question of jobs_run in its order; 1 otherwise. Ratios of latencies are for
+reading.
 """
 
 from __future__ import annotations
@@ -24,11 +27,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from benchmarks.frame_cost import costliest
+from benchmarks.machine import load_average, machine
 from harness.crowd import beside_a_crowd
 from harness.disturbances import kill_workers, load_during, reload_at_random
+from harness.file_run import Run, asked_of, run_with_stops
 from harness.frames import frame
 from harness.load import QuietAnswers, beside, offer, report_of
-from harness.server import EXACT_ENGINE, running_server
+from harness.server import EXACT_ENGINE, INSTANT, running_server
 from qa_service.load.report import Report
 from qa_service.repository.options import DEFAULT_MODEL
 from qa_service.workers.devices import run_in_real_time
@@ -46,7 +51,7 @@ OVERLOAD_COLUMNS = ("times", "offered", "goodput", "refused", "refusal p50", "p9
 def kill(flags: argparse.Namespace, server_flags: list[str]) -> Errors:
     """A worker is killed every `--interval_s`."""
     killed: list[int] = []
-    with running_server(flags.model, *server_flags) as server:
+    with running_server(flags.model, *EXACT_ENGINE, *server_flags) as server:
         killing = kill_workers(
             server, killed, interval_s=flags.interval_s, wait_until_whole=flags.wait_until_whole
         )
@@ -59,7 +64,7 @@ def kill(flags: argparse.Namespace, server_flags: list[str]) -> Errors:
 def reload(flags: argparse.Namespace, server_flags: list[str]) -> Errors:
     """The model is reloaded at random moments, up to `--interval_s` apart."""
     sent: list[int] = []
-    with running_server(flags.model, *server_flags) as server:
+    with running_server(flags.model, *EXACT_ENGINE, *server_flags) as server:
         reloading = reload_at_random(server, sent, seed=flags.seed, max_s=flags.interval_s)
         report = load_during(reloading, server, flags.num_clients, flags.duration_s)
         server.wait()
@@ -81,7 +86,7 @@ def swaps(flags: argparse.Namespace, server_flags: list[str]) -> Errors:
             file.write_text("\n".join(lines) + "\n")
 
         name_version(1)
-        with running_server(model, *server_flags, "--config", str(file)) as server:
+        with running_server(model, *EXACT_ENGINE, *server_flags, "--config", str(file)) as server:
             answers = QuietAnswers(server.port)
             quiet = report_of(answers.plan(flags.num_clients, flags.duration_s))
             with beside(answers.plan(flags.num_clients, LIMIT_S)) as samples:
@@ -94,7 +99,7 @@ def swaps(flags: argparse.Namespace, server_flags: list[str]) -> Errors:
 
 def slow_clients(flags: argparse.Namespace, server_flags: list[str]) -> Errors:
     """Hundreds send a byte a second, and one never reads."""
-    with running_server(flags.model, *server_flags) as server:
+    with running_server(flags.model, *EXACT_ENGINE, *server_flags) as server:
         crowd = beside_a_crowd(server, flags.num_clients, flags.num_slow, flags.duration_s)
         quiet, crowded, num_cut_off = asyncio.run(crowd)
     print(f"slow clients cut off: {num_cut_off}")
@@ -108,7 +113,7 @@ def costly_frames(flags: argparse.Namespace, server_flags: list[str]) -> Errors:
     frame a round.
     """
     name, body, cost_ms = costliest()
-    with running_server(flags.model, *server_flags) as server:
+    with running_server(flags.model, *EXACT_ENGINE, *server_flags) as server:
         plan = QuietAnswers(server.port).plan(flags.num_clients, flags.duration_s)
 
         async def measure() -> tuple[Report, Report]:
@@ -148,7 +153,7 @@ def overload(flags: argparse.Namespace, server_flags: list[str]) -> Errors:
         run_in_real_time()
     errors: dict[str, int] = {}
     server_flags += ["--max_queue_size", str(flags.max_queue_size)]
-    with running_server(flags.model, *server_flags) as server:
+    with running_server(flags.model, *EXACT_ENGINE, *server_flags) as server:
         answers = QuietAnswers(server.port)
         per_s = report_of(answers.plan(CLOSED_LOOP_CLIENTS, flags.duration_s)).throughput
         print(f"closed loop: {per_s:.1f} answers/s; the queue's bound: "
@@ -167,6 +172,25 @@ def overload(flags: argparse.Namespace, server_flags: list[str]) -> Errors:
     return errors
 
 
+def jobs_run(flags: argparse.Namespace, run_flags: list[str]) -> Errors:
+    """A file of questions is run by `jobs.py run`, which is killed on the way and started again.
+
+    The program is sent `--signal` when its file of answers has grown to an even share. The rate is
+    that of all questions over all of it, its starts included.
+    """
+    count, stops = flags.num_questions, flags.num_stops
+    with tempfile.TemporaryDirectory() as folder, running_server(flags.model, *INSTANT) as server:
+        run = Run(Path(folder), count, (f"--port={server.port}", *run_flags))
+        run.write_questions()
+        took_s = run_with_stops(run, stops, signal.Signals[flags.signal])
+        again, wrong = asked_of(server) - count, run.wrong_lines()
+    print(
+        f"{count} questions in {took_s:.1f} s, {stops} times {flags.signal}: "
+        f"{count / took_s:.0f}/s; {again} asked twice; {wrong} lines wrong"
+    )
+    return {"wrong_line": wrong} if wrong else {}
+
+
 def compare(quiet: Report, what: str, report: Report) -> Errors:
     """Prints both reports and the ratio of their p99."""
     print(f"alone\n{quiet}\n{what}\n{report}")
@@ -183,6 +207,7 @@ FAULTS: dict[str, tuple[Fault, float, int]] = {
     "slow_clients": (slow_clients, 20.0, 10),
     "costly_frames": (costly_frames, 15.0, 10),
     "overload": (overload, 20.0, 50),
+    "jobs_run": (jobs_run, 0.0, 0),
 }
 """By name: what it does, the seconds of each load, and how many honest clients there are."""
 
@@ -201,13 +226,17 @@ def main() -> int:
     add("--transition", choices=("swap", "rolling"), default="swap", help="swaps: how")
     add("--num_slow", type=int, default=500, help="slow_clients: how many")
     add("--max_queue_size", type=int, default=100, help="overload: the server's")
+    add("--num_questions", type=int, default=100_000, help="jobs_run: how many")
+    add("--num_stops", type=int, default=2, help="jobs_run: how often the program is stopped")
+    add("--signal", default="SIGKILL", help="jobs_run: what stops it")
     help_text = "overload: clients do not wait for a core that the instances keep busy"
     add("--realtime_clients", action="store_true", help=help_text)
-    flags, server_flags = parser.parse_known_args()
+    flags, more_flags = parser.parse_known_args()
     run, duration_s, num_clients = FAULTS[flags.fault]
     flags.duration_s = flags.duration_s or duration_s
     flags.num_clients = flags.num_clients or num_clients
-    return 1 if run(flags, [*EXACT_ENGINE, *server_flags]) else 0
+    print(f"{machine()}; load average {load_average()}")
+    return 1 if run(flags, more_flags) else 0
 
 
 if __name__ == "__main__":
