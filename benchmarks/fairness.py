@@ -19,8 +19,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.record import Section, make_parser
-from harness.server import EXACT_ENGINE, ROOT, running_server
+from benchmarks.record import Section, checkouts_of, make_parser
+from harness.server import EXACT_ENGINE, running_server
 from qa_service.client import QaClient, QaServerError
 from qa_service.data.squad import read_squad
 
@@ -145,14 +145,6 @@ def many_whole(port: int, texts: Texts) -> dict[str, list[float]]:
     return outcomes
 
 
-def checkouts(flags: argparse.Namespace) -> dict[str, tuple[Path, Path]]:
-    """Where the servers are, and their models: each checkout reads what it has prepared."""
-    now = {"now": (ROOT, flags.model)}
-    if not flags.before:
-        return now
-    return {"before": (flags.before, flags.before / "saved_models" / flags.model.name), **now}
-
-
 def measure(
     checkout: Path, model: Path, flags: argparse.Namespace, texts: Texts
 ) -> dict[str, object]:
@@ -180,7 +172,7 @@ def measure(
 
 def print_greedy(flags: argparse.Namespace, texts: Texts) -> None:
     """What a greedy client does to three others: the checkouts in turn, twice."""
-    for name, (checkout, model) in [*checkouts(flags).items()] * 2:
+    for name, (checkout, model) in [*checkouts_of(flags).items()] * 2:
         with running_server(model, *EXACT_ENGINE, *FLAGS, root=checkout) as server:
             mix(server.port, texts, 2, 0, 1.5)
             quiet_ms, beside_ms = greedy(server.port, texts, 2.0 if flags.quick else 8.0)
@@ -224,7 +216,7 @@ def main() -> int:
         print_greedy(flags, texts)
         return 0
     section = Section("fairness", "Long texts and greedy clients", flags)
-    for name, (checkout, model) in checkouts(flags).items():
+    for name, (checkout, model) in checkouts_of(flags).items():
         figures = measure(checkout, model, flags, texts)
         section.raw[name] = figures
         report(section, name, figures)
