@@ -16,15 +16,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.fairness import FLAGS
 from benchmarks.record import Section, checkouts_of, make_parser
 from harness.server import EXACT_ENGINE, running_server
 from qa_service.client import QaClient
 from qa_service.data.squad import read_squad
 
-FLAGS = (
-    *("--inference_engine_type", "onnx", "--precision", "fp32"),
-    *("--request_timeout_ms", "0", "--execution_timeout_ms", "600000"),
-)
 NUM_TEXTS = 50
 SHORTEST_CHARS, LONGEST_CHARS = 1_000, 245_000
 PLANTED = (
