@@ -93,7 +93,7 @@ def swaps(flags: argparse.Namespace, server_flags: list[str]) -> Errors:
                 for number in range(flags.num_swaps):
                     name_version(2 - number % 2)
                     server.signal(signal.SIGHUP)
-                    server.wait_for_log_count("the reloaded model serves", number + 1)
+                    server.wait_for_log("the reloaded model serves", number + 1)
     return compare(quiet, f"{flags.num_swaps} swaps, {flags.transition}", Report.of(samples))
 
 

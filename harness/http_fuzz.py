@@ -17,7 +17,6 @@ from harness.hostile_http import HOST, MALFORMED, chunked, head
 from harness.process import GIVE_UP_S
 
 CONNECTIONS = 64
-TIMEOUT_S = GIVE_UP_S
 CLOSE = b"Connection: close\r\n"
 BAD = b'{"question": 5}'
 SEEDS = [
@@ -96,7 +95,7 @@ async def _send(port: int, data: bytes, report: HttpFuzzReport) -> None:
     writer.write(data)
     received = b""
     with contextlib.suppress(ConnectionError):
-        received = await asyncio.wait_for(reader.read(), TIMEOUT_S)
+        received = await asyncio.wait_for(reader.read(), GIVE_UP_S)
     writer.close()
     if not data[:1].isalpha():
         return  # frames

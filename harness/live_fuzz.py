@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from harness.frames import PREFIX, frame
 from harness.load import QuietAnswers, beside, report_of
 from harness.mutate import Mutator, check_json
-from harness.process import GIVE_UP_S, MIB, num_descriptors, rss_bytes
+from harness.process import GIVE_UP_S, MIB, num_descriptors, rss_bytes, wait_until
 from harness.server import RunningServer
 from qa_service.load.report import Report
 
@@ -22,7 +22,6 @@ QUIET_S = 2.0
 ENDLESS_S = 86400.0
 """Of a load that something else ends."""
 KINDS = {"answer", "error", "health", "stats", "models", "load", "unload"}
-REPLY_TIMEOUT_S = GIVE_UP_S
 RESET = b"\1\0\0\0\0\0\0\0"
 
 
@@ -69,7 +68,9 @@ async def fuzz_server(
             *(fuzz_connections(server.port, share, mutator, pause_s) for share in shares)
         )
         duration_s = time.perf_counter() - started_s
-    await descriptors_back(pid, descriptors_before)
+    await asyncio.to_thread(
+        wait_until, lambda: num_descriptors(pid), lambda count: count <= descriptors_before
+    )
     return FuzzReport(
         num_frames=sum(len(bodies) for share in shares for bodies in share),
         num_replies=sum(num_replies),
@@ -100,7 +101,7 @@ async def fuzz_connection(port: int, bodies: list[bytes], ending: bytes, pause_s
         writer.write(b"".join(map(frame, bodies[at : at + FRAMES_A_BURST])))
         await writer.drain()
         await asyncio.sleep(pause_s)
-    num_replies = await asyncio.wait_for(receiving, REPLY_TIMEOUT_S)
+    num_replies = await asyncio.wait_for(receiving, GIVE_UP_S)
     writer.write(ending)
     if len(ending) % 2:
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
@@ -115,11 +116,3 @@ async def count_replies(reader: asyncio.StreamReader, most: int) -> int:
         reply = check_json(await reader.readexactly(length))
         assert len(KINDS & reply.keys()) == 1, reply
     return most
-
-
-async def descriptors_back(pid: int, count: int) -> None:
-    """Gives the server a little time to see that its clients have gone."""
-    for _ in range(100):
-        if num_descriptors(pid) <= count:
-            return
-        await asyncio.sleep(0.05)

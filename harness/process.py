@@ -1,18 +1,72 @@
-"""What a process holds, as the kernel counts it."""
+"""Processes: what one holds, as the kernel counts it; waiting for one; one with a log."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
-from collections.abc import Iterator, Sequence
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 MIB = 1 << 20
 GIVE_UP_S = 300.0
 """What has not come by then will not: no verdict on how fast it is, even on a busy machine."""
+
+LOOK_INTERVAL_S = 0.01
+Seen = TypeVar("Seen")
+
+
+def wait_until(look: Callable[[], Seen], is_so: Callable[[Seen], object] = bool) -> Seen:
+    """Looks again and again until what is seen is so; for what has no event to wait for."""
+    give_up_s = time.monotonic() + GIVE_UP_S
+    while not is_so(seen := look()):
+        assert time.monotonic() < give_up_s, f"it never came; seen last: {seen}"
+        time.sleep(LOOK_INTERVAL_S)
+    return seen
+
+
+class LoggingProcess:
+    """A process whose log is kept.
+
+    Attributes:
+        process: It.
+
+    Args:
+        command: What it runs.
+        logs_to: Its streams that are its log.
+        options: Further ones of `subprocess.Popen`.
+    """
+
+    def __init__(
+        self, command: Sequence[str], logs_to: Sequence[str] = ("stderr",), **options: Any
+    ) -> None:
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the process
+        streams = dict.fromkeys(logs_to, self._log)
+        self.process = subprocess.Popen(command, **streams, **options)
+
+    @property
+    def log(self) -> str:
+        """What it has logged so far, with what its own processes have."""
+        self._log.seek(0)
+        return self._log.read()
+
+    def wait_for_log(self, words: str, times: int = 1) -> None:
+        """Waits until it has logged the words so often."""
+        wait_until(lambda: self.log, lambda log: log.count(words) >= times)
+
+    def close(self) -> None:
+        """Kills it if it still runs."""
+        self.process.kill()
+        self.process.wait()
+        if self.process.stdout:
+            self.process.stdout.close()
+        self._log.close()
 
 
 def rss_bytes(pid: int) -> int:

@@ -12,7 +12,7 @@ import pytest
 
 from harness.frames import frame, receive
 from harness.hostile_frames import HOSTILE, OK
-from harness.process import GIVE_UP_S, MIB, num_descriptors, rss_bytes
+from harness.process import MIB, num_descriptors, rss_bytes, wait_until
 from harness.questions import ASK, FIRST_WORD
 from harness.server import INSTANT, RunningServer, running_server
 from qa_service.client import QaClient
@@ -140,10 +140,8 @@ def leaving_nothing(server: RunningServer, neighbour: QaClient, num_connections:
 
     accepted, open_now, descriptors = count()
     yield
-    give_up_s = time.monotonic() + GIVE_UP_S
-    while count() != (accepted + num_connections, open_now, descriptors):
-        assert time.monotonic() < give_up_s, count()
-        time.sleep(0.01)  # nobody is told when the server closes a connection
+    due = (accepted + num_connections, open_now, descriptors)
+    wait_until(count, lambda counted: counted == due)
 
 
 @pytest.fixture(scope="module")

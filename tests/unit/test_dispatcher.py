@@ -22,38 +22,10 @@ from qa_service.telemetry.stages import StagesMs
 from qa_service.wire.messages import Answer
 from qa_service.workers.messages import Answers, Failure, ModelFacts, Results
 from tests.unit.calls import make_call, make_ticket
+from tests.unit.services import ManualClock
 
 TEXT = "Ada " * 96
 """With a question, about a hundred tokens."""
-
-
-class FakeClock:
-    """Time stands still until it is set; timers run when they are due then."""
-
-    def __init__(self):
-        self.time_s, self.timers = 100.0, []
-
-    def now_s(self):
-        return self.time_s
-
-    def call_at(self, when_s, callback):
-        self.timers.append((when_s, callback))
-        return FakeTimer()
-
-    def call_soon(self, callback):
-        raise AssertionError
-
-    def advance(self, seconds):
-        self.time_s += seconds
-        due = [item for item in self.timers if item[0] <= self.time_s]
-        self.timers = [item for item in self.timers if item[0] > self.time_s]
-        for _, callback in due:
-            callback()
-
-
-class FakeTimer:
-    def cancel(self):
-        pass
 
 
 class FakeInstance:
@@ -86,7 +58,7 @@ class Setting:
     """A dispatcher with one instance, and what its requests came to."""
 
     def __init__(self, **options):
-        self.clock, self.instance, self.outcomes = FakeClock(), FakeInstance(), []
+        self.clock, self.instance, self.outcomes = ManualClock(), FakeInstance(), []
         self.metrics = ModelMetrics(ERROR_KINDS)
         queue = QueueOptions(**{"max_queue_size": 10, **options})
         self.dispatcher = Dispatcher(

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.server import ROOT
 from qa_service.config import markdown
 
-ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "qa_service"
 SERVING = [
     "errors", "options", "logs", "engine_catalogue", "data", "wire", "net", "telemetry",
