@@ -25,12 +25,9 @@ from harness import decoder, http_fuzz
 from harness.frames import frame
 from harness.live_fuzz import fuzz_server
 from harness.mutate import BODIES
-from harness.process import MIB, num_descriptors, rss_bytes
 from harness.server import EXACT_ENGINE, running_server
 from qa_service.repository.options import DEFAULT_MODEL
 
-MAX_GROWTH_BYTES = 8 * MIB
-WARMUP_REQUESTS = 2000
 FRAMES_PER_S = 2000
 HTTP_FLAGS = ("--inference_engine_type", "instant", "--max_frame_bytes", "100000",
               "--frame_timeout_ms", "50", "--idle_timeout_ms", "3000")  # fmt: skip
@@ -61,28 +58,14 @@ def fuzz_frames(flags: argparse.Namespace) -> bool:
     with running_server(flags.model, *EXACT_ENGINE) as server:
         report = asyncio.run(fuzz_server(server, flags.count, FRAMES_PER_S, flags.seed))
     print(report)
-    return (
-        report.num_replies == report.num_frames
-        and not report.honest.errors
-        and report.rss_after_bytes - report.rss_before_bytes < MAX_GROWTH_BYTES
-        and report.descriptors_after <= report.descriptors_before
-    )
+    return report.is_survived
 
 
 def fuzz_http(flags: argparse.Namespace) -> bool:
     with running_server(flags.model, *HTTP_FLAGS) as server:
-        pid = server.process.pid
-        asyncio.run(http_fuzz.fuzz(server.port, WARMUP_REQUESTS, flags.seed + 1))
-        before, descriptors, started_s = rss_bytes(pid), num_descriptors(pid), time.perf_counter()
-        report = asyncio.run(http_fuzz.fuzz(server.port, flags.count, flags.seed))
-        duration_s, after = time.perf_counter() - started_s, rss_bytes(pid)
-        left = num_descriptors(pid) - descriptors
-    print(report)
-    print(
-        f"{duration_s:.0f} s; RSS {before / MIB:.1f} MiB before, {after / MIB:.1f} MiB after; "
-        f"{left} descriptors more"
-    )
-    return not report.num_silent and after - before < MAX_GROWTH_BYTES and left <= 2
+        report, growth = asyncio.run(http_fuzz.fuzz_server(server, flags.count, flags.seed))
+    print(f"{report}\n{growth}")
+    return not report.num_silent and growth.is_small
 
 
 FUZZERS = {"decoder": (fuzz_decoder, 1_000_000), "server": (fuzz_frames, 100_000),

@@ -14,9 +14,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from harness.hostile_http import HOST, MALFORMED, chunked, head
-from harness.process import GIVE_UP_S
+from harness.process import GIVE_UP_S, Growth
+from harness.server import RunningServer
 
 CONNECTIONS = 64
+WARMUP_REQUESTS = 500
 CLOSE = b"Connection: close\r\n"
 BAD = b'{"question": 5}'
 SEEDS = [
@@ -75,6 +77,17 @@ def mutate(chance: random.Random) -> bytes:
             case 3:
                 data[at:at] = data[at : at + 16] * chance.randint(1, 3)
     return bytes(data)
+
+
+async def fuzz_server(
+    server: RunningServer, num_requests: int, seed: int
+) -> tuple[HttpFuzzReport, Growth]:
+    """Fuzzes a server; first with a few requests, so that what fills up once is full."""
+    await fuzz(server.port, WARMUP_REQUESTS, seed + 1)
+    growth = Growth(server.process.pid)
+    report = await fuzz(server.port, num_requests, seed)
+    await asyncio.to_thread(growth.end)
+    return report, growth
 
 
 async def fuzz(port: int, num_requests: int, seed: int) -> HttpFuzzReport:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from harness.frames import PREFIX, frame
 from harness.load import QuietAnswers, beside, report_of
 from harness.mutate import Mutator, check_json
-from harness.process import GIVE_UP_S, MIB, num_descriptors, rss_bytes, wait_until
+from harness.process import GIVE_UP_S, Growth
 from harness.server import RunningServer
 from qa_service.load.report import Report
 
@@ -32,19 +32,20 @@ class FuzzReport:
     num_frames: int
     num_replies: int
     duration_s: float
-    rss_before_bytes: int
-    rss_after_bytes: int
-    descriptors_before: int
-    descriptors_after: int
+    growth: Growth
     quiet: Report
     honest: Report
+
+    @property
+    def is_survived(self) -> bool:
+        """Whether each frame had its reply and each question its answer, and nothing is left."""
+        all_came = self.num_replies == self.num_frames and self.honest.num_answered > 0
+        return all_came and not self.honest.errors and self.growth.is_small
 
     def __str__(self) -> str:
         return (
             f"{self.num_frames} frames in {self.duration_s:.1f} s, {self.num_replies} replies; "
-            f"RSS {self.rss_before_bytes / MIB:.1f} MiB before, "
-            f"{self.rss_after_bytes / MIB:.1f} MiB after\n"
-            f"honest clients alone\n{self.quiet}\n"
+            f"{self.growth}\nhonest clients alone\n{self.quiet}\n"
             f"honest clients beside the fuzzers\n{self.honest}"
         )
 
@@ -53,7 +54,7 @@ async def fuzz_server(
     server: RunningServer, num_frames: int, frames_per_s: float, seed: int
 ) -> FuzzReport:
     """Sends so many frames over many connections, beside clients that want answers."""
-    answers, pid = QuietAnswers(server.port), server.process.pid
+    answers = QuietAnswers(server.port)
     quiet = report_of(answers.plan(HONEST_CLIENTS, QUIET_S))
     mutator, pause_s = Mutator(seed, expiring=True), FUZZERS * FRAMES_A_BURST / frames_per_s
     shares = [
@@ -61,26 +62,17 @@ async def fuzz_server(
         for num_connections in [num_frames // FRAMES_A_CONNECTION // FUZZERS] * FUZZERS
     ]
     await fuzz_connection(server.port, shares[0][0], b"", 0)  # what fills up once is full now
-    rss_before, descriptors_before = rss_bytes(pid), num_descriptors(pid)
+    growth = Growth(server.process.pid)
     with beside(answers.plan(HONEST_CLIENTS, ENDLESS_S)) as honest:
         started_s = time.perf_counter()
         num_replies = await asyncio.gather(
             *(fuzz_connections(server.port, share, mutator, pause_s) for share in shares)
         )
         duration_s = time.perf_counter() - started_s
-    await asyncio.to_thread(
-        wait_until, lambda: num_descriptors(pid), lambda count: count <= descriptors_before
-    )
+    await asyncio.to_thread(growth.end)
+    num_sent = sum(len(bodies) for share in shares for bodies in share)
     return FuzzReport(
-        num_frames=sum(len(bodies) for share in shares for bodies in share),
-        num_replies=sum(num_replies),
-        duration_s=duration_s,
-        rss_before_bytes=rss_before,
-        rss_after_bytes=rss_bytes(pid),
-        descriptors_before=descriptors_before,
-        descriptors_after=num_descriptors(pid),
-        quiet=quiet,
-        honest=Report.of(honest),
+        num_sent, sum(num_replies), duration_s, growth, quiet, honest=Report.of(honest)
     )
 
 

@@ -112,3 +112,28 @@ def held_still(pids: Sequence[int]) -> Iterator[None]:
 def num_descriptors(pid: int) -> int:
     """Open file descriptors."""
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+class Growth:
+    """How much more a process holds after something than before."""
+
+    MAX_BYTES = 8 * MIB
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self.before = self.after = (rss_bytes(pid), num_descriptors(pid))
+
+    def end(self) -> None:
+        """Takes the second measure, once the process has had time to let go."""
+        num_before = self.before[1]
+        wait_until(lambda: num_descriptors(self._pid), lambda count: count <= num_before)
+        self.after = (rss_bytes(self._pid), num_descriptors(self._pid))
+
+    @property
+    def is_small(self) -> bool:
+        """Whether no descriptor is left, and hardly any memory."""
+        return self.after[0] - self.before[0] < self.MAX_BYTES and self.after[1] <= self.before[1]
+
+    def __str__(self) -> str:
+        (before, _), (after, _) = self.before, self.after
+        return f"RSS {before / MIB:.1f} MiB before, {after / MIB:.1f} MiB after"

@@ -12,7 +12,7 @@ import pytest
 
 from harness.frames import frame, receive
 from harness.hostile_frames import HOSTILE, OK
-from harness.process import MIB, num_descriptors, rss_bytes, wait_until
+from harness.process import MIB, Growth, num_descriptors, rss_bytes, wait_until
 from harness.questions import ASK, FIRST_WORD
 from harness.server import INSTANT, RunningServer, running_server
 from qa_service.client import QaClient
@@ -20,7 +20,6 @@ from qa_service.wire.messages import RequestLimits
 
 SIZES = (1 << 14, 1 << 16, RequestLimits().max_frame_bytes)
 RESET = b"\1\0\0\0\0\0\0\0"
-MAX_GROWTH_BYTES = 8 * MIB
 TIMEOUTS = ("--frame_timeout_ms", "400", "--idle_timeout_ms", "1200")
 
 
@@ -68,7 +67,7 @@ def test_another_protocol_is_refused_on_its_first_four_bytes(server, neighbour, 
         sock.sendall(start)
         assert receive(sock)["error"]["code"] == "frame_too_large"
         assert receive(sock) is None
-    assert rss_bytes(server.process.pid) - before < MAX_GROWTH_BYTES
+    assert rss_bytes(server.process.pid) - before < Growth.MAX_BYTES
 
 
 def test_a_hundred_thousand_deep_and_a_hundred_thousand_digits(server, neighbour):
@@ -125,7 +124,7 @@ def test_memory_does_not_stay(server, neighbour):
     before = most_bytes(5)
     after = most_bytes(5)
     print(f"\nRSS at most {before / MIB:.1f} MiB, then {after / MIB:.1f} MiB")
-    assert after - before < MAX_GROWTH_BYTES
+    assert after - before < Growth.MAX_BYTES
 
 
 @contextmanager
