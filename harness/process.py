@@ -53,8 +53,8 @@ class LoggingProcess:
     @property
     def log(self) -> str:
         """What it has logged so far, with what its own processes have."""
-        self._log.seek(0)
-        return self._log.read()
+        # Opened once more: its own descriptor's position is the process's too.
+        return Path(f"/proc/self/fd/{self._log.fileno()}").read_text()
 
     def wait_for_log(self, words: str, times: int = 1) -> None:
         """Waits until it has logged the words so often."""
