@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import msgspec
 import pytest
 
+from harness.server import ROOT
 from qa_service.errors import ERROR_KINDS, TextTooLongError
 from qa_service.scheduling.admission import Admission
 from qa_service.scheduling.batch_cost import BatchRule
@@ -231,7 +231,7 @@ def test_a_closed_gate_refuses_what_comes_and_keeps_what_came(setting):
 
 
 def test_the_service_of_the_architecture_page_works(setting):
-    page = (Path(__file__).parents[2] / "docs" / "ARCHITECTURE.md").read_text()
+    page = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
     code = page.partition("```python\n")[2].partition("```")[0]
     names = {"replace": msgspec.structs.replace, "Answered": Answered}
     exec(f"from __future__ import annotations\n{code}", names)
