@@ -5,7 +5,6 @@ fd 3: commands, fd 4: replies and events; each is JSON that a NUL byte ends
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import select
@@ -13,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from pathlib import Path
 
 from harness.process import GIVE_UP_S, wait_until
 
@@ -113,11 +111,6 @@ class Browser:
         )  # fmt: skip
         feature = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.command("Emulation.setEmulatedMedia", features=[feature])
-
-    def screenshot(self, path: Path) -> None:
-        """Writes what is to be seen as PNG, to the end of the page."""
-        shot = self.command("Page.captureScreenshot", captureBeyondViewport=True)
-        path.write_bytes(base64.b64decode(shot["data"]))
 
     def close(self) -> None:
         """Ends the browser, with all of its processes."""
