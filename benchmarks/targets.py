@@ -118,7 +118,7 @@ class Running:
 
 def ours(name: str, *flags: str, settings: str = "") -> Target:
     """This project's server."""
-    return Target(name, "", (*EXACT_ENGINE, *flags), QaWire, settings)
+    return Target(name, "", (*EXACT_ENGINE, "--log_level", "warning", *flags), QaWire, settings)
 
 
 def peer(
