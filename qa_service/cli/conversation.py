@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from qa_service.cli.access import TOKEN_VARIABLE
+from qa_service.access import TOKEN_VARIABLE
 from qa_service.cli.asking import Asking
 from qa_service.cli.line_editor import LineEditor
 from qa_service.client import Answer, QaClient, QaClientError, QaServerError

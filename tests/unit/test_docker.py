@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from harness.server import ROOT
 from qa_service.broker.flags import make_flags
 from qa_service.repository.manifest import save_manifest
 from tests.unit.test_manifest import _MANIFEST
 from tests.unit.test_structure import PACKAGE, SERVING, files_of
 
-ROOT = Path(__file__).parents[2]
 DOCKERFILES = sorted((ROOT / "docker").glob("*.Dockerfile"))
 LEFT_OUT = {"opentelemetry", "torch", "transformers", "safetensors", "openvino", "ray", "pynvml"}
 """Imported only where they are used: by engines, through Ray, beside GPUs, to export traces."""
