@@ -1,9 +1,10 @@
 """A collection's folder.
 
     manifest.json      names the index that is served; replaced at once, last
-    index-3/           tantivy's index, which does not change once the manifest names it
-    index-4/           what a run writes
-    progress.jsonl     which files index-4 has; a run that was killed goes on from it
+    index-1b2c…/       tantivy's index, which does not change once the manifest names it
+    index-07f3…/       the one before, which servers may have open until they look again
+    index-9a40…/       what a run writes
+    progress.jsonl     which files that has; a run that was killed goes on from it
     .lock              held by the one run that writes
 
 Whoever holds the lock removes what neither the manifest nor the progress names.
@@ -50,7 +51,7 @@ class FileEntry(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: Its path in its folder.
         size_bytes: Its length.
-        sha256: The hash of what it held; "" if it could not be read.
+        sha256: The hash of what it held; "" if that is not known.
         documents: How many it had.
         passages: How many these were cut into.
         faults: How many parts of it, or 1 for all, were left out.
@@ -59,7 +60,7 @@ class FileEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     size_bytes: int
-    sha256: str
+    sha256: str = ""
     documents: int = 0
     passages: int = 0
     faults: int = 0
@@ -86,12 +87,19 @@ class Manifest(ManifestHead, frozen=True, kw_only=True):
     """A collection's `manifest.json`.
 
     Attributes:
+        index_before: The folder that was served before; "" if none was.
         versions: Of the packages that made it.
         files: What it was made from, by name.
     """
 
+    index_before: str
     versions: dict[str, str]
     files: tuple[FileEntry, ...]
+
+
+class _Indexes(msgspec.Struct, frozen=True):
+    index: str = ""
+    index_before: str = ""
 
 
 _Kind = TypeVar("_Kind", bound=ManifestHead)
@@ -128,6 +136,15 @@ def _load(folder: Path, kind: type[_Kind]) -> _Kind:
     if manifest.settings.format != FORMAT or Path(manifest.index).name != manifest.index:
         raise SetupError(f"{folder} was made by another version: make it again with qa-index")
     return manifest
+
+
+def served_indexes(folder: Path) -> list[str]:
+    """The indexes that a manifest of any version names, the one that is served first."""
+    try:
+        found = msgspec.json.decode((folder / MANIFEST_FILE).read_bytes(), type=_Indexes)
+    except (OSError, msgspec.MsgspecError, ValueError):
+        return []
+    return [name for name in (found.index, found.index_before) if name]
 
 
 def save_manifest(folder: Path, manifest: Manifest) -> None:

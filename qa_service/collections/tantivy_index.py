@@ -86,8 +86,7 @@ class IndexWriter:
     """Adds and removes files' passages; nothing counts before `commit`."""
 
     def __init__(self, path: Path, language: str) -> None:
-        if not path.exists():
-            path.mkdir()
+        if not load_tantivy().Index.exists(str(path)):
             load_tantivy().Index(make_schema(), path=str(path))
         self._path = path
         self._index = open_index(path, language)
@@ -105,6 +104,10 @@ class IndexWriter:
         entry.add_unsigned("start", passage.start)
         entry.add_unsigned("end", passage.end)
         self._writer.add_document(entry)
+
+    def files(self) -> set[str]:
+        """The files that have passages in what is committed, or had them before they were removed."""
+        return {name for name, _ in self._index.searcher().terms_with_prefix("file", "")}
 
     def remove(self, file: str) -> None:
         """Removes all passages of a file."""

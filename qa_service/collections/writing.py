@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from qa_service.collections.manifest import (
     IndexSettings,
     Manifest,
     save_manifest,
+    served_indexes,
 )
 from qa_service.collections.passages import cut
 from qa_service.collections.progress import Progress
@@ -27,7 +30,8 @@ from qa_service.collections.tantivy_index import IndexWriter, index_files
 from qa_service.errors import SetupError
 
 COMMIT_PASSAGES = 5000
-"""How many passages a run that is killed does again, and those of the file it was at."""
+COMMIT_S = 20
+"""A run that is killed does again at most so many passages, so many seconds, or one file."""
 
 
 @contextmanager
@@ -59,37 +63,31 @@ class NextIndex:
     """The index that a run writes; made when the first change is.
 
     Attributes:
-        is_begun: Whether there was a change.
-        entries: The files that are in the index, by name.
+        entries: The files that are in it, by name; those of the one before until there is a change.
     """
 
-    def __init__(
-        self, folder: Path, settings: IndexSettings, base: Manifest | None
-    ) -> None:
+    def __init__(self, folder: Path, settings: IndexSettings, base: Manifest | None) -> None:
+        """Goes on with what a killed run has written; otherwise begins with `base`, or nothing."""
         self._folder = folder
         self._settings = settings
         self._base = base
         self._writer: IndexWriter | None = None
-        self._pending: list[FileEntry] = []
+        self._removed: list[str] = []
+        self._added: list[FileEntry] = []
         self._uncommitted = 0
+        self._committed_s = time.monotonic()
         self._progress = Progress.load(folder, settings)
-        self._clear_up()
+        self.entries = {entry.name: entry for entry in base.files} if base else {}
         if self._progress:
-            self._remove_unfinished()
-        entries = base.files if base else ()
-        self.entries = dict(
-            self._progress.entries if self._progress else {entry.name: entry for entry in entries}
-        )
-
-    @property
-    def is_begun(self) -> bool:
-        return self._progress is not None
+            self.entries = dict(self._progress.entries)
+        self._clear_up()
 
     def remove(self, name: str) -> None:
         """Removes a file."""
         entry = self.entries.pop(name)
-        if entry.passages or self.is_begun:
+        if entry.passages or self._progress:
             self._opened().remove(name)
+            self._removed.append(name)
 
     def add(self, name: str, document: Document) -> int:
         """Adds a document of a file; returns the number of its passages."""
@@ -102,78 +100,97 @@ class NextIndex:
     def finish_file(self, entry: FileEntry) -> None:
         """Notes that all of a file is added."""
         self.entries[entry.name] = entry
-        self._pending.append(entry)
-        if self._uncommitted >= COMMIT_PASSAGES:
+        self._added.append(entry)
+        is_late = time.monotonic() - self._committed_s >= COMMIT_S
+        if self._uncommitted >= COMMIT_PASSAGES or (self._progress and is_late):
             self._commit()
 
-    def publish(self, versions: dict[str, str]) -> None:
-        """Makes this the index that is served, and removes the one before.
+    def publish(self, versions: dict[str, str]) -> Manifest:
+        """Makes this the index that is served, and removes all but the one before.
 
         Raises:
             SetupError: There is nothing in it; what was served stays.
         """
         files = tuple(self.entries[name] for name in sorted(self.entries))
-        passages = sum(entry.passages for entry in files)
-        if not passages:
+        if not any(entry.passages for entry in files):
             raise SetupError("no passage was found in these files: nothing is changed")
         if self._progress:
             self._commit()
             self._opened().close()
-        index = self._progress.index if self._progress else self._base.index if self._base else ""
-        manifest = Manifest(
-            index=index,
+        elif self._base and self._base.files == files:
+            return self._base
+        manifest = self._manifest(files, versions)
+        save_manifest(self._folder, manifest)
+        self._progress = None
+        self._clear_up()
+        return manifest
+
+    def _manifest(self, files: tuple[FileEntry, ...], versions: dict[str, str]) -> Manifest:
+        indexes = served_indexes(self._folder)
+        if self._progress:
+            indexes = [self._progress.index, *indexes[:1]]
+        return Manifest(
+            index=indexes[0],
+            index_before="".join(indexes[1:]),
             settings=self._settings,
             documents=sum(entry.documents for entry in files),
-            passages=passages,
+            passages=sum(entry.passages for entry in files),
             versions=versions,
             files=files,
         )
-        save_manifest(self._folder, manifest)
-        self._base, self._progress = manifest, None
-        self._clear_up()
 
     def _opened(self) -> IndexWriter:
         if self._writer is None:
+            is_resumed = self._progress is not None
             self._progress = self._progress or self._begun()
             path = self._folder / self._progress.index
             self._writer = IndexWriter(path, self._settings.language)
+            if is_resumed:  # what the killed run committed and did not note
+                for name in self._writer.files() - self._progress.entries.keys():
+                    self._writer.remove(name)
         return self._writer
 
     def _begun(self) -> Progress:
-        """A new index, or a copy of the one that is served, which does not change."""
+        """A new index, or one of the same files as the one that is served."""
         index = f"{INDEX}{secrets.token_hex(4)}"
         path = self._folder / index
-        if self._base is None:
-            IndexWriter(path, self._settings.language)
-            return Progress(self._folder, index, self._settings, ())
         path.mkdir()
+        if self._base is None:
+            return Progress(self._folder, index, self._settings, ())
         try:
             for file in index_files(self._folder / self._base.index):
-                shutil.copyfile(file, path / file.name)
+                _link(file, path / file.name)
         except FileNotFoundError as error:
             raise SetupError(f"{error.filename} is missing: index without --update") from None
         return Progress(self._folder, index, self._settings, self._base.files)
 
-    def _remove_unfinished(self) -> None:
-        """Removes what the killed run committed and did not note."""
-        assert self._progress is not None
-        writer = self._opened()
-        for name in writer.files() - self._progress.entries.keys():
-            writer.remove(name)
-
     def _commit(self) -> None:
+        """Commits; a kill at any point leaves every file whole, or without a hash, or unknown."""
         writer = self._opened()
-        writer.commit()
         assert self._progress is not None
-        self._progress.add(self._pending)
-        self._pending, self._uncommitted = [], 0
+        self._progress.add(FileEntry(name=name, size_bytes=0) for name in self._removed)
+        writer.commit()
+        self._progress.add(self._added)
+        self._removed, self._added, self._uncommitted = [], [], 0
+        self._committed_s = time.monotonic()
 
     def _clear_up(self) -> None:
-        """Removes all but what is served and what a run goes on with."""
-        kept = {self._progress.index} if self._progress else set()
-        if self._progress is None:
+        """Removes all but what is served, what was before, and what a run goes on with."""
+        kept = set(served_indexes(self._folder))
+        if self._progress:
+            kept.add(self._progress.index)
+        else:
             (self._folder / PROGRESS_FILE).unlink(missing_ok=True)
-        kept |= {_served(self._folder)}
         for path in self._folder.glob(f"{INDEX}*"):
             if path.name not in kept:
                 shutil.rmtree(path)
+
+
+def _link(file: Path, new: Path) -> None:
+    """Links, for tantivy never writes into a file that is there; copies where links cannot be."""
+    try:
+        os.link(file, new)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        shutil.copyfile(file, new)

@@ -1,0 +1,130 @@
+"""The searching side of a collection: opens what `qa-index` wrote."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from qa_service.collections.manifest import ManifestHead, load_head
+from qa_service.collections.retriever import FoundPassage
+from qa_service.collections.tantivy_index import (
+    index_files,
+    load_tantivy,
+    make_analyzer,
+    open_index,
+)
+from qa_service.errors import SetupError
+
+MAX_QUESTION_CHARS = 4000
+MAX_QUESTION_WORDS = 64
+"""A question's first so many characters, and different words of these, are searched for."""
+
+_OPEN_ATTEMPTS = 5
+"""Each fails only if a run has replaced the index between the reads of its name and its files."""
+
+
+class Collection:
+    """The passages in a folder; reads it and never writes there.
+
+    `search` may be called by any number of threads at once, and beside `refresh`: a search uses the
+    index that is open when it begins. `refresh` is for one thread at a time.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Opens what the folder serves.
+
+        Raises:
+            SetupError: It is no collection, or cannot be opened.
+        """
+        self._folder = folder
+        self._opened = _open(folder)
+
+    @property
+    def head(self) -> ManifestHead:
+        """What the open index's manifest says: language, numbers of documents and passages."""
+        return self._opened.head
+
+    def search(self, question: str, max_passages: int) -> list[FoundPassage]:
+        """The passages that match a question best, the best first.
+
+        A passage matches by any word of the question but stop words; if the question has no others,
+        by these. There are none if no word is in the index.
+        """
+        return self._opened.search(question, max_passages)
+
+    def refresh(self) -> bool:
+        """Opens what has been indexed since; returns whether there was something.
+
+        Raises:
+            SetupError: It cannot be opened; what was open stays so.
+        """
+        if load_head(self._folder) == self._opened.head:
+            return False
+        self._opened = _open(self._folder)
+        return True
+
+
+class _OpenIndex:
+    """An index that does not change."""
+
+    def __init__(self, head: ManifestHead, index: Any) -> None:
+        language = head.settings.language
+        self.head = head
+        self._schema = index.schema
+        self._searcher = index.searcher()
+        self._analyzers = (make_analyzer(language, drops_stop_words=True), make_analyzer(language))
+
+    def search(self, question: str, max_passages: int) -> list[FoundPassage]:
+        query = self._query(question[:MAX_QUESTION_CHARS])
+        if query is None:
+            return []
+        hits = self._searcher.search(query, max_passages, count=False).hits
+        return [_passage(score, self._searcher.doc(address)) for score, address in hits]
+
+    def _query(self, question: str) -> Any:
+        tantivy = load_tantivy()
+        for analyzer in self._analyzers:
+            words = list(islice(dict.fromkeys(analyzer.analyze(question)), MAX_QUESTION_WORDS))
+            if words:
+                terms = (tantivy.Query.term_query(self._schema, "words", word) for word in words)
+                return tantivy.Query.boolean_query([(tantivy.Occur.Should, term) for term in terms])
+        return None
+
+
+def _open(folder: Path) -> _OpenIndex:
+    for _ in range(_OPEN_ATTEMPTS):
+        head = load_head(folder)
+        try:
+            return _OpenIndex(head, _open_without_writing(folder / head.index, head))
+        except SetupError:
+            if load_head(folder) == head:
+                raise
+    raise SetupError(f"{folder} is replaced faster than it can be opened")
+
+
+def _open_without_writing(path: Path, head: ManifestHead) -> Any:
+    """Opens an index by links to its files: tantivy makes lock files beside them.
+
+    The links are removed at once. The files stay mapped, also when a later run removes them.
+    """
+    with tempfile.TemporaryDirectory(prefix="qa-collection-") as scratch:
+        try:
+            for file in index_files(path.resolve()):
+                os.symlink(file, Path(scratch, file.name))
+        except OSError as error:
+            raise SetupError(f"{path} cannot be opened: {error.strerror}") from None
+        return open_index(Path(scratch), head.settings.language)
+
+
+def _passage(score: float, stored: Any) -> FoundPassage:
+    document, title, heading, text = (
+        stored.get_first(name).decode() for name in ("document", "title", "heading", "text")
+    )
+    start, end = stored.get_first("start"), stored.get_first("end")
+    return FoundPassage(score, document, title, heading, text, start, end)
