@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from qa_service.collections.manifest import ManifestHead, load_head
 from qa_service.collections.retriever import FoundPassage
 from qa_service.collections.tantivy_index import (
+    STORED_WORDS,
+    any_of,
     index_files,
-    load_tantivy,
     make_analyzer,
     open_index,
 )
 from qa_service.errors import SetupError
+
+if TYPE_CHECKING:
+    import tantivy
 
 MAX_QUESTION_CHARS = 4000
 MAX_QUESTION_WORDS = 64
@@ -73,7 +73,7 @@ class Collection:
 class _OpenIndex:
     """An index that does not change."""
 
-    def __init__(self, head: ManifestHead, index: Any) -> None:
+    def __init__(self, head: ManifestHead, index: tantivy.Index) -> None:
         language = head.settings.language
         self.head = head
         self._schema = index.schema
@@ -87,13 +87,11 @@ class _OpenIndex:
         hits = self._searcher.search(query, max_passages, count=False).hits
         return [_passage(score, self._searcher.doc(address)) for score, address in hits]
 
-    def _query(self, question: str) -> Any:
-        tantivy = load_tantivy()
+    def _query(self, question: str) -> tantivy.Query | None:
         for analyzer in self._analyzers:
             words = list(islice(dict.fromkeys(analyzer.analyze(question)), MAX_QUESTION_WORDS))
             if words:
-                terms = (tantivy.Query.term_query(self._schema, "words", word) for word in words)
-                return tantivy.Query.boolean_query([(tantivy.Occur.Should, term) for term in terms])
+                return any_of(self._schema, words)
         return None
 
 
@@ -108,7 +106,7 @@ def _open(folder: Path) -> _OpenIndex:
     raise SetupError(f"{folder} is replaced faster than it can be opened")
 
 
-def _open_without_writing(path: Path, head: ManifestHead) -> Any:
+def _open_without_writing(path: Path, head: ManifestHead) -> tantivy.Index:
     """Opens an index by links to its files: tantivy makes lock files beside them.
 
     The links are removed at once. The files stay mapped, also when a later run removes them.
@@ -116,15 +114,13 @@ def _open_without_writing(path: Path, head: ManifestHead) -> Any:
     with tempfile.TemporaryDirectory(prefix="qa-collection-") as scratch:
         try:
             for file in index_files(path.resolve()):
-                os.symlink(file, Path(scratch, file.name))
+                Path(scratch, file.name).symlink_to(file)
         except OSError as error:
             raise SetupError(f"{path} cannot be opened: {error.strerror}") from None
         return open_index(Path(scratch), head.settings.language)
 
 
-def _passage(score: float, stored: Any) -> FoundPassage:
-    document, title, heading, text = (
-        stored.get_first(name).decode() for name in ("document", "title", "heading", "text")
-    )
-    start, end = stored.get_first("start"), stored.get_first("end")
-    return FoundPassage(score, document, title, heading, text, start, end)
+def _passage(score: float, stored: tantivy.Document) -> FoundPassage:
+    values = {name: found[0] for name, found in stored.to_dict().items()}
+    words = {name: values[name].decode() for name in STORED_WORDS}
+    return FoundPassage(score=score, start=values["start"], end=values["end"], **words)

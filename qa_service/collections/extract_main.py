@@ -76,7 +76,7 @@ def _messages(order: ReadFile) -> Iterator[Document | Fault]:
 
 
 def _open(path: bytes) -> BinaryIO:
-    return cast(BinaryIO, gzip.open(path)) if path.endswith(b".gz") else open(path, "rb")
+    return cast(BinaryIO, gzip.open(path)) if path.endswith(b".gz") else open(path, "rb")  # noqa: PTH123, bytes
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 
 import msgspec
@@ -30,7 +30,7 @@ class Extractor:
     def __exit__(self, *error: object) -> None:
         self._stop()
 
-    def read(self, file: SourceFile) -> Iterator[Document | Fault]:
+    def read(self, file: SourceFile) -> Generator[Document | Fault]:
         """Yields a file's documents as they are read, and what is left out.
 
         One that is not read to its end has to be closed before the next is read.

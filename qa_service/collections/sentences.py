@@ -7,6 +7,7 @@ initial or a list's number. One of more tokens than it may have is cut between w
 
 from __future__ import annotations
 
+# ruff: noqa: RUF001, the signs of other scripts are meant
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -19,10 +20,12 @@ _BREAK = re.compile(
     r"|(?P<stop>[.!?…][\"'”’»)\]*_]{0,4}(?=\s))"
     r"|(?P<wide>[。！？][”’」』）]{0,4})"
 )
-_ABBREVIATIONS = frozenset(
-    "al approx bzw ca cf co corp dept dr e.g ed eds fig figs gen gov hr i.e inc jr lt ltd m.e mme "
-    "mr mrs ms mt nr no p pp prof rep rev sen sr st u.a usw vgl vol vs z.b".split()
-)
+_ABBREVIATIONS = frozenset({
+    "al", "approx", "bzw", "ca", "cf", "co", "corp", "dept", "dr", "e.g", "ed", "eds", "fig",
+    "figs", "gen", "gov", "hr", "i.e", "inc", "jr", "lt", "ltd", "m.e", "mme", "mr", "mrs", "ms",
+    "mt", "nr", "no", "p", "pp", "prof", "rep", "rev", "sen", "sr", "st", "u.a", "usw", "vgl",
+    "vol", "vs", "z.b",
+})  # fmt: skip
 _WORD_CHARS = 12
 _MAX_PIECE_CHARS = 8
 
@@ -76,7 +79,7 @@ def _ends_sentence(text: str, stop: int, after: int) -> bool:
     words = text[max(0, stop - _WORD_CHARS) : stop].split()
     word = words[-1].lstrip("(\"'“‘[") if words and not text[stop - 1].isspace() else ""
     is_initial = len(word) == 1 and word.isupper()
-    is_item = word.isdecimal() and len(word) <= 2 and not text[:stop].endswith(f" {word}")
+    is_item = word.isdecimal() and len(word) <= 2 and not text.endswith(f" {word}", 0, stop)
     return not (is_initial or is_item or word.lower() in _ABBREVIATIONS)
 
 

@@ -7,13 +7,17 @@ indexed, and a question's stop words are left out when it is asked.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from qa_service.collections.documents import Document
 from qa_service.collections.passages import Passage
 from qa_service.errors import SetupError
+
+if TYPE_CHECKING:
+    import tantivy
 
 LANGUAGES = (
     *("arabic", "danish", "dutch", "english", "finnish", "french", "german", "greek", "hungarian"),
@@ -23,12 +27,15 @@ LANGUAGES = (
 """Those that tantivy has stems for, and `none`."""
 
 _WITHOUT_STOP_WORDS = ("arabic", "greek", "none", "romanian", "tamil", "turkish")
+STORED_WORDS = ("document", "title", "heading", "text")
+"""Stored fields, as UTF-8."""
+
 _ANALYZER = "words"
 _MAX_WORD_BYTES = 64
 _WRITER_HEAP_BYTES = 64_000_000
 
 
-def load_tantivy() -> Any:
+def load_tantivy() -> ModuleType:
     """The package tantivy.
 
     Raises:
@@ -42,44 +49,55 @@ def load_tantivy() -> Any:
         ) from None
 
 
-def make_analyzer(language: str, *, drops_stop_words: bool = False) -> Any:
+def make_analyzer(language: str, *, drops_stop_words: bool = False) -> tantivy.TextAnalyzer:
     """What makes words of a text, for documents and questions."""
-    tantivy = load_tantivy()
-    filters = tantivy.Filter
-    builder = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple())
+    package = load_tantivy()
+    filters = package.Filter
+    builder = package.TextAnalyzerBuilder(package.Tokenizer.simple())
     builder = builder.filter(filters.remove_long(_MAX_WORD_BYTES)).filter(filters.lowercase())
     if drops_stop_words and language not in _WITHOUT_STOP_WORDS:
         builder = builder.filter(filters.stopword(language))
     if language != "none":
         builder = builder.filter(filters.stemmer(language))
-    return builder.filter(filters.ascii_fold()).build()
+    analyzer: tantivy.TextAnalyzer = builder.filter(filters.ascii_fold()).build()
+    return analyzer
 
 
-def make_schema() -> Any:
+def make_schema() -> tantivy.Schema:
     """The fields."""
     builder = load_tantivy().SchemaBuilder()
     builder.add_text_field("words", tokenizer_name=_ANALYZER, index_option="position")
     builder.add_text_field("file", tokenizer_name="raw", index_option="basic")
-    for name in ("document", "title", "heading", "text"):
+    for name in STORED_WORDS:
         builder.add_bytes_field(name, stored=True)
     for name in ("start", "end"):
         builder.add_unsigned_field(name, stored=True)
-    return builder.build()
+    schema: tantivy.Schema = builder.build()
+    return schema
 
 
-def open_index(path: Path, language: str) -> Any:
+def open_index(path: Path, language: str) -> tantivy.Index:
     """Opens an index that is there.
 
     Raises:
         SetupError: It is not there, or damaged.
     """
-    tantivy = load_tantivy()
     try:
-        index = tantivy.Index.open(str(path))
+        index: tantivy.Index = load_tantivy().Index.open(str(path))
     except (ValueError, OSError) as error:
         raise SetupError(f"{path} cannot be opened: {error}") from None
     index.register_tokenizer(_ANALYZER, make_analyzer(language))
     return index
+
+
+def any_of(schema: tantivy.Schema, words: Iterable[str]) -> tantivy.Query:
+    """Asks for passages with any of the words, which an analyzer has made."""
+    package = load_tantivy()
+    terms = (package.Query.term_query(schema, "words", word) for word in words)
+    query: tantivy.Query = package.Query.boolean_query(
+        [(package.Occur.Should, term) for term in terms]
+    )
+    return query
 
 
 class IndexWriter:
@@ -99,14 +117,14 @@ class IndexWriter:
         entry.add_text("words", f"{document.title}\n{passage.heading}\n{text}")
         entry.add_text("file", file)
         stored = (document.name, document.title, passage.heading, text)
-        for name, value in zip(("document", "title", "heading", "text"), stored, strict=True):
+        for name, value in zip(STORED_WORDS, stored, strict=True):
             entry.add_bytes(name, value.encode())
         entry.add_unsigned("start", passage.start)
         entry.add_unsigned("end", passage.end)
         self._writer.add_document(entry)
 
     def files(self) -> set[str]:
-        """The files that have passages in what is committed, or had them before they were removed."""
+        """The files that have, or had until they were removed, passages in what is committed."""
         return {name for name, _ in self._index.searcher().terms_with_prefix("file", "")}
 
     def remove(self, file: str) -> None:

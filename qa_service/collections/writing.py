@@ -92,8 +92,9 @@ class NextIndex:
     def add(self, name: str, document: Document) -> int:
         """Adds a document of a file; returns the number of its passages."""
         number = 0
-        for number, passage in enumerate(cut(document, self._settings.passage_tokens), 1):
+        for passage in cut(document, self._settings.passage_tokens):
             self._opened().add(name, document, passage)
+            number += 1
         self._uncommitted += number
         return number
 

@@ -30,7 +30,9 @@ def read_text(stream: BinaryIO, max_bytes: int) -> str:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UnreadableError(f"not UTF-8: byte {error.start} is 0x{data[error.start]:02x}") from None
+        raise UnreadableError(
+            f"not UTF-8: byte {error.start} is 0x{data[error.start]:02x}"
+        ) from None
     if "\0" in text:
         raise UnreadableError("not a text: it holds a zero byte")
     return text

@@ -11,11 +11,12 @@ from qa_service.collections.documents import Document, Heading, shortened
 from qa_service.collections.formats.bounded import read_text, title_of
 
 _HIDDEN = frozenset({"script", "style", "template", "noscript", "svg", "math", "select", "iframe"})
-_BLOCKS = frozenset(
-    "address article aside blockquote body dd details dialog div dl dt fieldset figcaption figure "
-    "footer form h1 h2 h3 h4 h5 h6 header hr li main nav ol p pre section summary table title tr ul"
-    "".split()
-)
+_BLOCKS = frozenset({
+    "address", "article", "aside", "blockquote", "body", "dd", "details", "dialog", "div", "dl",
+    "dt", "fieldset", "figcaption", "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5",
+    "h6", "header", "hr", "li", "main", "nav", "ol", "p", "pre", "section", "summary", "table",
+    "title", "tr", "ul",
+})  # fmt: skip
 _LEVELS = {f"h{level}": level for level in range(1, 7)}
 _GAPS = ("", " ", "\n", "\n\n")
 _SPACE, _LINE, _BLOCK = 1, 2, 3

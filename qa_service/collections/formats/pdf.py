@@ -5,10 +5,13 @@ from __future__ import annotations
 import importlib
 import io
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from qa_service.collections.documents import Document, UnreadableError, shortened
 from qa_service.collections.formats.bounded import read_bytes, title_of
+
+if TYPE_CHECKING:
+    import pypdf
 
 
 def read_pdf(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]:
@@ -17,12 +20,12 @@ def read_pdf(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]:
     Offsets are those of the text, whose pages have an empty line between them.
     """
     try:
-        pypdf: Any = importlib.import_module("pypdf")
+        package = importlib.import_module("pypdf")
     except ModuleNotFoundError:
         raise UnreadableError(
             "PDF needs the package pypdf: pip install 'qa-server[collections]'"
         ) from None
-    reader = pypdf.PdfReader(io.BytesIO(read_bytes(stream, max_bytes)))
+    reader: pypdf.PdfReader = package.PdfReader(io.BytesIO(read_bytes(stream, max_bytes)))
     text = "\n\n".join(_pages(reader, max_bytes))
     if not text.strip():
         raise UnreadableError("no text in it: scanned pages need OCR first")
@@ -30,7 +33,7 @@ def read_pdf(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]:
     yield Document(name, shortened(str(title or "")) or title_of(name), text)
 
 
-def _pages(reader: Any, max_chars: int) -> Iterator[str]:
+def _pages(reader: pypdf.PdfReader, max_chars: int) -> Iterator[str]:
     """The pages' texts; a lone surrogate, which no UTF-8 can hold, becomes a question mark."""
     length = 0
     for page in reader.pages:

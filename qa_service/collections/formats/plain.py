@@ -84,8 +84,9 @@ def _rst_headings(text: str) -> Iterator[Heading]:
                 levels.append(style)
             place = above_start if is_overlined else title_start
             yield Heading(place, levels.index(style) + 1, shortened(title))
-            line = ""  # an underline is not the next heading's overline
-        lines = [lines[1], (line, start)]
+            lines = [("", 0), ("", 0)]  # an underline is not the next heading's overline
+        else:
+            lines = [lines[1], (line, start)]
 
 
 def _is_rst_heading(title: str, line: str) -> bool:
