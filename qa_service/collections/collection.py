@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import weakref
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qa_service.collections.manifest import ManifestHead, load_head
+from qa_service.collections.manifest import MANIFEST_FILE, ManifestHead, load_head
 from qa_service.collections.retriever import FoundPassage
 from qa_service.collections.tantivy_index import (
     STORED_WORDS,
@@ -43,6 +45,7 @@ class Collection:
             SetupError: It is no collection, or cannot be opened.
         """
         self._folder = folder
+        self._stamp = _stamp(folder)
         self._opened = _open(folder)
 
     @property
@@ -61,21 +64,31 @@ class Collection:
     def refresh(self) -> bool:
         """Opens what has been indexed since; returns whether there was something.
 
+        If there was nothing, it costs a look at the manifest's inode.
+
         Raises:
             SetupError: It cannot be opened; what was open stays so.
         """
-        if load_head(self._folder) == self._opened.head:
+        stamp = _stamp(self._folder)
+        if stamp == self._stamp:
             return False
-        self._opened = _open(self._folder)
-        return True
+        is_other = load_head(self._folder) != self._opened.head
+        if is_other:
+            self._opened = _open(self._folder)
+        self._stamp = stamp
+        return is_other
 
 
 class _OpenIndex:
-    """An index that does not change."""
+    """An index that does not change; its files stay mapped also when a later run removes them."""
 
-    def __init__(self, head: ManifestHead, index: tantivy.Index) -> None:
+    def __init__(self, folder: Path, head: ManifestHead) -> None:
         language = head.settings.language
         self.head = head
+        links = _links(folder / head.index)
+        # Not sooner: a thread of tantivy's may look at them while the index is open.
+        weakref.finalize(self, shutil.rmtree, links, ignore_errors=True)
+        index = open_index(links, language)
         self._schema = index.schema
         self._searcher = index.searcher()
         self._analyzers = (make_analyzer(language, drops_stop_words=True), make_analyzer(language))
@@ -99,25 +112,32 @@ def _open(folder: Path) -> _OpenIndex:
     for _ in range(_OPEN_ATTEMPTS):
         head = load_head(folder)
         try:
-            return _OpenIndex(head, _open_without_writing(folder / head.index, head))
+            return _OpenIndex(folder, head)
         except SetupError:
             if load_head(folder) == head:
                 raise
     raise SetupError(f"{folder} is replaced faster than it can be opened")
 
 
-def _open_without_writing(path: Path, head: ManifestHead) -> tantivy.Index:
-    """Opens an index by links to its files: tantivy makes lock files beside them.
+def _links(path: Path) -> Path:
+    """A folder of links to an index's files: tantivy makes lock files beside what it opens."""
+    links = Path(tempfile.mkdtemp(prefix="qa-collection-"))
+    try:
+        for file in index_files(path.resolve()):
+            (links / file.name).symlink_to(file)
+    except OSError as error:
+        shutil.rmtree(links)
+        raise SetupError(f"{path} cannot be opened: {error.strerror}") from None
+    return links
 
-    The links are removed at once. The files stay mapped, also when a later run removes them.
-    """
-    with tempfile.TemporaryDirectory(prefix="qa-collection-") as scratch:
-        try:
-            for file in index_files(path.resolve()):
-                Path(scratch, file.name).symlink_to(file)
-        except OSError as error:
-            raise SetupError(f"{path} cannot be opened: {error.strerror}") from None
-        return open_index(Path(scratch), head.settings.language)
+
+def _stamp(folder: Path) -> tuple[int, int, int]:
+    """What changes when the manifest is replaced."""
+    try:
+        status = (folder / MANIFEST_FILE).stat()
+    except OSError:
+        return (0, 0, 0)
+    return (status.st_ino, status.st_mtime_ns, status.st_size)
 
 
 def _passage(score: float, stored: tantivy.Document) -> FoundPassage:
