@@ -77,7 +77,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         read: Files that were read.
         kept: Files that have not changed.
         removed: Files that are gone.
-        others: Files of a kind that is not read.
+        others: Files of a kind that is not read, or without a document.
         faulty: Files and folders that were left out, or have parts that were.
     """
 
@@ -131,7 +131,7 @@ class _Run:
             read=self._read_files,
             kept=len(found.files) - self._read_files,
             removed=len(removed),
-            others=found.others,
+            others=found.others + sum(not (e.documents or e.faults) for e in manifest.files),
             faulty=len(faults) + sum(entry.faults > 0 for entry in manifest.files),
         )
 

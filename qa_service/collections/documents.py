@@ -58,6 +58,12 @@ class EndOfFile(msgspec.Struct, frozen=True, tag=True):
     """All of a file is read."""
 
 
+Message = Document | Fault | EndOfFile
+"""What the process that reads files sends: a message's length in 8 bytes, then its MessagePack."""
+
+LENGTH_BYTES = 8
+
+
 class ReadLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What reading may cost.
 

@@ -3,7 +3,7 @@
     python -m qa_service.collections.extract_main MAX_MEMORY_BYTES
 
 Takes `ReadFile` orders on its standard input, a line of JSON each, and writes to its standard
-output the file's documents and faults and then `EndOfFile`, a line of JSON each. A document that
+output the file's documents and faults and then `EndOfFile`, as `Message` has it. A document that
 takes more processor time than it may ends the process, by SIGXCPU; its parent sees that.
 """
 
@@ -23,9 +23,11 @@ from typing import BinaryIO, cast
 import msgspec
 
 from qa_service.collections.documents import (
+    LENGTH_BYTES,
     Document,
     EndOfFile,
     Fault,
+    Message,
     ReadFile,
     UnreadableError,
 )
@@ -43,9 +45,15 @@ def main() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is no message
     for line in sys.stdin.buffer:
         for message in _messages(msgspec.json.decode(line, type=ReadFile)):
-            output.write(msgspec.json.encode(message) + b"\n")
-        output.write(msgspec.json.encode(EndOfFile()) + b"\n")
+            _write(output, message)
+        _write(output, EndOfFile())
         output.flush()
+
+
+def _write(output: BinaryIO, message: Message) -> None:
+    data = msgspec.msgpack.encode(message)
+    output.write(len(data).to_bytes(LENGTH_BYTES, "big"))
+    output.write(data)
 
 
 def _limit(kind: int, soft: int) -> None:

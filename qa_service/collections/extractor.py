@@ -11,10 +11,18 @@ from contextlib import suppress
 
 import msgspec
 
-from qa_service.collections.documents import Document, EndOfFile, Fault, ReadFile, ReadLimits
+from qa_service.collections.documents import (
+    LENGTH_BYTES,
+    Document,
+    EndOfFile,
+    Fault,
+    Message,
+    ReadFile,
+    ReadLimits,
+)
 from qa_service.collections.files import SourceFile
 
-_decoder = msgspec.json.Decoder(Document | Fault | EndOfFile)
+_decoder = msgspec.msgpack.Decoder(Message)
 
 
 class Extractor:
@@ -55,8 +63,12 @@ class Extractor:
         with suppress(BrokenPipeError):  # it has died: its output ends
             process.stdin.write(msgspec.json.encode(order) + b"\n")
             process.stdin.flush()
-        while (line := process.stdout.readline()).endswith(b"\n"):
-            message = _decoder.decode(line)
+        while len(length := process.stdout.read(LENGTH_BYTES)) == LENGTH_BYTES:
+            size = int.from_bytes(length, "big")
+            data = process.stdout.read(size)
+            if len(data) < size:
+                break
+            message = _decoder.decode(data)
             if isinstance(message, EndOfFile):
                 return
             yield message

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import msgspec
 
 from qa_service.collections.documents import Document, shortened
-from qa_service.collections.sentences import Sentence, sentences
+from qa_service.collections.sentences import MAX_CHARS_PER_TOKEN, Sentence, sentences
 
 PASSAGE_TOKENS = 150
 
@@ -48,7 +48,8 @@ def cut(document: Document, passage_tokens: int = PASSAGE_TOKENS) -> Iterator[Pa
 
     Args:
         document: What is cut.
-        passage_tokens: About how many tokens a passage has; none has more than 4/3 of it.
+        passage_tokens: About how many tokens a passage has; none has more than 4/3 of it, nor
+            11 times as many characters.
     """
     cutter = _Cutter(passage_tokens)
     for section in _sections(document):
@@ -77,6 +78,7 @@ class _Cutter:
 
     def __init__(self, passage_tokens: int) -> None:
         self._limit = passage_tokens
+        self._max_chars = passage_tokens * MAX_CHARS_PER_TOKEN
         self._heading = ""
         self._held: list[Sentence] = []
         self._repeated = 0
@@ -100,17 +102,21 @@ class _Cutter:
         tokens = self._tokens
         is_full = tokens + sentence.tokens > self._limit
         is_full |= sentence.is_first and 3 * tokens >= 2 * self._limit
+        is_full |= self._is_too_wide(sentence)
         if is_full and len(self._held) > self._repeated:
             yield from self._close()
-        if self._repeated and self._tokens + sentence.tokens > self._limit:
+        is_too_much = self._tokens + sentence.tokens > self._limit or self._is_too_wide(sentence)
+        if self._repeated and is_too_much:
             self._held, self._repeated = [], 0
         self._held.append(sentence)
 
     def end(self) -> Iterator[Passage]:
         """The section ends: gives out what there is."""
         new = self._held[self._repeated :]
-        if self._before and 3 * sum(sentence.tokens for sentence in new) < self._limit:
-            end = new[-1].end if new else self._before.end
+        end = new[-1].end if new else 0
+        is_little = 3 * sum(sentence.tokens for sentence in new) < self._limit
+        if self._before and is_little and 3 * (end - self._before.end) < self._max_chars:
+            end = max(end, self._before.end)
             yield Passage(self._before.start, end, self._before.heading)
         else:
             if self._before:
@@ -118,6 +124,10 @@ class _Cutter:
             if new:
                 yield self._passage()
         self._before, self._held, self._repeated = None, [], 0
+
+    def _is_too_wide(self, sentence: Sentence) -> bool:
+        """Whether white space makes a passage long that has few tokens."""
+        return bool(self._held) and sentence.end - self._held[0].start > self._max_chars
 
     def _close(self) -> Iterator[Passage]:
         if self._before:

@@ -27,7 +27,8 @@ _ABBREVIATIONS = frozenset({
     "vol", "vs", "z.b",
 })  # fmt: skip
 _WORD_CHARS = 12
-_MAX_PIECE_CHARS = 8
+MAX_CHARS_PER_TOKEN = 8
+"""A sentence is cut also at so many characters for each of its tokens: white space is no token."""
 
 
 class Sentence(NamedTuple):
@@ -85,7 +86,8 @@ def _ends_sentence(text: str, stop: int, after: int) -> bool:
 
 def _parts(text: str, start: int, end: int, max_tokens: int) -> Iterator[tuple[int, int, int]]:
     """A sentence's start, end and tokens; of one that is too long, those of its parts."""
-    if end - start <= max_tokens * _MAX_PIECE_CHARS:
+    max_chars = max_tokens * MAX_CHARS_PER_TOKEN
+    if end - start <= max_chars:
         tokens = len(PIECES.findall(text, start, end))
         if tokens <= max_tokens:
             yield start, end, tokens
@@ -95,7 +97,7 @@ def _parts(text: str, start: int, end: int, max_tokens: int) -> Iterator[tuple[i
         place = piece.start()
         if text[place - 1 : place].isspace():
             word_start, tokens_before = place, tokens
-        if tokens == max_tokens:
+        if tokens == max_tokens or piece.end() - start > max_chars:
             cut, kept = (word_start, tokens_before) if word_start > start else (place, tokens)
             yield start, start + len(text[start:cut].rstrip()), kept
             start, tokens = cut, tokens - kept

@@ -11,10 +11,12 @@ from typing import BinaryIO
 
 import msgspec
 
-from qa_service.collections.documents import Document, Fault, shortened
+from qa_service.collections.documents import Document, Fault, UnreadableError, shortened
 from qa_service.collections.formats.bounded import title_of
 
 _CHUNK_BYTES = 1 << 16
+_MAX_FAULTS = 1000
+"""So many bad lines are read past in any file; more only where they are less than half of it."""
 
 
 class _Line(msgspec.Struct, frozen=True):
@@ -27,16 +29,25 @@ _decoder = msgspec.json.Decoder(_Line)
 
 
 def read_json_lines(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document | Fault]:
-    """Reads a document a line; one without an id has its line's number."""
+    """Reads a document a line; one without an id has its line's number.
+
+    Raises:
+        UnreadableError: Most lines cannot be read.
+    """
+    faults = 0
     for number, line in enumerate(_lines(stream, max_bytes), 1):
-        if line is None:
-            fault = f"longer than {max_bytes} bytes (--max_file_bytes)"
-            yield Fault(f"{name}, line {number}", fault)
-        elif not line.isspace():
-            yield _document(name, number, line)
+        if line is not None and line.isspace():
+            continue
+        found = _document(name, number, line, max_bytes)
+        faults += isinstance(found, Fault)
+        if faults > _MAX_FAULTS and 2 * faults > number:
+            raise UnreadableError(f"most of {number} lines cannot be read: the rest is left out")
+        yield found
 
 
-def _document(name: str, number: int, line: bytes) -> Document | Fault:
+def _document(name: str, number: int, line: bytes | None, max_bytes: int) -> Document | Fault:
+    if line is None:
+        return Fault(f"{name}, line {number}", f"longer than {max_bytes} bytes (--max_file_bytes)")
     try:
         row = _decoder.decode(line)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

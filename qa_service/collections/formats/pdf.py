@@ -29,16 +29,20 @@ def read_pdf(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]:
     text = "\n\n".join(_pages(reader, max_bytes))
     if not text.strip():
         raise UnreadableError("no text in it: scanned pages need OCR first")
-    title = getattr(reader.metadata, "title", None)
-    yield Document(name, shortened(str(title or "")) or title_of(name), text)
+    title = _encodable(str(getattr(reader.metadata, "title", None) or ""))
+    yield Document(name, shortened(title) or title_of(name), text)
 
 
 def _pages(reader: pypdf.PdfReader, max_chars: int) -> Iterator[str]:
-    """The pages' texts; a lone surrogate, which no UTF-8 can hold, becomes a question mark."""
     length = 0
     for page in reader.pages:
-        text = page.extract_text().encode("utf-8", "replace").decode("utf-8")
+        text = _encodable(page.extract_text())
         length += len(text)
         if length > max_chars:
             raise UnreadableError(f"more than {max_chars} characters of text (--max_file_bytes)")
         yield text
+
+
+def _encodable(text: str) -> str:
+    """A text without lone surrogates, which no UTF-8 can hold: question marks in their place."""
+    return text.encode("utf-8", "replace").decode("utf-8")

@@ -13,6 +13,7 @@ _FENCE = re.compile(r" {0,3}(```+|~~~+)")
 _ATX = re.compile(r" {0,3}(#{1,6})[ \t]+(.*)")
 _SETEXT = re.compile(r" {0,3}(=+|-+)[ \t]*")
 _RST_LINE = re.compile(r"([!-/:-@\[-`{-~])\1{2,}[ \t]*")
+_BOM = "\ufeff"
 _MAX_LINE_CHARS = 1000
 """A longer line is no heading."""
 
@@ -45,7 +46,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
     while start < len(text):
         end = text.find("\n", start)
         end = len(text) if end < 0 else end
-        yield start, text[start : min(end, start + _MAX_LINE_CHARS)].rstrip()
+        yield start, text[start : min(end, start + _MAX_LINE_CHARS)].rstrip().lstrip(_BOM)
         start = end + 1
 
 

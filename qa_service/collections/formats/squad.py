@@ -24,20 +24,24 @@ class _Article(msgspec.Struct, frozen=True):
 
 
 class _Squad(msgspec.Struct, frozen=True):
-    data: list[_Article]
+    data: msgspec.Raw | None = None
 
 
-_decoder = msgspec.json.Decoder(_Squad)
+_outer_decoder = msgspec.json.Decoder(_Squad)
+_decoder = msgspec.json.Decoder(list[_Article])
 
 
 def read_squad(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]:
     """Reads the paragraphs; each is known by its number in the file, from 1.
 
+    Other JSON, which has no `data`, holds no document.
+
     Raises:
         UnreadableError: It is longer than the bound, or not in SQuAD's format.
     """
     try:
-        articles = _decoder.decode(read_bytes(stream, max_bytes)).data
+        outer = _outer_decoder.decode(read_bytes(stream, max_bytes))
+        articles = _decoder.decode(outer.data) if outer.data else []
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise UnreadableError(f"not in SQuAD's format: {error}") from None
     number = 0
