@@ -77,6 +77,8 @@ def _ends_sentence(text: str, stop: int, after: int) -> bool:
     following = text[after : after + 2].lstrip()
     if following[:1].islower():
         return False
+    if after > stop + 1:  # a quotation or a bracket ends with it
+        return True
     words = text[max(0, stop - _WORD_CHARS) : stop].split()
     word = words[-1].lstrip("(\"'“‘[") if words and not text[stop - 1].isspace() else ""
     is_initial = len(word) == 1 and word.isupper()

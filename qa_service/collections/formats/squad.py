@@ -24,7 +24,7 @@ class _Article(msgspec.Struct, frozen=True):
 
 
 class _Squad(msgspec.Struct, frozen=True):
-    data: msgspec.Raw | None = None
+    data: msgspec.Raw = msgspec.Raw()
 
 
 _outer_decoder = msgspec.json.Decoder(_Squad)
@@ -40,8 +40,7 @@ def read_squad(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document
         UnreadableError: It is longer than the bound, or not in SQuAD's format.
     """
     try:
-        outer = _outer_decoder.decode(read_bytes(stream, max_bytes))
-        articles = _decoder.decode(outer.data) if outer.data else []
+        articles = _articles(read_bytes(stream, max_bytes))
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise UnreadableError(f"not in SQuAD's format: {error}") from None
     number = 0
@@ -50,3 +49,11 @@ def read_squad(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document
         for paragraph in article.paragraphs:
             number += 1
             yield Document(f"{name}#{number}", title, paragraph.context)
+
+
+def _articles(file: bytes) -> list[_Article]:
+    try:
+        data = _outer_decoder.decode(file).data
+    except msgspec.ValidationError:  # JSON, but no object
+        return []
+    return _decoder.decode(data) if bytes(data) else []
