@@ -150,6 +150,7 @@ class _Run:
     def _read(self, file: SourceFile, sha256: str) -> FileEntry:
         documents = passages = faults = 0
         first_faults: list[str] = []
+        line = ""
         with closing(self._extractor.read(file)) as messages:
             for message in messages:
                 if isinstance(message, Document):
@@ -159,12 +160,14 @@ class _Run:
                     self._reporter.on_passages(added)
                     continue
                 faults += 1
+                line = f"{message.where}: {message.why}"
                 if faults <= MAX_FIRST_FAULTS:
-                    first_faults.append(f"{message.where}: {message.why}")
-                    self._reporter.on_fault(first_faults[-1])
+                    first_faults.append(line)
         if faults > MAX_FIRST_FAULTS:
-            first_faults.append(f"{file.name}: and {faults - MAX_FIRST_FAULTS} more parts")
-            self._reporter.on_fault(first_faults[-1])
+            others = faults - MAX_FIRST_FAULTS
+            first_faults.append(f"{file.name}: {others} more; the last is {line}")
+        for line in first_faults:
+            self._reporter.on_fault(line)
         return FileEntry(
             name=file.name,
             size_bytes=file.size_bytes,

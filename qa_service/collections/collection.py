@@ -56,8 +56,7 @@ class Collection:
     def search(self, question: str, max_passages: int) -> list[FoundPassage]:
         """The passages that match a question best, the best first.
 
-        A passage matches by any word of the question but stop words; if the question has no others,
-        by these. There are none if no word is in the index.
+        A passage matches by any word of the question but stop words; if none does, by these.
         """
         return self._opened.search(question, max_passages)
 
@@ -94,18 +93,13 @@ class _OpenIndex:
         self._analyzers = (make_analyzer(language, drops_stop_words=True), make_analyzer(language))
 
     def search(self, question: str, max_passages: int) -> list[FoundPassage]:
-        query = self._query(question[:MAX_QUESTION_CHARS])
-        if query is None:
-            return []
-        hits = self._searcher.search(query, max_passages, count=False).hits
-        return [_passage(score, self._searcher.doc(address)) for score, address in hits]
-
-    def _query(self, question: str) -> tantivy.Query | None:
         for analyzer in self._analyzers:
-            words = list(islice(dict.fromkeys(analyzer.analyze(question)), MAX_QUESTION_WORDS))
-            if words:
-                return any_of(self._schema, words)
-        return None
+            words = dict.fromkeys(analyzer.analyze(question[:MAX_QUESTION_CHARS]))
+            query = any_of(self._schema, islice(words, MAX_QUESTION_WORDS))
+            hits = self._searcher.search(query, max_passages, count=False).hits
+            if hits:
+                return [_passage(score, self._searcher.doc(address)) for score, address in hits]
+        return []
 
 
 def _open(folder: Path) -> _OpenIndex:

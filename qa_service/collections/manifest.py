@@ -55,7 +55,7 @@ class FileEntry(msgspec.Struct, frozen=True, kw_only=True):
         documents: How many it had.
         passages: How many these were cut into.
         faults: How many parts of it, or 1 for all, were left out.
-        first_faults: What the first few were.
+        first_faults: What the first few were, and the last, which may be the reason for the end.
     """
 
     name: str

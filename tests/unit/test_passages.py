@@ -36,7 +36,7 @@ def split(text: str) -> list[str]:
         "It costs 3.14 or e.g. 2.71 euros. | Fig. 3 shows it.",
         "A list:\n | - one thing\n | - another\n | 3. a third",
         "A title\n\n | A paragraph without a stop\n\n | Another",
-        "今日は晴れ。 | 明日は雨！ | 本当？",
+        "今日は晴れ。 | 明日は雨！ | 本当？",  # noqa: RUF001
     ],
 )
 def test_sentences_end_where_a_reader_ends_them(text):
@@ -66,7 +66,7 @@ def test_a_paragraph_ends_a_passage_that_is_two_thirds_full():
 def test_a_heading_ends_a_passage_that_is_half_full_and_stands_with_what_follows():
     text = "# Top\n" + "word " * 16 + ".\n## Low\n" + "other " * 16 + ".\n"
     found = list(cut(document(text, (1, "# Top"), (2, "## Low")), LIMIT))
-    assert [text[p.start : p.end].split()[0] for p in found] == ["#", "##"]
+    assert [text[p.start : p.end].split(maxsplit=1)[0] for p in found] == ["#", "##"]
     assert [p.heading for p in found] == ["# Top", "# Top > ## Low"]
 
 
