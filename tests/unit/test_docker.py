@@ -21,8 +21,13 @@ from tests.unit.test_manifest import _MANIFEST
 from tests.unit.test_structure import PACKAGE, SERVING, files_of
 
 DOCKERFILES = sorted((ROOT / "docker").glob("*.Dockerfile"))
-LEFT_OUT = {"opentelemetry", "torch", "transformers", "safetensors", "openvino", "ray", "pynvml"}
-"""Imported only where they are used: by engines, through Ray, beside GPUs, to export traces."""
+LEFT_OUT = {
+    *("opentelemetry", "torch", "transformers", "safetensors", "openvino", "ray", "pynvml"),
+    *("opensearchpy", "pypdf"),
+}
+"""Imported only where they are used: by engines, through Ray, beside GPUs, to export traces, for
+collections.
+"""
 
 
 def instructions(dockerfile: Path, name: str) -> list[str]:

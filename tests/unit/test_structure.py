@@ -14,8 +14,8 @@ from qa_service.config import markdown
 
 PACKAGE = ROOT / "qa_service"
 SERVING = [
-    "errors", "options", "logs", "engine_catalogue", "data", "wire", "net", "telemetry",
-    "repository", "scheduling",
+    "errors", "options", "logs", "engine_catalogue", "data", "wire", "collections", "net",
+    "telemetry", "repository", "scheduling",
     "workers", "inference", "serving", "front", "config", "deployment", "server",
 ]  # fmt: skip
 """The rooms of the serving program; each imports only those before it."""
