@@ -23,6 +23,7 @@ from qa_service.collections.manifest import (
 from qa_service.collections.passages import PASSAGE_TOKENS
 from qa_service.collections.tantivy_index import load_tantivy
 from qa_service.collections.writing import NextIndex, locked
+from qa_service.errors import SetupError
 
 MAX_FIRST_FAULTS = 5
 LANGUAGE = "english"
@@ -97,8 +98,12 @@ def build(choices: Choices, reporter: Reporter) -> Summary:
         SetupError: It cannot be done; what was served stays.
     """
     found = find_files(choices.sources, choices.output)
-    with locked(choices.output), Extractor(choices.limits) as extractor:
-        return _Run(choices, extractor, reporter).run(found)
+    try:
+        with locked(choices.output), Extractor(choices.limits) as extractor:
+            return _Run(choices, extractor, reporter).run(found)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise SetupError(f"cannot write {error.filename or choices.output}: {why}") from None
 
 
 class _Run:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -100,15 +101,28 @@ def any_of(schema: tantivy.Schema, words: Iterable[str]) -> tantivy.Query:
     return query
 
 
+@contextmanager
+def _written(path: Path) -> Iterator[None]:
+    """Has tantivy's errors, which are those of the disk, told in a line."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise SetupError(f"cannot write {path}: {' '.join(str(error).split())}") from None
+
+
 class IndexWriter:
-    """Adds and removes files' passages; nothing counts before `commit`."""
+    """Adds and removes files' passages; nothing counts before `commit`.
+
+    Each method raises `SetupError` if the index cannot be written.
+    """
 
     def __init__(self, path: Path, language: str) -> None:
-        if not load_tantivy().Index.exists(str(path)):
-            load_tantivy().Index(make_schema(), path=str(path))
-        self._path = path
-        self._index = open_index(path, language)
-        self._writer = self._index.writer(_WRITER_HEAP_BYTES, num_threads=1)
+        with _written(path):
+            if not load_tantivy().Index.exists(str(path)):
+                load_tantivy().Index(make_schema(), path=str(path))
+            self._path = path
+            self._index = open_index(path, language)
+            self._writer = self._index.writer(_WRITER_HEAP_BYTES, num_threads=1)
 
     def add(self, file: str, document: Document, passage: Passage) -> None:
         """Adds a passage of a document of a file."""
@@ -121,7 +135,8 @@ class IndexWriter:
             entry.add_bytes(name, value.encode())
         entry.add_unsigned("start", passage.start)
         entry.add_unsigned("end", passage.end)
-        self._writer.add_document(entry)
+        with _written(self._path):
+            self._writer.add_document(entry)
 
     def files(self) -> set[str]:
         """The files that have, or had until they were removed, passages in what is committed."""
@@ -129,17 +144,20 @@ class IndexWriter:
 
     def remove(self, file: str) -> None:
         """Removes all passages of a file."""
-        self._writer.delete_documents_by_term("file", file)
+        with _written(self._path):
+            self._writer.delete_documents_by_term("file", file)
 
     def commit(self) -> None:
         """Makes what was added and removed last."""
-        self._writer.commit()
+        with _written(self._path):
+            self._writer.commit()
 
     def close(self) -> None:
         """Waits until segments are merged, and lets others read: tantivy's files are private."""
-        self._writer.wait_merging_threads()
-        for path in index_files(self._path):
-            path.chmod(0o644)
+        with _written(self._path):
+            self._writer.wait_merging_threads()
+            for path in index_files(self._path):
+                path.chmod(0o644)
 
 
 def index_files(path: Path) -> Iterator[Path]:
