@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import qa_service
+from benchmarks import collection
 from benchmarks.cache import never_again, pairs, zipf
 from benchmarks.http_wire import HttpWire
 from benchmarks.load import counted, figures, measure
@@ -156,3 +157,22 @@ def test_medians_stand_with_their_spread():
     assert spread([math.nan]) == "-"
     assert percentile(list(range(1, 101)), 99) == 99
     assert markdown(["a", "b"], [["x", 1]]) == "| a | b |\n| --- | ---: |\n| x | 1 |"
+
+
+def test_a_collection_finds_the_passages_of_the_questions_that_ship(tmp_path):
+    texts = collection.paragraphs([Path(qa_service.__file__).parent / "data" / "questions.json"])
+    size = collection.write(
+        tmp_path / "texts.jsonl", [(title, text) for text, title in texts.items()]
+    )
+    numbers = {text: number for number, text in enumerate(texts)}
+    indexed, opened = collection.index(tmp_path / "texts.jsonl", tmp_path / "out", size)
+    questions = [question for question in QUESTIONS if question.answers]
+    searched = collection.search(opened, questions, numbers)
+    assert indexed.passages >= len(texts)
+    assert searched.recall[20] > 90
+    assert searched.recall[1] <= searched.recall[5] <= searched.paragraph_recall[5]
+
+
+def test_mixed_texts_are_the_same_each_time():
+    first, second = (next(collection.mixed(["One. Two.", "Three."])) for _ in range(2))
+    assert first == second
