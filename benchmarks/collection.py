@@ -49,7 +49,7 @@ class Indexed:
     index_rss_mib: float
     size_bytes: int
     open_ms: float
-    open_rss_mib: float
+    rss_before_mib: float
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,7 @@ class Searched:
     questions: int
     p50_us: float
     p99_us: float
+    rss_mib: float
     recall: dict[int, float]
     paragraph_recall: dict[int, float]
 
@@ -104,13 +105,12 @@ def index(source: Path, output: Path, text_bytes: int) -> tuple[Indexed, Collect
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     index_s = time.perf_counter() - began_s
     peak_kib = int(done.stdout.split()[-1])
-    before, began_s = rss_bytes(os.getpid()), time.perf_counter()
+    before, began_s = rss_bytes(os.getpid()) / MIB, time.perf_counter()
     collection = Collection(output)
     open_ms = 1000 * (time.perf_counter() - began_s)
     head = collection.head
     size = sum(path.stat().st_size for path in (output / head.index).iterdir())
-    rss_mib = (rss_bytes(os.getpid()) - before) / MIB
-    indexed = Indexed(head.passages, text_bytes, index_s, peak_kib / 1024, size, open_ms, rss_mib)
+    indexed = Indexed(head.passages, text_bytes, index_s, peak_kib / 1024, size, open_ms, before)
     return indexed, collection
 
 
@@ -141,6 +141,7 @@ def search(
         len(questions),
         percentile(durations_us, 50),
         percentile(durations_us, 99),
+        rss_bytes(os.getpid()) / MIB,
         _recall(ranks),
         _recall(paragraph_ranks),
     )
@@ -172,7 +173,7 @@ def rows(indexed: Indexed, searched: Searched) -> dict[str, str]:
         "time to make it": f"{indexed.index_s:.1f} s",
         "memory to make it": f"{indexed.index_rss_mib:.0f} MiB",
         "time to open it": f"{indexed.open_ms:.1f} ms",
-        "memory when open": f"{indexed.open_rss_mib:.1f} MiB",
+        "memory to search it": f"{searched.rss_mib - indexed.rss_before_mib:.1f} MiB",
         "search, p50": f"{searched.p50_us:.0f} µs",
         "search, p99": f"{searched.p99_us:.0f} µs",
         **{f"answer among {depth}": f"{recall[depth]:.1f} %" for depth in DEPTHS},
