@@ -12,12 +12,13 @@ from __future__ import annotations
 import sys
 from contextlib import ExitStack
 
-from benchmarks.load import Load, counted, opened
+from benchmarks.load import counted, load
 from benchmarks.record import Section, make_parser
 from benchmarks.tables import markdown
 from benchmarks.targets import Running, ours, running
 from benchmarks.texts import Item, uniform
 from qa_service.data.squad import read_squad
+from qa_service.load.report import Report
 
 OURS = "by the queue"
 FLAGS = {
@@ -33,12 +34,12 @@ CAPACITY_REQUESTS_EACH = 12
 def capacity_per_s(server: Running, items: list[Item], requests_each: int) -> float:
     """What a closed loop of many clients gets out of it."""
     counted(server, items, CLIENTS, 2)
-    return counted(server, items, CLIENTS, requests_each).throughput_per_s
+    return Report.of(counted(server, items, CLIENTS, requests_each)).throughput
 
 
-def cells(loads: dict[str, Load], percent: float) -> list[str]:
+def cells(reports: dict[str, Report], percent: int) -> list[str]:
     """A percentile for each server; the best of the fixed sizes is beside ours as a ratio."""
-    found_ms = {name: load.p_ms(percent) for name, load in loads.items()}
+    found_ms = {name: report.percentiles_ms[percent] for name, report in reports.items()}
     best_ms = min(value for name, value in found_ms.items() if name != OURS)
     return [*(f"{value:.0f}" for value in found_ms.values()), f"{found_ms[OURS] / best_ms:.2f}"]
 
@@ -53,7 +54,7 @@ def main() -> int:
     items = uniform(read_squad(flags.questions_file))
     engine_flags = ("--inference_engine_type", engine, "--precision", precision)
     duration_s = 2.0 if flags.quick else flags.duration_s
-    rows_of: dict[float, list[list[str]]] = {50: [], 99: []}
+    rows_of: dict[int, list[list[str]]] = {50: [], 99: []}
     with ExitStack() as stack:
         servers = {
             name: stack.enter_context(running(ours(name, *engine_flags, *more), flags.model))
@@ -62,15 +63,20 @@ def main() -> int:
         requests_each = 3 if flags.quick else CAPACITY_REQUESTS_EACH
         rate_per_s = capacity_per_s(servers[OURS], items, requests_each)
         for number, share in enumerate(SHARES):
+            fields = {"duration_s": duration_s, "rate_per_s": share * rate_per_s, "seed": number}
             loads = {
-                name: opened(server, items, share * rate_per_s, duration_s, seed=number)
+                name: load(server, items, num_simultaneous_clients=CLIENTS, **fields)
                 for name, server in servers.items()
             }
-            failed = sum(load.num_failed for load in loads.values())
-            section.raw[str(share)] = {name: load.latencies_ms() for name, load in loads.items()}
+            section.raw[str(share)] = {
+                name: [sample.latency_ms for sample in samples if not sample.error_code]
+                for name, samples in loads.items()
+            }
+            reports = {name: Report.of(samples) for name, samples in loads.items()}
+            failed = sum(report.num_failed for report in reports.values())
             for percent, rows in rows_of.items():
                 rows.append([f"{share:.2f}{f' ({failed} failed)' if failed else ''}",
-                             *cells(loads, percent)])  # fmt: skip
+                             *cells(reports, percent)])  # fmt: skip
     for percent, rows in rows_of.items():
         head = ["rate / capacity", *FLAGS, "by the queue / better of the others"]
         section.say(f"**p{percent}, ms**\n\n" + markdown(head, rows))

@@ -13,12 +13,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.cells import Cells, measure
-from benchmarks.record import Section, make_parser
+from benchmarks.cells import Cells
+from benchmarks.load import measure
+from benchmarks.record import Section, checkouts_of, make_parser
 from benchmarks.tables import markdown, spread
-from benchmarks.targets import Running, ours
+from benchmarks.targets import ours, running
 from benchmarks.texts import Item, uniform
-from harness.server import EXACT_ENGINE, ROOT, running_server
 from qa_service.data.squad import read_squad
 
 WARMUP_S = 0.5
@@ -39,10 +39,9 @@ def measure_all(
 ) -> None:
     """All loads on one checkout's server."""
     for engine, (flags, numbers, duration_s) in LOADS.items():
-        with running_server(model, *EXACT_ENGINE, *flags, root=root) as server:
-            at_work = Running(ours(name), server.port, server.process.pid)
+        with running(ours(name, *flags), model, root) as server:
             for clients in numbers:
-                figures = measure(at_work, items, clients, WARMUP_S * share, duration_s * share)
+                figures = measure(server, items, clients, WARMUP_S * share, duration_s * share)
                 cells.add(name, f"{engine}, {clients}", figures)
 
 
@@ -52,10 +51,7 @@ def main() -> int:
     flags = parser.parse_args()
     section = Section("beside", f"Beside {flags.before.name}", flags)
     items = uniform(read_squad(flags.questions_file))
-    checkouts = {
-        "before": (flags.before, flags.before / "saved_models" / flags.model.name),
-        "now": (ROOT, flags.model),
-    }
+    checkouts = checkouts_of(flags)
     cells = Cells()
     share = 0.1 if flags.quick else 1.0
     for repeat in range(1 if flags.quick else flags.repeats):

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from benchmarks.load import counted, timed
+from benchmarks.load import counted, measure
 from benchmarks.record import Section, make_parser
 from benchmarks.tables import markdown
 from benchmarks.targets import RAY, NotStartedError, Running, Target, ours, peer, running
@@ -25,7 +25,7 @@ from benchmarks.texts import Item, uniform
 from harness.haproxy import HAPROXY, Balancer
 from harness.ray_cluster import RayCluster
 from qa_service.data.squad import read_squad
-from qa_service.load.wire import QaWire
+from qa_service.load.report import Report
 
 MODEL, GROWTH = "the model", "growth"
 ENGINES = {
@@ -33,7 +33,7 @@ ENGINES = {
     MODEL: ("--inference_engine_type", "onnx", "--precision", "fp32"),
 }
 REQUESTS = {"at once": 2000, MODEL: 100}
-CLIENTS = 50
+CLIENTS, DURATION_S = 50, 8.0
 NUMBERS = (1, 2, 4, 8, 16)
 CLOSED_PORT = 1
 EMPTY_CALL_BYTES = 1000
@@ -57,7 +57,7 @@ def behind_haproxy(model: Path, *flags: str) -> Iterator[Running]:
         balancer = Balancer([servers[0].port, servers[1].port, CLOSED_PORT])
         stack.callback(balancer.close)
         balancer.wait_for_log("qa/qa3 is DOWN")
-        yield Running(Target("HAProxy, two servers", (), QaWire), balancer.port, servers[0].pid)
+        yield Running(ours("HAProxy, two servers"), balancer.port, servers[0].pid)
 
 
 def contestants(cluster: RayCluster, model: Path, engine: str) -> Iterator[tuple[str, object]]:
@@ -72,13 +72,13 @@ def contestants(cluster: RayCluster, model: Path, engine: str) -> Iterator[tuple
     yield serve.name, running(serve, model)
 
 
-def measure(server: Running, items: Sequence[Item], requests: int, seconds: float) -> list[float]:
+def measure_one_and_many(server: Running, items: Sequence[Item], requests: int) -> list[float]:
     """p50 and p99 of one client, and answers a second to fifty."""
-    one = counted(server, items, 1, requests)
-    many = timed(server, items, CLIENTS, 1.0, seconds)
-    if one.num_failed + many.num_failed:
-        raise NotStartedError(f"{one.num_failed + many.num_failed} requests failed")
-    return [one.p_ms(50), one.p_ms(99), many.throughput_per_s]
+    one = Report.of(counted(server, items, 1, requests))
+    many = measure(server, items, CLIENTS, 1.0, DURATION_S)
+    if many["failed"]:
+        raise RuntimeError(f"{many['failed']:.0f} requests failed")
+    return [one.percentiles_ms[50], one.percentiles_ms[99], many["throughput"]]
 
 
 class Nothing:
@@ -113,8 +113,8 @@ def compare(
     for name, starting in contestants(cluster, model, engine):
         try:
             with starting as server:
-                found = measure(server, items, REQUESTS[engine], 8.0)
-        except NotStartedError as error:
+                found = measure_one_and_many(server, items, REQUESTS[engine])
+        except (NotStartedError, RuntimeError) as error:
             section.say(f"{name}: not measured, {error}.")
             continue
         first = first or found
@@ -131,11 +131,9 @@ def grow(section: Section, cluster: RayCluster, model: Path, items: Sequence[Ite
     rows = []
     for number in NUMBERS:
         with running(on_ray(cluster, number, *ENGINES["at once"]), model) as server:
-            before_s = server.cpu_s()
-            load = timed(server, items, CLIENTS, 1.0, 8.0)
-            cpu_s = server.cpu_s() - before_s
+            found = measure(server, items, CLIENTS, 1.0, DURATION_S)
             mib = server.rss_bytes() / 2**20
-        row = [load.throughput_per_s, cpu_s / max(1, len(load.samples)) * 1e6, mib]
+        row = [found["throughput"], found["cpu_ms"] * 1e3, mib]
         section.raw[f"growth {number}"] = row
         rows.append([str(number), *(f"{value:.0f}" for value in row)])
         print(*rows[-1], flush=True)

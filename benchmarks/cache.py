@@ -21,11 +21,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from benchmarks.cells import Cells, measure
-from benchmarks.peers import rounds
+from benchmarks.cells import Cells
+from benchmarks.load import measure
 from benchmarks.record import Section, make_parser
 from benchmarks.tables import markdown
-from benchmarks.targets import Running, Target, ours, running
+from benchmarks.targets import Running, Target, ours
 from benchmarks.texts import Item
 from harness.frames import frame, receive
 from harness.process import rss_bytes
@@ -226,9 +226,11 @@ def say_part(section: Section, flags: argparse.Namespace, part: Part, items: lis
     """Measures a part and says what it came to."""
     times_s = (1.0, 2.0) if flags.quick else (part.warmup_s, DURATION_S)
     asked, cells = part.ask(items), Cells()
-    for _, target in rounds(part.targets, flags.repeats):
-        with running(target, flags.model) as server:
-            cells.add(target.name, "load", load(server, asked, *times_s))
+
+    def measure_one(server: Running, repeat: int) -> None:
+        cells.add(server.target.name, "load", load(server, asked, *times_s))
+
+    cells.measure(part.targets, flags.model, flags.repeats, measure_one)
     columns = {label: ("load", figure) for label, figure in COLUMNS.items()}
     section.say(f"**{part.title}, {CLIENTS} clients**\n\n{cells.table_by('', columns, 2)}")
     return cells

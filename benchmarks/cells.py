@@ -2,84 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
-from benchmarks.load import Load, timed
-from benchmarks.tables import markdown, median, percentile, spread
-from benchmarks.targets import Running
-from benchmarks.texts import Item
-from harness.process import cpu_s
-
-Figures = dict[str, float]
-
-
-def figures(load: Load, kinds: Sequence[str] = ()) -> Figures:
-    """What is kept of one load.
-
-    Args:
-        load: It.
-        kinds: The kind of each of its requests, if they differ: each kind's latencies are kept
-            apart too.
-    """
-    kept = {
-        "throughput": load.throughput_per_s,
-        "p50": load.p_ms(50),
-        "p99": load.p_ms(99),
-        "requests": float(len(load.latencies_ms())),
-        "failed": float(load.num_failed),
-        "cpu_share": load.cpu_share,
-    }
-    for kind in sorted(set(kinds)):
-        latencies_ms = load.latencies_ms(kinds, kind)
-        kept |= {f"{kind}_p{p}": percentile(latencies_ms, p) for p in (50, 99)}
-    return {name: round(value, 4) for name, value in kept.items()}
-
-
-def measure(
-    server: Running,
-    items: Sequence[Item],
-    clients: int,
-    warmup_s: float,
-    duration_s: float,
-    *,
-    first: int = 0,
-    by_kind: bool = False,
-) -> Figures:
-    """Loads a server and keeps its figures, what it used of the processor among them.
-
-    `cpu_ms` is of all its processes, `loop_us` of the first one, for one request.
-
-    Args:
-        server: It.
-        items: What to ask, over and over.
-        clients: How many ask.
-        warmup_s: For how long before the measurement.
-        duration_s: For how long.
-        first: Which of the items to start with.
-        by_kind: Whether to keep each kind's latencies apart too.
-    """
-    before_s, loop_before_s = server.cpu_s(), cpu_s(server.pid)
-    load = timed(server, items, clients, warmup_s, duration_s, first=first)
-    used_s, loop_used_s = server.cpu_s() - before_s, cpu_s(server.pid) - loop_before_s
-    answered = max(1, len(load.samples))
-    kept = figures(load, [item.kind for item in items] if by_kind else ())
-    kept["work"] = round(load.work_per_s(weights(items)), 4)
-    kept["cpu_ms"] = round(used_s * 1e3 / answered, 4)
-    kept["loop_us"] = round(loop_used_s * 1e6 / answered, 1)
-    return kept
-
-
-def weights(items: Sequence[Item]) -> list[float]:
-    """Each item's length over the mean length: about what share of the work it is."""
-    lengths = [len(item.question) + len(item.text) for item in items]
-    return [length * len(items) / sum(lengths) for length in lengths]
+from benchmarks.load import Figures
+from benchmarks.record import Section
+from benchmarks.tables import markdown, median, spread
+from benchmarks.targets import NotStartedError, Running, Target, running
 
 
 class Cells:
-    """All figures, and tables of them."""
+    """All figures, and tables of them.
+
+    Attributes:
+        absent: Why a target took no part, or no longer; by its name.
+    """
 
     def __init__(self) -> None:
         self._cells: dict[str, dict[str, list[Figures]]] = {}
+        self.absent: dict[str, str] = {}
+
+    def measure(
+        self,
+        targets: Sequence[Target],
+        model: Path,
+        repeats: int,
+        rows: Callable[[Running, int], None],
+    ) -> None:
+        """Starts every target in every repeat, each repeat beginning one further.
+
+        Args:
+            targets: They.
+            model: What they serve.
+            repeats: How often.
+            rows: Puts all rows to a target that runs; is told the repeat.
+        """
+        for repeat, target in rounds(targets, repeats):
+            if target.name in self.absent:
+                continue
+            started_s = time.perf_counter()
+            try:
+                with running(target, model) as server:
+                    rows(server, repeat)
+            except (NotStartedError, RuntimeError, OSError) as error:
+                self.absent[target.name] = f"{type(error).__name__}: {error}"
+            said = self.absent.get(target.name, "measured")
+            seconds = time.perf_counter() - started_s
+            print(f"repeat {repeat}, {target.name}: {said}, {seconds:.0f} s", flush=True)
+
+    def say(
+        self, section: Section, rows: Sequence[str], figures: Sequence[tuple[str, str, int]]
+    ) -> None:
+        """Says who is absent, and a table of each figure: its name, its label, its digits."""
+        section.raw |= {"cells": self._cells, "absent": self.absent}
+        for name, error in self.absent.items():
+            section.say(f"{name} did not take part: {error}")
+        for name, label, digits in figures:
+            section.say(f"**{label}**\n\n" + self.table("", rows, name, digits))
+        section.say(f"Failed requests: at most {self.worst('failed'):.0f} in a cell.")
 
     def add(self, target: str, row: str, figures: Figures) -> None:
         """Keeps one repeat's figures."""
@@ -123,3 +104,11 @@ class Cells:
         """The greatest of a figure in all cells."""
         every = [c for rows in self._cells.values() for cells in rows.values() for c in cells]
         return max((cell[name] for cell in every), default=0.0)
+
+
+def rounds(targets: Sequence[Target], repeats: int) -> Iterator[tuple[int, Target]]:
+    """Every target in every repeat, each repeat beginning one further."""
+    for repeat in range(repeats):
+        first = repeat % len(targets)
+        for target in [*targets[first:], *targets[:first]]:
+            yield repeat, target

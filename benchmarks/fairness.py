@@ -12,22 +12,22 @@ from __future__ import annotations
 
 import argparse
 import random
-import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from benchmarks.record import Section, make_parser
-from harness.server import EXACT_ENGINE, ROOT, running_server
+from benchmarks.record import Section, checkouts_of, make_parser
+from benchmarks.tables import markdown
+from harness.load import report_of
+from harness.server import EXACT_ENGINE, running_server
 from qa_service.client import QaClient, QaServerError
-from qa_service.data.squad import read_squad
+from qa_service.data.squad import SquadQuestion, read_squad
+from qa_service.load.plan import LoadPlan
 
-FLAGS = (
-    *("--inference_engine_type", "onnx", "--precision", "fp32"),
-    *("--request_timeout_ms", "0", "--execution_timeout_ms", "600000"),
-)
+FLAGS = ("--request_timeout_ms", "0", "--execution_timeout_ms", "600000")
 SHORT_CHARS, LONG_CHARS = (150, 900), (1700, 2500)
 GREEDY_IN_FLIGHT = 64
 WHOLE_CHARS = 200_000
@@ -56,67 +56,50 @@ class Texts:
         self.whole = "\n".join(contexts * 9)[:WHOLE_CHARS]
 
 
-def ask_for(
-    port: int, pairs: Sequence[Pair], until_s: float, waited_ms: list[float], seed: int
-) -> None:
-    """One client: asks one question after another until a time."""
-    rng = random.Random(seed)
-    with QaClient("localhost", port, timeout_s=120.0) as client:
-        while time.monotonic() < until_s:
-            started_s = time.monotonic()
-            client.ask(*rng.choice(pairs))
-            waited_ms.append((time.monotonic() - started_s) * 1e3)
+def plan(port: int, pairs: Sequence[Pair], num_clients: int, duration_s: float) -> LoadPlan:
+    """So many clients, each of which asks one question after another."""
+    questions = [SquadQuestion("", question, text, (), ()) for question, text in pairs]
+    return LoadPlan(
+        "127.0.0.1",
+        port,
+        questions,
+        num_simultaneous_clients=num_clients,
+        duration_s=duration_s,
+        timeout_s=120.0,
+    )
 
 
-def ask_all_the_time(port: int, pairs: Sequence[Pair], until_s: float) -> None:
-    """One client that always has many requests in flight."""
-    with QaClient("localhost", port, timeout_s=120.0) as client:
-        while time.monotonic() < until_s:
-            client.ask_many(pairs[:GREEDY_IN_FLIGHT])
-
-
-def run(clients: Sequence[Callable[[], None]]) -> None:
-    """Runs clients side by side, to their ends."""
-    threads = [threading.Thread(target=client) for client in clients]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+def p50_ms(load: LoadPlan) -> float:
+    """The median latency of a load."""
+    return report_of(load).percentiles_ms[50]
 
 
 def mix(port: int, texts: Texts, num_short: int, num_long: int, duration_s: float) -> list[float]:
     """Median milliseconds of short and of long texts, asked by so many clients each."""
-    until_s = time.monotonic() + duration_s
-    short_ms: list[float] = []
-    long_ms: list[float] = []
-    kinds = [(texts.short, short_ms)] * num_short + [(texts.long, long_ms)] * num_long
-    run(
-        [
-            lambda pairs=pairs, waited_ms=waited_ms, seed=seed: ask_for(
-                port, pairs, until_s, waited_ms, seed
-            )
-            for seed, (pairs, waited_ms) in enumerate(kinds)
-        ]
-    )
-    return [statistics.median(ms) if ms else 0.0 for ms in (short_ms, long_ms)]
+    kinds = [(texts.short, num_short), (texts.long, num_long)]
+    plans = [plan(port, pairs, number, duration_s) for pairs, number in kinds]
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(p50_ms, plans))
 
 
 def greedy(port: int, texts: Texts, duration_s: float) -> list[float]:
     """Median milliseconds of three single clients, alone and beside a greedy one."""
-    quiet_ms: list[float] = []
-    beside_ms: list[float] = []
-    for waited_ms in (quiet_ms, beside_ms):
-        until_s = time.monotonic() + duration_s
-        clients: list[Callable[[], None]] = [
-            lambda seed=seed, waited_ms=waited_ms, until_s=until_s: ask_for(
-                port, texts.short, until_s, waited_ms, seed
-            )
-            for seed in range(3)
-        ]
-        if waited_ms is beside_ms:
-            clients.append(lambda until_s=until_s: ask_all_the_time(port, texts.short, until_s))
-        run(clients)
-    return [statistics.median(quiet_ms), statistics.median(beside_ms)]
+    single, is_over = plan(port, texts.short, 3, duration_s), threading.Event()
+
+    def ask_all_the_time() -> None:
+        with QaClient("localhost", port, timeout_s=120.0) as client:
+            while not is_over.is_set():
+                client.ask_many(texts.short[:GREEDY_IN_FLIGHT])
+
+    quiet_ms = p50_ms(single)
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(ask_all_the_time)
+        try:
+            beside_ms = p50_ms(single)
+        finally:
+            is_over.set()
+        asking.result()
+    return [quiet_ms, beside_ms]
 
 
 def whole_text(port: int, texts: Texts) -> float:
@@ -131,7 +114,7 @@ def many_whole(port: int, texts: Texts) -> dict[str, list[float]]:
     """Seconds after which each of twenty such texts, sent at once, had its outcome."""
     outcomes: dict[str, list[float]] = {}
 
-    def ask() -> None:
+    def ask(_: int) -> None:
         started_s = time.monotonic()
         with QaClient("localhost", port, timeout_s=300.0) as client:
             try:
@@ -141,16 +124,9 @@ def many_whole(port: int, texts: Texts) -> dict[str, list[float]]:
                 code = error.code
         outcomes.setdefault(code, []).append(round(time.monotonic() - started_s, 2))
 
-    run([ask] * NUM_WHOLE)
+    with ThreadPoolExecutor(NUM_WHOLE) as pool:
+        list(pool.map(ask, range(NUM_WHOLE)))
     return outcomes
-
-
-def checkouts(flags: argparse.Namespace) -> dict[str, tuple[Path, Path]]:
-    """Where the servers are, and their models: each checkout reads what it has prepared."""
-    now = {"now": (ROOT, flags.model)}
-    if not flags.before:
-        return now
-    return {"before": (flags.before, flags.before / "saved_models" / flags.model.name), **now}
 
 
 def measure(
@@ -163,8 +139,7 @@ def measure(
         mix(port, texts, 2, 1, 2.0)
         figures: dict[str, object] = {
             "alone": [
-                mix(port, texts, 1, 0, seconds / 2)[0],
-                mix(port, texts, 0, 1, seconds / 2)[1],
+                p50_ms(plan(port, pairs, 1, seconds / 2)) for pairs in (texts.short, texts.long)
             ],
             "20 clients": mix(port, texts, 10, 10, seconds),
             "50 clients": mix(port, texts, 25, 25, seconds),
@@ -180,38 +155,36 @@ def measure(
 
 def print_greedy(flags: argparse.Namespace, texts: Texts) -> None:
     """What a greedy client does to three others: the checkouts in turn, twice."""
-    for name, (checkout, model) in [*checkouts(flags).items()] * 2:
+    for name, (checkout, model) in [*checkouts_of(flags).items()] * 2:
         with running_server(model, *EXACT_ENGINE, *FLAGS, root=checkout) as server:
-            mix(server.port, texts, 2, 0, 1.5)
+            p50_ms(plan(server.port, texts.short, 2, 1.5))
             quiet_ms, beside_ms = greedy(server.port, texts, 2.0 if flags.quick else 8.0)
         ratio = beside_ms / quiet_ms
         print(f"{name}: {quiet_ms:.0f} ms alone, {beside_ms:.0f} ms beside it, {ratio:.2f}")
 
 
 def report(section: Section, name: str, figures: dict[str, object]) -> None:
-    alone_short, alone_long = figures["alone"]
-    rows = [f"**{name}**\n", "| mix | short p50, ms | long p50, ms | long / short | of costs |"]
-    rows.append("|---|---|---|---|---|")
-    cost_ratio = alone_long / alone_short
+    alone_short_ms, alone_long_ms = figures["alone"]
+    rows = []
     for mixed in ("alone", "20 clients", "50 clients"):
         short_ms, long_ms = figures[mixed]
         ratio = long_ms / short_ms
-        rows.append(
-            f"| {mixed} | {short_ms:.0f} | {long_ms:.0f} | {ratio:.1f} | {ratio / cost_ratio:.2f} |"
-        )
+        of_costs = ratio / (alone_long_ms / alone_short_ms)
+        rows.append([mixed, f"{short_ms:.0f}", f"{long_ms:.0f}", f"{ratio:.1f}", f"{of_costs:.2f}"])
+    head = ["mix", "short p50, ms", "long p50, ms", "long / short", "of costs"]
+    section.say(f"**{name}**\n\n" + markdown(head, rows))
     quiet_ms, beside_ms = figures["greedy"]
-    rows.append(
-        f"\nThree single clients: {quiet_ms:.0f} ms alone, {beside_ms:.0f} ms beside one with "
+    whole = [
+        f"{len(times_s)} {code} after {min(times_s):.1f} to {max(times_s):.1f} s"
+        for code, times_s in figures["twenty whole texts"].items()
+    ]
+    section.say(
+        f"Three single clients: {quiet_ms:.0f} ms alone, {beside_ms:.0f} ms beside one with "
         f"{GREEDY_IN_FLIGHT} in flight ({beside_ms / quiet_ms:.2f}; a fair share is 4/3). A text "
         f"of {WHOLE_CHARS:,} characters: {figures['one whole text on one']:.1f} s on one instance, "
         f"{figures['one whole text on two']:.1f} s on two. {NUM_WHOLE} of them at once: "
-        + "; ".join(
-            f"{len(times_s)} {code} after {min(times_s):.1f} to {max(times_s):.1f} s"
-            for code, times_s in figures["twenty whole texts"].items()
-        )
-        + "."
+        f"{'; '.join(whole)}."
     )
-    section.say("\n".join(rows))
 
 
 def main() -> int:
@@ -224,7 +197,7 @@ def main() -> int:
         print_greedy(flags, texts)
         return 0
     section = Section("fairness", "Long texts and greedy clients", flags)
-    for name, (checkout, model) in checkouts(flags).items():
+    for name, (checkout, model) in checkouts_of(flags).items():
         figures = measure(checkout, model, flags, texts)
         section.raw[name] = figures
         report(section, name, figures)

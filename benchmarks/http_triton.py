@@ -10,45 +10,24 @@ loop's time is the processor time of the server's own process, without its worke
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import gevent
 import numpy as np
 import tritonclient.http as triton
 
-from benchmarks.http_cost import INSTANT
 from benchmarks.machine import load_average, machine
-from benchmarks.tables import markdown
+from benchmarks.record import QUESTIONS_FILE
+from benchmarks.tables import markdown, percentile
 from harness.process import cpu_s
 from harness.server import RunningServer, running_server
 from qa_service.data.squad import SquadQuestion, read_squad
 from qa_service.repository.options import DEFAULT_MODEL
 
-QUESTIONS = Path(__file__).parents[1] / "qa_service" / "data" / "questions.json"
+INSTANT = ("--inference_engine_type", "instant")
 CONNECTIONS = (1, 50)
-
-
-@dataclass
-class Load:
-    """What some connections did.
-
-    Attributes:
-        latencies_ms: Of each answer.
-        loop_us: Processor time of the server's own process for each.
-        rate: Answers a second.
-    """
-
-    latencies_ms: list[float] = field(default_factory=list)
-    loop_us: float = 0.0
-    rate: float = 0.0
-
-    def row(self) -> list[str]:
-        cuts = statistics.quantiles(self.latencies_ms, n=100)
-        return [f"{self.rate:.0f}", f"{cuts[49]:.2f}", f"{cuts[98]:.2f}", f"{self.loop_us:.0f}"]
 
 
 def inputs_of(question: SquadQuestion, is_binary: bool) -> list[triton.InferInput]:
@@ -64,25 +43,31 @@ def outputs_of(is_binary: bool) -> list[triton.InferRequestedOutput]:
     return [triton.InferRequestedOutput(name, binary_data=is_binary) for name in names]
 
 
-def run(server: RunningServer, connections: int, is_binary: bool, duration_s: float) -> Load:
-    """Loads the server, every connection with one question at a time."""
+def run(server: RunningServer, connections: int, is_binary: bool, duration_s: float) -> list[str]:
+    """Loads the server, every connection with one question at a time.
+
+    Returns:
+        Answers a second, p50 and p99 in milliseconds, and the processor time of the server's own
+        process for each answer, in microseconds.
+    """
     client = triton.InferenceServerClient(f"127.0.0.1:{server.port}", concurrency=connections)
-    asked = [inputs_of(question, is_binary) for question in read_squad(QUESTIONS)[:100]]
-    outputs, load = outputs_of(is_binary), Load()
+    asked = [inputs_of(question, is_binary) for question in read_squad(QUESTIONS_FILE)[:100]]
+    outputs, latencies_ms = outputs_of(is_binary), []
     pid, end_s = server.process.pid, time.perf_counter() + duration_s
 
     def ask_on(number: int) -> None:
         while (began_s := time.perf_counter()) < end_s:
             number += 1
             client.infer("builtin", asked[number % len(asked)], outputs=outputs)
-            load.latencies_ms.append((time.perf_counter() - began_s) * 1e3)
+            latencies_ms.append((time.perf_counter() - began_s) * 1e3)
 
     before_s, began_s = cpu_s(pid), time.perf_counter()
     gevent.joinall([gevent.spawn(ask_on, n) for n in range(connections)], raise_error=True)
-    load.rate = len(load.latencies_ms) / (time.perf_counter() - began_s)
-    load.loop_us = (cpu_s(pid) - before_s) / len(load.latencies_ms) * 1e6
+    per_s = len(latencies_ms) / (time.perf_counter() - began_s)
+    loop_us = (cpu_s(pid) - before_s) / len(latencies_ms) * 1e6
     client.close()
-    return load
+    p50_ms, p99_ms = (percentile(latencies_ms, percent) for percent in (50, 99))
+    return [f"{per_s:.0f}", f"{p50_ms:.2f}", f"{p99_ms:.2f}", f"{loop_us:.0f}"]
 
 
 def main() -> int:
@@ -96,9 +81,9 @@ def main() -> int:
         for is_binary in (True, False):
             run(server, CONNECTIONS[-1], is_binary, 1.0)  # warms up
             for connections in CONNECTIONS:
-                load = run(server, connections, is_binary, flags.duration_s)
+                figures = run(server, connections, is_binary, flags.duration_s)
                 name = "binary" if is_binary else "JSON"
-                rows.append([f"{name}, {connections} connections", *load.row()])
+                rows.append([f"{name}, {connections} connections", *figures])
     print(markdown(["tritonclient", "answers/s", "p50, ms", "p99, ms", "loop, µs"], rows))
     return 0
 

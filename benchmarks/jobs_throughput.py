@@ -20,10 +20,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from operator import truediv
 from pathlib import Path
-from typing import NamedTuple
 
+from benchmarks.record import QUESTIONS_FILE
+from benchmarks.tables import percentile
 from harness.jobs import (
-    ROOT,
     RunningGateway,
     depth,
     flags_of,
@@ -31,17 +31,17 @@ from harness.jobs import (
     publish,
     publish_unconfirmed,
     run_jobs,
+    running_gateway,
 )
 from harness.jobs import job as make_job
 from harness.process import cpu_s, tree
 from harness.rabbitmq import MISSING, RunningRabbitMq, is_installed, running_rabbitmq
-from harness.server import EXACT_ENGINE, RunningServer, running_server
+from harness.server import EXACT_ENGINE, ROOT, RunningServer, running_server
 from qa_service.broker.base import Names
 from qa_service.client import QaClient
 from qa_service.data.squad import read_squad
 from qa_service.repository.options import DEFAULT_MODEL
 
-QUESTIONS = ROOT / "qa_service" / "data" / "questions.json"
 POLL_S = 0.5
 """Counting costs processor time too: each count opens a connection to the broker."""
 
@@ -49,52 +49,30 @@ PREFETCH = 64
 
 
 def bodies(count: int) -> Iterator[dict]:
-    questions = read_squad(QUESTIONS)
+    questions = read_squad(QUESTIONS_FILE)
     picked = (questions[number % len(questions)] for number in range(count))
     yield from ({"id": n, "question": q.question, "text": q.context} for n, q in enumerate(picked))
 
 
-class Progress(NamedTuple):
-    """What was seen at one moment.
-
-    Attributes:
-        at_s: When.
-        done: How many were answered.
-        cpu_s: What broker and gateway had used of the processors, each.
-    """
-
-    at_s: float
-    done: int
-    cpu_s: tuple[float, ...]
-
-
-class Rate(NamedTuple):
-    """How fast it went.
-
-    Attributes:
-        per_s: Answers a second.
-        cpu_ms: What broker and gateway used of the processors for one answer, each.
-    """
-
-    per_s: float
-    cpu_ms: tuple[float, ...]
+Rate = tuple[float, list[float]]
+"""Answers a second, and what each process used of the processors for one answer, in ms."""
 
 
 def rate_of(count: int, read: Callable[[], int], pids: Sequence[int] = ()) -> Rate:
     """Watches a count grow; the rate is that between a tenth and nine tenths."""
-    seen: list[Progress] = []
-    while not seen or seen[-1].done < count:
-        used_s = tuple(sum(map(cpu_s, tree(pid))) for pid in pids)
-        seen.append(Progress(time.monotonic(), read(), used_s))
+    seen: list[tuple[int, list[float]]] = []  # how many were done, and the clocks then
+    while not seen or seen[-1][0] < count:
+        clocks_s = [time.monotonic(), *(sum(map(cpu_s, tree(pid))) for pid in pids)]
+        seen.append((read(), clocks_s))
         time.sleep(POLL_S)
-    inner = [each for each in seen if count * 0.1 <= each.done <= count * 0.9]
-    first, last = inner[0], inner[-1]
-    done = last.done - first.done
-    used_s = (late - early for early, late in zip(first.cpu_s, last.cpu_s, strict=True))
-    return Rate(done / (last.at_s - first.at_s), tuple(each / done * 1e3 for each in used_s))
+    inner = [each for each in seen if count * 0.1 <= each[0] <= count * 0.9]
+    (first, early_s), (last, late_s) = inner[0], inner[-1]
+    done = last - first
+    took_s, *used_s = (late - early for early, late in zip(early_s, late_s, strict=True))
+    return done / took_s, [each / done * 1e3 for each in used_s]
 
 
-def run_rate(server: RunningServer, asked: list[dict], folder: Path) -> Rate:
+def run_rate(server: RunningServer, asked: list[dict], folder: Path) -> float:
     questions, answers = folder / "questions.jsonl", folder / "answers.jsonl"
     questions.write_text("".join(json.dumps(body) + "\n" for body in asked))
     answers.write_bytes(b"")
@@ -103,9 +81,9 @@ def run_rate(server: RunningServer, asked: list[dict], folder: Path) -> Rate:
         [*command, f"--output={answers}", f"--port={server.port}", f"--prefetch={PREFETCH}"],
         stdout=subprocess.DEVNULL,
     )
-    rate = rate_of(len(asked), lambda: answers.read_bytes().count(b"\n"))
+    per_s, _ = rate_of(len(asked), lambda: answers.read_bytes().count(b"\n"))
     process.wait()
-    return rate
+    return per_s
 
 
 def broker_rate(
@@ -115,12 +93,9 @@ def broker_rate(
     run_jobs("status", "--interval_s=0.1", f"--broker_url={url}", *flags_of(names))  # declares
     jobs = [make_job(f"m{body['id']}", body) for body in asked]
     asyncio.run(publish(url, names.jobs, jobs))
-    gateway = RunningGateway(url, server.port, names, f"--prefetch={PREFETCH}")
-    try:
+    with running_gateway(url, server.port, names, f"--prefetch={PREFETCH}") as gateway:
         pids = (broker.pid, gateway.process.pid)
         return rate_of(len(asked), lambda: asyncio.run(depth(url, names.results)), pids)
-    finally:
-        gateway.close()
 
 
 def latencies_ms(server: RunningServer, count: int) -> list[float]:
@@ -150,12 +125,11 @@ def beside_jobs(url: str, server: RunningServer, names: Names, count: int, prefe
         beside = latencies_ms(server, count)
         left = asyncio.run(depth(url, names.jobs))
     finally:
-        gateway.close()
+        gateway.close()  # jobs are left over: it would do them first
     for name, values in (("alone", quiet), (f"beside {left} jobs, --prefetch {prefetch}", beside)):
-        cuts = statistics.quantiles(values, n=100)
-        print(f"one client {name}: p50 {cuts[49]:.1f} ms, p99 {cuts[98]:.1f} ms")
-    ratio = statistics.quantiles(beside, n=100)[98] / statistics.quantiles(quiet, n=100)[98]
-    print(f"p99 beside / alone: {ratio:.2f}")
+        p50_ms, p99_ms = (percentile(values, percent) for percent in (50, 99))
+        print(f"one client {name}: p50 {p50_ms:.1f} ms, p99 {p99_ms:.1f} ms")
+    print(f"p99 beside / alone: {percentile(beside, 99) / percentile(quiet, 99):.2f}")
 
 
 def main() -> int:
@@ -179,10 +153,9 @@ def main() -> int:
     ):
         own, through = [], []
         for number in range(flags.rounds):
-            own.append(run_rate(server, asked, Path(folder)).per_s)
-            rate = broker_rate(broker, server, asked, f"rate{number}")
-            through.append(rate.per_s)
-            broker_ms, gateway_ms = rate.cpu_ms
+            own.append(run_rate(server, asked, Path(folder)))
+            per_s, (broker_ms, gateway_ms) = broker_rate(broker, server, asked, f"rate{number}")
+            through.append(per_s)
             print(
                 f"jobs.py run {own[-1]:.1f}/s, through the broker {through[-1]:.1f}/s; of the "
                 f"processors the broker takes {broker_ms:.2f} ms a job, the gateway "

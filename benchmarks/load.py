@@ -1,4 +1,4 @@
-"""Loads on a target over `qa_service.load`, and what they came to.
+"""Loads on a target over `qa_service.load`, and the figures of a timed one.
 
 A timed load is measured in a window. It starts before the window and is drained after it:
 throughput counts the answers that end within the window, latency all requests that start in it,
@@ -9,67 +9,40 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 from benchmarks.tables import percentile
 from benchmarks.targets import Running
 from benchmarks.texts import Item
+from harness.process import cpu_s
 from qa_service.load.generator import run_load
-from qa_service.load.plan import LoadPlan, Sample
+from qa_service.load.plan import Sample
+
+Figures = dict[str, float]
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What a load came to.
+def load(server: Running, items: Sequence[Item], **fields: Any) -> list[Sample]:
+    """Makes a load; its requests in the order of their ends. `fields` are those of `LoadPlan`."""
+    batches = run_load(server.plan([item.asked for item in items], **fields))
+    return sorted((sample for batch in batches for sample in batch), key=lambda s: s.ended_s)
 
-    Attributes:
-        samples: Its requests, in the order of their ends.
-        window_s: When the measurement started and ended, by `time.perf_counter`.
-        cpu_share: Of one core, what the generator used.
+
+def counted(
+    server: Running, items: Sequence[Item], clients: int, requests_each: int
+) -> list[Sample]:
+    """Has each client ask so many questions.
+
+    Raises:
+        RuntimeError: A request failed.
     """
-
-    samples: list[Sample]
-    window_s: tuple[float, float]
-    cpu_share: float
-
-    @property
-    def throughput_per_s(self) -> float:
-        """Answers per second that ended within the window."""
-        return self.work_per_s(None)
-
-    def work_per_s(self, weights: Sequence[float] | None) -> float:
-        """The same, each answer counted by its item's weight."""
-        start_s, end_s = self.window_s
-        ended = [s for s in self.samples if not s.error_code and start_s <= s.ended_s < end_s]
-        return sum(weights[s.question_index] if weights else 1 for s in ended) / (end_s - start_s)
-
-    @property
-    def num_failed(self) -> int:
-        """Requests that got no answer."""
-        return sum(bool(sample.error_code) for sample in self.samples)
-
-    def latencies_ms(self, kinds: Sequence[str] = (), kind: str = "") -> list[float]:
-        """Latencies of the answered requests that started in the window.
-
-        Args:
-            kinds: The kind of each of the items, if only one kind is wanted.
-            kind: That kind.
-        """
-        start_s, end_s = self.window_s
-        return [
-            sample.latency_ms
-            for sample in self.samples
-            if not sample.error_code
-            and start_s <= sample.started_s < end_s
-            and (not kind or kinds[sample.question_index] == kind)
-        ]
-
-    def p_ms(self, percent: float) -> float:
-        """A percentile of the latencies."""
-        return percentile(self.latencies_ms(), percent)
+    counts = {"num_total_clients": clients, "num_request_per_client": requests_each}
+    samples = load(server, items, num_simultaneous_clients=clients, **counts)
+    if failed := sum(bool(sample.error_code) for sample in samples):
+        raise RuntimeError(f"{failed} requests failed")
+    return samples
 
 
-def timed(
+def measure(
     server: Running,
     items: Sequence[Item],
     clients: int,
@@ -77,51 +50,58 @@ def timed(
     duration_s: float,
     *,
     first: int = 0,
-) -> Load:
-    """Loads a target for a while; the window begins after the warmup."""
-    start_s = time.perf_counter() + warmup_s
-    plan = server.plan(
-        [item.asked for item in items],
-        num_simultaneous_clients=clients,
-        duration_s=warmup_s + duration_s,
-        first=first,
-    )
-    samples, cpu_share = _run(plan)
-    return Load(samples, (start_s, start_s + duration_s), cpu_share)
+) -> Figures:
+    """Loads a server for a while and keeps the figures of the window after the warmup.
+
+    `cpu_share` is the generator's, of one core; `cpu_ms` that of all processes of the server and
+    `loop_us` that of its first one, for one request.
+
+    Args:
+        server: It.
+        items: What to ask, over and over.
+        clients: How many ask.
+        warmup_s: For how long before the measurement.
+        duration_s: For how long.
+        first: Which of the items to start with.
+    """
+    before_s, loop_before_s, own_s = server.cpu_s(), cpu_s(server.pid), time.process_time()
+    began_s = time.perf_counter()
+    fields = {"num_simultaneous_clients": clients, "duration_s": warmup_s + duration_s}
+    samples = load(server, items, first=first, **fields)
+    answered = max(1, len(samples))
+    start_s = began_s + warmup_s
+    kept = figures(samples, (start_s, start_s + duration_s), items) | {
+        "cpu_share": (time.process_time() - own_s) / (time.perf_counter() - began_s),
+        "cpu_ms": (server.cpu_s() - before_s) * 1e3 / answered,
+        "loop_us": (cpu_s(server.pid) - loop_before_s) * 1e6 / answered,
+    }
+    return {name: round(value, 4) for name, value in kept.items()}
 
 
-def counted(server: Running, items: Sequence[Item], clients: int, requests_each: int) -> Load:
-    """Has each client ask so many questions; the window is the whole load."""
-    started_s = time.perf_counter()
-    plan = server.plan(
-        [item.asked for item in items],
-        num_simultaneous_clients=clients,
-        num_total_clients=clients,
-        num_request_per_client=requests_each,
-    )
-    samples, cpu_share = _run(plan)
-    return Load(samples, (started_s, time.perf_counter()), cpu_share)
+def figures(
+    samples: Sequence[Sample], window_s: tuple[float, float], items: Sequence[Item]
+) -> Figures:
+    """The figures of a window; each kind's latencies apart too, if there are several kinds."""
+    start_s, end_s = window_s
+    answered = [sample for sample in samples if not sample.error_code]
+    ended = [sample for sample in answered if start_s <= sample.ended_s < end_s]
+    started = [sample for sample in answered if start_s <= sample.started_s < end_s]
+    weight = weights(items)
+    kept = {
+        "throughput": len(ended) / (end_s - start_s),
+        "work": sum(weight[sample.question_index] for sample in ended) / (end_s - start_s),
+        "requests": float(len(started)),
+        "failed": float(len(samples) - len(answered)),
+    }
+    kinds = sorted({item.kind for item in items})
+    for kind in ("", *kinds) if len(kinds) > 1 else ("",):
+        of_kind = [s.latency_ms for s in started if kind in {"", items[s.question_index].kind}]
+        name = kind and f"{kind}_"
+        kept |= {f"{name}p{percent}": percentile(of_kind, percent) for percent in (50, 99)}
+    return kept
 
 
-def opened(
-    server: Running, items: Sequence[Item], rate_per_s: float, duration_s: float, *, seed: int = 0
-) -> Load:
-    """Sends requests at random moments, whatever the target does; the window is all of them."""
-    started_s = time.perf_counter()
-    plan = server.plan(
-        [item.asked for item in items],
-        num_simultaneous_clients=16,
-        duration_s=duration_s,
-        rate_per_s=rate_per_s,
-        seed=seed,
-    )
-    samples, cpu_share = _run(plan)
-    return Load(samples, (started_s, time.perf_counter()), cpu_share)
-
-
-def _run(plan: LoadPlan) -> tuple[list[Sample], float]:
-    """The samples in the order of their ends, and the generator's share of a core."""
-    cpu_s, started_s = time.process_time(), time.perf_counter()
-    samples = [sample for batch in run_load(plan) for sample in batch]
-    share = (time.process_time() - cpu_s) / (time.perf_counter() - started_s)
-    return sorted(samples, key=lambda sample: sample.ended_s), share
+def weights(items: Sequence[Item]) -> list[float]:
+    """Each item's length over the mean length: about what share of the work it is."""
+    lengths = [len(item.question) + len(item.text) for item in items]
+    return [length * len(items) / sum(lengths) for length in lengths]

@@ -15,26 +15,16 @@ from __future__ import annotations
 
 import os
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.cells import Cells, measure
+from benchmarks.cells import Cells
+from benchmarks.load import measure
 from benchmarks.record import Section, make_parser
 from benchmarks.servers.reading import ENGINE_VARIABLE, PRECISION_VARIABLE, answers, warm_reader
 from benchmarks.tables import markdown
-from benchmarks.targets import (
-    LITSERVE,
-    MOSEC,
-    RAY,
-    NotStartedError,
-    Running,
-    Target,
-    ours,
-    peer,
-    running,
-)
+from benchmarks.targets import LITSERVE, MOSEC, RAY, NotStartedError, Running, Target, ours, peer
 from benchmarks.texts import Item, mixed, uniform
 from qa_service.data.squad import read_squad
 from qa_service.load.wire import QaWire
@@ -111,7 +101,6 @@ class Comparison:
         self._items = dict(zip(MIXES, (uniform(questions), mixed(questions)), strict=True))
         self._expected = self._direct_answers()
         self.cells = Cells()
-        self.absent: dict[str, str] = {}
 
     def _sample(self) -> list[Item]:
         return [item for items in self._items.values() for item in items[:CHECKED]]
@@ -125,22 +114,20 @@ class Comparison:
             for answer in answers(reader, [question])
         ]
 
-    def measure(self, target: Target, repeat: int) -> None:
-        """Starts a target and puts all rows to it; keeps why, if it cannot take part."""
-        if target.name in self.absent:
-            return
-        started_s = time.perf_counter()
-        try:
-            with running(target, self._model) as server:
-                if not repeat and server.target.name not in self._unchecked:
-                    self._check(server)
-                for row in ROWS:
-                    self._measure(server, row, repeat)
-        except (NotStartedError, RuntimeError, OSError) as error:
-            self.absent[target.name] = f"{type(error).__name__}: {error}"
-        seconds = time.perf_counter() - started_s
-        said = self.absent.get(target.name, "measured")
-        print(f"repeat {repeat}, {target.name}: {said}, {seconds:.0f} s", flush=True)
+    def measure(self, server: Running, repeat: int) -> None:
+        """Puts all rows to a target; before the first, sees that it gives the same answers."""
+        if not repeat and server.target.name not in self._unchecked:
+            self._check(server)
+        for row in ROWS:
+            kept = measure(
+                server,
+                self._items[row.mix],
+                row.clients,
+                row.warmup_s * self._longer,
+                row.duration_s * self._longer,
+                first=repeat * QUESTIONS_APART,
+            )
+            self.cells.add(server.target.name, f"{row.mix}, {row.name}", kept)
 
     def _check(self, server: Running) -> None:
         """Sees that it gives the same answers.
@@ -153,32 +140,11 @@ class Comparison:
             if reply.code or (reply.answer, reply.start, reply.end) != expected:
                 raise NotStartedError(f"answers {reply!r}, not {expected!r}")
 
-    def _measure(self, server: Running, row: Row, repeat: int) -> None:
-        items = self._items[row.mix]
-        kept = measure(
-            server,
-            items,
-            row.clients,
-            row.warmup_s * self._longer,
-            row.duration_s * self._longer,
-            first=repeat * QUESTIONS_APART,
-            by_kind=row.mix == MIXES[1],
-        )
-        self.cells.add(server.target.name, f"{row.mix}, {row.name}", kept)
-
-
-def rounds(targets: Sequence[Target], repeats: int) -> Iterator[tuple[int, Target]]:
-    """Every target in every repeat, each repeat beginning one further."""
-    for repeat in range(repeats):
-        first = repeat % len(targets)
-        for target in [*targets[first:], *targets[:first]]:
-            yield repeat, target
-
 
 def report(section: Section, comparison: Comparison, targets: Sequence[Target]) -> None:
     """Says it all in tables."""
     section.say(markdown(["target", "settings"], [[c.name, c.settings] for c in targets]))
-    for name, error in comparison.absent.items():
+    for name, error in comparison.cells.absent.items():
         section.say(f"{name} did not take part: {error}")
     for mix in MIXES:
         rows = [row for row in ROWS if row.mix == mix]
@@ -242,9 +208,9 @@ def main() -> int:
         0.2 if flags.quick else flags.longer,
         unchecked=[OURS] if own != flags.engine else [],
     )
-    for repeat, target in rounds(targets, 1 if flags.quick else flags.repeats):
-        comparison.measure(target, repeat)
-    section.raw |= {"cells": comparison.cells.raw(), "absent": comparison.absent}
+    repeats = 1 if flags.quick else flags.repeats
+    comparison.cells.measure(targets, flags.model, repeats, comparison.measure)
+    section.raw |= {"cells": comparison.cells.raw(), "absent": comparison.cells.absent}
     report(section, comparison, targets)
     section.close()
     return 0

@@ -16,16 +16,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.fairness import checkouts
-from benchmarks.record import Section, make_parser
+from benchmarks.fairness import FLAGS
+from benchmarks.record import Section, checkouts_of, make_parser
 from harness.server import EXACT_ENGINE, running_server
 from qa_service.client import QaClient
 from qa_service.data.squad import read_squad
 
-FLAGS = (
-    *("--inference_engine_type", "onnx", "--precision", "fp32"),
-    *("--request_timeout_ms", "0", "--execution_timeout_ms", "600000"),
-)
 NUM_TEXTS = 50
 SHORTEST_CHARS, LONGEST_CHARS = 1_000, 245_000
 PLANTED = (
@@ -90,7 +86,7 @@ def main() -> int:
     contexts = list(dict.fromkeys(item.context for item in read_squad(flags.questions_file)))
     texts = make_texts(contexts, 8 if flags.quick else NUM_TEXTS, flags.seed)
     rows = ["|  | found | whole | lengths of the others, characters |", "|---|---|---|---|"]
-    for name, (checkout, model) in checkouts(flags).items():
+    for name, (checkout, model) in checkouts_of(flags).items():
         with running_server(model, *EXACT_ENGINE, *FLAGS, root=checkout) as server:
             found, whole = find(server.port, texts)
         others = [len(planted.text) for planted in texts if planted not in whole]

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import qa_service
 from benchmarks.machine import command, load_average, machine, now, versions
+from harness.server import ROOT
 from qa_service.repository.options import DEFAULT_MODEL
 
 RESULTS = Path(__file__).parent / "results"
@@ -32,6 +33,14 @@ def make_parser(doc: str) -> argparse.ArgumentParser:
     add("--repeats", type=int, default=3, help="rounds over all targets")
     add("--quick", action="store_true", help="a trial: one round of short measurements")
     return parser
+
+
+def checkouts_of(flags: argparse.Namespace) -> dict[str, tuple[Path, Path]]:
+    """Where the servers are, and their models: each checkout reads what it has prepared."""
+    now = {"now": (ROOT, flags.model)}
+    if not flags.before:
+        return now
+    return {"before": (flags.before, flags.before / "saved_models" / flags.model.name), **now}
 
 
 class Section:

@@ -16,8 +16,8 @@ import itertools
 import statistics
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from harness.frames import frame, receive
 from harness.live_fuzz import ENDLESS_S, fuzz_connection
@@ -43,37 +43,18 @@ MAX_LATENCY_GROWTH = 1.25
 in the latency, and not in the memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One interval.
+class Line(NamedTuple):
+    """One interval: what the server's process holds, its workers too, and its right answers."""
 
-    Attributes:
-        rss_bytes: Of the server's process.
-        workers_rss_bytes: Of its workers together.
-        descriptors: Of the server's process, and so one for each connection.
-        answers: Right answers.
-        p50_ms: Median latency.
-        p99_ms: 99th percentile.
-    """
-
-    rss_bytes: int
-    workers_rss_bytes: int
+    rss_mib: float
+    workers_mib: float
     descriptors: int
     answers: int
     p50_ms: float
     p99_ms: float
 
     def __str__(self) -> str:
-        return (
-            f"{self.rss_bytes / MIB:9.1f} {self.workers_rss_bytes / MIB:11.1f} "
-            f"{self.descriptors:11d} {self.answers:7d} {self.p50_ms:8.1f} {self.p99_ms:8.1f}"
-        )
-
-
-HEADER = (
-    f"{'seconds':>8} {'RSS MiB':>9} {'workers MiB':>11} {'descriptors':>11} {'answers':>7} "
-    f"{'p50 ms':>8} {'p99 ms':>8}"
-)
+        return "".join(f"{value:12.1f}" for value in self)
 
 
 class Soak:
@@ -93,11 +74,11 @@ class Soak:
             await asyncio.sleep(min(WARMUP_S, duration_s / 10))
             self._close_interval(samples)
             started_s = time.perf_counter()
-            print(HEADER, flush=True)
+            print("".join(f"{name:>12}" for name in ("seconds", *Line._fields)), flush=True)
             while (elapsed_s := time.perf_counter() - started_s) < duration_s:
                 await asyncio.sleep(min(interval_s, duration_s - elapsed_s))
                 self.lines.append(self._close_interval(samples))
-                print(f"{time.perf_counter() - started_s:8.0f} {self.lines[-1]}", flush=True)
+                print(f"{time.perf_counter() - started_s:12.0f}{self.lines[-1]}", flush=True)
             failed = [task for task in tasks if task.done()]
             for task in tasks:
                 task.cancel()
@@ -108,17 +89,21 @@ class Soak:
     async def _visit(self) -> None:
         """Connects, asks a little and hangs up; every other time with a question in flight."""
         for breaks_off in itertools.cycle([True, False]):
-            await asyncio.to_thread(self._ask_and_leave, breaks_off)
+            right = await asyncio.to_thread(self._ask_and_leave, breaks_off)
+            self.num_sent += len(right)
+            self.num_right += sum(right)
             await asyncio.sleep(VISIT_PAUSE_S)
 
-    def _ask_and_leave(self, breaks_off: bool) -> None:
+    def _ask_and_leave(self, breaks_off: bool) -> list[bool]:
+        """Runs in a thread; returns of each answer whether it was right."""
+        right = []
         with self._server.connect() as sock:
             for _ in range(QUESTIONS_A_VISIT):
                 sock.sendall(frame(ASK))
-                self.num_sent += 1
-                self.num_right += receive(sock)["answer"] == ANSWER
+                right.append(receive(sock)["answer"] == ANSWER)
             if breaks_off:
                 sock.sendall(frame(ASK))
+        return right
 
     async def _send_garbage(self) -> None:
         mutator = Mutator(seed=1, expiring=True)
@@ -135,8 +120,8 @@ class Soak:
         self.num_right += report.num_answered
         pid = self._server.process.pid
         return Line(
-            rss_bytes(pid),
-            sum(map(rss_bytes, self._server.worker_pids())),
+            rss_bytes(pid) / MIB,
+            sum(map(rss_bytes, self._server.worker_pids())) / MIB,
             num_descriptors(pid),
             report.num_answered,
             report.percentiles_ms[50],
@@ -157,8 +142,8 @@ def growth(lines: list[Line], name: str) -> float:
 def is_flat(lines: list[Line]) -> bool:
     """Prints how each figure grew; says whether all stayed within their limits."""
     limits = {
-        "rss_bytes": MAX_RSS_GROWTH,
-        "workers_rss_bytes": MAX_RSS_GROWTH,
+        "rss_mib": MAX_RSS_GROWTH,
+        "workers_mib": MAX_RSS_GROWTH,
         "descriptors": 1.0,
         "p50_ms": MAX_LATENCY_GROWTH,
         "p99_ms": MAX_LATENCY_GROWTH,

@@ -1,8 +1,8 @@
 """The servers that are measured, and how each is started and stopped.
 
-Every target is a program of its own in this Python, on a free port, with two instances of one
-thread each unless it says otherwise. It counts as started when it answers; what does not is
-reported in one line, and the others go on.
+This project's server is started as tests start it. A peer is a program of `benchmarks/servers/` in
+this Python, on a free port, and has started when it answers; one that does not is reported in one
+line, and the others go on. Each has two instances of one thread unless it says otherwise.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,12 +25,12 @@ from benchmarks.http_wire import HttpWire
 from benchmarks.servers.reading import MODEL_VARIABLE
 from harness.ports import reserve_port
 from harness.process import cpu_s, rss_bytes, tree
+from harness.server import EXACT_ENGINE, ROOT, running_server
 from qa_service.data.squad import SquadQuestion
 from qa_service.load.generator import run_load
 from qa_service.load.plan import LoadPlan
 from qa_service.load.wire import QaWire, Reply, Wire, WireError
 
-ROOT = Path(__file__).resolve().parents[1]
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 20.0
 HOST = "127.0.0.1"
@@ -52,13 +52,15 @@ class Target:
 
     Attributes:
         name: What the tables call it.
-        command: What to run after `python`, up to the port.
+        module: Of `benchmarks/servers/`; empty for this project's server.
+        flags: Its flags, but for port and model.
         wire: Makes what a connection speaks.
         settings: What it was set to, in words.
     """
 
     name: str
-    command: tuple[str, ...]
+    module: str
+    flags: tuple[str, ...]
     wire: Callable[[], Wire]
     settings: str = ""
 
@@ -116,16 +118,14 @@ class Running:
 
 def ours(name: str, *flags: str, settings: str = "") -> Target:
     """This project's server."""
-    engine = ("--inference_engine_type", "onnx", "--precision", "fp32")
-    command = ("server.py", "--host", "127.0.0.1", "--log_level", "warning", *engine, *flags)
-    return Target(name, command, QaWire, settings)
+    return Target(name, "", (*EXACT_ENGINE, "--log_level", "warning", *flags), QaWire, settings)
 
 
 def peer(
     name: str, module: str, wire: Callable[[], Wire], *flags: str, settings: str = ""
 ) -> Target:
     """One of `benchmarks/servers/`."""
-    return Target(name, ("-m", f"benchmarks.servers.{module}", *flags), wire, settings)
+    return Target(name, module, flags, wire, settings)
 
 
 MOSEC = partial(HttpWire, "/inference")
@@ -134,16 +134,34 @@ RAY = partial(HttpWire, "/")
 
 
 @contextmanager
-def running(target: Target, model: Path) -> Iterator[Running]:
+def running(target: Target, model: Path, root: Path = ROOT) -> Iterator[Running]:
     """Starts a target, warms its instances, and stops it with all of its processes.
 
+    Args:
+        target: It.
+        model: What it serves.
+        root: The checkout that this project's server runs in.
+
     Raises:
-        NotStartedError: It does not answer.
+        NotStartedError: A peer does not answer.
     """
+    with ExitStack() as stack:
+        if target.module:
+            server = stack.enter_context(_running_peer(target, model))
+        else:
+            own = stack.enter_context(running_server(model, *target.flags, root=root))
+            server = Running(target, own.port, own.process.pid)
+        _warm_up(server)
+        yield server
+
+
+@contextmanager
+def _running_peer(target: Target, model: Path) -> Iterator[Running]:
     port = reserve_port()
+    command = [sys.executable, "-m", f"benchmarks.servers.{target.module}", *target.flags]
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
-            [sys.executable, *target.command, "--port", str(port), *_model(target, model)],
+            [*command, "--port", str(port)],
             cwd=ROOT,
             env=_environment(model),
             stdout=log,
@@ -153,14 +171,9 @@ def running(target: Target, model: Path) -> Iterator[Running]:
         try:
             server = Running(target, port, process.pid)
             _wait_for_answer(server, process, log)
-            _warm_up(server)
             yield server
         finally:
             _stop(process)
-
-
-def _model(target: Target, model: Path) -> list[str]:
-    return ["--model", str(model)] if target.command[0] == "server.py" else []
 
 
 def _environment(model: Path) -> dict[str, str]:

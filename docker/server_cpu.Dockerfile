@@ -9,6 +9,7 @@ ARG PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
 ARG PIP_FIND_LINKS
 ARG PIP_INDEX_URL
 ARG PIP_NO_INDEX
+ARG SERVE=serve
 WORKDIR /src
 # The dependencies first, in layers that are kept until these files change.
 COPY LICENSE constraints.txt pyproject.toml ./
@@ -18,7 +19,7 @@ RUN touch README.md \
     && /opt/prepare/bin/pip install --no-cache-dir -c constraints.txt '.[cpu]'
 RUN python3 -m venv --without-pip /opt/serve \
     && /opt/prepare/bin/pip --python /opt/serve/bin/python install --no-cache-dir \
-        -c constraints.txt '.[serve]'
+        -c constraints.txt ".[${SERVE}]"
 COPY models models
 COPY qa_service qa_service
 RUN for python in /opt/prepare/bin/python /opt/serve/bin/python; do \

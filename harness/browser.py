@@ -5,7 +5,6 @@ fd 3: commands, fd 4: replies and events; each is JSON that a NUL byte ends
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import select
@@ -13,13 +12,10 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
-from pathlib import Path
 
-from harness.process import GIVE_UP_S
+from harness.process import GIVE_UP_S, wait_until
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-TIMEOUT_S = GIVE_UP_S
 FLAGS = (
     "--headless=new",
     "--remote-debugging-pipe",
@@ -96,11 +92,7 @@ class Browser:
 
     def wait_for(self, expression: str) -> object:
         """Waits until an expression is true in the page; returns its value."""
-        give_up_s = time.monotonic() + TIMEOUT_S
-        while not (value := self.evaluate(expression)):
-            assert time.monotonic() < give_up_s, f"never true: {expression}"
-            time.sleep(0.02)  # a page has no event for it
-        return value
+        return wait_until(lambda: self.evaluate(expression))
 
     def type_key(self, key: str, *, control: bool = False) -> None:
         """Presses and releases a key."""
@@ -120,11 +112,6 @@ class Browser:
         feature = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.command("Emulation.setEmulatedMedia", features=[feature])
 
-    def screenshot(self, path: Path) -> None:
-        """Writes what is to be seen as PNG, to the end of the page."""
-        shot = self.command("Page.captureScreenshot", captureBeyondViewport=True)
-        path.write_bytes(base64.b64decode(shot["data"]))
-
     def close(self) -> None:
         """Ends the browser, with all of its processes."""
         os.killpg(self._process.pid, signal.SIGKILL)
@@ -136,7 +123,7 @@ class Browser:
     def _receive(self) -> dict:
         """The next message; of events, keeps those that tell of faults."""
         while b"\0" not in self._buffer:
-            ready, _, _ = select.select([self._events], [], [], TIMEOUT_S)
+            ready, _, _ = select.select([self._events], [], [], GIVE_UP_S)
             assert ready, "the browser does not answer"
             data = os.read(self._events, 1 << 20)
             assert data, "the browser has ended"

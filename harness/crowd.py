@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from dataclasses import dataclass
 
 from harness.frames import frame
 from harness.load import QuietAnswers, report_of
@@ -14,28 +13,6 @@ from harness.server import RunningServer
 from qa_service.load.report import Report
 
 BYTE_INTERVAL_S = 1.0
-
-
-@dataclass(slots=True)
-class CrowdReport:
-    """The honest clients' requests, alone and in the crowd, and whether the slow ones got on."""
-
-    quiet: Report
-    crowded: Report
-    num_slow: int
-    num_cut_off: int
-
-    @property
-    def ratio(self) -> float:
-        return self.crowded.percentiles_ms[99] / self.quiet.percentiles_ms[99]
-
-    def __str__(self) -> str:
-        return (
-            f"alone\n{self.quiet}\n"
-            f"beside {self.num_slow} slow clients and one that never reads\n{self.crowded}\n"
-            f"p99 in the crowd / alone:   {self.ratio:.2f}; slow clients cut off: "
-            f"{self.num_cut_off}"
-        )
 
 
 async def dribble(port: int, delay_s: float) -> None:
@@ -68,8 +45,13 @@ async def never_read(port: int) -> None:
 
 async def beside_a_crowd(
     server: RunningServer, num_honest: int, num_slow: int, duration_s: float
-) -> CrowdReport:
-    """Asks with a few honest clients, first alone and then beside the crowd."""
+) -> tuple[Report, Report, int]:
+    """Asks with a few honest clients, first alone and then beside the crowd.
+
+    Returns:
+        The reports on the honest clients alone and in the crowd, and how many of the slow ones
+        were cut off.
+    """
     port, plan = server.port, QuietAnswers(server.port).plan(num_honest, duration_s)
     quiet = await asyncio.to_thread(report_of, plan)
     crowd = [asyncio.create_task(dribble(port, i / num_slow)) for i in range(num_slow)]
@@ -80,4 +62,4 @@ async def beside_a_crowd(
     for task in (*crowd, deaf):
         task.cancel()
     await asyncio.gather(*crowd, deaf, return_exceptions=True)
-    return CrowdReport(quiet, crowded, num_slow, num_cut_off)
+    return quiet, crowded, num_cut_off

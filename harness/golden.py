@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
-GOLDEN = json.loads(
-    (Path(__file__).resolve().parents[1] / "docs" / "golden_frames.json").read_text()
-)
+from harness.server import ROOT
+
+GOLDEN = json.loads((ROOT / "docs" / "golden_frames.json").read_text())
 
 
 def body_of(case: dict) -> bytes:

@@ -6,12 +6,11 @@ import os
 import re
 import shutil
 import socket
-import subprocess
 import tempfile
-import time
 from collections.abc import Sequence
 
-from harness.server import ROOT, TIMEOUT_S
+from harness.process import LoggingProcess
+from harness.server import ROOT
 
 HAPROXY = shutil.which("haproxy", path=f"{os.environ['PATH']}:/usr/sbin") or ""
 """Debian's; empty where it is not installed."""
@@ -28,7 +27,7 @@ def config_for_http() -> str:
     )
 
 
-class Balancer:
+class Balancer(LoggingProcess):
     """HAProxy on a port of its own, before three servers on these.
 
     Args:
@@ -37,36 +36,22 @@ class Balancer:
     """
 
     def __init__(self, ports: Sequence[int], config: str = "") -> None:
-        self._config = tempfile.NamedTemporaryFile("w", suffix=".cfg")  # noqa: SIM115 - see `_log`
+        self._config = tempfile.NamedTemporaryFile("w", suffix=".cfg")  # noqa: SIM115 - closed with the process
         self._config.write(config or CONFIG.read_text())
         self._config.flush()
-        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the process
         with socket.create_server(("127.0.0.1", 0)) as listening:
             descriptor = listening.fileno()
             self.port = listening.getsockname()[1]
             where = {f"QA_SERVER_{n}": f"127.0.0.1:{port}" for n, port in enumerate(ports, 1)}
-            self.process = subprocess.Popen(
+            super().__init__(
                 [HAPROXY, "-f", self._config.name],
+                ("stdout", "stderr"),
                 env={**os.environ, **where, "QA_LISTEN": f"fd@{descriptor}"},
-                stdout=self._log,
-                stderr=self._log,
                 pass_fds=[descriptor],
             )
-
-    def wait_for_log(self, words: str) -> None:
-        """Waits until it has logged the words."""
-        give_up_s = time.monotonic() + TIMEOUT_S
-        while words not in self.log:
-            assert time.monotonic() < give_up_s, f"never logged {words!r}:\n{self.log}"
-            time.sleep(0.01)  # its log is a file: there is no event to wait for
-
-    @property
-    def log(self) -> str:
-        self._log.seek(0)
-        return self._log.read()
 
     def close(self) -> None:
         self.process.terminate()
         self.process.wait()
-        self._log.close()
+        super().close()
         self._config.close()

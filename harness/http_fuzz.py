@@ -14,10 +14,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from harness.hostile_http import HOST, MALFORMED, chunked, head
-from harness.process import GIVE_UP_S
+from harness.process import GIVE_UP_S, Growth
+from harness.server import RunningServer
 
 CONNECTIONS = 64
-TIMEOUT_S = GIVE_UP_S
+WARMUP_REQUESTS = 500
 CLOSE = b"Connection: close\r\n"
 BAD = b'{"question": 5}'
 SEEDS = [
@@ -78,6 +79,17 @@ def mutate(chance: random.Random) -> bytes:
     return bytes(data)
 
 
+async def fuzz_server(
+    server: RunningServer, num_requests: int, seed: int
+) -> tuple[HttpFuzzReport, Growth]:
+    """Fuzzes a server; first with a few requests, so that what fills up once is full."""
+    await fuzz(server.port, WARMUP_REQUESTS, seed + 1)
+    growth = Growth(server.process.pid)
+    report = await fuzz(server.port, num_requests, seed)
+    await asyncio.to_thread(growth.end)
+    return report, growth
+
+
 async def fuzz(port: int, num_requests: int, seed: int) -> HttpFuzzReport:
     """Sends so many mutated requests, some connections at a time."""
     chance, report = random.Random(seed), HttpFuzzReport(num_requests)
@@ -96,7 +108,7 @@ async def _send(port: int, data: bytes, report: HttpFuzzReport) -> None:
     writer.write(data)
     received = b""
     with contextlib.suppress(ConnectionError):
-        received = await asyncio.wait_for(reader.read(), TIMEOUT_S)
+        received = await asyncio.wait_for(reader.read(), GIVE_UP_S)
     writer.close()
     if not data[:1].isalpha():
         return  # frames

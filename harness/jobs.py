@@ -10,19 +10,15 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
-import time
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import aio_pika
 
-from harness.process import GIVE_UP_S
+from harness.process import GIVE_UP_S, LoggingProcess, wait_until
+from harness.server import ROOT
 from qa_service.broker.base import Names
-
-ROOT = Path(__file__).resolve().parents[1]
 
 
 def names_of(prefix: str, **others: Any) -> Names:
@@ -52,41 +48,21 @@ def run_jobs(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
     )
 
 
-class RunningGateway:
+class RunningGateway(LoggingProcess):
     """A gateway process."""
 
     def __init__(self, url: str, server_port: int, names: Names, *flags: str) -> None:
-        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the process
         command = [sys.executable, str(ROOT / "jobs.py"), "gateway", "--host", "127.0.0.1"]
-        self.process = subprocess.Popen(
+        super().__init__(
             [*command, "--port", str(server_port), *flags_of(names), *flags],
-            stderr=self._log,
             env={**os.environ, "QA_BROKER_URL": url},
         )
-
-    @property
-    def log(self) -> str:
-        self._log.seek(0)
-        return self._log.read()
-
-    def wait_for_log(self, words: str, times: int = 1) -> None:
-        """Waits until it has logged the words so often."""
-        give_up_s = time.monotonic() + GIVE_UP_S
-        while self.log.count(words) < times:
-            assert time.monotonic() < give_up_s, f"never logged {words!r}:\n{self.log}"
-            time.sleep(0.01)  # its log is a file: there is no event to wait for
 
     def stop(self) -> None:
         """Stops it as an operator does; it must end well."""
         self.process.send_signal(signal.SIGTERM)
         assert self.process.wait(GIVE_UP_S) == 0, self.log
         assert "Traceback" not in self.log, self.log
-
-    def close(self) -> None:
-        """Kills it if it still runs."""
-        self.process.kill()
-        self.process.wait()
-        self._log.close()
 
 
 @contextlib.contextmanager
@@ -166,12 +142,10 @@ async def depth(url: str, queue: str) -> int:
 
 def metrics_when(port: int, condition: Callable[[set[str]], bool]) -> set[str]:
     """The lines of a gateway's metrics, once they are so."""
-    give_up_s = time.monotonic() + GIVE_UP_S
-    while True:
+
+    def lines() -> set[str]:
         with urllib.request.urlopen(f"http://localhost:{port}/metrics") as response:
             assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
-            lines = set(response.read().decode().splitlines())
-        if condition(lines):
-            return lines
-        assert time.monotonic() < give_up_s, lines
-        time.sleep(0.01)  # metrics are asked for: there is no event to wait for
+            return set(response.read().decode().splitlines())
+
+    return wait_until(lines, condition)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from harness.frames import PREFIX, frame
 from harness.load import QuietAnswers, beside, report_of
 from harness.mutate import Mutator, check_json
-from harness.process import GIVE_UP_S, MIB, num_descriptors, rss_bytes
+from harness.process import GIVE_UP_S, Growth
 from harness.server import RunningServer
 from qa_service.load.report import Report
 
@@ -22,7 +22,6 @@ QUIET_S = 2.0
 ENDLESS_S = 86400.0
 """Of a load that something else ends."""
 KINDS = {"answer", "error", "health", "stats", "models", "load", "unload"}
-REPLY_TIMEOUT_S = GIVE_UP_S
 RESET = b"\1\0\0\0\0\0\0\0"
 
 
@@ -33,19 +32,20 @@ class FuzzReport:
     num_frames: int
     num_replies: int
     duration_s: float
-    rss_before_bytes: int
-    rss_after_bytes: int
-    descriptors_before: int
-    descriptors_after: int
+    growth: Growth
     quiet: Report
     honest: Report
+
+    @property
+    def is_survived(self) -> bool:
+        """Whether each frame had its reply and each question its answer, and nothing is left."""
+        all_came = self.num_replies == self.num_frames and self.honest.num_answered > 0
+        return all_came and not self.honest.errors and self.growth.is_small
 
     def __str__(self) -> str:
         return (
             f"{self.num_frames} frames in {self.duration_s:.1f} s, {self.num_replies} replies; "
-            f"RSS {self.rss_before_bytes / MIB:.1f} MiB before, "
-            f"{self.rss_after_bytes / MIB:.1f} MiB after\n"
-            f"honest clients alone\n{self.quiet}\n"
+            f"{self.growth}\nhonest clients alone\n{self.quiet}\n"
             f"honest clients beside the fuzzers\n{self.honest}"
         )
 
@@ -54,7 +54,7 @@ async def fuzz_server(
     server: RunningServer, num_frames: int, frames_per_s: float, seed: int
 ) -> FuzzReport:
     """Sends so many frames over many connections, beside clients that want answers."""
-    answers, pid = QuietAnswers(server.port), server.process.pid
+    answers = QuietAnswers(server.port)
     quiet = report_of(answers.plan(HONEST_CLIENTS, QUIET_S))
     mutator, pause_s = Mutator(seed, expiring=True), FUZZERS * FRAMES_A_BURST / frames_per_s
     shares = [
@@ -62,24 +62,17 @@ async def fuzz_server(
         for num_connections in [num_frames // FRAMES_A_CONNECTION // FUZZERS] * FUZZERS
     ]
     await fuzz_connection(server.port, shares[0][0], b"", 0)  # what fills up once is full now
-    rss_before, descriptors_before = rss_bytes(pid), num_descriptors(pid)
+    growth = Growth(server.process.pid)
     with beside(answers.plan(HONEST_CLIENTS, ENDLESS_S)) as honest:
         started_s = time.perf_counter()
         num_replies = await asyncio.gather(
             *(fuzz_connections(server.port, share, mutator, pause_s) for share in shares)
         )
         duration_s = time.perf_counter() - started_s
-    await descriptors_back(pid, descriptors_before)
+    await asyncio.to_thread(growth.end)
+    num_sent = sum(len(bodies) for share in shares for bodies in share)
     return FuzzReport(
-        num_frames=sum(len(bodies) for share in shares for bodies in share),
-        num_replies=sum(num_replies),
-        duration_s=duration_s,
-        rss_before_bytes=rss_before,
-        rss_after_bytes=rss_bytes(pid),
-        descriptors_before=descriptors_before,
-        descriptors_after=num_descriptors(pid),
-        quiet=quiet,
-        honest=Report.of(honest),
+        num_sent, sum(num_replies), duration_s, growth, quiet, honest=Report.of(honest)
     )
 
 
@@ -100,7 +93,7 @@ async def fuzz_connection(port: int, bodies: list[bytes], ending: bytes, pause_s
         writer.write(b"".join(map(frame, bodies[at : at + FRAMES_A_BURST])))
         await writer.drain()
         await asyncio.sleep(pause_s)
-    num_replies = await asyncio.wait_for(receiving, REPLY_TIMEOUT_S)
+    num_replies = await asyncio.wait_for(receiving, GIVE_UP_S)
     writer.write(ending)
     if len(ending) % 2:
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
@@ -115,11 +108,3 @@ async def count_replies(reader: asyncio.StreamReader, most: int) -> int:
         reply = check_json(await reader.readexactly(length))
         assert len(KINDS & reply.keys()) == 1, reply
     return most
-
-
-async def descriptors_back(pid: int, count: int) -> None:
-    """Gives the server a little time to see that its clients have gone."""
-    for _ in range(100):
-        if num_descriptors(pid) <= count:
-            return
-        await asyncio.sleep(0.05)

@@ -60,14 +60,25 @@ class QuietAnswers:
         )
 
 
-def samples_of(plan: LoadPlan) -> list[Sample]:
-    """Makes a load to its end."""
-    return [sample for batch in run_load(plan) for sample in batch]
-
-
 def report_of(plan: LoadPlan) -> Report:
     """Makes a load to its end, and reports on it."""
-    return Report.of(samples_of(plan))
+    return Report.of([sample for batch in run_load(plan) for sample in batch])
+
+
+def offer(
+    answers: QuietAnswers, rate_per_s: float, duration_s: float, *, num_connections: int, seed: int
+) -> tuple[Report, Report]:
+    """Sends requests at random moments, whatever comes back; latencies count from when due.
+
+    A closed loop cannot overload a server: its clients wait, and with them the load.
+
+    Returns:
+        The report on all requests, and one on the refused alone, as if a refusal were an answer.
+    """
+    plan = answers.plan(num_connections, duration_s, rate_per_s=rate_per_s, seed=seed)
+    samples = [sample for batch in run_load(plan) for sample in batch]
+    refused = [sample._replace(error_code="") for sample in samples if sample.error_code]
+    return Report.of(samples), Report.of(refused)
 
 
 @contextmanager

@@ -77,7 +77,7 @@ class ModelFile:
 
 def states(server: RunningServer) -> Mapping[str, str]:
     """The state of each version, by `model/version`."""
-    return server.ask(type="health")["health"]["models"]
+    return server.health()["models"]
 
 
 def count_versions(server: RunningServer, num_requests: int, **request: object) -> Counter:

@@ -1,18 +1,72 @@
-"""What a process holds, as the kernel counts it."""
+"""Processes: what one holds, as the kernel counts it; waiting for one; one with a log."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
-from collections.abc import Iterator, Sequence
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 MIB = 1 << 20
 GIVE_UP_S = 300.0
 """What has not come by then will not: no verdict on how fast it is, even on a busy machine."""
+
+LOOK_INTERVAL_S = 0.01
+Seen = TypeVar("Seen")
+
+
+def wait_until(look: Callable[[], Seen], is_so: Callable[[Seen], object] = bool) -> Seen:
+    """Looks again and again until what is seen is so; for what has no event to wait for."""
+    give_up_s = time.monotonic() + GIVE_UP_S
+    while not is_so(seen := look()):
+        assert time.monotonic() < give_up_s, f"it never came; seen last: {seen}"
+        time.sleep(LOOK_INTERVAL_S)
+    return seen
+
+
+class LoggingProcess:
+    """A process whose log is kept.
+
+    Attributes:
+        process: It.
+
+    Args:
+        command: What it runs.
+        logs_to: Its streams that are its log.
+        options: Further ones of `subprocess.Popen`.
+    """
+
+    def __init__(
+        self, command: Sequence[str], logs_to: Sequence[str] = ("stderr",), **options: Any
+    ) -> None:
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the process
+        streams = dict.fromkeys(logs_to, self._log)
+        self.process = subprocess.Popen(command, **streams, **options)
+
+    @property
+    def log(self) -> str:
+        """What it has logged so far, with what its own processes have."""
+        # Opened once more: its own descriptor's position is the process's too.
+        return Path(f"/proc/self/fd/{self._log.fileno()}").read_text()
+
+    def wait_for_log(self, words: str, times: int = 1) -> None:
+        """Waits until it has logged the words so often."""
+        wait_until(lambda: self.log, lambda log: log.count(words) >= times)
+
+    def close(self) -> None:
+        """Kills it if it still runs."""
+        self.process.kill()
+        self.process.wait()
+        if self.process.stdout:
+            self.process.stdout.close()
+        self._log.close()
 
 
 def rss_bytes(pid: int) -> int:
@@ -58,3 +112,28 @@ def held_still(pids: Sequence[int]) -> Iterator[None]:
 def num_descriptors(pid: int) -> int:
     """Open file descriptors."""
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+class Growth:
+    """How much more a process holds after something than before."""
+
+    MAX_BYTES = 8 * MIB
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self.before = self.after = (rss_bytes(pid), num_descriptors(pid))
+
+    def end(self) -> None:
+        """Takes the second measure, once the process has had time to let go."""
+        num_before = self.before[1]
+        wait_until(lambda: num_descriptors(self._pid), lambda count: count <= num_before)
+        self.after = (rss_bytes(self._pid), num_descriptors(self._pid))
+
+    @property
+    def is_small(self) -> bool:
+        """Whether no descriptor is left, and hardly any memory."""
+        return self.after[0] - self.before[0] < self.MAX_BYTES and self.after[1] <= self.before[1]
+
+    def __str__(self) -> str:
+        (before, _), (after, _) = self.before, self.after
+        return f"RSS {before / MIB:.1f} MiB before, {after / MIB:.1f} MiB after"

@@ -10,16 +10,14 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from harness.ports import reserve_port
-from harness.process import GIVE_UP_S
+from harness.process import wait_until
 
 SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 MISSING = "no RabbitMQ: apt-get install rabbitmq-server"
-POLL_S = 0.05
 
 
 def is_installed() -> bool:
@@ -48,7 +46,7 @@ class RunningRabbitMq:
         """Starts the node, and waits until it can be used."""
         log = (self.folder / "log").open("ab")
         began = log.tell()
-        self._process = subprocess.Popen(
+        self._process = process = subprocess.Popen(
             [str(SERVER)],
             env=self._environment,
             stdin=subprocess.DEVNULL,
@@ -57,11 +55,13 @@ class RunningRabbitMq:
             start_new_session=True,
         )
         log.close()
-        give_up_s = time.monotonic() + GIVE_UP_S
-        while b"Server startup complete" not in (text := self._log_from(began)):
-            assert self._process.poll() is None, text.decode()
-            assert time.monotonic() < give_up_s, text.decode()
-            time.sleep(POLL_S)  # its log is a file: there is no event to wait for
+
+        def text() -> bytes:
+            said = (self.folder / "log").read_bytes()[began:]
+            assert process.poll() is None, said.decode()
+            return said
+
+        wait_until(text, lambda said: b"Server startup complete" in said)
 
     @property
     def pid(self) -> int:
@@ -82,9 +82,6 @@ class RunningRabbitMq:
         self.kill()
         self._epmd.kill()
         self._epmd.wait()
-
-    def _log_from(self, offset: int) -> bytes:
-        return (self.folder / "log").read_bytes()[offset:]
 
 
 def _environment(folder: Path, port: int, dist_port: int, epmd_port: int) -> dict[str, str]:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from harness.process import GIVE_UP_S
+from harness.process import wait_until
 from harness.server import RunningServer
 
-START_S = GIVE_UP_S
 OBJECT_STORE_BYTES = 80 << 20
 QUICK = {
     "health_check_initial_delay_ms": 0,
@@ -65,10 +63,7 @@ class RayCluster:
 
 def wait_for_alive(server: RunningServer, wanted: int) -> None:
     """Waits until so many instances are alive."""
-    give_up_s = time.monotonic() + START_S
-    while (alive := server.ask(type="health")["health"]["sessions_alive"]) != wanted:
-        assert time.monotonic() < give_up_s, (alive, server.log)
-        time.sleep(0.05)  # health is asked for: there is no event to wait for
+    wait_until(server.health, lambda h: h["sessions_alive"] == wanted)
 
 
 def raylet_pid(node) -> int:

@@ -8,17 +8,14 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from harness.frames import frame, receive
-from harness.process import GIVE_UP_S
+from harness.process import GIVE_UP_S, LoggingProcess
 
 ROOT = Path(__file__).resolve().parents[1]
-TIMEOUT_S = GIVE_UP_S
 INSTANT = ("--inference_engine_type", "instant", "--num_inference_sessions", "1")
 """Flags of a server that starts quickly: for tests in which no answer's quality matters."""
 
@@ -33,11 +30,10 @@ ONE_BY_ONE = (*FIXED_ENGINE, "--num_inference_sessions", "1", "--max_batch_size"
 """Fixed, because what is fastest is measured anew for each bound on batches."""
 
 
-class RunningServer:
+class RunningServer(LoggingProcess):
     """A server process.
 
     Attributes:
-        process: It.
         port: Where it listens.
         ready_line: What it said when it was ready; empty until then.
 
@@ -57,19 +53,10 @@ class RunningServer:
         root: Path = ROOT,
         is_ready: bool = True,
     ) -> None:
-        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the process
-        command = [
-            sys.executable,
-            str(root / "server.py"),
-            "--port",
-            "0",
-            "--model",
-            str(model.resolve()),
-        ]
-        self.process = subprocess.Popen(
-            [*command, *flags],
+        command = [sys.executable, str(root / "server.py"), "--port", "0"]
+        super().__init__(
+            [*command, "--model", str(model.resolve()), *flags],
             stdout=subprocess.PIPE,
-            stderr=self._log,
             text=True,
             cwd=root,  # its workers are modules of the same checkout
             env={**os.environ, **(env or {})},
@@ -88,15 +75,9 @@ class RunningServer:
         assert line, f"the server did not start:\n{self.log}"
         return line
 
-    @property
-    def log(self) -> str:
-        """What it has logged so far, its workers' log with it."""
-        self._log.seek(0)
-        return self._log.read()
-
     def connect(self) -> socket.socket:
         """A new client connection."""
-        sock = socket.create_connection(("localhost", self.port), TIMEOUT_S)
+        sock = socket.create_connection(("localhost", self.port), GIVE_UP_S)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return sock
 
@@ -105,6 +86,14 @@ class RunningServer:
         with self.connect() as sock:
             sock.sendall(frame(request))
             return receive(sock)
+
+    def stats(self) -> dict:
+        """Its report of what it has counted."""
+        return self.ask(type="stats")["stats"]
+
+    def health(self) -> dict:
+        """Its report of its health."""
+        return self.ask(type="health")["health"]
 
     def worker_pids(self) -> list[int]:
         """Its live worker processes."""
@@ -117,18 +106,7 @@ class RunningServer:
 
     def wait(self) -> int:
         """Waits for its end; returns its exit code."""
-        return self.process.wait(TIMEOUT_S)
-
-    def wait_for_log(self, words: str) -> None:
-        """Waits until it has logged the words."""
-        self.wait_for_log_count(words, 1)
-
-    def wait_for_log_count(self, words: str, count: int) -> None:
-        """Waits until it has logged the words so often."""
-        give_up_s = time.monotonic() + TIMEOUT_S
-        while self.log.count(words) < count:
-            assert time.monotonic() < give_up_s, f"never logged {words!r}:\n{self.log}"
-            time.sleep(0.01)  # its log is a file: there is no event to wait for
+        return self.process.wait(GIVE_UP_S)
 
     @staticmethod
     def wait_for_queue(sock: socket.socket) -> list[dict]:
@@ -145,13 +123,6 @@ class RunningServer:
             replies.append(reply)
         assert reply["error"]["code"] == "invalid_frame"
         return replies
-
-    def close(self) -> None:
-        """Kills it if it still runs."""
-        self.process.kill()
-        self.process.wait()
-        self.process.stdout.close()
-        self._log.close()
 
 
 def line_with(output: Iterable[str], words: str) -> str:

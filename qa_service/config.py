@@ -36,7 +36,7 @@ from qa_service.options import (
 from qa_service.repository.options import RepositoryOptions
 from qa_service.scheduling.options import QueueOptions
 from qa_service.serving.options import CacheOptions, ModelOptions, RouteOptions
-from qa_service.telemetry.options import HealthOptions
+from qa_service.telemetry.options import HealthOptions, TraceOptions
 from qa_service.wire.messages import RequestLimits
 from qa_service.workers.options import InstanceOptions
 
@@ -91,6 +91,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     instances: InstanceOptions = InstanceOptions()
     health: HealthOptions = HealthOptions()
     logs: LogOptions = LogOptions()
+    traces: TraceOptions = TraceOptions()
     server: ServerOptions = ServerOptions()
     models: dict[str, ModelOptions] = {}
     routes: dict[str, RouteOptions] = {}

@@ -43,6 +43,7 @@ from qa_service.serving.models import Models
 from qa_service.serving.plan import VersionSpec
 from qa_service.serving.router import Router
 from qa_service.serving.status import Status
+from qa_service.serving.tracing import Tracing
 from qa_service.telemetry.metrics import Metrics
 from qa_service.telemetry.services import ServiceCounts
 from qa_service.wire.codec import Codec
@@ -95,7 +96,10 @@ class QaServer:
         self._loop = EventLoop()
         self._transport = Transport(self._loop, config.tls)
         self._authenticator = Authenticator(config.auth)
-        self._listener = self._make_listener()
+        its = config.listen
+        self._listener = Listener(
+            self._loop, its.host, its.port, its.tcp_keepalive_s, self._on_client
+        )
         self._metrics = Metrics(ERROR_KINDS, QUERY_TYPES)
         self._store = CacheStore(config.cache.cache_bytes)
         self._counts = ServiceCounts()
@@ -124,6 +128,7 @@ class QaServer:
         )
         self._connections: set[Connection] = set()
         self._gpu_meter = GpuMeter(self._loop)
+        self._tracing = Tracing(self._loop, config.traces, config.logs, self._metrics)
         self._status = self._make_status()
         self._reports = self._make_reports()
         self._protocols = self._make_protocols()
@@ -135,10 +140,6 @@ class QaServer:
         self._drain_deadline_s = math.inf
         self._exit_deadline_s = math.inf
         self._failure: SetupError | None = None
-
-    def _make_listener(self) -> Listener:
-        its = self.config.listen
-        return Listener(self._loop, its.host, its.port, its.tcp_keepalive_s, self._on_client)
 
     def _make_status(self) -> Status:
         return Status(
@@ -182,6 +183,7 @@ class QaServer:
         self._loop.on_signal(signal.SIGHUP, self.reload)
         try:
             self._listener.open()
+            self._tracing.start(self.address)
             self._deployment.start()
             warn_if_exposed(self.config.listen.host, self._transport, self._authenticator)
             self._on_listening(self)
@@ -192,6 +194,7 @@ class QaServer:
             self.models.kill()
             self._listener.close()
             self._gpu_meter.close()
+            self._tracing.kill()
             self._loop.close()
         if self._failure:
             raise self._failure
@@ -298,6 +301,7 @@ class QaServer:
             authenticator=self._authenticator,
             report=self._report,
             metrics=self._metrics,
+            tracer=self._tracing.tracer,
             on_end=self._on_connection_end,
             name=name,
         )
@@ -322,11 +326,8 @@ class QaServer:
         """Frames, and HTTP if it is wanted; what each client speaks, its first byte says."""
         limits, options = self.config.requests, self.config.http
         origins = {origin.strip() for origin in options.http_cors_origin.split(",")}
-        site = HttpSite(
-            limits,
-            HttpAccess(is_loopback(self.config.listen.host), frozenset(origins - {""})),
-        )
-        return Protocols(limits, site if options.http else None)
+        access = HttpAccess(is_loopback(self.config.listen.host), frozenset(origins - {""}))
+        return Protocols(limits, HttpSite(limits, access) if options.http else None)
 
     def _report(self, query: Query) -> object:
         self._metrics.queries_total[query.type] += 1
@@ -379,13 +380,15 @@ class QaServer:
         self.models.close()
         for connection in list(self._connections):
             connection.close_gently()
+        self._tracing.close()
         self._exit_deadline_s = self._loop.now_s() + EXIT_TIMEOUT_S
         self._finish()
 
     def _finish(self) -> None:
         """Waits for the last bytes to be read and the workers to end, but not for long."""
         now_s = self._loop.now_s()
-        if (self.models.reap() and not self._connections) or now_s >= self._exit_deadline_s:
+        has_ended = self.models.reap() and self._tracing.reap() and not self._connections
+        if has_ended or now_s >= self._exit_deadline_s:
             self._loop.stop()
         else:
             self._loop.call_at(now_s + REAP_INTERVAL_S, self._finish)

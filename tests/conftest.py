@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import fcntl
+import shutil
 from pathlib import Path
 
 import pytest
 
 from harness.rabbitmq import MISSING, is_installed, running_rabbitmq
+from harness.server import ROOT
 from qa_service.inference.trial_main import reply_to
 from qa_service.logs import LogOptions
 from qa_service.preparation.prepare import Choices, prepare
@@ -17,8 +19,8 @@ from qa_service.workers.engine_table import Measurement
 from qa_service.workers.factory import devices_of
 from qa_service.workers.options import InstanceOptions
 from qa_service.workers.trial_process import TrialRequest
+from tests.certificates import Certificates
 
-ROOT = Path(__file__).resolve().parents[1]
 LEFT_OUT = {f"not {mark}": f"\npytestmark = pytest.mark.{mark}\n" for mark in ("slow", "soak")}
 
 
@@ -46,6 +48,18 @@ def builtin_model() -> Path:
             if isinstance(found, Measurement):
                 assert not reply_to(TrialRequest(found, LogOptions())).failure
     return model
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory) -> Certificates:
+    """Those of a server and a client, and of who signed both."""
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture
+def own_model(builtin_model, tmp_path) -> Path:
+    """A copy of the built-in model that a test may change."""
+    return shutil.copytree(builtin_model, tmp_path / "model")
 
 
 @pytest.fixture(scope="session")

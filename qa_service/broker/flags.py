@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, get_args
 from urllib.parse import urlsplit
 
+from qa_service.access import Access
 from qa_service.aio.link import ServerAddress
 from qa_service.broker.base import Names
-from qa_service.cli.access import Access
 from qa_service.cli.flags import count, list_of, make_parser, port, seconds
 from qa_service.logs import LogFormat, LogLevel
 

@@ -92,7 +92,7 @@ class Gateway:
         self._in_hand: dict[asyncio.Task[None], Job] = {}
         self._num_alone = 0  # jobs to take one at a time
         self._all_alone_done = asyncio.Event()
-        asker.on_queue_full = metrics.queue_full.inc
+        asker.on_queue_full = metrics.count_queue_full
         metrics.add_gauge("qa_jobs_in_flight", "Questions asked.", lambda: asker.window.in_flight)
         metrics.add_gauge("qa_jobs_in_hand", "Jobs delivered.", lambda: len(self._in_hand))
         metrics.add_gauge("qa_jobs_window", "Most in flight.", lambda: asker.window.limit.value)
@@ -154,7 +154,7 @@ class Gateway:
         return time.monotonic() - oldest.arrived_s if oldest else 0.0
 
     def _take(self, job: Job) -> None:
-        self._metrics.consumed.inc()
+        self._metrics.consumed += 1
         task = asyncio.get_running_loop().create_task(self._handle(job, next(self._orders)))
         self._in_hand[task] = job
         task.add_done_callback(self._in_hand.pop)
@@ -210,7 +210,7 @@ class Gateway:
     async def _deliver(self, job: Job, answer: bytes) -> None:
         try:
             await self._reply(job, answer)
-            self._metrics.answered.inc()
+            self._metrics.answered += 1
         except UnroutableError as error:
             await self._bury(job, "unroutable", str(error))
 
@@ -242,7 +242,7 @@ class Gateway:
             headers[EXPIRES_HEADER] = int(left_ms - delay_s * 1e3)
         _logger.info("job %s: %s; again in %d s", job.message_id, code, delay_s)
         await self._publish(queue, Message.of(job, headers))
-        self._metrics.retried.labels(code).inc()
+        self._metrics.retried[code] += 1
 
     async def _reply(self, job: Job, body: bytes) -> None:
         correlation_id = job.correlation_id or job.message_id
@@ -254,7 +254,7 @@ class Gateway:
         words = f"{code}: {reason}"[:_MAX_REASON_CHARS]
         headers: dict[str, str | int] = {ATTEMPTS_HEADER: job.attempts + 1, REASON_HEADER: words}
         await self._publish(self._names.dead, Message.of(job, headers))
-        self._metrics.dead.labels(code).inc()
+        self._metrics.dead[code] += 1
 
     async def _publish(self, queue: str, message: Message) -> None:
         """Publishes until the broker takes it; raises `NotTakenError` if it never does."""

@@ -2,35 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from qa_service.telemetry.metrics import Histogram
+from qa_service.wire.prometheus import (
+    CONTENT_TYPE,
+    Family,
+    Labels,
+    Sample,
+    histogram_samples,
+    write_text,
+)
 
 _PUBLISH_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_CLIENT_TIMEOUT_S = 10.0
+_PUBLISH_HELP = "From publishing a message to the broker's confirmation."
 
 
 class GatewayMetrics:
     """The gateway's counters; each metric's text says what it counts."""
 
     def __init__(self) -> None:
-        self.registry = registry = CollectorRegistry()
-        self.consumed = Counter("qa_jobs_consumed", "Jobs delivered.", registry=registry)
-        self.answered = Counter("qa_jobs_answered", "Jobs answered.", registry=registry)
-        self.retried = Counter("qa_jobs_retried", "Jobs put off.", ["code"], registry=registry)
-        self.dead = Counter("qa_jobs_dead", "Jobs that failed.", ["code"], registry=registry)
-        self.queue_full = Counter(
-            "qa_jobs_queue_full", "Questions the server had no room for.", registry=registry
-        )
-        self.publish_s = Histogram(
-            "qa_jobs_publish_seconds",
-            "From publishing a message to the broker's confirmation.",
-            buckets=_PUBLISH_BUCKETS_S,
-            registry=registry,
-        )
+        self.consumed = self.answered = self.queue_full = 0
+        self.retried: Counter[str] = Counter()
+        self.dead: Counter[str] = Counter()
+        self.publish_s = Histogram(_PUBLISH_BUCKETS_S)
+        self._gauges: dict[str, tuple[str, Callable[[], float]]] = {}
+
+    def count_queue_full(self) -> None:
+        """Counts a question that the server had no room for."""
+        self.queue_full += 1
 
     def add_gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
         """Adds a value that is read at each scrape."""
-        Gauge(name, text, registry=self.registry).set_function(read)
+        self._gauges[name] = text, read
+
+    def families(self) -> Iterator[Family]:
+        """All metrics."""
+        yield _total("consumed", "Jobs delivered.", [(self.consumed, {})])
+        yield _total("answered", "Jobs answered.", [(self.answered, {})])
+        yield _total("retried", "Jobs put off.", _by_code(self.retried))
+        yield _total("dead", "Jobs that failed.", _by_code(self.dead))
+        text = "Questions the server had no room for."
+        yield _total("queue_full", text, [(self.queue_full, {})])
+        samples = histogram_samples(self.publish_s.buckets(), self.publish_s.sum, {})
+        yield Family("qa_jobs_publish_seconds", "histogram", _PUBLISH_HELP, samples)
+        for name, (text, read) in self._gauges.items():
+            yield Family(name, "gauge", text, [Sample(float(read()), {})])
 
     def serve(self, host: str, port: int) -> Callable[[], None]:
         """Serves `GET /metrics` from a thread; returns a function that stops it.
@@ -38,7 +61,9 @@ class GatewayMetrics:
         Raises:
             OSError: The port cannot be opened.
         """
-        server, thread = start_http_server(port, addr=host, registry=self.registry)
+        server = _Server(host, port, self)
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
 
         def stop() -> None:
             server.shutdown()
@@ -46,3 +71,47 @@ class GatewayMetrics:
             thread.join()
 
         return stop
+
+
+class _Server(ThreadingHTTPServer):
+    """Listens for who asks for the metrics."""
+
+    def __init__(self, host: str, port: int, metrics: GatewayMetrics) -> None:
+        # http.server binds IPv4 alone if nobody tells it the family.
+        self.address_family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[
+            0
+        ]
+        self.metrics = metrics
+        super().__init__((str(address[0]), port), _Handler)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One client of `GET /metrics`."""
+
+    timeout = _CLIENT_TIMEOUT_S
+    server: _Server
+
+    def do_GET(self) -> None:
+        """Answers with the metrics."""
+        if self.path.partition("?")[0] != "/metrics":
+            self.send_error(HTTPStatus.NOT_FOUND)
+            return
+        body = write_text(self.server.metrics.families())
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", CONTENT_TYPE)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Logs nothing: the gateway's log is of jobs."""
+
+
+def _by_code(counted: Counter[str]) -> list[tuple[int, Labels]]:
+    # The gateway's thread counts meanwhile.
+    return [(count, {"code": code}) for code, count in counted.copy().items()]
+
+
+def _total(name: str, text: str, counts: Sequence[tuple[int, Labels]]) -> Family:
+    samples = [Sample(float(count), labels) for count, labels in counts]
+    return Family(f"qa_jobs_{name}_total", "counter", text, samples)

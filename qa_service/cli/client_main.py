@@ -23,7 +23,7 @@ import io
 import sys
 from pathlib import Path
 
-from qa_service.cli.access import Access
+from qa_service.access import Access
 from qa_service.cli.conversation import Conversation, print_error
 from qa_service.cli.flags import INTERRUPTED, count, hosts, make_parser, port, seconds
 from qa_service.cli.line_editor import LineEditor

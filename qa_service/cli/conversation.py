@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from qa_service.cli.access import TOKEN_VARIABLE
+from qa_service.access import TOKEN_VARIABLE
 from qa_service.cli.line_editor import LineEditor
 from qa_service.client import Answer, QaClient, QaClientError, QaServerError
 

@@ -32,7 +32,7 @@ from typing import Any
 from tqdm import tqdm
 
 import qa_service
-from qa_service.cli.access import Access
+from qa_service.access import Access
 from qa_service.cli.flags import (
     INTERRUPTED,
     count,

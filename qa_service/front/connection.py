@@ -39,6 +39,7 @@ from qa_service.net.stream import ByteStream
 from qa_service.net.timers import Clock, LazyTimer
 from qa_service.scheduling.call import Call, Outcome, Scope
 from qa_service.serving.service import Service
+from qa_service.serving.tracing import Tracer
 from qa_service.telemetry.metrics import ABANDONED, ANSWERED, Metrics
 from qa_service.wire.codec import Codec, Wait
 from qa_service.wire.messages import COMMANDS, NULL_ID, Auth, Query, RejectedError, Request
@@ -56,6 +57,7 @@ class Connection:
     Args:
         codec_for: Chooses the protocol by the client's first bytes. For `b""`: the codec for errors
             sent before any bytes arrive.
+        tracer: Records spans of its requests; None if nothing is traced.
         on_end: Called once when the connection ends by itself; not after `close`.
     """
 
@@ -70,6 +72,7 @@ class Connection:
         authenticator: Authenticator,
         report: Callable[[Query], object],
         metrics: Metrics,
+        tracer: Tracer | None = None,
         on_end: Callable[[Connection], None],
         name: str = "",
     ) -> None:
@@ -85,9 +88,10 @@ class Connection:
         self._authenticator = authenticator
         self._report = report
         self._metrics = metrics
+        self._tracer = tracer
         self._on_end = on_end
         self._num_requests = 0
-        self._grant: Grant | None = None
+        self._grant = Grant(name=name, max_priority=limits.max_priority)
         self._turn_is_due = False
         self._times = Timeouts(limits, authenticator.timeout_s, clock.now_s())
         self._state = State.UNAUTHENTICATED if authenticator.is_required else State.OPEN
@@ -210,8 +214,8 @@ class Connection:
                 if self._codec.waits_for is Wait.TURN:
                     self._schedule_turn()
                 break
-            self._times.message_since_s = None
             self._handle(event)
+            self._times.message_since_s = None
             if type(event) is Query or self._codec.last_message_bytes > COSTLY_MESSAGE_BYTES:
                 self._schedule_turn()
                 break
@@ -246,7 +250,7 @@ class Connection:
 
     def _authenticate(self, auth: Auth) -> None:
         try:
-            self._grant = self._authenticator.authenticate(auth.token)
+            self._grant = self._authenticator.authenticate(auth.token) or self._grant
         except UnauthorizedError as error:
             self._refuse(error)
             return
@@ -268,13 +272,16 @@ class Connection:
         timeout_s = min(self._limits.request_timeout_s, (request.timeout_ms or math.inf) / 1e3)
         self._num_requests += 1
         name = f"{self.name}#{self._num_requests}"
-        flow, weight = self._share(request.priority)
-        trace_id = self._codec.trace_id_of(request)
-        scope = Scope(now_s, now_s + timeout_s, flow, weight, trace_id, name)
-        logger.debug(
-            "request %s: received, its id is %r", name, request.id_json, extra=scope.log_extra
-        )
+        flow, weight = self._grant.share(request.priority)
+        trace = self._codec.trace_of(request)
+        scope = Scope(now_s, now_s + timeout_s, flow, weight, trace.trace_id, name)
         call = Call(request, scope)
+        if self._tracer:
+            since_s = self._times.message_since_s
+            self._tracer.begin(call, trace, self._codec, self.name, since_s)
+        logger.debug(
+            "request %s: received, its id is %r", name, request.id_json, extra=call.scope.log_extra
+        )
         call.then(partial(self._on_settled, call))
         self.calls.add(call)
         submit(self._service, call)
@@ -285,13 +292,6 @@ class Connection:
             self._answer_query(query)
         else:
             self._refuse(query)
-
-    def _share(self, priority: int) -> tuple[str, float]:
-        """A request's flow, one for each client, and its weight: one share a step of priority."""
-        grant = self._grant
-        max_priority = grant.max_priority if grant else self._limits.max_priority
-        name, weight = (grant.name, grant.weight) if grant else (self.name, 1.0)
-        return name, weight * (1 + min(priority, max_priority))
 
     def _answer_query(self, query: Query) -> None:
         try:
@@ -304,7 +304,7 @@ class Connection:
             self._write(self._codec.encode_report(query, report))
 
     def _check_admin(self, query: Query) -> None:
-        if not self._grant or not self._grant.admin:
+        if not self._grant.admin:
             raise ForbiddenError
         logger.info("%s: %s %s", self._grant.name, query.type, query.model[:64])
 

@@ -37,7 +37,7 @@ ADMIN = "admin"
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The rights and the share of a token's bearer.
+    """The rights and the share of a client: by its token, or by default.
 
     Attributes:
         name: Requests of one name share one flow. By default made of the token's digest.
@@ -49,6 +49,10 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     weight: Annotated[float, msgspec.Meta(gt=0, le=1000)] = 1.0
     max_priority: Annotated[int, msgspec.Meta(ge=0, le=MAX_PRIORITY)] = MAX_PRIORITY
     admin: bool = False
+
+    def share(self, priority: int) -> tuple[str, float]:
+        """A request's flow, one for all its client's, and weight: a share a step of priority."""
+        return self.name, self.weight * (1 + min(priority, self.max_priority))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from qa_service.cli.access import Access
+from qa_service.access import Access
 from qa_service.data.squad import SquadQuestion
 from qa_service.load.wire import QaWire, Reply, Wire
 

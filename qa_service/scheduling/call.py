@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from qa_service.errors import InternalError, QaError
+from qa_service.telemetry.spans import Span
 from qa_service.wire.messages import UNKNOWN_SOURCE, Answer, AnswerSource, Request, Timings
 from qa_service.wire.spans import Findings
 
@@ -54,6 +55,7 @@ class Scope(msgspec.Struct, frozen=True):
             within its flow.
         trace_id: The trace that it belongs to, for the log; empty for none.
         name: Names it in the log.
+        span: Where what is done for it is recorded; None if it is not traced.
     """
 
     arrived_s: float
@@ -62,6 +64,7 @@ class Scope(msgspec.Struct, frozen=True):
     weight: float = 1.0
     trace_id: str = ""
     name: str = ""
+    span: Span | None = None
 
     @property
     def log_extra(self) -> dict[str, str] | None:

@@ -22,6 +22,7 @@ from qa_service.net.timers import Clock
 from qa_service.scheduling.call import Answered, Call, Outcome
 from qa_service.serving.options import RouteOptions
 from qa_service.serving.service import Service
+from qa_service.serving.tracing import record_model
 from qa_service.telemetry.services import CascadeCounts
 from qa_service.wire.messages import Answer, Timings
 
@@ -86,6 +87,8 @@ class Cascade:
         request = msgspec.structs.replace(asking.whole.request, model=model, version=None)
         child = asking.whole.child(request, f"[{model}]", arrived_s=self._clock.now_s())
         child.then(partial(self._on_settled, asking))
+        if child.scope.span:
+            record_model(child, model, child.scope.span, self._clock)
         self._router.submit(child)
 
     def _on_settled(self, asking: _Asking, outcome: Outcome) -> None:

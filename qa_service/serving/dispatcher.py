@@ -29,6 +29,7 @@ from qa_service.scheduling.call import Answered, Call
 from qa_service.scheduling.request_cost import RequestCosts, estimate_tokens
 from qa_service.scheduling.scheduler import Scheduler
 from qa_service.scheduling.ticket import Ticket
+from qa_service.serving.tracing import record_run
 from qa_service.telemetry.metrics import ModelMetrics
 from qa_service.wire.messages import Timings
 from qa_service.wire.spans import Findings
@@ -230,6 +231,8 @@ class Dispatcher:
             self._metrics.queue_ms.observe(queue_ms)
             self._metrics.request_ms.observe((now_s - ticket.arrived_s) * 1e3)
             timings = Timings(queue_ms, results.inference_ms)
+            if ticket.call.scope.span:
+                record_run(ticket, ticket.call.scope.span, results, len(batch))
             if isinstance(outcome, Failure):
                 ticket.call.fail(ERROR_KINDS[outcome.code](outcome.message))
             elif isinstance(outcome, Findings):

@@ -145,7 +145,7 @@ class Shadow:
     def _copy(self, call: Call, version: int, counts: ShadowCounts) -> None:
         request = msgspec.structs.replace(call.request, model=self._model.name, version=version)
         # No child: where the call is answered first, its copy goes on.
-        copy = Call(request, call.scope.derive(f"[{version}]", flow=FLOW, weight=1.0))
+        copy = Call(request, call.scope.derive(f"[{version}]", flow=FLOW, weight=1.0, span=None))
         pair = _Pair(counts, copy)
         call.then(pair.take)
         call.on_end(pair.drop_if_cancelled)

@@ -32,6 +32,7 @@ HELP = {
     "cache_misses_total": "Questions that the cache did not have, and were run.",
     "cache_evictions_total": "Answers dropped from the cache to make room.",
     "session_restarts_total": "Instances started again after a death.",
+    "trace_spans_total": "Spans of traced requests, by what came of them.",
     "connections_accepted_total": "Connections accepted.",
     "listener_rests_total": "Times that accepting stopped because of --max_connections.",
     "queue_ms": "Time from a request's arrival until an instance began with it.",
@@ -49,7 +50,7 @@ GAUGES = {
     "cache_bytes": ("qa_cache_bytes", "Memory that the cache takes, in bytes."),
     "cache_entries": ("qa_cache_entries", "Questions that the cache has answers to."),
 }
-LABELS = {"requests_total": "outcome", "queries_total": "type"}
+LABELS = {"requests_total": "outcome", "queries_total": "type", "trace_spans_total": "outcome"}
 
 
 def families(

@@ -16,6 +16,7 @@ from qa_service.telemetry.stages import StagesMs
 
 ANSWERED = "answered"
 ABANDONED = "abandoned"
+EXPORTED, DROPPED = "exported", "dropped"
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 
@@ -205,6 +206,7 @@ class Metrics:
         self._past = ModelMetrics(self._error_codes)
         self.requests_total = dict.fromkeys((ANSWERED, *self._error_codes, ABANDONED), 0)
         self.queries_total = dict.fromkeys(queries, 0)
+        self.trace_spans_total = {EXPORTED: 0, DROPPED: 0}
         self.connections_accepted_total = 0
         self.listener_rests_total = 0
 

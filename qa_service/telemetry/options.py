@@ -1,4 +1,4 @@
-"""Options of the server's health."""
+"""Options of the server's health and of tracing."""
 
 from __future__ import annotations
 
@@ -19,3 +19,26 @@ class HealthOptions(Struct, frozen=True, kw_only=True):
             "as answering",
         ),
     ] = 10_000
+
+
+class TraceOptions(Struct, frozen=True, kw_only=True):
+    """Spans of requests, for an OpenTelemetry receiver."""
+
+    otlp_endpoint: Annotated[
+        str,
+        Meta(
+            pattern=r"^(https?://[^\s/?#]+(/[^\s?#]*)?)?\Z",
+            title="a URL as in http://localhost:4318",
+            description="an OTLP receiver over HTTP, to whose /v1/traces spans are sent; needs the "
+            "extra otlp",
+        ),
+    ] = ""
+    trace_sample_rate: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            description="share of the requests without a traceparent that are traced; one with it "
+            "is traced if its client's sampled flag says so",
+        ),
+    ] = 1.0

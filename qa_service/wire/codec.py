@@ -21,6 +21,7 @@ from qa_service.wire.messages import (
     Request,
     Timings,
 )
+from qa_service.wire.trace_context import TraceContext
 
 Message = Request | Query | Auth
 
@@ -89,8 +90,11 @@ class Codec(Protocol):
     def encode_error(self, request: Request, error: QaError) -> bytes | bytearray:
         """Encodes why a request has no answer."""
 
-    def trace_id_of(self, request: Request) -> str:
-        """The trace that a request belongs to; empty if it has said none."""
+    def trace_of(self, request: Request) -> TraceContext:
+        """The trace that a request belongs to."""
+
+    def span_attributes(self, request: Request) -> dict[str, str]:
+        """How a request has come, in OpenTelemetry's words: the attributes of its span."""
 
     def take_unwanted(self) -> Sequence[Request]:
         """Requests whose answers have become useless by another's error; each is told once."""

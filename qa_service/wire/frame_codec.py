@@ -27,6 +27,7 @@ from qa_service.wire.messages import (
     RequestLimits,
     Timings,
 )
+from qa_service.wire.trace_context import NO_TRACE, TraceContext, trace_context
 
 
 class FrameCodec:
@@ -107,9 +108,13 @@ class FrameCodec:
         self._ids.discard(request.id_json)
         return encode_error(request.id_json, error)
 
-    def trace_id_of(self, request: Request) -> str:
-        """Empty: a frame belongs to no trace."""
-        return ""
+    def trace_of(self, request: Request) -> TraceContext:
+        """The trace that a frame names."""
+        return trace_context(request.traceparent) if request.traceparent else NO_TRACE
+
+    def span_attributes(self, request: Request) -> dict[str, str]:
+        """What its protocol is called."""
+        return {"network.protocol.name": "qa-frames"}
 
     def take_unwanted(self) -> Sequence[Request]:
         """None: every request has its own answer."""

@@ -49,7 +49,7 @@ from qa_service.wire.messages import (
     Timings,
 )
 from qa_service.wire.open_inference import InferCall, Result
-from qa_service.wire.trace_context import trace_id
+from qa_service.wire.trace_context import NO_TRACE, TraceContext, trace_context
 
 MAX_EXCHANGES = 64
 MAX_NAMED_CHARS = 200
@@ -275,11 +275,17 @@ class HttpCodec:
         ]
         return self._settle(exchange, exchange.to_error(error))
 
-    def trace_id_of(self, request: Request) -> str:
+    def trace_of(self, request: Request) -> TraceContext:
         """The trace that the HTTP request of a question belongs to."""
         head = self._asked[request.id_json][0].head
-        traceparent = head.fields.get("traceparent") if head else None
-        return trace_id(traceparent) if traceparent else ""
+        traceparent = (head and head.fields.get("traceparent")) or request.traceparent
+        return trace_context(traceparent) if traceparent else NO_TRACE
+
+    def span_attributes(self, request: Request) -> dict[str, str]:
+        """The method and the path of a question's HTTP request."""
+        head = self._asked[request.id_json][0].head
+        asked = {"http.request.method": head.method, "url.path": head.path} if head else {}
+        return {"network.protocol.name": "http", **asked}
 
     def take_unwanted(self) -> Sequence[Request]:
         """Requests whose answers have become useless by another's error; each is told once."""

@@ -83,6 +83,13 @@ class Request(Question, frozen=True, tag_field="type", tag="question"):
             "the server"
         ),
     ] = None
+    traceparent: Annotated[
+        str,
+        Meta(
+            description="the client's span, as W3C Trace Context writes it; one that is malformed "
+            "is ignored"
+        ),
+    ] = ""
 
     @property
     def id_json(self) -> bytes:

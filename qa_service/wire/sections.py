@@ -31,7 +31,7 @@ _SPECIAL_TOKENS = 4
 _MAX_CHARS_PER_TOKEN = 8
 _WORD_CHARS = 64
 
-_PIECES = re.compile(r"[^\W\u2e80-\U0010ffff]{1,8}|\S")
+PIECES = re.compile(r"[^\W\u2e80-\U0010ffff]{1,8}|\S")
 """About a token each: up to eight letters, a sign, an ideograph."""
 
 
@@ -93,7 +93,7 @@ def _utf8_bytes_at_most(text: str, limit: int) -> bool:
 
 def _next_section(text: str, core_start: int, core_tokens: int, overlap: int) -> Section:
     sample = text[core_start : core_start + core_tokens * BYTES_PER_TOKEN]
-    chars_per_token = len(sample) / max(1, len(_PIECES.findall(sample)))
+    chars_per_token = len(sample) / max(1, len(PIECES.findall(sample)))
     chars_per_token = min(chars_per_token, _MAX_CHARS_PER_TOKEN)
     context_chars = int(overlap * chars_per_token / 2)
     start = _at_space(text, core_start - context_chars, 0)

@@ -3,16 +3,39 @@
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
-_TRACEPARENT = re.compile(r"(?!ff)([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?\Z")
+_TRACEPARENT = re.compile(
+    r"(?!ff)([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?\Z"
+)
+_SAMPLED = 1
 
 
-def trace_id(traceparent: str) -> str:
-    """The trace's id, as 32 hexadecimal digits; empty if the field is malformed.
+class TraceContext(NamedTuple):
+    """What a client says of the trace that its request is a part of.
+
+    Attributes:
+        trace_id: The trace's id, as 32 hexadecimal digits; empty if the client has named none.
+        parent_id: The span that has asked, as 16 hexadecimal digits.
+        is_sampled: Whether the client's own spans are recorded.
+    """
+
+    trace_id: str = ""
+    parent_id: str = ""
+    is_sampled: bool = False
+
+
+NO_TRACE = TraceContext()
+
+
+def trace_context(traceparent: str) -> TraceContext:
+    """Reads the field; one that is malformed names no trace.
 
     A version after 00, which is the present one, may have further parts.
     """
     found = _TRACEPARENT.match(traceparent)
-    if not found or (found[1] == "00" and found[4]):
-        return ""
-    return found[2] if int(found[2], 16) and int(found[3], 16) else ""
+    if not found or (found[1] == "00" and found[5]):
+        return NO_TRACE
+    if not int(found[2], 16) or not int(found[3], 16):
+        return NO_TRACE
+    return TraceContext(found[2], found[3], bool(int(found[4], 16) & _SAMPLED))

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from harness.frames import frame, receive
+from harness.process import GIVE_UP_S
 from harness.questions import FIRST_WORD
-from harness.server import INSTANT, TIMEOUT_S, RunningServer
+from harness.server import INSTANT, RunningServer
 from tests.certificates import Certificates
 
 ASK = {
@@ -47,7 +48,7 @@ def pipelined(sock: ssl.SSLSocket, data: bytes, num_replies: int) -> list[dict]:
     sock.setblocking(False)
     unsent, inbox, replies = memoryview(data), bytearray(), []
     while len(replies) < num_replies:
-        select.select([sock], [sock] if unsent else [], [], TIMEOUT_S)
+        select.select([sock], [sock] if unsent else [], [], GIVE_UP_S)
         with suppress(*again):
             unsent = unsent[sock.send(unsent[: 1 << 14]) if unsent else 0 :]
         with suppress(*again):

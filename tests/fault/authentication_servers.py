@@ -7,13 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.server import running_server
-from tests.certificates import Certificates
 from tests.fault.authentication import EXPIRED, FEW, LONG_MS, SHORT_MS, TOKEN
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory):
-    return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="module")

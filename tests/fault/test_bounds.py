@@ -11,9 +11,8 @@ import pytest
 
 from harness.crowd import beside_a_crowd
 from harness.frames import frame, receive
-from harness.load import QuietAnswers, assert_all_right
+from harness.load import QuietAnswers, assert_all_right, offer, report_of
 from harness.memory import bound_bytes
-from harness.open_loop import HEADER, capacity_per_s, offer
 from harness.process import MIB, rss_bytes
 from harness.questions import ASK, FIRST_WORD
 from harness.server import EXACT_ENGINE, INSTANT, RunningServer, running_server
@@ -35,26 +34,27 @@ SMALL_FLAGS = [word for name, bound in SMALL.items() for word in (f"--{name}", s
 
 @pytest.mark.soak
 def test_honest_clients_beside_five_hundred_slow_ones_and_one_that_never_reads(builtin_model):
-    """For the figures, `python -m benchmarks.slow_clients`: here others may be running."""
+    """For the figures, `python -m benchmarks.fault slow_clients`: here others may be running."""
     with running_server(builtin_model, *EXACT_ENGINE) as server:
-        report = asyncio.run(beside_a_crowd(server, num_honest=10, num_slow=500, duration_s=3))
-    print(f"\n{report}")
-    assert report.num_cut_off == 0
-    assert_all_right(report.quiet)
-    assert_all_right(report.crowded)
+        crowd = beside_a_crowd(server, num_honest=10, num_slow=500, duration_s=3)
+        quiet, crowded, num_cut_off = asyncio.run(crowd)
+    print(f"\nalone\n{quiet}\nin the crowd\n{crowded}")
+    assert num_cut_off == 0
+    assert_all_right(quiet)
+    assert_all_right(crowded)
 
 
 @pytest.mark.soak
 def test_three_times_what_the_server_can_do(builtin_model):
-    """For the figures, `python -m benchmarks.overload`; the load generator needs a core too."""
+    """The load generator needs a core too; for figures, `python -m benchmarks.fault overload`."""
     with running_server(builtin_model, *EXACT_ENGINE, "--max_queue_size", "20") as server:
         answers = QuietAnswers(server.port)
-        capacity = capacity_per_s(answers, duration_s=2)
-        report = offer(answers, rate_per_s=3 * capacity, duration_s=4, num_connections=20, seed=3)
-    print(f"\nclosed loop: {capacity:.1f} answers/s\n{HEADER}\n{report}")
-    assert set(report.admitted.errors) == {"queue_full"}
-    assert report.goodput_per_s > capacity / 2
-    assert report.refused.percentiles_ms[50] < report.admitted.percentiles_ms[50]
+        per_s = report_of(answers.plan(16, duration_s=2)).throughput
+        report, refused = offer(answers, 3 * per_s, duration_s=4, num_connections=20, seed=3)
+    print(f"\nclosed loop: {per_s:.1f} answers/s\n{report}\nthe refused\n{refused}")
+    assert set(report.errors) == {"queue_full"}
+    assert report.throughput > per_s / 2
+    assert refused.percentiles_ms[50] < report.percentiles_ms[50]
 
 
 def test_a_full_queue_says_when_to_try_again(builtin_model):

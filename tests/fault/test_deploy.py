@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import shutil
 import signal
 import time
 from contextlib import ExitStack, contextmanager
@@ -16,7 +15,7 @@ import pytest
 from harness.disturbances import load_during, reload_at_random
 from harness.frames import frame, receive
 from harness.load import QuietAnswers, assert_all_right, beside
-from harness.process import GIVE_UP_S, held_still, num_descriptors
+from harness.process import GIVE_UP_S, held_still, num_descriptors, wait_until
 from harness.questions import ANSWER, ASK, FIRST_WORD
 from harness.server import EXACT_ENGINE, FIXED_ENGINE, INSTANT, running_server
 from qa_service.load.report import Report
@@ -27,7 +26,7 @@ TOO_LATE = {"connection_lost", "server_unreachable"}
 
 @pytest.mark.soak
 def test_reloads_at_random_moments_fail_no_request(builtin_model):
-    """In short; `python -m benchmarks.fault_reload` does as many as fit in a time."""
+    """In short; `python -m benchmarks.fault reload` does as many as fit in a time."""
     sent = []
     with running_server(builtin_model, *EXACT_ENGINE) as server:
         reloading = reload_at_random(server, sent, seed=5, max_s=1.5)
@@ -37,11 +36,6 @@ def test_reloads_at_random_moments_fail_no_request(builtin_model):
     print(f"\n{len(sent)} SIGHUP, {num_reloads} reloads\n{report}")
     assert num_reloads >= 2
     assert_all_right(report)
-
-
-@pytest.fixture
-def own_model(builtin_model, tmp_path):
-    return shutil.copytree(builtin_model, tmp_path / "model")
 
 
 def test_a_reload_puts_fresh_workers_in_the_place_of_the_old(builtin_model):
@@ -136,8 +130,7 @@ def test_a_stop_under_load_leaves_no_accepted_request_unanswered(builtin_model):
         running_server(builtin_model, *EXACT_ENGINE) as server,
         beside(QuietAnswers(server.port).plan(30, duration_s=GIVE_UP_S)) as samples,
     ):
-        while len(samples) < 100:
-            time.sleep(0.01)  # the load is in a thread, and has no event for it
+        wait_until(lambda: len(samples) >= 100)  # the load is in a thread
         stopped_s = time.perf_counter()
         server.signal(signal.SIGTERM)
         assert server.wait() == 0, server.log
@@ -203,7 +196,7 @@ class TestHttpDrain:
             assert self.reply(late) == (200, None)
             with held_still(server.worker_pids()):
                 self.ask(asking)
-                server.wait_for_log_count("received", 2)
+                server.wait_for_log("received", 2)
                 server.signal(signal.SIGTERM)
                 server.wait_for_log("draining:")
                 self.ask(late)
@@ -248,7 +241,7 @@ class TestHttpDrain:
                 server.wait_for_queue(busy)
                 server.signal(signal.SIGTERM)
                 assert receive(idle) is None
-                assert server.ask(type="health")["health"]["phase"] == "draining"
+                assert server.health()["phase"] == "draining"
                 assert server.ask(**ASK)["error"]["code"] == "shutting_down"
             assert {receive(busy)["answer"] for _ in range(4)} == {FIRST_WORD}
             assert receive(busy) is None

@@ -1,6 +1,6 @@
 """Random and mutated frames, at the decoder and at a live server.
 
-A tenth of what `python -m benchmarks.fuzz_decoder` and `python -m benchmarks.fuzz_server` do.
+A tenth of what `python -m benchmarks.fuzz decoder` and `python -m benchmarks.fuzz server` do.
 """
 
 from __future__ import annotations
@@ -13,14 +13,11 @@ from hypothesis import strategies as st
 
 from harness.decoder import check_body, check_stream, fuzz
 from harness.live_fuzz import fuzz_server
-from harness.load import assert_all_right
-from harness.process import MIB
 from harness.server import INSTANT, running_server
 
 NUM_DECODER_FRAMES = 100_000
 NUM_SERVER_FRAMES = 10_000
 FRAMES_PER_S = 2000
-MAX_GROWTH_BYTES = 8 * MIB
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -62,8 +59,5 @@ def test_mutated_frames_at_a_live_server(builtin_model):
     with running_server(builtin_model, *INSTANT) as server:
         report = asyncio.run(fuzz_server(server, NUM_SERVER_FRAMES, FRAMES_PER_S, seed=21))
         print(f"\n{report}")
-        assert_all_right(report.honest)
-        assert report.num_replies == report.num_frames
-        assert report.rss_after_bytes - report.rss_before_bytes < MAX_GROWTH_BYTES
-        assert report.descriptors_after <= report.descriptors_before
+        assert report.is_survived
         assert " ended (" not in server.log

@@ -10,17 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from harness.frame_cost import MAX_FRAME_BYTES
 from harness.frames import frame, receive
 from harness.hostile_frames import HOSTILE, OK
-from harness.process import GIVE_UP_S, MIB, num_descriptors, rss_bytes
+from harness.process import MIB, Growth, num_descriptors, rss_bytes, wait_until
 from harness.questions import ASK, FIRST_WORD
 from harness.server import INSTANT, RunningServer, running_server
 from qa_service.client import QaClient
+from qa_service.wire.messages import RequestLimits
 
-SIZES = (1 << 14, 1 << 16, MAX_FRAME_BYTES)
+SIZES = (1 << 14, 1 << 16, RequestLimits().max_frame_bytes)
 RESET = b"\1\0\0\0\0\0\0\0"
-MAX_GROWTH_BYTES = 8 * MIB
 TIMEOUTS = ("--frame_timeout_ms", "400", "--idle_timeout_ms", "1200")
 
 
@@ -68,7 +67,7 @@ def test_another_protocol_is_refused_on_its_first_four_bytes(server, neighbour, 
         sock.sendall(start)
         assert receive(sock)["error"]["code"] == "frame_too_large"
         assert receive(sock) is None
-    assert rss_bytes(server.process.pid) - before < MAX_GROWTH_BYTES
+    assert rss_bytes(server.process.pid) - before < Growth.MAX_BYTES
 
 
 def test_a_hundred_thousand_deep_and_a_hundred_thousand_digits(server, neighbour):
@@ -125,7 +124,7 @@ def test_memory_does_not_stay(server, neighbour):
     before = most_bytes(5)
     after = most_bytes(5)
     print(f"\nRSS at most {before / MIB:.1f} MiB, then {after / MIB:.1f} MiB")
-    assert after - before < MAX_GROWTH_BYTES
+    assert after - before < Growth.MAX_BYTES
 
 
 @contextmanager
@@ -140,10 +139,8 @@ def leaving_nothing(server: RunningServer, neighbour: QaClient, num_connections:
 
     accepted, open_now, descriptors = count()
     yield
-    give_up_s = time.monotonic() + GIVE_UP_S
-    while count() != (accepted + num_connections, open_now, descriptors):
-        assert time.monotonic() < give_up_s, count()
-        time.sleep(0.01)  # nobody is told when the server closes a connection
+    due = (accepted + num_connections, open_now, descriptors)
+    wait_until(count, lambda counted: counted == due)
 
 
 @pytest.fixture(scope="module")

@@ -7,13 +7,12 @@ import json
 import re
 import socket
 import struct
-import time
 
 import pytest
 
 from harness.hostile_http import MALFORMED, SMUGGLED, chunked, head
-from harness.http_fuzz import fuzz
-from harness.process import GIVE_UP_S, MIB, num_descriptors, rss_bytes
+from harness.http_fuzz import fuzz_server
+from harness.process import MIB, Growth, num_descriptors, rss_bytes, wait_until
 from harness.questions import ANSWER, ASK
 from harness.server import running_server
 
@@ -22,7 +21,6 @@ BOUND = ("--max_frame_bytes", str(MAX_BODY_BYTES))
 STATUS_LINE = re.compile(rb"HTTP/1\.1 \d\d\d ")
 SHORT = (*BOUND, "--frame_timeout_ms", "400")
 HASTY = (*BOUND, "--frame_timeout_ms", "50", "--idle_timeout_ms", "3000")
-MAX_GROWTH_BYTES = 8 * MIB
 NUM_REQUESTS = 10_000
 
 
@@ -107,7 +105,7 @@ def test_a_bomb_inflates_to_the_limit_and_no_further(server, neighbour):
         )
         sock.sendall(head(fields) + bomb)
         assert everything(sock).startswith(b"HTTP/1.1 413 ")
-    assert rss_bytes(server.process.pid) - before < MAX_GROWTH_BYTES
+    assert rss_bytes(server.process.pid) - before < Growth.MAX_BYTES
 
 
 def test_bytes_after_the_last_request_are_not_answered(server, neighbour):
@@ -120,7 +118,7 @@ def test_bytes_after_the_last_request_are_not_answered(server, neighbour):
 
 
 def num_accepted(server):
-    stats = server.ask(type="stats")["stats"]
+    stats = server.stats()
     return stats["counters"]["connections_accepted_total"]
 
 
@@ -130,10 +128,8 @@ def test_a_client_that_resets_leaves_nothing(server, neighbour):
         with server.connect() as sock:
             sock.sendall(head(b"Content-Length: 5\r\n") + b"12")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    give_up_s = time.monotonic() + GIVE_UP_S
-    while num_accepted(server) < accepted + 100 or num_descriptors(server.process.pid) > before:
-        assert time.monotonic() < give_up_s, "descriptors stay open"
-        time.sleep(0.01)  # the kernel tells nobody when another process closes
+    wait_until(lambda: num_accepted(server), lambda count: count >= accepted + 100)
+    wait_until(lambda: num_descriptors(server.process.pid), lambda count: count <= before)
 
 
 def test_pipelined_requests_behind_a_slow_one_are_bounded(server, neighbour):
@@ -149,10 +145,7 @@ def test_pipelined_requests_behind_a_slow_one_are_bounded(server, neighbour):
 @pytest.mark.soak
 def test_mutated_requests_at_a_live_server(builtin_model):
     with running_server(builtin_model, *HASTY) as server:
-        asyncio.run(fuzz(server.port, 500, seed=30))  # what fills up once is full now
-        before, descriptors = rss_bytes(server.process.pid), num_descriptors(server.process.pid)
-        report = asyncio.run(fuzz(server.port, NUM_REQUESTS, seed=31))
-        print(f"\n{report}")
-        assert report.num_silent == 0
-        assert rss_bytes(server.process.pid) - before < MAX_GROWTH_BYTES
-        assert num_descriptors(server.process.pid) <= descriptors + 2
+        report, growth = asyncio.run(fuzz_server(server, NUM_REQUESTS, seed=31))
+    print(f"\n{report}\n{growth}")
+    assert report.num_silent == 0
+    assert growth.is_small

@@ -7,20 +7,17 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from contextlib import closing, contextmanager
 
 import pytest
 
 from harness.load import QuietAnswers, assert_all_right, beside
 from harness.models import ModelFile, count_versions, states, write_manifest, write_version
-from harness.process import GIVE_UP_S
+from harness.process import GIVE_UP_S, wait_until
 from harness.questions import ASK, FIRST_WORD
 from harness.server import ROOT, RunningServer, running_server
 from qa_service.load.report import Report
 from tests.fault.faults import FAULTY_WORKER, Permits, marked
-
-DEADLINE_S = GIVE_UP_S
 
 
 @pytest.fixture
@@ -34,17 +31,8 @@ def serving(file, *flags):
         yield server
 
 
-def wait_for(condition):
-    """Waits for what can only be asked for."""
-    give_up_s = time.monotonic() + DEADLINE_S
-    while not (found := condition()):
-        assert time.monotonic() < give_up_s, "it never came"
-        time.sleep(0.01)
-    return found
-
-
 def fresh_worker(server, old):
-    return wait_for(lambda: [pid for pid in server.worker_pids() if pid not in old])[0]
+    return wait_until(lambda: [pid for pid in server.worker_pids() if pid not in old])[0]
 
 
 def refusal(*flags) -> subprocess.CompletedProcess:
@@ -116,7 +104,7 @@ def test_a_worker_killed_while_it_loads_leaves_the_old_version_and_is_tried_agai
         server.wait_for_log("the old model serves on")
         assert server.ask(**ASK)["version"] == 1
         permits.give()
-        wait_for(lambda: states(server) == {"m/2": "READY"})  # a second later
+        wait_until(lambda: states(server) == {"m/2": "READY"})  # a second later
         assert server.ask(**ASK)["version"] == 2
 
 
@@ -128,12 +116,12 @@ def test_a_corrupt_file_is_never_served_and_its_repair_is_found(file):
         tokenizer.write_text(whole.replace("2", "3"))
         file.apply(server, "versions = [2]")
         server.wait_for_log("tokenizer.json is not what its manifest says")
-        health = wait_for(lambda: (h := server.ask(type="health")["health"])["failures"] and h)
+        health = wait_until(lambda: (h := server.health())["failures"] and h)
         assert "tokenizer.json is not what" in health["failures"]["m/2"]
         assert (health["ready"], health["models"]["m/1"]) == (True, "READY")
         assert server.ask(**ASK)["version"] == 1
         tokenizer.write_text(whole)
-        wait_for(lambda: states(server) == {"m/2": "READY"})
+        wait_until(lambda: states(server) == {"m/2": "READY"})
 
 
 def test_a_truncated_model_leaves_the_others_serving(file, builtin_model, tmp_path):
@@ -161,10 +149,10 @@ def test_a_half_copied_folder_is_loaded_when_its_manifest_comes(file):
     with serving(file, "--poll_interval_s", "1") as server:
         assert server.ask(**ASK)["version"] == 2
         write_manifest(half)
-        wait_for(lambda: states(server) == {"m/3": "READY"})
+        wait_until(lambda: states(server) == {"m/3": "READY"})
         assert server.ask(**ASK)["version"] == 3
         shutil.rmtree(half)  # what serves goes on until the next look finds what to do
-        wait_for(lambda: states(server) == {"m/2": "READY"})
+        wait_until(lambda: states(server) == {"m/2": "READY"})
 
 
 def test_a_crash_loop_in_the_canary_does_not_disturb_the_stable_version(file):
@@ -198,7 +186,7 @@ def test_a_canary_that_cannot_be_loaded_does_not_stop_the_start(file):
     with serving(file) as server:
         assert count_versions(server, 100) == {1: 100}
         assert server.ask(**ASK, version=2)["error"]["code"] == "unavailable"
-        health = server.ask(type="health")["health"]
+        health = server.health()
         assert (health["ready"], list(health["failures"])) == (True, ["m/2"])
 
 
@@ -221,7 +209,7 @@ def test_a_label_moves_when_its_target_is_warm(file):
         while not answered or answered[-1] == 1:
             answered.append(server.ask(**ASK, version="stable")["version"])
         assert answered[-1] == 2
-        wait_for(lambda: states(server) == {"m/2": "READY"})
+        wait_until(lambda: states(server) == {"m/2": "READY"})
 
 
 def test_rolling_has_one_instance_more_at_a_time_and_answers_throughout(file):
@@ -231,27 +219,27 @@ def test_rolling_has_one_instance_more_at_a_time_and_answers_throughout(file):
     flags = ("--config", str(file.path), "--inference_engine_type", "instant")
     with closing(RunningServer(file.model, *flags, env=permits.env)) as server:
         file.apply(server, f"{keys}\nversions = [2]")
-        wait_for(lambda: len(server.worker_pids()) == 4)
+        wait_until(lambda: len(server.worker_pids()) == 4)
         assert count_versions(server, 50) == {1: 50}  # the fresh one has not begun
         permits.give()
-        wait_for(lambda: set(count_versions(server, 50)) == {1, 2})
+        wait_until(lambda: set(count_versions(server, 50)) == {1, 2})
         assert len(server.worker_pids()) <= 4
         permits.give(2)
-        wait_for(lambda: states(server) == {"m/2": "READY"})
-        wait_for(lambda: len(server.worker_pids()) == 3)
+        wait_until(lambda: states(server) == {"m/2": "READY"})
+        wait_until(lambda: len(server.worker_pids()) == 3)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("transition", ["swap", "rolling"])
 def test_twenty_swaps_under_fifty_clients_fail_no_request(file, transition):
-    """With every answer checked; `python -m benchmarks.fault_swaps` measures it with a model."""
+    """With every answer checked; `python -m benchmarks.fault swaps` measures it with a model."""
     keys = f'transition = "{transition}"'
     file.write(f"{keys}\nversions = [1]")
     with serving(file) as server:
         with beside(QuietAnswers(server.port).plan(50, duration_s=300.0)) as samples:
             for number in range(20):
                 file.apply(server, f"{keys}\nversions = [{2 - number % 2}]")
-                server.wait_for_log_count("the reloaded model serves", number + 1)
+                server.wait_for_log("the reloaded model serves", number + 1)
         print(f"\n{Report.of(samples)}")
     assert_all_right(Report.of(samples))
 
@@ -266,7 +254,7 @@ def test_shares_are_what_the_file_says_and_follow_it(file):
         assert counted.total() == 10_000
         assert abs(counted[2] / 10_000 - 0.05) < 0.01
         file.apply(server, "traffic = { 1 = 50, 2 = 50 }")
-        wait_for(lambda: count_versions(server, 200)[2] > 60)
+        wait_until(lambda: count_versions(server, 200)[2] > 60)
         assert abs(count_versions(server, 2_000)[2] / 2_000 - 0.5) < 0.05
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
-import time
 
 import pytest
 
 from harness.load import QuietAnswers, assert_all_right, beside
-from harness.process import held_still
+from harness.process import GIVE_UP_S, held_still, wait_until
 from harness.questions import ASK
 from harness.server import FIXED_ENGINE, ROOT, RunningServer
 from qa_service.load.plan import LoadPlan
@@ -19,7 +18,6 @@ from qa_service.load.report import Report
 ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
 
 from harness.ray_cluster import (  # noqa: E402
-    START_S,
     RayCluster,
     actor_pids,
     another_version,
@@ -56,27 +54,24 @@ def quiet(builtin_model) -> QuietAnswers:
 
 
 def load_of(quiet: QuietAnswers, server: RunningServer, num_clients: int) -> LoadPlan:
-    return dataclasses.replace(quiet.plan(num_clients, START_S), port=server.port)
+    return dataclasses.replace(quiet.plan(num_clients, GIVE_UP_S), port=server.port)
 
 
 def test_the_same_answers_as_a_local_instance(server, quiet):
     wait_for_alive(server, 3)
     with beside(load_of(quiet, server, 8)) as samples:
-        while len(samples) < 200:
-            time.sleep(0.01)
+        wait_until(lambda: len(samples) >= 200)
     assert_all_right(Report.of(samples))
 
 
 def test_a_node_that_is_lost_costs_no_request(server, cluster, quiet):
     wait_for_alive(server, 3)
     with beside(load_of(quiet, server, 50)) as samples:
-        while len(samples) < 50:
-            time.sleep(0.01)
+        wait_until(lambda: len(samples) >= 50)
         cluster.remove(cluster.nodes[-1])
         wait_for_alive(server, 2)
         num_samples = len(samples)
-        while len(samples) < num_samples + 50:
-            time.sleep(0.01)
+        wait_until(lambda: len(samples) >= num_samples + 50)
     assert_all_right(Report.of(samples))
     cluster.nodes.append(cluster.add_node())
     wait_for_alive(server, 3)
@@ -86,8 +81,7 @@ def test_a_node_that_hangs_gives_its_requests_back(server, cluster, quiet):
     wait_for_alive(server, 3)
     node = cluster.nodes[0]
     with beside(load_of(quiet, server, 50)) as samples:
-        while len(samples) < 50:
-            time.sleep(0.01)
+        wait_until(lambda: len(samples) >= 50)
         with held_still([*actor_pids(node), raylet_pid(node)]):
             wait_for_alive(server, 2)
             assert "pings had no reply" in server.log
@@ -101,7 +95,7 @@ def test_a_cluster_of_another_version_is_told_in_a_line(builtin_model, cluster):
         command = [sys.executable, str(ROOT / "server.py"), "--model", str(builtin_model), *flags]
         done = subprocess.run(
             [*command, "--ray_address", cluster.address],
-            capture_output=True, text=True, check=False, timeout=START_S,
+            capture_output=True, text=True, check=False, timeout=GIVE_UP_S,
         )  # fmt: skip
     last_line = done.stderr.splitlines()[-1]
     assert done.returncode == 2

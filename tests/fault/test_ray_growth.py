@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from harness.load import QuietAnswers, assert_all_right, beside
+from harness.process import GIVE_UP_S
 from harness.questions import ANSWER, ASK
 from harness.server import FIXED_ENGINE, RunningServer
 from qa_service.load.report import Report
 
 ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
 
-from harness.ray_cluster import START_S, RayCluster, wait_for_alive  # noqa: E402
+from harness.ray_cluster import RayCluster, wait_for_alive  # noqa: E402
 
 WAITING_S = 5.0
 """How long one instance needs for what waits: two that need a second each are not enough."""
@@ -73,7 +74,7 @@ def test_it_grows_with_the_work_onto_new_nodes_and_shrinks_when_idle(builtin_mod
     began_s = time.monotonic()
     quiet = QuietAnswers(server.port)
     question_s = (time.monotonic() - began_s) / len(quiet.questions)
-    with beside(quiet.plan(round(WAITING_S / question_s), START_S)) as samples:
+    with beside(quiet.plan(round(WAITING_S / question_s), GIVE_UP_S)) as samples:
         server.wait_for_log("instances on Ray")
         cluster.nodes += [cluster.add_node(), cluster.add_node()]
         wait_for_alive(server, 3)

@@ -12,18 +12,18 @@ import pytest
 from harness.disturbances import kill_workers, load_during
 from harness.frames import frame
 from harness.load import assert_all_right
-from harness.process import num_descriptors
+from harness.process import num_descriptors, wait_until
 from harness.questions import ASK, FIRST_WORD
 from harness.server import FIXED_ENGINE, INSTANT, running_server
 from tests.fault.faults import ONE_SESSION, marked, replies_by_id, send_one_batch, stopped
-from tests.integration.test_health import ask_until, query
+from tests.integration.test_health import query
 
 DEADLY = ["!!kill!!", "!!segfault!!", "!!sigterm!!", "!!exit!!", "!!sys_exit!!", "!!abort!!"]
 
 
 @pytest.mark.soak
 def test_a_worker_killed_every_second_under_fifty_clients(builtin_model):
-    """In short; `python -m benchmarks.fault_kill` does it for a minute.
+    """In short; `python -m benchmarks.fault kill` does it for a minute.
 
     Batches are small, so that even on a slow machine the retries of one kill are over before the
     next: a request that three kills meet is rightly answered `worker_crashed`.
@@ -60,7 +60,7 @@ def test_what_lay_ready_behind_a_request_that_kills_is_not_blamed(faulty_server)
             sock.sendall(frame(marked("!!kill!!", "guilty")))
             server.wait_for_queue(sock)
             sock.sendall(b"".join(frame({"id": i, **ASK}) for i in range(3)))
-            server.wait_for_log_count("given to instance", 4)
+            server.wait_for_log("given to instance", 4)
         replies = replies_by_id(sock, 4)
         assert replies.pop("guilty")["error"]["code"] == "worker_crashed"
         assert [reply["answer"] for reply in replies.values()] == [FIRST_WORD] * 3
@@ -110,7 +110,7 @@ def test_a_request_whose_client_has_gone_is_not_retried(faulty_server):
             with server.connect() as sock:
                 sock.sendall(frame(marked("!!segfault!!", 1)))
                 server.wait_for_queue(sock)
-            ask_until(
+            wait_until(
                 lambda: query(monitor, "stats"), lambda s: s["gauges"]["connections_open"] == 1
             )
         server.wait_for_log("it held 1 request")

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 import select
-import shutil
 import signal
-
-import pytest
 
 from harness.frames import frame, receive
 from harness.process import GIVE_UP_S
@@ -62,11 +59,6 @@ def test_a_worker_that_hangs_in_c_ends_with_its_server(faulty_server):
         os.close(ended)
         assert readable, "it outlives its server"
         server.process.returncode = 0  # which was killed on purpose
-
-
-@pytest.fixture
-def own_model(builtin_model, tmp_path):
-    return shutil.copytree(builtin_model, tmp_path / "model")
 
 
 def test_sessions_that_cannot_start_any_more_end_the_server_with_its_own_code(own_model):

@@ -28,12 +28,6 @@ PAIR = (ASK["question"], ASK["text"])
 TOKEN = "3bQ1xT0yqWcV7uKfJm2sZg"
 
 
-@pytest.fixture(scope="module")
-def server(builtin_model):
-    with running_server(builtin_model) as running:
-        yield running
-
-
 def play(scenario, hosts, **settings):
     async def run():
         async with asyncio.timeout(GIVE_UP_S), AsyncQaClient(hosts, **settings) as client:
@@ -46,12 +40,8 @@ def host_of(server):
     return f"localhost:{server.port}"
 
 
-def stats(server):
-    return server.ask(type="stats")["stats"]
-
-
 def abandoned(server):
-    return stats(server)["counters"]["requests_total"].get("abandoned")
+    return server.stats()["counters"]["requests_total"].get("abandoned")
 
 
 async def until(condition):
@@ -62,14 +52,14 @@ async def until(condition):
 
 
 def test_questions_are_pipelined_on_one_connection(server):
-    accepted = stats(server)["counters"]["connections_accepted_total"]
+    accepted = server.stats()["counters"]["connections_accepted_total"]
 
     async def scenario(client):
         one, *many = await asyncio.gather(client.ask(*PAIR), client.ask_many([PAIR] * 50))
         return {one.answer, *(found.answer for found in many[0])}
 
     assert play(scenario, host_of(server)) == {ANSWER}
-    assert stats(server)["counters"]["connections_accepted_total"] == accepted + 2  # one is ours
+    assert server.stats()["counters"]["connections_accepted_total"] == accepted + 2  # one is ours
 
 
 def test_of_two_servers_one_is_killed_and_no_question_is_lost(builtin_model):
@@ -80,7 +70,7 @@ def test_of_two_servers_one_is_killed_and_no_question_is_lost(builtin_model):
 
         async def scenario(client):
             asking = asyncio.create_task(client.ask_many([PAIR] * 400))
-            await until(lambda: stats(first)["counters"]["requests_total"].get("answered", 0))
+            await until(lambda: first.stats()["counters"]["requests_total"].get("answered", 0))
             first.signal(signal.SIGKILL)
             return await asking, await client.ask(*PAIR)
 
@@ -103,14 +93,14 @@ def test_what_a_cancelled_task_asked_is_dropped_by_the_server(builtin_model):
         async def scenario(client):
             with held_still(server.worker_pids()):
                 asking = asyncio.create_task(client.ask_many([PAIR] * 8))
-                await until(lambda: stats(server)["gauges"]["requests_in_flight"] == 8)
+                await until(lambda: server.stats()["gauges"]["requests_in_flight"] == 8)
                 asking.cancel()
                 await asyncio.gather(asking, return_exceptions=True)
                 await until(lambda: abandoned(server) == 8)
             return await client.ask(*PAIR)
 
         play(scenario, host_of(server))
-        assert stats(server)["gauges"]["requests_in_flight"] == 0
+        assert server.stats()["gauges"]["requests_in_flight"] == 0
 
 
 def test_tls_and_a_token(builtin_model, tmp_path):
@@ -187,6 +177,6 @@ def test_a_client_that_leaves_fastapi_has_its_question_dropped(builtin_model):
         body = json.dumps(ASK)
         connection = http.client.HTTPConnection("127.0.0.1", port)
         connection.request("POST", "/ask", body, {"Content-Type": "application/json"})
-        asyncio.run(until(lambda: stats(server)["gauges"]["requests_in_flight"] == 1))
+        asyncio.run(until(lambda: server.stats()["gauges"]["requests_in_flight"] == 1))
         connection.close()
         asyncio.run(until(lambda: abandoned(server) == 1))

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 import qa_service
+from benchmarks import collection
 from benchmarks.cache import never_again, pairs, zipf
 from benchmarks.http_wire import HttpWire
-from benchmarks.load import Load, counted, timed
+from benchmarks.load import counted, figures, measure
 from benchmarks.tables import markdown, percentile, spread
-from benchmarks.targets import Running, ours
+from benchmarks.targets import ours, running
 from benchmarks.texts import LONG_TEXT_WORDS, Item, mixed, uniform
-from harness.server import running_server
+from harness.server import INSTANT
 from qa_service.data.squad import SquadQuestion, read_squad
 from qa_service.load.plan import Sample
 from qa_service.load.wire import Reply, WireError
@@ -28,35 +29,37 @@ ITEMS = [Item("sentence", "Who?", f"Ada {number}") for number in range(10)]
 
 @pytest.fixture(scope="module")
 def target(builtin_model):
-    with running_server(builtin_model, "--inference_engine_type", "instant") as server:
-        yield Running(ours("this server"), server.port, server.process.pid)
+    with running(ours("this server", *INSTANT), builtin_model) as server:
+        yield server
 
 
 def test_a_counted_load_asks_each_item_in_its_turn(target):
-    load = counted(target, ITEMS, clients=4, requests_each=10)
-    assert Counter(sample.question_index for sample in load.samples) == dict.fromkeys(range(10), 4)
-    assert load.num_failed == 0
-    ended_s = [sample.ended_s for sample in load.samples]
+    samples = counted(target, ITEMS, clients=4, requests_each=10)
+    assert Counter(sample.question_index for sample in samples) == dict.fromkeys(range(10), 4)
+    ended_s = [sample.ended_s for sample in samples]
     assert ended_s == sorted(ended_s)
 
 
-def test_a_timed_load_measures_its_window(target):
-    load = timed(target, ITEMS, clients=3, warmup_s=0.05, duration_s=0.3, first=5)
-    start_s, end_s = load.window_s
-    assert end_s - start_s == pytest.approx(0.3)
-    within = [sample for sample in load.samples if start_s <= sample.ended_s < end_s]
-    assert load.throughput_per_s == pytest.approx(len(within) / 0.3)
-    assert load.samples[0].started_s < start_s < load.samples[-1].started_s
-    assert 0 < load.cpu_share < 1.5
+def test_a_timed_load_has_figures_of_the_load_and_of_the_server(target):
+    found = measure(target, ITEMS, clients=3, warmup_s=0.05, duration_s=0.3, first=5)
+    assert found["requests"] > 0
+    assert found["throughput"] > 0
+    assert found["failed"] == 0
+    assert 0 < found["cpu_share"] < 1.5
+    assert found["cpu_ms"] >= 0
 
 
 def test_an_error_is_counted_as_failed(target):
-    load = counted(target, [Item("sentence", "", "no question")], clients=1, requests_each=5)
-    assert load.num_failed == 5
-    assert load.latencies_ms() == []
+    asked = [Item("sentence", "", "no question")]
+    found = measure(target, asked, clients=1, warmup_s=0.0, duration_s=0.1)
+    assert found["failed"] > 0
+    assert found["throughput"] == found["requests"] == 0
+    with pytest.raises(RuntimeError, match="5 requests failed"):
+        counted(target, asked, clients=1, requests_each=5)
 
 
 def test_a_window_counts_by_weight_and_by_kind():
+    items = [Item("short", "", "a"), Item("long", "", "b" * 3)]
     samples = [
         Sample(9.0, 500.0, question_index=0),  # begins and ends before it
         Sample(9.9, 200.0, question_index=0),  # begins before, ends within it
@@ -64,11 +67,12 @@ def test_a_window_counts_by_weight_and_by_kind():
         Sample(10.9, 300.0, question_index=1),  # begins within, ends after it
         Sample(10.2, 100.0, "queue_full", 1),
     ]
-    load = Load(samples, (10.0, 11.0), 0.1)
-    assert load.throughput_per_s == pytest.approx(2)
-    assert load.work_per_s([3.0, 0.5]) == pytest.approx(3.5)
-    assert load.latencies_ms() == [100.0, 300.0]
-    assert load.latencies_ms(["short", "long"], "short") == []
+    found = figures(samples, (10.0, 11.0), items)
+    assert found["throughput"] == pytest.approx(2)
+    assert found["work"] == pytest.approx(0.5 + 1.5)
+    assert (found["requests"], found["failed"]) == (2, 1)
+    assert (found["p50"], found["p99"]) == (found["long_p50"], found["long_p99"]) == (100.0, 300.0)
+    assert math.isnan(found["short_p50"])
 
 
 def test_a_target_says_what_it_answers(target):
@@ -153,3 +157,22 @@ def test_medians_stand_with_their_spread():
     assert spread([math.nan]) == "-"
     assert percentile(list(range(1, 101)), 99) == 99
     assert markdown(["a", "b"], [["x", 1]]) == "| a | b |\n| --- | ---: |\n| x | 1 |"
+
+
+def test_a_collection_finds_the_passages_of_the_questions_that_ship(tmp_path):
+    texts = collection.paragraphs([Path(qa_service.__file__).parent / "data" / "questions.json"])
+    size = collection.write(
+        tmp_path / "texts.jsonl", [(title, text) for text, title in texts.items()]
+    )
+    numbers = {text: number for number, text in enumerate(texts)}
+    indexed, opened = collection.index(tmp_path / "texts.jsonl", tmp_path / "out", size)
+    questions = [question for question in QUESTIONS if question.answers]
+    searched = collection.search(opened, questions, numbers)
+    assert indexed.passages >= len(texts)
+    assert searched.recall[20] > 90
+    assert searched.recall[1] <= searched.recall[5] <= searched.paragraph_recall[5]
+
+
+def test_mixed_texts_are_the_same_each_time():
+    first, second = (next(collection.mixed(["One. Two.", "Three."])) for _ in range(2))
+    assert first == second

@@ -23,7 +23,7 @@ def server(builtin_model):
 
 
 def counters(server):
-    return server.ask(type="stats")["stats"]["counters"]
+    return server.stats()["counters"]
 
 
 def test_the_second_of_two_equal_questions_is_cached(server):
@@ -34,7 +34,7 @@ def test_the_second_of_two_equal_questions_is_cached(server):
     assert second.pop("timings_ms") == {"queue": 0.0, "inference": 0.0}
     del first["timings_ms"]
     assert {**first, "id": "two"} == second
-    stats = server.ask(type="stats")["stats"]
+    stats = server.stats()
     assert stats["counters"]["cache_hits_total"] > 0
     assert stats["gauges"]["cache_entries"] > 0
 

@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -17,6 +16,7 @@ import onnxruntime
 import pytest
 import torch
 
+from harness.server import ROOT
 from qa_service.data.squad import read_squad
 from qa_service.engine_catalogue import ONNX_FILE, PLAIN_ONNX_FILE
 from qa_service.errors import DeviceError, SetupError
@@ -31,7 +31,6 @@ from tests.integration.engine_cache_user import take_turn
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[2]
 QUESTIONS = ROOT / "qa_service" / "data" / "questions.json"
 SMALL = EngineConfig(max_batch_size=3, max_batch_tokens=160)
 MAX_DIFFERENCE = {"fp32": 1e-3, "fp16": 0.1, "bf16": 0.5}

@@ -6,7 +6,6 @@ import http.client
 import json
 import signal
 import threading
-import time
 from collections import Counter
 from contextlib import ExitStack
 
@@ -14,7 +13,8 @@ import pytest
 
 from harness.haproxy import HAPROXY, Balancer, config_for_http
 from harness.ports import reserve_port
-from harness.server import TIMEOUT_S, RunningServer
+from harness.process import wait_until
+from harness.server import RunningServer
 from qa_service.client import QaClient, QaClientError
 
 TEXT = "Ada Lovelace wrote the notes in London in 1843."
@@ -58,12 +58,8 @@ class Replicas:
 
     def wait_for_equal_shares(self, num_connections: int) -> None:
         """Waits until each has as many connections as the others, within one of them."""
-        each, give_up_s = num_connections / 3, time.monotonic() + TIMEOUT_S
-        counts = self._connections()
-        while any(abs(count - each) > 1 for count in counts):
-            assert time.monotonic() < give_up_s, counts
-            time.sleep(0.1)  # connections age: there is no event to wait for
-            counts = self._connections()
+        each = num_connections / 3
+        wait_until(self._connections, lambda counts: all(abs(n - each) <= 1 for n in counts))
 
     def _connections(self) -> list[int]:
         """The connections of each, without ours."""
@@ -170,8 +166,7 @@ def test_a_drain_refuses_and_loses_nothing(start_replicas, config):
     assert first.wait() == 0, first.log
     replicas.balancer.wait_for_log("qa/qa1 is DOWN")
     ended = clients.total()
-    while clients.total() < ended + 100:
-        time.sleep(0.01)
+    wait_until(lambda: clients.total() >= ended + 100)
     assert set(clients.stop()) == {200}
     assert set(crowd.stop()) == {"right"}
 

@@ -9,17 +9,17 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from harness.frames import frame, receive
-from harness.process import GIVE_UP_S, held_still
+from harness.process import GIVE_UP_S, wait_until
 from harness.server import INSTANT, ONE_BY_ONE, ROOT, running_server
 from qa_service.client import QaClient
 from qa_service.scheduling.admission import MAX_RETRY_AFTER_MS
+from tests.fault.faults import stopped
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +32,6 @@ NOTHING_AHEAD = (
     *("--cost_table", str(ENDLESS_COSTS), "--max_queue_cost_ms", "0", "--request_timeout_ms", "0"),
 )
 """One instance that is given nothing in advance: its half-time is never thought to come."""
-DEADLINE_S = GIVE_UP_S
 OUTCOMES = {
     "answered",
     "invalid_frame",
@@ -43,19 +42,6 @@ OUTCOMES = {
     "deadline_exceeded",
     "frame_too_large",
 }
-
-
-def stopped(running):
-    """Holds the server's instances still: what they run is not answered until they go on."""
-    return held_still(running.worker_pids())
-
-
-def ask_until(ask, condition):
-    """Asks again and again, until the answer is so; returns it."""
-    give_up_s = time.monotonic() + DEADLINE_S
-    while not condition(answer := ask()):
-        assert time.monotonic() < give_up_s, answer
-    return answer
 
 
 def query(sock, kind):
@@ -114,7 +100,7 @@ class TestStats:
                     gauges = query(monitor, "stats")["gauges"]
                     assert (gauges["requests_in_flight"], gauges["queue_length"]) == (5, 4)
                     assert gauges["connections_open"] == 2
-                gone = ask_until(
+                gone = wait_until(
                     lambda: query(monitor, "stats"), lambda s: s["gauges"]["connections_open"] == 1
                 )
             assert gone["counters"]["requests_total"]["abandoned"] == 5
@@ -204,16 +190,16 @@ class TestHealth:
             with stopped(running):
                 assert query(monitor, "health")["ready"]
                 sock.sendall(frame(ASK))
-                hung = ask_until(lambda: query(monitor, "health"), lambda h: not h["ready"])
+                hung = wait_until(lambda: query(monitor, "health"), lambda h: not h["ready"])
                 assert hung["reason"] == "no instance has answered for 50 ms"
                 assert (hung["sessions_alive"], hung["sessions_answering"]) == (1, 0)
                 # Nobody waits for the answer any more, but the instance still hangs.
                 sock.close()
-                ask_until(
+                wait_until(
                     lambda: query(monitor, "stats"), lambda s: s["gauges"]["connections_open"] == 1
                 )
                 assert not query(monitor, "health")["ready"]
-            ask_until(lambda: query(monitor, "health"), lambda h: h["ready"])
+            wait_until(lambda: query(monitor, "health"), lambda h: h["ready"])
 
     def test_one_session_that_answers_is_enough(self, builtin_model):
         flags = (*ONE_BY_ONE, *TWO, "--ready_timeout_ms", "50")
@@ -226,7 +212,7 @@ class TestHealth:
             os.kill(hung, signal.SIGSTOP)
             sock.sendall(b"".join(requests(2, text=TEXT * 20)))
             assert "answer" in receive(sock)
-            health = ask_until(
+            health = wait_until(
                 lambda: query(monitor, "health"), lambda h: h["sessions_answering"] == 1
             )
             assert health["ready"]
@@ -261,10 +247,10 @@ class TestHealth:
         with running_server(builtin_model, *INSTANT, *TWO) as running, running.connect() as monitor:
             for pid in running.worker_pids():
                 os.kill(pid, signal.SIGKILL)
-            dead = ask_until(lambda: query(monitor, "health"), lambda h: h["sessions_alive"] == 0)
+            dead = wait_until(lambda: query(monitor, "health"), lambda h: h["sessions_alive"] == 0)
             assert (dead["ready"], dead["reason"]) == (False, "no instance is alive")
             assert dead["sessions_wanted"] == 2
-            ask_until(lambda: query(monitor, "health"), lambda h: h["sessions_alive"] == 2)
+            wait_until(lambda: query(monitor, "health"), lambda h: h["sessions_alive"] == 2)
             assert query(monitor, "health")["ready"]
             assert query(monitor, "stats")["counters"]["session_restarts_total"] == 2
 
@@ -278,7 +264,7 @@ class TestHealth:
                 assert (health["ready"], health["sessions_alive"]) == (True, 2)
                 return set(running.worker_pids())
 
-            ask_until(look, lambda pids: len(pids) == 2 and not pids & old)
+            wait_until(look, lambda pids: len(pids) == 2 and not pids & old)
             assert query(monitor, "stats")["counters"]["session_restarts_total"] == 0
 
     def test_it_names_the_model_that_serves(self, builtin_model, tmp_path):
@@ -288,7 +274,7 @@ class TestHealth:
             assert query(monitor, "health")["model"] == "builtin"
             (model / "manifest.json").write_text(json.dumps({**manifest, "name": "another"}))
             running.signal(signal.SIGHUP)
-            ask_until(lambda: query(monitor, "health")["model"], lambda name: name == "another")
+            wait_until(lambda: query(monitor, "health")["model"], lambda name: name == "another")
 
     def test_a_retry_is_counted(self, builtin_model):
         with running_server(builtin_model, *NOTHING_AHEAD) as running, running.connect() as sock:

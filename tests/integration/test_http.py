@@ -20,12 +20,6 @@ from tests.certificates import Certificates
 TOKEN = "a-token-of-the-tests"
 
 
-@pytest.fixture(scope="module")
-def server(builtin_model):
-    with running_server(builtin_model) as running:
-        yield running
-
-
 def call(port, method, path, body=None, headers=None):
     """One request on a connection of its own: status, headers and body."""
     connection = http.client.HTTPConnection("localhost", port, timeout=GIVE_UP_S)
@@ -201,7 +195,7 @@ class TestTritonClient:
         ):
             with held_still(busy.worker_pids()):
                 first = client.async_infer("builtin", self.inputs(triton, list(QUESTIONS) * 8))
-                while not busy.ask(type="stats")["stats"]["gauges"]["queue_length"]:
+                while not busy.stats()["gauges"]["queue_length"]:
                     gevent.sleep(0.01)  # the first request is sent meanwhile
                 words = r"its (timeout|deadline)"
                 with pytest.raises(triton.InferenceServerException, match=words):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 
 import pytest
@@ -41,21 +40,6 @@ def play(script, scenario, *, most=8, **address):
                 return await scenario(asker, server)
 
     return asyncio.run(run())
-
-
-def test_questions_are_pipelined_and_matched():
-    held = []
-
-    def in_reverse(request, count):
-        held.append(request["id"])
-        return {"id": held.pop(), **ANSWER, "question": request["question"]}
-
-    async def scenario(asker, server):
-        asks = [asker.ask(Request(question=f"q{i}", text="t"), i) for i in range(8)]
-        replies = await asyncio.gather(*asks)
-        return [json.loads(bytes(reply["question"])) for reply in replies], server.connections
-
-    assert play(in_reverse, scenario) == ([f"q{i}" for i in range(8)], 1)
 
 
 def test_a_full_queue_is_asked_again_and_halves_the_window():
@@ -157,25 +141,6 @@ def test_a_server_that_stays_silent_costs_the_connection():
     assert play(silent_once, scenario, timeout_s=0.1) == 2
 
 
-def test_the_frame_that_a_server_finds_too_large_is_the_largest():
-    refusal = {"code": "frame_too_large", "message": "m", "retryable": False}
-
-    def refuse(request, count):
-        if len(request["text"]) > 100:
-            return {"id": None, "error": refusal}
-        return answered(request, count)
-
-    async def scenario(asker, server):
-        texts = ("t", "t" * 200, "t" * 50)
-        asks = [asker.ask(Request(question="q", text=text), i) for i, text in enumerate(texts)]
-        small, large, other = await asyncio.gather(*asks, return_exceptions=True)
-        assert isinstance(small, dict)
-        assert isinstance(other, dict)
-        return large.code
-
-    assert play(refuse, scenario) == "frame_too_large"
-
-
 def test_a_frame_that_is_too_large_for_the_server_is_not_sent():
     async def scenario(asker, server):
         with pytest.raises(QaServerError) as caught:
@@ -222,20 +187,6 @@ def test_a_server_that_went_away_for_too_long_is_said():
         await running.__aexit__(None, None, None)
 
     asyncio.run(run())
-
-
-def test_a_token_is_shown_before_the_first_question():
-    def authenticated(request, count):
-        if count == 1:
-            assert request == {"type": "auth", "token": "secret"}
-            return {"id": None, "auth": "ok"}
-        return answered(request, count)
-
-    async def scenario(asker, server):
-        await asker.ask(ASK, 0)
-        return len(server.requests)
-
-    assert play(authenticated, scenario, token="secret") == 2
 
 
 def test_a_wrong_token_is_said():

@@ -23,12 +23,6 @@ MARKED = "document.querySelector('mark')?.textContent"
 
 
 @pytest.fixture(scope="module")
-def server(builtin_model):
-    with running_server(builtin_model) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def chromium():
     opened = Browser()
     yield opened

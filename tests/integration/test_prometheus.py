@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import shutil
@@ -9,16 +10,14 @@ import subprocess
 import time
 import urllib.parse
 import urllib.request
-from pathlib import Path
 
 import pytest
 
 from harness.ports import reserve_port
-from harness.process import GIVE_UP_S
+from harness.process import GIVE_UP_S, wait_until
 from harness.questions import ASK
-from harness.server import running_server
+from harness.server import ROOT, running_server
 
-ROOT = Path(__file__).resolve().parents[2]
 PROMETHEUS = ROOT / "deploy" / "prometheus"
 LOAD_S = 60.0
 PER_S = 25.0
@@ -159,14 +158,15 @@ class running_prometheus:  # noqa: N801 - used like the function of its kind
 
 def wait_for(port: int, expression: str) -> float:
     """The value of an expression, once Prometheus has one."""
-    give_up_s = time.monotonic() + GIVE_UP_S
     query = urllib.parse.urlencode({"query": expression})
-    while time.monotonic() < give_up_s:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/query?{query}") as reply:
-                if result := json.load(reply)["data"]["result"]:
-                    return float(result[0]["value"][1])
-        except OSError:
-            pass
-        time.sleep(0.2)  # it has no event for it
-    raise AssertionError(f"no value of {expression}")
+
+    def value() -> float | None:
+        with (
+            contextlib.suppress(OSError),
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/query?{query}") as reply,
+        ):
+            if result := json.load(reply)["data"]["result"]:
+                return float(result[0]["value"][1])
+        return None
+
+    return wait_until(value, lambda found: found is not None)

@@ -52,10 +52,6 @@ min_score = 1.0
         yield running
 
 
-def stats(server):
-    return server.ask(type="stats")["stats"]
-
-
 def test_a_model_that_is_sure_is_the_only_one_asked(server):
     reply = server.ask(**ASK)
     assert (reply["answer"], reply["model"], reply["models_asked"]) == (ANSWER, "small", 1)
@@ -86,7 +82,7 @@ def test_versions_are_kept_apart_in_the_cache(server):
 def test_cascades_are_counted(server):
     server.ask(**ASK)
     server.ask(model="careful", **ASK)
-    cascades = stats(server)["cascades"]
+    cascades = server.stats()["cascades"]
     assert cascades["default"]["models_asked"]["1"] > 0
     assert cascades["careful"]["models_asked"]["2"] > 0
     assert cascades["careful"]["fallbacks"] == 0
@@ -102,7 +98,7 @@ def test_a_shadow_answers_nobody_and_is_compared(server):
     with server.connect() as sock:  # copies may still run: what asks after them waits for them
         sock.sendall(frame({"model": "small", "version": 2, **ASK, "text": TEXT * 2}))
         receive(sock)
-    [shadow] = stats(server)["shadows"]
+    [shadow] = server.stats()["shadows"]
     assert (shadow["model"], shadow["version"]) == ("small", 2)
     compared = shadow["agreed"] + shadow["differed"]
     assert compared > 0

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,8 +16,9 @@ import pytest
 
 from harness.frames import frame, receive
 from harness.models import ModelFile, states
+from harness.process import wait_until
 from harness.questions import ASK, FIRST_WORD
-from harness.server import INSTANT, ROOT, TIMEOUT_S, RunningServer
+from harness.server import INSTANT, ROOT, RunningServer
 
 pytestmark = pytest.mark.slow
 
@@ -70,7 +70,7 @@ def test_it_is_live_and_not_ready_and_says_when_to_come_again(builtin_model, tmp
         error = server.ask(**ASK)["error"]
         assert (error["code"], error["retryable"]) == ("unavailable", True)
         assert error["retry_after_ms"] == 1000
-        health = server.ask(type="health")["health"]
+        health = server.health()
         assert (health["live"], health["ready"], health["phase"]) == (True, False, "starting")
         assert health["reason"] == "the server is starting"
         assert health["models"] == {"builtin/1": "LOADING"}
@@ -253,7 +253,4 @@ class TestStandardOutput:
 
 def wait_for(log, words: str) -> None:
     """Waits until a log has the words."""
-    give_up_s = time.monotonic() + TIMEOUT_S
-    while words not in Path(log.name).read_text():
-        assert time.monotonic() < give_up_s, Path(log.name).read_text()
-        time.sleep(0.01)  # it is a file: there is no event to wait for
+    wait_until(Path(log.name).read_text, lambda said: words in said)

@@ -18,12 +18,6 @@ ROWS = [{"question": question, "text": TEXT} for question in QUESTIONS]
 AVAILABLE = {"state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
 
 
-@pytest.fixture(scope="module")
-def server(builtin_model):
-    with running_server(builtin_model) as running:
-        yield running
-
-
 def call(server, path, body=None):
     """The status and the JSON of a reply, by urllib."""
     data = None if body is None else json.dumps(body).encode()

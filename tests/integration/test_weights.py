@@ -9,8 +9,9 @@ from collections import Counter
 import pytest
 
 from harness.frames import frame, receive
+from harness.process import GIVE_UP_S
 from harness.questions import ASK
-from harness.server import TIMEOUT_S, running_server
+from harness.server import running_server
 
 TOKENS = """\
 token-of-the-heavy-one name=heavy weight=8
@@ -59,7 +60,7 @@ def test_two_clients_with_sixty_in_flight_get_by_weight_and_priority(server, pri
             selector.register(asker.sock, selectors.EVENT_READ, asker)
             asker.ask(IN_FLIGHT)
         for number in range(WARM_UP + COUNTED):
-            (key, _), *_ = ready = selector.select(TIMEOUT_S)
+            (key, _), *_ = ready = selector.select(GIVE_UP_S)
             key = ready[number % len(ready)][0]
             assert "answer" in receive(key.data.sock)
             key.data.ask()

@@ -354,3 +354,18 @@ def test_closing_while_it_connects_is_no_cancellation():
 def test_room_for_nothing_is_refused(number):
     with pytest.raises(ValueError, match="at least 1"):
         AsyncQaClient(max_in_flight=number)
+
+
+def test_it_runs_on_uvloop():
+    """Which uvicorn takes where it is installed; its transports are no `asyncio.Transport`."""
+    uvloop = pytest.importorskip("uvloop", reason="no uvloop: pip install '.[peers]'")
+
+    async def run():
+        async with (
+            asyncio.timeout(GIVE_UP_S),
+            listening(ScriptedServer(answered)) as port,
+            AsyncQaClient(f"127.0.0.1:{port}") as client,
+        ):
+            return (await client.ask("q", "t")).answer
+
+    assert uvloop.run(run()) == "t"

@@ -9,10 +9,11 @@ import sys
 import threading
 import time
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
+from harness.golden import GOLDEN
+from harness.server import ROOT
 from qa_service.client import (
     Answer,
     ConnectionLostError,
@@ -42,9 +43,7 @@ from tests.scripted_peer import (
 )
 from tests.support import FakeClock
 
-PROJECT = Path(__file__).parents[2]
-CLIENT_FILE = PROJECT / "qa_service" / "client.py"
-GOLDEN = json.loads((PROJECT / "docs" / "golden_frames.json").read_text())
+CLIENT_FILE = ROOT / "qa_service" / "client.py"
 PAIRS = [(f"question {number}?", f"text{number} and more") for number in range(20)]
 
 

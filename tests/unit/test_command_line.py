@@ -398,7 +398,7 @@ class TestConversation:
             peer.receive()
 
         with (
-            ScriptedPeer(dies, dies, answer_all) as peer,
+            ScriptedPeer(dies, dies, dies, answer_all) as peer,
             Terminal(command(peer, "--text", "t")) as terminal,
         ):
             terminal.expect("Question: ")

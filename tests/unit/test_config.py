@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from msgspec import inspect, structs
 
+from harness.server import ROOT
 from qa_service.config import ServerConfig, parse_server_flags
 from qa_service.errors import SetupError
 from qa_service.options import options_of, sections_of
 
 OPTIONS = options_of(ServerConfig)
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "CONFIGURATION.md").read_text()
 
 REFUSED = {

@@ -23,6 +23,7 @@ from qa_service.telemetry.metrics import Metrics
 from qa_service.wire.codec import Wait
 from qa_service.wire.frame_codec import FrameCodec
 from qa_service.wire.messages import QUERY_TYPES, Answer, Request, RequestLimits, Timings
+from qa_service.wire.trace_context import NO_TRACE
 from tests.support import FakeTimeLoop, run_until
 
 ASK = {"question": "q?", "text": "some text"}
@@ -340,8 +341,8 @@ class FakeCodec:
     def next_message(self):
         return self.messages.pop(0) if self.messages else None
 
-    def trace_id_of(self, request):
-        return ""
+    def trace_of(self, request):
+        return NO_TRACE
 
     def encode_answers(self, request, answers, timings, source):
         return request.question + answers[0].answer

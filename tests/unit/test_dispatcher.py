@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import msgspec
 import pytest
 
+from harness.server import ROOT
 from qa_service.errors import ERROR_KINDS, TextTooLongError
 from qa_service.scheduling.admission import Admission
 from qa_service.scheduling.batch_cost import BatchRule
@@ -22,38 +22,10 @@ from qa_service.telemetry.stages import StagesMs
 from qa_service.wire.messages import Answer
 from qa_service.workers.messages import Answers, Failure, ModelFacts, Results
 from tests.unit.calls import make_call, make_ticket
+from tests.unit.services import ManualClock
 
 TEXT = "Ada " * 96
 """With a question, about a hundred tokens."""
-
-
-class FakeClock:
-    """Time stands still until it is set; timers run when they are due then."""
-
-    def __init__(self):
-        self.time_s, self.timers = 100.0, []
-
-    def now_s(self):
-        return self.time_s
-
-    def call_at(self, when_s, callback):
-        self.timers.append((when_s, callback))
-        return FakeTimer()
-
-    def call_soon(self, callback):
-        raise AssertionError
-
-    def advance(self, seconds):
-        self.time_s += seconds
-        due = [item for item in self.timers if item[0] <= self.time_s]
-        self.timers = [item for item in self.timers if item[0] > self.time_s]
-        for _, callback in due:
-            callback()
-
-
-class FakeTimer:
-    def cancel(self):
-        pass
 
 
 class FakeInstance:
@@ -86,7 +58,7 @@ class Setting:
     """A dispatcher with one instance, and what its requests came to."""
 
     def __init__(self, **options):
-        self.clock, self.instance, self.outcomes = FakeClock(), FakeInstance(), []
+        self.clock, self.instance, self.outcomes = ManualClock(), FakeInstance(), []
         self.metrics = ModelMetrics(ERROR_KINDS)
         queue = QueueOptions(**{"max_queue_size": 10, **options})
         self.dispatcher = Dispatcher(
@@ -259,7 +231,7 @@ def test_a_closed_gate_refuses_what_comes_and_keeps_what_came(setting):
 
 
 def test_the_service_of_the_architecture_page_works(setting):
-    page = (Path(__file__).parents[2] / "docs" / "ARCHITECTURE.md").read_text()
+    page = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
     code = page.partition("```python\n")[2].partition("```")[0]
     names = {"replace": msgspec.structs.replace, "Answered": Answered}
     exec(f"from __future__ import annotations\n{code}", names)

@@ -14,15 +14,20 @@ from pathlib import Path
 
 import pytest
 
+from harness.server import ROOT
 from qa_service.broker.flags import make_flags
 from qa_service.repository.manifest import save_manifest
 from tests.unit.test_manifest import _MANIFEST
 from tests.unit.test_structure import PACKAGE, SERVING, files_of
 
-ROOT = Path(__file__).parents[2]
 DOCKERFILES = sorted((ROOT / "docker").glob("*.Dockerfile"))
-LEFT_OUT = {"torch", "transformers", "safetensors", "openvino", "ray", "pynvml"}
-"""Imported only where they are used: by engines, by instances through Ray, beside GPUs."""
+LEFT_OUT = {
+    *("opentelemetry", "torch", "transformers", "safetensors", "openvino", "ray", "pynvml"),
+    *("opensearchpy", "pypdf"),
+}
+"""Imported only where they are used: by engines, through Ray, beside GPUs, to export traces, for
+collections.
+"""
 
 
 def instructions(dockerfile: Path, name: str) -> list[str]:

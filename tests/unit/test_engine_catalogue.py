@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import tomllib
-from pathlib import Path
 from typing import get_args
 
 import pytest
 
+from harness.server import ROOT
 from qa_service.config import ServerConfig
 from qa_service.engine_catalogue import (
     AUTO,
@@ -24,7 +24,6 @@ from qa_service.engine_catalogue import (
 from qa_service.options import options_of
 from qa_service.repository.manifest import model_files
 
-ROOT = Path(__file__).parents[2]
 FILES = {row.file for row in ROWS.values() if row.file}
 PRECISIONS = {precision for _, precision in ROWS}
 

@@ -532,7 +532,7 @@ TRACE = "0af7651916cd43dd8448eb211c80319c"
 )
 def test_a_question_belongs_to_the_trace_of_its_request(traceparent, expected):
     peer = Peer().send(post("/qa", ASK, f"traceparent: {traceparent}\r\n".encode()))
-    assert peer.codec.trace_id_of(peer.requests[0]) == expected
+    assert peer.codec.trace_of(peer.requests[0]).trace_id == expected
 
 
 @pytest.mark.parametrize("error", [DeadlineExceededError(), ExecutionTimeoutError()])

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import qa_service
-from qa_service.cli.access import Access
+from qa_service.access import Access
 from qa_service.data.squad import SquadQuestion, read_squad
 from qa_service.load.generator import run_load
 from qa_service.load.plan import LoadPlan, Sample

@@ -7,12 +7,12 @@ import math
 import re
 from bisect import bisect_left
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.server import ROOT
 from qa_service.errors import ERROR_KINDS
 from qa_service.telemetry.metrics import (
     ABANDONED,
@@ -185,7 +185,7 @@ class TestMetrics:
         assert counted[ANSWERED] == outcomes.count(ANSWERED)
 
     def test_every_metric_is_documented(self):
-        page = (Path(__file__).parents[2] / "docs" / "PROTOCOL.md").read_text()
+        page = (ROOT / "docs" / "PROTOCOL.md").read_text()
         report = Metrics(ERROR_KINDS, QUERY_TYPES).report({})
         for name in (*report["counters"], *report["histograms"]):
             assert re.search(rf"^\| `{name}` \| \w", page, re.MULTILINE), name

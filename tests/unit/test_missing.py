@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from harness.server import ROOT
 from qa_service.cli.missing import advice
 
-ROOT = Path(__file__).parents[2]
 PROGRAMS = ("server", "stress_test", "prepare_model", "evaluate_model", "finetune_model", "jobs")
 MISSING = ModuleNotFoundError("No module named 'msgspec'", name="msgspec")
 

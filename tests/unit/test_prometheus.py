@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from pathlib import Path
 
+from harness.server import ROOT
 from qa_service.errors import ERROR_KINDS
 from qa_service.telemetry.exposition import HELP, families, model_statistics
 from qa_service.telemetry.gpus import GpuReading, gpu_families
@@ -69,7 +69,7 @@ def test_a_histogram_counts_what_is_below_each_bound():
 
 def documented():
     """Type and labels of each metric, from the table of docs/HTTP.md."""
-    page = (Path(__file__).parents[2] / "docs" / "HTTP.md").read_text()
+    page = (ROOT / "docs" / "HTTP.md").read_text()
     rows = re.findall(r"^\| (`\w+`.*?) \| (counter|gauge|histogram) \| (.*?)\|", page, re.MULTILINE)
     return {
         name: (kind, re.findall(r"`(\w+)`", labels))

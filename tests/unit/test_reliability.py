@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
+from harness.server import ROOT
 from qa_service.config import ServerConfig
 from qa_service.options import options_of
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "RELIABILITY.md").read_text()
 
 

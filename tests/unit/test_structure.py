@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from harness.server import ROOT
 from qa_service.config import markdown
 
-ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "qa_service"
 SERVING = [
-    "errors", "options", "logs", "engine_catalogue", "data", "wire", "net", "telemetry",
-    "repository", "scheduling",
+    "errors", "options", "logs", "engine_catalogue", "data", "wire", "collections", "net",
+    "telemetry", "repository", "scheduling",
     "workers", "inference", "serving", "front", "config", "deployment", "server",
 ]  # fmt: skip
 """The rooms of the serving program; each imports only those before it."""
@@ -66,9 +66,17 @@ def test_the_asyncio_client_needs_only_the_other_one():
     assert set().union(*(imports(path) for path in files_of("aio"))) == {"aio", "client"}
 
 
+def test_the_load_generator_is_below_the_programs():
+    used = set().union(*(imports(path) for path in files_of("load")))
+    assert used <= {"load", "client", "access", "data"}
+
+
 def test_the_broker_is_a_client_program():
-    used = set().union(*(imports(path) for path in files_of("broker")))
-    assert used <= {"aio", "broker", "client", "cli", "data", "logs"}
+    names = set().union(*(imported(path) for path in files_of("broker")))
+    shared = ("qa_service.telemetry.metrics.", "qa_service.wire.prometheus.")
+    rest = {name.split(".")[1] for name in names if name.startswith("qa_service.")
+            and not name.startswith(shared)}  # fmt: skip
+    assert rest <= {"access", "aio", "broker", "client", "cli", "data", "logs"}
     rooms = [path for path in PACKAGE.rglob("*.py") if path.parent.name != "broker"]
     assert not [path for path in rooms if "broker" in imports(path)]
 

@@ -11,11 +11,6 @@ from qa_service.net.tls import RECORD_BYTES, TlsSession, server_context
 from tests.certificates import Certificates
 
 
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory):
-    return Certificates(tmp_path_factory.mktemp("certificates"))
-
-
 class Peer:
     """A session and a client that have shaken hands, or are about to."""
 

@@ -13,15 +13,9 @@ from qa_service.net.event_loop import EventLoop
 from qa_service.net.stream import READ_BYTES
 from qa_service.net.tls import RECORD_BYTES, server_context
 from qa_service.net.tls_stream import STEPS_A_ROUND, HandshakeQueue, TlsStream, TlsTerms
-from tests.certificates import Certificates
 from tests.support import run_until
 
 BIG = bytes(range(256)) * 40_000
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory):
-    return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
 class Peer:

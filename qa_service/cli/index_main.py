@@ -1,0 +1,160 @@
+"""Makes a collection of documents, to ask questions of; the program qa-index.
+
+    qa-index docs/ --output collections/handbook
+    qa-index docs/ --output collections/handbook --update
+
+A run that is killed goes on when it is started again. The exit code is 0, or 1 if a file or a part
+of one was left out, or 2 if there is no collection. See docs/COLLECTIONS.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tqdm import tqdm
+
+from qa_service.cli.flags import INTERRUPTED, count, make_parser
+from qa_service.collections.build import LANGUAGE, Choices, Reporter, Summary, build
+from qa_service.collections.documents import ReadLimits
+from qa_service.collections.passages import PASSAGE_TOKENS
+from qa_service.collections.tantivy_index import LANGUAGES
+from qa_service.errors import SetupError
+
+_MIN_PASSAGE_TOKENS = 20
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the program; returns its exit code."""
+    choices = _choices(_parser().parse_args(arguments))
+    try:
+        with tqdm(unit="B", unit_scale=True, disable=None) as bar:
+            summary = build(choices, _Bar(bar))
+    except SetupError as error:
+        print(f"{_name()}: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print(f"{_name()}: interrupted; the same command goes on", file=sys.stderr)
+        return INTERRUPTED
+    print(_described(summary, choices))
+    return int(summary.faulty > 0)
+
+
+class _Bar(Reporter):
+    """Shows how much is read, and what is left out."""
+
+    def __init__(self, bar: tqdm) -> None:
+        self._bar = bar
+        self._passages = 0
+
+    def on_note(self, line: str) -> None:
+        self._print(line)
+
+    def on_files(self, files: int, size_bytes: int) -> None:
+        self._bar.reset(size_bytes)
+
+    def on_fault(self, line: str) -> None:
+        self._print(f"left out: {line}")
+
+    def on_passages(self, number: int) -> None:
+        self._passages += number
+        self._bar.set_postfix_str(f"{self._passages} passages", refresh=False)
+        self._bar.update(0)
+
+    def on_file_done(self, size_bytes: int) -> None:
+        self._bar.update(size_bytes)
+
+    def _print(self, line: str) -> None:
+        """Without what a terminal would act on: names and messages come from anywhere."""
+        shown = "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in line)
+        self._bar.write(shown, file=sys.stderr)
+
+
+def _described(summary: Summary, choices: Choices) -> str:
+    counts = {
+        "read": summary.read,
+        "unchanged": summary.kept,
+        "gone": summary.removed,
+        "of other kinds": summary.others,
+        "with faults": summary.faulty,
+    }
+    files = ", ".join(f"{number} {what}" for what, number in counts.items() if number)
+    return (
+        f"{choices.output}: {summary.documents} documents, {summary.passages} passages"
+        f" (files: {files or 'none'})"
+    )
+
+
+def _name() -> str:
+    """The program, as it was started."""
+    return Path(sys.argv[0]).name
+
+
+def _choices(flags: argparse.Namespace) -> Choices:
+    return Choices(
+        sources=tuple(flags.sources),
+        output=flags.output,
+        language=flags.language,
+        passage_tokens=flags.passage_tokens,
+        update=flags.update,
+        limits=ReadLimits(
+            max_file_bytes=flags.max_file_bytes,
+            max_document_cpu_s=flags.max_document_cpu_s,
+            max_memory_bytes=flags.max_memory_bytes,
+        ),
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    limits = ReadLimits()
+    parser = make_parser(__doc__)
+    add = parser.add_argument
+    add("sources", nargs="+", type=Path, metavar="SOURCE", help="a folder, or a file, to read")
+    add("--output", type=Path, required=True, help="the collection's folder")
+    add(
+        "--update",
+        action="store_true",
+        help="keep what has not changed, and the collection's language and passage_tokens",
+    )
+    add(
+        "--language",
+        choices=LANGUAGES,
+        metavar="LANGUAGE",
+        help=f"whose word stems are searched for ({LANGUAGE} if not given): {', '.join(LANGUAGES)}",
+    )
+    add(
+        "--passage_tokens",
+        type=_passage_tokens,
+        help=f"about how long passages are ({PASSAGE_TOKENS} if not given)",
+    )
+    add(
+        "--max_file_bytes",
+        type=count,
+        default=limits.max_file_bytes,
+        help="longest file, unpacked; of JSON lines, the longest line",
+    )
+    add(
+        "--max_document_cpu_s",
+        type=count,
+        default=limits.max_document_cpu_s,
+        help="longest time of a processor for reading a document",
+    )
+    add(
+        "--max_memory_bytes",
+        type=count,
+        default=limits.max_memory_bytes,
+        help="most address space of the process that reads files",
+    )
+    return parser
+
+
+def _passage_tokens(value: str) -> int:
+    if int(value) < _MIN_PASSAGE_TOKENS:
+        raise argparse.ArgumentTypeError(f"{value} is less than {_MIN_PASSAGE_TOKENS}")
+    return int(value)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

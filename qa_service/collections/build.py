@@ -1,0 +1,222 @@
+"""One run of `qa-index`: reads folders and writes a collection."""
+
+from __future__ import annotations
+
+import platform
+from contextlib import closing, suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import msgspec
+
+from qa_service import __version__
+from qa_service.collections.documents import Document, ReadLimits
+from qa_service.collections.extractor import Extractor
+from qa_service.collections.files import Found, SourceFile, find_files
+from qa_service.collections.manifest import (
+    MANIFEST_FILE,
+    FileEntry,
+    IndexSettings,
+    Manifest,
+    load_manifest,
+)
+from qa_service.collections.passages import PASSAGE_TOKENS
+from qa_service.collections.tantivy_index import load_tantivy
+from qa_service.collections.writing import NextIndex, locked
+from qa_service.errors import SetupError
+
+MAX_FIRST_FAULTS = 5
+LANGUAGE = "english"
+
+
+class Choices(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run is to do.
+
+    Attributes:
+        sources: The folders and files to read.
+        output: The collection's folder.
+        language: Whose stems words are reduced to; None for that of the collection that is updated,
+            else English.
+        passage_tokens: About how long passages are; None as for `language`.
+        update: Whether what has not changed is kept.
+        limits: What reading may cost.
+    """
+
+    sources: tuple[Path, ...]
+    output: Path
+    language: str | None = None
+    passage_tokens: int | None = None
+    update: bool = False
+    limits: ReadLimits = ReadLimits()
+
+
+class Reporter:
+    """Is told what a run does; this one ignores it."""
+
+    def on_note(self, line: str) -> None:
+        """Something that the user did not ask for in so many words."""
+
+    def on_files(self, files: int, size_bytes: int) -> None:
+        """The files are listed: all of them, and their length."""
+
+    def on_fault(self, line: str) -> None:
+        """A file, or a part of one, is left out."""
+
+    def on_passages(self, number: int) -> None:
+        """So many passages were added."""
+
+    def on_file_done(self, size_bytes: int) -> None:
+        """A file is done, whether it was read or not."""
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run did.
+
+    Attributes:
+        documents: How many the collection has now.
+        passages: How many the collection has now.
+        read: Files that were read.
+        kept: Files that have not changed.
+        removed: Files that are gone.
+        others: Files of a kind that is not read, or without a document.
+        faulty: Files and folders that were left out, or have parts that were.
+    """
+
+    documents: int
+    passages: int
+    read: int
+    kept: int
+    removed: int
+    others: int
+    faulty: int
+
+
+def build(choices: Choices, reporter: Reporter) -> Summary:
+    """Writes a collection, or goes on where a run that was killed was.
+
+    Raises:
+        SetupError: It cannot be done; what was served stays.
+    """
+    found = find_files(choices.sources, choices.output)
+    try:
+        with locked(choices.output), Extractor(choices.limits) as extractor:
+            return _Run(choices, extractor, reporter).run(found)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise SetupError(f"cannot write {error.filename or choices.output}: {why}") from None
+
+
+class _Run:
+    def __init__(self, choices: Choices, extractor: Extractor, reporter: Reporter) -> None:
+        self._extractor = extractor
+        self._reporter = reporter
+        base = _base(choices) if choices.update else None
+        settings = _settings(choices, base)
+        if base and base.settings != settings:
+            reporter.on_note("other settings or versions than before: all files are read again")
+            base = None
+        self._next = NextIndex(choices.output, settings, base)
+        self._read_files = 0
+
+    def run(self, found: Found) -> Summary:
+        faults = [f"{fault.where}: {fault.why}" for fault in found.faults]
+        for line in faults:
+            self._reporter.on_fault(line)
+        removed = self._next.entries.keys() - {file.name for file in found.files}
+        for name in sorted(removed):
+            self._next.remove(name)
+        self._reporter.on_files(len(found.files), sum(file.size_bytes for file in found.files))
+        for file in found.files:
+            self._take(file)
+            self._reporter.on_file_done(file.size_bytes)
+        manifest = self._next.publish(_versions())
+        return Summary(
+            documents=manifest.documents,
+            passages=manifest.passages,
+            read=self._read_files,
+            kept=len(found.files) - self._read_files,
+            removed=len(removed),
+            others=found.others + sum(not (e.documents or e.faults) for e in manifest.files),
+            faulty=len(faults) + sum(entry.faults > 0 for entry in manifest.files),
+        )
+
+    def _take(self, file: SourceFile) -> None:
+        known = self._next.entries.get(file.name)
+        sha256 = _sha256(file)
+        if known and _is_still_good(known, sha256):
+            for line in known.first_faults:
+                self._reporter.on_fault(line)
+            return
+        if known:
+            self._next.remove(file.name)
+        self._read_files += 1
+        self._next.finish_file(self._read(file, sha256))
+
+    def _read(self, file: SourceFile, sha256: str) -> FileEntry:
+        documents = passages = faults = 0
+        first_faults: list[str] = []
+        line = ""
+        with closing(self._extractor.read(file)) as messages:
+            for message in messages:
+                if isinstance(message, Document):
+                    documents += 1
+                    added = self._next.add(file.name, message)
+                    passages += added
+                    self._reporter.on_passages(added)
+                    continue
+                faults += 1
+                line = f"{message.where}: {message.why}"
+                if faults <= MAX_FIRST_FAULTS:
+                    first_faults.append(line)
+        if faults > MAX_FIRST_FAULTS:
+            others = faults - MAX_FIRST_FAULTS
+            first_faults.append(f"{file.name}: {others} more; the last is {line}")
+        for line in first_faults:
+            self._reporter.on_fault(line)
+        return FileEntry(
+            name=file.name,
+            size_bytes=file.size_bytes,
+            sha256=sha256,
+            documents=documents,
+            passages=passages,
+            faults=faults,
+            first_faults=tuple(first_faults),
+        )
+
+
+def _is_still_good(known: FileEntry, sha256: str) -> bool:
+    """Whether a file need not be read; one that gave nothing may be readable now."""
+    is_same = known.sha256 == sha256 and sha256 != ""
+    return is_same and (known.documents > 0 or known.faults == 0)
+
+
+def _sha256(file: SourceFile) -> str:
+    """The hash of a file, taken before it is read; "" if it cannot be, as reading it will say."""
+    try:
+        return file.sha256()
+    except OSError:
+        return ""
+
+
+def _base(choices: Choices) -> Manifest | None:
+    """The collection that is updated; a first run may be an update too."""
+    if not (choices.output / MANIFEST_FILE).exists():
+        return None
+    return load_manifest(choices.output)
+
+
+def _settings(choices: Choices, base: Manifest | None) -> IndexSettings:
+    return IndexSettings(
+        language=choices.language or (base.settings.language if base else LANGUAGE),
+        passage_tokens=choices.passage_tokens
+        or (base.settings.passage_tokens if base else PASSAGE_TOKENS),
+        tantivy=load_tantivy().__version__,
+    )
+
+
+def _versions() -> dict[str, str]:
+    versions = {"qa-server": __version__, "python": platform.python_version()}
+    for package in ("pypdf", "tantivy"):
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    return versions

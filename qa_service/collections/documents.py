@@ -1,0 +1,100 @@
+"""What is read from a file: documents, and faults in their place."""
+
+from __future__ import annotations
+
+import msgspec
+
+MAX_NAME_CHARS = 200
+"""Longest title, heading or id; each passage carries them, so their length has a bound."""
+
+
+class UnreadableError(Exception):
+    """A file, or the rest of it, cannot be read; the message says why in a line."""
+
+
+class Heading(msgspec.Struct, frozen=True):
+    """A heading of a document.
+
+    Attributes:
+        start: Where its line starts, in code points of the document's text.
+        level: 1 for the highest.
+        text: Its words.
+    """
+
+    start: int
+    level: int
+    text: str
+
+
+class Document(msgspec.Struct, frozen=True, tag=True):
+    """A text that answers may come from.
+
+    Attributes:
+        name: The file's path in its folder; of a file of many documents, with `#` and an id.
+        title: What it is about; its file's name if it says nothing else.
+        text: The text that offsets count in, in code points.
+        headings: Its headings, in the text's order.
+    """
+
+    name: str
+    title: str
+    text: str
+    headings: tuple[Heading, ...] = ()
+
+
+class Fault(msgspec.Struct, frozen=True, tag=True):
+    """A file, or a part of one, that is left out.
+
+    Attributes:
+        where: The file's name, perhaps with a line.
+        why: The reason, in a line.
+    """
+
+    where: str
+    why: str
+
+
+class EndOfFile(msgspec.Struct, frozen=True, tag=True):
+    """All of a file is read."""
+
+
+Message = Document | Fault | EndOfFile
+"""What the process that reads files sends: a message's length in 8 bytes, then its MessagePack."""
+
+LENGTH_BYTES = 8
+
+
+class ReadLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What reading may cost.
+
+    Attributes:
+        max_file_bytes: Longest file, unpacked; of JSON lines, the longest line.
+        max_document_cpu_s: Processor time for a document.
+        max_memory_bytes: Address space of the process that reads.
+    """
+
+    max_file_bytes: int = 64 << 20
+    max_document_cpu_s: int = 120
+    max_memory_bytes: int = 2 << 30
+
+
+class ReadFile(msgspec.Struct, frozen=True):
+    """The order to read a file.
+
+    Attributes:
+        path: Where it is, in the file system's bytes.
+        name: What its documents are called.
+        max_file_bytes: See `ReadLimits`.
+        max_document_cpu_s: See `ReadLimits`.
+    """
+
+    path: bytes
+    name: str
+    max_file_bytes: int
+    max_document_cpu_s: int
+
+
+def shortened(words: str) -> str:
+    """A title, heading or id in a line of bounded length."""
+    line = " ".join(words[: 4 * MAX_NAME_CHARS].split())
+    return line if len(line) <= MAX_NAME_CHARS else line[: MAX_NAME_CHARS - 1] + "…"

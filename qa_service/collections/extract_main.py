@@ -1,0 +1,91 @@
+"""The process that reads files, so that a hostile one costs bounded memory and time and no more.
+
+    python -m qa_service.collections.extract_main MAX_MEMORY_BYTES
+
+Takes `ReadFile` orders on its standard input, a line of JSON each, and writes to its standard
+output the file's documents and faults and then `EndOfFile`, as `Message` has it. A document that
+takes more processor time than it may ends the process, by SIGXCPU; its parent sees that.
+"""
+
+from __future__ import annotations
+
+import gzip
+import logging
+import os
+import resource
+import signal
+import sys
+import time
+import zlib
+from collections.abc import Iterator
+from typing import BinaryIO, cast
+
+import msgspec
+
+from qa_service.collections.documents import (
+    LENGTH_BYTES,
+    Document,
+    EndOfFile,
+    Fault,
+    Message,
+    ReadFile,
+    UnreadableError,
+)
+from qa_service.collections.files import format_of
+from qa_service.collections.formats import FORMATS
+
+
+def main() -> None:
+    """Reads what it is told to until its input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this
+    logging.disable()
+    _limit(resource.RLIMIT_AS, int(sys.argv[1]))
+    _limit(resource.RLIMIT_CORE, 0)
+    output = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is no message
+    for line in sys.stdin.buffer:
+        for message in _messages(msgspec.json.decode(line, type=ReadFile)):
+            _write(output, message)
+        _write(output, EndOfFile())
+        output.flush()
+
+
+def _write(output: BinaryIO, message: Message) -> None:
+    data = msgspec.msgpack.encode(message)
+    output.write(len(data).to_bytes(LENGTH_BYTES, "big"))
+    output.write(data)
+
+
+def _limit(kind: int, soft: int) -> None:
+    _, hard = resource.getrlimit(kind)
+    resource.setrlimit(kind, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
+
+
+def _messages(order: ReadFile) -> Iterator[Document | Fault]:
+    """A file's documents and faults; nothing that a file holds raises beyond this."""
+    try:
+        with _open(order.path) as stream:
+            documents = FORMATS[format_of(order.name)](stream, order.name, order.max_file_bytes)
+            while True:
+                _limit(resource.RLIMIT_CPU, int(time.process_time()) + order.max_document_cpu_s + 1)
+                if (document := next(documents, None)) is None:
+                    return
+                yield document
+    except UnreadableError as error:
+        yield Fault(order.name, str(error))
+    except OSError as error:
+        yield Fault(order.name, error.strerror or str(error))
+    except (EOFError, zlib.error) as error:
+        yield Fault(order.name, f"not in gzip's format: {error}")
+    except MemoryError:
+        yield Fault(order.name, "reading it takes more memory than it may (--max_memory_bytes)")
+    except Exception as error:  # whatever a parser comes to over bytes from anywhere
+        yield Fault(order.name, f"cannot be read: {type(error).__name__}: {str(error)[:200]}")
+
+
+def _open(path: bytes) -> BinaryIO:
+    return cast(BinaryIO, gzip.open(path)) if path.endswith(b".gz") else open(path, "rb")  # noqa: PTH123, bytes
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""Reads files in a process of its own, and starts another if a file ends that."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Generator, Iterator
+from contextlib import suppress
+
+import msgspec
+
+from qa_service.collections.documents import (
+    LENGTH_BYTES,
+    Document,
+    EndOfFile,
+    Fault,
+    Message,
+    ReadFile,
+    ReadLimits,
+)
+from qa_service.collections.files import SourceFile
+
+_decoder = msgspec.msgpack.Decoder(Message)
+
+
+class Extractor:
+    """The parent's side of `extract_main`; a context manager that ends it."""
+
+    def __init__(self, limits: ReadLimits) -> None:
+        self._limits = limits
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Extractor:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop()
+
+    def read(self, file: SourceFile) -> Generator[Document | Fault]:
+        """Yields a file's documents as they are read, and what is left out.
+
+        One that is not read to its end has to be closed before the next is read.
+        """
+        process = self._started()
+        is_whole = False
+        try:
+            yield from self._messages(process, file)
+            is_whole = True
+        finally:
+            if not is_whole or process.poll() is not None:
+                self._stop()
+
+    def _messages(
+        self, process: subprocess.Popen[bytes], file: SourceFile
+    ) -> Iterator[Document | Fault]:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        limits = self._limits
+        path = os.fsencode(file.path)
+        order = ReadFile(path, file.name, limits.max_file_bytes, limits.max_document_cpu_s)
+        with suppress(BrokenPipeError):  # it has died: its output ends
+            process.stdin.write(msgspec.json.encode(order) + b"\n")
+            process.stdin.flush()
+        while len(length := process.stdout.read(LENGTH_BYTES)) == LENGTH_BYTES:
+            size = int.from_bytes(length, "big")
+            data = process.stdout.read(size)
+            if len(data) < size:
+                break
+            message = _decoder.decode(data)
+            if isinstance(message, EndOfFile):
+                return
+            yield message
+        yield Fault(file.name, self._death(process.wait()))
+
+    def _death(self, code: int) -> str:
+        if code == -signal.SIGXCPU:
+            limit_s = self._limits.max_document_cpu_s
+            return f"reading it takes more than {limit_s} s of a processor (--max_document_cpu_s)"
+        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        return f"the process that read it died: {how}"
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            module = "qa_service.collections.extract_main"
+            self._process = subprocess.Popen(
+                [sys.executable, "-W", "ignore", "-m", module, str(self._limits.max_memory_bytes)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+        return self._process
+
+    def _stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            with suppress(BrokenPipeError), self._process:
+                pass  # leaving it closes the pipes and waits
+            self._process = None

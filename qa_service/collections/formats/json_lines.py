@@ -1,0 +1,67 @@
+"""JSON lines: a document each, with `text` and perhaps `title` and `id`.
+
+Read as they are needed, so that a file may hold millions. A line that cannot be read is left out,
+and the lines after it are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import BinaryIO
+
+import msgspec
+
+from qa_service.collections.documents import Document, Fault, UnreadableError, shortened
+from qa_service.collections.formats.bounded import title_of
+
+_CHUNK_BYTES = 1 << 16
+_MAX_FAULTS = 1000
+"""So many bad lines are read past in any file; more only where they are less than half of it."""
+
+
+class _Line(msgspec.Struct, frozen=True):
+    text: str
+    title: str = ""
+    id: str | int | None = None
+
+
+_decoder = msgspec.json.Decoder(_Line)
+
+
+def read_json_lines(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document | Fault]:
+    """Reads a document a line; one without an id has its line's number.
+
+    Raises:
+        UnreadableError: Most lines cannot be read.
+    """
+    faults = 0
+    for number, line in enumerate(_lines(stream, max_bytes), 1):
+        if line is not None and line.isspace():
+            continue
+        found = _document(name, number, line, max_bytes)
+        faults += isinstance(found, Fault)
+        if faults > _MAX_FAULTS and 2 * faults > number:
+            raise UnreadableError(f"most of {number} lines cannot be read: the rest is left out")
+        yield found
+
+
+def _document(name: str, number: int, line: bytes | None, max_bytes: int) -> Document | Fault:
+    if line is None:
+        return Fault(f"{name}, line {number}", f"longer than {max_bytes} bytes (--max_file_bytes)")
+    try:
+        row = _decoder.decode(line)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        return Fault(f"{name}, line {number}", str(error))
+    known_as = shortened(str(number if row.id is None else row.id))
+    return Document(f"{name}#{known_as}", shortened(row.title) or title_of(name), row.text)
+
+
+def _lines(stream: BinaryIO, max_bytes: int) -> Iterator[bytes | None]:
+    """Each line; None for one over the bound, of which only a piece at a time is held."""
+    while line := stream.readline(max_bytes + 1):
+        if len(line) <= max_bytes or line.endswith(b"\n"):
+            yield line
+            continue
+        while (rest := stream.readline(_CHUNK_BYTES)) and not rest.endswith(b"\n"):
+            pass
+        yield None

@@ -1,0 +1,167 @@
+"""A collection's folder.
+
+    manifest.json      names the index that is served; replaced at once, last
+    index-1b2c…/       tantivy's index, which does not change once the manifest names it
+    index-07f3…/       the one before, which servers may have open until they look again
+    index-9a40…/       what a run writes
+    progress.jsonl     which files that has; a run that was killed goes on from it
+    .lock              held by the one run that writes
+
+Whoever holds the lock removes what neither the manifest nor the progress names.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from qa_service.errors import SetupError
+
+FORMAT = 1
+"""Changes with how documents are read, cut and indexed."""
+
+MANIFEST_FILE = "manifest.json"
+PROGRESS_FILE = "progress.jsonl"
+LOCK_FILE = ".lock"
+INDEX = "index-"
+
+
+class IndexSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What an index is made with; another of any of these is another index.
+
+    Attributes:
+        format: That of the program that made it.
+        language: Whose stems words are reduced to; "none" for the words as they are.
+        passage_tokens: About how long passages are.
+        tantivy: The version that wrote it.
+    """
+
+    format: int = FORMAT
+    language: str
+    passage_tokens: int
+    tantivy: str
+
+
+class FileEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A file as it was indexed.
+
+    Attributes:
+        name: Its path in its folder.
+        size_bytes: Its length.
+        sha256: The hash of what it held; "" if that is not known.
+        documents: How many it had.
+        passages: How many these were cut into.
+        faults: How many parts of it, or 1 for all, were left out.
+        first_faults: What the first few were, and the last, which may be the reason for the end.
+    """
+
+    name: str
+    size_bytes: int
+    sha256: str = ""
+    documents: int = 0
+    passages: int = 0
+    faults: int = 0
+    first_faults: tuple[str, ...] = ()
+
+
+class ManifestHead(msgspec.Struct, frozen=True, kw_only=True):
+    """What searching needs of a manifest.
+
+    Attributes:
+        index: The name of the index's folder.
+        settings: What it was made with.
+        documents: How many there are.
+        passages: How many there are.
+    """
+
+    index: str
+    settings: IndexSettings
+    documents: int
+    passages: int
+
+
+class Manifest(ManifestHead, frozen=True, kw_only=True):
+    """A collection's `manifest.json`.
+
+    Attributes:
+        index_before: The folder that was served before; "" if none was.
+        versions: Of the packages that made it.
+        files: What it was made from, by name.
+    """
+
+    index_before: str
+    versions: dict[str, str]
+    files: tuple[FileEntry, ...]
+
+
+class _Indexes(msgspec.Struct, frozen=True):
+    index: str = ""
+    index_before: str = ""
+
+
+_Kind = TypeVar("_Kind", bound=ManifestHead)
+
+
+def load_head(folder: Path) -> ManifestHead:
+    """What a collection's folder serves.
+
+    Raises:
+        SetupError: It is no collection, or one of another format.
+    """
+    return _load(folder, ManifestHead)
+
+
+def load_manifest(folder: Path) -> Manifest:
+    """All that a collection's manifest says.
+
+    Raises:
+        SetupError: It is no collection, or one of another format.
+    """
+    return _load(folder, Manifest)
+
+
+def _load(folder: Path, kind: type[_Kind]) -> _Kind:
+    path = folder / MANIFEST_FILE
+    try:
+        manifest = msgspec.json.decode(path.read_bytes(), type=kind)
+    except FileNotFoundError:
+        raise SetupError(f"{folder} is no collection: make one with qa-index") from None
+    except OSError as error:
+        raise SetupError(f"{path} cannot be read: {error.strerror}") from None
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise SetupError(f"{path} is not a collection's: {error}") from None
+    if manifest.settings.format != FORMAT or Path(manifest.index).name != manifest.index:
+        raise SetupError(f"{folder} was made by another version: make it again with qa-index")
+    return manifest
+
+
+def served_indexes(folder: Path) -> list[str]:
+    """The indexes that a manifest of any version names, the one that is served first."""
+    try:
+        found = msgspec.json.decode((folder / MANIFEST_FILE).read_bytes(), type=_Indexes)
+    except (OSError, msgspec.MsgspecError, ValueError):
+        return []
+    return [name for name in (found.index, found.index_before) if name]
+
+
+def save_manifest(folder: Path, manifest: Manifest) -> None:
+    """Replaces the manifest at once: from here on its index is what is served."""
+    write_whole(folder / MANIFEST_FILE, msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Writes a file so that after any crash it is the old or the new one."""
+    new = path.with_name(f".{path.name}.new")
+    with new.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

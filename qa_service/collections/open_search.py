@@ -1,0 +1,122 @@
+"""Passages in an OpenSearch cluster, for collections that outgrow one machine.
+
+Each document of the index is a passage, with the fields of `_Source`. Searching waits for the
+network, so it belongs beside the loop, whatever it took before.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+import msgspec
+
+from qa_service.collections.retriever import FoundPassage
+from qa_service.errors import SetupError, UnavailableError
+
+if TYPE_CHECKING:
+    import opensearchpy
+
+MAX_QUESTION_CHARS = 1000
+"""A question's first so many: clusters refuse queries of very many words."""
+
+SEARCH_TIMEOUT_S = 5
+FIELDS = ("title", "heading", "text")
+"""Those that are searched."""
+
+
+class _Source(msgspec.Struct, frozen=True):
+    """A passage as the index has it.
+
+    Attributes:
+        text: The passage.
+        document: The document's name; the passage's own id if there is none.
+        title: The document's title.
+        heading: The headings above the passage.
+        start: Where the passage starts in its document, in code points.
+    """
+
+    text: str
+    document: str = ""
+    title: str = ""
+    heading: str = ""
+    start: int = 0
+
+
+class OpenSearchIndex:
+    """A `Retriever` over `http://host:9200/index`, which may hold a user and a password.
+
+    `search` may be called by any number of threads at once.
+    """
+
+    def __init__(self, url: str) -> None:
+        """Asks the cluster nothing yet.
+
+        Raises:
+            SetupError: The URL does not name an index, or opensearch-py is not installed.
+        """
+        parts = urlsplit(url)
+        self._index = parts.path.strip("/")
+        if parts.scheme not in {"http", "https"} or not parts.hostname or "/" in self._index:
+            raise SetupError(f"{_shown(url)} is not http[s]://HOST:PORT/INDEX")
+        if not self._index:
+            raise SetupError(f"{_shown(url)} names no index: http[s]://HOST:PORT/INDEX")
+        package = _load()
+        self._errors = package.exceptions.OpenSearchException
+        self._client: opensearchpy.OpenSearch = package.OpenSearch(
+            hosts=[urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], "", "", ""))],
+            http_auth=(unquote(parts.username), unquote(parts.password or ""))
+            if parts.username
+            else None,
+            timeout=SEARCH_TIMEOUT_S,
+            max_retries=0,
+        )
+
+    def search(self, question: str, max_passages: int) -> list[FoundPassage]:
+        """The passages that match a question best, the best first.
+
+        Raises:
+            UnavailableError: The cluster does not answer, or not with passages.
+        """
+        fields = [*_Source.__struct_fields__]
+        match = {"query": question[:MAX_QUESTION_CHARS], "fields": FIELDS, "type": "most_fields"}
+        body = {"size": max_passages, "_source": fields, "query": {"multi_match": match}}
+        try:
+            reply: Any = self._client.search(index=self._index, body=body)
+            return [_passage(hit) for hit in reply["hits"]["hits"]]
+        except (self._errors, msgspec.ValidationError, LookupError, TypeError) as error:
+            raise UnavailableError("the collection cannot be searched now") from error
+
+    def refresh(self) -> bool:
+        """Does nothing: a cluster refreshes itself."""
+        return False
+
+
+def _load() -> ModuleType:
+    try:
+        return importlib.import_module("opensearchpy")
+    except ModuleNotFoundError:
+        raise SetupError(
+            "this collection needs the package opensearch-py: pip install 'qa-server[opensearch]'"
+        ) from None
+
+
+def _shown(url: str) -> str:
+    """A URL without its password."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def _passage(hit: dict[str, Any]) -> FoundPassage:
+    source = msgspec.convert(hit["_source"], _Source)
+    return FoundPassage(
+        score=float(hit["_score"]),
+        document=source.document or str(hit["_id"]),
+        title=source.title,
+        heading=source.heading,
+        text=source.text,
+        start=source.start,
+        end=source.start + len(source.text),
+    )

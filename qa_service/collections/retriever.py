@@ -1,0 +1,43 @@
+"""What finds passages for a question: a `Collection` here, or a search engine elsewhere."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+
+class FoundPassage(msgspec.Struct, frozen=True):
+    """A passage and how well it matches.
+
+    Attributes:
+        score: BM25; comparable within one question's passages.
+        document: The document's name: a path, perhaps with `#` and an id.
+        title: The document's title.
+        heading: The headings above the passage.
+        text: The passage.
+        start: Where the passage starts in the document's text, in code points.
+        end: One past where it ends.
+    """
+
+    score: float
+    document: str
+    title: str
+    heading: str
+    text: str
+    start: int
+    end: int
+
+
+class Retriever(Protocol):
+    """Searches passages."""
+
+    def search(self, question: str, max_passages: int) -> list[FoundPassage]:
+        """The passages that match a question best, the best first."""
+
+    def refresh(self) -> bool:
+        """Takes up what has been indexed since; returns whether there was something.
+
+        Raises:
+            SetupError: It cannot be opened; what was open stays so.
+        """

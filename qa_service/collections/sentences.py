@@ -1,0 +1,107 @@
+"""Where sentences end, and about how many tokens they have. No tokenizer: any model may read them.
+
+A sentence ends at `.`, `!` or `?` before white space, at their full-width forms, before an empty
+line, and before a list's item or a table's row. Not at the full stop of an abbreviation, an
+initial or a list's number. One of more tokens than it may have is cut between words.
+"""
+
+from __future__ import annotations
+
+# ruff: noqa: RUF001, the signs of other scripts are meant
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from qa_service.wire.sections import PIECES
+
+_BREAK = re.compile(
+    r"(?P<paragraph>\n[ \t\r]*\n)"
+    r"|(?P<item>\n(?=[ \t]{0,12}(?:[-*+•|]|\d{1,3}[.)])[ \t]))"
+    r"|(?P<stop>[.!?…][\"'”’»)\]*_]{0,4}(?=\s))"
+    r"|(?P<wide>[。！？][”’」』）]{0,4})"
+)
+_ABBREVIATIONS = frozenset({
+    "al", "approx", "bzw", "ca", "cf", "co", "corp", "dept", "dr", "e.g", "ed", "eds", "fig",
+    "figs", "gen", "gov", "hr", "i.e", "inc", "jr", "lt", "ltd", "m.e", "mme", "mr", "mrs", "ms",
+    "mt", "nr", "no", "p", "pp", "prof", "rep", "rev", "sen", "sr", "st", "u.a", "usw", "vgl",
+    "vol", "vs", "z.b",
+})  # fmt: skip
+_WORD_CHARS = 12
+MAX_CHARS_PER_TOKEN = 8
+"""A sentence is cut also at so many characters for each of its tokens: white space is no token."""
+
+
+class Sentence(NamedTuple):
+    """A sentence without the white space around it.
+
+    Attributes:
+        start: Where it starts, in code points of the text.
+        end: One past where it ends.
+        tokens: About how many a model's tokenizer makes of it.
+        is_first: Whether it begins a paragraph.
+    """
+
+    start: int
+    end: int
+    tokens: int
+    is_first: bool
+
+
+def sentences(text: str, start: int, end: int, max_tokens: int) -> Iterator[Sentence]:
+    """Yields the sentences of a part of a text; together they hold all but white space."""
+    is_first = True
+    for piece_start, piece_end, ends_paragraph in _pieces(text, start, end):
+        stripped = text[piece_start:piece_end].strip()
+        if stripped:
+            begin = text.index(stripped[0], piece_start)
+            for part in _parts(text, begin, begin + len(stripped), max_tokens):
+                yield Sentence(*part, is_first)
+                is_first = False
+        is_first = is_first or ends_paragraph
+
+
+def _pieces(text: str, start: int, end: int) -> Iterator[tuple[int, int, bool]]:
+    """Each piece's start and end, and whether a paragraph ends there."""
+    for found in _BREAK.finditer(text, start, end):
+        if found.lastgroup == "stop" and not _ends_sentence(text, found.start(), found.end()):
+            continue
+        yield start, found.end(), found.lastgroup == "paragraph"
+        start = found.end()
+    yield start, end, True
+
+
+def _ends_sentence(text: str, stop: int, after: int) -> bool:
+    """Whether a sentence ends at a sign that stands before white space."""
+    if text[stop] != ".":
+        return True
+    following = text[after : after + 2].lstrip()
+    if following[:1].islower():
+        return False
+    if after > stop + 1:  # a quotation or a bracket ends with it
+        return True
+    words = text[max(0, stop - _WORD_CHARS) : stop].split()
+    word = words[-1].lstrip("(\"'“‘[") if words and not text[stop - 1].isspace() else ""
+    is_initial = len(word) == 1 and word.isupper()
+    is_item = word.isdecimal() and len(word) <= 2 and not text.endswith(f" {word}", 0, stop)
+    return not (is_initial or is_item or word.lower() in _ABBREVIATIONS)
+
+
+def _parts(text: str, start: int, end: int, max_tokens: int) -> Iterator[tuple[int, int, int]]:
+    """A sentence's start, end and tokens; of one that is too long, those of its parts."""
+    max_chars = max_tokens * MAX_CHARS_PER_TOKEN
+    if end - start <= max_chars:
+        tokens = len(PIECES.findall(text, start, end))
+        if tokens <= max_tokens:
+            yield start, end, tokens
+            return
+    tokens = word_start = tokens_before = 0
+    for piece in PIECES.finditer(text, start, end):
+        place = piece.start()
+        if text[place - 1 : place].isspace():
+            word_start, tokens_before = place, tokens
+        if tokens == max_tokens or piece.end() - start > max_chars:
+            cut, kept = (word_start, tokens_before) if word_start > start else (place, tokens)
+            yield start, start + len(text[start:cut].rstrip()), kept
+            start, tokens = cut, tokens - kept
+        tokens += 1
+    yield start, end, tokens

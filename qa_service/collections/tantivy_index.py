@@ -1,0 +1,165 @@
+"""The index on disk: tantivy's, with one searched field, `words`: title, headings and passage.
+
+The others are only stored. Words are lower case, without accents, reduced to their stems; all are
+indexed, and a question's stop words are left out when it is asked.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from qa_service.collections.documents import Document
+from qa_service.collections.passages import Passage
+from qa_service.errors import SetupError
+
+if TYPE_CHECKING:
+    import tantivy
+
+LANGUAGES = (
+    *("arabic", "danish", "dutch", "english", "finnish", "french", "german", "greek", "hungarian"),
+    *("italian", "norwegian", "portuguese", "romanian", "russian", "spanish", "swedish", "tamil"),
+    *("turkish", "none"),
+)
+"""Those that tantivy has stems for, and `none`."""
+
+_WITHOUT_STOP_WORDS = ("arabic", "greek", "none", "romanian", "tamil", "turkish")
+STORED_WORDS = ("document", "title", "heading", "text")
+"""Stored fields, as UTF-8."""
+
+_ANALYZER = "words"
+_MAX_WORD_BYTES = 64
+_WRITER_HEAP_BYTES = 64_000_000
+
+
+def load_tantivy() -> ModuleType:
+    """The package tantivy.
+
+    Raises:
+        SetupError: It is not installed.
+    """
+    try:
+        return importlib.import_module("tantivy")
+    except ModuleNotFoundError:
+        raise SetupError(
+            "collections need the package tantivy: pip install 'qa-server[collections]'"
+        ) from None
+
+
+def make_analyzer(language: str, *, drops_stop_words: bool = False) -> tantivy.TextAnalyzer:
+    """What makes words of a text, for documents and questions."""
+    package = load_tantivy()
+    filters = package.Filter
+    builder = package.TextAnalyzerBuilder(package.Tokenizer.simple())
+    builder = builder.filter(filters.remove_long(_MAX_WORD_BYTES)).filter(filters.lowercase())
+    if drops_stop_words and language not in _WITHOUT_STOP_WORDS:
+        builder = builder.filter(filters.stopword(language))
+    if language != "none":
+        builder = builder.filter(filters.stemmer(language))
+    analyzer: tantivy.TextAnalyzer = builder.filter(filters.ascii_fold()).build()
+    return analyzer
+
+
+def make_schema() -> tantivy.Schema:
+    """The fields."""
+    builder = load_tantivy().SchemaBuilder()
+    builder.add_text_field("words", tokenizer_name=_ANALYZER, index_option="position")
+    builder.add_text_field("file", tokenizer_name="raw", index_option="basic")
+    for name in STORED_WORDS:
+        builder.add_bytes_field(name, stored=True)
+    for name in ("start", "end"):
+        builder.add_unsigned_field(name, stored=True)
+    schema: tantivy.Schema = builder.build()
+    return schema
+
+
+def open_index(path: Path, language: str) -> tantivy.Index:
+    """Opens an index that is there.
+
+    Raises:
+        SetupError: It is not there, or damaged.
+    """
+    try:
+        index: tantivy.Index = load_tantivy().Index.open(str(path))
+    except (ValueError, OSError) as error:
+        raise SetupError(f"{path} cannot be opened: {error}") from None
+    index.register_tokenizer(_ANALYZER, make_analyzer(language))
+    return index
+
+
+def any_of(schema: tantivy.Schema, words: Iterable[str]) -> tantivy.Query:
+    """Asks for passages with any of the words, which an analyzer has made."""
+    package = load_tantivy()
+    terms = (package.Query.term_query(schema, "words", word) for word in words)
+    query: tantivy.Query = package.Query.boolean_query(
+        [(package.Occur.Should, term) for term in terms]
+    )
+    return query
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[None]:
+    """Has tantivy's errors, which are those of the disk, told in a line."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise SetupError(f"cannot write {path}: {' '.join(str(error).split())}") from None
+
+
+class IndexWriter:
+    """Adds and removes files' passages; nothing counts before `commit`.
+
+    Each method raises `SetupError` if the index cannot be written.
+    """
+
+    def __init__(self, path: Path, language: str) -> None:
+        with _written(path):
+            if not load_tantivy().Index.exists(str(path)):
+                load_tantivy().Index(make_schema(), path=str(path))
+            self._path = path
+            self._index = open_index(path, language)
+            self._writer = self._index.writer(_WRITER_HEAP_BYTES, num_threads=1)
+
+    def add(self, file: str, document: Document, passage: Passage) -> None:
+        """Adds a passage of a document of a file."""
+        text = document.text[passage.start : passage.end]
+        entry = load_tantivy().Document()
+        entry.add_text("words", f"{document.title}\n{passage.heading}\n{text}")
+        entry.add_text("file", file)
+        stored = (document.name, document.title, passage.heading, text)
+        for name, value in zip(STORED_WORDS, stored, strict=True):
+            entry.add_bytes(name, value.encode())
+        entry.add_unsigned("start", passage.start)
+        entry.add_unsigned("end", passage.end)
+        with _written(self._path):
+            self._writer.add_document(entry)
+
+    def files(self) -> set[str]:
+        """The files that have, or had until they were removed, passages in what is committed."""
+        return {name for name, _ in self._index.searcher().terms_with_prefix("file", "")}
+
+    def remove(self, file: str) -> None:
+        """Removes all passages of a file."""
+        with _written(self._path):
+            self._writer.delete_documents_by_term("file", file)
+
+    def commit(self) -> None:
+        """Makes what was added and removed last."""
+        with _written(self._path):
+            self._writer.commit()
+
+    def close(self) -> None:
+        """Waits until segments are merged, and lets others read: tantivy's files are private."""
+        with _written(self._path):
+            self._writer.wait_merging_threads()
+            for path in index_files(self._path):
+                path.chmod(0o644)
+
+
+def index_files(path: Path) -> Iterator[Path]:
+    """An index's files without its locks, which a copy must not have."""
+    return (file for file in path.iterdir() if file.suffix != ".lock")

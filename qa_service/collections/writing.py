@@ -1,0 +1,197 @@
+"""The folder of a collection while a run writes it: see `manifest` for what is in it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from qa_service.collections.documents import Document
+from qa_service.collections.manifest import (
+    INDEX,
+    LOCK_FILE,
+    MANIFEST_FILE,
+    PROGRESS_FILE,
+    FileEntry,
+    IndexSettings,
+    Manifest,
+    save_manifest,
+    served_indexes,
+)
+from qa_service.collections.passages import cut
+from qa_service.collections.progress import Progress
+from qa_service.collections.tantivy_index import IndexWriter, index_files
+from qa_service.errors import SetupError
+
+COMMIT_PASSAGES = 5000
+COMMIT_S = 20
+"""A run that is killed does again at most so many passages, so many seconds, or one file."""
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Makes this run the only one that writes the collection.
+
+    Raises:
+        SetupError: The folder is something else, cannot be written, or another run writes it.
+    """
+    ours = {MANIFEST_FILE, PROGRESS_FILE, LOCK_FILE}
+    try:
+        names = {path.name for path in folder.iterdir()} if folder.exists() else set()
+        if names and not names & ours:
+            raise SetupError(f"{folder} is there and is no collection")
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / LOCK_FILE, timeout=0)
+        lock.acquire()
+    except Timeout:
+        raise SetupError(f"another run writes {folder}") from None
+    except OSError as error:
+        raise SetupError(f"cannot write in {folder}: {error.strerror}") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+class NextIndex:
+    """The index that a run writes; made when the first change is.
+
+    Attributes:
+        entries: The files that are in it, by name; those of the one before until there is a change.
+    """
+
+    def __init__(self, folder: Path, settings: IndexSettings, base: Manifest | None) -> None:
+        """Goes on with what a killed run has written; otherwise begins with `base`, or nothing."""
+        self._folder = folder
+        self._settings = settings
+        self._base = base
+        self._writer: IndexWriter | None = None
+        self._removed: list[str] = []
+        self._added: list[FileEntry] = []
+        self._uncommitted = 0
+        self._committed_s = time.monotonic()
+        self._progress = Progress.load(folder, settings)
+        self.entries = {entry.name: entry for entry in base.files} if base else {}
+        if self._progress:
+            self.entries = dict(self._progress.entries)
+        self._clear_up()
+
+    def remove(self, name: str) -> None:
+        """Removes a file."""
+        entry = self.entries.pop(name)
+        if entry.passages or self._progress:
+            self._opened().remove(name)
+            self._removed.append(name)
+
+    def add(self, name: str, document: Document) -> int:
+        """Adds a document of a file; returns the number of its passages."""
+        number = 0
+        for passage in cut(document, self._settings.passage_tokens):
+            self._opened().add(name, document, passage)
+            number += 1
+        self._uncommitted += number
+        return number
+
+    def finish_file(self, entry: FileEntry) -> None:
+        """Notes that all of a file is added."""
+        self.entries[entry.name] = entry
+        self._added.append(entry)
+        is_late = time.monotonic() - self._committed_s >= COMMIT_S
+        if self._uncommitted >= COMMIT_PASSAGES or (self._progress and is_late):
+            self._commit()
+
+    def publish(self, versions: dict[str, str]) -> Manifest:
+        """Makes this the index that is served, and removes all but the one before.
+
+        Raises:
+            SetupError: There is nothing in it; what was served stays.
+        """
+        files = tuple(self.entries[name] for name in sorted(self.entries))
+        if not any(entry.passages for entry in files):
+            raise SetupError("no passage was found in these files: nothing is changed")
+        if self._progress:
+            self._commit()
+            self._opened().close()
+        elif self._base and self._base.files == files:
+            return self._base
+        manifest = self._manifest(files, versions)
+        save_manifest(self._folder, manifest)
+        self._progress = None
+        self._clear_up()
+        return manifest
+
+    def _manifest(self, files: tuple[FileEntry, ...], versions: dict[str, str]) -> Manifest:
+        indexes = served_indexes(self._folder)
+        if self._progress:
+            indexes = [self._progress.index, *indexes[:1]]
+        return Manifest(
+            index=indexes[0],
+            index_before="".join(indexes[1:]),
+            settings=self._settings,
+            documents=sum(entry.documents for entry in files),
+            passages=sum(entry.passages for entry in files),
+            versions=versions,
+            files=files,
+        )
+
+    def _opened(self) -> IndexWriter:
+        if self._writer is None:
+            is_resumed = self._progress is not None
+            self._progress = self._progress or self._begun()
+            path = self._folder / self._progress.index
+            self._writer = IndexWriter(path, self._settings.language)
+            if is_resumed:  # what the killed run committed and did not note
+                for name in self._writer.files() - self._progress.entries.keys():
+                    self._writer.remove(name)
+        return self._writer
+
+    def _begun(self) -> Progress:
+        """A new index, or one of the same files as the one that is served."""
+        index = f"{INDEX}{secrets.token_hex(4)}"
+        path = self._folder / index
+        path.mkdir()
+        if self._base is None:
+            return Progress(self._folder, index, self._settings, ())
+        try:
+            for file in index_files(self._folder / self._base.index):
+                _link(file, path / file.name)
+        except FileNotFoundError as error:
+            raise SetupError(f"{error.filename} is missing: index without --update") from None
+        return Progress(self._folder, index, self._settings, self._base.files)
+
+    def _commit(self) -> None:
+        """Commits; a kill at any point leaves every file whole, or without a hash, or unknown."""
+        writer = self._opened()
+        assert self._progress is not None
+        self._progress.add(FileEntry(name=name, size_bytes=0) for name in self._removed)
+        writer.commit()
+        self._progress.add(self._added)
+        self._removed, self._added, self._uncommitted = [], [], 0
+        self._committed_s = time.monotonic()
+
+    def _clear_up(self) -> None:
+        """Removes all but what is served, what was before, and what a run goes on with."""
+        kept = set(served_indexes(self._folder))
+        if self._progress:
+            kept.add(self._progress.index)
+        else:
+            (self._folder / PROGRESS_FILE).unlink(missing_ok=True)
+        for path in self._folder.glob(f"{INDEX}*"):
+            if path.name not in kept:
+                shutil.rmtree(path)
+
+
+def _link(file: Path, new: Path) -> None:
+    """Links, for tantivy never writes into a file that is there; copies where links cannot be."""
+    try:
+        os.link(file, new)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        shutil.copyfile(file, new)

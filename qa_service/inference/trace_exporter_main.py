@@ -1,0 +1,184 @@
+"""The program that sends traces to an OTLP receiver, by OpenTelemetry's SDK and exporter.
+
+As a program (`python -m qa_service.inference.trace_exporter_main FD PARENT ENDPOINT LOG_LEVEL
+LOG_FORMAT`) it reads traces from its descriptor, exports them, and reports what came of them. While
+it exports it does not read, so that what waits is the loop's to bound. At end-of-file it has
+exported all that it was given, and ends.
+
+The SDK reads OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES and OTEL_EXPORTER_OTLP_* from the
+environment; the endpoint is the flag's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import random
+import socket
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExportResult
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
+
+from qa_service import __version__
+from qa_service.inference.parent import end_with_parent
+from qa_service.logs import configure_logging
+from qa_service.telemetry.spans import (
+    MAX_MESSAGE_BYTES,
+    Report,
+    Span,
+    Trace,
+    encode,
+    traces_decoder,
+)
+from qa_service.wire.frames import FrameReader
+
+NICENESS = 10
+READ_BYTES = 1 << 18
+MAX_EXPORT_SPANS = 512
+MAX_REASON_CHARS = 300
+SAMPLED = TraceFlags(TraceFlags.SAMPLED)
+SCOPE = InstrumentationScope("qa_service", __version__)
+
+
+logger = logging.getLogger(__name__)
+
+
+class LastFault(logging.Handler):
+    """Keeps what the SDK says of a failed export, each time: the log is to say it once."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.message = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keeps the first message: the next ones say that it was tried again."""
+        self.message = self.message or record.getMessage()[:MAX_REASON_CHARS]
+
+    def take(self) -> str:
+        """The message, once."""
+        message, self.message = self.message, ""
+        return message
+
+
+class Converter:
+    """Makes spans of the SDK's kind.
+
+    Args:
+        resource: What the spans are of: this server.
+    """
+
+    def __init__(self, resource: Resource) -> None:
+        self._resource = resource
+
+    def convert(self, trace: Trace) -> Iterator[ReadableSpan]:
+        """The spans of a request, each with an id of its own."""
+        trace_id, parent_id = int(trace.trace_id, 16), int(trace.parent_id or "0", 16)
+        parent = SpanContext(trace_id, parent_id, is_remote=True) if parent_id else None
+        # The loop's clock and the day's, compared each time: the day's may be set.
+        to_day_ns = time.time_ns() - time.monotonic_ns()
+        yield from self._convert(trace.root, trace_id, parent, to_day_ns, SpanKind.SERVER)
+
+    def _convert(
+        self,
+        span: Span,
+        trace_id: int,
+        parent: SpanContext | None,
+        to_day_ns: int,
+        kind: SpanKind = SpanKind.INTERNAL,
+    ) -> Iterator[ReadableSpan]:
+        span_id = random.getrandbits(64) or 1
+        context = SpanContext(trace_id, span_id, is_remote=False, trace_flags=SAMPLED)
+        yield ReadableSpan(
+            name=span.name,
+            context=context,
+            parent=parent,
+            resource=self._resource,
+            attributes=span.attributes,
+            kind=kind,
+            instrumentation_scope=SCOPE,
+            status=Status(StatusCode.ERROR if span.is_error else StatusCode.UNSET),
+            start_time=int(span.start_s * 1e9) + to_day_ns,
+            end_time=int((span.end_s or span.start_s) * 1e9) + to_day_ns,
+        )
+        for child in span.children:
+            yield from self._convert(child, trace_id, context, to_day_ns)
+
+
+def make_resource() -> Resource:
+    """This server, under the name that the environment gives it, or its own."""
+    own = Resource.create({"service.name": "qa-server", "service.version": __version__})
+    return own.merge(OTELResourceDetector().detect())
+
+
+class Sender:
+    """Sends spans, and says in the log when that fails and when it works again.
+
+    Args:
+        endpoint: The URL of the receiver.
+    """
+
+    def __init__(self, endpoint: str) -> None:
+        self._endpoint = endpoint
+        self._exporter = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces")
+        self._is_failing = False
+        self._fault = LastFault()
+        its_log = logging.getLogger("opentelemetry")
+        its_log.addHandler(self._fault)
+        its_log.propagate = False
+
+    def send(self, spans: Sequence[ReadableSpan]) -> Report:
+        """Sends spans, which may take as long as OTEL_EXPORTER_OTLP_TIMEOUT says."""
+        result = self._exporter.export(spans)
+        reason = self._fault.take()
+        has_failed = result is not SpanExportResult.SUCCESS
+        if has_failed and not self._is_failing:
+            logger.warning("spans do not arrive at %s, and are dropped: %s", self._endpoint, reason)
+        elif self._is_failing and not has_failed:
+            logger.info("spans arrive at %s again", self._endpoint)
+        self._is_failing = has_failed
+        return Report(dropped=len(spans)) if has_failed else Report(exported=len(spans))
+
+
+def serve(sock: socket.socket, sender: Sender) -> None:
+    """Exports what comes until the server's end is closed."""
+    converter, frames = Converter(make_resource()), FrameReader(MAX_MESSAGE_BYTES)
+    while data := _receive(sock):
+        frames.feed(data)
+        spans: list[ReadableSpan] = []
+        while (frame := frames.next_frame()) is not None:
+            for trace in traces_decoder.decode(frame):
+                spans += converter.convert(trace)
+        for start in range(0, len(spans), MAX_EXPORT_SPANS):
+            report = sender.send(spans[start : start + MAX_EXPORT_SPANS])
+            # A server that ends reads no reports.
+            with contextlib.suppress(OSError):
+                sock.sendall(encode(report))
+
+
+def _receive(sock: socket.socket) -> bytes:
+    try:
+        return sock.recv(READ_BYTES)
+    except ConnectionError:  # the server has ended without reading a report
+        return b""
+
+
+def main() -> None:
+    """Exports what comes on the descriptor that was inherited."""
+    fd, parent, endpoint, log_level, log_format = sys.argv[1:]
+    end_with_parent(int(parent))
+    os.nice(NICENESS)
+    configure_logging(log_level, log_format)
+    with socket.socket(fileno=int(fd)) as sock:
+        serve(sock, Sender(endpoint))
+
+
+if __name__ == "__main__":
+    main()

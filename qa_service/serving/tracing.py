@@ -1,0 +1,210 @@
+"""Which requests are traced, and what of them becomes a span.
+
+    ask                    from arrival to outcome
+    ├── receive            from a message's first byte, if it came in pieces
+    ├── queue              until an instance began with it
+    └── inference          in its batch
+        ├── tokenize
+        ├── model
+        └── read
+
+Behind a cascade, `queue` and `inference` are under a `model` for each that was asked. What is not
+traced has no span, so that it costs a look at its scope.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+
+from qa_service.logs import LogOptions
+from qa_service.net.event_loop import EventLoop
+from qa_service.net.timers import Clock
+from qa_service.scheduling.call import Answered, Call, Outcome
+from qa_service.scheduling.ticket import Ticket
+from qa_service.telemetry.metrics import ABANDONED, Metrics
+from qa_service.telemetry.options import TraceOptions
+from qa_service.telemetry.spans import AttributeValue, Span, Trace
+from qa_service.wire.codec import Codec
+from qa_service.wire.http_reply import status_of
+from qa_service.wire.trace_context import TraceContext
+from qa_service.workers.messages import Results
+from qa_service.workers.trace_exporter import TraceExporter
+
+STAGES = ("tokenize", "model", "read")
+
+
+class Tracer:
+    """Chooses the requests that are traced, and hands on what was recorded of each.
+
+    Args:
+        clock: The loop's.
+        sample_rate: Which share of the requests that name no trace are traced, 0 to 1.
+        take: Takes what was recorded of a request that ends; its outcome is noted in that round.
+        draw: Draws a number, 0 to 1.
+
+    Attributes:
+        server: The server's address, for the spans.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        sample_rate: float,
+        take: Callable[[Trace], None],
+        *,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        self._clock = clock
+        self._sample_rate = sample_rate
+        self._take = take
+        self.server = ""
+        self._draw = draw
+
+    def begin(
+        self,
+        call: Call,
+        context: TraceContext,
+        codec: Codec,
+        client: str,
+        since_s: float | None = None,
+    ) -> None:
+        """Traces a request that has just come, if its client does, or if it is drawn.
+
+        Args:
+            call: The request.
+            context: The trace that it says it belongs to.
+            codec: What has read it.
+            client: The client's address.
+            since_s: When its first byte came, if it has come in pieces.
+        """
+        if not self._is_sampled(context):
+            return
+        trace_id = context.trace_id or f"{random.getrandbits(128) or 1:032x}"
+        scope, request = call.scope, call.request
+        root = Span("ask", since_s or scope.arrived_s, attributes={
+            **codec.span_attributes(request),
+            **_address("server", self.server),
+            **_address("client", client),
+            "qa.request": scope.name,
+            "qa.question_chars": len(request.question),
+            "qa.text_chars": len(request.text),
+        })  # fmt: skip
+        if since_s:
+            root.child("receive", since_s, scope.arrived_s)
+        call.scope = msgspec.structs.replace(scope, trace_id=trace_id, span=root)
+        record(call, root, self._clock)
+        trace = Trace(trace_id, context.parent_id, root)
+        call.on_end(lambda _: self._take(trace))
+
+    def _is_sampled(self, context: TraceContext) -> bool:
+        if context.trace_id:
+            return context.is_sampled
+        return self._draw() < self._sample_rate
+
+
+class Tracing:
+    """The tracer and the exporter of a server, if it has an endpoint for them.
+
+    Args:
+        loop: The server's loop.
+        options: Where spans are sent, and which.
+        logs: The exporter's log.
+        metrics: Where is counted what comes of spans.
+
+    Attributes:
+        tracer: Chooses and records; None without an endpoint.
+
+    Raises:
+        SetupError: The package that exports is not installed.
+    """
+
+    def __init__(
+        self, loop: EventLoop, options: TraceOptions, logs: LogOptions, metrics: Metrics
+    ) -> None:
+        self.tracer: Tracer | None = None
+        self._exporter: TraceExporter | None = None
+        if options.otlp_endpoint:
+            self._exporter = TraceExporter(loop, options.otlp_endpoint, metrics, logs)
+            self.tracer = Tracer(loop, options.trace_sample_rate, self._exporter.take)
+
+    def start(self, server: str) -> None:
+        """Starts the exporter of the server at that address."""
+        if self.tracer and self._exporter:
+            self.tracer.server = server
+            self._exporter.program.start()
+
+    def close(self) -> None:
+        """Has the exporter end when it has sent what there is."""
+        if self._exporter:
+            self._exporter.close()
+
+    def reap(self) -> bool:
+        """Whether the exporter has ended, or there is none."""
+        return self._exporter is None or self._exporter.program.reap()
+
+    def kill(self) -> None:
+        """Ends the exporter at once."""
+        if self._exporter:
+            self._exporter.program.kill()
+
+
+def _address(whose: str, address: str) -> dict[str, AttributeValue]:
+    host, _, port = address.rpartition(":")
+    if not port.isdigit():
+        return {f"{whose}.address": address}
+    return {f"{whose}.address": host.strip("[]"), f"{whose}.port": int(port)}
+
+
+def record(call: Call, span: Span, clock: Clock) -> None:
+    """Ends a span with its call, and notes what came of it."""
+    call.then(partial(_note_outcome, span))
+    call.on_end(partial(_end, span, clock))
+
+
+def record_model(call: Call, model: str, parent: Span, clock: Clock) -> None:
+    """Records what one model of a cascade does under a span of its own."""
+    span = parent.child("model", clock.now_s(), attributes={"qa.model": model})
+    call.scope = msgspec.structs.replace(call.scope, span=span)
+    record(call, span, clock)
+
+
+def record_run(ticket: Ticket, parent: Span, results: Results, batch_size: int) -> None:
+    """Records where the time of a batch's member went."""
+    began_s, end_s = results.started_s, results.started_s + results.inference_ms / 1e3
+    attributes: dict[str, AttributeValue] = {"qa.batch_size": batch_size}
+    if ticket.attempts:
+        attributes["qa.attempts"] = ticket.attempts + 1
+    if ticket.core:
+        attributes["qa.segment"] = "{}:{}".format(*ticket.core)
+    parent.child("queue", ticket.arrived_s, began_s)
+    run = parent.child("inference", began_s, end_s, attributes)
+    for stage in STAGES:
+        end_s = began_s + getattr(results.stages_ms, stage) / 1e3
+        run.child(stage, began_s, end_s)
+        began_s = end_s
+
+
+def _end(span: Span, clock: Clock, call: Call) -> None:
+    span.end_s = clock.now_s()
+    if call.is_cancelled:
+        span.attributes["error.type"] = ABANDONED
+
+
+def _note_outcome(span: Span, outcome: Outcome) -> None:
+    if isinstance(outcome, Answered):
+        source = outcome.source
+        span.attributes |= {
+            "qa.model": source.model,
+            "qa.version": source.version,
+            "qa.cached": source.is_cached,
+            "qa.score": outcome.answers[0].score,
+        }
+        if source.models_asked:
+            span.attributes["qa.models_asked"] = source.models_asked
+    else:
+        span.attributes["error.type"] = outcome.code
+        span.is_error = status_of(outcome) >= 500

@@ -1,0 +1,113 @@
+"""The loop's side of the trace exporter: what is to be sent, and what has come of it.
+
+A request that ends is appended to a list; the list goes to the program when it is full, or after a
+while. What the program has not taken yet is bounded: beyond it, whole requests are dropped. Each
+span is counted once, as exported or as dropped, also if the program dies with it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+from qa_service.errors import SetupError
+from qa_service.logs import LogOptions
+from qa_service.net.event_loop import EventLoop
+from qa_service.net.timers import LazyTimer
+from qa_service.telemetry.metrics import DROPPED, EXPORTED, Metrics
+from qa_service.telemetry.spans import (
+    MAX_MESSAGE_BYTES,
+    Report,
+    Trace,
+    count_spans,
+    encode,
+    report_decoder,
+)
+from qa_service.wire.frames import FrameReader
+from qa_service.workers.side_program import SideProgram
+
+EXPORTER_PROGRAM = "qa_service.inference.trace_exporter_main"
+EXPORTER_PACKAGE = "opentelemetry.exporter.otlp.proto.http"
+FLUSH_DELAY_S = 1.0
+MAX_PENDING = 64
+"""Requests in one message, so that a round's encoding takes about a millisecond at most."""
+MAX_OUTPUT_BYTES = 1 << 20
+
+
+class TraceExporter:
+    """Gives traces to the program that exports them.
+
+    Args:
+        loop: The server's loop.
+        endpoint: The URL of an OTLP receiver.
+        metrics: Where is counted what came of spans.
+        logs: The program's log, which goes to the server's standard error.
+
+    Raises:
+        SetupError: The package that exports is not installed.
+    """
+
+    def __init__(self, loop: EventLoop, endpoint: str, metrics: Metrics, logs: LogOptions) -> None:
+        _check_package()
+        self._loop = loop
+        self._counts = metrics.trace_spans_total
+        self._pending: list[Trace] = []
+        self._frames = FrameReader(MAX_MESSAGE_BYTES)
+        self._handed = 0
+        self._timer = LazyTimer(loop, self._flush)
+        self.program = SideProgram(
+            loop,
+            "the trace exporter",
+            EXPORTER_PROGRAM,
+            [endpoint, logs.log_level, logs.log_format],
+            on_data=self._on_data,
+            on_death=self._on_death,
+        )
+
+    def take(self, trace: Trace) -> None:
+        """Takes what was recorded of a request; it is looked at in a later round."""
+        self._pending.append(trace)
+        if len(self._pending) == MAX_PENDING:
+            self._loop.call_soon(self._flush)
+        elif len(self._pending) == 1:
+            self._timer.arm(self._loop.now_s() + FLUSH_DELAY_S)
+
+    def close(self) -> None:
+        """Has the program end when it has exported what there is."""
+        self._flush()
+        self.program.close()
+
+    def _flush(self) -> None:
+        traces, self._pending = self._pending, []
+        number = count_spans(traces)
+        if not self.program.is_running or self.program.output_bytes > MAX_OUTPUT_BYTES:
+            self._counts[DROPPED] += number
+        elif traces:
+            self._handed += number
+            self.program.write(encode(traces))
+
+    def _on_data(self, data: bytes) -> None:
+        self._frames.feed(data)
+        while (frame := self._frames.next_frame()) is not None:
+            self._on_report(report_decoder.decode(frame))
+
+    def _on_report(self, report: Report) -> None:
+        self._handed -= report.exported + report.dropped
+        self._counts[EXPORTED] += report.exported
+        self._counts[DROPPED] += report.dropped
+
+    def _on_death(self) -> None:
+        """What it was given and has not reported is lost."""
+        self._counts[DROPPED] += self._handed
+        self._handed = 0
+        self._frames = FrameReader(MAX_MESSAGE_BYTES)
+
+
+def _check_package() -> None:
+    try:
+        found = importlib.util.find_spec(EXPORTER_PACKAGE)
+    except ModuleNotFoundError:
+        found = None
+    if not found:
+        raise SetupError(
+            "--otlp_endpoint needs OpenTelemetry: python -m pip install 'qa-server[otlp]'"
+        )

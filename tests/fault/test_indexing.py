@@ -1,0 +1,209 @@
+"""qa-index killed at each step, and documents that are made to break it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import signal
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+
+from harness.process import MIB
+from qa_service.collections.build import Choices, Reporter, build
+from qa_service.collections.collection import Collection
+from qa_service.collections.manifest import INDEX, PROGRESS_FILE, load_manifest
+from tests.unit.pdf_files import packed_stream, pdf_file, pdf_of
+
+KILLED = """
+import os, pathlib, signal, sys
+from qa_service.collections import writing
+from qa_service.collections.build import Choices, Reporter, build
+from qa_service.collections.progress import Progress
+from qa_service.collections.tantivy_index import IndexWriter
+
+writing.COMMIT_PASSAGES = 3
+step, times, owner = sys.argv[3].split(":")[0], int(sys.argv[3].split(":")[1]), None
+owner = {"commit": IndexWriter, "save": writing}.get(step, Progress)
+name = {"commit": "commit", "save": "save_manifest", "begin": "__init__", "note": "add"}[step]
+kept = getattr(owner, name)
+
+def counted(*arguments):
+    global times
+    times -= 1
+    if times == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return kept(*arguments)
+
+setattr(owner, name, counted)
+build(Choices(
+    sources=(pathlib.Path(sys.argv[1]),), output=pathlib.Path(sys.argv[2]),
+    update=sys.argv[4] == "update",
+), Reporter())
+"""
+
+
+@pytest.fixture
+def docs(tmp_path) -> Path:
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    for number in range(10):
+        (folder / f"{number}.txt").write_text(f"River number{number} is here. It flows.")
+    return folder
+
+
+@pytest.fixture
+def output(tmp_path) -> Path:
+    return tmp_path / "collection"
+
+
+def documents(collection: Collection, question: str) -> list[str]:
+    return [passage.document for passage in collection.search(question, 10)]
+
+
+@pytest.mark.parametrize("mode", ["new", "update"])
+@pytest.mark.parametrize(
+    "step", ["begin:1", "commit:1", "commit:2", "note:1", "note:2", "note:3", "note:4", "save:1"]
+)
+def test_a_run_that_is_killed_goes_on(docs, output, step, mode):
+    build(Choices(sources=(docs,), output=output), Reporter())
+    collection = Collection(output)
+    for number in range(0, 10, 2):
+        (docs / f"{number}.txt").write_text(f"Lake number{number} is deep. It rests.")
+    (docs / "9.txt").unlink()
+    command = [sys.executable, "-c", KILLED, str(docs), str(output), step, mode]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    assert not collection.refresh()
+    assert len(documents(Collection(output), "River")) == 10, "what was served is"
+    (docs / "1.txt").write_text("Pond number1 is small.")
+    (docs / "2.txt").unlink()
+    build(Choices(sources=(docs,), output=output, update=mode == "update"), Reporter())
+    assert collection.refresh()
+    assert sorted(documents(collection, "River")) == ["3.txt", "5.txt", "7.txt"]
+    assert sorted(documents(collection, "Lake")) == ["0.txt", "4.txt", "6.txt", "8.txt"]
+    assert documents(collection, "Pond") == ["1.txt"]
+    assert collection.head.passages == load_manifest(output).passages == 8
+    assert len(list(output.glob(f"{INDEX}*"))) == 2
+
+
+def test_a_run_that_goes_on_reads_only_what_is_left(docs, output):
+    command = [sys.executable, "-c", KILLED, str(docs), str(output), "note:5", "new"]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    summary = build(Choices(sources=(docs,), output=output), Reporter())
+    assert (summary.read, summary.kept) == (4, 6)
+    assert summary.passages == 10
+
+
+def test_a_torn_line_of_progress_is_read_again(docs, output):
+    command = [sys.executable, "-c", KILLED, str(docs), str(output), "note:5", "new"]
+    subprocess.run(command, check=False)
+    with (output / PROGRESS_FILE).open("rb+") as file:
+        file.truncate(file.seek(0, 2) - 5)
+    assert build(Choices(sources=(docs,), output=output), Reporter()).read == 5
+    assert len(documents(Collection(output), "River")) == 10
+
+
+MAX_FILE_BYTES = 2 * MIB
+MAX_CPU_S = 3
+
+
+def packed_zeros(size_bytes: int) -> bytes:
+    packer = zlib.compressobj(9)
+    data = b"".join(packer.compress(bytes(MIB)) for _ in range(size_bytes // MIB))
+    return data + packer.flush()
+
+
+def gzip_of(piece: bytes, size_bytes: int) -> bytes:
+    packer = zlib.compressobj(9, wbits=31)
+    pieces = size_bytes // len(piece)
+    return b"".join(packer.compress(piece) for _ in range(pieces)) + packer.flush()
+
+
+def hostile_files() -> dict[str, tuple[bytes, str]]:
+    """Each file, and what is said of it."""
+    return {
+        "broken.md": (b"# Title\n\xff\xfe", "not UTF-8"),
+        "binary.txt": (bytes(1000), "zero byte"),
+        "line.txt": (b"word " * (20 * MIB), "longer than"),
+        "line.jsonl": (
+            b'{"text": "' + b"word " * (20 * MIB) + b'"}\n{"text": "The Po."}\n',
+            "line 1: longer than",
+        ),
+        "bomb.pdf": (pdf_of([packed_stream(packed_zeros(128 * MIB), 1)]), "LimitReachedError"),
+        "bomb_in_bomb.pdf": (
+            pdf_of([packed_stream(zlib.compress(packed_zeros(128 * MIB)), 2)]),
+            "LimitReachedError",
+        ),
+        "cut.pdf": (pdf_file("words")[:200], "cannot be read"),
+        "loop.pdf": (pdf_file("words").replace(b"/Kids [5 0 R]", b"/Kids [2 0 R]"), ": "),
+        "bomb.json.gz": (gzip_of(bytes(MIB), 128 * MIB), "longer than"),
+        "endless.jsonl.gz": (gzip_of(b"1\n" * MIB, 128 * MIB), "most of 1001 lines"),
+        "cut.json.gz": (gzip.compress(b"{}")[:-8], "gzip"),
+        "no.json.gz": (b"words", "ot a gzipped file"),
+        "deep.json": (b'{"data": ' + b"[" * MIB, "SQuAD"),
+        "slow.html": (b"<!" * MIB, "more than 3 s of a processor"),
+    }
+
+
+READ = {
+    "script.html": b"<script>steal()</script><p onload=steal()>The Ebro.<img onerror=steal()>",
+    "div.html": b"<div>" * 10_000 + b"The Oder.",
+    "word.txt": b"x" * MAX_FILE_BYTES,
+    "space.txt": b"The" + b" " * MIB + b"Inn.",
+    "items.txt": b"1. " * (MAX_FILE_BYTES // 3),
+    "signs.md": "# \u202e\U0001f98a\n".encode() * 1000,
+}
+"""Files that are as odd, and are read."""
+
+
+@pytest.mark.slow
+def test_hostile_documents_break_nothing_and_cost_bounded_memory(tmp_path):
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    hostile = hostile_files()
+    for name, (data, _) in hostile.items():
+        (folder / name).write_bytes(data)
+    for name, data in READ.items():
+        (folder / name).write_bytes(data)
+    code = (
+        "import pathlib, re, resource, sys\n"
+        "from qa_service.cli.index_main import main\n"
+        "code = main()\n"
+        "status = pathlib.Path('/proc/self/status').read_text()\n"
+        "print(re.search(r'VmHWM:\\s*(\\d+)', status)[1])\n"
+        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)\n"
+        "sys.exit(code)"
+    )
+    flags = ("--max_file_bytes", str(MAX_FILE_BYTES), "--max_document_cpu_s", str(MAX_CPU_S))
+    command = [sys.executable, "-c", code, str(folder), "--output", str(tmp_path / "out"), *flags]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    for name, (_, why) in hostile.items():
+        lines = [row for row in done.stderr.splitlines() if row.startswith(f"left out: {name}")]
+        assert why in lines[-1], lines
+    summary, *memory = done.stdout.splitlines()
+    assert f"{len(hostile)} with faults" in summary
+    assert max(map(int, memory)) * 1024 < 400 * MIB
+    collection = Collection(tmp_path / "out")
+    for river, name in {"Ebro": "script.html", "Oder": "div.html", "Po": "line.jsonl#2"}.items():
+        assert documents(collection, river)[0] == name
+    assert not documents(collection, "steal")
+    assert max(len(found.text) for found in collection.search("x 1 inn oder", 1000)) < 2000
+
+
+def test_memory_that_reading_takes_has_a_bound(tmp_path):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "good.txt").write_text("The Nile.")
+    (tmp_path / "docs" / "large.json").write_text(
+        json.dumps({"data": [{"paragraphs": [{"context": "x" * 200}] * 200_000}]})
+    )
+    code = "import sys; from qa_service.cli.index_main import main; sys.exit(main())"
+    flags = ("--output", str(tmp_path / "out"), "--max_memory_bytes", str(100 * MIB))
+    command = [sys.executable, "-c", code, str(tmp_path / "docs"), *flags]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "left out: large.json: reading it takes more memory" in done.stderr
+    assert documents(Collection(tmp_path / "out"), "Nile") == ["good.txt"]

@@ -1,0 +1,333 @@
+"""Folders become collections, which are searched while the next index is made."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from qa_service.collections import writing
+from qa_service.collections.build import Choices, Reporter, Summary, build
+from qa_service.collections.collection import MAX_QUESTION_WORDS, Collection
+from qa_service.collections.manifest import INDEX, MANIFEST_FILE, PROGRESS_FILE, load_manifest
+from qa_service.errors import SetupError
+
+NILE = "# The Nile\n\nThe Nile rises near Lake Victoria. It is 6650 kilometres long.\n"
+RHINE = "# The Rhine\n\nThe Rhine rises in the Swiss Alps. Ships go from Basel to Rotterdam.\n"
+
+
+class Told(Reporter):
+    """Remembers what it is told."""
+
+    def __init__(self):
+        self.lines, self.passages, self.size_bytes, self.done_bytes = [], 0, 0, 0
+
+    def on_note(self, line):
+        self.lines.append(line)
+
+    on_fault = on_note
+
+    def on_files(self, files, size_bytes):
+        self.size_bytes = size_bytes
+
+    def on_passages(self, number):
+        self.passages += number
+
+    def on_file_done(self, size_bytes):
+        self.done_bytes += size_bytes
+
+
+@pytest.fixture
+def docs(tmp_path) -> Path:
+    folder = tmp_path / "docs"
+    (folder / "africa").mkdir(parents=True)
+    (folder / "africa" / "nile.md").write_text(NILE)
+    (folder / "rhine.md").write_text(RHINE)
+    return folder
+
+
+@pytest.fixture
+def output(tmp_path) -> Path:
+    return tmp_path / "collections" / "rivers"
+
+
+def index(docs: Path, output: Path, told: Reporter | None = None, **choices) -> Summary:
+    return build(Choices(sources=(docs,), output=output, **choices), told or Reporter())
+
+
+def indexes(output: Path) -> set[str]:
+    return {path.name for path in output.glob(f"{INDEX}*")}
+
+
+def documents(collection: Collection, question: str) -> list[str]:
+    return [passage.document for passage in collection.search(question, 10)]
+
+
+def test_a_passage_is_found_with_its_place(docs, output):
+    told = Told()
+    summary = index(docs, output, told)
+    assert (summary.documents, summary.passages, summary.faulty) == (2, 2, 0)
+    assert (told.passages, told.done_bytes, told.lines) == (2, told.size_bytes, [])
+    first, *_ = Collection(output).search("How long is the Nile?", 10)
+    assert (first.document, first.title, first.heading) == (
+        "africa/nile.md",
+        "The Nile",
+        "The Nile",
+    )
+    assert NILE[first.start : first.end] == first.text == NILE.strip()
+    assert first.score > 0
+
+
+def test_words_are_found_by_their_stems_and_stop_words_are_not_asked_for(docs, output):
+    (docs / "thames.txt").write_text("Is it the one? The other one is it.")
+    index(docs, output)
+    collection = Collection(output)
+    found = documents(collection, "Which river is rising in an alp?")
+    assert found == ["rhine.md", "africa/nile.md"]
+    assert documents(collection, "Who is it?")[0] == "thames.txt", "unless no other is found"
+    assert documents(collection, "zebra") == documents(collection, "?!") == []
+
+
+def test_titles_and_headings_are_searched_too(docs, output):
+    (docs / "long.md").write_text("# Danube\n\n" + "Some words of no use here. " * 200)
+    index(docs, output)
+    assert len(documents(Collection(output), "danube")) > 5
+
+
+def test_a_question_is_never_a_query_language(docs, output):
+    index(docs, output)
+    collection = Collection(output)
+    for question in ('nile" AND (', "title:nile^5", "*", "[a TO b]", "-rhine nile", "\0"):
+        collection.search(question, 10)
+    assert documents(collection, "-rhine") == ["rhine.md"]
+
+
+def test_a_long_question_costs_a_bounded_number_of_words(docs, output):
+    index(docs, output)
+    words = " ".join(f"word{number}" for number in range(MAX_QUESTION_WORDS))
+    assert documents(Collection(output), f"nile {words}") == ["africa/nile.md"]
+    assert documents(Collection(output), f"{words} nile") == []
+    assert documents(Collection(output), " " * 5000 + "nile") == []
+
+
+def test_an_update_reads_what_has_changed(docs, output):
+    (docs / "bad.txt").write_bytes(b"\xff")
+    assert index(docs, output).faulty == 1
+    collection, before = Collection(output), load_manifest(output)
+    (docs / "rhine.md").write_text(RHINE.replace("Rotterdam", "Hoek"))
+    (docs / "africa" / "nile.md").unlink()
+    (docs / "seine.txt").write_text("The Seine flows through Paris.")
+    told = Told()
+    summary = index(docs, output, told, update=True)
+    assert (summary.read, summary.kept, summary.removed) == (3, 0, 1)
+    assert told.lines == ["bad.txt: not UTF-8: byte 0 is 0xff"]
+    assert documents(collection, "Nile Rotterdam") == ["africa/nile.md", "rhine.md"], "not yet"
+    assert collection.refresh()
+    assert documents(collection, "Nile Rotterdam") == []
+    assert documents(collection, "Hoek Paris") == ["seine.txt", "rhine.md"]
+    assert indexes(output) == {before.index, load_manifest(output).index}
+
+
+def test_an_update_without_changes_leaves_everything_as_it_is(docs, output):
+    index(docs, output)
+    collection = Collection(output)
+    before = (output / MANIFEST_FILE).stat().st_ino
+    summary = index(docs, output, update=True)
+    assert (summary.read, summary.kept) == (0, 2)
+    assert (output / MANIFEST_FILE).stat().st_ino == before
+    assert not collection.refresh()
+
+
+def test_an_update_says_again_what_is_left_out(docs, output):
+    (docs / "notes.jsonl").write_text('{"text": "Some words."}\nnone\n')
+    first, second = Told(), Told()
+    assert index(docs, output, first).faulty == index(docs, output, second, update=True).faulty == 1
+    assert first.lines == second.lines
+    assert first.lines[0].startswith("notes.jsonl, line 2: ")
+
+
+def test_an_update_keeps_the_settings_and_others_are_another_index(docs, output):
+    index(docs, output, language="german", passage_tokens=40)
+    told = Told()
+    assert index(docs, output, told, update=True).kept == 2
+    assert index(docs, output, told, update=True, language="english").read == 2
+    assert told.lines == ["other settings or versions than before: all files are read again"]
+    settings = load_manifest(output).settings
+    assert (settings.language, settings.passage_tokens) == ("english", 40)
+
+
+def test_only_the_index_before_is_kept(docs, output):
+    made = []
+    for _ in range(3):
+        index(docs, output)
+        made.append(load_manifest(output).index)
+    assert indexes(output) == set(made[1:])
+    assert not (output / PROGRESS_FILE).exists()
+
+
+def test_an_open_collection_goes_on_when_its_files_are_gone(docs, output):
+    index(docs, output)
+    collection = Collection(output)
+    shutil.rmtree(output)
+    assert documents(collection, "Nile") == ["africa/nile.md"]
+    with pytest.raises(SetupError, match="no collection"):
+        collection.refresh()
+    assert documents(collection, "Nile") == ["africa/nile.md"]
+    index(docs, output)
+    assert collection.refresh()
+
+
+def test_a_collection_is_searched_while_it_is_replaced(docs, output):
+    index(docs, output)
+    collection = Collection(output)
+    stop, found = threading.Event(), []
+
+    def search() -> None:
+        while not stop.is_set():
+            found.append(documents(collection, "Nile"))
+
+    threads = [threading.Thread(target=search) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for _ in range(3):
+        index(docs, output)
+        assert collection.refresh()
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert found
+    assert {tuple(names) for names in found} == {("africa/nile.md",)}
+
+
+def test_what_a_collection_opens_is_closed_with_it(docs, output, tmp_path, monkeypatch):
+    index(docs, output)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    before = set(tmp_path.iterdir())
+    collection = Collection(output)
+    assert set(tmp_path.iterdir()) - before
+    del collection
+    gc.collect()
+    assert set(tmp_path.iterdir()) == before
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="becomes another user")
+def test_a_collection_on_a_read_only_volume_can_be_opened(docs, output, tmp_path):
+    index(docs, output)
+    path = output
+    while path != path.parent:  # pytest's folders are for their owner alone
+        if not path.stat().st_mode & 0o001:
+            path.chmod(path.stat().st_mode | 0o111)
+        path = path.parent
+    code = (
+        "import os, sys, pathlib, unicodedata\n"
+        "from qa_service.collections.collection import Collection\n"
+        "import tantivy\n"
+        "os.setuid(65534)\n"
+        "assert not os.access(sys.argv[1], os.W_OK)\n"
+        "print(len(Collection(pathlib.Path(sys.argv[1])).search('Nile', 3)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(output)], capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ""
+    assert done.stdout == "1\n"
+
+
+def test_other_folders_are_left_alone(docs, output):
+    output.mkdir(parents=True)
+    (output / "thesis.txt").write_text("years of work")
+    with pytest.raises(SetupError, match="is no collection"):
+        index(docs, output)
+    with pytest.raises(SetupError, match="is no collection: make one"):
+        Collection(output)
+    assert [path.name for path in output.iterdir()] == ["thesis.txt"]
+
+
+def test_nothing_to_index_leaves_what_is_served(docs, output):
+    index(docs, output)
+    for path in docs.rglob("*.md"):
+        path.unlink()
+    for update in (False, True):
+        with pytest.raises(SetupError, match="no passage"):
+            index(docs, output, update=update)
+        assert documents(Collection(output), "Nile") == ["africa/nile.md"]
+    with pytest.raises(SetupError, match="not there"):
+        index(docs / "none", output)
+
+
+def test_one_run_at_a_time(docs, output):
+    with writing.locked(output), pytest.raises(SetupError, match="another run"):
+        index(docs, output)
+
+
+def test_several_sources_keep_their_names(docs, output, tmp_path):
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "a.txt").write_text("The Elbe.")
+    sources = (docs, tmp_path / "more", docs / "rhine.md")
+    with pytest.raises(SetupError, match="two files are called rhine"):
+        (docs.parent / "rhine.md").write_text(RHINE)
+        build(Choices(sources=(docs / "rhine.md", docs.parent / "rhine.md"), output=output), Told())
+    build(Choices(sources=sources, output=output), Reporter())
+    names = [entry.name for entry in load_manifest(output).files]
+    assert names == ["docs/africa/nile.md", "docs/rhine.md", "more/a.txt", "rhine.md"]
+
+
+def test_what_is_hidden_or_no_file_is_left_alone(docs, tmp_path):
+    (docs / ".git").mkdir()
+    (docs / ".git" / "a.txt").write_text("hidden")
+    (docs / "code.py").write_text("pass")
+    os.mkfifo(docs / "pipe.txt")
+    (docs / "loop").symlink_to(docs)
+    (docs / "gone.txt").symlink_to(docs / "nowhere")
+    output = docs / "collection"
+    for _ in range(2):
+        summary = index(docs, output)
+        assert (summary.documents, summary.others) == (2, 3)
+
+
+def test_names_that_are_no_utf8_are_shown(docs, output):
+    name = os.fsencode(docs) + b"/caf\xe9.txt"
+    with open(name, "w") as file:  # noqa: PTH123
+        file.write("The Loire.")
+    index(docs, output)
+    assert documents(Collection(output), "Loire") == ["caf\\xe9.txt"]
+
+
+@pytest.mark.parametrize("manifest", [b"", b"{}", b"[1]", b"\xff", b'{"index": "../x"}'])
+def test_a_broken_manifest_is_told_and_made_again(docs, output, manifest):
+    index(docs, output)
+    (output / MANIFEST_FILE).write_bytes(manifest)
+    with pytest.raises(SetupError):
+        Collection(output)
+    with pytest.raises(SetupError):
+        index(docs, output, update=True)
+    index(docs, output)
+    assert documents(Collection(output), "Nile") == ["africa/nile.md"]
+
+
+def test_a_damaged_index_is_told_and_made_again(docs, output):
+    index(docs, output)
+    for path in (output / load_manifest(output).index).iterdir():
+        path.unlink()
+    with pytest.raises(SetupError, match="cannot be opened"):
+        Collection(output)
+    index(docs, output)
+    Collection(output)
+
+
+def test_the_manifest_says_what_it_was_made_from(docs, output):
+    index(docs, output)
+    manifest = json.loads((output / MANIFEST_FILE).read_text())
+    assert manifest["settings"]["language"] == "english"
+    assert set(manifest["versions"]) == {"qa-server", "python", "tantivy", "pypdf"}
+    assert [(file["name"], len(file["sha256"])) for file in manifest["files"]] == [
+        ("africa/nile.md", 64),
+        ("rhine.md", 64),
+    ]
