@@ -191,30 +191,7 @@ class ShuttingDownError(QaError):
     default_message = "the server is shutting down"
 
 
-ERROR_KINDS: dict[str, type[QaError]] = {
-    kind.code: kind
-    for kind in (
-        InternalError,
-        FrameTooLargeError,
-        FrameTimeoutError,
-        HttpError,
-        InvalidFrameError,
-        InvalidRequestError,
-        UnauthorizedError,
-        ForbiddenError,
-        TlsRequiredError,
-        DuplicateIdError,
-        UnknownModelError,
-        QuestionTooLongError,
-        QueueFullError,
-        TextTooLongError,
-        ExecutionTimeoutError,
-        DeadlineExceededError,
-        WorkerCrashedError,
-        UnavailableError,
-        ShuttingDownError,
-    )
-}
+ERROR_KINDS: dict[str, type[QaError]] = {kind.code: kind for kind in QaError.__subclasses__()}
 """Every kind by its wire code, as which an error crosses from a worker to the loop."""
 
 

@@ -56,7 +56,7 @@ class RunSettings:
 
 @dataclass(slots=True)
 class RunSummary:
-    """What became of the questions.
+    """The outcomes of the questions.
 
     Attributes:
         resumed: Answered by an earlier run.

@@ -67,9 +67,9 @@ def broker_url(flags: dict[str, Any]) -> str:
     try:
         parts = urlsplit(url)
         is_one = parts.scheme in {"amqp", "amqps"} and parts.hostname and parts.port != 0
-    except ValueError:  # a port that is none
+    except ValueError:  # a malformed port
         is_one = False
-    if not is_one:  # it is not shown: it may hold a password
+    if not is_one:  # the message leaves it out: it may hold a password
         raise FlagError(f"{name} is not an address of the form {URL_FORM}")
     return str(url)
 

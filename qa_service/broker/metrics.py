@@ -74,10 +74,10 @@ class GatewayMetrics:
 
 
 class _Server(ThreadingHTTPServer):
-    """Listens for who asks for the metrics."""
+    """Listens for scrapes."""
 
     def __init__(self, host: str, port: int, metrics: GatewayMetrics) -> None:
-        # http.server binds IPv4 alone if nobody tells it the family.
+        # http.server binds only IPv4 by default.
         self.address_family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[
             0
         ]
@@ -104,11 +104,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Logs nothing: the gateway's log is of jobs."""
+        """Logs nothing: the gateway logs jobs."""
 
 
 def _by_code(counted: Counter[str]) -> list[tuple[int, Labels]]:
-    # The gateway's thread counts meanwhile.
+    # A copy: the gateway's thread may count meanwhile.
     return [(count, {"code": code}) for code, count in counted.copy().items()]
 
 

@@ -58,7 +58,7 @@ async def main(flags: dict[str, Any]) -> int:
 
 @dataclass(slots=True)
 class _Counts:
-    """What became of the rows."""
+    """The outcomes of the rows."""
 
     submitted: int = 0
     answered: int = 0

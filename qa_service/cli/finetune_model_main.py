@@ -45,20 +45,10 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
         help="what the adapter is over: sentence-transformers/all-mpnet-base-v2, a directory, or a "
         "model on the hub, BERT or MPNet (default: %(default)s)",
     )
-    add(
-        "--train",
-        nargs="+",
-        default=[],
-        metavar="FILE[=N]",
-        help="SQuAD JSON, plain or gzip; N questions drawn from it (default: each once)",
-    )
-    add(
-        "--train_sentences",
-        nargs="+",
-        default=[],
-        metavar="FILE[=N]",
-        help="the same, for files whose contexts are single sentences: put among others",
-    )
+    squad = "SQuAD JSON, plain or gzip; N questions drawn from it (default: each once)"
+    add("--train", nargs="+", default=[], metavar="FILE[=N]", help=squad)
+    sentences = "the same, for files whose contexts are single sentences: put among others"
+    add("--train_sentences", nargs="+", default=[], metavar="FILE[=N]", help=sentences)
     labels = "a teacher's labels (see --label) of questions in those files"
     add("--labels", nargs="+", type=Path, default=[], metavar="LABELS", help=labels)
     add("--dev", nargs="+", type=Path, default=[], metavar="FILE", help="to measure on")

@@ -38,7 +38,8 @@ def _parser() -> argparse.ArgumentParser:
         "for ONNX Runtime, and checks that both give the same answers.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "--model",
         default=defaults.model,
         metavar="builtin|builtin-base|HUB_ID|DIRECTORY",
@@ -46,17 +47,16 @@ def _parser() -> argparse.ArgumentParser:
         "404 MB), one on the Hugging Face hub (for example deepset/bert-base-cased-squad2), or one "
         "in a local directory, which may also hold an adapter over any of these",
     )
-    parser.add_argument(
-        "--output_dir", type=Path, default=defaults.output_dir, help="where the model's folder goes"
-    )
-    parser.add_argument(
+    where = "where the model's folder goes"
+    add("--output_dir", type=Path, default=defaults.output_dir, help=where)
+    add(
         "--can_abstain",
         action=argparse.BooleanOptionalAction,
         default=argparse.SUPPRESS,
         help="whether the model may answer that the text holds no answer; if not given, the "
         "model's reading.json says so, or else its name (squad2, squad_v2)",
     )
-    parser.add_argument(
+    add(
         "--null_threshold",
         type=float,
         default=argparse.SUPPRESS,
@@ -64,14 +64,13 @@ def _parser() -> argparse.ArgumentParser:
         help="let the model abstain unless an answer's logits exceed the null answer's by this "
         "much; if not given, the model's own or 0",
     )
-    parser.add_argument(
+    add(
         "--precision",
         choices=(AUTO, *precisions_of("onnx")),
         default=AUTO,
         help="also write the model in this precision; fp32 is always written; auto writes int8 "
         "as far as the model can be had in it; int8 is for ONNX Runtime and for OpenVINO",
     )
-    parser.add_argument(
-        "--tensorrt", action="store_true", help="also write what the server's tensorrt engine needs"
-    )
+    tensorrt = "also write what the server's tensorrt engine needs"
+    add("--tensorrt", action="store_true", help=tensorrt)
     return parser

@@ -13,7 +13,6 @@ from typing import TextIO
 from qa_service import __version__
 from qa_service.load.report import PERCENTS, share_of_cores
 from qa_service.load.sweep import Cell
-from qa_service.logs import plural
 
 COLUMNS = (
     "sessions", "loop", "clients", "offered_per_s", "answered", "failed", "errors", "duration_s",
@@ -61,7 +60,9 @@ def _table(cells: Sequence[Cell], show: Callable[[Cell], str]) -> str:
 
 def column_head(num_instances: int | None) -> str:
     """The head of a column."""
-    return "the server" if num_instances is None else plural(num_instances, "instance")
+    if num_instances is None:
+        return "the server"
+    return f"{num_instances} instance{'s' if num_instances > 1 else ''}"
 
 
 def _row(words: Sequence[str], widths: Sequence[int]) -> str:

@@ -110,34 +110,23 @@ def _span(count: int, total_ms: float) -> Span:
 
 _TRITON: dict[str, tuple[str, Callable[[ModelStatistics], float]]] = {
     "cache_num_hits_per_model": ("Requests answered from the cache.", lambda done: done.cache_hits),
-    "cache_num_misses_per_model": (
-        "Requests that the cache did not have.",
-        lambda done: done.cache_misses,
-    ),
+    "cache_num_misses_per_model": ("Requests that the cache did not have.",
+                                   lambda done: done.cache_misses),
     "inference_request_success": ("Requests answered.", lambda done: done.success.count),
     "inference_count": ("Requests run by the model.", lambda done: done.inference_count),
     "inference_exec_count": ("Batches run by the model.", lambda done: done.execution_count),
-    "inference_request_duration_us": (
-        "Time of requests, in microseconds.",
-        lambda done: done.success.ns // 1000,
-    ),
-    "inference_queue_duration_us": (
-        "Time of requests in the queue, in microseconds.",
-        lambda done: done.queue.ns // 1000,
-    ),
-    "inference_compute_input_duration_us": (
-        "Time of requests for tokenizing, in microseconds.",
-        lambda done: done.compute_input.ns // 1000,
-    ),
-    "inference_compute_infer_duration_us": (
-        "Time of requests in the model, in microseconds.",
-        lambda done: done.compute_infer.ns // 1000,
-    ),
+    "inference_request_duration_us": ("Time of requests, in microseconds.",
+                                      lambda done: done.success.ns // 1000),
+    "inference_queue_duration_us": ("Time of requests in the queue, in microseconds.",
+                                    lambda done: done.queue.ns // 1000),
+    "inference_compute_input_duration_us": ("Time of requests for tokenizing, in microseconds.",
+                                            lambda done: done.compute_input.ns // 1000),
+    "inference_compute_infer_duration_us": ("Time of requests in the model, in microseconds.",
+                                            lambda done: done.compute_infer.ns // 1000),
     "inference_compute_output_duration_us": (
         "Time of requests for reading the answers, in microseconds.",
-        lambda done: done.compute_output.ns // 1000,
-    ),
-}
+        lambda done: done.compute_output.ns // 1000),
+}  # fmt: skip
 
 
 def _triton(versions: Sequence[ModelReport]) -> Iterator[Family]:

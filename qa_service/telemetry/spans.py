@@ -1,10 +1,10 @@
-"""The spans of a request that is traced, and what the loop and the exporter say to each other.
+"""The spans of a traced request, and the messages between the loop and the exporter.
 
 loop ──[Trace, …]──▶ exporter     as they end, many in a frame
 loop ◀──Report── exporter         what came of the spans
 
 A span is a tree: its children began in it. Times are the loop's clock, which processes of one
-machine share; the exporter turns them into those of the day, and gives spans their ids.
+machine share; the exporter converts them to calendar time, and gives spans their ids.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 from qa_service.wire.frames import PREFIX
 
 MAX_CHILDREN = 256
-"""What a span has beyond is not recorded: a long text has a child for each of its segments."""
+"""Further children are not recorded: a long text has one for each of its segments."""
 MAX_MESSAGE_BYTES = 1 << 28
 
 AttributeValue = str | bool | int | float
@@ -26,12 +26,9 @@ class Span(msgspec.Struct, array_like=True, eq=False):
     """A part of the work on a request.
 
     Attributes:
-        name: What was done.
-        start_s: When it began.
-        end_s: When it ended; 0 until then.
-        attributes: What is known of it; names of OpenTelemetry's conventions, or under `qa.`.
-        is_error: Whether it has failed by the server's fault.
-        children: Its parts.
+        end_s: 0 until it ends.
+        attributes: Named by OpenTelemetry's conventions, or under `qa.`.
+        is_error: Whether it failed by the server's fault.
     """
 
     name: str
@@ -48,23 +45,23 @@ class Span(msgspec.Struct, array_like=True, eq=False):
         end_s: float = 0.0,
         attributes: dict[str, AttributeValue] | None = None,
     ) -> Span:
-        """Makes a part of it."""
+        """Adds a child."""
         span = Span(name, start_s, end_s, attributes or {})
         if len(self.children) < MAX_CHILDREN:
             self.children.append(span)
         return span
 
     def count(self) -> int:
-        """How many spans it is, with all its parts."""
+        """The number of spans in the tree."""
         return 1 + sum(span.count() for span in self.children)
 
 
 class Trace(msgspec.Struct, array_like=True, eq=False):
-    """What this server has done of a trace.
+    """This server's part of a trace.
 
     Attributes:
-        trace_id: The trace, as 32 hexadecimal digits.
-        parent_id: The client's span that has asked, as 16; empty if the trace begins here.
+        trace_id: 32 hexadecimal digits.
+        parent_id: The client's span, 16 hexadecimal digits; empty if the trace begins here.
         root: The request.
     """
 
@@ -74,12 +71,7 @@ class Trace(msgspec.Struct, array_like=True, eq=False):
 
 
 class Report(msgspec.Struct, frozen=True, array_like=True):
-    """What came of spans that the exporter was given.
-
-    Attributes:
-        exported: How many the endpoint has accepted.
-        dropped: How many it has not.
-    """
+    """The numbers of spans that the endpoint has and has not accepted."""
 
     exported: int = 0
     dropped: int = 0
@@ -99,5 +91,5 @@ def encode(message: Sequence[Trace] | Report) -> bytearray:
 
 
 def count_spans(traces: Iterable[Trace]) -> int:
-    """How many spans traces have."""
+    """The number of spans in traces."""
     return sum(trace.root.count() for trace in traces)
