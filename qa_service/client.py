@@ -862,11 +862,6 @@ class Servers:
                 server.rests_until_s = now_s + rest_s * random.uniform(1.0, 1.5)
             self._look_up_at_s = min(self._look_up_at_s, now_s + 1.0)
 
-    def rest_left_s(self, server: Server) -> float:
-        """How much longer the server rests."""
-        with self._lock:
-            return max(0.0, server.rests_until_s - time.perf_counter())
-
     def to_avoid(self, tried: Sequence[Server]) -> set[Server]:
         """The servers that have had a request, unless all have."""
         had = set(tried)
@@ -887,7 +882,7 @@ class Servers:
         # Clients refused together get the same time; they must not all come back at once.
         pause_s = float(retry_after_ms) / 1e3 * random.uniform(1.0, 1.5)
         # Behind a load balancer, a killed server may accept connections until it is gone.
-        pause_s = max(pause_s, self.rest_left_s(tried[-1]))
+        pause_s = max(pause_s, tried[-1].rests_until_s - time.perf_counter())
         return pause_s if time.perf_counter() + pause_s < deadline_s else None
 
     def hedge_after_s(self, server: Server) -> float | None:

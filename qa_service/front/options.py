@@ -72,16 +72,6 @@ class ConnectionOptions(Struct, frozen=True, kw_only=True):
         return self.idle_timeout_ms / 1e3 or math.inf
 
     @property
-    def frame_timeout_s(self) -> float:
-        """From a message's first byte to its last."""
-        return self.frame_timeout_ms / 1e3
-
-    @property
-    def stall_timeout_s(self) -> float:
-        """How long a client may leave waiting answers unread."""
-        return self.client_stall_timeout_ms / 1e3
-
-    @property
     def request_timeout_s(self) -> float:
         """Infinity for no limit."""
         return self.request_timeout_ms / 1e3 or math.inf

@@ -45,9 +45,9 @@ class Timeouts:
         if state is State.UNAUTHENTICATED:
             return self._auth_deadline_s, Timeout.AUTHENTICATING
         if unread_since_s is not None:
-            return unread_since_s + limits.stall_timeout_s, Timeout.READING
+            return unread_since_s + limits.client_stall_timeout_ms / 1e3, Timeout.READING
         if self.message_since_s is not None:
-            return self.message_since_s + limits.frame_timeout_s, Timeout.SENDING
+            return self.message_since_s + limits.frame_timeout_ms / 1e3, Timeout.SENDING
         if calls:
             return math.inf, Timeout.ASKING
         idle_deadline_s = self.active_s + limits.idle_timeout_s

@@ -13,7 +13,6 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
 from qa_service.client import look_up, split_hosts
 from qa_service.load.connection import Connection, Owner, Request, Target
@@ -33,7 +32,7 @@ def run_load(plan: LoadPlan) -> Iterator[list[Sample]]:
         TlsError: A file of the plan's access cannot be used.
     """
     load = _Load(plan)
-    clients: _Clients = _ClosedLoop(load) if plan.rate_per_s is None else _OpenLoop(load)
+    clients = _ClosedLoop(load) if plan.rate_per_s is None else _OpenLoop(load)
     try:
         clients.start()
         while not clients.are_done():
@@ -58,13 +57,6 @@ def measure(plan: LoadPlan, progress: Callable[[int], object] = lambda _: None) 
         interrupted = True
     cpu_s, wall_s = time.process_time() - cpu_s, time.perf_counter() - started_s
     return Report.of(samples, generator_cores=cpu_s / wall_s, interrupted=interrupted)
-
-
-class _Clients(Protocol):
-    """The clients of one kind of load."""
-
-    def start(self) -> None: ...
-    def are_done(self) -> bool: ...
 
 
 class _Load:

@@ -17,7 +17,7 @@ from qa_service.errors import SetupError
 from qa_service.inference.engines.base import named_inputs
 from qa_service.inference.reader.sample import SampleRows
 from qa_service.preparation.loading import LoadedModel
-from qa_service.preparation.sources import first_line
+from qa_service.preparation.sources import converting
 
 _OPSET = 17
 _OUTPUTS = ("start_logits", "end_logits")
@@ -52,20 +52,17 @@ def export_onnx(loaded: LoadedModel, path: Path) -> None:
     if sum(p.numel() * p.element_size() for p in loaded.model.parameters()) > _MAX_FILE_BYTES:
         raise SetupError("the model is too large: an ONNX file holds at most 2 GiB of weights")
     axes = {name: {0: "batch", 1: "sequence"} for name in (*loaded.inputs, *_OUTPUTS)}
-    try:
-        with _silent_stdout():
-            torch.onnx.export(
-                _Logits(loaded).eval(),
-                _example(loaded),
-                str(path),
-                input_names=list(loaded.inputs),
-                output_names=list(_OUTPUTS),
-                dynamic_axes=axes,
-                opset_version=_OPSET,
-                dynamo=False,
-            )
-    except Exception as error:  # a model's own code and torch's symbolic functions raise anything
-        raise SetupError(f"the model cannot be exported to ONNX: {first_line(error)}") from None
+    with converting("exported to ONNX"), _silent_stdout():
+        torch.onnx.export(
+            _Logits(loaded).eval(),
+            _example(loaded),
+            str(path),
+            input_names=list(loaded.inputs),
+            output_names=list(_OUTPUTS),
+            dynamic_axes=axes,
+            opset_version=_OPSET,
+            dynamo=False,
+        )
 
 
 @contextmanager

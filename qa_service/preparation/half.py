@@ -11,8 +11,7 @@ from pathlib import Path
 import onnx
 from onnxruntime.transformers.float16 import convert_float_to_float16
 
-from qa_service.errors import SetupError
-from qa_service.preparation.sources import first_line
+from qa_service.preparation.sources import converting
 
 
 def convert(fp32: Path, fp16: Path) -> None:
@@ -21,11 +20,9 @@ def convert(fp32: Path, fp16: Path) -> None:
     Raises:
         SetupError: onnxruntime cannot convert this graph.
     """
-    try:
+    with converting("converted to fp16"):
         # Shape inference fails at onnxruntime's fused operators, and is not needed.
         model = convert_float_to_float16(
             onnx.load(str(fp32)), keep_io_types=True, disable_shape_infer=True
         )
         onnx.save(model, str(fp16))
-    except Exception as error:  # an unusual graph may raise anything
-        raise SetupError(f"the model cannot be converted to fp16: {first_line(error)}") from None

@@ -17,8 +17,7 @@ import numpy.typing as npt
 import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from qa_service.errors import SetupError
-from qa_service.preparation.sources import first_line
+from qa_service.preparation.sources import converting
 
 _PRODUCTS = ("Attention", "Gemm", "MatMul")
 """Operators whose second input is a weight, if it is a constant."""
@@ -35,14 +34,10 @@ def quantize(fp32: Path, int8: Path) -> None:
     Raises:
         SetupError: This graph cannot be quantised.
     """
-    try:
+    with converting("quantised for OpenVINO"):
         model = onnx.load(str(fp32))
         _compress(model.graph)
         onnx.save(model, str(int8))
-    except Exception as error:  # an unusual graph may raise anything
-        raise SetupError(
-            f"the model cannot be quantised for OpenVINO: {first_line(error)}"
-        ) from None
 
 
 def _compress(graph: onnx.GraphProto) -> None:

@@ -23,8 +23,7 @@ import onnx
 import onnxruntime
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from qa_service.errors import SetupError
-from qa_service.preparation.sources import first_line
+from qa_service.preparation.sources import converting
 
 Floats = npt.NDArray[np.float32]
 Inputs = Mapping[str, npt.NDArray[np.int64]]
@@ -51,11 +50,9 @@ def quantize(fp32: Path, int8: Path, texts: Sequence[Inputs]) -> None:
     Raises:
         SetupError: This graph cannot be quantised.
     """
-    try:
+    with converting("quantised"):
         model = _with_products(onnx.load(str(fp32)))
         onnx.save(_quantized(model, _gram_matrices(model, texts)), str(int8))
-    except Exception as error:  # an unusual graph may raise anything
-        raise SetupError(f"the model cannot be quantised: {first_line(error)}") from None
 
 
 def _with_products(model: onnx.ModelProto) -> onnx.ModelProto:

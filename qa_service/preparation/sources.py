@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import re
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -110,6 +112,15 @@ def base_dir(name: str) -> Path:
 def first_line(error: BaseException) -> str:
     """The first line of a library's message, shortened."""
     return textwrap.shorten(str(error).strip().partition("\n")[0], _MAX_REASON, placeholder=" ...")
+
+
+@contextmanager
+def converting(what: str) -> Iterator[None]:
+    """Turns any exception into a `SetupError`: a library raises many kinds for an unusual model."""
+    try:
+        yield
+    except Exception as error:
+        raise SetupError(f"the model cannot be {what}: {first_line(error)}") from None
 
 
 def _builtin(name: str) -> Source:
