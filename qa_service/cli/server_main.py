@@ -59,7 +59,7 @@ def _say_ready(server: QaServer) -> None:
 
 def _what_serves(server: QaServer) -> Iterator[str]:
     """Each model with its engine and instances; of several versions, each one's."""
-    ready = list(server.models.ready)
+    ready = list(server.catalog.ready)
     for one in ready:
         instances, table = one.spec.instances, server.engines.tables.get(one.spec.found.path)
         reason = f" ({table.reason})" if table else ""

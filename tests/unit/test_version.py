@@ -11,8 +11,8 @@ from qa_service.net.event_loop import EventLoop
 from qa_service.repository.models import FoundVersion
 from qa_service.scheduling.call import Answered
 from qa_service.scheduling.options import QueueOptions
-from qa_service.serving.model_server import ModelServer, ModelState
 from qa_service.serving.plan import VersionSpec
+from qa_service.serving.version import Version, VersionState
 from qa_service.telemetry.metrics import ModelMetrics
 from qa_service.wire.messages import AnswerSource
 from qa_service.workers.messages import Setup
@@ -48,7 +48,7 @@ def loop():
 
 
 def make_version(loop, around):
-    return ModelServer(
+    return Version(
         SPEC,
         loop,
         QueueOptions(),
@@ -106,6 +106,6 @@ def test_an_instance_that_hangs_when_it_is_to_end_is_killed(version, loop, monke
     version.resize(1)
     [worker] = version.pool.workers
     version.close()
-    assert (version.state, worker.is_killed) == (ModelState.ENDING, False)
-    run_until(loop, lambda: version.state is ModelState.GONE)
+    assert (version.state, worker.is_killed) == (VersionState.ENDING, False)
+    run_until(loop, lambda: version.state is VersionState.GONE)
     assert worker.is_killed

@@ -23,8 +23,8 @@ from typing import Protocol
 from qa_service.errors import QaError, SetupError, UnavailableError, UnknownModelError, there_are
 from qa_service.net.timers import Clock, LazyTimer
 from qa_service.scheduling.call import Call
-from qa_service.serving.model_server import ModelServer, ModelState
 from qa_service.serving.plan import ModelPlan, VersionSpec
+from qa_service.serving.version import Version, VersionState
 
 logger = logging.getLogger(__name__)
 
@@ -60,11 +60,11 @@ class Surroundings(Protocol):
 
     def make_server(
         self,
-        model: ServedModel,
+        model: Model,
         spec: VersionSpec,
         on_change: Callable[[], None],
-        on_failure: Callable[[ModelServer, str], None],
-    ) -> ModelServer:
+        on_failure: Callable[[Version, str], None],
+    ) -> Version:
         """Makes what serves a version, with no instance yet."""
 
     def check_room(self, spec: VersionSpec, num_instances: int) -> None:
@@ -81,7 +81,7 @@ class Surroundings(Protocol):
         """Hears that a version that served has no instance any more."""
 
 
-class ServedModel:
+class Model:
     """A model with its versions.
 
     Args:
@@ -93,7 +93,7 @@ class ServedModel:
     Attributes:
         name: Its name.
         plan: What is wanted.
-        servers: What is there, in the order of its beginning.
+        versions: What is there, in the order of its beginning.
         failures: What could not be loaded.
         labels: The version of each label, by now.
     """
@@ -107,13 +107,13 @@ class ServedModel:
     ) -> None:
         self.name = name
         self.plan = ModelPlan(name, {}, {}, {}, {})
-        self.servers: list[ModelServer] = []
+        self.versions: list[Version] = []
         self.failures: dict[VersionSpec, LoadFailure] = {}
         self.labels: dict[str, int] = {}
         self._clock = clock
         self._around = around
         self._choose = choose
-        self._choices: list[tuple[float, ModelServer]] = []
+        self._choices: list[tuple[float, Version]] = []
         self._is_due = False
         self._retry = LazyTimer(clock, self.reconcile_soon)
 
@@ -142,9 +142,9 @@ class ServedModel:
         """What takes requests."""
         return [server.spec for server in self._ready()]
 
-    def servers_in(self, *states: ModelState) -> list[ModelServer]:
+    def versions_in(self, *states: VersionState) -> list[Version]:
         """What is in one of these states."""
-        return [server for server in self.servers if server.state in states]
+        return [server for server in self.versions if server.state in states]
 
     @property
     def shadow(self) -> Mapping[int, int]:
@@ -165,7 +165,7 @@ class ServedModel:
         except QaError as error:
             call.fail(error)
 
-    def pick(self, version: int | str | None) -> ModelServer:
+    def pick(self, version: int | str | None) -> Version:
         """What answers a request for that version, or for whichever there is.
 
         Raises:
@@ -177,12 +177,12 @@ class ServedModel:
             return self._among_generations(server)
         return server
 
-    def share(self, server: ModelServer) -> float:
+    def share(self, server: Version) -> float:
         """The share of the requests that name no version which goes there, 0 to 1."""
         total = sum(weight for weight, _ in self._choices)
         return sum(weight for weight, one in self._choices if one is server) / (total or 1.0)
 
-    def _by_share(self) -> ModelServer:
+    def _by_share(self) -> Version:
         if not self._choices:
             raise self._unavailable(f"no version of {self.name} is loaded")
         if len(self._choices) == 1:
@@ -190,7 +190,7 @@ class ServedModel:
         alive = [choice for choice in self._choices if choice[1].pool.alive]
         return self._draw(alive or self._choices)
 
-    def _draw(self, choices: list[tuple[float, ModelServer]]) -> ModelServer:
+    def _draw(self, choices: list[tuple[float, Version]]) -> Version:
         mark = self._choose() * sum(weight for weight, _ in choices)
         for weight, server in choices:
             mark -= weight
@@ -198,7 +198,7 @@ class ServedModel:
                 return server
         return choices[-1][1]
 
-    def _by_name(self, version: int | str) -> ModelServer:
+    def _by_name(self, version: int | str) -> Version:
         is_number = isinstance(version, int) or _NUMBER.match(version)
         number = int(version) if is_number else self.labels.get(str(version), 0)
         if server := self._serving(number):
@@ -212,15 +212,15 @@ class ServedModel:
     def _unavailable(self, message: str) -> UnavailableError:
         """Says when to ask again: at the next try if all have failed, else soon."""
         wait_s = LOADING_RETRY_S
-        if self.failures and not self.servers_in(ModelState.LOADING):
+        if self.failures and not self.versions_in(VersionState.LOADING):
             next_s = min(failure.retry_s for failure in self.failures.values())
             wait_s = max(wait_s, next_s - self._clock.now_s())
         return UnavailableError(message, retry_after_ms=math.ceil(wait_s * 1e3))
 
-    def _serving(self, number: int) -> ModelServer | None:
+    def _serving(self, number: int) -> Version | None:
         return next((s for s in reversed(self._ready()) if s.spec.number == number), None)
 
-    def _among_generations(self, server: ModelServer) -> ModelServer:
+    def _among_generations(self, server: Version) -> Version:
         """Shares its requests with what it takes the place of, by their instances."""
         alive = [(s.pool.alive, s) for s in (server, *self._unwanted()) if s.pool.alive]
         return self._draw([(float(weight), one) for weight, one in alive] or [(1.0, server)])
@@ -236,11 +236,11 @@ class ServedModel:
     def reconcile(self) -> None:
         """Takes the next steps from what is there to what is wanted."""
         self._is_due = False
-        self.servers = [s for s in self.servers if s.state is not ModelState.GONE]
-        for server in list(self.servers):
-            if server.state is ModelState.LOADING and not self._is_to_load(server):
+        self.versions = [s for s in self.versions if s.state is not VersionState.GONE]
+        for server in list(self.versions):
+            if server.state is VersionState.LOADING and not self._is_to_load(server):
                 server.kill()
-        growing = [s for s in self.servers if s.is_growing and self._is_to_load(s)]
+        growing = [s for s in self.versions if s.is_growing and self._is_to_load(s)]
         for server in growing:
             self._grow(server)
         self._move()
@@ -254,22 +254,24 @@ class ServedModel:
             self._load_next()
         self._around.on_model_change()
 
-    def _is_wanted(self, server: ModelServer) -> bool:
+    def _is_wanted(self, server: Version) -> bool:
         return self.plan.versions.get(server.spec.number) == server.spec
 
-    def _is_to_load(self, server: ModelServer) -> bool:
+    def _is_to_load(self, server: Version) -> bool:
         """Whether it is wanted, or would be had it not been asked for once more since."""
         wanted = self.plan.versions.get(server.spec.number)
         return wanted is not None and wanted.is_same_as(server.spec)
 
-    def _ready(self) -> list[ModelServer]:
-        return self.servers_in(ModelState.READY)
+    def _ready(self) -> list[Version]:
+        return self.versions_in(VersionState.READY)
 
-    def _unwanted(self) -> list[ModelServer]:
+    def _unwanted(self) -> list[Version]:
         return [s for s in self._ready() if not self._is_wanted(s)]
 
     def _missing(self) -> list[VersionSpec]:
-        there = [s.spec for s in self.servers if s.state in {ModelState.LOADING, ModelState.READY}]
+        there = [
+            s.spec for s in self.versions if s.state in {VersionState.LOADING, VersionState.READY}
+        ]
         wanted = self.plan.versions.values()
         return [spec for spec in wanted if spec.is_loadable and spec not in there]
 
@@ -285,17 +287,17 @@ class ServedModel:
             shares = {max(wanted or ready): 1}
         self._choices = [(weight, ready[n]) for n, weight in shares.items()]
 
-    def _grow(self, server: ModelServer) -> None:
+    def _grow(self, server: Version) -> None:
         """Gives it its next instance, if it has all that it should have by now."""
         if not server.pool.is_complete:
             return
         is_whole = server.pool.size >= server.full_size
-        if server.state is ModelState.LOADING and (is_whole or self.plan.is_rolling):
+        if server.state is VersionState.LOADING and (is_whole or self.plan.is_rolling):
             self._note_ready(server)
         if not is_whole and self._has_made_room(server):
             server.resize(server.pool.size + 1)
 
-    def _has_made_room(self, server: ModelServer) -> bool:
+    def _has_made_room(self, server: Version) -> bool:
         """Takes instances from what it replaces; whether they have ended, so that one may begin.
 
         Each keeps one until the end, so that what it has is answered.
@@ -320,7 +322,7 @@ class ServedModel:
 
     def _load_next(self) -> None:
         """Loads the first of what is missing whose time it is, when nothing is ending any more."""
-        if any(s.state in {ModelState.DRAINING, ModelState.ENDING} for s in self.servers):
+        if any(s.state in {VersionState.DRAINING, VersionState.ENDING} for s in self.versions):
             return
         now_s = self._clock.now_s()
         for spec in self._missing():
@@ -342,18 +344,18 @@ class ServedModel:
             self._note_failure(spec, str(error))
             return
         server = self._around.make_server(self, spec, self.reconcile_soon, self._on_failure)
-        self.servers.append(server)
+        self.versions.append(server)
         server.resize(num_instances)
 
-    def _note_ready(self, server: ModelServer) -> None:
+    def _note_ready(self, server: Version) -> None:
         is_first = not self._ready()
         server.make_ready()
         self.failures.pop(server.spec, None)
         logger.info("%s serves" if is_first else "the reloaded model serves: %s", server.spec)
 
-    def _on_failure(self, server: ModelServer, message: str) -> None:
+    def _on_failure(self, server: Version, message: str) -> None:
         """Ends it; if it cannot grow but some of it lives, only when it has answered all it has."""
-        is_ready = server.state is ModelState.READY
+        is_ready = server.state is VersionState.READY
         if is_ready and server.pool.alive:
             server.drain()
         else:

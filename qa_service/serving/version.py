@@ -29,7 +29,7 @@ from qa_service.workers.pool import WorkerFactory, WorkerPool
 logger = logging.getLogger(__name__)
 
 
-class ModelState(Enum):
+class VersionState(Enum):
     """Where a version is in its life."""
 
     LOADING = auto()
@@ -39,7 +39,7 @@ class ModelState(Enum):
     GONE = auto()
 
 
-class ModelServer:
+class Version:
     """A version of a model, from its first instance to its last.
 
     Args:
@@ -69,10 +69,10 @@ class ModelServer:
         *,
         metrics: ModelMetrics,
         on_change: Callable[[], None],
-        on_failure: Callable[[ModelServer, str], None],
+        on_failure: Callable[[Version, str], None],
     ) -> None:
         self.spec = spec
-        self.state = ModelState.LOADING
+        self.state = VersionState.LOADING
         self.metrics = metrics
         self._loop = loop
         self._on_change = on_change
@@ -116,9 +116,9 @@ class ModelServer:
     @property
     def is_growing(self) -> bool:
         """Whether it is to have more instances than have been ready so far."""
-        if self.state is ModelState.READY:
+        if self.state is VersionState.READY:
             return self.pool.size < self.full_size or self.pool.is_booting
-        return self.state is ModelState.LOADING
+        return self.state is VersionState.LOADING
 
     @property
     def is_idle(self) -> bool:
@@ -136,17 +136,17 @@ class ModelServer:
 
     def make_ready(self) -> None:
         """Lets it take requests."""
-        self._become(ModelState.READY)
+        self._become(VersionState.READY)
 
     def drain(self) -> None:
         """Takes no more requests, answers those that it has, and ends."""
-        self._become(ModelState.DRAINING)
+        self._become(VersionState.DRAINING)
         self._end_if_drained()
 
     def close(self) -> None:
         """Ends it; its instances end when they have finished what they do."""
         if self.state not in _HAS_ENDED:
-            self._become(ModelState.ENDING)
+            self._become(VersionState.ENDING)
             self.pool.close()
             self._look_for_end()
 
@@ -190,35 +190,35 @@ class ModelServer:
 
     # Its own business.
 
-    def _become(self, state: ModelState) -> None:
+    def _become(self, state: VersionState) -> None:
         assert state in _NEXT[self.state], (self.state, state)
         logger.debug("%s: %s", self.spec, state.name.lower())
         self.state = state
 
     def _end_if_drained(self) -> None:
         """Ends in a round of its own: what has just settled may still be in an instance's hands."""
-        if self.state is ModelState.DRAINING and not self._in_flight:
+        if self.state is VersionState.DRAINING and not self._in_flight:
             self._loop.call_soon(self._end)
 
     def _end(self) -> None:
-        if self.state is ModelState.DRAINING:
-            self._become(ModelState.ENDING)
+        if self.state is VersionState.DRAINING:
+            self._become(VersionState.ENDING)
             self.pool.close()
             self._look_for_end()
 
     def _look_for_end(self) -> None:
-        if self.state is ModelState.ENDING and self.pool.is_gone:
-            self._become(ModelState.GONE)
+        if self.state is VersionState.ENDING and self.pool.is_gone:
+            self._become(VersionState.GONE)
             self._on_change()
 
 
-_HAS_ENDED = {ModelState.ENDING, ModelState.GONE}
-_HAS_INSTANCES = {ModelState.LOADING, ModelState.READY, ModelState.DRAINING}
+_HAS_ENDED = {VersionState.ENDING, VersionState.GONE}
+_HAS_INSTANCES = {VersionState.LOADING, VersionState.READY, VersionState.DRAINING}
 _NEXT = {
-    ModelState.LOADING: {ModelState.READY, ModelState.ENDING},
-    ModelState.READY: {ModelState.DRAINING, ModelState.ENDING},
-    ModelState.DRAINING: {ModelState.ENDING},
-    ModelState.ENDING: {ModelState.GONE},
-    ModelState.GONE: set(),
+    VersionState.LOADING: {VersionState.READY, VersionState.ENDING},
+    VersionState.READY: {VersionState.DRAINING, VersionState.ENDING},
+    VersionState.DRAINING: {VersionState.ENDING},
+    VersionState.ENDING: {VersionState.GONE},
+    VersionState.GONE: set(),
 }
 """The states that may follow each; another is our bug."""

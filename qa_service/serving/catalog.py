@@ -10,9 +10,9 @@ from qa_service.logs import plural
 from qa_service.net.event_loop import EventLoop
 from qa_service.scheduling.options import QueueOptions
 from qa_service.serving.chain import Services
-from qa_service.serving.model_server import ModelServer, ModelState
+from qa_service.serving.model import Model
 from qa_service.serving.plan import DEFAULT_ROUTE, ModelPlan, Plan, VersionSpec
-from qa_service.serving.served_model import ServedModel
+from qa_service.serving.version import Version, VersionState
 from qa_service.telemetry.metrics import Metrics
 from qa_service.workers.pool import WorkerFactory
 
@@ -22,7 +22,7 @@ PROCESS_BYTES = 64 << 20
 """About what an instance takes beside its model's files, until one has been measured."""
 
 
-class Models:
+class Catalog:
     """The models that are served.
 
     Args:
@@ -53,7 +53,7 @@ class Models:
         on_lost: Callable[[str], None],
     ) -> None:
         self.plan = Plan({}, {})
-        self.by_name: dict[str, ServedModel] = {}
+        self.by_name: dict[str, Model] = {}
         self._loop = loop
         self._queue = queue
         self._metrics = metrics
@@ -64,7 +64,7 @@ class Models:
         self._on_change = on_change
         self._on_lost = on_lost
         self._unloaded: set[str] = set()
-        self._servers: list[ModelServer] = []
+        self._versions: list[Version] = []
 
     def apply(self, plan: Plan, *, at_once: bool = False) -> None:
         """Serves something else from now on.
@@ -83,7 +83,7 @@ class Models:
         self._unloaded.clear()
         for name in plan.models:
             if name not in self.by_name:
-                self.by_name[name] = ServedModel(name, self._loop, self)
+                self.by_name[name] = Model(name, self._loop, self)
         for name, model in list(self.by_name.items()):
             model.apply(plan.models.get(name) or _nothing(name), at_once=at_once)
 
@@ -116,7 +116,7 @@ class Models:
         model.apply(_nothing(name))
         return {"model": name}
 
-    def find(self, name: str | None) -> ServedModel:
+    def find(self, name: str | None) -> Model:
         """The model of that name; of none, the only one.
 
         Raises:
@@ -129,30 +129,30 @@ class Models:
         return self.by_name[name]
 
     @property
-    def default(self) -> ServedModel | None:
+    def default(self) -> Model | None:
         """What a request is asked first that names nothing."""
         route = self.plan.routes.get(DEFAULT_ROUTE)
         names = route.cascade if route else list(self.plan.models)
         return self.by_name[names[0]] if names else None
 
     @property
-    def servers(self) -> list[ModelServer]:
+    def versions(self) -> list[Version]:
         """Every version of every model, those that are ending too."""
-        return self._servers
+        return self._versions
 
     @property
-    def ready(self) -> Iterator[ModelServer]:
+    def ready(self) -> Iterator[Version]:
         """Those that take requests."""
-        return (server for server in self._servers if server.state is ModelState.READY)
+        return (server for server in self._versions if server.state is VersionState.READY)
 
     @property
     def memory_bytes(self) -> int:
         """What all instances take, as far as it is measured, else about."""
-        return sum(map(self._memory_of, self._servers))
+        return sum(map(self._memory_of, self._versions))
 
     def dispatch(self) -> None:
         """Gives work to the instances that can take some now."""
-        for server in self._servers:
+        for server in self._versions:
             server.dispatch()
 
     def startup_failure(self) -> str | None:
@@ -160,14 +160,14 @@ class Models:
         for model in self.by_name.values():
             wanted = model.plan.versions.values()
             has_failed = wanted and all(spec in model.failures for spec in wanted)
-            if has_failed and not model.servers_in(ModelState.LOADING, ModelState.READY):
+            if has_failed and not model.versions_in(VersionState.LOADING, VersionState.READY):
                 return next(iter(model.failures.values())).message
         return None
 
     @property
     def is_loading(self) -> bool:
         """Whether a version's first instances are being loaded."""
-        return any(server.state is ModelState.LOADING for server in self._servers)
+        return any(server.state is VersionState.LOADING for server in self._versions)
 
     @property
     def has_started(self) -> bool:
@@ -182,33 +182,33 @@ class Models:
         """Closes every instance, and loads nothing any more."""
         for name, model in self.by_name.items():
             model.plan = _nothing(name)
-        for server in self._servers:
+        for server in self._versions:
             server.close()
 
     def kill(self) -> None:
         """Kills what is closed and has not ended yet."""
-        for server in self._servers:
+        for server in self._versions:
             server.pool.kill()
 
     def reap(self) -> bool:
         """Forgets what has ended; says whether nothing is left."""
-        for server in self._servers:
+        for server in self._versions:
             server.reap()
-        return all(server.state is ModelState.GONE for server in self._servers)
+        return all(server.state is VersionState.GONE for server in self._versions)
 
-    # What the models need: `served_model.Surroundings`.
+    # What the models need: `model.Surroundings`.
 
     def make_server(
         self,
-        model: ServedModel,
+        model: Model,
         spec: VersionSpec,
         on_change: Callable[[], None],
-        on_failure: Callable[[ModelServer, str], None],
-    ) -> ModelServer:
+        on_failure: Callable[[Version, str], None],
+    ) -> Version:
         """Makes what serves a version, with no instance yet."""
         metrics = self._metrics.for_version(spec.model, spec.number)
         around = self._services.around_version
-        server = ModelServer(
+        server = Version(
             spec,
             self._loop,
             self._queue,
@@ -218,7 +218,7 @@ class Models:
             on_change=on_change,
             on_failure=on_failure,
         )
-        self._servers.append(server)
+        self._versions.append(server)
         return server
 
     def check_room(self, spec: VersionSpec, num_instances: int) -> None:
@@ -238,12 +238,12 @@ class Models:
 
     def on_model_change(self) -> None:
         """Forgets what has ended, and says that something has changed."""
-        there = [s for s in self._servers if s.state is not ModelState.GONE]
-        ended, self._servers = [s for s in self._servers if s not in there], there
+        there = [s for s in self._versions if s.state is not VersionState.GONE]
+        ended, self._versions = [s for s in self._versions if s not in there], there
         for key in {s.spec.key for s in ended} - {s.spec.key for s in there}:
             self._metrics.end_version(*key)
         for name, model in list(self.by_name.items()):
-            if name not in self.plan.models and not model.servers:
+            if name not in self.plan.models and not model.versions:
                 del self.by_name[name]
         self._on_change()
 
@@ -254,7 +254,7 @@ class Models:
 
     # Its own business.
 
-    def _planned(self, name: str) -> ServedModel:
+    def _planned(self, name: str) -> Model:
         if name not in self.plan.models:
             raise UnknownModelError(f"{_what(name)}; {self._say_names()}")
         return self.by_name[name]
@@ -263,8 +263,8 @@ class Models:
         names = [name for name in self.plan.models if name not in self._unloaded]
         return there_are([*names, *self.plan.routes]) if names else "no model is loaded"
 
-    def _memory_of(self, server: ModelServer) -> int:
-        if server.state is ModelState.GONE:
+    def _memory_of(self, server: Version) -> int:
+        if server.state is VersionState.GONE:
             return 0
         return max(server.memory_bytes, server.pool.size * self._instance_bytes(server.spec))
 
@@ -273,7 +273,7 @@ class Models:
         model = self.by_name[spec.model]
         measured = [
             server.memory_bytes // server.pool.alive
-            for server in model.servers
+            for server in model.versions
             if server.spec.instances == spec.instances and server.pool.alive
         ]
         its = spec.instances

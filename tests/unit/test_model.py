@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 
 from qa_service.errors import SetupError, UnavailableError, UnknownModelError
 from qa_service.repository.models import FoundVersion
-from qa_service.serving.model_server import ModelState
-from qa_service.serving.plan import ModelPlan, VersionSpec
-from qa_service.serving.served_model import (
+from qa_service.serving.model import (
     FIRST_RETRY_S,
     LOADING_RETRY_S,
     MAX_RETRY_S,
-    ServedModel,
+    Model,
 )
+from qa_service.serving.plan import ModelPlan, VersionSpec
+from qa_service.serving.version import VersionState
 from qa_service.workers.options import InstanceOptions
 
-READY, GONE = ModelState.READY, ModelState.GONE
+READY, GONE = VersionState.READY, VersionState.GONE
 
 
 def spec(number, instances=1, generation=0, engine="onnx"):
@@ -59,7 +59,7 @@ class FakeServer:
     """A version whose instances start and end when the test says so."""
 
     def __init__(self, its, on_change, on_failure):
-        self.spec, self.state = its, ModelState.LOADING
+        self.spec, self.state = its, VersionState.LOADING
         self.on_change, self.on_failure = on_change, on_failure
         self.pool = FakePool()
 
@@ -71,7 +71,7 @@ class FakeServer:
     def is_growing(self):
         if self.state is READY:
             return self.pool.size < self.full_size or self.pool.is_booting
-        return self.state is ModelState.LOADING
+        return self.state is VersionState.LOADING
 
     def resize(self, size):
         self.pool.is_booting |= size > self.pool.size
@@ -82,10 +82,10 @@ class FakeServer:
         self.state = READY
 
     def drain(self):
-        self.state = ModelState.DRAINING
+        self.state = VersionState.DRAINING
 
     def kill(self):
-        self.state = ModelState.ENDING
+        self.state = VersionState.ENDING
 
     def start(self):
         """All instances that it should have are ready."""
@@ -95,7 +95,7 @@ class FakeServer:
     def end(self):
         """Everything that is to end has ended."""
         self.pool.ending = 0
-        if self.state in {ModelState.DRAINING, ModelState.ENDING}:
+        if self.state in {VersionState.DRAINING, VersionState.ENDING}:
             self.state = GONE
         self.on_change()
 
@@ -107,7 +107,7 @@ class Setting:
         self.time_s, self.soon, self.timers, self.lost, self.made = 100.0, [], [], [], []
         self.room = True
         draws = count()
-        self.model = ServedModel("m", self, self, lambda: (next(draws) * 0.618034) % 1)
+        self.model = Model("m", self, self, lambda: (next(draws) * 0.618034) % 1)
         self.model.apply(plan(*specs, **more), at_once=True)
         self.settle()
 
@@ -159,19 +159,19 @@ class Setting:
         self.run()
 
     def loading(self):
-        return self.model.servers_in(ModelState.LOADING)
+        return self.model.versions_in(VersionState.LOADING)
 
     def settle(self):
         """Lets everything start and end that can, until nothing changes any more."""
         for _ in range(30):
-            for server in list(self.model.servers):
-                if server.state in {ModelState.LOADING, READY}:
+            for server in list(self.model.versions):
+                if server.state in {VersionState.LOADING, READY}:
                     server.start()
                 server.end()
             self.run()
 
     def numbers(self):
-        return [server.spec.number for server in self.model.servers]
+        return [server.spec.number for server in self.model.versions]
 
     def picks(self, version=None, times=1000):
         return Counter(self.model.pick(version).spec.number for _ in range(times))
@@ -190,11 +190,11 @@ def test_a_swap_loads_an_instance_at_a_time_and_serves_when_all_are_ready():
     assert (new.pool.size, setting.picks()) == (1, {3: 1000})
     new.start()
     setting.run()
-    assert (new.pool.size, new.state, setting.picks()) == (2, ModelState.LOADING, {3: 1000})
+    assert (new.pool.size, new.state, setting.picks()) == (2, VersionState.LOADING, {3: 1000})
     new.start()
     setting.run()
     assert (new.state, setting.picks()) == (READY, {4: 1000})
-    assert setting.made[0].state is ModelState.DRAINING
+    assert setting.made[0].state is VersionState.DRAINING
 
 
 def test_rolling_never_has_more_than_one_instance_more():
@@ -210,7 +210,7 @@ def test_rolling_never_has_more_than_one_instance_more():
             old.end()
         setting.run()
     assert max(sizes) == 4
-    assert (new.pool.size, old.state) == (3, ModelState.DRAINING)
+    assert (new.pool.size, old.state) == (3, VersionState.DRAINING)
 
 
 def test_rolling_shares_requests_by_instances():
@@ -232,7 +232,7 @@ def test_a_roll_that_fails_gives_back_what_it_took():
     new.pool.alive = 0
     new.on_failure(new, "it cannot grow")
     setting.run()
-    assert (new.state, old.pool.size) == (ModelState.ENDING, 3)
+    assert (new.state, old.pool.size) == (VersionState.ENDING, 3)
     assert setting.picks() == {3: 1000}
 
 
@@ -292,7 +292,7 @@ def test_a_version_that_is_not_asked_for_any_more_is_not_loaded_to_its_end():
     setting = Setting(spec(3))
     setting.apply(spec(4))
     setting.apply(spec(5))
-    assert setting.made[1].state is ModelState.ENDING
+    assert setting.made[1].state is VersionState.ENDING
     assert not setting.loading()  # until that has ended
     setting.settle()
     assert setting.numbers() == [5]
@@ -307,7 +307,7 @@ def test_a_reload_asked_for_again_comes_after_the_one_under_way():
     setting.run()
     assert not setting.loading()  # the first one drains
     setting.settle()
-    assert [server.spec.generation for server in setting.model.servers] == [2]
+    assert [server.spec.generation for server in setting.model.versions] == [2]
 
 
 def test_the_old_version_stays_while_one_of_the_new_ones_fails():
@@ -365,12 +365,12 @@ def test_a_model_without_a_plan_ends():
     setting = Setting(spec(3), spec(4))
     setting.apply()
     setting.settle()
-    assert setting.model.servers == []
+    assert setting.model.versions == []
 
 
 def test_a_version_that_is_lost_is_told_and_loaded_again():
     setting = Setting(spec(3))
-    (server,) = setting.model.servers
+    (server,) = setting.model.versions
     server.pool.alive = 0
     server.on_failure(server, "they all died")
     assert setting.lost == ["they all died"]
@@ -396,12 +396,12 @@ def test_whatever_plans_follow_each_other_the_last_one_is_reached(plans):
     setting = Setting(*first[0], rolling=first[1])
     for specs, rolling in others:
         setting.apply(*specs, rolling=rolling)
-        assert setting.model.servers_in(READY), "something serves at any time"
+        assert setting.model.versions_in(READY), "something serves at any time"
     setting.settle()
     last = (first, *others)[-1][0]
     assert sorted(setting.model.ready_specs, key=str) == sorted(last, key=str)
-    assert all(server.pool.size == server.full_size for server in setting.model.servers)
-    assert math.isclose(sum(map(setting.model.share, setting.model.servers)), 1.0)
+    assert all(server.pool.size == server.full_size for server in setting.model.versions)
+    assert math.isclose(sum(map(setting.model.share, setting.model.versions)), 1.0)
 
 
 class TestAnEngineIsNotKnown:
