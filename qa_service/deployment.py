@@ -82,7 +82,7 @@ class Deployment:
             self._engines.measure_next()
 
     def end_start(self) -> None:
-        """From now on nothing is measured, and each model loads an instance at a time."""
+        """From now on nothing is measured."""
         self._is_serving = True
 
     def reload(self) -> None:
@@ -112,7 +112,7 @@ class Deployment:
         return True
 
     def _apply(self, plan: Plan) -> None:
-        self._catalog.apply(plan, at_once=not self._is_serving)
+        self._catalog.apply(plan)
         self._router.use(plan.routes)
 
     def _plan(self, config: ServerConfig) -> Plan:

@@ -2,6 +2,8 @@
 
 Nothing called from here may block or take long. A signal only writes its number into the
 wakeup socketpair (`signal.set_wakeup_fd`); the loop reads it there and acts in its own time.
+
+    each round: what is ready ▸ what was for soon ▸ timers ▸ on_mark, if marked ▸ after_each
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ class EventLoop:
 
     Attributes:
         now_s: Tells the time by the one clock: monotonic, in seconds.
+        on_mark: Called at the end of every round in which something was marked; if it marks
+            something itself, another round follows at once.
         after_each: Called at the end of every round, when all that was ready has been handled.
     """
 
@@ -35,6 +39,8 @@ class EventLoop:
         self._soon: list[Callback] = []
         self._signal_callbacks: dict[int, Callback] = {}
         self._running = False
+        self._is_marked = False
+        self.on_mark: Callback = lambda: None
         self.after_each: Callback = lambda: None
         self._wakeup_in, self._wakeup_out = socket.socketpair()
         self._wakeup_in.setblocking(False)
@@ -66,6 +72,10 @@ class EventLoop:
     def call_soon(self, callback: Callback) -> None:
         """Calls back in the next round."""
         self._soon.append(callback)
+
+    def mark(self) -> None:
+        """Says that something has changed: it is looked at once, at the end of this round."""
+        self._is_marked = True
 
     def on_signal(self, signum: int, callback: Callback) -> None:
         """Calls back, from the loop, after a signal. Main thread only."""
@@ -105,10 +115,13 @@ class EventLoop:
         for callback in soon:
             self._call(callback)
         self._run_timers()
+        if self._is_marked:
+            self._is_marked = False
+            self._call(self.on_mark)
         self._call(self.after_each)
 
     def _wait_s(self) -> float | None:
-        if self._soon:
+        if self._soon or self._is_marked:
             return 0.0
         due_s = self._timers.next_due_s()
         return None if due_s == math.inf else max(0.0, due_s - self.now_s())

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -92,7 +92,7 @@ class Dispatcher:
     Args:
         clock: The loop's.
         scheduler: Holds what waits.
-        make_instances: Makes the instances, which report to the dispatcher that it is given.
+        instances: What runs the batches, and reports here.
         metrics: Where batches are counted.
         admission: Bounds on the work that waits.
 
@@ -104,7 +104,7 @@ class Dispatcher:
         self,
         clock: Clock,
         scheduler: Scheduler,
-        make_instances: Callable[[Dispatcher], Instances],
+        instances: Instances,
         metrics: ModelMetrics,
         admission: Admission,
     ) -> None:
@@ -115,7 +115,7 @@ class Dispatcher:
         self._metrics = metrics
         self._wake = LazyTimer(clock, self.dispatch)
         self._expiry = LazyTimer(clock, self._fail_expired)
-        self.instances = make_instances(self)
+        self.instances = instances
 
     @property
     def queue_length(self) -> int:

@@ -1,7 +1,9 @@
 """The pool: it keeps a number of instances alive and gives them work.
 
+It marks whatever else must look at: an instance is ready or has ended, the pool has failed.
+
 A worker that dies, or takes longer than it may, is replaced: at once the first time, then with
-a backoff that doubles while it keeps dying. What it held is reported as lost; its listener
+a backoff that doubles while it keeps dying. What it held is reported as lost; the dispatcher
 decides on retries. An instance that cannot start is a fault for a person to see, not a loop to
 spin in: while the pool is booting the first such failure is reported as the pool's own, and
 later on, `MAX_FAILED_STARTS` in a row of every instance.
@@ -52,16 +54,6 @@ WorkerFactory = Callable[[int, WorkerListener], Worker]
 """Starts a worker: its number, and who hears from it."""
 
 
-class PoolListener(Protocol):
-    """Hears of a pool's life."""
-
-    def on_pool_change(self, pool: WorkerPool) -> None:
-        """Every instance it should have is ready, or one that it should not have has ended."""
-
-    def on_pool_failure(self, pool: WorkerPool, message: str) -> None:
-        """The pool cannot serve, or cannot grow: its instances cannot start."""
-
-
 class BatchListener(Protocol):
     """Hears what became of batches, and says how much waits."""
 
@@ -83,23 +75,21 @@ class WorkerPool:
         loop: The loop that waits for them.
         options: How many, and how long they may take.
         make_worker: Starts the worker of that number, with the listener it reports to.
-        listener: Hears of the pool's life.
-        batches: Hears of results and losses.
         metrics: Where restarts are counted.
         name: What it runs, for the log.
 
     Attributes:
         model: What its instances run; the defaults until one is ready.
+        batches: Hears of results and losses.
     """
+
+    batches: BatchListener
 
     def __init__(
         self,
         loop: EventLoop,
         options: InstanceOptions,
         make_worker: WorkerFactory,
-        *,
-        listener: PoolListener,
-        batches: BatchListener,
         metrics: ModelMetrics,
         name: str = "",
     ) -> None:
@@ -107,8 +97,6 @@ class WorkerPool:
         self._loop = loop
         self._options = options
         self._make_worker = make_worker
-        self._listener = listener
-        self._batches = batches
         self._metrics = metrics
         self._prefix = f"{name}: " if name else ""
         self._workers: dict[int, Worker] = {}
@@ -121,6 +109,7 @@ class WorkerPool:
         self._failed_starts: defaultdict[int, int] = defaultdict(int)
         self._restarts: dict[int, Timer] = {}
         self._booting = True
+        self._failure = ""
         self._is_closed = False
         self._overdue = LazyTimer(loop, self._end_overdue)
         fewest, most = options.ray_range
@@ -128,7 +117,7 @@ class WorkerPool:
         self._autoscaler = Autoscaler(fewest, most, idle_timeout_s, loop.now_s())
 
     def resize(self, size: int) -> None:
-        """Starts or ends instances; `on_pool_change` or `on_pool_failure` follows.
+        """Starts or ends instances.
 
         One that is to end finishes what it runs.
         """
@@ -142,14 +131,18 @@ class WorkerPool:
                 else:
                     self._start_worker(number)
         except OSError as error:
-            message = f"an instance cannot be started: {error}"
-            self._loop.call_soon(lambda: self._listener.on_pool_failure(self, message))
+            self._fail(f"an instance cannot be started: {error}")
         for number in range(size, first):
             self._drop(number)
         fewest, most = self._options.ray_range
         if fewest < most and not self._looks and size == self._options.num_instances:
             self._looks = True
             self._look_later()
+
+    def take_failure(self) -> str:
+        """Why it cannot serve, or cannot grow, if it has failed since this was last asked."""
+        failure, self._failure = self._failure, ""
+        return failure
 
     @property
     def size(self) -> int:
@@ -258,14 +251,13 @@ class WorkerPool:
         return not self._ending and not self._workers
 
     def on_worker_ready(self, worker: Worker) -> None:
-        """Notes what it runs; when all are ready, the pool is, also where one has died since."""
+        """Notes what it runs."""
         logger.info("%sinstance %d is ready", self._prefix, worker.number)
         if worker.ready:
             self.model = worker.ready.model
         self._failed_starts[worker.number] = 0
-        if self.is_complete and (self._booting or worker.number in self._local):
-            self._booting = False
-            self._listener.on_pool_change(self)
+        self._booting = self._booting and not self.is_complete
+        self._loop.mark()
 
     def on_worker_run(self, worker: Worker) -> None:
         """Sees to it that the batch does not take longer than it may."""
@@ -276,7 +268,7 @@ class WorkerPool:
         self._deaths_in_row[worker.number] = 0
         if worker.is_leaving and not worker.in_flight:
             self._end(worker)
-        self._batches.on_results(batch, results)
+        self.batches.on_results(batch, results)
 
     def on_worker_death(self, worker: Worker) -> None:
         """Replaces it, and reports what it held."""
@@ -291,13 +283,12 @@ class WorkerPool:
         )
         self._failed_starts[worker.number] += worker.ready is None
         if self._is_needed(worker) or self._has_given_up():
-            message = f"instance {worker.number} cannot start: {reason}"
-            self._listener.on_pool_failure(self, message)
+            self._fail(f"instance {worker.number} cannot start: {reason}")
         elif not self._is_closed and worker.number in self._wanted:
             self._schedule_restart(worker.number)
         for batch in batches:
             were_running = batch.since_s < math.inf and not worker.is_blameless
-            self._batches.on_lost(batch.members, were_running=were_running)
+            self.batches.on_lost(batch.members, were_running=were_running)
 
     def _look_later(self) -> None:
         self._loop.call_at(self._loop.now_s() + LOOK_INTERVAL_S, self._look)
@@ -314,7 +305,7 @@ class WorkerPool:
             alive=self.alive,
             starting=wanted - len(there),
             idle=sum(worker.is_idle for worker in there),
-            waiting_s=self._batches.waiting_s,
+            waiting_s=self.batches.waiting_s,
         )
         change = self._autoscaler.wanted(found, self._loop.now_s()) - wanted
         if self._size < self._options.num_instances:
@@ -350,6 +341,10 @@ class WorkerPool:
         hopeless = bool(failed_starts) and min(failed_starts) >= MAX_FAILED_STARTS
         return hopeless and not self.alive and not self._is_closed
 
+    def _fail(self, message: str) -> None:
+        self._failure = self._failure or message
+        self._loop.mark()
+
     def _end(self, worker: Worker) -> None:
         worker.close()
         if self._workers.pop(worker.number, None):
@@ -368,7 +363,7 @@ class WorkerPool:
         if self._ending:
             self._reap_later()
         else:
-            self._listener.on_pool_change(self)
+            self._loop.mark()
 
     def _schedule_restart(self, number: int) -> None:
         max_backoff_s = MAX_BACKOFF_S if number in self._local else MAX_REMOTE_BACKOFF_S

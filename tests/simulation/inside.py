@@ -94,7 +94,7 @@ def simulated(
     replaced = {
         "qa_service.server.EventLoop": lambda: SimulatedLoop(world),
         "qa_service.server.EngineChoices": _Engines,
-        "qa_service.server.make_factory": make_factory,
+        "qa_service.serving.catalog.make_factory": make_factory,
         "qa_service.net.listener.socket": SocketModule(network.make_listening_socket),
         "qa_service.serving.plan.find_versions": partial(_find_versions, disk),
         "qa_service.deployment.load_manifest": lambda path: SimpleNamespace(name=path.name),
