@@ -19,6 +19,7 @@ from qa_service.serving.version import Version, VersionState
 from qa_service.telemetry.metrics import Metrics
 from qa_service.workers.factory import make_factory
 from qa_service.workers.pool import WorkerFactory, WorkerPool
+from qa_service.workers.ray_pool import RayPool
 
 logger = logging.getLogger(__name__)
 
@@ -222,9 +223,8 @@ class Catalog:
         """Makes what serves a version, if there is memory for so many instances of it."""
         self._check_memory(spec, num_instances)
         metrics = self._metrics.for_version(*spec.key)
-        pool = WorkerPool(
-            self._loop, spec.instances, self._factories[spec], metrics, name=str(spec)
-        )
+        kind = RayPool if spec.instances.ray_range[1] else WorkerPool
+        pool = kind(self._loop, spec.instances, self._factories[spec], metrics, str(spec))
         dispatcher = pool.batches = Dispatcher(
             self._loop, Scheduler(self._queue), pool, metrics, Admission(self._queue)
         )

@@ -209,18 +209,14 @@ class Model:
                 version.kill()
             version.end_if_done()
         self.versions = [v for v in self.versions if v.state is not VersionState.GONE]
-        for spec in self._missing() if at_once else ():
-            if spec not in self.failures:
-                self._load(spec, spec.instances.num_instances)
+        if at_once:
+            self._load_all()
         growing = [v for v in self.versions if v.is_growing and self._is_to_load(v)]
         for version in growing:
             self._grow(version)
         self._move()
         if not any(version.is_growing for version in growing):
-            is_done = all(spec in self.ready_specs for spec in self.plan.versions.values())
-            for version in self._unwanted():
-                if is_done or self._serving(version.spec.number) is not version:
-                    version.drain()
+            self._drain_unwanted()
             self._move()
             self._restore()
             self._load_next()
@@ -288,6 +284,18 @@ class Model:
         for version in self._ready():
             if version.pool.size < version.full_size:
                 version.pool.resize(version.full_size)
+
+    def _drain_unwanted(self) -> None:
+        """Drains what is replaced: once all that is wanted serves, or one of its own number."""
+        is_done = all(spec in self.ready_specs for spec in self.plan.versions.values())
+        for version in self._unwanted():
+            if is_done or self._serving(version.spec.number) is not version:
+                version.drain()
+
+    def _load_all(self) -> None:
+        for spec in self._missing():
+            if spec not in self.failures:
+                self._load(spec, spec.instances.num_instances)
 
     def _load_next(self) -> None:
         """Loads the first of what is missing whose time it is, when nothing is ending any more."""

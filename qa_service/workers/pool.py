@@ -10,15 +10,10 @@ later on, `MAX_FAILED_STARTS` in a row of every instance.
 
 It may begin with a few instances, and have more or fewer later on: so a model can take another's
 place an instance at a time.
-
-Remote instances, numbered after the local ones, come and go with their machines: a pool that has
-local ones boots without them, and no pool gives up on them. Where their number has a range, it
-follows the work that waits (`autoscaling`); one that is too many is drained before it ends.
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
 from collections import defaultdict
@@ -30,7 +25,6 @@ from qa_service.net.event_loop import EventLoop
 from qa_service.net.timers import LazyTimer, Timer
 from qa_service.scheduling.ticket import Ticket
 from qa_service.telemetry.metrics import ModelMetrics
-from qa_service.workers.autoscaling import LOOK_INTERVAL_S, Autoscaler, Situation
 from qa_service.workers.base import Worker, WorkerListener, WorkerState
 from qa_service.workers.devices import InstanceDevice
 from qa_service.workers.messages import ModelFacts, Results
@@ -42,8 +36,6 @@ FIRST_BACKOFF_S = 0.1
 """What the second death in a row waits; the first starts again at once."""
 MAX_BACKOFF_S = 10.0
 """A start takes a core for seconds: what always dies leaves most of that time to the others."""
-MAX_REMOTE_BACKOFF_S = 30.0
-"""A cluster takes longer to have room again, and each attempt is the start of a Ray driver."""
 MAX_FAILED_STARTS = 4
 """What a start lacks for a moment, such as memory, may be there at one of three further attempts.
 What is wrong with the model's files stays wrong, and the server's end tells its operator."""
@@ -104,7 +96,6 @@ class WorkerPool:
         """What is closed and has not ended yet, and when it is killed if it still has not."""
         self._size = 0
         self._wanted: set[int] = set()
-        self._looks = False
         self._deaths_in_row: defaultdict[int, int] = defaultdict(int)
         self._failed_starts: defaultdict[int, int] = defaultdict(int)
         self._restarts: dict[int, Timer] = {}
@@ -112,9 +103,6 @@ class WorkerPool:
         self._failure = ""
         self._is_closed = False
         self._overdue = LazyTimer(loop, self._end_overdue)
-        fewest, most = options.ray_range
-        idle_timeout_s = options.ray_idle_timeout_ms / 1e3
-        self._autoscaler = Autoscaler(fewest, most, idle_timeout_s, loop.now_s())
 
     def resize(self, size: int) -> None:
         """Starts or ends instances.
@@ -134,10 +122,6 @@ class WorkerPool:
             self._fail(f"an instance cannot be started: {error}")
         for number in range(size, first):
             self._drop(number)
-        fewest, most = self._options.ray_range
-        if fewest < most and not self._looks and size == self._options.num_instances:
-            self._looks = True
-            self._look_later()
 
     def take_failure(self) -> str:
         """Why it cannot serve, or cannot grow, if it has failed since this was last asked."""
@@ -151,7 +135,7 @@ class WorkerPool:
 
     @property
     def is_complete(self) -> bool:
-        """Whether it can serve: all local instances are ready or, without any, a remote one."""
+        """Whether it can serve: an instance is ready, and so are all that it needs for that."""
         ready = {w.number for w in self._workers.values() if w.state is WorkerState.READY}
         return bool(ready) and ready.issuperset(self._local)
 
@@ -172,7 +156,8 @@ class WorkerPool:
 
     @property
     def _local(self) -> range:
-        return range(min(self._size, self._options.num_inference_sessions))
+        """The numbers of its local instances: all of them, but in a `RayPool`."""
+        return range(self._size)
 
     @property
     def workers(self) -> Iterable[Worker]:
@@ -290,50 +275,9 @@ class WorkerPool:
             were_running = batch.since_s < math.inf and not worker.is_blameless
             self.batches.on_lost(batch.members, were_running=were_running)
 
-    def _look_later(self) -> None:
-        self._loop.call_at(self._loop.now_s() + LOOK_INTERVAL_S, self._look)
-
-    def _look(self) -> None:
-        """Has as many remote instances as the work that waits asks for."""
-        if self._is_closed:
-            return
-        remote = [worker for n, worker in self._workers.items() if n not in self._local]
-        there = [w for w in remote if w.state is WorkerState.READY and not w.is_leaving]
-        wanted = len(self._wanted) - len(self._local)
-        found = Situation(
-            remote=wanted,
-            alive=self.alive,
-            starting=wanted - len(there),
-            idle=sum(worker.is_idle for worker in there),
-            waiting_s=self.batches.waiting_s,
-        )
-        change = self._autoscaler.wanted(found, self._loop.now_s()) - wanted
-        if self._size < self._options.num_instances:
-            change = 0  # another version is taking its place
-        if change:
-            logger.info(
-                "%sinstances on Ray: %+d; %.1f s of work wait",
-                self._prefix,
-                change,
-                found.waiting_s,
-            )
-        for _ in range(change):
-            self._add_remote()
-        for _ in range(-change):
-            self._drop(max(self._wanted))
-        self._look_later()
-
-    def _add_remote(self) -> None:
-        """Starts one more remote instance, under the first number that is free."""
-        taken = self._wanted | self._workers.keys()
-        number = next(n for n in itertools.count(len(self._local)) if n not in taken)
-        self._wanted.add(number)
-        self._start_again(number)
-
     def _is_needed(self, worker: Worker) -> bool:
         """Whether it was to boot, and the pool cannot without it."""
-        never_ready = worker.ready is None
-        return self._booting and never_ready and (worker.number in self._local or not self._local)
+        return self._booting and worker.ready is None
 
     def _has_given_up(self) -> bool:
         """Whether no instance lives and each local one has failed to start too often."""
@@ -366,7 +310,7 @@ class WorkerPool:
             self._loop.mark()
 
     def _schedule_restart(self, number: int) -> None:
-        max_backoff_s = MAX_BACKOFF_S if number in self._local else MAX_REMOTE_BACKOFF_S
+        max_backoff_s = self._max_backoff_s(number)
         deaths = self._deaths_in_row[number] = self._deaths_in_row[number] + 1
         backoff_s = min(FIRST_BACKOFF_S * 2 ** (deaths - 2), max_backoff_s) if deaths > 1 else 0.0
         logger.info("%sinstance %d starts again in %.1f s", self._prefix, number, backoff_s)
@@ -374,6 +318,9 @@ class WorkerPool:
         self._restarts[number] = self._loop.call_at(
             self._loop.now_s() + backoff_s, lambda: self._start_again(number)
         )
+
+    def _max_backoff_s(self, number: int) -> float:
+        return MAX_BACKOFF_S
 
     def _start_again(self, number: int) -> None:
         try:

@@ -15,6 +15,7 @@ from qa_service.workers.base import WorkerState
 from qa_service.workers.messages import Answers, Failed, Ready, Results, Setup
 from qa_service.workers.options import InstanceOptions
 from qa_service.workers.pool import WorkerPool
+from qa_service.workers.ray_pool import RayPool
 from tests.support import run_until
 from tests.unit.calls import make_ticket
 from tests.unit.handled_worker import HandledWorker
@@ -34,7 +35,8 @@ class Listening:
             inference_engine_type="instant",
         )
         self.results, self.metrics = [], ModelMetrics(ERROR_KINDS)
-        self.pool = WorkerPool(self.loop, self.options, self.make, self.metrics)
+        kind = RayPool if num_remote else WorkerPool
+        self.pool = kind(self.loop, self.options, self.make, self.metrics)
         self.pool.batches = self
         self.pool.resize(self.options.num_instances)
 
@@ -140,7 +142,7 @@ def test_what_was_lost_with_a_node_has_not_been_tried(start, is_blameless):
 @pytest.fixture
 def growing(start, monkeypatch):
     """One local instance, and one to three on Ray; it is looked at in every round."""
-    monkeypatch.setattr("qa_service.workers.pool.LOOK_INTERVAL_S", 0.0)
+    monkeypatch.setattr("qa_service.workers.ray_pool.LOOK_INTERVAL_S", 0.0)
     listening = start(num_local=1, num_remote="1:3", idle_timeout_ms=1)
     for number in (0, 1):
         listening.hear(number, Ready())
