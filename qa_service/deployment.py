@@ -26,9 +26,6 @@ from qa_service.workers.options import InstanceOptions
 
 logger = logging.getLogger(__name__)
 
-APPLIED = {"repository", "instances"}
-"""Sections of which a change is applied, as far as they are about models."""
-
 
 class Deployment:
     """Keeps what is served as the configuration has it.

@@ -244,7 +244,7 @@ class QaServer:
     # The models.
 
     def _reconcile(self) -> None:
-        """Something has changed of models, instances or engines, whatever it is."""
+        """Follows what was marked: an instance, a version, the plan or a chosen engine is new."""
         self.catalog.reconcile(at_once=self._phase is _Phase.STARTING)
         if any(device.device != CPU for device in self.devices):
             self._gpu_meter.start()

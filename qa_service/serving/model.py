@@ -198,6 +198,9 @@ class Model:
     def reconcile(self, *, at_once: bool = False) -> None:
         """Takes the next steps from what is there to what is wanted.
 
+        An instance that has become ready lets its version take requests, or get its next instance
+        (`_grow`), and what it replaces drain. One that cannot start ends its version.
+
         Args:
             at_once: Whether everything may be loaded at the same time: nobody is served yet.
         """
