@@ -124,9 +124,10 @@ def test_without_local_ones_the_first_remote_one_makes_it_ready(start):
 
 
 def test_without_local_ones_the_first_failure_says_why(start):
-    listening = start(num_local=0, num_remote=2)
+    listening, failures = start(num_local=0, num_remote=2), []
+    listening.loop.on_mark = lambda: failures.append(listening.pool.take_failure())
     listening.hear(0, Failed("no cluster"), end=True)
-    assert "no cluster" in listening.pool.take_failure()
+    assert failures == ["instance 0 cannot start: no cluster"]
 
 
 @pytest.mark.parametrize("is_blameless", [True, False])

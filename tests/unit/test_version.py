@@ -86,6 +86,24 @@ def test_what_is_failed_from_above_waits_no_more(version):
     assert version.queue_length == 0
 
 
+def test_it_ends_when_it_drains_and_has_answered_all(version, loop):
+    call = make_call()
+    version.submit(call)
+    version.make_ready()
+    version.drain()
+    run_until(loop, lambda: True)
+    assert version.state is VersionState.DRAINING
+    call.cancel()
+    run_until(loop, lambda: version.state is VersionState.GONE)
+
+
+def test_what_waits_when_it_is_killed_is_failed(version):
+    outcomes = []
+    version.submit(make_call(on_settled=outcomes.append))
+    version.kill()
+    assert [type(outcome) for outcome in outcomes] == [UnavailableError]
+
+
 def test_an_answer_says_which_version_it_is_of(loop):
     service, outcomes = FakeService(), []
     version = make_version(loop, service)
