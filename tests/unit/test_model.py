@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qa_service.errors import SetupError, UnavailableError, UnknownModelError
+from qa_service.errors import ERROR_KINDS, SetupError, UnavailableError, UnknownModelError
 from qa_service.repository.models import FoundVersion
 from qa_service.serving.model import (
     FIRST_RETRY_S,
@@ -21,8 +21,11 @@ from qa_service.serving.model import (
     Model,
 )
 from qa_service.serving.plan import ModelPlan, VersionSpec
-from qa_service.serving.version import VersionState
+from qa_service.serving.version import Version, VersionState
+from qa_service.telemetry.metrics import ModelMetrics
 from qa_service.workers.options import InstanceOptions
+from tests.unit.calls import make_call
+from tests.unit.services import FakeService
 
 READY, GONE = VersionState.READY, VersionState.GONE
 
@@ -46,6 +49,7 @@ class FakePool:
         self.size = self.alive = self.ending = 0
         self.is_booting = True
         self.failure = ""
+        self.is_gone = False
 
     @property
     def is_complete(self):
@@ -64,53 +68,39 @@ class FakePool:
         failure, self.failure = self.failure, ""
         return failure
 
-
-class FakeVersion:
-    """A version whose instances start and end when the test says so."""
-
-    def __init__(self, its, mark):
-        self.spec, self.state = its, VersionState.LOADING
-        self.mark = mark
-        self.pool = FakePool()
-
-    @property
-    def full_size(self):
-        return self.spec.instances.num_instances
-
-    @property
-    def is_growing(self):
-        if self.state is READY:
-            return self.pool.size < self.full_size or self.pool.is_booting
-        return self.state is VersionState.LOADING
-
-    def make_ready(self):
-        self.state = READY
-
-    def drain(self):
-        self.state = VersionState.DRAINING
+    def close(self):
+        pass
 
     def kill(self):
-        self.state = VersionState.ENDING
-
-    def end_if_done(self):
         pass
+
+
+class HeldVersion(Version):
+    """A version whose instances and one request start and end when the test says so."""
+
+    def __init__(self, its, clock):
+        metrics = ModelMetrics(ERROR_KINDS)
+        super().__init__(its, clock, FakePool(), None, FakeService(), metrics=metrics)
+        self.call = make_call()
+        self.submit(self.call)
 
     def start(self):
         """All instances that it should have are ready."""
         self.pool.alive, self.pool.is_booting = self.pool.size, False
-        self.mark()
+        self._clock.mark()
 
     def fail(self, message):
         """No instance can be started."""
         self.pool.failure = message
-        self.mark()
+        self._clock.mark()
 
     def end(self):
         """Everything that is to end has ended."""
         self.pool.ending = 0
         if self.state in {VersionState.DRAINING, VersionState.ENDING}:
-            self.state = GONE
-        self.mark()
+            self.call.cancel()
+            self.pool.is_gone = True
+        self._clock.mark()
 
 
 class Setting:
@@ -156,7 +146,7 @@ class Setting:
     def make_version(self, its, num_instances):
         if not self.room:
             raise SetupError("there is no memory")
-        self.made.append(FakeVersion(its, self.mark))
+        self.made.append(HeldVersion(its, self))
         return self.made[-1]
 
     # The test.
