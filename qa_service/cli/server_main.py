@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from qa_service.cli.engines import measured_engines
 from qa_service.config import find_config
 from qa_service.errors import SetupError
 from qa_service.logs import configure_logging, plural
@@ -23,6 +24,10 @@ def main() -> int:
         source = find_config()
         config = source.read()
         configure_logging(config.logs.log_level, config.logs.log_format)
+        if config.server.print_engines:
+            for text in measured_engines(config):
+                _say(text)
+            return 0
         if config.server.realtime_loop:
             run_in_real_time()
         QaServer(config, _say_listening, _say_ready, source).run()
@@ -50,8 +55,6 @@ def _say_listening(server: QaServer) -> None:
 
 def _say_ready(server: QaServer) -> None:
     config = server.config
-    if config.server.print_engines:
-        _say(*server.engines.tables.values())
     if config.server.print_cost_table:
         _say(*server.cost_tables)
     _say(f"QA server ready on {server.address}: {'; '.join(_what_serves(server))}")
