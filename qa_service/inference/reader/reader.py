@@ -65,6 +65,7 @@ class Reader:
 
     Attributes:
         model: What the loop has to know of it.
+        logits: The engine's `logits`.
         sample_rows: Makes rows that its model takes, to measure with.
         rule: Which windows run together, each alone if rows may not be padded; may be set again.
         learned: What the model costs by its runs, which `rule` then follows; None to keep `rule`.
@@ -86,7 +87,7 @@ class Reader:
         self.sample_rows = SampleRows(tokenizer)
         self._pad_token_id = manifest.pad_token_id
         self._config = config
-        self._logits = logits
+        self.logits = logits
         self._best_spans = best_spans
         self.rule = rule if manifest.may_pad else replace(rule, max_batch_size=1)
         self.learned: LearnedCosts | None = None
@@ -221,7 +222,7 @@ class Reader:
                 self.rule = replace(self.rule, costs=self.learned.table)
 
     def _run_logits(self, windows: Sequence[Window]) -> list[Logits]:
-        start, end = self._logits(*padded(windows, self._pad_token_id))
+        start, end = self.logits(*padded(windows, self._pad_token_id))
         if not len(start) == len(end) == len(windows):
             raise InternalError(f"{len(start)} rows of logits for {len(windows)} windows")
         return list(zip(start, end, strict=True))
