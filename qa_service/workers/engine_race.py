@@ -31,8 +31,9 @@ SURE = 3.0
 """By how many standard errors an outcome must be clear."""
 MIN_SPREAD = 0.03
 """Of few rounds that agree by chance, how much their ratios are thought to differ."""
-MIN_ANSWERS = 48
-"""So many answers are compared, however long that takes."""
+MIN_ANSWERS = 104
+"""So many answers are compared, however long that takes: of fewer, two that differ by chance would
+rule out an engine of which one in a hundred differs."""
 
 Span = tuple[int | None, int | None]
 
@@ -184,7 +185,8 @@ class Race:
     ) -> None:
         self._reference, *self._others = records
         self._rounds = rounds
-        self._max_different = (1 - min_agreement) * sum(map(len, rounds))
+        self._max_different = 1 - min_agreement
+        self._num_questions = sum(map(len, rounds))
         self._elapsed_s, self._say = elapsed_s, say
         self._limit_s, self._end_s = limit_s, end_s
 
@@ -254,19 +256,22 @@ class Race:
         both = (record, self._reference)
         with ThreadPoolExecutor(len(both)) as threads:
             for number, questions in enumerate(self._rounds):
-                num_same, num_answers = record.agreement(self._reference)
-                if num_answers - num_same > self._max_different:
-                    break
-                if num_answers >= MIN_ANSWERS and self._elapsed_s() >= self._end_s:
+                if self._is_decided(*record.agreement(self._reference)):
                     break
                 asked = [threads.submit(one.answer, number, questions) for one in both]
                 for one in asked:
                     one.result()
         self._check_reference()
         record.is_compared = True
-        num_same, num_answers = record.agreement(self._reference)
-        return num_answers - num_same <= (self._max_different / self._num_questions) * num_answers
+        return self._is_enough(*record.agreement(self._reference))
 
-    @property
-    def _num_questions(self) -> int:
-        return sum(map(len, self._rounds))
+    def _is_decided(self, num_same: int, num_answers: int) -> bool:
+        """Whether no more answers are compared; what seems too few is made sure of."""
+        if num_answers - num_same > self._max_different * self._num_questions:
+            return True
+        is_late = num_answers >= MIN_ANSWERS and self._elapsed_s() >= self._end_s
+        return is_late and self._is_enough(num_same, num_answers)
+
+    def _is_enough(self, num_same: int, num_answers: int) -> bool:
+        """Whether the share of equal answers is as large as it must be."""
+        return num_answers - num_same <= self._max_different * num_answers

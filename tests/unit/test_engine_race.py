@@ -124,6 +124,22 @@ def test_when_the_time_is_over_what_was_compared_decides():
     assert best(findings) == "b"
 
 
+def test_who_seems_to_answer_otherwise_is_asked_on():
+    """Two of the first answers differ by chance, and none after them."""
+
+    class Unlucky(Candidate):
+        def ask(self, tasks):
+            took_ms, spans = super().ask(tasks)
+            if len(tasks) == 8 and self.asked.count(8) == 1:
+                spans[:6] = [(1, 2)] * 6
+            return took_ms, spans
+
+    late = {"seconds_a_step": 9.0, "limit_s": 5.0, "end_s": 8.0}
+    findings = run(Candidate(20.0), Unlucky(10.0), **late)
+    assert (findings[1].num_same, findings[1].num_answers) == (194, 200)
+    assert best(findings) == "b"
+
+
 @pytest.mark.parametrize("fails_after", [0, 1, 8])
 def test_a_candidate_that_fails_is_left_out_and_says_why(fails_after):
     findings = run(Candidate(20.0), Candidate(10.0, fails_after=fails_after), Candidate(15.0))
