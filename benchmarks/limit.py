@@ -19,6 +19,7 @@ import multiprocessing
 import os
 import statistics
 import sys
+import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
