@@ -44,6 +44,9 @@ class Candidate(Protocol):
     def start(self) -> None:
         """Begins to load, and does not wait for it."""
 
+    def stop(self) -> None:
+        """Gives its memory back; it loads again if it is asked again."""
+
     def ask(self, tasks: Sequence[Task]) -> tuple[float, list[Span | None]]:
         """Answers a batch; returns the milliseconds it took, and where the best answers stand.
 
@@ -219,8 +222,12 @@ class Race:
             self._say(str(record.finding), number + 1)
             record.start()
             record.warm_up(self._rounds[0])
-            if self._duel(record, champion) or not champion.finding.may_be_taken:
-                champion = self._reference if record.finding.failure else record
+            loser = record
+            is_champion = self._duel(record, champion) or not champion.finding.may_be_taken
+            if is_champion and not record.finding.failure:
+                loser, champion = champion, record
+            if loser is not self._reference:
+                loser.candidate.stop()
 
     def _duel(self, record: Record, champion: Record) -> bool:
         """Whether a candidate is faster than the fastest so far."""

@@ -161,10 +161,15 @@ class Instance:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """See `Candidate.stop`."""
         if self.process:
             self._socket.close()
             self.process.kill()
             self.process.wait()
+            self.process, self._is_ready = None, False
 
     def start(self) -> None:
         """See `Candidate.start`."""

@@ -39,6 +39,9 @@ class Candidate:
     def start(self):
         self.is_started = True
 
+    def stop(self):
+        self.is_started = False
+
     def ask(self, tasks):
         if self.left is not None:
             self.left -= 1
@@ -84,6 +87,12 @@ def test_the_fastest_is_found_and_its_answers_compared():
     assert (third.ratio, third.num_answers) == (1.5, 0)
     assert len(slow.asked) == 1 + 5 * MIN_ROUNDS
     assert best(findings) == "b"
+
+
+def test_who_loses_gives_its_memory_back():
+    candidates = [Candidate(ms) for ms in (20.0, 15.0, 10.0, 12.0)]
+    assert best(run(*candidates)) == "c"
+    assert [one.is_started for one in candidates] == [True, False, True, False]
 
 
 def test_batches_that_do_not_pay_do_not_count():
