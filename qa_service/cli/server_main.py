@@ -34,6 +34,8 @@ def main() -> int:
     except SetupError as error:
         print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
         return error.exit_code
+    except KeyboardInterrupt:  # the server handles the signal; what only measures does not
+        return 130
     _say("QA server stopped.")
     return 0
 
