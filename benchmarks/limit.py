@@ -1,13 +1,14 @@
-"""The server against the limit: what its instances do with no server around them.
+"""The server against the engine at one length with nothing around it, and where the rest goes.
 
     python -m benchmarks.limit --questions_file dev.json
     python -m benchmarks.limit --questions_file dev.json --engine openvino:bf16
 
-The limit is the throughput of two processes that each run the reading code over batches of
-questions sorted by length, at the best of the batch sizes 1, 4 and 8; the sum of their rates.
-Against it, the server with as many instances, asked the same questions in shuffled order by 16
-closed-loop clients from this process; its rate is that of the answers in the middle of the load.
-Both stay loaded throughout and take turns, repeat by repeat.
+The limit is the throughput of two processes that each run the engine on rows of one length, the
+mean of the questions', one row at a time. Against it, the server with as many instances, asked the
+questions in shuffled order by 16 closed-loop clients from this process; its rate is that of the
+answers in the middle of the load. What lies between is measured in the same two processes, step
+by step: lengths as they are asked, changing lengths, tokenizing, reading. What is left is the
+server's: the loop, the channels, batches. All stay loaded and take turns, repeat by repeat.
 """
 
 from __future__ import annotations
@@ -16,45 +17,87 @@ import argparse
 import math
 import multiprocessing
 import os
+import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
 from benchmarks.load import counted
+from benchmarks.products import took_ms
 from benchmarks.record import Section, make_parser
 from benchmarks.servers.reading import warm_reader
 from benchmarks.tables import markdown, median, spread
 from benchmarks.targets import Running, ours, running
 from benchmarks.texts import Item, uniform
 from qa_service.data.squad import read_squad
+from qa_service.inference.reader.reader import Reader
+from qa_service.inference.reader.stopwatch import Stopwatch
 from qa_service.repository.manifest import TOKENIZER_FILE
-from qa_service.wire.messages import Question
+from qa_service.wire.messages import Task
 
 SESSIONS = 2
-BATCH_SIZES = (1, 4, 8)
 CLIENTS = 16
 WARMUP_REQUESTS = 2 * CLIENTS
 REQUESTS_TO_SPARE = 4
 """Of each client, so that all are still asking when the last one that counts is answered."""
 NUM_QUESTIONS = 280
-GOAL = 0.98
+GOAL = 0.85
 
-Batches = list[list[Question]]
+Found = dict[str, float]
+"""Milliseconds of a question, by what they were spent on."""
+
+
+def at_one_length(reader: Reader, lengths: Sequence[int]) -> Found:
+    """The engine on rows of the mean length."""
+    rows = reader.sample_rows(1, round(statistics.fmean(lengths)))
+    reader.logits(*rows)
+    took = took_ms(lambda: [reader.logits(*rows) for _ in lengths])
+    return {"engine": took / len(lengths)}
+
+
+def at_own_lengths(reader: Reader, lengths: Sequence[int]) -> Found:
+    """The engine on each length in turn, right after a row of the same."""
+    rows = [reader.sample_rows(1, length) for length in lengths]
+    total_ms = 0.0
+    for row in rows:
+        reader.logits(*row)
+        total_ms += took_ms(lambda row=row: reader.logits(*row))
+    return {"engine": total_ms / len(lengths)}
+
+
+def at_changing_lengths(reader: Reader, lengths: Sequence[int]) -> Found:
+    """The engine on each length in turn."""
+    rows = [reader.sample_rows(1, length) for length in lengths]
+    took = took_ms(lambda: [reader.logits(*row) for row in rows])
+    return {"engine": took / len(lengths)}
+
+
+def by_the_reader(reader: Reader, tasks: Sequence[Task]) -> Found:
+    """The reading code on each question in turn."""
+    stopwatch = Stopwatch()
+    for task in tasks:
+        reader.answer(reader.encode([task], stopwatch), stopwatch)
+    stages_ms = stopwatch.take()
+    return {name: getattr(stages_ms, name) / len(tasks) for name in ("tokenize", "model", "read")}
+
+
+STEPS: dict[str, Callable[..., Found]] = {
+    step.__name__: step
+    for step in (at_one_length, at_own_lengths, at_changing_lengths, by_the_reader)
+}
 
 
 def run_session(pipe: Connection, model: Path, settings: dict[str, str]) -> None:
-    """What runs in a process of the limit: batches in, seconds out."""
-    reader = warm_reader(model, max_batch_size=max(BATCH_SIZES), **settings)
-    pipe.send(0.0)
-    while batches := pipe.recv():
-        started_s = time.perf_counter()
-        for batch in batches:
-            reader.read(batch)
-        pipe.send(time.perf_counter() - started_s)
+    """What runs in a process of the limit: the name of a step and its work in, milliseconds out."""
+    reader = warm_reader(model, max_batch_size=1, **settings)
+    pipe.send({})
+    while work := pipe.recv():
+        name, items = work
+        pipe.send(STEPS[name](reader, items))
 
 
 class Limit:
@@ -72,17 +115,15 @@ class Limit:
         for pipe in self._pipes:
             pipe.recv()
 
-    def throughput_per_s(self, questions: Sequence[Question], batch_size: int) -> float:
-        """Answers a second of all instances, over batches of questions in the order given."""
-        firsts = range(0, len(questions), batch_size)
-        batches = [list(questions[first : first + batch_size]) for first in firsts]
-        shares = [batches[number::SESSIONS] for number in range(SESSIONS)]
-        for pipe, share in zip(self._pipes, shares, strict=True):
-            pipe.send(share)
-        return sum(
-            sum(map(len, share)) / pipe.recv()
-            for pipe, share in zip(self._pipes, shares, strict=True)
-        )
+    def run(
+        self, step: Callable[..., Found], items: Sequence[object], sessions: int = SESSIONS
+    ) -> Found:
+        """Milliseconds of a question, the mean of so many instances at the same time."""
+        pipes = self._pipes[:sessions]
+        for pipe in pipes:
+            pipe.send((step.__name__, list(items)))
+        found = [pipe.recv() for pipe in pipes]
+        return {name: statistics.fmean(one[name] for one in found) for name in found[0]}
 
     def close(self) -> None:
         """Ends the instances."""
@@ -101,52 +142,75 @@ def server_throughput_per_s(server: Running, items: Sequence[Item]) -> tuple[flo
     return len(items) / took_s, cpu_share
 
 
-def by_length(items: Sequence[Item], model: Path) -> list[Question]:
-    """The questions, the fewest tokens first."""
+def row_lengths(items: Sequence[Item], model: Path) -> list[int]:
+    """How many tokens each question is, with its text."""
     tokenizer = Tokenizer.from_file(str(model / TOKENIZER_FILE))
+    return [len(tokenizer.encode(item.question, item.text)) for item in items]
 
-    def tokens(item: Item) -> int:
-        return len(tokenizer.encode(item.question, item.text))
 
-    return [Question(item.question, item.text) for item in sorted(items, key=tokens)]
+def one_repeat(limit: Limit, server: Running, items: Sequence[Item], lengths: list[int]) -> Found:
+    """What each step adds to the one before, in milliseconds of a question."""
+    alone_ms = limit.run(at_one_length, lengths, sessions=1)["engine"]
+    limit_ms = limit.run(at_one_length, lengths)["engine"]
+    own_ms = limit.run(at_own_lengths, lengths)["engine"]
+    changing_ms = limit.run(at_changing_lengths, lengths)["engine"]
+    read = limit.run(by_the_reader, [Task(item.question, item.text) for item in items])
+    rate_per_s, cpu_share = server_throughput_per_s(server, items)
+    server_ms = SESSIONS * 1e3 / rate_per_s
+    return {
+        "the engine at one length, alone": alone_ms,
+        "a neighbour that does the same": limit_ms - alone_ms,
+        "the lengths that are asked": own_ms - limit_ms,
+        "lengths that change": changing_ms - own_ms,
+        "real rows": read["model"] - changing_ms,
+        "tokenizing": read["tokenize"],
+        "reading the logits": read["read"],
+        "the server: loop, channels, batches": server_ms - sum(read.values()),
+        "server_ms": server_ms,
+        "limit_ms": limit_ms,
+        "ratio": limit_ms / server_ms,
+        "cpu_share": cpu_share,
+    }
 
 
 def compare(
     model: Path, items: Sequence[Item], repeats: int, settings: dict[str, str]
 ) -> dict[str, list[float]]:
-    """Both in turn; after the first repeat the limit runs at its best batch size alone."""
-    questions = by_length(items, model)
-    found: dict[str, list[float]] = {f"limit {size}": [] for size in BATCH_SIZES}
-    found |= {"server": [], "cpu_share": []}
+    """Every step in each repeat; the steps' figures, by name."""
+    lengths = row_lengths(items, model)
     flags = [word for name, value in settings.items() for word in (f"--{name}", value)]
     limit = Limit(model, settings)
-    sizes: Sequence[int] = BATCH_SIZES
     with running(
         ours("server", "--num_inference_sessions", str(SESSIONS), *flags), model
     ) as server:
-        for _ in range(repeats):
-            for size in sizes:
-                found[f"limit {size}"].append(limit.throughput_per_s(questions, size))
-            rate_per_s, cpu_share = server_throughput_per_s(server, items)
-            found["server"].append(rate_per_s)
-            found["cpu_share"].append(cpu_share)
-            sizes = [max(sizes, key=lambda size: found[f"limit {size}"][0])]
+        found = [one_repeat(limit, server, items, lengths) for _ in range(repeats)]
     limit.close()
-    return found
+    return {name: [one[name] for one in found] for name in found[0]}
 
 
 def report(section: Section, engine: str, found: dict[str, list[float]]) -> None:
     """Says what was found, and how near the server comes."""
-    best = max(BATCH_SIZES, key=lambda size: found[f"limit {size}"][0])
-    limits = found[f"limit {best}"]
-    ratios = [server / limit for server, limit in zip(found["server"], limits, strict=True)]
+    server_ms = median(found["server_ms"])
+    steps = [name for name in found if name not in {"server_ms", "limit_ms", "ratio", "cpu_share"}]
     rows = [
-        [f"limit, batches of {size}", spread(found[f"limit {size}"], 2)] for size in BATCH_SIZES
+        [name, spread(found[name], 2), f"{median(found[name]) / server_ms:.0%}"] for name in steps
     ]
-    rows += [["the server", spread(found["server"], 2)]]
-    rows += [[f"**server / limit** (goal {GOAL})", f"**{spread(ratios, 3)}**"]]
-    section.say(f"**{engine}**\n\n" + markdown(["", "answers/s"], rows))
-    section.raw[engine] = found | {"ratio": ratios, "median_ratio": median(ratios)}
+    rows.append(["**a question, by the server**", f"**{spread(found['server_ms'], 2)}**", "100%"])
+    section.say(f"**{engine}**\n\n" + markdown(["", "ms of an instance", "share"], rows))
+    rates = {
+        name: [SESSIONS * 1e3 / ms for ms in found[f"{name}_ms"]] for name in ("limit", "server")
+    }
+    section.say(
+        markdown(
+            ["", "answers/s"],
+            [
+                ["the limit: two engines at one length", spread(rates["limit"])],
+                ["the server", spread(rates["server"])],
+                [f"**server / limit** (goal {GOAL})", f"**{spread(found['ratio'], 3)}**"],
+            ],
+        )
+    )
+    section.raw[engine] = found | {"median_ratio": median(found["ratio"])}
 
 
 def main() -> int:
@@ -163,8 +227,8 @@ def main() -> int:
     section.say(f"The load generator used {max(found['cpu_share']):.1%} of one core at most.")
     section.say(
         f"{len(items)} questions each time, {SESSIONS} instances of one thread, {CLIENTS} clients. "
-        "Medians of the repeats, with the minimum and the maximum; the ratio is taken in each "
-        "repeat. The limit's batch sizes but the best ran in the first repeat alone."
+        "Medians of the repeats, with the minimum and the maximum; each step is what it adds to "
+        "those above it, in the same repeat."
     )
     section.close()
     return 0

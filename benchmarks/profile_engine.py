@@ -3,9 +3,10 @@
     taskset -c 0 python -m benchmarks.profile_engine [--inference_engine_type onnx --precision int8]
 
 Without flags, it is what `auto` finds for one thread. The roofline is measured, not looked up: the
-products of the model's own shapes, each alone in ONNX Runtime. A round runs the question and each
-product once; figures are medians of the rounds, and the ratio is taken in each. Then other runs are
-profiled by kind of node; that slows them a little, so their shares count and not their times.
+products of the model's own shapes, each alone in the best kernel of the libraries at hand that
+computes in the engine's precision (`products`). A round runs the question and each product once;
+figures are medians of the rounds, and the ratio is taken in each. Then other runs are profiled by
+kind of node; that slows them a little, so their shares count and not their times.
 """
 
 from __future__ import annotations
@@ -15,16 +16,24 @@ import json
 import statistics
 import sys
 import tempfile
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import onnx
 import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
 
+from benchmarks.products import (
+    SQUARE,
+    Product,
+    Run,
+    Shape,
+    flop,
+    make_product,
+    precision_of,
+    product_shapes,
+    took_ms,
+)
 from benchmarks.record import Section, make_parser
 from benchmarks.tables import markdown, spread
 from qa_service.engine_catalogue import AUTO, ROWS
@@ -39,58 +48,8 @@ from qa_service.workers.engine_trial import try_engines
 from qa_service.workers.options import InstanceOptions
 
 TOKENS = 166
-GOAL = 1.3
+SQUARE_ROUNDS = 20
 PROFILED_RUNS = 50
-
-Shape = tuple[int, int, int, int]
-"""How many products at once, rows, columns between, columns out."""
-Run = Callable[[], object]
-
-
-def product_shapes(path: Path, tokens: int) -> Counter[Shape]:
-    """The matrix products of one question, by shape; of attention, as many at once as heads."""
-    graph = onnx.load(str(path)).graph
-    weights = {item.name: list(item.dims) for item in graph.initializer}
-    shapes: Counter[Shape] = Counter()
-    for node in graph.node:
-        for name in node.input[1:2]:
-            if node.op_type in {"MatMul", "Attention"} and len(weights.get(name, [])) == 2:
-                shapes[1, tokens, weights[name][0], weights[name][1]] += 1
-        if node.op_type == "Attention":
-            heads = next(item.i for item in node.attribute if item.name == "num_heads")
-            head = weights[node.input[1]][1] // 3 // heads
-            shapes[heads, tokens, head, tokens] += 1
-            shapes[heads, tokens, tokens, head] += 1
-    return shapes
-
-
-def product(shape: Shape, precision: str) -> Run:
-    """One product in ONNX Runtime; in int8 of integers, if it is one with a weight."""
-    times, rows, inner, columns = shape
-    random = np.random.default_rng(0)
-    is_int8 = precision.startswith("int8") and times == 1
-    left: np.ndarray = random.standard_normal((times, rows, inner), np.float32)
-    right: np.ndarray = random.standard_normal((times, inner, columns), np.float32)
-    if is_int8:
-        left = random.integers(0, 255, left.shape, np.uint8)
-        right = random.integers(-64, 64, right.shape[1:], np.int8)
-    constants = [numpy_helper.from_array(right, "right")] if times == 1 else []
-    given = {"left": left} if times == 1 else {"left": left, "right": right}
-    node = helper.make_node("MatMulInteger" if is_int8 else "MatMul", ["left", "right"], ["out"])
-    kind = TensorProto.UINT8 if is_int8 else TensorProto.FLOAT
-    inputs = [helper.make_tensor_value_info(name, kind, None) for name in given]
-    out = helper.make_tensor_value_info(
-        "out", TensorProto.INT32 if is_int8 else TensorProto.FLOAT, None
-    )
-    model = helper.make_model(
-        helper.make_graph([node], "product", inputs, [out], constants),
-        opset_imports=[helper.make_opsetid("", 18)],
-        ir_version=9,
-    )
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), session_options(EngineConfig()), ["CPUExecutionProvider"]
-    )
-    return lambda: session.run(None, given)
 
 
 def inputs(manifest: Manifest, tokens: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -99,40 +58,92 @@ def inputs(manifest: Manifest, tokens: int) -> tuple[np.ndarray, np.ndarray, np.
     return ids, np.ones_like(ids), np.zeros_like(ids)
 
 
-def took_ms(run: Run) -> float:
-    started_s = time.perf_counter()
-    run()
-    return (time.perf_counter() - started_s) * 1e3
-
-
 def against_products(
     section: Section, question: Run, shapes: Counter[Shape], precision: str, rounds: int
 ) -> None:
     """Times the question and its products in turn."""
-    products = {shape: product(shape, precision) for shape in shapes}
-    for run in (question, *products.values()):
-        run()
+    products = {shape: make_product(shape, precision_of(shape, precision)) for shape in shapes}
+    needed = {precision_of(shape, precision) for shape in shapes}
+    squares = {needed_one: make_product(SQUARE, needed_one) for needed_one in sorted(needed)}
+    question()
     question_ms: list[float] = []
-    products_ms: dict[Shape, list[float]] = {shape: [] for shape in shapes}
     for _ in range(rounds):
         question_ms.append(took_ms(question))
-        for shape, run in products.items():
-            products_ms[shape].append(took_ms(run))
+        for one in products.values():
+            one.run()
+    for _ in range(min(rounds, SQUARE_ROUNDS)):
+        for one in squares.values():
+            one.run()
+    by_precision = {
+        name: max(
+            square.peak_gflop_per_s,
+            *(
+                one.peak_gflop_per_s
+                for s, one in products.items()
+                if precision_of(s, precision) == name
+            ),
+        )
+        for name, square in squares.items()
+    }
+    say_products(section, products, by_precision, precision, shapes)
+    say_question(section, question_ms, products, shapes)
+
+
+def say_products(
+    section: Section,
+    products: dict[Shape, Product],
+    by_precision: dict[str, float],
+    precision: str,
+    shapes: Counter[Shape],
+) -> None:
+    """A row for each shape: its best kernel, beside what the core can do at all."""
+    rows = []
+    for shape, one in sorted(products.items()):
+        name = " x ".join(map(str, shape if shape[0] > 1 else shape[1:]))
+        its = precision_of(shape, precision)
+        share = one.gflop_per_s / by_precision[its]
+        middle_ms = statistics.median(one.best_ms)
+        rows.append(
+            [name, shapes[shape], its, one.best, f"{middle_ms:.3f}", f"{one.gflop_per_s:.0f}",
+             f"{share:.0%}"]
+        )  # fmt: skip
+    header = ["product", "times", "precision", "best kernel", "ms each", "GFLOP/s", "of the core"]
+    section.say(markdown(header, rows))
+    at_all = ", ".join(f"{value:.0f} in {name}" for name, value in by_precision.items())
+    section.say(
+        f"What the core can do at all, in GFLOP/s: {at_all}; the fastest run of these products "
+        f"and of one of {SQUARE[1]} x {SQUARE[2]} x {SQUARE[3]}."
+    )
+    section.raw |= {
+        "gflop_per_s_at_all": by_precision,
+        "kernels_ms": {
+            str(shape): {name: statistics.median(ms) for name, ms in one.times_ms.items()}
+            for shape, one in products.items()
+        },
+    }
+
+
+def say_question(
+    section: Section,
+    question_ms: list[float],
+    products: dict[Shape, Product],
+    shapes: Counter[Shape],
+) -> None:
+    """The question beside the sum of its products, round by round."""
     sums_ms = [
-        sum(count * products_ms[shape][number] for shape, count in shapes.items())
-        for number in range(rounds)
+        sum(count * products[shape].best_ms[number] for shape, count in shapes.items())
+        for number in range(len(question_ms))
     ]
     ratios = [whole / part for whole, part in zip(question_ms, sums_ms, strict=True)]
-    rows = []
-    for shape, count in sorted(shapes.items()):
-        flop = 2 * np.prod(shape)
-        middle_ms = statistics.median(products_ms[shape])
-        name = " x ".join(map(str, shape if shape[0] > 1 else shape[1:]))
-        rows.append([name, count, f"{middle_ms:.3f}", f"{flop / middle_ms / 1e6:.0f}"])
-    section.say(markdown(["product", "times", "ms each", "GFLOP/s"], rows))
-    whole = [["the question, ms", spread(question_ms, 2)], ["its products, ms", spread(sums_ms, 2)]]
-    whole += [[f"**question / products** (goal {GOAL})", f"**{spread(ratios, 2)}**"]]
-    section.say(markdown(["", "median (range)"], whole))
+    total = sum(count * flop(shape) for shape, count in shapes.items())
+    rates = [total / whole_ms / 1e6 for whole_ms in question_ms]
+    rows = [
+        ["the question, ms", spread(question_ms, 2)],
+        ["the question, GFLOP/s of its products", spread(rates, 0)],
+        ["its products in the best kernels, ms", spread(sums_ms, 2)],
+        ["**question / products**", f"**{spread(ratios, 2)}**"],
+    ]
+    section.say(markdown(["", "median (range)"], rows))
     section.raw |= {"question_ms": question_ms, "products_ms": sums_ms, "ratios": ratios}
 
 
@@ -192,7 +203,7 @@ def chosen(flags: argparse.Namespace, manifest: Manifest) -> tuple[str, str]:
     )
     found = choose_engine(options, DeviceAssignment(), flags.model, manifest)
     if isinstance(found, Measurement):
-        table = found.table(try_engines(found.candidates, LogOptions(log_level="error")))
+        table = found.table(try_engines(found, LogOptions(log_level="error"), is_whole=True))
         found = found.choice(table)
     options = found.options
     return options.inference_engine_type, options.precision
@@ -212,8 +223,8 @@ def main() -> int:
         f"profile_{engine_type}_{precision}", f"One question: {engine.runtime}", flags
     )
     shapes = product_shapes(flags.model / "model.onnx", TOKENS)
-    flop = sum(count * 2 * int(np.prod(shape)) for shape, count in shapes.items())
-    section.say(f"{TOKENS} tokens, {flop / 1e9:.2f} GFLOP in products.")
+    total = sum(count * flop(shape) for shape, count in shapes.items())
+    section.say(f"{TOKENS} tokens, {total / 1e9:.2f} GFLOP in products.")
     rounds = 5 if flags.quick else flags.repeats
     against_products(section, lambda: engine.logits(*row), shapes, precision, rounds)
     names = ("input_ids", "attention_mask", "token_type_ids")

@@ -69,7 +69,11 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
         ),
     ] = False
     print_engines: Annotated[
-        bool, Meta(description="print what auto measured of engines, when the server is ready")
+        bool,
+        Meta(
+            description="measure every engine that auto may take, for as long as it takes; print "
+            "what was found, and exit"
+        ),
     ] = False
     print_cost_table: Annotated[
         bool, Meta(description="print what batches cost, when the server is ready")

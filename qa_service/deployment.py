@@ -17,7 +17,7 @@ from qa_service.errors import SetupError
 from qa_service.net.event_loop import EventLoop
 from qa_service.repository.manifest import load_manifest
 from qa_service.repository.models import FoundVersion
-from qa_service.serving.models import Models
+from qa_service.serving.catalog import Catalog
 from qa_service.serving.options import NAME, ModelOptions
 from qa_service.serving.plan import Plan, make_plan
 from qa_service.serving.router import Router
@@ -25,9 +25,6 @@ from qa_service.workers.engine_choice import EngineChoices
 from qa_service.workers.options import InstanceOptions
 
 logger = logging.getLogger(__name__)
-
-APPLIED = {"repository", "instances"}
-"""Sections of which a change is applied, as far as they are about models."""
 
 
 class Deployment:
@@ -37,7 +34,7 @@ class Deployment:
         config: As the server was started.
         source: Where it can be read again.
         loop: The server's.
-        models: What is brought to the plan.
+        catalog: What is brought to the plan.
         router: What gets the routes.
         engines: Chooses the engine of each version.
     """
@@ -47,7 +44,7 @@ class Deployment:
         config: ServerConfig,
         source: ConfigSource,
         loop: EventLoop,
-        models: Models,
+        catalog: Catalog,
         *,
         router: Router,
         engines: EngineChoices,
@@ -55,7 +52,7 @@ class Deployment:
         self._config = config
         self._source = source
         self._loop = loop
-        self._models = models
+        self._catalog = catalog
         self._router = router
         self._engines = engines
         self._is_serving = False
@@ -75,14 +72,14 @@ class Deployment:
 
     def follow(self) -> None:
         """Loads what has been measured; measures what is left when nothing is being loaded."""
-        plan = self._models.plan.with_engines(self._choose)
-        if plan != self._models.plan:
+        plan = self._catalog.plan.with_engines(self._choose)
+        if plan != self._catalog.plan:
             self._apply(plan)
-        if not self._models.is_loading:
+        if not self._catalog.is_loading:
             self._engines.measure_next()
 
     def end_start(self) -> None:
-        """From now on nothing is measured, and each model loads an instance at a time."""
+        """From now on nothing is measured."""
         self._is_serving = True
 
     def reload(self) -> None:
@@ -92,7 +89,7 @@ class Deployment:
         """
         self._generation += 1
         if self._look():
-            for model in self._models.by_name.values():
+            for model in self._catalog.by_name.values():
                 model.try_again()
 
     def _look(self) -> bool:
@@ -100,7 +97,7 @@ class Deployment:
         try:
             config = self._source.read()
             plan = self._plan(config)
-            if plan != self._models.plan:
+            if plan != self._catalog.plan:
                 self._apply(plan)
         except SetupError as error:
             if str(error) != self._fault:
@@ -112,7 +109,7 @@ class Deployment:
         return True
 
     def _apply(self, plan: Plan) -> None:
-        self._models.apply(plan, at_once=not self._is_serving)
+        self._catalog.apply(plan)
         self._router.use(plan.routes)
 
     def _plan(self, config: ServerConfig) -> Plan:

@@ -33,7 +33,10 @@ PREPARING_FLAGS = {
 }
 """What `prepare_model.py` is given to make a file that not every model has."""
 
-PROCESSOR_FLAGS = {"bf16": frozenset({"amx_bf16", "avx512_bf16"})}
+PROCESSOR_FLAGS = {
+    "bf16": frozenset({"amx_bf16", "avx512_bf16"}),
+    "int8": frozenset({"avx512_vnni", "avx_vnni", "amx_int8", "asimddp"}),
+}
 """A processor computes in a format if it has one of these flags, as Linux names them."""
 
 Kind = tuple[str, str]
@@ -65,6 +68,9 @@ class Row:
         devices: Where it runs: `cpu`, `cuda` or both.
         tried_on: Where `auto` measures it.
         needs: The key of `PROCESSOR_FLAGS` that a CPU must have; empty for none.
+        share: Its time as a share of that of float32 on ONNX Runtime, as far as is known; the
+            likely fastest is measured first.
+        suits: The key of `PROCESSOR_FLAGS` without which a CPU takes about `UNSUITED` times that.
     """
 
     engine: Engine
@@ -73,7 +79,11 @@ class Row:
     devices: frozenset[str]
     tried_on: frozenset[str] = frozenset()
     needs: str = ""
+    share: float = 1.0
+    suits: str = ""
 
+
+UNSUITED = 2.5
 
 _ONNX_PACKAGES = {"serve": "onnxruntime", "serve-gpu": "onnxruntime-gpu"}
 _ONNX = Engine("onnx", "onnxruntime", _ONNX_PACKAGES, "onnxruntime_onnx", "onnxruntime")
@@ -87,22 +97,22 @@ _CPU, _CUDA, _BOTH = frozenset({"cpu"}), frozenset({"cuda"}), frozenset({"cpu", 
 
 _TABLE = (
     Row(_ONNX, "fp32", ONNX_FILE, _BOTH, _BOTH),
-    Row(_ONNX, "fp16", ONNX_FP16_FILE, _BOTH, _CUDA),
-    Row(_ONNX, "int8", ONNX_INT8_FILE, _CPU, _CPU),
-    Row(_OPENVINO, "fp32", ONNX_FILE, _CPU, _CPU),
-    Row(_OPENVINO, "bf16", ONNX_FILE, _CPU, _CPU, "bf16"),
-    Row(_OPENVINO, "int8", OPENVINO_INT8_FILE, _CPU, _CPU),
-    Row(_OPENVINO, "int8_bf16", OPENVINO_INT8_FILE, _CPU, _CPU, "bf16"),
-    Row(_PYTORCH, "fp32", PYTORCH_FILE, _BOTH, _BOTH),
-    Row(_PYTORCH, "fp16", PYTORCH_FILE, _BOTH, _CUDA),
-    Row(_PYTORCH, "bf16", PYTORCH_FILE, _BOTH, _BOTH, "bf16"),
+    Row(_ONNX, "fp16", ONNX_FP16_FILE, _BOTH, _CUDA, share=0.45),
+    Row(_ONNX, "int8", ONNX_INT8_FILE, _CPU, _CPU, share=0.6, suits="int8"),
+    Row(_OPENVINO, "fp32", ONNX_FILE, _CPU, _CPU, share=0.85),
+    Row(_OPENVINO, "bf16", ONNX_FILE, _CPU, _CPU, "bf16", share=0.47),
+    Row(_OPENVINO, "int8", OPENVINO_INT8_FILE, _CPU, _CPU, share=0.46, suits="int8"),
+    Row(_OPENVINO, "int8_bf16", OPENVINO_INT8_FILE, _CPU, _CPU, "bf16", share=0.4, suits="int8"),
+    Row(_PYTORCH, "fp32", PYTORCH_FILE, _BOTH, _BOTH, share=0.9),
+    Row(_PYTORCH, "fp16", PYTORCH_FILE, _BOTH, _CUDA, share=0.4),
+    Row(_PYTORCH, "bf16", PYTORCH_FILE, _BOTH, _BOTH, "bf16", share=0.7),
     Row(_TENSORRT, "fp32", PLAIN_ONNX_FILE, _CUDA),
     Row(_TENSORRT, "fp16", PLAIN_ONNX_FILE, _CUDA),
     Row(_TENSORRT, "bf16", PLAIN_ONNX_FILE, _CUDA),
     Row(_INSTANT, "fp32", "", _BOTH),
 )
 ROWS = {(row.engine.name, row.precision): row for row in _TABLE}
-"""Every row, in the order in which `auto` measures them."""
+"""Every row."""
 
 ENGINES = {row.engine.name: row.engine for row in _TABLE}
 MODEL_ENGINES = tuple(name for name in ENGINES if name != INSTANT)

@@ -37,10 +37,9 @@ from qa_service.net.listener import Listener
 from qa_service.net.timers import LazyTimer
 from qa_service.scheduling.batch_cost import CostTable
 from qa_service.serving.cache_store import CacheStore
+from qa_service.serving.catalog import Catalog
 from qa_service.serving.chain import Services
 from qa_service.serving.gate import Gate
-from qa_service.serving.models import Models
-from qa_service.serving.plan import VersionSpec
 from qa_service.serving.router import Router
 from qa_service.serving.status import Status
 from qa_service.serving.tracing import Tracing
@@ -52,9 +51,7 @@ from qa_service.wire.http_codec import HttpSite
 from qa_service.wire.messages import QUERY_TYPES, Query
 from qa_service.workers.devices import CPU, InstanceDevice
 from qa_service.workers.engine_choice import EngineChoices
-from qa_service.workers.factory import make_factory
 from qa_service.workers.gpu_meter import GpuMeter
-from qa_service.workers.pool import WorkerFactory
 
 logger = logging.getLogger(__name__)
 
@@ -105,24 +102,22 @@ class QaServer:
         self._counts = ServiceCounts()
         max_joined = config.cache.max_joined_requests
         services = Services(self._loop, self._store, self._counts, max_joined)
-        self.models = Models(
+        self.catalog = Catalog(
             self._loop,
             config.queue,
             self._metrics,
             services,
-            self._make_factory,
+            config.logs,
             max_memory_bytes=config.repository.max_memory_bytes,
-            on_change=self._mark_models,
-            on_lost=self._on_models_lost,
         )
-        router = Router(self.models, services.route)
+        router = Router(self.catalog, services.route)
         self._gate = Gate(router)
-        self.engines = EngineChoices(self._loop, config.logs, self._mark_models)
+        self.engines = EngineChoices(self._loop, config.logs, self._loop.mark)
         self._deployment = Deployment(
             config,
             source or ConfigSource(),
             self._loop,
-            self.models,
+            self.catalog,
             router=router,
             engines=self.engines,
         )
@@ -133,7 +128,6 @@ class QaServer:
         self._reports = self._make_reports()
         self._protocols = self._make_protocols()
         self._phase = _Phase.STARTING
-        self._models_are_marked = False
         self._reload_is_due = False
         self._serves_until_s = math.inf
         self._drain_timer = LazyTimer(self._loop, lambda: None)
@@ -144,7 +138,7 @@ class QaServer:
     def _make_status(self) -> Status:
         return Status(
             self._loop,
-            self.models,
+            self.catalog,
             self._metrics,
             self._store,
             self._counts,
@@ -161,12 +155,12 @@ class QaServer:
     @property
     def devices(self) -> list[InstanceDevice]:
         """Where the instances run, version by version in the order of their numbers."""
-        return [device for server in self.models.ready for device in server.pool.devices]
+        return [device for version in self.catalog.ready for device in version.pool.devices]
 
     @property
     def cost_tables(self) -> set[CostTable]:
         """What its instances have measured, each table once."""
-        pools = (server.pool for server in self.models.ready)
+        pools = (version.pool for version in self.catalog.ready)
         tables = (worker.rule.costs for pool in pools for worker in pool.workers)
         return {table for table in tables if table}
 
@@ -177,6 +171,7 @@ class QaServer:
             SetupError: A model is not prepared or cannot be loaded, or a device cannot be had.
             InstancesLostError: Instances died and none could be started any more.
         """
+        self._loop.on_mark = self._reconcile
         self._loop.after_each = self._after_round
         for signum in (signal.SIGTERM, signal.SIGINT):
             self._loop.on_signal(signum, self.stop)
@@ -190,8 +185,8 @@ class QaServer:
             self._loop.run()
         finally:
             self.engines.close()
-            self.models.close()
-            self.models.kill()
+            self.catalog.close()
+            self.catalog.kill()
             self._listener.close()
             self._gpu_meter.close()
             self._tracing.kill()
@@ -211,7 +206,7 @@ class QaServer:
 
     def _drain_after(self, delay_s: float) -> None:
         """Drains; before, it serves on for a while, in which its health says that it is to end."""
-        waiting = sum(server.queue_length for server in self.models.servers)
+        waiting = sum(version.queue_length for version in self.catalog.versions)
         logger.info("draining: %d waiting", waiting)
         self._phase = _Phase.DRAINING
         self._serves_until_s = self._loop.now_s() + delay_s
@@ -248,40 +243,32 @@ class QaServer:
 
     # The models.
 
-    def _make_factory(self, spec: VersionSpec) -> WorkerFactory:
-        found = spec.found
-        logs = self.config.logs
-        return make_factory(self._loop, logs, found.path, found.fingerprint, spec.instances)
-
-    def _mark_models(self) -> None:
-        """Something has changed of models or engines: it is looked at once, in the next round."""
-        if not self._models_are_marked:
-            self._models_are_marked = True
-            self._loop.call_soon(self._follow_models)
-
-    def _follow_models(self) -> None:
-        self._models_are_marked = False
+    def _reconcile(self) -> None:
+        """Follows what was marked: an instance, a version, the plan or a chosen engine is new."""
+        self.catalog.reconcile(at_once=self._phase is _Phase.STARTING)
         if any(device.device != CPU for device in self.devices):
             self._gpu_meter.start()
         if self._phase in {_Phase.STARTING, _Phase.SERVING}:
             self._deployment.follow()
         if self._phase is _Phase.STARTING:
             self._follow_start()
+        elif self.catalog.loss:
+            self._end_lost(self.catalog.loss)
 
     def _follow_start(self) -> None:
         """The server serves when every version is ready or has failed; it ends if a model has."""
-        if message := self.models.startup_failure():
+        if message := self.catalog.startup_failure():
             self._failure = SetupError(message)
             self._fail_all(UnavailableError())
             self._end_gently() if self._connections else self._end_now()
-        elif self.models.has_started:
+        elif self.catalog.has_started:
             self._phase = _Phase.SERVING
             self._deployment.end_start()
             self._on_ready(self)
             if self._reload_is_due:
                 self.reload()
 
-    def _on_models_lost(self, message: str) -> None:
+    def _end_lost(self, message: str) -> None:
         """No version serves any more."""
         if self._phase in {_Phase.SERVING, _Phase.DRAINING}:
             logger.critical("no instance can be started any more: %s", message)
@@ -341,8 +328,8 @@ class QaServer:
             "stats": lambda _: status.stats(self._in_flight()),
             "metrics": lambda _: status.metrics_text(self._in_flight()),
             "models": lambda _: status.models(self._phase_name),
-            "load": lambda query: self.models.load(query.model),
-            "unload": lambda query: self.models.unload(query.model),
+            "load": lambda query: self.catalog.load(query.model),
+            "unload": lambda query: self.catalog.unload(query.model),
             "document": lambda _: None,
         }
 
@@ -360,7 +347,7 @@ class QaServer:
     # The end of each round, and of everything.
 
     def _after_round(self) -> None:
-        self.models.dispatch()
+        self.catalog.dispatch()
         if self._phase is _Phase.DRAINING and not self._gate.is_open:
             self._drain()
 
@@ -377,7 +364,7 @@ class QaServer:
     def _end_gently(self) -> None:
         self._phase = _Phase.STOPPING
         self._listener.close()
-        self.models.close()
+        self.catalog.close()
         for connection in list(self._connections):
             connection.close_gently()
         self._tracing.close()
@@ -387,7 +374,7 @@ class QaServer:
     def _finish(self) -> None:
         """Waits for the last bytes to be read and the workers to end, but not for long."""
         now_s = self._loop.now_s()
-        has_ended = self.models.reap() and self._tracing.reap() and not self._connections
+        has_ended = self.catalog.reap() and self._tracing.reap() and not self._connections
         if has_ended or now_s >= self._exit_deadline_s:
             self._loop.stop()
         else:

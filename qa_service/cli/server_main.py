@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from qa_service.cli.engines import measured_engines
 from qa_service.config import find_config
 from qa_service.errors import SetupError
 from qa_service.logs import configure_logging, plural
@@ -23,12 +24,18 @@ def main() -> int:
         source = find_config()
         config = source.read()
         configure_logging(config.logs.log_level, config.logs.log_format)
+        if config.server.print_engines:
+            for text in measured_engines(config):
+                _say(text)
+            return 0
         if config.server.realtime_loop:
             run_in_real_time()
         QaServer(config, _say_listening, _say_ready, source).run()
     except SetupError as error:
         print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
         return error.exit_code
+    except KeyboardInterrupt:  # the server handles the signal; what only measures does not
+        return 130
     _say("QA server stopped.")
     return 0
 
@@ -50,8 +57,6 @@ def _say_listening(server: QaServer) -> None:
 
 def _say_ready(server: QaServer) -> None:
     config = server.config
-    if config.server.print_engines:
-        _say(*server.engines.tables.values())
     if config.server.print_cost_table:
         _say(*server.cost_tables)
     _say(f"QA server ready on {server.address}: {'; '.join(_what_serves(server))}")
@@ -59,7 +64,7 @@ def _say_ready(server: QaServer) -> None:
 
 def _what_serves(server: QaServer) -> Iterator[str]:
     """The engine and instances of each ready version."""
-    ready = list(server.models.ready)
+    ready = list(server.catalog.ready)
     for one in ready:
         instances, table = one.spec.instances, server.engines.tables.get(one.spec.found.path)
         reason = f" ({table.reason})" if table else ""

@@ -15,6 +15,7 @@ from typing import Generic, Protocol, TypeVar
 
 from qa_service.errors import InternalError, QaError
 from qa_service.inference.reader.stopwatch import Stopwatch
+from qa_service.scheduling.batch_cost import BatchRule
 from qa_service.wire.messages import Task
 from qa_service.wire.spans import Findings
 from qa_service.workers.channel import WorkerChannel
@@ -27,7 +28,13 @@ E = TypeVar("E")
 
 
 class TaskReader(Protocol[E]):
-    """What answers: a `Reader`, or what stands in its place."""
+    """What answers: a `Reader`, or what stands in its place.
+
+    Attributes:
+        rule: What it runs together; may be another after each batch.
+    """
+
+    rule: BatchRule
 
     def encode(self, tasks: Sequence[Task], stopwatch: Stopwatch) -> E:
         """Does what needs no model."""
@@ -55,12 +62,15 @@ class Job(Generic[E]):
 
     def run(self) -> Results:
         """Answers it."""
+        costs = self._reader.rule.costs
         started_s = time.monotonic()
         outcomes = self._outcomes(self._batch.tasks, self._encoded)
         inference_ms = round((time.monotonic() - started_s) * 1e3, 3)
         messages = [_on_the_wire(outcome) for outcome in outcomes]
         stages_ms = self._stopwatch.take()
-        return Results(self._batch.number, messages, started_s, inference_ms, stages_ms)
+        learned = self._reader.rule.costs
+        news = learned if learned is not costs else None
+        return Results(self._batch.number, messages, started_s, inference_ms, stages_ms, news)
 
     def _outcomes(
         self, tasks: Sequence[Task], encoded: E | None = None

@@ -27,7 +27,7 @@ def reply_to(request: TrialRequest) -> TrialReply:
     """Measures what is asked for."""
     measurement = request.measurement
     try:
-        table = measurement.table(try_engines(measurement.candidates, request.logs))
+        table = measurement.table(try_engines(measurement, request.logs))
     except (SetupError, OSError) as error:
         return TrialReply(failure=str(error))
     keep(Path(measurement.path), table)

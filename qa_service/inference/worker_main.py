@@ -21,10 +21,11 @@ import msgspec
 
 from qa_service.engine_catalogue import INSTANT
 from qa_service.errors import DeviceError, InternalError, SetupError
-from qa_service.inference.costs import find_costs
+from qa_service.inference.costs import AUTO, MEASURE, find_costs
 from qa_service.inference.engines import EngineConfig, make_engine
 from qa_service.inference.engines.base import Engine
 from qa_service.inference.jobs import Intake, IntakeAhead, TaskReader, answer_batches
+from qa_service.inference.learned_costs import LearnedCosts
 from qa_service.inference.parent import end_with_parent
 from qa_service.inference.reader.instant import InstantReader
 from qa_service.inference.reader.measuring import measure_costs
@@ -112,6 +113,8 @@ def load_reader(setup: Setup) -> tuple[Reader | InstantReader, str]:
     key = " ".join([engine.runtime, bounds, *sorted(manifest.files.values())])
     costs = find_costs(options.cost_table, model_dir, key, measure)
     reader.rule = replace(reader.rule, costs=costs)
+    if costs and options.cost_table in (AUTO, MEASURE):
+        reader.learned = LearnedCosts(costs)
     return reader, CPU if engine.device == CPU else setup.device.device
 
 

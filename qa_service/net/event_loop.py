@@ -2,6 +2,8 @@
 
 Callbacks may not block or take long. A signal only writes its number into the wakeup socketpair
 (`signal.set_wakeup_fd`), where the loop reads it.
+
+    each round: ready sockets ▸ call_soon ▸ timers ▸ on_mark, if marked ▸ after_each
 """
 
 from __future__ import annotations
@@ -20,7 +22,13 @@ logger = logging.getLogger(__name__)
 
 
 class EventLoop:
-    """Waits for sockets, timers and signals, and calls back."""
+    """Waits for sockets, timers and signals, and calls back.
+
+    Attributes:
+        on_mark: Called at the end of every round with a mark; if it marks again, another round
+            follows at once.
+        after_each: Called at the end of every round.
+    """
 
     now_s = staticmethod(time.monotonic)
 
@@ -30,6 +38,8 @@ class EventLoop:
         self._soon: list[Callback] = []
         self._signal_callbacks: dict[int, Callback] = {}
         self._running = False
+        self._is_marked = False
+        self.on_mark: Callback = lambda: None
         self.after_each: Callback = lambda: None
         self._wakeup_in, self._wakeup_out = socket.socketpair()
         self._wakeup_in.setblocking(False)
@@ -61,6 +71,10 @@ class EventLoop:
     def call_soon(self, callback: Callback) -> None:
         """Calls back in the next round."""
         self._soon.append(callback)
+
+    def mark(self) -> None:
+        """Has `on_mark` called at the end of this round."""
+        self._is_marked = True
 
     def on_signal(self, signum: int, callback: Callback) -> None:
         """Calls back from the loop after a signal. Main thread only."""
@@ -100,10 +114,13 @@ class EventLoop:
         for callback in soon:
             self._call(callback)
         self._run_timers()
+        if self._is_marked:
+            self._is_marked = False
+            self._call(self.on_mark)
         self._call(self.after_each)
 
     def _wait_s(self) -> float | None:
-        if self._soon:
+        if self._soon or self._is_marked:
             return 0.0
         due_s = self._timers.next_due_s()
         return None if due_s == math.inf else max(0.0, due_s - self.now_s())

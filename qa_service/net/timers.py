@@ -42,6 +42,9 @@ class Clock(Protocol):
     def call_soon(self, callback: Callback) -> None:
         """Calls back once, in the next round."""
 
+    def mark(self) -> None:
+        """Says that something has changed."""
+
 
 class TimerQueue:
     """Timers in the order in which they are due."""

@@ -36,12 +36,14 @@ class CostTable(msgspec.Struct, frozen=True):
         costs_ms: For each length, the cost at the first few of the batch sizes: beyond those
             it was found to be in proportion to the rows.
         runtime: What was measured: library, version, device.
+        pace: How many times longer than `costs_ms` batches take at present, whatever their size.
     """
 
     lengths: tuple[int, ...]
     batch_sizes: tuple[int, ...]
     costs_ms: tuple[tuple[float, ...], ...]
     runtime: str = ""
+    pace: float = 1.0
 
     def __post_init__(self) -> None:
         """Checks the shape.
@@ -141,7 +143,7 @@ class BatchRule:
         if self.costs is None:
             return True
         together_ms = self.costs.cost_ms(batch_size + 1, padded)
-        if together_ms > self.max_batch_cost_ms:
+        if together_ms * self.costs.pace > self.max_batch_cost_ms:
             return False
         num_later = max(1, int(min(batch_size, num_waiting - batch_size)))
         later_ms = self.costs.cost_ms(num_later, tokens) / num_later

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Protocol
 
 from qa_service.errors import (
     ERROR_KINDS,
@@ -33,7 +32,9 @@ from qa_service.serving.tracing import record_run
 from qa_service.telemetry.metrics import ModelMetrics
 from qa_service.wire.messages import Timings
 from qa_service.wire.spans import Findings
-from qa_service.workers.messages import Failure, ModelFacts, Results
+from qa_service.workers.base import Worker
+from qa_service.workers.messages import Failure, Results
+from qa_service.workers.pool import WorkerPool
 
 logger = logging.getLogger(__name__)
 
@@ -46,53 +47,13 @@ MAX_TURN_TOKENS = 512
 """A turn costs a full window or more; of a model with longer windows, so many tokens or more."""
 
 
-class Instance(Protocol):
-    """What the dispatcher needs of a worker.
-
-    Attributes:
-        number: Which instance it is.
-        rule: What it can run together.
-    """
-
-    number: int
-    rule: BatchRule
-
-    @property
-    def is_idle(self) -> bool: ...  # noqa: D102
-
-    def takes_from_s(self) -> float:
-        """From when it may be given another batch; infinity if not before it gives results."""
-
-    def run(self, batch: Sequence[Ticket]) -> None:
-        """Gives it a batch; the dispatcher's `on_results` or `on_lost` follows."""
-
-
-class Instances(Protocol):
-    """What the dispatcher needs of the workers: `WorkerPool` is such.
-
-    Attributes:
-        workers: Those that serve, in whatever state they are.
-        alive: How many can take batches.
-        model: What they run.
-    """
-
-    @property
-    def workers(self) -> Iterable[Instance]: ...  # noqa: D102
-
-    @property
-    def alive(self) -> int: ...  # noqa: D102
-
-    @property
-    def model(self) -> ModelFacts: ...  # noqa: D102
-
-
 class Dispatcher:
     """Queues requests, and gives them to instances in batches.
 
     Args:
         clock: The loop's.
         scheduler: Holds what waits.
-        make_instances: Makes the instances, which report to the dispatcher that it is given.
+        instances: What runs the batches, and reports here.
         metrics: Where batches are counted.
         admission: Bounds on the work that waits.
 
@@ -104,7 +65,7 @@ class Dispatcher:
         self,
         clock: Clock,
         scheduler: Scheduler,
-        make_instances: Callable[[Dispatcher], Instances],
+        instances: WorkerPool,
         metrics: ModelMetrics,
         admission: Admission,
     ) -> None:
@@ -115,7 +76,7 @@ class Dispatcher:
         self._metrics = metrics
         self._wake = LazyTimer(clock, self.dispatch)
         self._expiry = LazyTimer(clock, self._fail_expired)
-        self.instances = make_instances(self)
+        self.instances = instances
 
     @property
     def queue_length(self) -> int:
@@ -288,7 +249,7 @@ class Dispatcher:
                 return True
         return False
 
-    def _give(self, worker: Instance, now_s: float) -> bool:
+    def _give(self, worker: Worker, now_s: float) -> bool:
         """Gives an instance a batch, if there is one for it."""
         batch = self._scheduler.next_batch(
             now_s,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from qa_service.errors import QaError, UnknownModelError
 from qa_service.scheduling.call import Call
-from qa_service.serving.models import Models
+from qa_service.serving.catalog import Catalog
 from qa_service.serving.options import RouteOptions
 from qa_service.serving.plan import DEFAULT_ROUTE
 from qa_service.serving.service import Service
@@ -23,12 +23,12 @@ class Router:
     """Sends requests where they are to go.
 
     Args:
-        models: What is served.
+        catalog: What is served.
         make_route: Makes a route's service.
     """
 
-    def __init__(self, models: Models, make_route: RouteMaker) -> None:
-        self._models = models
+    def __init__(self, catalog: Catalog, make_route: RouteMaker) -> None:
+        self._catalog = catalog
         self._make_route = make_route
         self._options: Mapping[str, RouteOptions] = {}
         self._routes: dict[str, Service] = {}
@@ -49,7 +49,7 @@ class Router:
         route = self._routes.get(request.model or DEFAULT_ROUTE)
         try:
             if route is None:
-                self._models.find(request.model).submit(call)
+                self._catalog.find(request.model).submit(call)
                 return
             if request.version is not None:
                 raise UnknownModelError("a route has no versions; name a model with the version")

@@ -9,11 +9,11 @@ from typing import Any
 from qa_service import __version__
 from qa_service.net.timers import Clock
 from qa_service.serving.cache_store import CacheStore
-from qa_service.serving.model_server import ModelServer, ModelState
-from qa_service.serving.models import Models
+from qa_service.serving.catalog import Catalog
+from qa_service.serving.model import Model
 from qa_service.serving.options import RouteOptions
 from qa_service.serving.plan import VersionSpec
-from qa_service.serving.served_model import ServedModel
+from qa_service.serving.version import Version, VersionState
 from qa_service.telemetry.exposition import families, model_statistics
 from qa_service.telemetry.gpus import GpuReading, gpu_families
 from qa_service.telemetry.health import SERVING, STARTING, Health, why_not_ready
@@ -29,7 +29,7 @@ class Status:
 
     Args:
         clock: The loop's.
-        models: What is served.
+        catalog: What is served.
         metrics: What has been counted.
         store: The answers that are kept.
         counts: What cascades and shadow traffic have counted.
@@ -41,7 +41,7 @@ class Status:
     def __init__(
         self,
         clock: Clock,
-        models: Models,
+        catalog: Catalog,
         metrics: Metrics,
         store: CacheStore,
         counts: ServiceCounts,
@@ -51,7 +51,7 @@ class Status:
         max_queue_delay_us: int,
     ) -> None:
         self._clock = clock
-        self._models = models
+        self._catalog = catalog
         self._metrics = metrics
         self._store = store
         self._counts = counts
@@ -65,10 +65,10 @@ class Status:
 
         It is ready if the default model can be expected to answer.
         """
-        default = self._models.default
-        its = default.servers_in(ModelState.READY) if default else []
+        default = self._catalog.default
+        its = default.versions_in(VersionState.READY) if default else []
         reason = why_not_ready(phase, *self._instances(its), self._ready_timeout_ms)
-        alive, answering = self._instances(self._models.ready)
+        alive, answering = self._instances(self._catalog.ready)
         reports = self.versions(phase)
         return Health(
             live=True,
@@ -94,7 +94,7 @@ class Status:
             in_flight: The requests in flight of each open connection.
         """
         report = self._metrics.report(self._gauges(in_flight))
-        devices = [device for server in self._models.ready for device in server.pool.devices]
+        devices = [device for version in self._catalog.ready for device in version.pool.devices]
         return {**report, **self._counts.report(), "sessions": devices}
 
     def metrics_text(self, in_flight: Sequence[int]) -> bytes:
@@ -106,7 +106,7 @@ class Status:
     def models(self, phase: str) -> list[ModelReport]:
         """What may be asked: the routes, then every version of every model."""
         versions = self.versions(phase)
-        routes = self._models.plan.routes.items()
+        routes = self._catalog.plan.routes.items()
         return [*(self._route(name, route, versions) for name, route in routes), *versions]
 
     def _route(
@@ -130,19 +130,19 @@ class Status:
     def versions(self, phase: str = SERVING) -> list[ModelReport]:
         """Every version that is there or wanted, those that take requests by default first."""
         reports = [
-            self._report(model, spec, server, phase)
-            for model in self._models.by_name.values()
-            for spec, server in _versions(model)
+            self._report(model, spec, version, phase)
+            for model in self._catalog.by_name.values()
+            for spec, version in _versions(model)
         ]
         return sorted(reports, key=lambda one: (one.name, -one.share, int(one.version)))
 
     def _report(
-        self, model: ServedModel, spec: VersionSpec, server: ModelServer | None, phase: str
+        self, model: Model, spec: VersionSpec, version: Version | None, phase: str
     ) -> ModelReport:
         planned = model.plan.versions.get(spec.number)
         failure = model.failures.get(planned) if planned else None
-        is_served = server is not None and server.state is ModelState.READY
-        alive, answering = self._instances([server] if server and is_served else [])
+        is_served = version is not None and version.state is VersionState.READY
+        alive, answering = self._instances([version] if version and is_served else [])
         # What is loaded serves while another model is not yet.
         phase = SERVING if phase == STARTING else phase
         reason = why_not_ready(phase, alive, answering, self._ready_timeout_ms)
@@ -153,7 +153,7 @@ class Status:
             version=str(spec.number),
             engine_type=spec.instances.inference_engine_type,
             precision=spec.instances.precision,
-            state=_state(spec, server, is_ready=reason is None),
+            state=_state(spec, version, is_ready=reason is None),
             is_ready=reason is None,
             reason=failure.message if failure else reason or "",
             instances=spec.instances.num_instances,
@@ -161,74 +161,74 @@ class Status:
             labels=sorted(label for label, number in model.labels.items() if number == spec.number),
             failed_loads=failure.count if failure else 0,
         )
-        return replace(report, **_figures(model, server)) if server else report
+        return replace(report, **_figures(model, version)) if version else report
 
     def _gauges(self, in_flight: Sequence[int]) -> dict[str, float]:
         return {
             "uptime_s": self._uptime_s(),
             "connections_open": len(in_flight),
             "requests_in_flight": sum(in_flight),
-            "queue_length": sum(server.queue_length for server in self._models.servers),
-            "sessions_alive": self._instances(self._models.ready)[0],
+            "queue_length": sum(version.queue_length for version in self._catalog.versions),
+            "sessions_alive": self._instances(self._catalog.ready)[0],
             "sessions_wanted": self._wanted(),
             "cache_bytes": self._store.num_bytes,
             "cache_entries": len(self._store),
         }
 
-    def _instances(self, servers: Iterable[ModelServer]) -> tuple[int, int]:
+    def _instances(self, versions: Iterable[Version]) -> tuple[int, int]:
         """How many instances are alive, and how many of them have answered lately."""
-        pools = [server.pool for server in servers]
+        pools = [version.pool for version in versions]
         since_s = self._clock.now_s() - self._ready_timeout_ms / 1e3
         return sum(pool.alive for pool in pools), sum(pool.answering(since_s) for pool in pools)
 
     def _wanted(self) -> int:
-        plans = (model.plan for model in self._models.by_name.values())
+        plans = (model.plan for model in self._catalog.by_name.values())
         return sum(s.instances.num_instances for plan in plans for s in plan.versions.values())
 
     def _uptime_s(self) -> float:
         return round(self._clock.now_s() - self._started_s, 3)
 
 
-def _versions(model: ServedModel) -> Iterable[tuple[VersionSpec, ModelServer | None]]:
+def _versions(model: Model) -> Iterable[tuple[VersionSpec, Version | None]]:
     """Each version that is wanted or there, with what serves it or comes nearest to that."""
-    best: dict[int, ModelServer] = {}
-    for server in model.servers:
-        other = best.get(server.spec.number)
-        if other is None or _ORDER.index(server.state) < _ORDER.index(other.state):
-            best[server.spec.number] = server
+    best: dict[int, Version] = {}
+    for version in model.versions:
+        other = best.get(version.spec.number)
+        if other is None or _ORDER.index(version.state) < _ORDER.index(other.state):
+            best[version.spec.number] = version
     wanted = {number: (spec, best.get(number)) for number, spec in model.plan.versions.items()}
-    there = {number: (server.spec, server) for number, server in best.items()}
+    there = {number: (version.spec, version) for number, version in best.items()}
     return {**there, **wanted}.values()
 
 
-_ORDER = (ModelState.READY, ModelState.LOADING, ModelState.DRAINING, ModelState.ENDING,
-          ModelState.GONE)  # fmt: skip
+_ORDER = (VersionState.READY, VersionState.LOADING, VersionState.DRAINING, VersionState.ENDING,
+          VersionState.GONE)  # fmt: skip
 
 
-def _state(spec: VersionSpec, server: ModelServer | None, *, is_ready: bool) -> State:
+def _state(spec: VersionSpec, version: Version | None, *, is_ready: bool) -> State:
     """A version's state, in Triton's words."""
     if is_ready:
         return "READY"
     if not spec.is_loadable:
         return "LOADING"
-    state = server.state if server else ModelState.GONE
+    state = version.state if version else VersionState.GONE
     return _STATES.get(state, "UNAVAILABLE")
 
 
-_STATES: dict[ModelState, State] = {
-    ModelState.LOADING: "LOADING",
-    ModelState.DRAINING: "UNLOADING",
-    ModelState.ENDING: "UNLOADING",
+_STATES: dict[VersionState, State] = {
+    VersionState.LOADING: "LOADING",
+    VersionState.DRAINING: "UNLOADING",
+    VersionState.ENDING: "UNLOADING",
 }
 
 
-def _figures(model: ServedModel, server: ModelServer) -> dict[str, Any]:
+def _figures(model: Model, version: Version) -> dict[str, Any]:
     """What a report says of a version that has instances."""
     return {
-        "is_on_gpu": any(device.device != "cpu" for device in server.pool.devices),
-        "statistics": model_statistics(server.metrics),
-        "share": model.share(server),
-        "alive": server.pool.alive,
-        "queue_length": server.queue_length,
-        "memory_bytes": server.memory_bytes,
+        "is_on_gpu": any(device.device != "cpu" for device in version.pool.devices),
+        "statistics": model_statistics(version.metrics),
+        "share": model.share(version),
+        "alive": version.pool.alive,
+        "queue_length": version.queue_length,
+        "memory_bytes": version.pool.memory_bytes,
     }

@@ -78,7 +78,7 @@ class Worker(ABC):
         since_s: When it started, was given work while idle, or gave results, whichever was last.
         ready: What it said when it was ready; None until then.
         setup: What it was told to be.
-        rule: What it can run together; with what the model was measured to cost, once ready.
+        rule: What it can run together; once ready, with what the model costs there by now.
         in_flight: The batches that it holds, by number, in their order.
         failure: Why it could not start or had to end, if that is known.
         is_blameless: Whether no request can be the cause of its death.
@@ -199,6 +199,8 @@ class Worker(ABC):
             else:
                 batch = self.in_flight.pop(message.number)
                 self._keep_pace(batch, message.inference_ms / 1e3)
+                if message.costs:
+                    self.rule = replace(self.rule, costs=message.costs)
                 self._mark_running()
                 self._listener.on_worker_results(self, batch.members, message)
 

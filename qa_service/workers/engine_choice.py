@@ -5,15 +5,17 @@ its own (`engine_trial`): how long it takes, and whether it answers as float32 d
 is kept under a key of all it depends on: processor, versions, the model's files, the candidates.
 
 While the server starts, engines that have not been measured on this machine are, one version after
-the other, in a process beside the loop; until then a version's engine stays open. Later on there is
-no time for that: what was found for another version of the same model is taken, if this one has the
-files, else what runs anywhere.
+the other, in a process beside the loop, for a few seconds; until then a version's engine stays
+open. `--print_engines` compares what was left out. Later on there is no time for that: what was
+found for another version of the same model is taken, if this one has the files, else what runs
+anywhere.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
@@ -27,6 +29,7 @@ from qa_service.engine_catalogue import (
     ONNX_FILE,
     PROCESSOR_FLAGS,
     ROWS,
+    UNSUITED,
     Kind,
     is_installed,
 )
@@ -109,7 +112,7 @@ class EngineChoices:
             return
         key, measurement = next(iter(self._waiting.items()))
         number = len(measurement.candidates)
-        logger.info("finding the fastest of %d engines, once for this machine", number)
+        logger.info("finding the fastest of %d engines, once for this machine: %s", number, key[0])
         request = TrialRequest(measurement, self._logs)
         try:
             self._trial = TrialProcess(self._loop, request, lambda reply: self._on_end(key, reply))
@@ -171,10 +174,17 @@ def choose_engine(
     device: DeviceAssignment | None,
     model_dir: Path,
     manifest: Manifest,
+    *,
+    is_whole: bool = False,
 ) -> Choice | Measurement:
     """Fills in what the options leave to be found out, or says what has to be measured first.
 
-    The device is the first instance's; None if that does not run on this machine.
+    Args:
+        options: How the model is run.
+        device: The first instance's; None if that does not run on this machine.
+        model_dir: The model's folder.
+        manifest: Its manifest.
+        is_whole: Whether it has to be measured where an earlier start left candidates out.
     """
     if device is None or not options.is_engine_open:
         return Choice(with_engine(options, _unmeasured(options, manifest)))
@@ -190,7 +200,9 @@ def choose_engine(
         str(_path_of_table(setup, manifest, findings)),
     )
     table = _kept(Path(measurement.path))
-    return measurement.choice(table) if table else measurement
+    if table is None or (is_whole and not table.is_whole):
+        return measurement
+    return measurement.choice(table)
 
 
 def _reference(manifest: Manifest) -> Kind:
@@ -208,7 +220,13 @@ def _unmeasured(options: InstanceOptions, manifest: Manifest) -> Finding:
     )
 
 
-def _candidates(options: InstanceOptions, manifest: Manifest, device: str) -> Iterator[Finding]:
+def _candidates(options: InstanceOptions, manifest: Manifest, device: str) -> list[Finding]:
+    """Every engine and precision for that device: the reference, then the likely fastest first."""
+    first, *others = _in_any_order(options, manifest, device)
+    return [first, *sorted(others, key=lambda finding: _likely_share(finding, device))]
+
+
+def _in_any_order(options: InstanceOptions, manifest: Manifest, device: str) -> Iterator[Finding]:
     """Every engine and precision for that device, the reference first.
 
     Those that cannot run here say so at once; those that the options rule out are left out, but
@@ -226,6 +244,14 @@ def _candidates(options: InstanceOptions, manifest: Manifest, device: str) -> It
         failure = _obstacle(kind, manifest, device)
         for num_threads in threads if may_be_taken else threads[:1]:
             yield Finding(*kind, num_threads, may_be_taken, failure=failure)
+
+
+def _likely_share(finding: Finding, device: str) -> float:
+    """About a candidate's time on this processor, as a share of the reference's."""
+    row = ROWS[finding.engine_type, finding.precision]
+    share = row.share / math.sqrt(finding.intra_op_num_threads)
+    is_suited = device != CPU or not row.suits or PROCESSOR_FLAGS[row.suits] & processor()[1]
+    return share if is_suited else UNSUITED * share
 
 
 def _tried_on(device: str) -> list[Kind]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from qa_service.logs import plural
 from qa_service.workers.messages import Setup
 from qa_service.workers.options import InstanceOptions
 
@@ -20,9 +21,10 @@ class Finding(msgspec.Struct, frozen=True):
     Attributes:
         may_be_taken: Whether the options leave it open; the reference is measured in any case.
         alone_ms: A question by itself, the median of the rounds.
-        batched_ms: A question in a batch of eight.
-        ratio: Its time as a share of the reference's in the same round, the median of the rounds.
-        num_answers: How many answers were compared; 0 if it was too slow to be asked for all.
+        batched_ms: A question in a batch of four.
+        ratio: Its time as a share of the reference's, by the medians of the rounds; by way of the
+            candidate that it was compared with.
+        num_answers: How many answers were compared; 0 if another was faster.
         num_same: How many of them are the reference's.
         failure: Why there is nothing else; empty if there is.
     """
@@ -42,6 +44,11 @@ class Finding(msgspec.Struct, frozen=True):
     def agreement(self) -> float:
         """The share of its answers that are the reference's; 0 if they were not compared."""
         return self.num_same / self.num_answers if self.num_answers else 0.0
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether anything is known of it."""
+        return bool(self.failure or self.alone_ms)
 
     def __str__(self) -> str:
         threads = "" if self.intra_op_num_threads == 1 else f", {self.intra_op_num_threads} threads"
@@ -72,26 +79,37 @@ class EngineTable(msgspec.Struct, frozen=True):
         return reference if is_tie else fastest
 
     @property
+    def is_whole(self) -> bool:
+        """Whether every candidate was measured; a start takes no time for the unlikely ones."""
+        return all(item.is_measured for item in self.findings)
+
+    @property
     def reason(self) -> str:
         """Why, for the ready line."""
         best, reference = self.best, self.findings[0]
         if best is None:
             return ""
         if best == reference:
-            return "nothing else measured faster with the same answers"
-        return f"{best.ratio:.2f} of the time of {reference}, {best.agreement:.1%} of its answers"
+            words = "nothing else measured faster with the same answers"
+        else:
+            words = f"{best.ratio:.2f} of the time of {reference}"
+            words += f", {best.agreement:.1%} of its answers"
+        left = sum(not item.is_measured for item in self.findings)
+        return f"{words}; {plural(left, 'likely slower one')} not measured" if left else words
 
     def __str__(self) -> str:
         lines = [
             f"milliseconds of a question, by engine ({self.processor}; {self.min_agreement:.0%} of "
             f"the answers must be those of {self.findings[0]})",
-            f"{'engine':30}{'alone':>9}{'in eights':>11}{'time':>8}{'same answers':>14}",
+            f"{'engine':30}{'alone':>9}{'in fours':>11}{'time':>8}{'same answers':>14}",
         ]
         for item in self.findings:
             same = f"{item.num_same} of {item.num_answers}" if item.num_answers else "not asked"
             cells = f"{item.alone_ms:9.2f}{item.batched_ms:11.2f}{item.ratio:8.2f}{same:>14}"
             mark = "  taken" if item == self.best else ""
-            lines.append(f"{item!s:30}{f' {item.failure}' if item.failure else cells}{mark}")
+            if not item.alone_ms:
+                cells = f" {item.failure or 'not measured yet'}"
+            lines.append(f"{item!s:30}{cells}{mark}")
         return "\n".join(lines)
 
 

@@ -1,24 +1,19 @@
-"""Runs candidates for the choice of an engine, each in an instance's own process, in turn.
+"""Runs candidates for the choice of an engine, each in an instance's own process.
 
-    round 0:  A  B  C       every candidate gets the same questions: eight alone, eight together
-    round 1:  B  C  A       what is compared are times of one round, so that other work on the
-    ...                     machine slows all alike; after a few rounds the slow ones are left out
-
-Unlike all else in this room it waits: it runs in a process of its own (`trial_process`).
+Unlike all else in this room it waits: it runs in a process of its own (`trial_process`), or in a
+program that has nothing else to do.
 """
 
 from __future__ import annotations
 
-import statistics
+import logging
+import math
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
-
-import msgspec
-from tqdm import tqdm
 
 import qa_service
 from qa_service.data.squad import read_squad
@@ -26,7 +21,8 @@ from qa_service.errors import InternalError, SetupError
 from qa_service.logs import LogOptions
 from qa_service.wire.messages import Task
 from qa_service.workers.channel import WorkerChannel
-from qa_service.workers.engine_table import TIE, Finding
+from qa_service.workers.engine_race import MAX_ROUNDS, Race, Record, Span
+from qa_service.workers.engine_table import Finding, Measurement
 from qa_service.workers.messages import (
     Answers,
     Batch,
@@ -40,156 +36,34 @@ from qa_service.workers.messages import (
 )
 from qa_service.workers.process import WORKER_PROGRAM, launch
 
+logger = logging.getLogger(__name__)
+
 QUESTIONS = Path(qa_service.__file__).parent / "data" / "agreement.json"
 NUM_TEXTS = (3, 2, 1)
-"""Of the bundled texts, of some 90 tokens each, how many a question is about: in the first rounds,
-which decide who is fast, more than one; in the others the last number."""
+"""Of the bundled texts, of some 90 tokens each, how many a question is about: in the rounds that
+decide who is fast, each of these in turn; in the others the last number."""
 
-MIN_ROUNDS = len(NUM_TEXTS)
-LIMIT_S = 30.0
-"""Then only the two fastest continue; the second replaces the first if its answers disagree. Half
-of the minute that a first start may take is over, and the rest is for comparing answers."""
+LIMIT_S = 5.0
+"""At a start, after so long no other candidate begins: loading one and its duel take 2 to 3 s, and
+a first start is to serve within 15."""
+END_S = 8.0
+"""At a start, after so long no more answers are compared than must be: to load the instances and to
+time their batches takes 4 to 5 s more."""
 
-END_S = 55.0
-"""Stop after this, once MIN_ROUNDS are done: a round that has begun takes the minute's rest."""
-
-_BATCH = 8
-
-Span = tuple[int | None, int | None]
-
-
-class Candidate(Protocol):
-    """What is measured: an instance."""
-
-    def ask(self, tasks: Sequence[Task]) -> tuple[float, list[Span | None]]:
-        """Answers a batch; returns the milliseconds it took, and where the best answers stand.
-
-        Raises:
-            SetupError: It cannot run.
-        """
-
-
-@dataclass(slots=True)
-class Record:
-    """What is known of a candidate so far: the times of its rounds, and its answers."""
-
-    finding: Finding
-    candidate: Candidate
-    alone_ms: list[float] = field(default_factory=list)
-    batched_ms: list[float] = field(default_factory=list)
-    spans: list[Span | None] = field(default_factory=list)
-
-    def warm_up(self, questions: Sequence[Task]) -> None:
-        """Waits until it is loaded; the first run of a shape also allocates or compiles."""
-        self._attempt(lambda: self.candidate.ask(questions[_BATCH:]))
-
-    def run(self, questions: Sequence[Task]) -> None:
-        """Answers a round's questions; the first half one by one, the others together."""
-        self._attempt(lambda: self._run(questions[:_BATCH], questions[_BATCH:]))
-
-    def _attempt(self, step: Callable[[], object]) -> None:
-        try:
-            step()
-        except SetupError as error:
-            self.finding = msgspec.structs.replace(self.finding, failure=str(error))
-
-    def _run(self, alone: Sequence[Task], together: Sequence[Task]) -> None:
-        results = [self.candidate.ask([task]) for task in alone]
-        batched_ms, spans = self.candidate.ask(together)
-        self.alone_ms.append(statistics.fmean(took_ms for took_ms, _ in results))
-        self.batched_ms.append(batched_ms / len(together))
-        self.spans += [span for _, found in results for span in found] + spans
-
-    def typical_ms(self) -> list[float]:
-        """Of each round: half of it alone, half in batches, which run only where they pay."""
-        pairs = zip(self.alone_ms, self.batched_ms, strict=True)
-        return [alone_ms + min(alone_ms, batched_ms) for alone_ms, batched_ms in pairs]
-
-    def ratio(self, reference: Record) -> float:
-        """Its time as a share of the reference's in the same round: the median of the rounds."""
-        pairs = zip(self.typical_ms(), reference.typical_ms(), strict=False)
-        return statistics.median(ours / theirs for ours, theirs in pairs)
-
-    def may_win(self, reference: Record) -> bool:
-        """Whether it is still worth asking: neither too slow nor left out before."""
-        if self is reference or not reference.finding.may_be_taken:
-            return True
-        return self._was_asked_all(reference) and self.ratio(reference) <= 1 - TIE
-
-    def _was_asked_all(self, reference: Record) -> bool:
-        return len(self.alone_ms) == len(reference.alone_ms)
-
-    def found(self, reference: Record) -> Finding:
-        """What is to be said of it."""
-        if self.finding.failure:
-            return self.finding
-        compared: list[tuple[object, object]] = []
-        if self._was_asked_all(reference):
-            compared = list(zip(self.spans, reference.spans, strict=True))
-        return msgspec.structs.replace(
-            self.finding,
-            alone_ms=round(statistics.median(self.alone_ms), 2),
-            batched_ms=round(statistics.median(self.batched_ms), 2),
-            ratio=round(self.ratio(reference), 3),
-            num_answers=len(compared),
-            num_same=sum(ours == theirs for ours, theirs in compared),
-        )
-
-
-def compare(
-    records: Sequence[Record],
-    rounds: Sequence[Sequence[Task]],
-    on_round: Callable[[], object],
-    elapsed_s: Callable[[], float],
-) -> list[Finding]:
-    """Runs candidates in turn, the reference first in the list.
-
-    Args:
-        records: The candidates.
-        rounds: The questions of each round.
-        on_round: Called after each.
-        elapsed_s: How long it takes already.
-
-    Raises:
-        SetupError: The reference cannot run.
-    """
-    reference = records[0]
-    for record in records:
-        record.warm_up(rounds[0])
-    for number, questions in enumerate(rounds):
-        running = [record for record in records if not record.finding.failure]
-        if reference not in running:
-            raise SetupError(f"{reference.finding} cannot run: {reference.finding.failure}")
-        if number >= MIN_ROUNDS:
-            running = [record for record in running if record.may_win(reference)]
-        if number >= MIN_ROUNDS and elapsed_s() >= END_S:
-            break
-        if number >= MIN_ROUNDS and elapsed_s() >= LIMIT_S:
-            running = [reference, *_fastest_two(running[1:], reference)]
-        first = number % len(running)
-        for record in running[first:] + running[:first]:
-            record.run(questions)
-        on_round()
-    return [record.found(reference) for record in records]
-
-
-def _fastest_two(records: Sequence[Record], reference: Record) -> list[Record]:
-    """The fastest, and the fastest in another engine or precision."""
-    fastest: dict[tuple[str, str], Record] = {}
-    for record in sorted(records, key=lambda record: record.ratio(reference)):
-        fastest.setdefault((record.finding.engine_type, record.finding.precision), record)
-    return list(fastest.values())[:2]
+ROUND_SIZE = 8
+SAY_EVERY_S = 3.0
 
 
 def bundled_rounds() -> list[list[Task]]:
-    """The bundled questions, sixteen a round."""
+    """The bundled questions, eight a round."""
     items = read_squad(QUESTIONS)
     contexts = list(dict.fromkeys(item.context for item in items))
     rounds: list[list[Task]] = []
-    for start in range(0, len(items) - 2 * _BATCH + 1, 2 * _BATCH):
-        num_texts = NUM_TEXTS[min(len(rounds), len(NUM_TEXTS) - 1)]
+    for start in range(0, len(items) - ROUND_SIZE + 1, ROUND_SIZE):
+        is_timed = len(rounds) < MAX_ROUNDS
+        num_texts = NUM_TEXTS[len(rounds) % len(NUM_TEXTS)] if is_timed else NUM_TEXTS[-1]
         tasks = []
-        for item in items[start : start + 2 * _BATCH]:
+        for item in items[start : start + ROUND_SIZE]:
             at = contexts.index(item.context)
             texts = [contexts[(at + step) % len(contexts)] for step in range(num_texts)]
             tasks.append(Task(item.question, " ".join(texts)))
@@ -197,55 +71,121 @@ def bundled_rounds() -> list[list[Task]]:
     return rounds
 
 
-def try_engines(candidates: Sequence[tuple[Finding, Setup]], logs: LogOptions) -> list[Finding]:
+def try_engines(
+    measurement: Measurement, logs: LogOptions, *, is_whole: bool = False
+) -> list[Finding]:
     """Starts an instance for each candidate, compares them, and ends them.
+
+    Args:
+        measurement: What is to be found out.
+        logs: The log of the instances.
+        is_whole: Whether all are compared, however long it takes.
 
     Raises:
         SetupError: The reference cannot run.
     """
-    started_s = time.monotonic()
-    rounds = bundled_rounds()
-    with (
-        ExitStack() as stack,
-        tqdm(total=len(rounds), desc="measuring engines", disable=None, leave=False) as bar,
-    ):
+    candidates = measurement.candidates
+    limit_s, end_s = (math.inf, math.inf) if is_whole else (LIMIT_S, END_S)
+    progress = Progress(measurement.setup.model_dir, len(candidates), end_s)
+    with ExitStack() as stack:
+        stack.callback(progress.end)
         records = [
             Record(finding, stack.enter_context(Instance(setup, logs)))
             for finding, setup in candidates
         ]
-        return compare(records, rounds, bar.update, lambda: time.monotonic() - started_s)
+        return Race(
+            records,
+            bundled_rounds(),
+            measurement.setup.options.min_agreement,
+            elapsed_s=progress.elapsed_s,
+            say=progress.say,
+            limit_s=limit_s,
+            end_s=end_s,
+        ).run()
+
+
+class Progress:
+    """Says what is measured: a line that changes at a terminal, else one every few seconds.
+
+    Args:
+        model: Its folder.
+        num_candidates: How many there are.
+        end_s: After how many seconds it should be over; infinity if that is open.
+    """
+
+    def __init__(self, model: str, num_candidates: int, end_s: float) -> None:
+        self._model, self._num_candidates, self._end_s = model, num_candidates, end_s
+        self._is_terminal = sys.stderr.isatty()
+        self._started_s = time.monotonic()
+        self._said_s = -math.inf
+
+    def elapsed_s(self) -> float:
+        """How long it takes already."""
+        return time.monotonic() - self._started_s
+
+    def say(self, what: str, number: int) -> None:
+        """Says that a candidate is measured, or what else is done."""
+        elapsed_s = self.elapsed_s()
+        words = f"measuring engines for {self._model}: {what}, {number} of {self._num_candidates}"
+        if self._end_s < math.inf:
+            words += f"; about {max(1.0, self._end_s - elapsed_s):.0f} s left"
+        if self._is_terminal:
+            print(f"\r\x1b[K{words}", end="", file=sys.stderr, flush=True)
+        elif elapsed_s >= self._said_s + SAY_EVERY_S:
+            self._said_s = elapsed_s
+            logger.info("%s", words)
+
+    def end(self) -> None:
+        """Clears the line."""
+        if self._is_terminal:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 class Instance:
-    """A candidate in an instance's process.
+    """A candidate in an instance's process, which begins when it is started or asked.
 
     Args:
         setup: What it is to be.
         logs: Its log.
+
+    Attributes:
+        process: Its process; None until then.
     """
 
     def __init__(self, setup: Setup, logs: LogOptions) -> None:
-        self._process, self._socket = launch(WORKER_PROGRAM, setup, logs)
-        self._channel = WorkerChannel(self._socket)
-        self._socket.settimeout(setup.options.start_timeout_s)
+        self.process: subprocess.Popen[bytes] | None = None
+        self._setup, self._logs = setup, logs
         self._is_ready = False
-        self._socket.sendall(encode(setup))
-
-    @property
-    def pid(self) -> int:
-        """Its process."""
-        return self._process.pid
 
     def __enter__(self) -> Instance:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._socket.close()
-        self._process.kill()
-        self._process.wait()
+        self.stop()
+
+    def stop(self) -> None:
+        """See `Candidate.stop`."""
+        if self.process:
+            self._socket.close()
+            self.process.kill()
+            self.process.wait()
+            self.process, self._is_ready = None, False
+
+    def start(self) -> None:
+        """See `Candidate.start`."""
+        if self.process:
+            return
+        try:
+            self.process, self._socket = launch(WORKER_PROGRAM, self._setup, self._logs)
+            self._channel = WorkerChannel(self._socket)
+            self._socket.settimeout(self._setup.options.start_timeout_s)
+            self._socket.sendall(encode(self._setup))
+        except OSError as error:
+            raise SetupError(f"its process cannot be started: {error}") from None
 
     def ask(self, tasks: Sequence[Task]) -> tuple[float, list[Span | None]]:
         """See `Candidate.ask`."""
+        self.start()
         try:
             if not self._is_ready:
                 self._receive()

@@ -115,6 +115,7 @@ class Results(msgspec.Struct, frozen=True, tag=True, array_like=True):
         started_s: When the instance began with it, by the clock that processes share.
         inference_ms: From then to its end, in milliseconds.
         stages_ms: How much of that each stage took.
+        costs: What the model costs by now; None if that is as it was.
     """
 
     number: int
@@ -122,6 +123,7 @@ class Results(msgspec.Struct, frozen=True, tag=True, array_like=True):
     started_s: float
     inference_ms: float
     stages_ms: StagesMs = StagesMs()
+    costs: CostTable | None = None
 
 
 ToWorker = Setup | Batch

@@ -145,8 +145,9 @@ class InstanceOptions(Struct, frozen=True, kw_only=True):
         str,
         Meta(
             min_length=1,
-            description="what batches cost: auto is measured once and kept beside the model, "
-            "measure is measured again, off fills batches to their bounds; or a table's file",
+            description="what batches cost: auto is measured once, kept beside the model and "
+            "corrected by every batch that runs, measure is measured again, off fills batches to "
+            "their bounds; or a table's file, which stays as it is",
         ),
     ] = "auto"
     worker_niceness: Annotated[

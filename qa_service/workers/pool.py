@@ -1,22 +1,19 @@
 """The pool: it keeps a number of instances alive and gives them work.
 
+It marks whatever else must look at: an instance is ready or has ended, the pool has failed.
+
 A worker that dies, or takes longer than it may, is replaced: at once the first time, then with
-a backoff that doubles while it keeps dying. What it held is reported as lost; its listener
+a backoff that doubles while it keeps dying. What it held is reported as lost; the dispatcher
 decides on retries. An instance that cannot start is a fault for a person to see, not a loop to
 spin in: while the pool is booting the first such failure is reported as the pool's own, and
 later on, `MAX_FAILED_STARTS` in a row of every instance.
 
 It may begin with a few instances, and have more or fewer later on: so a model can take another's
 place an instance at a time.
-
-Remote instances, numbered after the local ones, come and go with their machines: a pool that has
-local ones boots without them, and no pool gives up on them. Where their number has a range, it
-follows the work that waits (`autoscaling`); one that is too many is drained before it ends.
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
 from collections import defaultdict
@@ -28,7 +25,6 @@ from qa_service.net.event_loop import EventLoop
 from qa_service.net.timers import LazyTimer, Timer
 from qa_service.scheduling.ticket import Ticket
 from qa_service.telemetry.metrics import ModelMetrics
-from qa_service.workers.autoscaling import LOOK_INTERVAL_S, Autoscaler, Situation
 from qa_service.workers.base import Worker, WorkerListener, WorkerState
 from qa_service.workers.devices import InstanceDevice
 from qa_service.workers.messages import ModelFacts, Results
@@ -40,8 +36,6 @@ FIRST_BACKOFF_S = 0.1
 """What the second death in a row waits; the first starts again at once."""
 MAX_BACKOFF_S = 10.0
 """A start takes a core for seconds: what always dies leaves most of that time to the others."""
-MAX_REMOTE_BACKOFF_S = 30.0
-"""A cluster takes longer to have room again, and each attempt is the start of a Ray driver."""
 MAX_FAILED_STARTS = 4
 """What a start lacks for a moment, such as memory, may be there at one of three further attempts.
 What is wrong with the model's files stays wrong, and the server's end tells its operator."""
@@ -50,16 +44,6 @@ REAP_DELAY_S = 0.1
 
 WorkerFactory = Callable[[int, WorkerListener], Worker]
 """Starts a worker: its number, and who hears from it."""
-
-
-class PoolListener(Protocol):
-    """Hears of a pool's life."""
-
-    def on_pool_change(self, pool: WorkerPool) -> None:
-        """Every instance it should have is ready, or one that it should not have has ended."""
-
-    def on_pool_failure(self, pool: WorkerPool, message: str) -> None:
-        """The pool cannot serve, or cannot grow: its instances cannot start."""
 
 
 class BatchListener(Protocol):
@@ -83,23 +67,21 @@ class WorkerPool:
         loop: The loop that waits for them.
         options: How many, and how long they may take.
         make_worker: Starts the worker of that number, with the listener it reports to.
-        listener: Hears of the pool's life.
-        batches: Hears of results and losses.
         metrics: Where restarts are counted.
         name: What it runs, for the log.
 
     Attributes:
         model: What its instances run; the defaults until one is ready.
+        batches: Hears of results and losses.
     """
+
+    batches: BatchListener
 
     def __init__(
         self,
         loop: EventLoop,
         options: InstanceOptions,
         make_worker: WorkerFactory,
-        *,
-        listener: PoolListener,
-        batches: BatchListener,
         metrics: ModelMetrics,
         name: str = "",
     ) -> None:
@@ -107,8 +89,6 @@ class WorkerPool:
         self._loop = loop
         self._options = options
         self._make_worker = make_worker
-        self._listener = listener
-        self._batches = batches
         self._metrics = metrics
         self._prefix = f"{name}: " if name else ""
         self._workers: dict[int, Worker] = {}
@@ -116,19 +96,16 @@ class WorkerPool:
         """What is closed and has not ended yet, and when it is killed if it still has not."""
         self._size = 0
         self._wanted: set[int] = set()
-        self._looks = False
         self._deaths_in_row: defaultdict[int, int] = defaultdict(int)
         self._failed_starts: defaultdict[int, int] = defaultdict(int)
         self._restarts: dict[int, Timer] = {}
         self._booting = True
+        self._failure = ""
         self._is_closed = False
         self._overdue = LazyTimer(loop, self._end_overdue)
-        fewest, most = options.ray_range
-        idle_timeout_s = options.ray_idle_timeout_ms / 1e3
-        self._autoscaler = Autoscaler(fewest, most, idle_timeout_s, loop.now_s())
 
     def resize(self, size: int) -> None:
-        """Starts or ends instances; `on_pool_change` or `on_pool_failure` follows.
+        """Starts or ends instances.
 
         One that is to end finishes what it runs.
         """
@@ -142,14 +119,14 @@ class WorkerPool:
                 else:
                     self._start_worker(number)
         except OSError as error:
-            message = f"an instance cannot be started: {error}"
-            self._loop.call_soon(lambda: self._listener.on_pool_failure(self, message))
+            self._fail(f"an instance cannot be started: {error}")
         for number in range(size, first):
             self._drop(number)
-        fewest, most = self._options.ray_range
-        if fewest < most and not self._looks and size == self._options.num_instances:
-            self._looks = True
-            self._look_later()
+
+    def take_failure(self) -> str:
+        """Why it cannot serve, or cannot grow, if it has failed since this was last asked."""
+        failure, self._failure = self._failure, ""
+        return failure
 
     @property
     def size(self) -> int:
@@ -158,7 +135,7 @@ class WorkerPool:
 
     @property
     def is_complete(self) -> bool:
-        """Whether it can serve: all local instances are ready or, without any, a remote one."""
+        """Whether it can serve: an instance is ready, and so are all that it needs for that."""
         ready = {w.number for w in self._workers.values() if w.state is WorkerState.READY}
         return bool(ready) and ready.issuperset(self._local)
 
@@ -179,7 +156,8 @@ class WorkerPool:
 
     @property
     def _local(self) -> range:
-        return range(min(self._size, self._options.num_inference_sessions))
+        """The numbers of its local instances: all of them, but in a `RayPool`."""
+        return range(self._size)
 
     @property
     def workers(self) -> Iterable[Worker]:
@@ -258,14 +236,13 @@ class WorkerPool:
         return not self._ending and not self._workers
 
     def on_worker_ready(self, worker: Worker) -> None:
-        """Notes what it runs; when all are ready, the pool is, also where one has died since."""
+        """Notes what it runs."""
         logger.info("%sinstance %d is ready", self._prefix, worker.number)
         if worker.ready:
             self.model = worker.ready.model
         self._failed_starts[worker.number] = 0
-        if self.is_complete and (self._booting or worker.number in self._local):
-            self._booting = False
-            self._listener.on_pool_change(self)
+        self._booting = self._booting and not self.is_complete
+        self._loop.mark()
 
     def on_worker_run(self, worker: Worker) -> None:
         """Sees to it that the batch does not take longer than it may."""
@@ -276,7 +253,7 @@ class WorkerPool:
         self._deaths_in_row[worker.number] = 0
         if worker.is_leaving and not worker.in_flight:
             self._end(worker)
-        self._batches.on_results(batch, results)
+        self.batches.on_results(batch, results)
 
     def on_worker_death(self, worker: Worker) -> None:
         """Replaces it, and reports what it held."""
@@ -291,64 +268,26 @@ class WorkerPool:
         )
         self._failed_starts[worker.number] += worker.ready is None
         if self._is_needed(worker) or self._has_given_up():
-            message = f"instance {worker.number} cannot start: {reason}"
-            self._listener.on_pool_failure(self, message)
+            self._fail(f"instance {worker.number} cannot start: {reason}")
         elif not self._is_closed and worker.number in self._wanted:
             self._schedule_restart(worker.number)
         for batch in batches:
             were_running = batch.since_s < math.inf and not worker.is_blameless
-            self._batches.on_lost(batch.members, were_running=were_running)
-
-    def _look_later(self) -> None:
-        self._loop.call_at(self._loop.now_s() + LOOK_INTERVAL_S, self._look)
-
-    def _look(self) -> None:
-        """Has as many remote instances as the work that waits asks for."""
-        if self._is_closed:
-            return
-        remote = [worker for n, worker in self._workers.items() if n not in self._local]
-        there = [w for w in remote if w.state is WorkerState.READY and not w.is_leaving]
-        wanted = len(self._wanted) - len(self._local)
-        found = Situation(
-            remote=wanted,
-            alive=self.alive,
-            starting=wanted - len(there),
-            idle=sum(worker.is_idle for worker in there),
-            waiting_s=self._batches.waiting_s,
-        )
-        change = self._autoscaler.wanted(found, self._loop.now_s()) - wanted
-        if self._size < self._options.num_instances:
-            change = 0  # another version is taking its place
-        if change:
-            logger.info(
-                "%sinstances on Ray: %+d; %.1f s of work wait",
-                self._prefix,
-                change,
-                found.waiting_s,
-            )
-        for _ in range(change):
-            self._add_remote()
-        for _ in range(-change):
-            self._drop(max(self._wanted))
-        self._look_later()
-
-    def _add_remote(self) -> None:
-        """Starts one more remote instance, under the first number that is free."""
-        taken = self._wanted | self._workers.keys()
-        number = next(n for n in itertools.count(len(self._local)) if n not in taken)
-        self._wanted.add(number)
-        self._start_again(number)
+            self.batches.on_lost(batch.members, were_running=were_running)
 
     def _is_needed(self, worker: Worker) -> bool:
         """Whether it was to boot, and the pool cannot without it."""
-        never_ready = worker.ready is None
-        return self._booting and never_ready and (worker.number in self._local or not self._local)
+        return self._booting and worker.ready is None
 
     def _has_given_up(self) -> bool:
         """Whether no instance lives and each local one has failed to start too often."""
         failed_starts = [self._failed_starts[number] for number in self._local]
         hopeless = bool(failed_starts) and min(failed_starts) >= MAX_FAILED_STARTS
         return hopeless and not self.alive and not self._is_closed
+
+    def _fail(self, message: str) -> None:
+        self._failure = self._failure or message
+        self._loop.mark()
 
     def _end(self, worker: Worker) -> None:
         worker.close()
@@ -368,10 +307,10 @@ class WorkerPool:
         if self._ending:
             self._reap_later()
         else:
-            self._listener.on_pool_change(self)
+            self._loop.mark()
 
     def _schedule_restart(self, number: int) -> None:
-        max_backoff_s = MAX_BACKOFF_S if number in self._local else MAX_REMOTE_BACKOFF_S
+        max_backoff_s = self._max_backoff_s(number)
         deaths = self._deaths_in_row[number] = self._deaths_in_row[number] + 1
         backoff_s = min(FIRST_BACKOFF_S * 2 ** (deaths - 2), max_backoff_s) if deaths > 1 else 0.0
         logger.info("%sinstance %d starts again in %.1f s", self._prefix, number, backoff_s)
@@ -379,6 +318,9 @@ class WorkerPool:
         self._restarts[number] = self._loop.call_at(
             self._loop.now_s() + backoff_s, lambda: self._start_again(number)
         )
+
+    def _max_backoff_s(self, number: int) -> float:
+        return MAX_BACKOFF_S
 
     def _start_again(self, number: int) -> None:
         try:

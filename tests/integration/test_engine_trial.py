@@ -10,8 +10,9 @@ import pytest
 from qa_service.errors import SetupError
 from qa_service.logs import LogOptions
 from qa_service.wire.messages import Task
+from qa_service.workers.engine_race import Race, Record
 from qa_service.workers.engine_table import Finding
-from qa_service.workers.engine_trial import Instance, Record, bundled_rounds, compare
+from qa_service.workers.engine_trial import Instance, bundled_rounds
 from qa_service.workers.messages import Setup
 from qa_service.workers.options import InstanceOptions
 
@@ -35,9 +36,10 @@ def test_candidates_are_timed_and_their_answers_compared(builtin_model):
         Instance(setup(builtin_model, "int8"), LOGS) as int8,
     ):
         records = [Record(Finding("onnx", "fp32"), fp32), Record(Finding("onnx", "int8"), int8)]
-        reference, other = compare(records, rounds, lambda: None, lambda: 0.0)
-    assert (reference.num_same, reference.num_answers, reference.ratio) == (16, 16, 1.0)
-    assert other.num_same >= 14
+        race = Race(records, rounds, 0.5, elapsed_s=lambda: 0.0, say=lambda *_: None)
+        reference, other = race.run()
+    assert (reference.num_same, reference.num_answers, reference.ratio) == (8, 8, 1.0)
+    assert other.num_same >= 7 or not other.num_answers  # int8 is no faster on some processors
     assert min(other.alone_ms, other.batched_ms, other.ratio) > 0
 
 
@@ -54,6 +56,6 @@ def test_an_instance_that_dies_is_told(builtin_model):
         took_ms, spans = instance.ask([TASK])
         assert took_ms > 0
         assert spans == [(18, 21)]
-        os.kill(instance.pid, signal.SIGKILL)
+        os.kill(instance.process.pid, signal.SIGKILL)
         with pytest.raises(SetupError, match="its process ended"):
             instance.ask([TASK])

@@ -20,8 +20,12 @@ from harness.process import GIVE_UP_S, held_still
 from harness.questions import ANSWER, ASK, QUESTIONS, TEXT
 from harness.server import FIXED_ENGINE, INSTANT, ONE_BY_ONE, ROOT, running_server
 from qa_service.client import QaClient
+from qa_service.inference.learned_costs import TABLE_EVERY
+from qa_service.inference.worker_main import load_reader
 from qa_service.scheduling.batch_cost import load_costs
-from qa_service.wire.messages import RequestLimits
+from qa_service.wire.messages import Question, RequestLimits
+from qa_service.workers.messages import Setup
+from qa_service.workers.options import InstanceOptions
 
 ONE = ("--num_inference_sessions", "1")
 MAX_FRAME_BYTES = RequestLimits().max_frame_bytes
@@ -59,6 +63,16 @@ def test_what_batches_cost_is_measured_once_and_kept(builtin_model, tmp_path):
             assert ("measuring what batches cost" in running.log) == is_measured
     [table] = (model / "costs").glob("*.json")
     assert load_costs(table).cost_ms(1, 100) > 0
+    for cost_table, is_learned in (("auto", True), (str(table), False), ("off", False)):
+        options = InstanceOptions(
+            inference_engine_type="onnx", precision="fp32", intra_op_num_threads=1,
+            cost_table=cost_table,
+        )  # fmt: skip
+        reader, _ = load_reader(Setup(str(model), options))
+        start = reader.rule.costs
+        for _ in range(TABLE_EVERY):
+            reader.read([Question("Who?", TEXT)])
+        assert (reader.rule.costs != start) == is_learned
 
 
 @pytest.mark.parametrize("engine", ["onnx", pytest.param("pytorch", marks=pytest.mark.slow)])

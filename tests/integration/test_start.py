@@ -192,6 +192,17 @@ def fail(*flags, **env):
     )  # fmt: skip
 
 
+def test_engines_are_printed_and_the_server_exits(builtin_model, tmp_path):
+    done = fail("--print_engines", "--model", str(builtin_model))
+    assert (done.returncode, done.stdout) == (0, "builtin:\ninstant fp32: nothing else can run\n")
+    file = ModelFile(tmp_path)
+    file.write("versions = [1, 2]")
+    done = fail("--print_engines", *file.flags())
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("nothing else can run") == 2
+    assert "m, version 2:" in done.stdout
+
+
 def test_too_little_memory_ends_the_start(builtin_model):
     ended = fail("--model", str(builtin_model), "--max_memory_bytes", "1")
     assert ended.returncode == 2

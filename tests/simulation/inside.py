@@ -25,9 +25,9 @@ from qa_service.repository.models import FoundVersion
 from qa_service.server import QaServer
 from qa_service.serving.cache_store import ENTRY_BYTES
 from qa_service.serving.dispatcher import Dispatcher
-from qa_service.serving.model_server import ModelServer, ModelState
 from qa_service.serving.options import ModelOptions
 from qa_service.serving.plan import make_plan
+from qa_service.serving.version import Version, VersionState
 from qa_service.workers.messages import Setup
 from tests.simulation.network import Network, SocketModule
 from tests.simulation.workers import Machine, SimulatedWorker
@@ -94,7 +94,7 @@ def simulated(
     replaced = {
         "qa_service.server.EventLoop": lambda: SimulatedLoop(world),
         "qa_service.server.EngineChoices": _Engines,
-        "qa_service.server.make_factory": make_factory,
+        "qa_service.serving.catalog.make_factory": make_factory,
         "qa_service.net.listener.socket": SocketModule(network.make_listening_socket),
         "qa_service.serving.plan.find_versions": partial(_find_versions, disk),
         "qa_service.deployment.load_manifest": lambda path: SimpleNamespace(name=path.name),
@@ -156,7 +156,7 @@ def _find_versions(disk, path):
 
 def queue_length(server: QaServer) -> int:
     """How many requests wait for an instance."""
-    return sum(version.queue_length for version in server.models.servers)
+    return sum(version.queue_length for version in server.catalog.versions)
 
 
 def over_bounds(server: QaServer) -> Iterator[str]:
@@ -167,7 +167,7 @@ def over_bounds(server: QaServer) -> Iterator[str]:
             yield f"{connection.name} has {len(connection.calls)} requests in flight"
         if connection._stream.output_bytes > limits.max_output_buffer_bytes + _most_replies(server):
             yield f"{connection.name} holds {connection._stream.output_bytes} bytes of output"
-    for version in server.models.servers:
+    for version in server.catalog.versions:
         scheduler = version._dispatcher._scheduler
         if len(scheduler) > server.config.queue.max_queue_size:
             queued = _queued(scheduler)
@@ -190,7 +190,7 @@ def _most_replies(server):
 
 def strays(server: QaServer) -> Iterator[tuple[str, str]]:
     """What is held though it has ended, by the check that finds it."""
-    for version in server.models.servers:
+    for version in server.catalog.versions:
         for ticket in _queued(version._dispatcher._scheduler):
             if ticket.call.is_settled:
                 yield "settled", f"{ticket.call.scope.name} is settled, and waits for an instance"
@@ -208,7 +208,7 @@ def held(server: QaServer) -> Iterator[str]:
     for connection in server._connections:
         if connection.calls:
             yield f"{connection.name} has {len(connection.calls)} requests in flight"
-    for version in server.models.servers:
+    for version in server.catalog.versions:
         yield from (f"{version.spec}: {what}" for what in _held_by_version(version))
 
 
@@ -233,20 +233,20 @@ def _held_by_version(version):
 
 def flows_held(server: QaServer) -> Iterator[str]:
     """The flows that are still active, where the last batch has emptied a queue."""
-    for version in server.models.servers:
+    for version in server.catalog.versions:
         flows = version._dispatcher._scheduler._flows
-        if len(flows) and version.state is ModelState.READY:
+        if len(flows) and version.state is VersionState.READY:
             yield f"{version.spec}: {len(flows)} flows are known"
 
 
 def serving(server: QaServer) -> set[tuple[str, int, str]]:
     """Model, number and fingerprint of each version that takes requests."""
-    return {(s.spec.model, s.spec.number, s.spec.found.fingerprint) for s in server.models.ready}
+    return {(s.spec.model, s.spec.number, s.spec.found.fingerprint) for s in server.catalog.ready}
 
 
 def wanted(server: QaServer) -> set[tuple[str, int, str]]:
     """The same of what the server's plan has."""
-    return _versions_of(server.models.plan)
+    return _versions_of(server.catalog.plan)
 
 
 def planned(config: ServerConfig) -> set[tuple[str, int, str]] | None:
@@ -296,7 +296,7 @@ PLANTED = {
     "unanswered": (Dispatcher, "on_lost", _forget),
     "bound": (Connection, "_has_room", lambda _: True),
     "orphans": (SimulatedWorker, "kill", lambda _: None),
-    "held": (ModelServer, "_drop", lambda *_: None),
+    "held": (Version, "_drop", lambda *_: None),
     "settled": (Dispatcher, "_drop", lambda *_: None),
 }
 """By the check that is to find it: whose method it replaces, and with what."""

@@ -64,7 +64,7 @@ class Setting:
         self.dispatcher = Dispatcher(
             self.clock,
             Scheduler(queue),
-            lambda _: FakeInstances(self.instance),
+            FakeInstances(self.instance),
             self.metrics,
             Admission(queue),
         )

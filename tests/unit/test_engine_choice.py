@@ -8,24 +8,16 @@ import msgspec
 import pytest
 
 from qa_service.data.squad import read_squad
-from qa_service.errors import SetupError
 from qa_service.repository.findings import keep
 from qa_service.repository.manifest import Manifest, ReadingConfig
-from qa_service.wire.messages import Task
-from qa_service.workers import engine_choice
+from qa_service.workers import engine_choice, engine_trial
 from qa_service.workers.devices import DeviceAssignment
 from qa_service.workers.engine_choice import choose_engine
+from qa_service.workers.engine_race import MAX_ROUNDS
 from qa_service.workers.engine_table import EngineTable, Finding, Measurement
-from qa_service.workers.engine_trial import (
-    END_S,
-    LIMIT_S,
-    MIN_ROUNDS,
-    QUESTIONS,
-    Record,
-    bundled_rounds,
-    compare,
-)
+from qa_service.workers.engine_trial import QUESTIONS, Progress, bundled_rounds
 from qa_service.workers.options import InstanceOptions
+from tests.support import FakeClock
 
 MANIFEST = Manifest(
     name="tiny",
@@ -177,8 +169,56 @@ def test_two_threads_are_a_candidate_where_every_instance_has_two_cores(tmp_path
     choose(tmp_path, trial, num_inference_sessions=1)
     choose(tmp_path, trial, num_inference_sessions=1, intra_op_num_threads=2)
     assert trial.candidates == [
-        ["onnx fp32", "onnx fp32, 2 threads", "onnx int8", "onnx int8, 2 threads"],
+        ["onnx fp32", "onnx fp32, 2 threads", "onnx int8, 2 threads", "onnx int8"],
         ["onnx fp32, 2 threads", "onnx int8, 2 threads"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("flags", "second", "last"),
+    [({"amx_bf16", "avx512_vnni"}, "openvino int8_bf16", "openvino fp32"),
+     ({"avx_vnni"}, "openvino int8", "openvino fp32"),
+     ({"avx512_bf16"}, "openvino bf16", "onnx int8"),
+     ({"avx2"}, "openvino fp32", "onnx int8")],
+)  # fmt: skip
+def test_what_is_likely_fast_on_the_processor_comes_first(
+    tmp_path, monkeypatch, flags, second, last
+):
+    monkeypatch.setattr(engine_choice, "processor", lambda: ("A Processor", frozenset(flags)))
+    monkeypatch.setattr(engine_choice, "is_installed", lambda module: module != "torch")
+    files = {**MANIFEST.files, "model.openvino_int8.onnx": "4"}
+    trial = Trial()
+    choose(tmp_path, trial, msgspec.structs.replace(MANIFEST, files=files))
+    [names] = trial.candidates
+    assert (names[0], names[1], names[-1]) == ("onnx fp32", second, last)
+
+
+def test_what_a_start_left_out_is_measured_when_all_are_asked_for(tmp_path):
+    left_out = Finding("onnx", "int8")
+    found = choose_engine(InstanceOptions(), ON_CPU, tmp_path, MANIFEST)
+    table = found.table([REFERENCE, left_out])
+    keep(Path(found.path), table)
+    assert "onnx int8                      not measured yet" in str(table)
+    assert table.reason.endswith("; 1 likely slower one not measured")
+    assert choose(tmp_path, Trial())[1] == table
+    again = choose_engine(InstanceOptions(), ON_CPU, tmp_path, MANIFEST, is_whole=True)
+    assert isinstance(again, Measurement)
+    keep(Path(again.path), again.table([REFERENCE, INT8]))
+    again = choose_engine(InstanceOptions(), ON_CPU, tmp_path, MANIFEST, is_whole=True)
+    assert taken(again.options) == ("onnx", "int8", 1)
+
+
+def test_progress_is_said_every_few_seconds_without_a_terminal(caplog, monkeypatch):
+    caplog.set_level("INFO")
+    clock = FakeClock()
+    monkeypatch.setattr(engine_trial.time, "monotonic", clock.perf_counter)
+    progress = Progress("builtin", 7, 8.0)
+    for number in range(1, 8):
+        progress.say("openvino bf16", number)
+        clock.pass_s(1.0)
+    assert caplog.messages == [
+        f"measuring engines for builtin: openvino bf16, {number} of 7; about {left} s left"
+        for number, left in ((1, 8), (4, 5), (7, 2))
     ]
 
 
@@ -224,88 +264,12 @@ def test_the_best_agrees_and_is_clearly_faster(findings, expected):
     assert str(EngineTable("a processor", 0.97, findings).best) == expected
 
 
-class Candidate:
-    """Takes so many milliseconds a question, and a share of that in a batch."""
-
-    def __init__(self, ms, *, together=1.0, span=(0, 1), fails_after=None) -> None:
-        self.ms, self.together, self.span = ms, together, span
-        self.left = fails_after
-        self.asked: list[int] = []
-
-    def ask(self, tasks):
-        if self.left is not None:
-            self.left -= 1
-            if self.left < 0:
-                raise SetupError("its process ended")
-        self.asked.append(len(tasks))
-        share = 1.0 if len(tasks) == 1 else self.together
-        return self.ms * len(tasks) * share, [self.span] * len(tasks)
-
-
-ROUNDS = [[Task("?", "Tea.")] * 16] * 6
-
-
-def run(*candidates, names="abcd", may_take_reference=True, elapsed_s=0.0):
-    records = [
-        Record(Finding(name, "fp32", may_be_taken=bool(number or may_take_reference)), candidate)
-        for number, (name, candidate) in enumerate(zip(names, candidates, strict=False))
-    ]
-    return compare(records, ROUNDS, lambda: None, lambda: elapsed_s)
-
-
-def test_candidates_are_asked_in_turn_and_compared_round_by_round():
-    first, second = run(Candidate(20.0), Candidate(10.0, together=0.5, span=(1, 2)))
-    assert (first.ratio, first.num_same, first.num_answers) == (1.0, 96, 96)
-    assert (second.alone_ms, second.batched_ms, second.ratio) == (10.0, 5.0, 0.375)
-    assert (second.num_same, second.num_answers) == (0, 96)
-
-
-def test_batches_that_do_not_pay_do_not_count():
-    _, second = run(Candidate(20.0), Candidate(10.0, together=4.0))
-    assert (second.batched_ms, second.ratio) == (40.0, 0.5)
-
-
-def test_what_is_too_slow_is_asked_no_further():
-    slow = Candidate(19.5)
-    _, second = run(Candidate(20.0), slow)
-    assert (second.ratio, second.num_answers) == (0.975, 0)
-    assert len(slow.asked) == 1 + 9 * MIN_ROUNDS
-
-
-def test_nothing_is_too_slow_where_the_reference_may_not_be_taken():
-    _, second, _ = run(Candidate(20.0), Candidate(30.0), Candidate(25.0), may_take_reference=False)
-    assert second.num_answers == 96
-
-
-def test_after_the_end_what_was_compared_decides():
-    reference, second = run(Candidate(20.0), Candidate(10.0), elapsed_s=END_S)
-    assert (reference.num_answers, second.num_answers) == (48, 48)
-
-
-@pytest.mark.parametrize(("names", "asked"), [("abcd", [0, 96, 96]), ("abcc", [96, 0, 96])])
-def test_after_the_time_the_fastest_is_asked_and_the_fastest_of_another_kind(names, asked):
-    candidates = [Candidate(ms) for ms in (20.0, 10.0, 7.0, 5.0)]
-    _, *others = run(*candidates, names=names, elapsed_s=LIMIT_S)
-    assert [finding.num_answers for finding in others] == asked
-
-
-@pytest.mark.parametrize("fails_after", [0, 1, 20])
-def test_a_candidate_that_fails_is_left_out_and_says_why(fails_after):
-    first, second = run(Candidate(20.0), Candidate(10.0, fails_after=fails_after))
-    assert second.failure == "its process ended"
-    assert first.num_answers == 96
-
-
-def test_nothing_can_be_compared_without_the_reference():
-    with pytest.raises(SetupError, match="a fp32 cannot run: its process ended"):
-        run(Candidate(20.0, fails_after=20), Candidate(10.0))
-
-
 def test_two_hundred_questions_are_asked_about_texts_of_several_lengths():
     questions = read_squad(QUESTIONS)
     assert len({(item.question, item.context) for item in questions}) == len(questions)
     rounds = bundled_rounds()
     assert sum(map(len, rounds)) >= 200
-    assert {len(tasks) for tasks in rounds} == {16}
+    assert {len(tasks) for tasks in rounds} == {8}
+    assert len(rounds) > MAX_ROUNDS
     three, two, one = (sum(len(task.text) for task in tasks) for tasks in rounds[:3])
     assert 1.5 * one < two < 0.8 * three

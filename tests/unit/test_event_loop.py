@@ -46,6 +46,24 @@ def test_soon_is_the_next_round_even_from_within_one(loop):
     run_until(loop, lambda: bool(ran))
 
 
+def test_what_is_marked_is_looked_at_once_before_the_round_ends(loop):
+    seen = []
+    loop.on_mark, loop.after_each = lambda: seen.append("mark"), lambda: seen.append("each")
+    loop.mark()  # also what is marked before the loop runs
+    loop.call_soon(loop.mark)
+    loop.call_soon(loop.stop)
+    loop.run()
+    assert seen == ["mark", "each"]
+
+
+def test_what_is_marked_by_what_looks_has_a_round_of_its_own_at_once(loop):
+    seen = []
+    loop.on_mark = lambda: seen.append(1) or (loop.mark if len(seen) < 3 else loop.stop)()
+    loop.mark()
+    loop.run()
+    assert len(seen) == 3
+
+
 def test_readable_and_writable_are_told_apart_and_forgotten(loop):
     ours, theirs = socket.socketpair()
     with ours, theirs:

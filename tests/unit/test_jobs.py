@@ -13,7 +13,7 @@ from qa_service.errors import InternalError
 from qa_service.inference.jobs import Intake, IntakeAhead, answer_batches
 from qa_service.inference.reader.instant import InstantReader, first_word
 from qa_service.inference.worker_main import WARMUP, serve
-from qa_service.scheduling.batch_cost import BatchRule
+from qa_service.scheduling.batch_cost import BatchRule, CostTable
 from qa_service.wire.frames import PREFIX
 from qa_service.wire.messages import Answer, Task
 from qa_service.workers.channel import WorkerChannel
@@ -34,6 +34,7 @@ class CountingReader:
 
     def __init__(self, fails_in="answer"):
         self.fails_in, self.answered = fails_in, 0
+        self.rule = BatchRule()
 
     def encode(self, tasks, stopwatch):
         stopwatch.start()
@@ -111,6 +112,19 @@ def test_results_say_when_they_were_begun_and_how_long_they_took(run):
     (result,) = run(CountingReader(), batch(0))
     assert before_s <= result.started_s <= time.monotonic()
     assert result.inference_ms >= result.stages_ms.model >= 0.0
+
+
+def test_what_batches_cost_is_told_when_it_is_news(run):
+    table = CostTable((10, 20), (1,), ((1.0,), (2.0,)))
+
+    class LearningReader(CountingReader):
+        def answer(self, encoded, stopwatch):
+            if self.answered == 1:
+                self.rule = BatchRule(costs=table)
+            return super().answer(encoded, stopwatch)
+
+    results = run(LearningReader(), batch(0), batch(1), batch(2))
+    assert [result.costs for result in results] == [None, table, None]
 
 
 @pytest.mark.parametrize("stage", ["encode", "answer"])

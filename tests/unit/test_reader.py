@@ -11,10 +11,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from qa_service.errors import InternalError, QuestionTooLongError
+from qa_service.inference.learned_costs import TABLE_EVERY, LearnedCosts
 from qa_service.inference.reader.reader import padded
 from qa_service.inference.reader.windows import WindowBuilder
 from qa_service.repository.manifest import ReadingConfig
-from qa_service.scheduling.batch_cost import BatchRule
+from qa_service.scheduling.batch_cost import BatchRule, CostTable
 from qa_service.wire.messages import Answer, Question
 from tests.unit.texts import texts
 from tests.unit.tiny_reader import MadeUpModel, tiny_reader
@@ -246,3 +247,15 @@ def test_padding_stands_behind_each_row():
     assert ids[0, 6:].tolist() == [1, 1]
     assert ids[1].tolist() == windows[1].input_ids.tolist()
     assert types.shape == ids.shape
+
+
+def test_the_rule_follows_what_the_model_takes(make_reader):
+    start = CostTable((8, 24), (1, 2), ((1e9, 1e9), (1e9, 1e9)))
+    reader = make_reader()
+    reader.rule = BatchRule(costs=start)
+    reader.read([Question("why", "Ada wrote")])
+    assert reader.rule.costs is start
+    reader.learned = LearnedCosts(start)
+    for _ in range(2 * TABLE_EVERY):
+        reader.read([Question("why", "Ada wrote")])
+    assert reader.rule.costs.pace < 0.1

@@ -15,6 +15,7 @@ from qa_service.workers.base import WorkerState
 from qa_service.workers.messages import Answers, Failed, Ready, Results, Setup
 from qa_service.workers.options import InstanceOptions
 from qa_service.workers.pool import WorkerPool
+from qa_service.workers.ray_pool import RayPool
 from tests.support import run_until
 from tests.unit.calls import make_ticket
 from tests.unit.handled_worker import HandledWorker
@@ -26,7 +27,7 @@ class Listening:
     def __init__(self, num_local, num_remote, idle_timeout_ms=60_000):
         self.waiting_s = 0.0
         self.loop = EventLoop()
-        self.workers, self.ready, self.failures, self.lost = {}, 0, [], []
+        self.workers, self.lost = {}, []
         self.options = InstanceOptions(
             num_inference_sessions=num_local,
             ray_instances=num_remote,
@@ -34,9 +35,9 @@ class Listening:
             inference_engine_type="instant",
         )
         self.results, self.metrics = [], ModelMetrics(ERROR_KINDS)
-        self.pool = WorkerPool(
-            self.loop, self.options, self.make, listener=self, batches=self, metrics=self.metrics
-        )
+        kind = RayPool if num_remote else WorkerPool
+        self.pool = kind(self.loop, self.options, self.make, self.metrics)
+        self.pool.batches = self
         self.pool.resize(self.options.num_instances)
 
     def make(self, number, listener):
@@ -45,11 +46,9 @@ class Listening:
         self.workers[number] = worker
         return worker
 
-    def on_pool_change(self, pool):
-        self.ready += not pool.is_booting and bool(pool.alive)
-
-    def on_pool_failure(self, pool, message):
-        self.failures.append(message)
+    @property
+    def is_ready(self):
+        return self.pool.is_complete and not self.pool.is_booting
 
     def on_results(self, batch, results):
         self.results.append(results)
@@ -90,42 +89,45 @@ def start():
 def test_a_pool_does_not_wait_for_remote_instances(start):
     listening = start(num_local=1, num_remote=2)
     listening.hear(1, Ready())
-    assert listening.ready == 0
+    assert not listening.is_ready
     listening.hear(0, Ready())
-    assert listening.ready == 1
+    assert listening.is_ready
     listening.hear(2, Ready())
-    assert (listening.ready, listening.pool.alive) == (1, 3)
+    assert (listening.is_ready, listening.pool.alive) == (True, 3)
 
 
-def test_a_pool_says_that_it_is_whole_again(start):
+def test_a_pool_marks_that_it_is_whole_again(start):
     """A version that grows may have waited for that."""
+    seen = []
     listening = start(num_local=2, num_remote=0)
     listening.hear(0, Ready())
     listening.hear(1, Ready())
     listening.hear(0, end=True)
     run_until(listening.loop, lambda: listening.workers[0].state is WorkerState.STARTING)
-    assert listening.ready == 1
+    assert not listening.is_ready
+    listening.loop.on_mark = lambda: seen.append(listening.is_ready)
     listening.hear(0, Ready())
-    assert (listening.ready, listening.pool.alive) == (2, 2)
+    assert (seen, listening.pool.alive) == ([True], 2)
 
 
 def test_a_remote_instance_that_cannot_start_is_no_failure_beside_local_ones(start):
     listening = start(num_local=1, num_remote=1)
     listening.hear(1, Failed("no cluster"), end=True)
     listening.hear(0, Ready())
-    assert (listening.ready, listening.failures) == (1, [])
+    assert (listening.is_ready, listening.pool.take_failure()) == (True, "")
 
 
 def test_without_local_ones_the_first_remote_one_makes_it_ready(start):
     listening = start(num_local=0, num_remote=2)
     listening.hear(1, Ready())
-    assert listening.ready == 1
+    assert listening.is_ready
 
 
 def test_without_local_ones_the_first_failure_says_why(start):
-    listening = start(num_local=0, num_remote=2)
+    listening, failures = start(num_local=0, num_remote=2), []
+    listening.loop.on_mark = lambda: failures.append(listening.pool.take_failure())
     listening.hear(0, Failed("no cluster"), end=True)
-    assert "no cluster" in listening.failures[0]
+    assert failures == ["instance 0 cannot start: no cluster"]
 
 
 @pytest.mark.parametrize("is_blameless", [True, False])
@@ -141,7 +143,7 @@ def test_what_was_lost_with_a_node_has_not_been_tried(start, is_blameless):
 @pytest.fixture
 def growing(start, monkeypatch):
     """One local instance, and one to three on Ray; it is looked at in every round."""
-    monkeypatch.setattr("qa_service.workers.pool.LOOK_INTERVAL_S", 0.0)
+    monkeypatch.setattr("qa_service.workers.ray_pool.LOOK_INTERVAL_S", 0.0)
     listening = start(num_local=1, num_remote="1:3", idle_timeout_ms=1)
     for number in (0, 1):
         listening.hear(number, Ready())
@@ -152,7 +154,7 @@ def growing(start, monkeypatch):
 
 def test_it_grows_with_what_waits(growing):
     assert sorted(growing.workers) == [0, 1, 2, 3]
-    assert growing.ready == 1
+    assert growing.is_ready
 
 
 def test_what_is_too_many_finishes_what_it_runs(growing):

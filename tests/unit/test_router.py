@@ -29,7 +29,7 @@ class Setting:
         self.use(*routes)
 
     def find(self, name):
-        """As `Models` does."""
+        """As `Catalog` does."""
         if name not in self.models:
             raise UnknownModelError(f"there is no model {name}")
         return self.models[name]

@@ -49,9 +49,9 @@ class Pool:
         self.worker.run(members)
         return self.peer.receive()
 
-    def finish(self, batch, inference_ms=COST_MS):
+    def finish(self, batch, inference_ms=COST_MS, costs=None):
         answers = [Answers([]) for _ in batch.tasks]
-        self.peer.send(Results(batch.number, answers, 0.0, inference_ms, StagesMs()))
+        self.peer.send(Results(batch.number, answers, 0.0, inference_ms, StagesMs(), costs))
         self.loop.run()
 
     def close(self):
@@ -109,6 +109,13 @@ def test_expectations_follow_what_batches_really_take(pool):
     pool.give(make_ticket())
     (item,) = pool.worker.in_flight.values()
     assert item.cost_s == pytest.approx(3 * COST_MS / 1e3, rel=0.05)
+
+
+def test_batches_are_made_by_what_was_learned(pool):
+    learned = CostTable((100,), (1,), ((2 * COST_MS,),))
+    for costs in (learned, None):
+        pool.finish(pool.give(make_ticket()), costs=costs)
+        assert pool.worker.rule.costs == learned
 
 
 def test_without_a_table_the_second_batch_may_come_at_once():

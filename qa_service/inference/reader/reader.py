@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from qa_service.errors import InternalError, QaError
+from qa_service.inference.learned_costs import LearnedCosts
 from qa_service.inference.reader.sample import SampleRows
 from qa_service.inference.reader.spans import (
     BestSpan,
@@ -57,6 +59,8 @@ class Reader:
     Attributes:
         rule: Which windows run together; each runs alone if rows may not be padded. May be set
             again.
+        learned: The costs measured on the model's runs, which `rule` then follows; None to keep
+            `rule`.
     """
 
     def __init__(
@@ -75,9 +79,10 @@ class Reader:
         self.sample_rows = SampleRows(tokenizer)
         self._pad_token_id = manifest.pad_token_id
         self._config = config
-        self._logits = logits
+        self.logits = logits
         self._best_spans = best_spans
         self.rule = rule if manifest.may_pad else replace(rule, max_batch_size=1)
+        self.learned: LearnedCosts | None = None
         self.model = ModelFacts(
             manifest.name,
             manifest.window_tokens,
@@ -175,17 +180,25 @@ class Reader:
         scores = _Scores()
         for batch in self._batches(windows):
             rows = [windows[i] for i in batch]
+            started_s = time.perf_counter()
             if self._best_spans and lone.issuperset(batch):
                 scores.best_spans.update(
                     zip(batch, self._run_best_spans(self._best_spans, rows), strict=True)
                 )
             else:
                 scores.logits.update(zip(batch, self._run_logits(rows), strict=True))
+            self._learn(rows, (time.perf_counter() - started_s) * 1e3)
         stopwatch.lap("model")
         return scores
 
+    def _learn(self, rows: Sequence[Window], took_ms: float) -> None:
+        if self.learned:
+            self.learned.observe(len(rows), max(map(len, rows)), took_ms)
+            if self.learned.table is not self.rule.costs:
+                self.rule = replace(self.rule, costs=self.learned.table)
+
     def _run_logits(self, windows: Sequence[Window]) -> list[Logits]:
-        start, end = self._logits(*padded(windows, self._pad_token_id))
+        start, end = self.logits(*padded(windows, self._pad_token_id))
         if not len(start) == len(end) == len(windows):
             raise InternalError(f"{len(start)} rows of logits for {len(windows)} windows")
         return list(zip(start, end, strict=True))

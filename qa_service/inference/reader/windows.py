@@ -12,7 +12,6 @@ whole in some window.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +19,7 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from qa_service.errors import QuestionTooLongError
+from qa_service.inference.reader.words import Offsets, Words
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -56,7 +56,7 @@ class EncodedQuestion:
     """
 
     windows: tuple[Window, ...]
-    offsets: Sequence[tuple[int, int]]
+    offsets: Offsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class WindowBuilder:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         tokenizer.encode_special_tokens = True
-        self._tokenizer = tokenizer
+        self._words = Words(tokenizer)
         self._layout = PairLayout.of(tokenizer)
         self._window_tokens = window_tokens
         self._overlap_tokens = overlap_tokens
@@ -126,14 +126,14 @@ class WindowBuilder:
         Raises:
             QuestionTooLongError: The question leaves too little room for the text.
         """
-        question_ids = self._tokenizer.encode(question, add_special_tokens=False).ids
+        question_ids, _ = self._words.encode(question)
         if len(question_ids) > self._max_question_tokens:
             raise QuestionTooLongError(
                 f"the question has {len(question_ids)} tokens; "
                 f"this model takes at most {self._max_question_tokens}"
             )
-        encoding = self._tokenizer.encode(text, add_special_tokens=False)
-        return EncodedQuestion(self._cut(question_ids, encoding.ids), encoding.offsets)
+        text_ids, offsets = self._words.encode(text)
+        return EncodedQuestion(self._cut(question_ids, text_ids), offsets)
 
     def _cut(self, question_ids: list[int], text_ids: list[int]) -> tuple[Window, ...]:
         layout = self._layout

@@ -1,7 +1,8 @@
 """One model: what is wanted of it, what is there, and the steps from the one to the other.
 
-`reconcile` is called whenever either has changed. It compares them and takes what next steps there
-are; nothing remembers where in a transition it is.
+`reconcile` is called at the end of each round in which something was marked: an instance is ready,
+cannot start or has ended, a version is drained, the plan is another. It compares the two and takes
+what next steps there are; nothing remembers where in a transition it is.
 
     wanted and not there    ─▶ load it, one version and one instance at a time
     its engine is not known ─▶ wait; the plan that names it is applied when it is measured
@@ -18,13 +19,12 @@ import random
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from qa_service.errors import QaError, SetupError, UnavailableError, UnknownModelError, there_are
 from qa_service.net.timers import Clock, LazyTimer
 from qa_service.scheduling.call import Call
-from qa_service.serving.model_server import ModelServer, ModelState
 from qa_service.serving.plan import ModelPlan, VersionSpec
+from qa_service.serving.version import Version, VersionState
 
 logger = logging.getLogger(__name__)
 
@@ -55,106 +55,74 @@ class LoadFailure:
     retry_s: float
 
 
-class Surroundings(Protocol):
-    """What a model needs of the server around it."""
-
-    def make_server(
-        self,
-        model: ServedModel,
-        spec: VersionSpec,
-        on_change: Callable[[], None],
-        on_failure: Callable[[ModelServer, str], None],
-    ) -> ModelServer:
-        """Makes what serves a version, with no instance yet."""
-
-    def check_room(self, spec: VersionSpec, num_instances: int) -> None:
-        """Sees that there is memory for so many instances.
-
-        Raises:
-            SetupError: There is not.
-        """
-
-    def on_model_change(self) -> None:
-        """Hears that something has changed."""
-
-    def on_version_lost(self, message: str) -> None:
-        """Hears that a version that served has no instance any more."""
-
-
-class ServedModel:
+class Model:
     """A model with its versions.
 
     Args:
         name: Its name.
         clock: The loop's.
-        around: The server around it.
+        make_version: Makes a version that has no instance yet; raises `SetupError` if there is no
+            memory for so many instances.
         choose: A number from 0 to 1, each as probable.
 
     Attributes:
         name: Its name.
         plan: What is wanted.
-        servers: What is there, in the order of its beginning.
+        versions: What is there, in the order of its beginning.
         failures: What could not be loaded.
         labels: The version of each label, by now.
+        loss: Why a version that served does no more, if the last `reconcile` found one.
     """
 
     def __init__(
         self,
         name: str,
         clock: Clock,
-        around: Surroundings,
+        make_version: Callable[[VersionSpec, int], Version],
         choose: Callable[[], float] = random.random,
     ) -> None:
         self.name = name
         self.plan = ModelPlan(name, {}, {}, {}, {})
-        self.servers: list[ModelServer] = []
+        self.versions: list[Version] = []
         self.failures: dict[VersionSpec, LoadFailure] = {}
         self.labels: dict[str, int] = {}
+        self.loss = ""
         self._clock = clock
-        self._around = around
+        self._make_version = make_version
         self._choose = choose
-        self._choices: list[tuple[float, ModelServer]] = []
-        self._is_due = False
-        self._retry = LazyTimer(clock, self.reconcile_soon)
+        self._choices: list[tuple[float, Version]] = []
+        self._retry = LazyTimer(clock, clock.mark)
 
-    def apply(self, plan: ModelPlan, *, at_once: bool = False) -> None:
-        """Wants something else from now on.
-
-        Args:
-            plan: What is wanted.
-            at_once: Whether everything may be loaded at the same time: nobody is served yet.
-        """
+    def apply(self, plan: ModelPlan) -> None:
+        """Wants something else from now on."""
         self.plan = plan
         wanted = set(plan.versions.values())
         self.failures = {spec: why for spec, why in self.failures.items() if spec in wanted}
-        for spec in self._missing() if at_once else ():
-            if spec not in self.failures:
-                self._load(spec, spec.instances.num_instances)
-        self.reconcile()
+        self._clock.mark()
 
     def try_again(self) -> None:
         """Tries at once what has failed."""
         self.failures.clear()
-        self.reconcile()
+        self._clock.mark()
 
     @property
     def ready_specs(self) -> list[VersionSpec]:
         """What takes requests."""
-        return [server.spec for server in self._ready()]
+        return [version.spec for version in self._ready()]
 
-    def servers_in(self, *states: ModelState) -> list[ModelServer]:
+    def versions_in(self, *states: VersionState) -> list[Version]:
         """What is in one of these states."""
-        return [server for server in self.servers if server.state in states]
+        return [version for version in self.versions if version.state in states]
 
     @property
     def shadow(self) -> Mapping[int, int]:
         """Percent of the requests that are copied to a version."""
         return self.plan.shadow
 
-    def is_idle(self, version: int) -> bool:
+    def is_idle(self, number: int) -> bool:
         """Whether an instance of that version has nothing to do."""
-        server = self._serving(version)
-        return server is not None and server.is_idle
+        version = self._serving(number)
+        return version is not None and version.is_idle
 
     # Where requests go.
 
@@ -165,24 +133,24 @@ class ServedModel:
         except QaError as error:
             call.fail(error)
 
-    def pick(self, version: int | str | None) -> ModelServer:
-        """What answers a request for that version, or for whichever there is.
+    def pick(self, named: int | str | None) -> Version:
+        """What answers a request for that version or label, or for whichever there is.
 
         Raises:
             UnknownModelError: There is no such version.
             UnavailableError: There is, but it is not loaded.
         """
-        server = self._by_share() if version is None else self._by_name(version)
-        if self.plan.is_rolling and server.pool.size < server.full_size:
-            return self._among_generations(server)
-        return server
+        version = self._by_share() if named is None else self._by_name(named)
+        if self.plan.is_rolling and version.pool.size < version.full_size:
+            return self._among_generations(version)
+        return version
 
-    def share(self, server: ModelServer) -> float:
+    def share(self, version: Version) -> float:
         """The share of the requests that name no version which goes there, 0 to 1."""
         total = sum(weight for weight, _ in self._choices)
-        return sum(weight for weight, one in self._choices if one is server) / (total or 1.0)
+        return sum(weight for weight, one in self._choices if one is version) / (total or 1.0)
 
-    def _by_share(self) -> ModelServer:
+    def _by_share(self) -> Version:
         if not self._choices:
             raise self._unavailable(f"no version of {self.name} is loaded")
         if len(self._choices) == 1:
@@ -190,112 +158,114 @@ class ServedModel:
         alive = [choice for choice in self._choices if choice[1].pool.alive]
         return self._draw(alive or self._choices)
 
-    def _draw(self, choices: list[tuple[float, ModelServer]]) -> ModelServer:
+    def _draw(self, choices: list[tuple[float, Version]]) -> Version:
         mark = self._choose() * sum(weight for weight, _ in choices)
-        for weight, server in choices:
+        for weight, version in choices:
             mark -= weight
             if mark < 0:
-                return server
+                return version
         return choices[-1][1]
 
-    def _by_name(self, version: int | str) -> ModelServer:
-        is_number = isinstance(version, int) or _NUMBER.match(version)
-        number = int(version) if is_number else self.labels.get(str(version), 0)
-        if server := self._serving(number):
-            return server
-        if number in self.plan.versions or version in self.plan.labels:
-            raise self._unavailable(f"version {version} of {self.name} is not loaded")
-        there = [*map(str, sorted({s.spec.number for s in self._ready()})), *sorted(self.labels)]
-        what = f"{self.name} has no version {str(version)[:64]}"
+    def _by_name(self, named: int | str) -> Version:
+        is_number = isinstance(named, int) or _NUMBER.match(named)
+        number = int(named) if is_number else self.labels.get(str(named), 0)
+        if version := self._serving(number):
+            return version
+        if number in self.plan.versions or named in self.plan.labels:
+            raise self._unavailable(f"version {named} of {self.name} is not loaded")
+        there = [*map(str, sorted({v.spec.number for v in self._ready()})), *sorted(self.labels)]
+        what = f"{self.name} has no version {str(named)[:64]}"
         raise UnknownModelError(f"{what}; {there_are(there)}")
 
     def _unavailable(self, message: str) -> UnavailableError:
         """Says when to ask again: at the next try if all have failed, else soon."""
         wait_s = LOADING_RETRY_S
-        if self.failures and not self.servers_in(ModelState.LOADING):
+        if self.failures and not self.versions_in(VersionState.LOADING):
             next_s = min(failure.retry_s for failure in self.failures.values())
             wait_s = max(wait_s, next_s - self._clock.now_s())
         return UnavailableError(message, retry_after_ms=math.ceil(wait_s * 1e3))
 
-    def _serving(self, number: int) -> ModelServer | None:
-        return next((s for s in reversed(self._ready()) if s.spec.number == number), None)
+    def _serving(self, number: int) -> Version | None:
+        return next((v for v in reversed(self._ready()) if v.spec.number == number), None)
 
-    def _among_generations(self, server: ModelServer) -> ModelServer:
+    def _among_generations(self, version: Version) -> Version:
         """Shares its requests with what it takes the place of, by their instances."""
-        alive = [(s.pool.alive, s) for s in (server, *self._unwanted()) if s.pool.alive]
-        return self._draw([(float(weight), one) for weight, one in alive] or [(1.0, server)])
+        alive = [(v.pool.alive, v) for v in (version, *self._unwanted()) if v.pool.alive]
+        return self._draw([(float(weight), one) for weight, one in alive] or [(1.0, version)])
 
     # From what is there to what is wanted.
 
-    def reconcile_soon(self) -> None:
-        """Reconciles in the next round, once, however much has changed in this one."""
-        if not self._is_due:
-            self._is_due = True
-            self._clock.call_soon(self.reconcile)
+    def reconcile(self, *, at_once: bool = False) -> None:
+        """Takes the next steps from what is there to what is wanted.
 
-    def reconcile(self) -> None:
-        """Takes the next steps from what is there to what is wanted."""
-        self._is_due = False
-        self.servers = [s for s in self.servers if s.state is not ModelState.GONE]
-        for server in list(self.servers):
-            if server.state is ModelState.LOADING and not self._is_to_load(server):
-                server.kill()
-        growing = [s for s in self.servers if s.is_growing and self._is_to_load(s)]
-        for server in growing:
-            self._grow(server)
+        An instance that has become ready lets its version take requests, or get its next instance
+        (`_grow`), and what it replaces drain. One that cannot start ends its version.
+
+        Args:
+            at_once: Whether everything may be loaded at the same time: nobody is served yet.
+        """
+        self.loss = ""
+        for version in self.versions:
+            if message := version.pool.take_failure():
+                self._end_failed(version, message)
+            elif version.state is VersionState.LOADING and not self._is_to_load(version):
+                version.kill()
+            version.end_if_done()
+        self.versions = [v for v in self.versions if v.state is not VersionState.GONE]
+        if at_once:
+            self._load_all()
+        growing = [v for v in self.versions if v.is_growing and self._is_to_load(v)]
+        for version in growing:
+            self._grow(version)
         self._move()
-        if not any(server.is_growing for server in growing):
-            is_done = all(spec in self.ready_specs for spec in self.plan.versions.values())
-            for server in self._unwanted():
-                if is_done or self._serving(server.spec.number) is not server:
-                    server.drain()
+        if not any(version.is_growing for version in growing):
+            self._drain_unwanted()
             self._move()
             self._restore()
             self._load_next()
-        self._around.on_model_change()
 
-    def _is_wanted(self, server: ModelServer) -> bool:
-        return self.plan.versions.get(server.spec.number) == server.spec
+    def _is_wanted(self, version: Version) -> bool:
+        return self.plan.versions.get(version.spec.number) == version.spec
 
-    def _is_to_load(self, server: ModelServer) -> bool:
+    def _is_to_load(self, version: Version) -> bool:
         """Whether it is wanted, or would be had it not been asked for once more since."""
-        wanted = self.plan.versions.get(server.spec.number)
-        return wanted is not None and wanted.is_same_as(server.spec)
+        wanted = self.plan.versions.get(version.spec.number)
+        return wanted is not None and wanted.is_same_as(version.spec)
 
-    def _ready(self) -> list[ModelServer]:
-        return self.servers_in(ModelState.READY)
+    def _ready(self) -> list[Version]:
+        return self.versions_in(VersionState.READY)
 
-    def _unwanted(self) -> list[ModelServer]:
-        return [s for s in self._ready() if not self._is_wanted(s)]
+    def _unwanted(self) -> list[Version]:
+        return [v for v in self._ready() if not self._is_wanted(v)]
 
     def _missing(self) -> list[VersionSpec]:
-        there = [s.spec for s in self.servers if s.state in {ModelState.LOADING, ModelState.READY}]
+        there = [v.spec for v in self.versions_in(VersionState.LOADING, VersionState.READY)]
         wanted = self.plan.versions.values()
         return [spec for spec in wanted if spec.is_loadable and spec not in there]
 
     def _move(self) -> None:
         """Moves labels and shares to what is ready."""
-        ready = {s.spec.number: s for s in self._ready()}
+        ready = {v.spec.number: v for v in self._ready()}
         moved = {label: n for label, n in self.plan.labels.items() if n in ready}
         kept = {label: n for label, n in self.labels.items() if label in self.plan.labels}
         self.labels = {**kept, **moved}
         shares = {n: weight for n, weight in self.plan.traffic.items() if n in ready and weight}
         if not shares and ready:
-            wanted = [n for n, s in ready.items() if self._is_wanted(s)]
+            wanted = [n for n, v in ready.items() if self._is_wanted(v)]
             shares = {max(wanted or ready): 1}
         self._choices = [(weight, ready[n]) for n, weight in shares.items()]
 
-    def _grow(self, server: ModelServer) -> None:
+    def _grow(self, version: Version) -> None:
         """Gives it its next instance, if it has all that it should have by now."""
-        if not server.pool.is_complete:
+        if not version.pool.is_complete:
             return
-        is_whole = server.pool.size >= server.full_size
-        if server.state is ModelState.LOADING and (is_whole or self.plan.is_rolling):
-            self._note_ready(server)
-        if not is_whole and self._has_made_room(server):
-            server.resize(server.pool.size + 1)
+        is_whole = version.pool.size >= version.full_size
+        if version.state is VersionState.LOADING and (is_whole or self.plan.is_rolling):
+            self._note_ready(version)
+        if not is_whole and self._has_made_room(version):
+            version.pool.resize(version.pool.size + 1)
 
-    def _has_made_room(self, server: ModelServer) -> bool:
+    def _has_made_room(self, version: Version) -> bool:
         """Takes instances from what it replaces; whether they have ended, so that one may begin.
 
         Each keeps one until the end, so that what it has is answered.
@@ -303,24 +273,36 @@ class ServedModel:
         if not self.plan.is_rolling:
             return True
         replaced = self._unwanted()
-        most = max(server.full_size, sum(one.full_size for one in replaced))
-        room = most - server.pool.size
+        most = max(version.full_size, sum(one.full_size for one in replaced))
+        room = most - version.pool.size
         for number, one in enumerate(replaced, 1):
             size = max(1, min(one.pool.size, room - (len(replaced) - number)))
-            one.resize(size)
+            one.pool.resize(size)
             room -= size
-        minimum = server.pool.size + len(replaced)
-        return sum(s.pool.num_processes for s in (server, *replaced)) <= max(most, minimum)
+        minimum = version.pool.size + len(replaced)
+        return sum(v.pool.num_processes for v in (version, *replaced)) <= max(most, minimum)
 
     def _restore(self) -> None:
         """Gives back what was taken for a version that could not be loaded."""
-        for server in self._ready():
-            if server.pool.size < server.full_size:
-                server.resize(server.full_size)
+        for version in self._ready():
+            if version.pool.size < version.full_size:
+                version.pool.resize(version.full_size)
+
+    def _drain_unwanted(self) -> None:
+        """Drains what is replaced: once all that is wanted serves, or one of its own number."""
+        is_done = all(spec in self.ready_specs for spec in self.plan.versions.values())
+        for version in self._unwanted():
+            if is_done or self._serving(version.spec.number) is not version:
+                version.drain()
+
+    def _load_all(self) -> None:
+        for spec in self._missing():
+            if spec not in self.failures:
+                self._load(spec, spec.instances.num_instances)
 
     def _load_next(self) -> None:
         """Loads the first of what is missing whose time it is, when nothing is ending any more."""
-        if any(s.state in {ModelState.DRAINING, ModelState.ENDING} for s in self.servers):
+        if self.versions_in(VersionState.DRAINING, VersionState.ENDING):
             return
         now_s = self._clock.now_s()
         for spec in self._missing():
@@ -337,33 +319,29 @@ class ServedModel:
             logger.info("loading %s", spec)
         is_rolling = self.plan.is_rolling and self._ready()
         try:
-            self._around.check_room(spec, 1 if is_rolling else spec.instances.num_instances)
+            version = self._make_version(spec, 1 if is_rolling else spec.instances.num_instances)
         except SetupError as error:
             self._note_failure(spec, str(error))
             return
-        server = self._around.make_server(self, spec, self.reconcile_soon, self._on_failure)
-        self.servers.append(server)
-        server.resize(num_instances)
+        self.versions.append(version)
+        version.pool.resize(num_instances)
 
-    def _note_ready(self, server: ModelServer) -> None:
+    def _note_ready(self, version: Version) -> None:
         is_first = not self._ready()
-        server.make_ready()
-        self.failures.pop(server.spec, None)
-        logger.info("%s serves" if is_first else "the reloaded model serves: %s", server.spec)
+        version.make_ready()
+        self.failures.pop(version.spec, None)
+        logger.info("%s serves" if is_first else "the reloaded model serves: %s", version.spec)
 
-    def _on_failure(self, server: ModelServer, message: str) -> None:
+    def _end_failed(self, version: Version, message: str) -> None:
         """Ends it; if it cannot grow but some of it lives, only when it has answered all it has."""
-        is_ready = server.state is ModelState.READY
-        if is_ready and server.pool.alive:
-            server.drain()
+        if version.state is VersionState.READY:
+            self.loss = message
+        if version.state is VersionState.READY and version.pool.alive:
+            version.drain()
         else:
-            server.kill()
-        self._move()
-        if self._is_wanted(server):
-            self._note_failure(server.spec, message)
-        if is_ready:
-            self._around.on_version_lost(message)
-        self.reconcile_soon()
+            version.kill()
+        if self._is_wanted(version):
+            self._note_failure(version.spec, message)
 
     def _note_failure(self, spec: VersionSpec, message: str) -> None:
         before = self.failures.get(spec)

@@ -1,4 +1,4 @@
-"""A model brought to its plan, step by step: with servers and a clock of the test's own."""
+"""A model brought to its plan, step by step: with versions and a clock of the test's own."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qa_service.errors import SetupError, UnavailableError, UnknownModelError
+from qa_service.errors import ERROR_KINDS, SetupError, UnavailableError, UnknownModelError
 from qa_service.repository.models import FoundVersion
-from qa_service.serving.model_server import ModelState
-from qa_service.serving.plan import ModelPlan, VersionSpec
-from qa_service.serving.served_model import (
+from qa_service.serving.model import (
     FIRST_RETRY_S,
     LOADING_RETRY_S,
     MAX_RETRY_S,
-    ServedModel,
+    Model,
 )
+from qa_service.serving.plan import ModelPlan, VersionSpec
+from qa_service.serving.version import Version, VersionState
+from qa_service.telemetry.metrics import ModelMetrics
 from qa_service.workers.options import InstanceOptions
+from tests.unit.calls import make_call
+from tests.unit.services import FakeService
 
-READY, GONE = ModelState.READY, ModelState.GONE
+READY, GONE = VersionState.READY, VersionState.GONE
 
 
 def spec(number, instances=1, generation=0, engine="onnx"):
@@ -45,6 +48,8 @@ class FakePool:
     def __init__(self):
         self.size = self.alive = self.ending = 0
         self.is_booting = True
+        self.failure = ""
+        self.is_gone = False
 
     @property
     def is_complete(self):
@@ -54,61 +59,59 @@ class FakePool:
     def num_processes(self):
         return self.size + self.ending
 
-
-class FakeServer:
-    """A version whose instances start and end when the test says so."""
-
-    def __init__(self, its, on_change, on_failure):
-        self.spec, self.state = its, ModelState.LOADING
-        self.on_change, self.on_failure = on_change, on_failure
-        self.pool = FakePool()
-
-    @property
-    def full_size(self):
-        return self.spec.instances.num_instances
-
-    @property
-    def is_growing(self):
-        if self.state is READY:
-            return self.pool.size < self.full_size or self.pool.is_booting
-        return self.state is ModelState.LOADING
-
     def resize(self, size):
-        self.pool.is_booting |= size > self.pool.size
-        self.pool.ending += max(0, self.pool.alive - size)
-        self.pool.size, self.pool.alive = size, min(size, self.pool.alive)
+        self.is_booting |= size > self.size
+        self.ending += max(0, self.alive - size)
+        self.size, self.alive = size, min(size, self.alive)
 
-    def make_ready(self):
-        self.state = READY
+    def take_failure(self):
+        failure, self.failure = self.failure, ""
+        return failure
 
-    def drain(self):
-        self.state = ModelState.DRAINING
+    def close(self):
+        pass
 
     def kill(self):
-        self.state = ModelState.ENDING
+        pass
+
+
+class HeldVersion(Version):
+    """A version whose instances and one request start and end when the test says so."""
+
+    def __init__(self, its, clock):
+        metrics = ModelMetrics(ERROR_KINDS)
+        super().__init__(its, clock, FakePool(), None, FakeService(), metrics=metrics)
+        self.call = make_call()
+        self.submit(self.call)
 
     def start(self):
         """All instances that it should have are ready."""
         self.pool.alive, self.pool.is_booting = self.pool.size, False
-        self.on_change()
+        self._clock.mark()
+
+    def fail(self, message):
+        """No instance can be started."""
+        self.pool.failure = message
+        self._clock.mark()
 
     def end(self):
         """Everything that is to end has ended."""
         self.pool.ending = 0
-        if self.state in {ModelState.DRAINING, ModelState.ENDING}:
-            self.state = GONE
-        self.on_change()
+        if self.state in {VersionState.DRAINING, VersionState.ENDING}:
+            self.call.cancel()
+            self.pool.is_gone = True
+        self._clock.mark()
 
 
 class Setting:
     """A model, and the server around it."""
 
     def __init__(self, *specs, **more):
-        self.time_s, self.soon, self.timers, self.lost, self.made = 100.0, [], [], [], []
-        self.room = True
+        self.time_s, self.timers, self.lost, self.made = 100.0, [], [], []
+        self.is_marked, self.room = False, True
         draws = count()
-        self.model = ServedModel("m", self, self, lambda: (next(draws) * 0.618034) % 1)
-        self.model.apply(plan(*specs, **more), at_once=True)
+        self.model = Model("m", self, self.make_version, lambda: (next(draws) * 0.618034) % 1)
+        self.apply(*specs, at_once=True, **more)
         self.settle()
 
     # The clock.
@@ -116,8 +119,8 @@ class Setting:
     def now_s(self):
         return self.time_s
 
-    def call_soon(self, callback):
-        self.soon.append(callback)
+    def mark(self):
+        self.is_marked = True
 
     def call_at(self, when_s, callback):
         self.timers.append((when_s, callback))
@@ -131,47 +134,41 @@ class Setting:
             callback()
         self.run()
 
-    def run(self):
-        while self.soon:
-            self.soon.pop(0)()
+    def run(self, *, at_once=False):
+        """The end of a round."""
+        while self.is_marked:
+            self.is_marked = False
+            self.model.reconcile(at_once=at_once)
+            self.lost += [self.model.loss] if self.model.loss else []
 
-    # The server around it.
+    # The catalog.
 
-    def make_server(self, model, its, on_change, on_failure):
-        server = FakeServer(its, on_change, on_failure)
-        self.made.append(server)
-        return server
-
-    def check_room(self, its, num_instances):
+    def make_version(self, its, num_instances):
         if not self.room:
             raise SetupError("there is no memory")
-
-    def on_model_change(self):
-        pass
-
-    def on_version_lost(self, message):
-        self.lost.append(message)
+        self.made.append(HeldVersion(its, self))
+        return self.made[-1]
 
     # The test.
 
-    def apply(self, *specs, **more):
+    def apply(self, *specs, at_once=False, **more):
         self.model.apply(plan(*specs, **more))
-        self.run()
+        self.run(at_once=at_once)
 
     def loading(self):
-        return self.model.servers_in(ModelState.LOADING)
+        return self.model.versions_in(VersionState.LOADING)
 
     def settle(self):
         """Lets everything start and end that can, until nothing changes any more."""
         for _ in range(30):
-            for server in list(self.model.servers):
-                if server.state in {ModelState.LOADING, READY}:
-                    server.start()
-                server.end()
+            for version in list(self.model.versions):
+                if version.state in {VersionState.LOADING, READY}:
+                    version.start()
+                version.end()
             self.run()
 
     def numbers(self):
-        return [server.spec.number for server in self.model.servers]
+        return [version.spec.number for version in self.model.versions]
 
     def picks(self, version=None, times=1000):
         return Counter(self.model.pick(version).spec.number for _ in range(times))
@@ -179,7 +176,7 @@ class Setting:
 
 def test_at_the_start_everything_is_loaded_at_once():
     setting = Setting(spec(3, 2), spec(4, 2))
-    assert [server.pool.size for server in setting.made] == [2, 2]
+    assert [version.pool.size for version in setting.made] == [2, 2]
     assert setting.numbers() == [3, 4]
 
 
@@ -190,11 +187,11 @@ def test_a_swap_loads_an_instance_at_a_time_and_serves_when_all_are_ready():
     assert (new.pool.size, setting.picks()) == (1, {3: 1000})
     new.start()
     setting.run()
-    assert (new.pool.size, new.state, setting.picks()) == (2, ModelState.LOADING, {3: 1000})
+    assert (new.pool.size, new.state, setting.picks()) == (2, VersionState.LOADING, {3: 1000})
     new.start()
     setting.run()
     assert (new.state, setting.picks()) == (READY, {4: 1000})
-    assert setting.made[0].state is ModelState.DRAINING
+    assert setting.made[0].state is VersionState.DRAINING
 
 
 def test_rolling_never_has_more_than_one_instance_more():
@@ -210,7 +207,7 @@ def test_rolling_never_has_more_than_one_instance_more():
             old.end()
         setting.run()
     assert max(sizes) == 4
-    assert (new.pool.size, old.state) == (3, ModelState.DRAINING)
+    assert (new.pool.size, old.state) == (3, VersionState.DRAINING)
 
 
 def test_rolling_shares_requests_by_instances():
@@ -230,9 +227,9 @@ def test_a_roll_that_fails_gives_back_what_it_took():
     new.start()
     setting.run()
     new.pool.alive = 0
-    new.on_failure(new, "it cannot grow")
+    new.fail("it cannot grow")
     setting.run()
-    assert (new.state, old.pool.size) == (ModelState.ENDING, 3)
+    assert (new.state, old.pool.size) == (VersionState.ENDING, 3)
     assert setting.picks() == {3: 1000}
 
 
@@ -241,10 +238,11 @@ def test_what_has_lost_its_instances_gets_no_request_from_that_moment_on():
     setting = Setting(spec(3), spec(4), traffic={3: 1, 4: 1})
     old, new = setting.made
     new.pool.alive = 0
-    new.on_failure(new, "it is gone")
+    new.fail("it is gone")
     assert setting.picks() == {3: 1000}
     old.pool.alive = 0
-    old.on_failure(old, "it is gone too")
+    old.fail("it is gone too")
+    setting.run()
     with pytest.raises(UnavailableError):
         setting.model.pick(None)
 
@@ -254,9 +252,10 @@ def test_what_fails_is_tried_again_each_time_later():
     setting.apply(spec(4))
     waits = []
     for _ in range(8):
-        server = setting.loading()[0]
-        server.on_failure(server, "it is broken")
-        server.end()
+        version = setting.loading()[0]
+        version.fail("it is broken")
+        setting.run()
+        version.end()
         setting.run()
         assert not setting.loading()
         waits.append(next(iter(setting.model.failures.values())).retry_s - setting.time_s)
@@ -269,9 +268,10 @@ def test_what_fails_is_tried_again_each_time_later():
 def test_what_was_fixed_is_tried_at_once():
     setting = Setting(spec(3))
     setting.apply(spec(4))
-    server = setting.loading()[0]
-    server.on_failure(server, "it is broken")
-    server.end()
+    version = setting.loading()[0]
+    version.fail("it is broken")
+    setting.run()
+    version.end()
     setting.run()
     setting.apply(spec(4, instances=2))
     assert setting.loading()[0].spec == spec(4, instances=2)
@@ -292,7 +292,7 @@ def test_a_version_that_is_not_asked_for_any_more_is_not_loaded_to_its_end():
     setting = Setting(spec(3))
     setting.apply(spec(4))
     setting.apply(spec(5))
-    assert setting.made[1].state is ModelState.ENDING
+    assert setting.made[1].state is VersionState.ENDING
     assert not setting.loading()  # until that has ended
     setting.settle()
     assert setting.numbers() == [5]
@@ -307,18 +307,18 @@ def test_a_reload_asked_for_again_comes_after_the_one_under_way():
     setting.run()
     assert not setting.loading()  # the first one drains
     setting.settle()
-    assert [server.spec.generation for server in setting.model.servers] == [2]
+    assert [version.spec.generation for version in setting.model.versions] == [2]
 
 
 def test_the_old_version_stays_while_one_of_the_new_ones_fails():
     setting = Setting(spec(3))
     setting.apply(spec(4), spec(5))
     for _ in range(2):
-        server = setting.loading()[0]
-        if server.spec.number == 4:
-            server.start()
+        version = setting.loading()[0]
+        if version.spec.number == 4:
+            version.start()
         else:
-            server.on_failure(server, "it is broken")
+            version.fail("it is broken")
         setting.run()
     assert {3, 4} <= set(setting.numbers())
     assert setting.picks() == {4: 1000}
@@ -365,16 +365,17 @@ def test_a_model_without_a_plan_ends():
     setting = Setting(spec(3), spec(4))
     setting.apply()
     setting.settle()
-    assert setting.model.servers == []
+    assert setting.model.versions == []
 
 
 def test_a_version_that_is_lost_is_told_and_loaded_again():
     setting = Setting(spec(3))
-    (server,) = setting.model.servers
-    server.pool.alive = 0
-    server.on_failure(server, "they all died")
+    (version,) = setting.model.versions
+    version.pool.alive = 0
+    version.fail("they all died")
+    setting.run()
     assert setting.lost == ["they all died"]
-    server.end()
+    version.end()
     setting.run()
     setting.advance(FIRST_RETRY_S)
     setting.settle()
@@ -396,12 +397,12 @@ def test_whatever_plans_follow_each_other_the_last_one_is_reached(plans):
     setting = Setting(*first[0], rolling=first[1])
     for specs, rolling in others:
         setting.apply(*specs, rolling=rolling)
-        assert setting.model.servers_in(READY), "something serves at any time"
+        assert setting.model.versions_in(READY), "something serves at any time"
     setting.settle()
     last = (first, *others)[-1][0]
     assert sorted(setting.model.ready_specs, key=str) == sorted(last, key=str)
-    assert all(server.pool.size == server.full_size for server in setting.model.servers)
-    assert math.isclose(sum(map(setting.model.share, setting.model.servers)), 1.0)
+    assert all(version.pool.size == version.full_size for version in setting.model.versions)
+    assert math.isclose(sum(map(setting.model.share, setting.model.versions)), 1.0)
 
 
 class TestAnEngineIsNotKnown:
@@ -410,15 +411,14 @@ class TestAnEngineIsNotKnown:
     def test_it_is_not_loaded_until_it_is(self):
         setting = Setting(spec(1, engine="auto"))
         assert not setting.made
-        setting.model.apply(plan(spec(1)), at_once=True)
-        assert [server.spec for server in setting.made] == [spec(1)]
+        setting.apply(spec(1), at_once=True)
+        assert [version.spec for version in setting.made] == [spec(1)]
 
     def test_what_serves_is_not_drained_for_it(self):
         setting = Setting(spec(1))
         setting.made[0].start()
         setting.run()
-        setting.model.apply(plan(spec(2, engine="auto")))
-        setting.run()
+        setting.apply(spec(2, engine="auto"))
         assert setting.made[0].state is READY
 
     def test_a_request_for_it_is_told_to_come_again(self):
@@ -430,7 +430,7 @@ class TestAnEngineIsNotKnown:
 def test_a_request_comes_again_when_a_failed_version_is_tried_again():
     setting = Setting(spec(1))
     for _ in range(3):
-        setting.made[-1].on_failure(setting.made[-1], "no")
+        setting.made[-1].fail("no")
         setting.run()
         setting.made[-1].end()
         setting.run()
@@ -444,7 +444,7 @@ def test_a_request_comes_again_when_a_failed_version_is_tried_again():
 def test_what_has_failed_is_not_loaded_by_another_models_plan():
     """While the server starts, a plan is applied whenever an engine has been measured."""
     setting = Setting(spec(1))
-    setting.made[0].on_failure(setting.made[0], "no")
+    setting.made[0].fail("no")
     setting.run()
-    setting.model.apply(plan(spec(1)), at_once=True)
+    setting.apply(spec(1), at_once=True)
     assert len(setting.made) == 1

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from qa_service.errors import SetupError, UnknownModelError, there_are
-from qa_service.logs import plural
+from qa_service.logs import LogOptions, plural
 from qa_service.net.event_loop import EventLoop
+from qa_service.scheduling.admission import Admission
 from qa_service.scheduling.options import QueueOptions
+from qa_service.scheduling.scheduler import Scheduler
 from qa_service.serving.chain import Services
-from qa_service.serving.model_server import ModelServer, ModelState
+from qa_service.serving.dispatcher import Dispatcher
+from qa_service.serving.model import Model
 from qa_service.serving.plan import DEFAULT_ROUTE, ModelPlan, Plan, VersionSpec
-from qa_service.serving.served_model import ServedModel
+from qa_service.serving.version import Version, VersionState
 from qa_service.telemetry.metrics import Metrics
-from qa_service.workers.pool import WorkerFactory
+from qa_service.workers.factory import make_factory
+from qa_service.workers.pool import WorkerFactory, WorkerPool
+from qa_service.workers.ray_pool import RayPool
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +27,7 @@ PROCESS_BYTES = 64 << 20
 """About what an instance takes beside its model's files, until one has been measured."""
 
 
-class Models:
+class Catalog:
     """The models that are served.
 
     Args:
@@ -30,10 +35,8 @@ class Models:
         queue: Bounds on what waits for each version.
         metrics: Where each version gets counters of its own.
         services: Make what stands before each version.
-        make_factory: Makes what starts a version's instances; may raise `SetupError`.
+        logs: The instances' log.
         max_memory_bytes: What all instances may take; 0 for no limit.
-        on_change: Called when a version is ready, cannot be loaded or has ended.
-        on_lost: Called with a message when no version serves any more.
 
     Attributes:
         plan: What is wanted.
@@ -46,32 +49,23 @@ class Models:
         queue: QueueOptions,
         metrics: Metrics,
         services: Services,
-        make_factory: Callable[[VersionSpec], WorkerFactory],
+        logs: LogOptions,
         *,
         max_memory_bytes: int,
-        on_change: Callable[[], None],
-        on_lost: Callable[[str], None],
     ) -> None:
         self.plan = Plan({}, {})
-        self.by_name: dict[str, ServedModel] = {}
+        self.by_name: dict[str, Model] = {}
         self._loop = loop
         self._queue = queue
         self._metrics = metrics
         self._services = services
-        self._make_factory = make_factory
+        self._logs = logs
         self._factories: dict[VersionSpec, WorkerFactory] = {}
         self._max_memory_bytes = max_memory_bytes
-        self._on_change = on_change
-        self._on_lost = on_lost
         self._unloaded: set[str] = set()
-        self._servers: list[ModelServer] = []
 
-    def apply(self, plan: Plan, *, at_once: bool = False) -> None:
+    def apply(self, plan: Plan) -> None:
         """Serves something else from now on.
-
-        Args:
-            plan: What is to be served.
-            at_once: Whether everything may be loaded at the same time: nobody is served yet.
 
         Raises:
             SetupError: A device that is asked for is not there; nothing has changed.
@@ -83,9 +77,26 @@ class Models:
         self._unloaded.clear()
         for name in plan.models:
             if name not in self.by_name:
-                self.by_name[name] = ServedModel(name, self._loop, self)
+                self.by_name[name] = Model(name, self._loop, self._make_version)
         for name, model in list(self.by_name.items()):
-            model.apply(plan.models.get(name) or _nothing(name), at_once=at_once)
+            model.apply(plan.models.get(name) or _nothing(name))
+
+    def reconcile(self, *, at_once: bool) -> None:
+        """Takes every model the next steps to its plan, and forgets what has ended.
+
+        Args:
+            at_once: Whether everything may be loaded at the same time: nobody is served yet.
+        """
+        before = {version.spec.key for version in self.versions}
+        for model in self.by_name.values():
+            model.reconcile(at_once=at_once)
+        for key in before - {version.spec.key for version in self.versions}:
+            self._metrics.end_version(*key)
+        self.by_name = {
+            name: model
+            for name, model in self.by_name.items()
+            if name in self.plan.models or model.versions
+        }
 
     def load(self, name: str) -> dict[str, str]:
         """Serves a model again that was unloaded; tries again at once what has failed.
@@ -116,7 +127,7 @@ class Models:
         model.apply(_nothing(name))
         return {"model": name}
 
-    def find(self, name: str | None) -> ServedModel:
+    def find(self, name: str | None) -> Model:
         """The model of that name; of none, the only one.
 
         Raises:
@@ -129,45 +140,51 @@ class Models:
         return self.by_name[name]
 
     @property
-    def default(self) -> ServedModel | None:
+    def default(self) -> Model | None:
         """What a request is asked first that names nothing."""
         route = self.plan.routes.get(DEFAULT_ROUTE)
         names = route.cascade if route else list(self.plan.models)
         return self.by_name[names[0]] if names else None
 
     @property
-    def servers(self) -> list[ModelServer]:
+    def versions(self) -> list[Version]:
         """Every version of every model, those that are ending too."""
-        return self._servers
+        return [version for model in self.by_name.values() for version in model.versions]
 
     @property
-    def ready(self) -> Iterator[ModelServer]:
+    def ready(self) -> Iterator[Version]:
         """Those that take requests."""
-        return (server for server in self._servers if server.state is ModelState.READY)
+        return (version for version in self.versions if version.state is VersionState.READY)
+
+    @property
+    def loss(self) -> str:
+        """Why no version serves any more, if the last `reconcile` found it."""
+        return "" if any(self.ready) else "; ".join(m.loss for m in self.by_name.values() if m.loss)
 
     @property
     def memory_bytes(self) -> int:
         """What all instances take, as far as it is measured, else about."""
-        return sum(map(self._memory_of, self._servers))
+        return sum(map(self._memory_of, self.versions))
 
     def dispatch(self) -> None:
         """Gives work to the instances that can take some now."""
-        for server in self._servers:
-            server.dispatch()
+        for model in self.by_name.values():
+            for version in model.versions:
+                version.dispatch()
 
     def startup_failure(self) -> str | None:
         """Why the server cannot start: a model none of whose versions can be loaded."""
         for model in self.by_name.values():
             wanted = model.plan.versions.values()
             has_failed = wanted and all(spec in model.failures for spec in wanted)
-            if has_failed and not model.servers_in(ModelState.LOADING, ModelState.READY):
+            if has_failed and not model.versions_in(VersionState.LOADING, VersionState.READY):
                 return next(iter(model.failures.values())).message
         return None
 
     @property
     def is_loading(self) -> bool:
         """Whether a version's first instances are being loaded."""
-        return any(server.state is ModelState.LOADING for server in self._servers)
+        return any(version.state is VersionState.LOADING for version in self.versions)
 
     @property
     def has_started(self) -> bool:
@@ -182,51 +199,40 @@ class Models:
         """Closes every instance, and loads nothing any more."""
         for name, model in self.by_name.items():
             model.plan = _nothing(name)
-        for server in self._servers:
-            server.close()
+        for version in self.versions:
+            version.close()
 
     def kill(self) -> None:
         """Kills what is closed and has not ended yet."""
-        for server in self._servers:
-            server.pool.kill()
+        for version in self.versions:
+            version.pool.kill()
 
     def reap(self) -> bool:
         """Forgets what has ended; says whether nothing is left."""
-        for server in self._servers:
-            server.reap()
-        return all(server.state is ModelState.GONE for server in self._servers)
+        for version in self.versions:
+            version.pool.reap()
+        return all(version.pool.is_gone for version in self.versions)
 
-    # What the models need: `served_model.Surroundings`.
+    # Its own business.
 
-    def make_server(
-        self,
-        model: ServedModel,
-        spec: VersionSpec,
-        on_change: Callable[[], None],
-        on_failure: Callable[[ModelServer, str], None],
-    ) -> ModelServer:
-        """Makes what serves a version, with no instance yet."""
-        metrics = self._metrics.for_version(spec.model, spec.number)
-        around = self._services.around_version
-        server = ModelServer(
-            spec,
-            self._loop,
-            self._queue,
-            self._factories[spec],
-            lambda dispatcher: around(dispatcher, model, spec, metrics),
-            metrics=metrics,
-            on_change=on_change,
-            on_failure=on_failure,
+    def _make_factory(self, spec: VersionSpec) -> WorkerFactory:
+        found = spec.found
+        return make_factory(self._loop, self._logs, found.path, found.fingerprint, spec.instances)
+
+    def _make_version(self, spec: VersionSpec, num_instances: int) -> Version:
+        """Makes what serves a version, if there is memory for so many instances of it."""
+        self._check_memory(spec, num_instances)
+        metrics = self._metrics.for_version(*spec.key)
+        kind = RayPool if spec.instances.ray_range[1] else WorkerPool
+        pool = kind(self._loop, spec.instances, self._factories[spec], metrics, str(spec))
+        dispatcher = pool.batches = Dispatcher(
+            self._loop, Scheduler(self._queue), pool, metrics, Admission(self._queue)
         )
-        self._servers.append(server)
-        return server
+        model = self.by_name[spec.model]
+        service = self._services.around_version(dispatcher, model, spec, metrics)
+        return Version(spec, self._loop, pool, dispatcher, service, metrics=metrics)
 
-    def check_room(self, spec: VersionSpec, num_instances: int) -> None:
-        """Sees that there is memory for so many instances.
-
-        Raises:
-            SetupError: There is not.
-        """
+    def _check_memory(self, spec: VersionSpec, num_instances: int) -> None:
         needed = num_instances * self._instance_bytes(spec)
         taken = self.memory_bytes
         if self._max_memory_bytes and taken + needed > self._max_memory_bytes:
@@ -236,25 +242,7 @@ class Models:
                 f"{self._max_memory_bytes}"
             )
 
-    def on_model_change(self) -> None:
-        """Forgets what has ended, and says that something has changed."""
-        there = [s for s in self._servers if s.state is not ModelState.GONE]
-        ended, self._servers = [s for s in self._servers if s not in there], there
-        for key in {s.spec.key for s in ended} - {s.spec.key for s in there}:
-            self._metrics.end_version(*key)
-        for name, model in list(self.by_name.items()):
-            if name not in self.plan.models and not model.servers:
-                del self.by_name[name]
-        self._on_change()
-
-    def on_version_lost(self, message: str) -> None:
-        """Says so if it was the last one."""
-        if not any(self.ready):
-            self._on_lost(message)
-
-    # Its own business.
-
-    def _planned(self, name: str) -> ServedModel:
+    def _planned(self, name: str) -> Model:
         if name not in self.plan.models:
             raise UnknownModelError(f"{_what(name)}; {self._say_names()}")
         return self.by_name[name]
@@ -263,18 +251,19 @@ class Models:
         names = [name for name in self.plan.models if name not in self._unloaded]
         return there_are([*names, *self.plan.routes]) if names else "no model is loaded"
 
-    def _memory_of(self, server: ModelServer) -> int:
-        if server.state is ModelState.GONE:
+    def _memory_of(self, version: Version) -> int:
+        pool = version.pool
+        if version.state is VersionState.GONE:
             return 0
-        return max(server.memory_bytes, server.pool.size * self._instance_bytes(server.spec))
+        return max(pool.memory_bytes, pool.size * self._instance_bytes(version.spec))
 
     def _instance_bytes(self, spec: VersionSpec) -> int:
         """What an instance takes: as one of this model was measured, else by its files."""
         model = self.by_name[spec.model]
         measured = [
-            server.memory_bytes // server.pool.alive
-            for server in model.servers
-            if server.spec.instances == spec.instances and server.pool.alive
+            version.pool.memory_bytes // version.pool.alive
+            for version in model.versions
+            if version.spec.instances == spec.instances and version.pool.alive
         ]
         its = spec.instances
         files_bytes = spec.found.loaded_bytes(its.inference_engine_type, its.precision)

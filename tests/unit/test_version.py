@@ -9,14 +9,18 @@ import pytest
 from qa_service.errors import ERROR_KINDS, InternalError, UnavailableError
 from qa_service.net.event_loop import EventLoop
 from qa_service.repository.models import FoundVersion
+from qa_service.scheduling.admission import Admission
 from qa_service.scheduling.call import Answered
 from qa_service.scheduling.options import QueueOptions
-from qa_service.serving.model_server import ModelServer, ModelState
+from qa_service.scheduling.scheduler import Scheduler
+from qa_service.serving.dispatcher import Dispatcher
 from qa_service.serving.plan import VersionSpec
+from qa_service.serving.version import Version, VersionState
 from qa_service.telemetry.metrics import ModelMetrics
 from qa_service.wire.messages import AnswerSource
 from qa_service.workers.messages import Setup
 from qa_service.workers.options import InstanceOptions
+from qa_service.workers.pool import WorkerPool
 from tests.support import run_until
 from tests.unit.calls import make_call
 from tests.unit.handled_worker import HandledWorker
@@ -47,22 +51,21 @@ def loop():
     made.close()
 
 
-def make_version(loop, around):
-    return ModelServer(
-        SPEC,
-        loop,
-        QueueOptions(),
-        lambda number, listener: HungWorker(number, loop, listener, Setup("", OPTIONS)),
-        around,
-        metrics=ModelMetrics(ERROR_KINDS),
-        on_change=lambda: None,
-        on_failure=lambda server, message: None,
-    )
+def make_version(loop, service=None):
+    def make_worker(number, listener):
+        return HungWorker(number, loop, listener, Setup("", OPTIONS))
+
+    metrics = ModelMetrics(ERROR_KINDS)
+    pool = WorkerPool(loop, OPTIONS, make_worker, metrics)
+    queue = QueueOptions()
+    dispatcher = Dispatcher(loop, Scheduler(queue), pool, metrics, Admission(queue))
+    return Version(SPEC, loop, pool, dispatcher, service or dispatcher, metrics=metrics)
 
 
 @pytest.fixture
 def version(loop):
-    made = make_version(loop, lambda dispatcher: dispatcher)
+    made = make_version(loop)
+    loop.on_mark = made.end_if_done
     yield made
     made.close()
 
@@ -83,9 +86,27 @@ def test_what_is_failed_from_above_waits_no_more(version):
     assert version.queue_length == 0
 
 
+def test_it_ends_when_it_drains_and_has_answered_all(version, loop):
+    call = make_call()
+    version.submit(call)
+    version.make_ready()
+    version.drain()
+    run_until(loop, lambda: True)
+    assert version.state is VersionState.DRAINING
+    call.cancel()
+    run_until(loop, lambda: version.state is VersionState.GONE)
+
+
+def test_what_waits_when_it_is_killed_is_failed(version):
+    outcomes = []
+    version.submit(make_call(on_settled=outcomes.append))
+    version.kill()
+    assert [type(outcome) for outcome in outcomes] == [UnavailableError]
+
+
 def test_an_answer_says_which_version_it_is_of(loop):
     service, outcomes = FakeService(), []
-    version = make_version(loop, lambda dispatcher: service)
+    version = make_version(loop, service)
     version.submit(make_call(on_settled=outcomes.append))
     service.submitted[0].settle(Answered([ANSWER], TIMINGS, AnswerSource(is_cached=True)))
     assert [outcome.source for outcome in outcomes] == [AnswerSource("m", 1, is_cached=True)]
@@ -103,9 +124,9 @@ def test_what_is_cancelled_is_counted_and_waits_no_more(version):
 def test_an_instance_that_hangs_when_it_is_to_end_is_killed(version, loop, monkeypatch):
     """What waits for its end, as the next version does, does not wait for ever."""
     monkeypatch.setattr("qa_service.workers.pool.REAP_DELAY_S", 0.0)
-    version.resize(1)
+    version.pool.resize(1)
     [worker] = version.pool.workers
     version.close()
-    assert (version.state, worker.is_killed) == (ModelState.ENDING, False)
-    run_until(loop, lambda: version.state is ModelState.GONE)
+    assert (version.state, worker.is_killed) == (VersionState.ENDING, False)
+    run_until(loop, lambda: version.state is VersionState.GONE)
     assert worker.is_killed

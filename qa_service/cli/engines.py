@@ -1,0 +1,61 @@
+"""What `--print_engines` prints: every engine that `auto` may take, measured on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from qa_service.config import ServerConfig
+from qa_service.errors import SetupError
+from qa_service.repository.findings import keep
+from qa_service.repository.manifest import load_manifest
+from qa_service.repository.models import FoundVersion
+from qa_service.serving.plan import make_plan
+from qa_service.workers.engine_choice import choose_engine
+from qa_service.workers.engine_table import Measurement
+from qa_service.workers.engine_trial import try_engines
+from qa_service.workers.factory import devices_of
+from qa_service.workers.options import InstanceOptions
+
+
+def measured_engines(config: ServerConfig) -> Iterator[str]:
+    """Measures what is not known yet of each version that the configuration serves.
+
+    Yields:
+        A table for each, when it is done, or why there is none.
+
+    Raises:
+        SetupError: The configuration cannot be served, or a version's reference cannot run.
+    """
+    for name, (folder, options) in _versions(config).items():
+        yield f"{name}:\n{_measured(config, folder, options)}"
+
+
+def _versions(config: ServerConfig) -> dict[str, tuple[Path, InstanceOptions]]:
+    """Each version with its folder and options, by what it is called."""
+    if not config.models:
+        folder = config.repository.model
+        return {load_manifest(folder).name: (folder, config.instances)}
+    found: dict[str, tuple[Path, InstanceOptions]] = {}
+
+    def note(model: str, version: FoundVersion, options: InstanceOptions) -> InstanceOptions:
+        found[f"{model}, version {version.number}"] = version.path, options
+        return options
+
+    make_plan(config.models, config.routes, note)
+    return found
+
+
+def _measured(config: ServerConfig, folder: Path, options: InstanceOptions) -> str:
+    if not options.is_engine_open:
+        return f"{options.inference_engine_type} {options.precision}, as the options say"
+    if not options.num_inference_sessions:
+        raise SetupError("all instances are on Ray, whose engines this machine cannot measure")
+    device = devices_of(options.num_inference_sessions, options.devices)[0]
+    found = choose_engine(options, device, folder, load_manifest(folder), is_whole=True)
+    if isinstance(found, Measurement):
+        table = found.table(try_engines(found, config.logs, is_whole=True))
+        keep(Path(found.path), table)
+        found = found.choice(table)
+    its = found.options
+    return str(found.table or f"{its.inference_engine_type} {its.precision}: nothing else can run")

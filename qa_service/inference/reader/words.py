@@ -1,0 +1,94 @@
+"""Tokens of words that were seen before, without asking the tokenizer again.
+
+BERT's tokenizers cut a text at white space and signs and look at each word by itself, so that a
+word has the same tokens in every text. A text of ASCII is put together from its words, and the
+tokenizer is asked only for those that are new. Any other text, and any other tokenizer's, goes to
+the tokenizer whole.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
+
+Offsets = Sequence[tuple[int, int]]
+"""Start and end of each token, in code points."""
+
+Tokens = list[tuple[int, int, int]]
+"""Of a word: the id of each token, its start and end in the word."""
+
+MAX_WORDS = 1 << 16
+"""Of different words that are known, some 15 MB; then they are learned from the beginning again."""
+MAX_WORD_CHARS = 32
+MAX_NEW = 16
+"""A text with more words that are not known goes to the tokenizer whole, which is cheaper."""
+
+_WORD = re.compile(r"[A-Za-z0-9]+|[!-/:-@\[-`{-~]")
+_UNUSUAL = re.compile(r"[^\t\n\r -~]")
+"""What the normalizer drops or changes, so that words are not what is between white space."""
+
+
+class Words:
+    """Tokenizes texts as a tokenizer does, without special tokens.
+
+    Args:
+        tokenizer: A fast tokenizer, which reads special tokens in a text as text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._tokens: dict[str, Tokens] = {}
+        added = tokenizer.get_added_tokens_decoder().values()
+        self._is_by_words = (
+            isinstance(tokenizer.model, WordPiece)
+            and isinstance(tokenizer.normalizer, BertNormalizer)
+            and isinstance(tokenizer.pre_tokenizer, BertPreTokenizer)
+            and all(token.special for token in added)
+        )
+
+    def encode(self, text: str) -> tuple[list[int], Offsets]:
+        """The ids of a text's tokens, and where they stand."""
+        found = (
+            self._put_together(text) if self._is_by_words and not _UNUSUAL.search(text) else None
+        )
+        if found is None:
+            encoding = self._tokenizer.encode(text, add_special_tokens=False)
+            found = encoding.ids, encoding.offsets
+        return found
+
+    def _put_together(self, text: str) -> tuple[list[int], Offsets] | None:
+        """The tokens by those of the words; None if too many words are not known."""
+        ids: list[int] = []
+        offsets: list[tuple[int, int]] = []
+        known = self._tokens.get
+        num_new = 0
+        for match in _WORD.finditer(text):
+            tokens = known(match[0])
+            if tokens is None:
+                num_new += 1
+                if num_new > MAX_NEW:
+                    return None
+                tokens = self._learn(match[0])
+            if len(tokens) == 1:
+                ids.append(tokens[0][0])
+                offsets.append(match.span())
+            else:
+                first = match.start()
+                ids += [token for token, _, _ in tokens]
+                offsets += [(first + start, first + end) for _, start, end in tokens]
+        return ids, offsets
+
+    def _learn(self, word: str) -> Tokens:
+        """The tokens of a word; keeps them."""
+        encoding = self._tokenizer.encode(word, add_special_tokens=False)
+        tokens = [(i, *span) for i, span in zip(encoding.ids, encoding.offsets, strict=True)]
+        if len(word) <= MAX_WORD_CHARS:
+            if len(self._tokens) >= MAX_WORDS:
+                self._tokens.clear()
+            self._tokens[word] = tokens
+        return tokens

@@ -1,0 +1,92 @@
+"""The pool of a version that has instances on a Ray cluster, beside local ones or without any.
+
+The remote ones are numbered after the local ones, and come and go with their machines: a pool that
+has local ones boots without them, and no pool gives up on them. Where their number has a range, it
+follows the work that waits (`autoscaling`); one that is too many is drained before it ends.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+
+from qa_service.net.event_loop import EventLoop
+from qa_service.telemetry.metrics import ModelMetrics
+from qa_service.workers.autoscaling import LOOK_INTERVAL_S, Autoscaler, Situation
+from qa_service.workers.base import Worker, WorkerState
+from qa_service.workers.options import InstanceOptions
+from qa_service.workers.pool import WorkerFactory, WorkerPool
+
+logger = logging.getLogger(__name__)
+
+MAX_REMOTE_BACKOFF_S = 30.0
+"""A cluster takes longer to have room again, and each attempt is the start of a Ray driver."""
+
+
+class RayPool(WorkerPool):
+    """Keeps local and remote instances alive, as many of the latter as there is work for."""
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        options: InstanceOptions,
+        make_worker: WorkerFactory,
+        metrics: ModelMetrics,
+        name: str = "",
+    ) -> None:
+        super().__init__(loop, options, make_worker, metrics, name)
+        fewest, most = options.ray_range
+        idle_timeout_s = options.ray_idle_timeout_ms / 1e3
+        self._autoscaler = Autoscaler(fewest, most, idle_timeout_s, loop.now_s())
+        if fewest < most:
+            self._look_later()
+
+    @property
+    def _local(self) -> range:
+        return range(min(self.size, self._options.num_inference_sessions))
+
+    def _is_needed(self, worker: Worker) -> bool:
+        return super()._is_needed(worker) and (worker.number in self._local or not self._local)
+
+    def _max_backoff_s(self, number: int) -> float:
+        return super()._max_backoff_s(number) if number in self._local else MAX_REMOTE_BACKOFF_S
+
+    def _look_later(self) -> None:
+        self._loop.call_at(self._loop.now_s() + LOOK_INTERVAL_S, self._look)
+
+    def _look(self) -> None:
+        """Has as many remote instances as the work that waits asks for."""
+        if self._is_closed:
+            return
+        remote = [worker for worker in self.workers if worker.number not in self._local]
+        there = [w for w in remote if w.state is WorkerState.READY and not w.is_leaving]
+        wanted = len(self._wanted) - len(self._local)
+        found = Situation(
+            remote=wanted,
+            alive=self.alive,
+            starting=wanted - len(there),
+            idle=sum(worker.is_idle for worker in there),
+            waiting_s=self.batches.waiting_s,
+        )
+        change = self._autoscaler.wanted(found, self._loop.now_s()) - wanted
+        if self.size < self._options.num_instances:
+            change = 0  # it still grows, or another version is taking its place
+        if change:
+            logger.info(
+                "%sinstances on Ray: %+d; %.1f s of work wait",
+                self._prefix,
+                change,
+                found.waiting_s,
+            )
+        for _ in range(change):
+            self._add_remote()
+        for _ in range(-change):
+            self._drop(max(self._wanted))
+        self._look_later()
+
+    def _add_remote(self) -> None:
+        """Starts one more remote instance, under the first number that is free."""
+        taken = {*self._wanted, *(worker.number for worker in self.workers)}
+        number = next(n for n in itertools.count(len(self._local)) if n not in taken)
+        self._wanted.add(number)
+        self._start_again(number)
