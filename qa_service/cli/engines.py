@@ -1,4 +1,4 @@
-"""What `--print_engines` prints: every engine that `auto` may take, measured on this machine."""
+"""Measures for `--print_engines` every engine that `auto` may choose on this machine."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from qa_service.workers.options import InstanceOptions
 
 
 def measured_engines(config: ServerConfig) -> Iterator[str]:
-    """Measures what is not known yet of each version that the configuration serves.
+    """Measures the engines of each version that the configuration serves, unless they are known.
 
     Yields:
-        A table for each, when it is done, or why there is none.
+        A version's table, or why there is none.
 
     Raises:
         SetupError: The configuration cannot be served, or a version's reference cannot run.
@@ -32,7 +32,7 @@ def measured_engines(config: ServerConfig) -> Iterator[str]:
 
 
 def _versions(config: ServerConfig) -> dict[str, tuple[Path, InstanceOptions]]:
-    """Each version with its folder and options, by what it is called."""
+    """Each version's folder and options, by its name."""
     if not config.models:
         folder = config.repository.model
         return {load_manifest(folder).name: (folder, config.instances)}

@@ -1,9 +1,9 @@
-"""Makes a collection of documents, to ask questions of; the program qa-index.
+"""Makes a collection of documents for questions; the program qa-index.
 
     qa-index docs/ --output collections/handbook
     qa-index docs/ --output collections/handbook --update
 
-A run that is killed goes on when it is started again. The exit code is 0, or 1 if a file or a part
+A run that was killed resumes when it is started again. The exit code is 0, or 1 if a file or a part
 of one was left out, or 2 if there is no collection. See docs/COLLECTIONS.md.
 """
 
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _Bar(Reporter):
-    """Shows how much is read, and what is left out."""
+    """Shows the progress, and the files left out."""
 
     def __init__(self, bar: tqdm) -> None:
         self._bar = bar
@@ -67,7 +67,7 @@ class _Bar(Reporter):
         self._bar.update(size_bytes)
 
     def _print(self, line: str) -> None:
-        """Without what a terminal would act on: names and messages come from anywhere."""
+        """Prints a line without control characters, which a file's name may contain."""
         shown = "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in line)
         self._bar.write(shown, file=sys.stderr)
 
@@ -124,29 +124,14 @@ def _parser() -> argparse.ArgumentParser:
         metavar="LANGUAGE",
         help=f"whose word stems are searched for ({LANGUAGE} if not given): {', '.join(LANGUAGES)}",
     )
-    add(
-        "--passage_tokens",
-        type=_passage_tokens,
-        help=f"about how long passages are ({PASSAGE_TOKENS} if not given)",
-    )
-    add(
-        "--max_file_bytes",
-        type=count,
-        default=limits.max_file_bytes,
-        help="longest file, unpacked; of JSON lines, the longest line",
-    )
-    add(
-        "--max_document_cpu_s",
-        type=count,
-        default=limits.max_document_cpu_s,
-        help="longest time of a processor for reading a document",
-    )
-    add(
-        "--max_memory_bytes",
-        type=count,
-        default=limits.max_memory_bytes,
-        help="most address space of the process that reads files",
-    )
+    passages = f"about how long passages are ({PASSAGE_TOKENS} if not given)"
+    add("--passage_tokens", type=_passage_tokens, help=passages)
+    file = "longest file, unpacked; of JSON lines, the longest line"
+    add("--max_file_bytes", type=count, default=limits.max_file_bytes, help=file)
+    document = "longest time of a processor for reading a document"
+    add("--max_document_cpu_s", type=count, default=limits.max_document_cpu_s, help=document)
+    memory = "most address space of the process that reads files"
+    add("--max_memory_bytes", type=count, default=limits.max_memory_bytes, help=memory)
     return parser
 
 

@@ -1,9 +1,9 @@
-"""Tokens of words that were seen before, without asking the tokenizer again.
+"""Caches the tokens of words.
 
-BERT's tokenizers cut a text at white space and signs and look at each word by itself, so that a
-word has the same tokens in every text. A text of ASCII is put together from its words, and the
-tokenizer is asked only for those that are new. Any other text, and any other tokenizer's, goes to
-the tokenizer whole.
+BERT's tokenizers cut a text at white space and punctuation, and tokenize each word by itself, so
+that a word has the same tokens in every text. The tokens of an ASCII text are joined from those of
+its words; only new words are tokenized. Any other text, and any text of another tokenizer, is
+tokenized whole.
 """
 
 from __future__ import annotations
@@ -20,25 +20,21 @@ Offsets = Sequence[tuple[int, int]]
 """Start and end of each token, in code points."""
 
 Tokens = list[tuple[int, int, int]]
-"""Of a word: the id of each token, its start and end in the word."""
+"""The id of each token of a word, with its start and end in the word."""
 
 MAX_WORDS = 1 << 16
-"""Of different words that are known, some 15 MB; then they are learned from the beginning again."""
+"""Some 15 MB; then the cache is emptied."""
 MAX_WORD_CHARS = 32
 MAX_NEW = 16
-"""A text with more words that are not known goes to the tokenizer whole, which is cheaper."""
+"""A text with more new words is tokenized whole, which is cheaper."""
 
 _WORD = re.compile(r"[A-Za-z0-9]+|[!-/:-@\[-`{-~]")
 _UNUSUAL = re.compile(r"[^\t\n\r -~]")
-"""What the normalizer drops or changes, so that words are not what is between white space."""
+"""Characters that the normalizer drops or changes."""
 
 
 class Words:
-    """Tokenizes texts as a tokenizer does, without special tokens.
-
-    Args:
-        tokenizer: A fast tokenizer, which reads special tokens in a text as text.
-    """
+    """Tokenizes texts without special tokens, by a fast tokenizer that reads them as text."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -52,7 +48,7 @@ class Words:
         )
 
     def encode(self, text: str) -> tuple[list[int], Offsets]:
-        """The ids of a text's tokens, and where they stand."""
+        """The ids and offsets of a text's tokens."""
         found = (
             self._put_together(text) if self._is_by_words and not _UNUSUAL.search(text) else None
         )
@@ -62,7 +58,7 @@ class Words:
         return found
 
     def _put_together(self, text: str) -> tuple[list[int], Offsets] | None:
-        """The tokens by those of the words; None if too many words are not known."""
+        """Joins the words' tokens; None if too many words are new."""
         ids: list[int] = []
         offsets: list[tuple[int, int]] = []
         known = self._tokens.get
@@ -84,7 +80,7 @@ class Words:
         return ids, offsets
 
     def _learn(self, word: str) -> Tokens:
-        """The tokens of a word; keeps them."""
+        """Tokenizes a word, and caches the tokens."""
         encoding = self._tokenizer.encode(word, add_special_tokens=False)
         tokens = [(i, *span) for i, span in zip(encoding.ids, encoding.offsets, strict=True)]
         if len(word) <= MAX_WORD_CHARS:
