@@ -88,7 +88,8 @@ def find_source(model: str) -> Source:
     if directory.is_dir():
         return _directory(directory.resolve())
     if _HUB_ID.fullmatch(model):
-        return _from_hub(model)
+        # Joined with `--`, as in the hub's cache, so that two owners' models never share a folder.
+        return Source(model.replace("/", "--"), model, _fetched(model))
     raise SetupError(
         f"no model {model!r}: there is no such directory, and it is no hub id like {_HUB_EXAMPLE}"
     )
@@ -151,15 +152,6 @@ def _base_dir(adapter: Path) -> Path:
     except (ValueError, LookupError, TypeError) as error:
         raise SetupError(f"{adapter / _ADAPTER_CONFIG} cannot be read: {error!r}") from None
     return base_dir(str(beside) if beside.is_dir() else base)
-
-
-def _from_hub(model_id: str) -> Source:
-    """Fetches a model into the hub's own cache, or finds it there.
-
-    The name joins owner and model with `--`, as in the hub's cache, so that models of two owners
-    never share a folder.
-    """
-    return Source(model_id.replace("/", "--"), model_id, _fetched(model_id))
 
 
 def _fetched(model_id: str) -> Path:
