@@ -109,6 +109,21 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
         """
         return with_values(cls(), values)
 
+    def gateway_flags(self, unix_socket: Path | None) -> list[str]:
+        """The flags of the gRPC gateway that is to ask over this socket; none without its port."""
+        if not self.listen.grpc_port:
+            return []
+        names = (
+            *("host", "max_connections", "max_frame_bytes", "max_in_flight_per_connection"),
+            *("idle_timeout_ms", "max_connection_age_s", "tls_cert", "tls_key", "tls_client_ca"),
+            *("drain_timeout_ms", "log_level", "log_format"),
+        )
+        mine = {o.name: getattr(getattr(self, o.section), o.name) for o in options_of(type(self))}
+        flags = {name: mine[name] for name in names}
+        flags |= {"unix_socket": unix_socket, "port": self.listen.grpc_port}
+        return [word for name, value in flags.items() if value is not None
+                for word in (f"--{name}", str(value))]  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class ConfigSource:

@@ -16,6 +16,7 @@ import signal
 import socket
 from collections.abc import Callable
 from enum import Enum, auto
+from functools import partial
 
 from qa_service.config import ConfigSource, ServerConfig
 from qa_service.deployment import Deployment
@@ -30,10 +31,12 @@ from qa_service.errors import (
 from qa_service.front.auth import Authenticator
 from qa_service.front.connection import Connection
 from qa_service.front.exposure import is_loopback, warn_if_exposed
+from qa_service.front.gateway import Gateway
+from qa_service.front.listeners import Listeners
 from qa_service.front.protocols import Protocols
 from qa_service.front.transport import Transport
 from qa_service.net.event_loop import EventLoop
-from qa_service.net.listener import Listener
+from qa_service.net.stream import ByteStream, Stream
 from qa_service.net.timers import LazyTimer
 from qa_service.scheduling.batch_cost import CostTable
 from qa_service.serving.cache_store import CacheStore
@@ -46,8 +49,6 @@ from qa_service.serving.tracing import Tracing
 from qa_service.telemetry.metrics import Metrics
 from qa_service.telemetry.services import ServiceCounts
 from qa_service.wire.codec import Codec
-from qa_service.wire.http_access import HttpAccess
-from qa_service.wire.http_codec import HttpSite
 from qa_service.wire.messages import QUERY_TYPES, Query
 from qa_service.workers.devices import CPU, InstanceDevice
 from qa_service.workers.engine_choice import EngineChoices
@@ -93,10 +94,11 @@ class QaServer:
         self._loop = EventLoop()
         self._transport = Transport(self._loop, config.tls)
         self._authenticator = Authenticator(config.auth)
-        its = config.listen
-        self._listener = Listener(
-            self._loop, its.host, its.port, its.tcp_keepalive_s, self._on_client
+        self._listeners = Listeners(
+            self._loop, config.listen, self._on_client, self._on_local_client
         )
+        flags = config.gateway_flags(self._listeners.unix_path)
+        self._gateway = Gateway(self._loop, flags, self._loop.mark)
         self._metrics = Metrics(ERROR_KINDS, QUERY_TYPES)
         self._store = CacheStore(config.cache.cache_bytes)
         self._counts = ServiceCounts()
@@ -126,7 +128,8 @@ class QaServer:
         self._tracing = Tracing(self._loop, config.traces, config.logs, self._metrics)
         self._status = self._make_status()
         self._reports = self._make_reports()
-        self._protocols = self._make_protocols()
+        loopback = is_loopback(config.listen.host)
+        self._protocols = Protocols(config.requests, config.http, is_loopback=loopback)
         self._phase = _Phase.STARTING
         self._reload_is_due = False
         self._serves_until_s = math.inf
@@ -150,7 +153,7 @@ class QaServer:
     @property
     def address(self) -> str:
         """Where it listens, as `host:port`."""
-        return self._listener.address
+        return self._listeners.address
 
     @property
     def devices(self) -> list[InstanceDevice]:
@@ -177,7 +180,8 @@ class QaServer:
             self._loop.on_signal(signum, self.stop)
         self._loop.on_signal(signal.SIGHUP, self.reload)
         try:
-            self._listener.open()
+            self._listeners.open()
+            self._gateway.start()
             self._tracing.start(self.address)
             self._deployment.start()
             warn_if_exposed(self.config.listen.host, self._transport, self._authenticator)
@@ -187,7 +191,8 @@ class QaServer:
             self.engines.close()
             self.catalog.close()
             self.catalog.kill()
-            self._listener.close()
+            self._gateway.kill()
+            self._listeners.close()
             self._gpu_meter.close()
             self._tracing.kill()
             self._loop.close()
@@ -214,11 +219,15 @@ class QaServer:
         for connection in self._connections:
             connection.leave(self._serves_until_s if delay_s else math.inf)
         if delay_s:
-            self._loop.call_at(self._serves_until_s, self._gate.close)
+            self._loop.call_at(self._serves_until_s, self._refuse_new_work)
         else:
             # Whoever connects now is to try another server at once.
-            self._listener.close()
-            self._gate.close()
+            self._listeners.close()
+            self._refuse_new_work()
+
+    def _refuse_new_work(self) -> None:
+        self._gate.close()
+        self._gateway.close()
 
     def reload(self) -> None:
         """Reads everything again; what serves goes on until what takes its place can."""
@@ -239,6 +248,7 @@ class QaServer:
             logger.error("certificates and tokens stay as they were: %s", error)
             return
         self._transport.use(terms)
+        self._gateway.reload()
         self._authenticator.use(tokens)
 
     # The models.
@@ -257,11 +267,11 @@ class QaServer:
 
     def _follow_start(self) -> None:
         """The server serves when every version is ready or has failed; it ends if a model has."""
-        if message := self.catalog.startup_failure():
+        if message := self._gateway.failure or self.catalog.startup_failure():
             self._failure = SetupError(message)
             self._fail_all(UnavailableError())
             self._end_gently() if self._connections else self._end_now()
-        elif self.catalog.has_started:
+        elif self.catalog.has_started and self._gateway.has_started:
             self._phase = _Phase.SERVING
             self._deployment.end_start()
             self._on_ready(self)
@@ -279,9 +289,15 @@ class QaServer:
     # The connections.
 
     def _on_client(self, sock: socket.socket, name: str) -> None:
+        self._connect(self._transport.open_stream(sock, name), name)
+
+    def _on_local_client(self, sock: socket.socket, name: str) -> None:
+        self._connect(Stream(self._loop, sock), name, is_local=True)
+
+    def _connect(self, stream: ByteStream, name: str, *, is_local: bool = False) -> None:
         connection = Connection(
-            self._transport.open_stream(sock, name),
-            self._codec_for,
+            stream,
+            partial(self._codec_for, is_local),
             self._gate,
             self.config.connections,
             clock=self._loop,
@@ -298,23 +314,17 @@ class QaServer:
         self._metrics.connections_accepted_total += 1
         if len(self._connections) >= self.config.listen.max_connections:
             self._metrics.listener_rests_total += 1
-            self._listener.set_accepting(False)
+            self._listeners.set_accepting(False)
         logger.debug("%s has connected", name)
 
     def _on_connection_end(self, connection: Connection) -> None:
         logger.debug("%s has gone", connection.name)
         self._connections.discard(connection)
-        self._listener.set_accepting(len(self._connections) < self.config.listen.max_connections)
+        self._listeners.set_accepting(len(self._connections) < self.config.listen.max_connections)
 
-    def _codec_for(self, data: bytes) -> Codec:
-        return self._protocols.codec_for(data, wants_token=self._authenticator.is_required)
-
-    def _make_protocols(self) -> Protocols:
-        """Frames, and HTTP if it is wanted; what each client speaks, its first byte says."""
-        limits, options = self.config.requests, self.config.http
-        origins = {origin.strip() for origin in options.http_cors_origin.split(",")}
-        access = HttpAccess(is_loopback(self.config.listen.host), frozenset(origins - {""}))
-        return Protocols(limits, HttpSite(limits, access) if options.http else None)
+    def _codec_for(self, is_local: bool, data: bytes) -> Codec:
+        wants_token = self._authenticator.is_required
+        return self._protocols.codec_for(data, wants_token=wants_token, is_local=is_local)
 
     def _report(self, query: Query) -> object:
         self._metrics.queries_total[query.type] += 1
@@ -363,7 +373,8 @@ class QaServer:
 
     def _end_gently(self) -> None:
         self._phase = _Phase.STOPPING
-        self._listener.close()
+        self._listeners.close()
+        self._gateway.close()
         self.catalog.close()
         for connection in list(self._connections):
             connection.close_gently()
@@ -374,7 +385,8 @@ class QaServer:
     def _finish(self) -> None:
         """Waits for the last bytes to be read and the workers to end, but not for long."""
         now_s = self._loop.now_s()
-        has_ended = self.catalog.reap() and self._tracing.reap() and not self._connections
+        ended = (self.catalog.reap(), self._tracing.reap(), self._gateway.reap())
+        has_ended = all(ended) and not self._connections
         if has_ended or now_s >= self._exit_deadline_s:
             self._loop.stop()
         else:

@@ -7,8 +7,10 @@ line, which is skipped (RFC 9112, section 2.2). TLS is already decrypted here.
 from __future__ import annotations
 
 from qa_service.errors import TlsRequiredError
+from qa_service.front.options import HttpOptions
 from qa_service.wire.codec import Codec
 from qa_service.wire.frame_codec import FrameCodec
+from qa_service.wire.http_access import HttpAccess
 from qa_service.wire.http_codec import HttpCodec, HttpSite
 from qa_service.wire.http_reply import HttpReply, encode_reply
 from qa_service.wire.json_codec import MAX_AUTH_FRAME_BYTES, encode_error
@@ -19,20 +21,24 @@ class Protocols:
     """Makes the codecs of a server's connections.
 
     Args:
-        site: What HTTP connections share; None without HTTP.
+        options: Who may ask by HTTP; on the Unix socket everyone may.
+        is_loopback: Whether the server listens for this machine alone.
     """
 
-    def __init__(self, limits: RequestLimits, site: HttpSite | None) -> None:
+    def __init__(self, limits: RequestLimits, options: HttpOptions, *, is_loopback: bool) -> None:
+        origins = {origin.strip() for origin in options.http_cors_origin.split(",")}
         self._limits = limits
-        self._site = site
+        self._site = HttpSite(limits, HttpAccess(is_loopback, frozenset(origins - {""})))
+        self._on_port = options.http
 
-    def codec_for(self, data: bytes, *, wants_token: bool) -> Codec:
+    def codec_for(self, data: bytes, *, wants_token: bool, is_local: bool = False) -> Codec:
         """The codec for a client's first bytes; for frames if there are none yet.
 
         Args:
             wants_token: Whether the first frame must be a token, which is short.
+            is_local: Whether the client is at the Unix socket.
         """
-        if self._site and _is_http(data):
+        if (self._on_port or is_local) and _is_http(data):
             return HttpCodec(self._site, wants_token=wants_token)
         size = self._limits.max_frame_bytes
         first = min(size, MAX_AUTH_FRAME_BYTES) if wants_token else size

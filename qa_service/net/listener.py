@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import logging
 import socket
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from qa_service.errors import SetupError
 from qa_service.net.event_loop import EventLoop
@@ -21,48 +25,28 @@ would try again without a pause."""
 
 
 class Listener:
-    """Accepts clients.
+    """Accepts clients at a socket.
 
     Args:
-        host: Address to bind; `::` takes IPv4 clients too.
-        port: 0 for a free port.
-        keepalive_s: Silence, in seconds, after which the kernel probes a client.
-        on_client: Takes a new client's socket and name, `host:port`.
-
-    Raises:
-        SetupError: The address cannot be bound.
+        sock: The socket, bound.
+        address: What people call it.
+        on_client: Takes a new client's socket and name.
     """
 
     def __init__(
         self,
         loop: EventLoop,
-        host: str,
-        port: int,
-        keepalive_s: int,
+        sock: socket.socket,
+        address: str,
         on_client: Callable[[socket.socket, str], None],
     ) -> None:
+        self.address = address
         self._loop = loop
-        self._host = host
-        self._keepalive_s = keepalive_s
         self._on_client = on_client
         self._accepting = False
         self._closed = False
-        self._sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if self._sock.family == socket.AF_INET6:
-            self._sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        try:
-            self._sock.bind((host, port))
-        except (OSError, OverflowError) as error:
-            self._sock.close()
-            raise SetupError(f"cannot listen on {host}:{port}: {error}") from None
+        self._sock = sock
         self._sock.setblocking(False)
-        self._port: int = self._sock.getsockname()[1]
-
-    @property
-    def address(self) -> str:
-        """Where it listens, as `host:port`."""
-        return _name(self._host, self._port)
 
     def open(self) -> None:
         """Starts to listen; until then, connections are refused.
@@ -100,15 +84,11 @@ class Listener:
             except OSError as error:
                 self._rest(error)
                 break
-            self._tune(sock)
-            self._on_client(sock, _name(*address[:2]))
+            self._on_client(sock, self._welcome(sock, address))
 
-    def _tune(self, sock: socket.socket) -> None:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, self._keepalive_s)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(1, self._keepalive_s // 4))
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
+    def _welcome(self, sock: socket.socket, address: Any) -> str:  # noqa: ANN401 - of its family
+        """Sets the options of a client's socket; returns its name."""
+        raise NotImplementedError
 
     def _rest(self, error: OSError) -> None:
         """Pauses for lack of descriptors or memory."""
@@ -119,6 +99,103 @@ class Listener:
     def _watch(self) -> None:
         if not self._closed:
             self._loop.watch(self._sock, self._accept if self._accepting else None)
+
+
+class TcpListener(Listener):
+    """A TCP port.
+
+    Args:
+        loop: The loop that waits for clients.
+        host: Address to bind; `::` takes IPv4 clients too.
+        port: Port to bind; 0 for a free one.
+        keepalive_s: Silence, in seconds, after which the kernel probes whether a client is there.
+        on_client: Takes a new client's socket and its name, `host:port`.
+
+    Raises:
+        SetupError: The address cannot be had.
+    """
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        host: str,
+        port: int,
+        keepalive_s: int,
+        on_client: Callable[[socket.socket, str], None],
+    ) -> None:
+        sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if sock.family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        try:
+            sock.bind((host, port))
+        except (OSError, OverflowError) as error:
+            sock.close()
+            raise SetupError(f"cannot listen on {host}:{port}: {error}") from None
+        self._keepalive_s = keepalive_s
+        super().__init__(loop, sock, _name(host, sock.getsockname()[1]), on_client)
+
+    def _welcome(self, sock: socket.socket, address: Any) -> str:  # noqa: ANN401
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, self._keepalive_s)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(1, self._keepalive_s // 4))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
+        return _name(*address[:2])
+
+
+class UnixListener(Listener):
+    """A Unix socket, which only this user may connect to.
+
+    What a server that was killed has left at the path is replaced.
+
+    Args:
+        loop: The loop that waits for clients.
+        path: Where it stands; it is removed when the listener is closed.
+        on_client: Takes a new client's socket and its name, `unix:number`.
+
+    Raises:
+        SetupError: The path cannot be had.
+    """
+
+    def __init__(
+        self, loop: EventLoop, path: Path, on_client: Callable[[socket.socket, str], None]
+    ) -> None:
+        self._path = path
+        self._numbers = itertools.count(1)
+        sock = socket.socket(socket.AF_UNIX)
+        try:
+            _remove_stale(path)
+            sock.bind(str(path))
+            path.chmod(0o600)  # nobody can connect before it listens
+        except OSError as error:
+            sock.close()
+            raise SetupError(f"cannot listen on {path}: {error.strerror or error}") from None
+        super().__init__(loop, sock, str(path), on_client)
+
+    def close(self) -> None:
+        """Stops listening, and removes the socket's file."""
+        if not self._closed:
+            super().close()
+            with contextlib.suppress(OSError):
+                self._path.unlink()
+
+    def _welcome(self, sock: socket.socket, address: Any) -> str:  # noqa: ANN401
+        return f"unix:{next(self._numbers)}"
+
+
+def _remove_stale(path: Path) -> None:
+    """Removes a socket that nobody listens on any more."""
+    if not path.is_socket():
+        return
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.setblocking(False)
+        try:
+            sock.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+        except BlockingIOError:
+            return  # its backlog is full
 
 
 def _name(host: str, port: int) -> str:

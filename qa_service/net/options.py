@@ -27,6 +27,22 @@ class ListenOptions(Struct, frozen=True, kw_only=True):
     port: Annotated[
         int, Meta(ge=0, le=65535, description="port to listen on; 0 picks a free one")
     ] = 9999
+    unix_socket: Annotated[
+        Path | None,
+        Meta(
+            description="path of a Unix socket to listen on as well, without TLS, for programs of "
+            "the same user on this machine"
+        ),
+    ] = None
+    grpc_port: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=65535,
+            description="port on which a gateway beside the server speaks gRPC, as docs/GRPC.md "
+            "has it; Triton's is 8001; 0 for none",
+        ),
+    ] = 0
     max_connections: Annotated[
         int, Meta(ge=1, le=MAX_COUNT, description="open connections; further ones wait unaccepted")
     ] = 1000

@@ -41,7 +41,9 @@ _LENGTH = struct.Struct("<I")
 _NOTHING = memoryview(b"")
 
 
-class _Input(msgspec.Struct):
+class InferInput(msgspec.Struct):
+    """An input: with its data, or with the length of its binary data as a parameter."""
+
     name: str
     shape: list[int]
     datatype: str
@@ -49,22 +51,26 @@ class _Input(msgspec.Struct):
     data: list[str | list[str]] | None = None
 
 
-class _Output(msgspec.Struct):
+class InferOutput(msgspec.Struct):
+    """An output that is asked for."""
+
     name: str
     parameters: _Parameters = {}
 
 
-class _Body(msgspec.Struct):
-    inputs: list[_Input]
-    outputs: list[_Output] = []
+class InferBody(msgspec.Struct):
+    """An inference request, without its binary data."""
+
+    inputs: list[InferInput]
+    outputs: list[InferOutput] = []
     id: str = ""
     parameters: _Parameters = {}
 
 
-_decoder = msgspec.json.Decoder(_Body)
+_decoder = msgspec.json.Decoder(InferBody)
 
 
-class _Tensor(msgspec.Struct, omit_defaults=True):
+class Tensor(msgspec.Struct, omit_defaults=True):
     """An output: with its data, or with the length of its binary data."""
 
     name: str
@@ -74,12 +80,14 @@ class _Tensor(msgspec.Struct, omit_defaults=True):
     data: Sequence[object] | msgspec.UnsetType = msgspec.UNSET
 
 
-class _Response(msgspec.Struct, omit_defaults=True):
+class InferResponse(msgspec.Struct, omit_defaults=True):
+    """What a request is answered, without the outputs' binary data."""
+
     model_name: str
     model_version: str
     id: str = ""
     parameters: Mapping[str, bool | int] = {}
-    outputs: Sequence[_Tensor] = ()
+    outputs: Sequence[Tensor] = ()
 
 
 _encode = msgspec.json.Encoder().encode
@@ -117,28 +125,32 @@ class InferCall(msgspec.Struct, frozen=True):
     id: str
 
     def reply(self, results: Sequence[Result]) -> HttpReply:
-        """The response to all questions, whose answers are given in their order."""
-        columns = output_columns(results, self.top_k)
-        shape = [self.shape[0], self.top_k] if self.top_k > 1 else self.shape
-        outputs, binary = [], b""
-        for name, is_binary in self.outputs.items():
-            output = _Tensor(name, OUTPUTS[name], shape)
-            if is_binary:
-                data = _to_binary(OUTPUTS[name], columns[name])
-                output.parameters = {"binary_data_size": len(data)}
-                binary += data
-            else:
-                output.data = columns[name]
-            outputs.append(output)
-        source = results[0].source
-        said = _parameters(results)
-        response = _Response(source.model, str(source.version), self.id, said, outputs)
+        """The HTTP response to all questions, whose answers are given in their order."""
+        response, binary = self.response(results)
         header = _encode(response)
         fields = {"Server-Timing": server_timing(slowest(results))}
         if not binary:
             return HttpReply(header, fields=fields)
         fields[HEADER_LENGTH] = str(len(header))
-        return HttpReply(header + binary, content_type="application/octet-stream", fields=fields)
+        body = b"".join([header, *binary])
+        return HttpReply(body, content_type="application/octet-stream", fields=fields)
+
+    def response(self, results: Sequence[Result]) -> tuple[InferResponse, list[bytes]]:
+        """The response to all questions, and the data of those outputs that are binary."""
+        columns = output_columns(results, self.top_k)
+        shape = [self.shape[0], self.top_k] if self.top_k > 1 else self.shape
+        outputs, binary = [], []
+        for name, is_binary in self.outputs.items():
+            output = Tensor(name, OUTPUTS[name], shape)
+            if is_binary:
+                binary.append(_to_binary(OUTPUTS[name], columns[name]))
+                output.parameters = {"binary_data_size": len(binary[-1])}
+            else:
+                output.data = columns[name]
+            outputs.append(output)
+        source = results[0].source
+        said = _parameters(results)
+        return InferResponse(source.model, str(source.version), self.id, said, outputs), binary
 
 
 def parse_infer(
@@ -162,6 +174,24 @@ def parse_infer(
         header.decode()  # msgspec does not look at the strings in fields that it ignores
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequestError(f"not an inference request: {error}") from None
+    return make_call(asked, binary, limits, model, version)
+
+
+def make_call(
+    asked: InferBody, binary: memoryview, limits: RequestLimits, model: str, version: str
+) -> InferCall:
+    """The questions of an inference request.
+
+    Args:
+        asked: The request.
+        binary: The inputs' binary data, in their order.
+        limits: Bounds on each question.
+        model: The model or route.
+        version: Its version or label; empty for none.
+
+    Raises:
+        InvalidRequestError: Something in it is wrong, or over a bound.
+    """
     columns, shape = _read_inputs(asked.inputs, binary)
     options = _read_parameters(asked.parameters)
     requests = [
@@ -194,7 +224,7 @@ _WRONG_INPUTS = f"the inputs must be {' and '.join(INPUTS)}, each once"
 
 
 def _read_inputs(
-    inputs: Sequence[_Input], binary: memoryview
+    inputs: Sequence[InferInput], binary: memoryview
 ) -> tuple[dict[str, list[str]], Sequence[int]]:
     """The inputs' elements by name, and the shape that they have in common."""
     if len(inputs) != len(INPUTS):
@@ -219,7 +249,7 @@ def _read_inputs(
     return columns, inputs[0].shape
 
 
-def _check_input(item: _Input) -> int:
+def _check_input(item: InferInput) -> int:
     """Checks all but the data; returns how many elements there must be."""
     if item.name not in INPUTS:
         raise InvalidRequestError(_WRONG_INPUTS)
@@ -234,7 +264,7 @@ def _check_input(item: _Input) -> int:
     return item.shape[0]
 
 
-def _flat(item: _Input) -> list[str]:
+def _flat(item: InferInput) -> list[str]:
     if item.data is None:
         raise InvalidRequestError(f"{item.name} has no data")
     flat: list[str] = []
@@ -309,7 +339,7 @@ def _number(parameters: _Parameters, name: str, minimum: int, maximum: int) -> i
 _ALL_IN_JSON, _ALL_IN_BINARY = dict.fromkeys(OUTPUTS, False), dict.fromkeys(OUTPUTS, True)
 
 
-def _read_outputs(outputs: Sequence[_Output], is_binary: bool) -> dict[str, bool]:
+def _read_outputs(outputs: Sequence[InferOutput], is_binary: bool) -> dict[str, bool]:
     if not outputs:
         return _ALL_IN_BINARY if is_binary else _ALL_IN_JSON
     wanted = {}

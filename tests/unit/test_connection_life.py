@@ -12,12 +12,10 @@ from harness.hostile_http import head
 from qa_service.errors import ERROR_KINDS, QueueFullError, ShuttingDownError
 from qa_service.front.auth import Authenticator
 from qa_service.front.connection import Connection
-from qa_service.front.options import AuthOptions, ConnectionOptions
+from qa_service.front.options import AuthOptions, ConnectionOptions, HttpOptions
 from qa_service.front.protocols import Protocols
 from qa_service.telemetry.metrics import Metrics
 from qa_service.wire import http_routes
-from qa_service.wire.http_access import HttpAccess
-from qa_service.wire.http_codec import HttpSite
 from qa_service.wire.json_codec import MAX_AUTH_FRAME_BYTES
 from qa_service.wire.messages import QUERY_TYPES, Answer, RequestLimits, Timings
 from qa_service.wire.open_inference import InferCall
@@ -85,8 +83,8 @@ class Setting:
         self.submitting = self.reporting = None
         self.clock, self.stream = LoopClock(), ScriptedStream()
         self.metrics = Metrics(ERROR_KINDS, QUERY_TYPES)
-        site = HttpSite(RequestLimits(max_frame_bytes=20_000), HttpAccess())
-        protocols = Protocols(site.limits, site)
+        requests = RequestLimits(max_frame_bytes=20_000)
+        protocols = Protocols(requests, HttpOptions(), is_loopback=False)
         limits = {"idle_timeout_ms": 60_000, "frame_timeout_ms": 5_000, **limits}
         self.connection = Connection(
             self.stream,

@@ -81,6 +81,16 @@ def test_the_broker_is_a_client_program():
     assert not [path for path in rooms if "broker" in imports(path)]
 
 
+def test_the_grpc_gateway_is_a_client_program():
+    used = set().union(*(imports(path) for path in files_of("grpc_gateway")))
+    assert used == {
+        *("aio", "cli", "client", "errors", "front", "grpc_gateway", "inference", "logs", "net"),
+        "wire",
+    }
+    rooms = [path for path in PACKAGE.rglob("*.py") if path.parent.name != "grpc_gateway"]
+    assert not [path for path in rooms if "grpc_gateway" in imports(path)]
+
+
 @pytest.mark.parametrize("room", SANS_IO)
 def test_the_core_knows_no_socket_and_no_clock(room):
     for path in files_of(room):

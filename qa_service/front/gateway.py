@@ -1,0 +1,86 @@
+"""The gRPC gateway, seen from the server: a program beside the loop that asks over a Unix socket.
+
+    server ──"reload" ───▶ gateway    after each reload of the certificates
+    server ──end-of-file─▶ gateway    it drains, and ends
+    server ◀─"listening" ─ gateway   from then on it takes calls
+    server ◀──why not ──── gateway   it cannot listen, and ends
+
+One that dies before it has ever listened fails the start of the server; later it starts again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from qa_service.net.event_loop import EventLoop
+from qa_service.workers.side_program import SideProgram
+
+GATEWAY_PROGRAM = "qa_service.grpc_gateway.beside"
+LISTENING = b"listening\n"
+RELOAD = b"reload\n"
+MAX_REPORT_BYTES = 4096
+
+
+class Gateway:
+    """Starts the gateway if a port is given for it, and keeps it running.
+
+    Args:
+        loop: The server's loop.
+        flags: The gateway's; without any, there is no gateway.
+        on_change: Called when it has listened for the first time, or cannot.
+
+    Attributes:
+        failure: Why it cannot be had; empty while it can.
+        has_started: Whether it has listened, or none is wanted.
+    """
+
+    def __init__(
+        self, loop: EventLoop, flags: Sequence[str], on_change: Callable[[], None]
+    ) -> None:
+        self.failure = ""
+        self.has_started = not flags
+        self._on_change = on_change
+        self._report = b""
+        self._program: SideProgram | None = None
+        if flags:
+            self._program = SideProgram(
+                loop, "the gRPC gateway", GATEWAY_PROGRAM, flags,
+                on_data=self._on_data, on_death=self._on_death,
+            )  # fmt: skip
+
+    def start(self) -> None:
+        """Starts it."""
+        if self._program:
+            self._program.start()
+
+    def reload(self) -> None:
+        """Has it read the certificates again."""
+        if self._program:
+            self._program.write(RELOAD)
+
+    def close(self) -> None:
+        """Has it drain and end."""
+        if self._program:
+            self._program.close()
+
+    def reap(self) -> bool:
+        """Whether it has ended, or there is none."""
+        return self._program is None or self._program.reap()
+
+    def kill(self) -> None:
+        """Ends it at once."""
+        if self._program:
+            self._program.kill()
+
+    def _on_data(self, data: bytes) -> None:
+        self._report = (self._report + data)[-MAX_REPORT_BYTES:]
+        if self._report.endswith(LISTENING):
+            self._report = b""
+            self.has_started = True
+            self._on_change()
+
+    def _on_death(self) -> None:
+        if not self.has_started:
+            words = self._report.decode(errors="replace").strip()
+            self.failure = words or "the gRPC gateway did not start; the log says why"
+            self._on_change()

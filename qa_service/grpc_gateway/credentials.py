@@ -1,0 +1,52 @@
+"""The gateway's side of TLS: the server's own certificate, read again when the server reads it."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import grpc
+
+from qa_service.errors import SetupError
+from qa_service.net.tls import server_context
+
+logger = logging.getLogger(__name__)
+
+
+class Credentials:
+    """What new connections are shown.
+
+    Args:
+        cert: The certificate and those above it, in PEM.
+        key: Its private key.
+        client_ca: Certificates in PEM, by one of which a client's must be signed; None asks
+            clients for no certificate.
+
+    Raises:
+        SetupError: They cannot be used.
+    """
+
+    def __init__(self, cert: Path, key: Path, client_ca: Path | None) -> None:
+        self._paths = (cert, key, client_ca)
+        self._latest = self._read()
+
+    def make(self) -> grpc.ServerCredentials:
+        """Credentials for a server, which looks for the latest certificate at each handshake."""
+        wants_certificates = self._paths[2] is not None
+        return grpc.dynamic_ssl_server_credentials(
+            self._latest, lambda: self._latest, wants_certificates
+        )
+
+    def reload(self) -> None:
+        """Reads the files again; if they are faulty, what was read before stays."""
+        try:
+            self._latest = self._read()
+        except SetupError as error:
+            logger.error("certificates stay as they were: %s", error)
+
+    def _read(self) -> grpc.ServerCertificateConfiguration:
+        cert, key, client_ca = self._paths
+        server_context(cert, key, client_ca)  # says in words what is wrong
+        authorities = client_ca.read_bytes() if client_ca else None
+        pair = (key.read_bytes(), cert.read_bytes())
+        return grpc.ssl_server_certificate_configuration([pair], authorities)

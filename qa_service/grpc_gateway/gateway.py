@@ -1,0 +1,142 @@
+"""The gateway: a grpcio server with the three services, until it is told to stop.
+
+STARTING ──▶ SERVING ──stop──▶ DRAINING (NOT_SERVING, streams end, calls are answered) ──▶ ENDED
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2
+
+from qa_service.errors import SetupError
+from qa_service.grpc_gateway.credentials import Credentials
+from qa_service.grpc_gateway.health import HealthService
+from qa_service.grpc_gateway.links import PeerLinks
+from qa_service.grpc_gateway.messages import (
+    HEALTH_SERVICE,
+    INFERENCE_SERVICE,
+    POOL,
+    REFLECTION_SERVICES,
+)
+from qa_service.grpc_gateway.reports import Reports
+from qa_service.grpc_gateway.service import InferenceService
+from qa_service.grpc_gateway.settings import Settings
+from qa_service.wire.messages import MAX_FRAME_BYTES, RequestLimits
+
+logger = logging.getLogger(__name__)
+
+
+class Gateway:
+    """A gateway.
+
+    Args:
+        settings: Where it listens and what it asks.
+
+    Raises:
+        SetupError: The certificates cannot be used.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        its = settings
+        self._settings = its
+        self._credentials = _credentials(its)
+        self._stopping = asyncio.Event()
+        draining = self._draining = asyncio.Event()
+        reports = Reports(its.unix_socket)
+        bounds = (its.max_connections, its.max_frame_bytes, its.max_in_flight_per_connection)
+        self._links = PeerLinks(its.unix_socket, *bounds)
+        self._inference = InferenceService(self._links, reports, _limits(its))
+        self._server = grpc.aio.server(options=list(_options(its).items()))
+        health = HealthService(reports, draining)
+        handlers = (self._inference.handler(), health.handler(), *_reflection_handlers())
+        self._server.add_generic_rpc_handlers(handlers)
+
+    @property
+    def address(self) -> str:
+        """Where it listens, as `host:port`."""
+        host = self._settings.host
+        return f"{f'[{host}]' if ':' in host else host}:{self._settings.port}"
+
+    async def start(self) -> None:
+        """Starts to listen.
+
+        Raises:
+            SetupError: The address cannot be had.
+        """
+        try:
+            if self._credentials:
+                self._server.add_secure_port(self.address, self._credentials.make())
+            else:
+                self._server.add_insecure_port(self.address)
+        except RuntimeError:
+            raise SetupError(f"the gRPC gateway cannot listen on {self.address}") from None
+        await self._server.start()
+        logger.info("the gRPC gateway listens on %s", self.address)
+
+    def reload(self) -> None:
+        """Reads the certificates again."""
+        if self._credentials:
+            self._credentials.reload()
+
+    def stop(self) -> None:
+        """Has `run` drain and return."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Serves until it is stopped, and then until what it has is answered."""
+        await self._stopping.wait()
+        logger.info("the gRPC gateway drains")
+        self._draining.set()
+        self._inference.drain()
+        await self._server.stop(self._settings.drain_timeout_ms / 1e3)
+        self._links.close()
+
+
+def _credentials(its: Settings) -> Credentials | None:
+    if its.tls_cert is None or its.tls_key is None:
+        if its.tls_cert or its.tls_key or its.tls_client_ca:
+            raise SetupError("--tls_cert and --tls_key are needed together")
+        return None
+    return Credentials(its.tls_cert, its.tls_key, its.tls_client_ca)
+
+
+def _limits(its: Settings) -> RequestLimits:
+    """What is checked here; how long a question and its text may be, the server checks."""
+    return RequestLimits(
+        max_frame_bytes=its.max_frame_bytes,
+        max_question_chars=MAX_FRAME_BYTES,
+        max_text_chars=MAX_FRAME_BYTES,
+    )
+
+
+def _options(its: Settings) -> dict[str, int]:
+    """The channel arguments (grpc/impl/channel_arg_names.h)."""
+    options = {
+        "grpc.so_reuseport": 0,  # a port that another program has is not to be shared with it
+        "grpc.max_receive_message_length": its.max_frame_bytes,
+        "grpc.max_send_message_length": -1,
+        "grpc.max_concurrent_streams": its.max_in_flight_per_connection,
+    }
+    if its.idle_timeout_ms:
+        options["grpc.max_connection_idle_ms"] = its.idle_timeout_ms
+    if its.max_connection_age_s:
+        options["grpc.max_connection_age_ms"] = its.max_connection_age_s * 1000
+    return options
+
+
+def _reflection_handlers() -> list[grpc.GenericRpcHandler]:
+    """One handler for both versions, whose messages are the same but for their package."""
+    names = (INFERENCE_SERVICE, HEALTH_SERVICE, *REFLECTION_SERVICES)
+    servicer = reflection.aio.ReflectionServicer(names, POOL)
+    method = grpc.stream_stream_rpc_method_handler(
+        servicer.ServerReflectionInfo,
+        reflection_pb2.ServerReflectionRequest.FromString,
+        reflection_pb2.ServerReflectionResponse.SerializeToString,
+    )
+    return [
+        grpc.method_handlers_generic_handler(name, {"ServerReflectionInfo": method})
+        for name in REFLECTION_SERVICES
+    ]

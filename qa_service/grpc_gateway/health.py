@@ -1,0 +1,87 @@
+"""`grpc.health.v1.Health`: whether the server is ready, or one of its models, by its name.
+
+The empty name and that of the inference service stand for the server, and take no token; as over
+HTTP, a model's state takes one where the server wants tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2
+
+from qa_service.errors import HttpError, QaError, UnavailableError
+from qa_service.grpc_gateway.calls import Caller
+from qa_service.grpc_gateway.messages import HEALTH_SERVICE, INFERENCE_SERVICE
+from qa_service.grpc_gateway.reports import Reports, model_path
+from qa_service.grpc_gateway.status import abort
+
+POLL_S = 1.0
+_Request: Any = health_pb2.HealthCheckRequest
+_Response: Any = health_pb2.HealthCheckResponse
+
+
+class HealthService:
+    """Answers the methods.
+
+    Args:
+        reports: Where the server is asked.
+        draining: Set when the gateway drains.
+    """
+
+    def __init__(self, reports: Reports, draining: asyncio.Event) -> None:
+        self._reports = reports
+        self._draining = draining
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """All methods, for a server."""
+        codecs = (_Request.FromString, _Response.SerializeToString)
+        handlers = {
+            "Check": grpc.unary_unary_rpc_method_handler(self._check, *codecs),
+            "Watch": grpc.unary_stream_rpc_method_handler(self._watch, *codecs),
+        }
+        return grpc.method_handlers_generic_handler(HEALTH_SERVICE, handlers)
+
+    async def _check(self, request: Any, context: Any) -> Any:  # noqa: ANN401 - no types
+        try:
+            return _Response(status=await self._status(request.service, Caller(context).token))
+        except QaError as error:
+            await abort(context, error)
+
+    async def _watch(self, request: Any, context: Any) -> None:  # noqa: ANN401
+        """Tells each change, looking once a second; ends when the gateway drains."""
+        token, told = Caller(context).token, None
+        while True:
+            is_last = self._draining.is_set()
+            try:
+                status = await self._status(request.service, token)
+            except HttpError as error:
+                if error.status != 404:
+                    await abort(context, error)
+                status = _Response.SERVICE_UNKNOWN
+            if status != told:
+                await context.write(_Response(status=status))
+                told = status
+            if is_last:
+                return
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._draining.wait(), POLL_S)
+
+    async def _status(self, service: str, token: str) -> int:
+        """A service's status.
+
+        Raises:
+            HttpError: There is no such model, or the token does not do.
+        """
+        if self._draining.is_set():
+            return int(_Response.NOT_SERVING)
+        is_server = service in {"", INFERENCE_SERVICE}
+        target = "/v2/health/ready" if is_server else model_path(service, "", "/ready")
+        try:
+            is_well = await self._reports.is_well(target, "" if is_server else token)
+        except UnavailableError:
+            is_well = False
+        return int(_Response.SERVING if is_well else _Response.NOT_SERVING)

@@ -1,0 +1,99 @@
+"""`ModelInfer`'s messages, to and from what `wire/open_inference.py` makes of them.
+
+An answer has its data as the request had its own: raw for raw, typed for typed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from qa_service.errors import InvalidRequestError
+from qa_service.grpc_gateway.messages import ModelInferResponse
+from qa_service.wire.messages import RequestLimits
+from qa_service.wire.open_inference import (
+    InferBody,
+    InferCall,
+    InferInput,
+    InferOutput,
+    Result,
+    Tensor,
+    make_call,
+)
+
+_CONTENTS = {"BYTES": "bytes_contents", "FP32": "fp32_contents", "INT32": "int_contents"}
+
+
+def read_call(request: Any, limits: RequestLimits) -> InferCall:  # noqa: ANN401 - a ModelInferRequest
+    """The questions of a request.
+
+    Raises:
+        InvalidRequestError: Something in it is wrong, or over a bound.
+    """
+    raw = request.raw_input_contents
+    if raw and len(raw) != len(request.inputs):
+        raise InvalidRequestError("raw_input_contents must have an element for each input")
+    inputs = [
+        _read_input(tensor, raw[number] if raw else None)
+        for number, tensor in enumerate(request.inputs)
+    ]
+    outputs = [InferOutput(its.name, _values(its.parameters)) for its in request.outputs]
+    asked = InferBody(inputs, outputs, request.id, _values(request.parameters))
+    binary = memoryview(b"".join(raw))
+    call = make_call(asked, binary, limits, request.model_name, request.model_version)
+    return msgspec.structs.replace(call, outputs=dict.fromkeys(call.outputs, bool(raw)))
+
+
+def _read_input(tensor: Any, raw: bytes | None) -> InferInput:  # noqa: ANN401
+    parameters = _values(tensor.parameters)
+    parameters.pop("binary_data_size", None)
+    its = InferInput(tensor.name, list(tensor.shape), tensor.datatype, parameters)
+    if raw is None:
+        its.data = [_decode(its.name, element) for element in tensor.contents.bytes_contents]
+    elif tensor.HasField("contents"):
+        raise InvalidRequestError(f"{its.name[:64]} has contents beside raw_input_contents")
+    else:
+        parameters["binary_data_size"] = len(raw)
+    return its
+
+
+def _decode(name: str, element: bytes) -> str:
+    try:
+        return element.decode()
+    except UnicodeDecodeError:
+        raise InvalidRequestError(f"an element of {name[:64]} is not UTF-8") from None
+
+
+def _values(parameters: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
+    return {
+        name: getattr(value, choice)
+        for name, value in parameters.items()
+        if (choice := value.WhichOneof("parameter_choice"))
+    }
+
+
+def write_response(call: InferCall, results: Sequence[Result]) -> Any:  # noqa: ANN401
+    """The `ModelInferResponse` to all questions, whose answers are given in their order."""
+    response, raw = call.response(results)
+    message = ModelInferResponse(
+        model_name=response.model_name,
+        model_version=response.model_version,
+        id=response.id,
+        raw_output_contents=raw,
+    )
+    for name, value in response.parameters.items():
+        choice = "bool_param" if isinstance(value, bool) else "int64_param"
+        setattr(message.parameters[name], choice, value)
+    for tensor in response.outputs:
+        its = message.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+        if not raw:
+            _fill(its.contents, tensor)
+    return message
+
+
+def _fill(contents: Any, tensor: Tensor) -> None:  # noqa: ANN401
+    data = tensor.data or ()
+    column = [str(one).encode() for one in data] if tensor.datatype == "BYTES" else data
+    getattr(contents, _CONTENTS[tensor.datatype]).extend(column)

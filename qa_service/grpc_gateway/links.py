@@ -1,0 +1,203 @@
+"""The gateway's connections to the server: one for each gRPC peer and token.
+
+So the server sees each peer as a client of its own, with its share, its bounds and its token. A
+connection is opened at a peer's first question, and closed when the peer has been silent for long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import math
+import socket
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from qa_service.aio.connection import Connection, open_connection
+from qa_service.client import QaClientError, QaServerError, Terms
+from qa_service.errors import (
+    ERROR_KINDS,
+    FrameTooLargeError,
+    InternalError,
+    QaError,
+    QueueFullError,
+    UnavailableError,
+)
+from qa_service.wire.frames import PREFIX
+from qa_service.wire.messages import Answer, AnswerSource, Request, Timings
+from qa_service.wire.open_inference import Result
+
+IDLE_S = 10.0
+_MAX_REPLY_BYTES = 1 << 24
+_encode = msgspec.json.Encoder().encode
+
+
+class _Error(msgspec.Struct):
+    code: str
+    message: str
+    retry_after_ms: int | None = None
+
+
+class _Reply(msgspec.Struct):
+    """A frame of answers, or of an error."""
+
+    answer: str = ""
+    score: float = 0.0
+    start: int | None = None
+    end: int | None = None
+    timings_ms: Timings = Timings(0.0, 0.0)
+    answers: Sequence[Answer] = ()
+    model: str = ""
+    version: int = 0
+    cached: bool = False
+    models_asked: int = 0
+    error: _Error | None = None
+
+
+_decoder = msgspec.json.Decoder(_Reply)
+
+
+def read_reply(body: bytes) -> Result | QaError:
+    """What a question came to.
+
+    Raises:
+        ValueError: The frame is no reply.
+    """
+    reply = _decoder.decode(body)
+    if reply.error is not None:
+        return _error(reply.error.code, reply.error.message, reply.error.retry_after_ms)
+    answers = reply.answers or [Answer(reply.answer, reply.score, reply.start, reply.end)]
+    source = AnswerSource(reply.model, reply.version, reply.cached, reply.models_asked)
+    return Result(answers, reply.timings_ms, source)
+
+
+def _error(code: str, message: str, retry_after_ms: int | None = None) -> QaError:
+    kind = ERROR_KINDS.get(code, InternalError)
+    return kind(message, retry_after_ms=retry_after_ms)
+
+
+class PeerLink:
+    """One peer's connection to the server, under one token.
+
+    Args:
+        path: The server's Unix socket.
+        token: What the peer shows; empty for none.
+        max_frame_bytes: The longest frame that the server takes.
+        max_in_flight: How many requests of the peer's streams may be under way.
+
+    Attributes:
+        room: What a stream takes before it reads a request, and gives back when it is answered.
+        users: Calls that use it now.
+    """
+
+    def __init__(self, path: Path, token: str, max_frame_bytes: int, max_in_flight: int) -> None:
+        self.room = asyncio.Semaphore(max_in_flight)
+        self.users = 0
+        self._path = path
+        self._terms = Terms(math.inf, _MAX_REPLY_BYTES, None, token or None)
+        self._max_frame_bytes = max_frame_bytes
+        self._ids = itertools.count(1)
+        self._opening = asyncio.Lock()
+        self._connection: Connection | None = None
+
+    async def ask(self, requests: Sequence[Request]) -> list[Result]:
+        """Asks all questions of a call; if one fails, the others are given up.
+
+        Raises:
+            QaError: One of them has no answer.
+        """
+        try:
+            connection = await self._connected()
+            if len(requests) == 1:
+                return [await self._ask(connection, requests[0])]
+            tasks = [asyncio.create_task(self._ask(connection, one)) for one in requests]
+            try:
+                return await asyncio.gather(*tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
+        except QaServerError as error:
+            raise _error(error.code, error.message) from None
+        except QaClientError:
+            raise UnavailableError("the connection to the server was lost") from None
+
+    def close(self) -> None:
+        """Closes the connection; what is in flight on it has failed."""
+        if self._connection:
+            self._connection.close()
+
+    async def _connected(self) -> Connection:
+        async with self._opening:
+            if self._connection is None or not self._connection.can_ask:
+                addresses = [(int(socket.AF_UNIX), str(self._path))]
+                self._connection = await open_connection("server", 0, addresses, self._terms)
+            return self._connection
+
+    async def _ask(self, connection: Connection, request: Request) -> Result:
+        wire_id = next(self._ids)
+        body = _encode(msgspec.structs.replace(request, id=msgspec.Raw(b"%d" % wire_id)))
+        if len(body) > self._max_frame_bytes:
+            most = self._max_frame_bytes
+            raise FrameTooLargeError(
+                f"a question takes {len(body)} bytes; at most {most} are taken"
+            )
+        outcome = await connection.ask(wire_id, PREFIX.pack(len(body)) + body, read_reply)
+        if isinstance(outcome, QaError):
+            raise outcome
+        return outcome
+
+
+class PeerLinks:
+    """The connections of all peers.
+
+    Args:
+        path: The server's Unix socket.
+        max_links: How many there may be.
+        max_frame_bytes: The longest frame that the server takes.
+        max_in_flight: How many requests of one peer's streams may be under way.
+    """
+
+    def __init__(
+        self, path: Path, max_links: int, max_frame_bytes: int, max_in_flight: int
+    ) -> None:
+        self._path = path
+        self._max_links = max_links
+        self._bounds = (max_frame_bytes, max_in_flight)
+        self._links: dict[tuple[str, str], PeerLink] = {}
+        self._idle: dict[tuple[str, str], asyncio.TimerHandle] = {}
+
+    @contextlib.contextmanager
+    def link(self, peer: str, token: str) -> Iterator[PeerLink]:
+        """A peer's connection, for one call.
+
+        Raises:
+            QueueFullError: There are as many connections as there may be.
+        """
+        key = peer, token
+        link = self._links.get(key)
+        if link is None:
+            if len(self._links) >= self._max_links:
+                raise QueueFullError("the gateway has as many peers as it may have")
+            link = self._links[key] = PeerLink(self._path, token, *self._bounds)
+        elif not link.users:
+            self._idle.pop(key).cancel()
+        link.users += 1
+        try:
+            yield link
+        finally:
+            link.users -= 1
+            if not link.users:
+                loop = asyncio.get_running_loop()
+                self._idle[key] = loop.call_later(IDLE_S, self._drop, key)
+
+    def close(self) -> None:
+        """Closes them all."""
+        for link in self._links.values():
+            link.close()
+
+    def _drop(self, key: tuple[str, str]) -> None:
+        del self._idle[key]
+        self._links.pop(key).close()

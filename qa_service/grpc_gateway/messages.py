@@ -1,0 +1,61 @@
+"""The messages of the gRPC services, in a descriptor pool of their own.
+
+Packages that register `inference.*` in protobuf's default pool break one another (Triton's and
+KServe's clients both do); what is here disturbs neither. The pool also has what reflection tells of
+the health and the reflection services.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
+
+INFERENCE_SERVICE = "inference.GRPCInferenceService"
+HEALTH_SERVICE = "grpc.health.v1.Health"
+REFLECTION_SERVICES = (
+    "grpc.reflection.v1.ServerReflection",
+    "grpc.reflection.v1alpha.ServerReflection",
+)
+
+_DESCRIPTORS = Path(__file__).with_name("inference.binpb")
+
+
+def _make_pool() -> Any:  # noqa: ANN401 - protobuf has no types
+    pool = descriptor_pool.DescriptorPool()
+    files = descriptor_pb2.FileDescriptorSet.FromString(_DESCRIPTORS.read_bytes()).file
+    alpha = descriptor_pb2.FileDescriptorProto.FromString(reflection_pb2.DESCRIPTOR.serialized_pb)
+    # Version 1 of reflection is the same under another name; grpcio-reflection has only the first.
+    text = text_format.MessageToString(alpha).replace("v1alpha", "v1")
+    first = text_format.Parse(text, descriptor_pb2.FileDescriptorProto())
+    for file in (*files, alpha, first):
+        pool.AddSerializedFile(file.SerializeToString())
+    pool.AddSerializedFile(health_pb2.DESCRIPTOR.serialized_pb)
+    return pool
+
+
+POOL = _make_pool()
+
+
+def _message(name: str) -> Any:  # noqa: ANN401
+    return message_factory.GetMessageClass(POOL.FindMessageTypeByName(f"inference.{name}"))
+
+
+ModelInferRequest = _message("ModelInferRequest")
+ModelInferResponse = _message("ModelInferResponse")
+ModelStreamInferResponse = _message("ModelStreamInferResponse")
+
+
+def message_classes() -> dict[str, tuple[Any, Any]]:
+    """The request and the response of each method of the inference service."""
+    service = POOL.FindServiceByName(INFERENCE_SERVICE)
+    return {
+        method.name: (
+            message_factory.GetMessageClass(method.input_type),
+            message_factory.GetMessageClass(method.output_type),
+        )
+        for method in service.methods
+    }

@@ -1,0 +1,169 @@
+"""`inference.GRPCInferenceService`: each method, and what answers it.
+
+What is asked of the model goes to the server as frames, all else over HTTP. Methods that are not
+here are UNIMPLEMENTED; gRPC says so itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+from urllib.parse import quote
+
+import grpc
+from google.protobuf import json_format
+
+from qa_service.errors import HttpError, QaError, UnavailableError
+from qa_service.grpc_gateway.calls import Caller
+from qa_service.grpc_gateway.infer import read_call, write_response
+from qa_service.grpc_gateway.links import PeerLinks
+from qa_service.grpc_gateway.messages import INFERENCE_SERVICE, message_classes
+from qa_service.grpc_gateway.reports import Reports, model_path
+from qa_service.grpc_gateway.status import abort
+from qa_service.grpc_gateway.stream import InferStream
+from qa_service.wire.messages import RequestLimits
+
+Message = Any  # of the private pool; protobuf has no types
+Context = Any  # grpcio's; it has no types either
+_Ask = Callable[[Message, str], Awaitable[object]]
+
+
+class InferenceService:
+    """Answers the methods.
+
+    Args:
+        links: Where questions are asked.
+        reports: Where all else is asked.
+        limits: Bounds on a request.
+    """
+
+    def __init__(self, links: PeerLinks, reports: Reports, limits: RequestLimits) -> None:
+        self._links = links
+        self._reports = reports
+        self._limits = limits
+        self._streams: set[InferStream] = set()
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """All methods, for a server."""
+        unary: dict[str, _Ask] = {
+            "ServerLive": self._server_live,
+            "ServerReady": self._server_ready,
+            "ModelReady": self._model_ready,
+            "ServerMetadata": self._get(lambda _: "/v2"),
+            "ModelMetadata": self._get(lambda its: model_path(its.name, its.version)),
+            "ModelConfig": self._model_config,
+            "ModelStatistics": self._get(_statistics_path),
+            "RepositoryIndex": self._index,
+            "RepositoryModelLoad": self._command("load"),
+            "RepositoryModelUnload": self._command("unload"),
+        }
+        handlers = {name: self._unary(name, self._told(name, ask)) for name, ask in unary.items()}
+        handlers["ModelInfer"] = self._unary("ModelInfer", self._infer)
+        request, response = message_classes()["ModelStreamInfer"]
+        handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
+            self._stream_infer, request.FromString, response.SerializeToString
+        )
+        return grpc.method_handlers_generic_handler(INFERENCE_SERVICE, handlers)
+
+    def drain(self) -> None:
+        """Has the streams take no more requests, and end when those they have are answered."""
+        for stream in list(self._streams):
+            stream.drain()
+
+    def _unary(
+        self, name: str, answer: Callable[[Message, Context], Awaitable[Message]]
+    ) -> grpc.RpcMethodHandler:
+        request, response = message_classes()[name]
+
+        async def handle(message: Message, context: Context) -> Message:
+            try:
+                return await answer(message, context)
+            except QaError as error:
+                await abort(context, error)
+
+        return grpc.unary_unary_rpc_method_handler(
+            handle, request.FromString, response.SerializeToString
+        )
+
+    # Questions to the model.
+
+    async def _infer(self, message: Message, context: Context) -> Message:
+        caller = Caller(context)
+        call = read_call(message, self._limits)
+        with self._links.link(caller.peer, caller.token) as link:
+            results = await link.ask(caller.limit(call.requests))
+        return write_response(call, results)
+
+    async def _stream_infer(self, _: object, context: Context) -> None:
+        caller = Caller(context)
+        try:
+            with self._links.link(caller.peer, caller.token) as link:
+                stream = InferStream(context, caller, link, self._limits)
+                self._streams.add(stream)
+                try:
+                    await stream.run()
+                finally:
+                    self._streams.discard(stream)
+        except QaError as error:
+            await abort(context, error)
+
+    # Questions about the server: what they answer has the names of the response's fields.
+
+    def _told(self, name: str, ask: _Ask) -> Callable[[Message, Context], Awaitable[Message]]:
+        _, response = message_classes()[name]
+
+        async def answer(message: Message, context: Context) -> Message:
+            said = await ask(message, Caller(context).token)
+            return json_format.ParseDict(said, response(), ignore_unknown_fields=True)
+
+        return answer
+
+    def _get(self, path: Callable[[Message], str]) -> _Ask:
+        async def ask(message: Message, token: str) -> object:
+            return await self._reports.get(path(message), token)
+
+        return ask
+
+    def _command(self, verb: str) -> _Ask:
+        async def ask(message: Message, token: str) -> object:
+            name = quote(message.model_name, safe="")
+            return await self._reports.post(f"/v2/repository/models/{name}/{verb}", token)
+
+        return ask
+
+    async def _server_live(self, _: Message, token: str) -> object:
+        return {"live": await self._is_well("/v2/health/live", token)}
+
+    async def _server_ready(self, _: Message, token: str) -> object:
+        return {"ready": await self._is_well("/v2/health/ready", token)}
+
+    async def _is_well(self, target: str, token: str) -> bool:
+        try:
+            return await self._reports.is_well(target, token)
+        except UnavailableError:
+            return False
+
+    async def _model_ready(self, message: Message, token: str) -> object:
+        try:
+            path = model_path(message.name, message.version, "/ready")
+            return {"ready": await self._reports.is_well(path, token)}
+        except HttpError as error:
+            if error.status != 404:
+                raise
+            return {"ready": False}  # as Triton says of a model that it does not know
+
+    async def _model_config(self, message: Message, token: str) -> object:
+        path = model_path(message.name, message.version, "/config")
+        return {"config": await self._reports.get(path, token)}
+
+    async def _index(self, message: Message, token: str) -> object:
+        models = await self._reports.post("/v2/repository/index", token)
+        if message.ready:
+            models = [model for model in models if model["state"] == "READY"]
+        return {"models": models}
+
+
+def _statistics_path(message: Message) -> str:
+    if not message.name:
+        return "/v2/models/stats"
+    return model_path(message.name, message.version, "/stats")

@@ -1,0 +1,130 @@
+"""`ModelStreamInfer`: requests as they come, answers as they are ready, matched by their ids.
+
+    ┌▶ read ──▶ ask, each on its own ──▶ queue of answers ──▶ write ┐
+    └──────── room: as many as one connection may have in flight ◀──┘
+
+A request that fails is answered in `error_message`, and the stream goes on; where the peer has sent
+`triton_grpc_error: true`, the first error ends it with its status. When the gateway drains, what
+has been read is answered, and the stream ends UNAVAILABLE.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import grpc
+
+from qa_service.errors import InternalError, QaError, ShuttingDownError
+from qa_service.grpc_gateway.calls import Caller
+from qa_service.grpc_gateway.infer import read_call, write_response
+from qa_service.grpc_gateway.links import PeerLink
+from qa_service.grpc_gateway.messages import ModelInferResponse, ModelStreamInferResponse
+from qa_service.grpc_gateway.status import message_of
+from qa_service.wire.messages import RequestLimits
+
+logger = logging.getLogger(__name__)
+
+Answered = tuple[str, Any]
+"""A request's id, and its `ModelInferResponse` or its error."""
+
+
+class InferStream:
+    """One stream.
+
+    Args:
+        context: The call's.
+        caller: Whose it is.
+        link: Where it asks.
+        limits: Bounds on a request.
+    """
+
+    def __init__(
+        self,
+        context: grpc.aio.ServicerContext,
+        caller: Caller,
+        link: PeerLink,
+        limits: RequestLimits,
+    ) -> None:
+        self._context = context
+        self._caller = caller
+        self._link = link
+        self._limits = limits
+        self._answers: asyncio.Queue[Answered | None] = asyncio.Queue()
+        self._asking: set[asyncio.Task[None]] = set()
+        self._reading: asyncio.Task[None] | None = None
+        self._num_rooms = 0
+        self._is_draining = False
+
+    async def run(self) -> None:
+        """Answers until the peer has sent its last request, or the gateway drains.
+
+        Raises:
+            QaError: What the stream is to end with.
+        """
+        self._reading = asyncio.create_task(self._read())
+        self._reading.add_done_callback(self._end_when_answered)
+        try:
+            while (answer := await self._answers.get()) is not None:
+                await self._write(*answer)
+                self._give_room_back()
+        finally:
+            self._reading.cancel()
+            for task in self._asking:
+                task.cancel()
+            while self._num_rooms:
+                self._give_room_back()
+        if self._is_draining:
+            raise ShuttingDownError
+
+    def drain(self) -> None:
+        """Takes no more requests; ends when those it has are answered."""
+        self._is_draining = True
+        if self._reading:
+            self._reading.cancel()
+
+    async def _read(self) -> None:
+        while True:
+            await self._link.room.acquire()
+            self._num_rooms += 1
+            request = await self._context.read()
+            if request is grpc.aio.EOF:
+                return
+            task = asyncio.create_task(self._ask(request))
+            self._asking.add(task)
+            task.add_done_callback(self._asking.discard)
+            task.add_done_callback(self._end_when_answered)
+
+    def _end_when_answered(self, _: object) -> None:
+        if self._reading and self._reading.done() and not self._asking:
+            self._answers.put_nowait(None)
+
+    async def _ask(self, request: Any) -> None:  # noqa: ANN401 - a ModelInferRequest
+        answer: Any
+        try:
+            call = read_call(request, self._limits)
+            results = await self._link.ask(self._caller.limit(call.requests))
+            answer = write_response(call, results)
+        except QaError as error:
+            answer = error
+        except Exception:
+            logger.exception("a request of a stream could not be answered")
+            answer = InternalError()
+        self._answers.put_nowait((request.id, answer))
+
+    async def _write(self, request_id: str, answer: Any) -> None:  # noqa: ANN401
+        if isinstance(answer, QaError):
+            if self._caller.wants_status:
+                raise answer
+            response = ModelInferResponse(id=request_id)
+            told = ModelStreamInferResponse(
+                error_message=message_of(answer), infer_response=response
+            )
+        else:
+            told = ModelStreamInferResponse(infer_response=answer)
+        await self._context.write(told)
+
+    def _give_room_back(self) -> None:
+        self._num_rooms -= 1
+        self._link.room.release()
