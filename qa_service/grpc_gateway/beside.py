@@ -6,6 +6,8 @@ What it says and is told over the descriptor, `front/gateway.py` has.
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import signal
 import socket
 import sys
@@ -48,10 +50,10 @@ async def _serve(settings: Settings, channel: socket.socket) -> None:
     await gateway.start()
     reader, writer = await asyncio.open_connection(sock=channel.dup())
     writer.write(LISTENING)
-    following = asyncio.create_task(_follow(reader, gateway))
+    _following = asyncio.create_task(_follow(reader, gateway))  # noqa: RUF006 - the program ends
     await gateway.run()
-    following.cancel()
-    writer.close()
+    logging.shutdown()
+    os._exit(0)
 
 
 async def _follow(reader: asyncio.StreamReader, gateway: Gateway) -> None:

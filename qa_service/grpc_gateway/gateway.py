@@ -6,6 +6,7 @@ STARTING ──▶ SERVING ──stop──▶ DRAINING (NOT_SERVING, streams en
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 
 import grpc
@@ -27,6 +28,9 @@ from qa_service.grpc_gateway.settings import Settings
 from qa_service.wire.messages import MAX_FRAME_BYTES, RequestLimits
 
 logger = logging.getLogger(__name__)
+
+LINGER_S = 0.2
+"""To close a connection with unread bytes resets it, which can destroy the last answers."""
 
 
 class Gateway:
@@ -86,13 +90,20 @@ class Gateway:
         self._stopping.set()
 
     async def run(self) -> None:
-        """Serves until it is stopped, and then until what it has is answered."""
+        """Serves until it is stopped, and then until what it has is answered.
+
+        The program is to end behind it, by `os._exit`: the closed connections tell what comes
+        meanwhile UNAVAILABLE, so that it is sent again elsewhere. From grpcio's own `stop` it would
+        hear CANCELLED.
+        """
         await self._stopping.wait()
         logger.info("the gRPC gateway drains")
         self._draining.set()
-        self._inference.drain()
-        await self._server.stop(self._settings.drain_timeout_ms / 1e3)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.drain_timeout_ms / 1e3):
+                await self._inference.drain()
         self._links.close()
+        await asyncio.sleep(LINGER_S)
 
 
 def _credentials(its: Settings) -> Credentials | None:

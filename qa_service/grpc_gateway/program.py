@@ -9,6 +9,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import signal
 import sys
 
@@ -44,6 +46,8 @@ async def _serve(settings: Settings) -> None:
     loop.add_signal_handler(signal.SIGHUP, gateway.reload)
     await gateway.start()
     await gateway.run()
+    logging.shutdown()
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ here are UNIMPLEMENTED; gRPC says so itself.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import quote
@@ -13,7 +14,7 @@ from urllib.parse import quote
 import grpc
 from google.protobuf import json_format
 
-from qa_service.errors import HttpError, QaError, UnavailableError
+from qa_service.errors import HttpError, QaError, ShuttingDownError, UnavailableError
 from qa_service.grpc_gateway.calls import Caller
 from qa_service.grpc_gateway.infer import read_call, write_response
 from qa_service.grpc_gateway.links import PeerLinks
@@ -42,6 +43,9 @@ class InferenceService:
         self._reports = reports
         self._limits = limits
         self._streams: set[InferStream] = set()
+        self._num_calls = 0
+        self._is_draining = False
+        self._are_all_answered = asyncio.Event()
 
     def handler(self) -> grpc.GenericRpcHandler:
         """All methods, for a server."""
@@ -65,10 +69,29 @@ class InferenceService:
         )
         return grpc.method_handlers_generic_handler(INFERENCE_SERVICE, handlers)
 
-    def drain(self) -> None:
-        """Has the streams take no more requests, and end when those they have are answered."""
+    async def drain(self) -> None:
+        """Refuses what comes from now on; returns when what has come before is answered."""
+        self._is_draining = True
         for stream in list(self._streams):
             stream.drain()
+        if self._num_calls:
+            await self._are_all_answered.wait()
+
+    def _begin(self, context: Context) -> None:
+        """Counts a call until its last byte is on its way.
+
+        Raises:
+            ShuttingDownError: The gateway drains.
+        """
+        if self._is_draining:
+            raise ShuttingDownError
+        self._num_calls += 1
+        context.add_done_callback(self._end)
+
+    def _end(self, _: Context) -> None:
+        self._num_calls -= 1
+        if self._is_draining and not self._num_calls:
+            self._are_all_answered.set()
 
     def _unary(
         self, name: str, answer: Callable[[Message, Context], Awaitable[Message]]
@@ -77,6 +100,7 @@ class InferenceService:
 
         async def handle(message: Message, context: Context) -> Message:
             try:
+                self._begin(context)
                 return await answer(message, context)
             except QaError as error:
                 await abort(context, error)
@@ -97,6 +121,7 @@ class InferenceService:
     async def _stream_infer(self, _: object, context: Context) -> None:
         caller = Caller(context)
         try:
+            self._begin(context)
             with self._links.link(caller.peer, caller.token) as link:
                 stream = InferStream(context, caller, link, self._limits)
                 self._streams.add(stream)

@@ -186,7 +186,7 @@ def make_call(
         asked: The request.
         binary: The inputs' binary data, in their order.
         limits: Bounds on each question.
-        model: The model or route.
+        model: The model or route; empty for the default.
         version: Its version or label; empty for none.
 
     Raises:
@@ -196,7 +196,7 @@ def make_call(
     options = _read_parameters(asked.parameters)
     requests = [
         Request(question, text, options.top_k, timeout_ms=options.timeout_ms,
-                priority=options.priority, model=model, version=version or None)
+                priority=options.priority, model=model or None, version=version or None)
         for question, text in zip(columns["question"], columns["text"], strict=True)
     ]  # fmt: skip
     for request in requests:

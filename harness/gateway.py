@@ -1,0 +1,105 @@
+"""A server with a gRPC gateway, and what tritonclient's messages are to be asked with."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from harness.ports import reserve_port
+from harness.process import GIVE_UP_S
+from harness.questions import TEXT
+from harness.server import RunningServer, running_server
+
+LISTENS = "the gRPC gateway listens on"
+
+
+class GatewayServer:
+    """A running server, and the port of its gateway.
+
+    Attributes:
+        server: It.
+        port: Its gateway's.
+        address: The gateway's, as clients of gRPC have it.
+    """
+
+    def __init__(self, server: RunningServer, port: int) -> None:
+        self.server = server
+        self.port = port
+        self.address = f"localhost:{port}"
+
+    @property
+    def pid(self) -> int:
+        """The gateway's process id."""
+        [pid] = [pid for pid in self.server.worker_pids() if _is_gateway(pid)]
+        return pid
+
+    @property
+    def instance_pids(self) -> list[int]:
+        """The process ids of the instances."""
+        return [pid for pid in self.server.worker_pids() if not _is_gateway(pid)]
+
+    def stats(self) -> dict:
+        """What the server has counted."""
+        return self.server.ask(type="stats")["stats"]
+
+    def counted(self, code: str) -> int:
+        """How many requests came to this."""
+        return self.stats()["counters"]["requests_total"].get(code, 0)
+
+    def wait_for_count(self, code: str, count: int) -> None:
+        """Waits until so many requests came to this."""
+        give_up_s = time.monotonic() + GIVE_UP_S
+        while self.counted(code) < count:
+            assert time.monotonic() < give_up_s, f"never {count} of {code}"
+
+    def wait_for_flight(self, count: int) -> None:
+        """Waits until so many requests are in flight."""
+        give_up_s = time.monotonic() + GIVE_UP_S
+        while self.stats()["gauges"]["requests_in_flight"] != count:
+            assert time.monotonic() < give_up_s, f"never {count} in flight"
+
+
+@contextmanager
+def running_gateway(model: Path, *flags: str) -> Iterator[GatewayServer]:
+    """Runs a server with a gateway; on a clean exit of the block, sees that both stop cleanly."""
+    port = reserve_port()
+    with running_server(model, "--grpc_port", str(port), *flags) as server:
+        gateway = GatewayServer(server, port)
+        pid = gateway.pid
+        yield gateway
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def _is_gateway(pid: int) -> bool:
+    try:
+        return b"grpc_gateway" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except FileNotFoundError:
+        return False
+
+
+def inputs(
+    triton, questions: Sequence[str], *, shape: Sequence[int] = (), text: str = TEXT
+) -> list:
+    """The two inputs of a request, as a module of tritonclient has them."""
+    made = []
+    for name, column in (("question", questions), ("text", [text] * len(questions))):
+        its = triton.InferInput(name, list(shape or (len(column),)), "BYTES")
+        data = np.array([word.encode() for word in column], dtype=np.object_)
+        its.set_data_from_numpy(data.reshape(its.shape()))
+        made.append(its)
+    return made
+
+
+def answers(result) -> list[str]:
+    """The answers of a result of tritonclient's."""
+    return [answer.decode() for answer in result.as_numpy("answer").flatten()]
+
+
+os.environ.setdefault(
+    "GRPC_ENABLE_FORK_SUPPORT", "0"
+)  # tests start programs beside grpcio's threads

@@ -1,0 +1,454 @@
+"""gRPC by other people's clients: Triton's, the health probe's, reflection's, Node's, KServe's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import queue
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from harness.gateway import answers, inputs, running_gateway
+from harness.process import GIVE_UP_S, held_still
+from harness.questions import ANSWER, ASK, QUESTIONS, TEXT
+from harness.server import EXACT_ENGINE, ONE_BY_ONE, ROOT
+
+grpc = pytest.importorskip("grpc", reason="there is no grpcio")
+triton = pytest.importorskip("tritonclient.grpc", reason="there is no tritonclient")
+
+from tritonclient.grpc import service_pb2, service_pb2_grpc  # noqa: E402
+
+CODES = grpc.StatusCode
+FOUR = list(QUESTIONS)
+
+
+@pytest.fixture(scope="module")
+def gateway(builtin_model):
+    with running_gateway(builtin_model, *EXACT_ENGINE) as running:
+        yield running
+
+
+@pytest.fixture
+def client(gateway):
+    with triton.InferenceServerClient(gateway.address) as its:
+        yield its
+
+
+@pytest.fixture
+def channel(gateway):
+    with grpc.insecure_channel(gateway.address) as its:
+        yield its
+
+
+def typed_request(questions, **fields):
+    """A request as KServe's clients write it: its data in `contents`."""
+    columns = {"question": questions, "text": [TEXT] * len(questions)}
+    tensors = [
+        service_pb2.ModelInferRequest.InferInputTensor(
+            name=name, datatype="BYTES", shape=[len(column)],
+            contents=service_pb2.InferTensorContents(bytes_contents=[w.encode() for w in column]),
+        )
+        for name, column in columns.items()
+    ]  # fmt: skip
+    return service_pb2.ModelInferRequest(model_name="builtin", inputs=tensors, **fields)
+
+
+def failure(call, *arguments, **options):
+    with pytest.raises(grpc.RpcError) as caught:
+        call(*arguments, **options)
+    return caught.value
+
+
+class TestTritonClient:
+    def test_it_is_told_about_the_server(self, client):
+        assert client.is_server_live()
+        assert client.is_server_ready()
+        assert client.is_model_ready("builtin")
+        assert client.is_model_ready("builtin", "1")
+        assert not client.is_model_ready("other")
+        metadata = client.get_server_metadata()
+        assert metadata.name == "qa-server"
+        assert "statistics" in metadata.extensions
+
+    def test_it_is_told_about_the_model(self, client):
+        metadata = client.get_model_metadata("builtin")
+        assert [tensor.name for tensor in metadata.inputs] == ["question", "text"]
+        assert list(metadata.versions) == ["1"]
+        config = client.get_model_config("builtin").config
+        assert config.input[0].data_type == 13  # TYPE_STRING
+        assert config.instance_group[0].count == 2
+        assert config.parameters["precision"].string_value
+        assert config.WhichOneof("scheduling_choice") == "dynamic_batching"
+        [listed] = client.get_model_repository_index().models
+        assert (listed.name, listed.version, listed.state) == ("builtin", "1", "READY")
+
+    def test_statistics_count_each_question(self, client):
+        def counts():
+            [its] = client.get_inference_statistics("builtin").model_stats
+            return its.inference_count, its.inference_stats.success.count
+
+        before = counts()
+        client.infer("builtin", inputs(triton, FOUR))
+        assert counts() == (before[0] + 4, before[1] + 4)
+        assert client.get_inference_statistics().model_stats[0].name == "builtin"
+
+    @pytest.mark.parametrize("shape", [(), (4, 1)])
+    @pytest.mark.parametrize("coding", [None, "gzip", "deflate"])
+    def test_it_is_answered(self, client, shape, coding):
+        wanted = [triton.InferRequestedOutput(name) for name in ("answer", "start")]
+        result = client.infer(
+            "builtin", inputs(triton, FOUR, shape=shape), outputs=wanted, request_id="17",
+            compression_algorithm=coding,
+        )  # fmt: skip
+        response = result.get_response()
+        assert (response.id, response.model_name, response.model_version) == ("17", "builtin", "1")
+        assert answers(result) == list(QUESTIONS.values())
+        starts = [TEXT.index(answer) for answer in QUESTIONS.values()]
+        assert result.as_numpy("start").flatten().tolist() == starts
+        assert result.as_numpy("answer").shape == (shape or (4,))
+        assert result.as_numpy("score") is None
+
+    def test_parameters(self, client):
+        result = client.infer(
+            "builtin", inputs(triton, FOUR), parameters={"top_k": 3}, priority=1, timeout=10**9
+        )
+        assert result.as_numpy("answer").shape == (4, 3)
+        assert result.as_numpy("answer")[0, 0].decode() == ANSWER
+        assert result.as_numpy("score")[0, 0] > result.as_numpy("score")[0, 1]
+
+    def test_asynchronously(self, client):
+        found: queue.Queue = queue.Queue()
+        for question in FOUR:
+            client.async_infer(
+                "builtin", inputs(triton, [question]),
+                callback=lambda result, error, q=question: found.put((q, result, error)),
+            )  # fmt: skip
+        got = [found.get(timeout=GIVE_UP_S) for _ in FOUR]
+        assert {q: answers(result)[0] for q, result, error in got if not error} == QUESTIONS
+
+    def test_from_asyncio(self, gateway):
+        import tritonclient.grpc.aio as aio
+
+        async def ask():
+            async with aio.InferenceServerClient(gateway.address) as client:
+                assert await client.is_server_ready()
+                calls = [client.infer("builtin", inputs(aio, [q])) for q in FOUR * 20]
+                return [answers(result)[0] for result in await asyncio.gather(*calls)]
+
+        assert asyncio.run(ask()) == list(QUESTIONS.values()) * 20
+
+    def test_a_stream_from_asyncio(self, gateway):
+        import tritonclient.grpc.aio as aio
+
+        async def ask():
+            async def requests():
+                for number, question in enumerate(FOUR):
+                    yield {
+                        "model_name": "builtin",
+                        "inputs": inputs(aio, [question]),
+                        "request_id": str(number),
+                    }
+
+            async with aio.InferenceServerClient(gateway.address) as client:
+                stream = client.stream_infer(requests())
+                return {
+                    int(result.get_response().id): answers(result)[0]
+                    async for result, error in stream
+                    if error is None
+                }
+
+        assert asyncio.run(ask()) == dict(enumerate(QUESTIONS.values()))
+
+    def test_a_stream(self, client):
+        found: queue.Queue = queue.Queue()
+        client.start_stream(lambda result, error: found.put((result, error)))
+        for number, question in enumerate(FOUR * 50):
+            client.async_stream_infer("builtin", inputs(triton, [question]), request_id=str(number))
+        got = [found.get(timeout=GIVE_UP_S) for _ in FOUR * 50]
+        client.stop_stream()
+        by_id = {int(result.get_response().id): answers(result)[0] for result, _ in got}
+        assert by_id == dict(enumerate(list(QUESTIONS.values()) * 50))
+
+    def test_an_error_leaves_the_stream_open(self, client):
+        found: queue.Queue = queue.Queue()
+        client.start_stream(lambda result, error: found.put((result, error)))
+        client.async_stream_infer("other", inputs(triton, ["Who?"]))
+        _, error = found.get(timeout=GIVE_UP_S)
+        assert "there is no model other" in error.message()
+        client.async_stream_infer("builtin", inputs(triton, [ASK["question"]]))
+        result, _ = found.get(timeout=GIVE_UP_S)
+        assert answers(result) == [ANSWER]
+        client.stop_stream()
+
+    def test_an_error_ends_the_stream_where_that_is_wanted(self, client):
+        found: queue.Queue = queue.Queue()
+        client.start_stream(
+            lambda result, error: found.put((result, error)), headers={"triton_grpc_error": "true"}
+        )
+        client.async_stream_infer("other", inputs(triton, ["Who?"]))
+        _, error = found.get(timeout=GIVE_UP_S)
+        assert error.status() == "StatusCode.NOT_FOUND"
+        client.stop_stream()
+
+    @pytest.mark.parametrize(
+        ("options", "status"),
+        [
+            ({"model_name": "other"}, "NOT_FOUND"),
+            ({"model_name": "builtin", "model_version": "7"}, "NOT_FOUND"),
+            ({"model_name": "builtin", "parameters": {"top_k": 99}}, "INVALID_ARGUMENT"),
+            ({"model_name": "builtin", "sequence_id": 5}, "INVALID_ARGUMENT"),
+        ],
+    )
+    def test_errors_are_told(self, client, options, status):
+        with pytest.raises(triton.InferenceServerException) as caught:
+            client.infer(inputs=inputs(triton, ["Who?"]), **options)
+        assert caught.value.status() == f"StatusCode.{status}"
+        assert 0 < len(caught.value.message()) < 300
+
+    def test_what_there_is_not(self, client):
+        for call in (client.get_log_settings, client.get_system_shared_memory_status):
+            with pytest.raises(triton.InferenceServerException) as caught:
+                call()
+            assert caught.value.status() == "StatusCode.UNIMPLEMENTED"
+
+    def test_models_are_not_loaded_without_the_right(self, client):
+        with pytest.raises(triton.InferenceServerException, match="a token with the right"):
+            client.load_model("builtin")
+
+
+class TestMessages:
+    def test_typed_contents_are_answered_typed(self, channel):
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        response = stub.ModelInfer(typed_request(FOUR, id="5"))
+        columns = {output.name: output.contents for output in response.outputs}
+        assert response.id == "5"
+        assert not response.raw_output_contents
+        assert [a.decode() for a in columns["answer"].bytes_contents] == list(QUESTIONS.values())
+        assert list(columns["start"].int_contents) == [TEXT.index(a) for a in QUESTIONS.values()]
+        assert all(0 < score <= 1 for score in columns["score"].fp32_contents)
+
+    def test_the_default_model_needs_no_name(self, channel):
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        request = typed_request(FOUR)
+        request.ClearField("model_name")
+        assert stub.ModelInfer(request).model_name == "builtin"
+
+    @pytest.mark.parametrize(
+        "spoil",
+        [
+            lambda request: request.raw_input_contents.append(b"\x01\0\0\0x"),
+            lambda request: request.raw_input_contents.extend([b"\x01\0\0\0x"] * 2),
+            lambda request: request.inputs[0].contents.bytes_contents.append(b"\xff"),
+            lambda request: request.inputs[0].shape.append(7),
+            lambda request: request.inputs[0].shape.append(-(2**63)),
+            lambda request: request.inputs.pop(),
+            lambda request: request.outputs.add(name="nothing"),
+            lambda request: request.inputs[0].contents.bytes_contents.pop(),
+            lambda request: setattr(request.inputs[0], "name", "x" * 9000),
+            lambda request: setattr(request, "model_name", "x" * 9000),
+            lambda request: setattr(request.parameters["top_k"], "string_param", "3"),
+            lambda request: setattr(request.parameters["timeout"], "int64_param", -1),
+        ],
+    )
+    def test_what_is_wrong_is_told(self, channel, spoil):
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        request = typed_request(FOUR)
+        spoil(request)
+        told = failure(stub.ModelInfer, request)
+        assert told.code() is CODES.INVALID_ARGUMENT
+        assert 0 < len(told.details()) <= 300
+
+    def test_a_message_over_the_limit_is_refused(self, channel):
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        request = typed_request(FOUR)
+        request.inputs[1].contents.bytes_contents[0] = b"x" * (1 << 20)
+        for compression in (grpc.Compression.NoCompression, grpc.Compression.Gzip):
+            told = failure(stub.ModelInfer, request, compression=compression)
+            assert told.code() is CODES.RESOURCE_EXHAUSTED
+
+    def test_a_question_whose_frame_is_over_the_limit_is_refused_alone(self, channel):
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        request = typed_request(FOUR)
+        request.inputs[1].contents.bytes_contents[0] = b"\x01" * 60_000  # six bytes each, in JSON
+        told = failure(stub.ModelInfer, request)
+        assert told.code() is CODES.RESOURCE_EXHAUSTED
+        assert len(stub.ModelInfer(typed_request(FOUR)).outputs) == 4
+
+    def test_both_packages_may_be_in_one_process(self):
+        ours = "import qa_service.grpc_gateway.messages"
+        theirs = "import tritonclient.grpc"
+        for code in (f"{ours}\n{theirs}", f"{theirs}\n{ours}"):
+            subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=GIVE_UP_S)
+
+
+class TestHealth:
+    @pytest.fixture
+    def health(self, channel):
+        from grpc_health.v1 import health_pb2_grpc
+
+        return health_pb2_grpc.HealthStub(channel)
+
+    @staticmethod
+    def asked(service):
+        from grpc_health.v1 import health_pb2
+
+        return health_pb2.HealthCheckRequest(service=service)
+
+    @pytest.mark.parametrize("service", ["", "inference.GRPCInferenceService", "builtin"])
+    def test_check(self, health, service):
+        assert health.Check(self.asked(service)).status == 1  # SERVING
+
+    def test_an_unknown_service(self, health):
+        assert failure(health.Check, self.asked("other")).code() is CODES.NOT_FOUND
+        watching = health.Watch(self.asked("other"))
+        assert next(watching).status == 3  # SERVICE_UNKNOWN
+        watching.cancel()
+
+    def test_watch(self, health, gateway):
+        watching = health.Watch(self.asked(""))
+        assert next(watching).status == 1
+        watching.cancel()
+
+
+class TestReflection:
+    def test_the_services_describe_themselves(self, channel):
+        from google.protobuf.descriptor_pool import DescriptorPool
+        from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
+            ProtoReflectionDescriptorDatabase,
+        )
+
+        database = ProtoReflectionDescriptorDatabase(channel)
+        services = database.get_services()
+        assert set(services) == {
+            "inference.GRPCInferenceService",
+            "grpc.health.v1.Health",
+            "grpc.reflection.v1.ServerReflection",
+            "grpc.reflection.v1alpha.ServerReflection",
+        }
+        pool = DescriptorPool(database)
+        for name in services:
+            assert pool.FindServiceByName(name).methods
+        method = pool.FindServiceByName(services[-1]).methods_by_name["ModelInfer"]
+        assert method.input_type.fields_by_name["raw_input_contents"].number == 7
+
+    def test_version_1(self, channel):
+        from grpc_reflection.v1alpha import reflection_pb2
+
+        ask = channel.stream_stream(
+            "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+            reflection_pb2.ServerReflectionRequest.SerializeToString,
+            reflection_pb2.ServerReflectionResponse.FromString,
+        )
+        [reply] = ask(iter([reflection_pb2.ServerReflectionRequest(list_services="")]))
+        assert len(reply.list_services_response.service) == 4
+
+
+@pytest.fixture(scope="module")
+def busy(builtin_model):
+    """A server with one instance, which takes one question at a time."""
+    flags = (*ONE_BY_ONE, "--max_queue_size", "20", "--log_level", "debug", "--log_format", "json")
+    with running_gateway(builtin_model, *flags) as running:
+        yield running
+
+
+class TestTimes:
+    @pytest.fixture
+    def stub(self, busy):
+        with grpc.insecure_channel(busy.address) as channel:
+            yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
+
+    def test_a_deadline_goes_to_the_server(self, busy, stub):
+        with held_still(busy.instance_pids):
+            first = stub.ModelInfer.future(typed_request(FOUR))
+            busy.wait_for_flight(4)  # more than the instance takes beforehand
+            before = busy.counted("deadline_exceeded")
+            told = failure(stub.ModelInfer, typed_request([ASK["question"]]), timeout=1.0)
+            assert told.code() is CODES.DEADLINE_EXCEEDED
+            # The first call is in flight on the connection, which so stays: its time ran out there.
+            busy.wait_for_count("deadline_exceeded", before + 1)
+        assert first.result(GIVE_UP_S).model_name == "builtin"
+
+    def test_a_cancelled_call_is_abandoned(self, busy, stub):
+        with held_still(busy.instance_pids):
+            before = busy.counted("abandoned")
+            calls = [stub.ModelInfer.future(typed_request(["Who?"])) for _ in range(2)]
+            busy.wait_for_flight(2)
+            for call in calls:
+                call.cancel()
+            busy.wait_for_count("abandoned", before + 2)
+
+    def test_a_full_queue_says_when_to_ask_again(self, busy, stub):
+        with held_still(busy.instance_pids):
+            told = failure(stub.ModelInfer, typed_request(["Who?"] * 40))
+        assert told.code() is CODES.RESOURCE_EXHAUSTED
+        trailers = dict(told.trailing_metadata())
+        assert trailers["qa-error"] == "queue_full"
+        assert int(trailers["retry-after"]) >= 1
+        assert int(trailers["grpc-retry-pushback-ms"]) > 0
+
+    def test_a_trace_goes_on(self, busy, stub):
+        trace = "0af7651916cd43dd8448eb211c80319c"
+        metadata = [("traceparent", f"00-{trace}-b7ad6b7169203331-01")]
+        stub.ModelInfer(typed_request([ASK["question"]]), metadata=metadata)
+        busy.server.wait_for_log(trace)
+
+
+NODE = shutil.which("node")
+NODE_CLIENT = ROOT / "tests" / "integration" / "grpc_client.js"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not NODE or not shutil.which("npm"), reason="there is no node with npm")
+def test_the_client_of_node(gateway, tmp_path):
+    packages = ("@grpc/grpc-js@1.14.7", "@grpc/proto-loader@0.8.0")
+    npm = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(tmp_path)]
+    subprocess.run([*npm, *packages], check=True, timeout=GIVE_UP_S)
+    proto = ROOT / "qa_service" / "grpc_gateway" / "inference.proto"
+    command = [NODE, str(NODE_CLIENT), gateway.address, str(proto), json.dumps(FOUR), TEXT]
+    env = {**os.environ, "NODE_PATH": str(tmp_path / "node_modules")}
+    ran = subprocess.run(
+        command, capture_output=True, text=True, env=env, timeout=GIVE_UP_S, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    told = json.loads(ran.stdout)
+    assert told["answers"] == list(QUESTIONS.values())
+    assert told["streamed"] == dict(zip("0123", QUESTIONS.values(), strict=True))
+    assert told["status"] == CODES.NOT_FOUND.value[0]
+
+
+KSERVE_PYTHON = os.environ.get("KSERVE_PYTHON", "")
+ASK_BY_KSERVE = """
+import asyncio, json, sys
+import kserve, tritonclient.grpc
+import qa_service.grpc_gateway.messages
+
+async def ask(address, questions, text):
+    client = kserve.InferenceGRPCClient(address, timeout=60)
+    assert await client.is_server_live()
+    assert await client.is_server_ready()
+    assert await client.is_model_ready("builtin")
+    columns = {"question": questions, "text": [text] * len(questions)}
+    tensors = [kserve.InferInput(n, [len(d)], "BYTES", data=d) for n, d in columns.items()]
+    request = kserve.InferRequest("builtin", tensors)
+    response = await client.infer(request)
+    return next(output.data for output in response.outputs if output.name == "answer")
+
+found = asyncio.run(ask(*json.loads(sys.argv[1])))
+print(json.dumps([a.decode() if isinstance(a, bytes) else a for a in found]))
+"""
+
+
+@pytest.mark.skipif(not KSERVE_PYTHON, reason="KSERVE_PYTHON names no interpreter with kserve")
+def test_the_kserve_client(gateway):
+    """Beside Triton's client and the gateway's messages, in one process."""
+    asked = json.dumps([gateway.address, FOUR, TEXT])
+    command = [KSERVE_PYTHON, "-c", ASK_BY_KSERVE, asked]
+    ran = subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, timeout=GIVE_UP_S, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout.splitlines()[-1]) == list(QUESTIONS.values())
