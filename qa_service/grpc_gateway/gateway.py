@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from typing import Any
 
 import grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from qa_service.errors import SetupError
+from qa_service.errors import InvalidRequestError, SetupError
 from qa_service.grpc_gateway.credentials import Credentials
 from qa_service.grpc_gateway.health import HealthService
 from qa_service.grpc_gateway.links import PeerLinks
@@ -21,6 +22,7 @@ from qa_service.grpc_gateway.messages import (
     INFERENCE_SERVICE,
     POOL,
     REFLECTION_SERVICES,
+    read_message,
 )
 from qa_service.grpc_gateway.reports import Reports
 from qa_service.grpc_gateway.service import InferenceService
@@ -138,13 +140,21 @@ def _options(its: Settings) -> dict[str, int]:
     return options
 
 
+def _read_reflection(data: bytes) -> Any:  # noqa: ANN401 - a ServerReflectionRequest
+    """The request; one that asks nothing, which is refused, where the bytes are none."""
+    try:
+        return read_message(reflection_pb2.ServerReflectionRequest, data)
+    except InvalidRequestError:
+        return reflection_pb2.ServerReflectionRequest()
+
+
 def _reflection_handlers() -> list[grpc.GenericRpcHandler]:
     """One handler for both versions, whose messages are the same but for their package."""
     names = (INFERENCE_SERVICE, HEALTH_SERVICE, *REFLECTION_SERVICES)
     servicer = reflection.aio.ReflectionServicer(names, POOL)
     method = grpc.stream_stream_rpc_method_handler(
         servicer.ServerReflectionInfo,
-        reflection_pb2.ServerReflectionRequest.FromString,
+        _read_reflection,
         reflection_pb2.ServerReflectionResponse.SerializeToString,
     )
     return [

@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2
 
 from qa_service.errors import HttpError, QaError, UnavailableError
 from qa_service.grpc_gateway.calls import Caller
-from qa_service.grpc_gateway.messages import HEALTH_SERVICE, INFERENCE_SERVICE
+from qa_service.grpc_gateway.messages import HEALTH_SERVICE, INFERENCE_SERVICE, read_message
 from qa_service.grpc_gateway.reports import Reports, model_path
 from qa_service.grpc_gateway.status import abort
 
@@ -38,21 +38,26 @@ class HealthService:
 
     def handler(self) -> grpc.GenericRpcHandler:
         """All methods, for a server."""
-        codecs = (_Request.FromString, _Response.SerializeToString)
+        codecs = (None, _Response.SerializeToString)
         handlers = {
             "Check": grpc.unary_unary_rpc_method_handler(self._check, *codecs),
             "Watch": grpc.unary_stream_rpc_method_handler(self._watch, *codecs),
         }
         return grpc.method_handlers_generic_handler(HEALTH_SERVICE, handlers)
 
-    async def _check(self, request: Any, context: Any) -> Any:  # noqa: ANN401 - no types
+    async def _check(self, data: bytes, context: Any) -> Any:  # noqa: ANN401 - no types
         try:
+            request = read_message(_Request, data)
             return _Response(status=await self._status(request.service, Caller(context).token))
         except QaError as error:
             await abort(context, error)
 
-    async def _watch(self, request: Any, context: Any) -> None:  # noqa: ANN401
+    async def _watch(self, data: bytes, context: Any) -> None:  # noqa: ANN401
         """Tells each change, looking once a second; ends when the gateway drains."""
+        try:
+            request = read_message(_Request, data)
+        except QaError as error:
+            await abort(context, error)
         token, told = Caller(context).token, None
         while True:
             is_last = self._draining.is_set()

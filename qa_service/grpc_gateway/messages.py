@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
+
+from qa_service.errors import InvalidRequestError
 
 INFERENCE_SERVICE = "inference.GRPCInferenceService"
 HEALTH_SERVICE = "grpc.health.v1.Health"
@@ -47,6 +50,18 @@ def _message(name: str) -> Any:  # noqa: ANN401
 ModelInferRequest = _message("ModelInferRequest")
 ModelInferResponse = _message("ModelInferResponse")
 ModelStreamInferResponse = _message("ModelStreamInferResponse")
+
+
+def read_message(kind: Any, data: bytes) -> Any:  # noqa: ANN401
+    """A message of a kind. What grpcio itself cannot read it logs at length, and says UNKNOWN.
+
+    Raises:
+        InvalidRequestError: The bytes are none.
+    """
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        raise InvalidRequestError(f"not a {kind.DESCRIPTOR.name}") from None
 
 
 def message_classes() -> dict[str, tuple[Any, Any]]:

@@ -18,7 +18,7 @@ from qa_service.errors import HttpError, QaError, ShuttingDownError, Unavailable
 from qa_service.grpc_gateway.calls import Caller
 from qa_service.grpc_gateway.infer import read_call, write_response
 from qa_service.grpc_gateway.links import PeerLinks
-from qa_service.grpc_gateway.messages import INFERENCE_SERVICE, message_classes
+from qa_service.grpc_gateway.messages import INFERENCE_SERVICE, message_classes, read_message
 from qa_service.grpc_gateway.reports import Reports, model_path
 from qa_service.grpc_gateway.status import abort
 from qa_service.grpc_gateway.stream import InferStream
@@ -63,9 +63,9 @@ class InferenceService:
         }
         handlers = {name: self._unary(name, self._told(name, ask)) for name, ask in unary.items()}
         handlers["ModelInfer"] = self._unary("ModelInfer", self._infer)
-        request, response = message_classes()["ModelStreamInfer"]
+        _, response = message_classes()["ModelStreamInfer"]
         handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
-            self._stream_infer, request.FromString, response.SerializeToString
+            self._stream_infer, None, response.SerializeToString
         )
         return grpc.method_handlers_generic_handler(INFERENCE_SERVICE, handlers)
 
@@ -98,16 +98,14 @@ class InferenceService:
     ) -> grpc.RpcMethodHandler:
         request, response = message_classes()[name]
 
-        async def handle(message: Message, context: Context) -> Message:
+        async def handle(data: bytes, context: Context) -> Message:
             try:
                 self._begin(context)
-                return await answer(message, context)
+                return await answer(read_message(request, data), context)
             except QaError as error:
                 await abort(context, error)
 
-        return grpc.unary_unary_rpc_method_handler(
-            handle, request.FromString, response.SerializeToString
-        )
+        return grpc.unary_unary_rpc_method_handler(handle, None, response.SerializeToString)
 
     # Questions to the model.
 

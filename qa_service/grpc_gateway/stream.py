@@ -20,7 +20,12 @@ from qa_service.errors import InternalError, QaError, ShuttingDownError
 from qa_service.grpc_gateway.calls import Caller
 from qa_service.grpc_gateway.infer import read_call, write_response
 from qa_service.grpc_gateway.links import PeerLink
-from qa_service.grpc_gateway.messages import ModelInferResponse, ModelStreamInferResponse
+from qa_service.grpc_gateway.messages import (
+    ModelInferRequest,
+    ModelInferResponse,
+    ModelStreamInferResponse,
+    read_message,
+)
 from qa_service.grpc_gateway.status import message_of
 from qa_service.wire.messages import RequestLimits
 
@@ -88,10 +93,10 @@ class InferStream:
         while True:
             await self._link.room.acquire()
             self._num_rooms += 1
-            request = await self._context.read()
-            if request is grpc.aio.EOF:
+            data = await self._context.read()
+            if data is grpc.aio.EOF:
                 return
-            task = asyncio.create_task(self._ask(request))
+            task = asyncio.create_task(self._ask(data))
             self._asking.add(task)
             task.add_done_callback(self._asking.discard)
             task.add_done_callback(self._end_when_answered)
@@ -100,9 +105,12 @@ class InferStream:
         if self._reading and self._reading.done() and not self._asking:
             self._answers.put_nowait(None)
 
-    async def _ask(self, request: Any) -> None:  # noqa: ANN401 - a ModelInferRequest
+    async def _ask(self, data: bytes) -> None:
         answer: Any
+        request_id = ""
         try:
+            request = read_message(ModelInferRequest, data)
+            request_id = request.id
             call = read_call(request, self._limits)
             results = await self._link.ask(self._caller.limit(call.requests))
             answer = write_response(call, results)
@@ -111,7 +119,7 @@ class InferStream:
         except Exception:
             logger.exception("a request of a stream could not be answered")
             answer = InternalError()
-        self._answers.put_nowait((request.id, answer))
+        self._answers.put_nowait((request_id, answer))
 
     async def _write(self, request_id: str, answer: Any) -> None:  # noqa: ANN401
         if isinstance(answer, QaError):
