@@ -253,9 +253,9 @@ class QaClient:
     It connects at the first question, and again when a connection was lost.
 
     Args:
-        host: The server's name or address, with or without `:port`. Several in a sequence, or with
-            commas between them. Each address of a name is a server; names are resolved again from
-            time to time.
+        host: The server's name or address, with or without `:port`, or the path of its
+            `--unix_socket`. Several in a sequence, or with commas between them. Each address of a name is a
+            server; names are resolved again from time to time.
         port: The TCP port of hosts without one.
         timeout_s: Longest wait for a connection, and for the next reply while any is outstanding;
             None waits for ever. The default is longer than a server's queue timeout, so that a full
@@ -941,10 +941,14 @@ def look_up(host: str, port: int) -> list[tuple[Address, ...]]:
     Each address is a server. But if no family has two, as with `localhost`, they are one server's,
     one in each family.
 
+    A path, which begins with a slash, is that of a Unix socket.
+
     Raises:
         OSError: The name has no address.
         UnicodeError: The name is not valid.
     """
+    if host.startswith("/"):
+        return [((int(socket.AF_UNIX), host),)]
     families: dict[int, list[Address]] = defaultdict(list)
     for family, _, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
         if (family, address) not in families[family]:
@@ -1114,7 +1118,8 @@ class _Connection:
         if code:
             self._connect(OSError(code, os.strerror(code)))
             return False
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self.socket.family in {socket.AF_INET, socket.AF_INET6}:
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._terms.tls is None:
             self._authenticate()
             return True

@@ -48,7 +48,6 @@ from qa_service.serving.status import Status
 from qa_service.serving.tracing import Tracing
 from qa_service.telemetry.metrics import Metrics
 from qa_service.telemetry.services import ServiceCounts
-from qa_service.wire.codec import Codec
 from qa_service.wire.messages import QUERY_TYPES, Query
 from qa_service.workers.devices import CPU, InstanceDevice
 from qa_service.workers.engine_choice import EngineChoices
@@ -94,9 +93,7 @@ class QaServer:
         self._loop = EventLoop()
         self._transport = Transport(self._loop, config.tls)
         self._authenticator = Authenticator(config.auth)
-        self._listeners = Listeners(
-            self._loop, config.listen, self._on_client, self._on_local_client
-        )
+        self._listeners = Listeners(self._loop, config.listen, self._on_client, self._on_local)
         flags = config.gateway_flags(self._listeners.unix_path)
         self._gateway = Gateway(self._loop, flags, self._loop.mark)
         self._metrics = Metrics(ERROR_KINDS, QUERY_TYPES)
@@ -291,13 +288,14 @@ class QaServer:
     def _on_client(self, sock: socket.socket, name: str) -> None:
         self._connect(self._transport.open_stream(sock, name), name)
 
-    def _on_local_client(self, sock: socket.socket, name: str) -> None:
+    def _on_local(self, sock: socket.socket, name: str) -> None:
         self._connect(Stream(self._loop, sock), name, is_local=True)
 
     def _connect(self, stream: ByteStream, name: str, *, is_local: bool = False) -> None:
+        wants_token = self._authenticator.is_required
         connection = Connection(
             stream,
-            partial(self._codec_for, is_local),
+            partial(self._protocols.codec_for, wants_token=wants_token, is_local=is_local),
             self._gate,
             self.config.connections,
             clock=self._loop,
@@ -321,10 +319,6 @@ class QaServer:
         logger.debug("%s has gone", connection.name)
         self._connections.discard(connection)
         self._listeners.set_accepting(len(self._connections) < self.config.listen.max_connections)
-
-    def _codec_for(self, is_local: bool, data: bytes) -> Codec:
-        wants_token = self._authenticator.is_required
-        return self._protocols.codec_for(data, wants_token=wants_token, is_local=is_local)
 
     def _report(self, query: Query) -> object:
         self._metrics.queries_total[query.type] += 1

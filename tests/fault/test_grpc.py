@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -21,6 +22,8 @@ from harness.ports import reserve_port
 from harness.process import GIVE_UP_S, held_still
 from harness.questions import ASK, FIRST_WORD, TEXT
 from harness.server import INSTANT, ROOT, RunningServer, running_server
+from qa_service.aio import AsyncQaClient
+from qa_service.client import QaClient
 from tests.certificates import Certificates
 
 grpc = pytest.importorskip("grpc", reason="there is no grpcio")
@@ -393,6 +396,18 @@ class TestUnixSocket:
                 sock.sendall(frame(ASK))
                 assert receive(sock)["answer"] == FIRST_WORD
         assert not path.exists()
+
+    def test_our_clients_ask_by_its_path(self, builtin_model, tmp_path):
+        path = str(tmp_path / "socket")
+
+        async def ask():
+            async with AsyncQaClient(path) as client:
+                return await client.ask(ASK["question"], TEXT)
+
+        with running_server(builtin_model, *INSTANT, "--unix_socket", path):
+            with QaClient(path) as client:
+                assert client.ask(ASK["question"], TEXT).answer == FIRST_WORD
+            assert asyncio.run(ask()).answer == FIRST_WORD
 
     def test_what_a_killed_server_has_left_is_replaced(self, builtin_model, tmp_path):
         path = tmp_path / "socket"

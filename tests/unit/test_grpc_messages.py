@@ -1,0 +1,78 @@
+"""The gateway's messages: what is shipped is what is written, and what Triton's clients send."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("grpc", reason="there is no grpcio")
+
+from google.protobuf import descriptor_pb2
+from tritonclient.grpc import service_pb2
+
+from qa_service.errors import ERROR_KINDS, HttpError, QueueFullError
+from qa_service.grpc_gateway import messages, status
+from qa_service.wire.http_reply import STATUS_OF
+
+FOLDER = messages._DESCRIPTORS.parent
+
+
+def test_the_descriptors_are_those_of_the_proto_file(tmp_path):
+    """If not, the command in its first lines makes them."""
+    from grpc_tools import protoc
+
+    made = tmp_path / "made"
+    arguments = ["", f"-I{FOLDER}", f"--descriptor_set_out={made}", "inference.proto"]
+    assert protoc.main(arguments) == 0
+    found, expected = (
+        descriptor_pb2.FileDescriptorSet.FromString(path.read_bytes())
+        for path in (messages._DESCRIPTORS, made)
+    )
+    assert found == expected
+
+
+def messages_of(file):
+    """Each message and nested message, by its full name."""
+    waiting = list(file.message_types_by_name.values())
+    for message in waiting:
+        waiting += message.nested_types
+    return {message.full_name: message for message in waiting}
+
+
+def test_names_numbers_and_types_are_tritons():
+    ours = messages_of(messages.POOL.FindFileByName("inference.proto"))
+    theirs = messages_of(service_pb2.DESCRIPTOR)
+    for dependency in service_pb2.DESCRIPTOR.dependencies:
+        theirs |= messages_of(dependency)
+    for name, message in ours.items():
+        for field in message.fields:
+            its = theirs[name].fields_by_number[field.number]
+            assert (field.name, field.type, field.is_repeated) == (
+                its.name, its.type, its.is_repeated
+            ), name  # fmt: skip
+
+
+def test_the_methods_are_tritons():
+    service = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+    for name in messages.message_classes():
+        theirs = service.methods_by_name[name]
+        ours = messages.POOL.FindServiceByName(messages.INFERENCE_SERVICE).methods_by_name[name]
+        assert (ours.input_type.full_name, ours.output_type.full_name) == (
+            theirs.input_type.full_name, theirs.output_type.full_name
+        )  # fmt: skip
+        assert (ours.client_streaming, ours.server_streaming) == (
+            theirs.client_streaming, theirs.server_streaming
+        )  # fmt: skip
+
+
+def test_what_has_a_status_over_http_has_a_code_of_its_own():
+    assert {kind for kind in STATUS_OF if STATUS_OF[kind] != 500} == set(status.CODE_OF)
+    assert set(status.CODE_OF) <= set(ERROR_KINDS.values())
+
+
+def test_messages_are_short_and_say_when_to_ask_again():
+    error = QueueFullError("x" * 9000, retry_after_ms=1500)
+    assert len(status.message_of(error)) == status.MAX_MESSAGE_CHARS
+    assert status.trailers_of(error) == (
+        ("qa-error", "queue_full"), ("retry-after", "2"), ("grpc-retry-pushback-ms", "1500")
+    )  # fmt: skip
+    assert status.trailers_of(HttpError(status=404)) == ()
