@@ -423,7 +423,7 @@ def test_the_client_of_node(gateway, tmp_path):
 KSERVE_PYTHON = os.environ.get("KSERVE_PYTHON", "")
 ASK_BY_KSERVE = """
 import asyncio, json, sys
-import kserve, tritonclient.grpc
+import kserve
 import qa_service.grpc_gateway.messages
 
 async def ask(address, questions, text):
@@ -444,7 +444,7 @@ print(json.dumps([a.decode() if isinstance(a, bytes) else a for a in found]))
 
 @pytest.mark.skipif(not KSERVE_PYTHON, reason="KSERVE_PYTHON names no interpreter with kserve")
 def test_the_kserve_client(gateway):
-    """Beside Triton's client and the gateway's messages, in one process."""
+    """Beside the gateway's messages in one process, where Triton's client cannot be."""
     asked = json.dumps([gateway.address, FOUR, TEXT])
     command = [KSERVE_PYTHON, "-c", ASK_BY_KSERVE, asked]
     ran = subprocess.run(
