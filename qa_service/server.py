@@ -292,12 +292,12 @@ class QaServer:
         self._connect(Stream(self._loop, sock), name, is_local=True)
 
     def _connect(self, stream: ByteStream, name: str, *, is_local: bool = False) -> None:
-        wants_token = self._authenticator.is_required
+        wants_token, limits = self._authenticator.is_required, self.config.connections
         connection = Connection(
             stream,
             partial(self._protocols.codec_for, wants_token=wants_token, is_local=is_local),
             self._gate,
-            self.config.connections,
+            limits.for_local() if is_local else limits,
             clock=self._loop,
             authenticator=self._authenticator,
             report=self._report,

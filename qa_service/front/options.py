@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta, Struct
 
 from qa_service.options import MAX_COUNT, Ms, OptionalMs
@@ -65,6 +66,10 @@ class ConnectionOptions(Struct, frozen=True, kw_only=True):
         OptionalMs,
         Meta(description="milliseconds a request may wait for an instance; 0 for no limit"),
     ] = 30_000
+
+    def for_local(self) -> ConnectionOptions:
+        """The same for a connection of this machine: there is no other server to go to with age."""
+        return msgspec.structs.replace(self, max_connection_age_s=0)
 
     @property
     def idle_timeout_s(self) -> float:

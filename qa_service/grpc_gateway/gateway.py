@@ -126,12 +126,16 @@ def _limits(its: Settings) -> RequestLimits:
 
 
 def _options(its: Settings) -> dict[str, int]:
-    """The channel arguments (grpc/impl/channel_arg_names.h)."""
+    """The channel arguments (grpc/impl/channel_arg_names.h).
+
+    No `grpc.max_concurrent_streams`: a client that has as many calls as that sees half of them
+    refused, because the server counts a stream as open for longer than the client. `PeerLink` has
+    the bound in its place.
+    """
     options = {
         "grpc.so_reuseport": 0,  # a port that another program has is not to be shared with it
         "grpc.max_receive_message_length": its.max_frame_bytes,
         "grpc.max_send_message_length": -1,
-        "grpc.max_concurrent_streams": its.max_in_flight_per_connection,
     }
     if its.idle_timeout_ms:
         options["grpc.max_connection_idle_ms"] = its.idle_timeout_ms

@@ -31,6 +31,9 @@ from qa_service.wire.messages import Answer, AnswerSource, Request, Timings
 from qa_service.wire.open_inference import Result
 
 IDLE_S = 10.0
+MAX_CALLS = 1024
+"""Calls of one peer under way or waiting; gRPC has read their messages."""
+
 _MAX_REPLY_BYTES = 1 << 24
 _encode = msgspec.json.Encoder().encode
 
@@ -86,10 +89,10 @@ class PeerLink:
         path: The server's Unix socket.
         token: What the peer shows; empty for none.
         max_frame_bytes: The longest frame that the server takes.
-        max_in_flight: How many requests of the peer's streams may be under way.
+        max_in_flight: How many of the peer's requests may be under way; further ones wait.
 
     Attributes:
-        room: What a stream takes before it reads a request, and gives back when it is answered.
+        room: What a request takes before it is asked, and gives back when it is answered.
         users: Calls that use it now.
     """
 
@@ -157,7 +160,7 @@ class PeerLinks:
         path: The server's Unix socket.
         max_links: How many there may be.
         max_frame_bytes: The longest frame that the server takes.
-        max_in_flight: How many requests of one peer's streams may be under way.
+        max_in_flight: How many requests of one peer may be under way.
     """
 
     def __init__(
@@ -174,7 +177,7 @@ class PeerLinks:
         """A peer's connection, for one call.
 
         Raises:
-            QueueFullError: There are as many connections as there may be.
+            QueueFullError: There are as many connections, or calls of this peer, as there may be.
         """
         key = peer, token
         link = self._links.get(key)
@@ -182,6 +185,8 @@ class PeerLinks:
             if len(self._links) >= self._max_links:
                 raise QueueFullError("the gateway has as many peers as it may have")
             link = self._links[key] = PeerLink(self._path, token, *self._bounds)
+        elif link.users >= MAX_CALLS:
+            raise QueueFullError(f"a peer may have {MAX_CALLS} calls at a time")
         elif not link.users:
             self._idle.pop(key).cancel()
         link.users += 1

@@ -113,7 +113,8 @@ class InferenceService:
         caller = Caller(context)
         call = read_call(message, self._limits)
         with self._links.link(caller.peer, caller.token) as link:
-            results = await link.ask(caller.limit(call.requests))
+            async with link.room:
+                results = await link.ask(caller.limit(call.requests))
         return write_response(call, results)
 
     async def _stream_infer(self, _: object, context: Context) -> None:

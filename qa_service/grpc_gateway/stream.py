@@ -1,7 +1,7 @@
 """`ModelStreamInfer`: requests as they come, answers as they are ready, matched by their ids.
 
-    ┌▶ read ──▶ ask, each on its own ──▶ queue of answers ──▶ write ┐
-    └──────── room: as many as one connection may have in flight ◀──┘
+    read ──▶ wait for room ──▶ ask, each on its own ──▶ queue of answers ──▶ write
+                   ▲── as many as one connection may have in flight ──────────┘
 
 A request that fails is answered in `error_message`, and the stream goes on; where the peer has sent
 `triton_grpc_error: true`, the first error ends it with its status. When the gateway drains, what
@@ -91,11 +91,11 @@ class InferStream:
 
     async def _read(self) -> None:
         while True:
-            await self._link.room.acquire()
-            self._num_rooms += 1
             data = await self._context.read()
             if data is grpc.aio.EOF:
                 return
+            await self._link.room.acquire()  # only now: a stream that is silent holds none
+            self._num_rooms += 1
             task = asyncio.create_task(self._ask(data))
             self._asking.add(task)
             task.add_done_callback(self._asking.discard)

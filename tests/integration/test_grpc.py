@@ -141,6 +141,33 @@ class TestTritonClient:
 
         assert asyncio.run(ask()) == list(QUESTIONS.values()) * 20
 
+    def test_more_calls_than_one_connection_may_have_in_flight(self, gateway):
+        """None is refused, again and again: they wait."""
+        request = typed_request([ASK["question"]])
+
+        async def ask():
+            async with grpc.aio.insecure_channel(gateway.address) as channel:
+                stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+                for _ in range(5):
+                    await asyncio.gather(*(stub.ModelInfer(request) for _ in range(200)))
+
+        asyncio.run(ask())
+
+    def test_streams_that_are_silent_are_in_nobodys_way(self, gateway):
+        async def ask():
+            async with grpc.aio.insecure_channel(gateway.address) as channel:
+                stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+                request = typed_request([ASK["question"]])
+                streams = [stub.ModelStreamInfer() for _ in range(70)]
+                for stream in streams:
+                    await stream.write(request)
+                    assert not (await stream.read()).error_message
+                await stub.ModelInfer(request)
+                for stream in streams:
+                    await stream.done_writing()
+
+        asyncio.run(ask())
+
     def test_a_stream_from_asyncio(self, gateway):
         import tritonclient.grpc.aio as aio
 

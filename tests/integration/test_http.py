@@ -259,7 +259,7 @@ print(json.dumps(asyncio.run(ask(*json.loads(sys.argv[1])))))
 
 @pytest.mark.skipif(
     not KSERVE_PYTHON,
-    reason="KSERVE_PYTHON names no interpreter with kserve, which excludes our protobuf",
+    reason="KSERVE_PYTHON names no interpreter with kserve",
 )
 def test_the_kserve_client(server):
     asked = json.dumps([f"http://localhost:{server.port}", list(QUESTIONS), TEXT])
