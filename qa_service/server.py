@@ -125,8 +125,8 @@ class QaServer:
         self._tracing = Tracing(self._loop, config.traces, config.logs, self._metrics)
         self._status = self._make_status()
         self._reports = self._make_reports()
-        loopback = is_loopback(config.listen.host)
-        self._protocols = Protocols(config.requests, config.http, is_loopback=loopback)
+        local = is_loopback(config.listen.host)
+        self._protocols = Protocols(config.requests, config.http, is_loopback=local)
         self._phase = _Phase.STARTING
         self._reload_is_due = False
         self._serves_until_s = math.inf

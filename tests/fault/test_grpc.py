@@ -77,7 +77,7 @@ class TestDeath:
                 for _ in range(100):
                     frames.sendall(frame(ASK))
                     assert receive(frames)["answer"] == FIRST_WORD
-                gateway.server.wait_for_log_count(LISTENS, 2)
+                gateway.server.wait_for_log(LISTENS, 2)
                 assert gateway.pid != first
             with triton.InferenceServerClient(gateway.address) as client:
                 assert is_answered(client)
@@ -96,7 +96,7 @@ class TestDeath:
                 os.kill(gateway.pid, signal.SIGKILL)
                 assert call.exception(GIVE_UP_S).code() is CODES.UNAVAILABLE
                 gateway.wait_for_count("abandoned", 1)
-            gateway.server.wait_for_log_count(LISTENS, 2)
+            gateway.server.wait_for_log(LISTENS, 2)
 
     def test_it_does_not_outlive_the_server(self, builtin_model):
         server = RunningServer(builtin_model, *INSTANT, "--grpc_port", str(port := reserve_port()))
