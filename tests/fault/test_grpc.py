@@ -107,6 +107,19 @@ class TestDeath:
         finally:
             server.close()
 
+    def test_without_the_extra_the_start_fails(self, builtin_model, tmp_path):
+        """A module of this name that raises what Python does where there is none."""
+        fault = 'raise ModuleNotFoundError("No module named \'grpc\'", name="grpc")'
+        (tmp_path / "grpc.py").write_text(fault)
+        command = [sys.executable, "server.py", "--port", "0", "--model", str(builtin_model),
+                   "--grpc_port", str(reserve_port()), *INSTANT]  # fmt: skip
+        ran = subprocess.run(
+            command, capture_output=True, text=True, cwd=ROOT, timeout=GIVE_UP_S, check=False,
+            env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        )  # fmt: skip
+        assert ran.returncode == 2
+        assert ran.stderr.endswith("grpc is missing: pip install 'qa-server[grpc]'\n")
+
     def test_a_port_that_is_taken_fails_the_start(self, builtin_model):
         with socket.create_server(("127.0.0.1", port := reserve_port())):
             command = [sys.executable, "server.py", "--port", "0", "--model", str(builtin_model),
