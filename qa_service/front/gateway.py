@@ -5,12 +5,13 @@
     server ◀─"listening" ─ gateway   from then on it takes calls
     server ◀──why not ──── gateway   it cannot listen, and ends
 
-One that dies before it has ever listened fails the start of the server; later it starts again.
+One that dies before it has ever listened fails the start of the server; later it starts again. The
+loop is marked when it has listened for the first time, or cannot.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from qa_service.net.event_loop import EventLoop
 from qa_service.workers.side_program import SideProgram
@@ -27,19 +28,16 @@ class Gateway:
     Args:
         loop: The server's loop.
         flags: The gateway's; without any, there is no gateway.
-        on_change: Called when it has listened for the first time, or cannot.
 
     Attributes:
         failure: Why it cannot be had; empty while it can.
         has_started: Whether it has listened, or none is wanted.
     """
 
-    def __init__(
-        self, loop: EventLoop, flags: Sequence[str], on_change: Callable[[], None]
-    ) -> None:
+    def __init__(self, loop: EventLoop, flags: Sequence[str]) -> None:
         self.failure = ""
         self.has_started = not flags
-        self._on_change = on_change
+        self._loop = loop
         self._report = b""
         self._program: SideProgram | None = None
         if flags:
@@ -77,10 +75,10 @@ class Gateway:
         if self._report.endswith(LISTENING):
             self._report = b""
             self.has_started = True
-            self._on_change()
+            self._loop.mark()
 
     def _on_death(self) -> None:
         if not self.has_started:
             words = self._report.decode(errors="replace").strip()
             self.failure = words or "the gRPC gateway did not start; the log says why"
-            self._on_change()
+            self._loop.mark()

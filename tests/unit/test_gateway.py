@@ -16,7 +16,7 @@ SOCKET = Path("/run/qa/socket")
 def test_without_a_port_there_is_none():
     assert ServerConfig().gateway_flags(None) == []
     loop = FakeTimeLoop()
-    gateway = Gateway(loop, [], lambda: None)
+    gateway = Gateway(loop, [])
     gateway.start()
     gateway.reload()
     gateway.close()
@@ -59,7 +59,8 @@ class Started:
         monkeypatch.setattr(front, "GATEWAY_PROGRAM", "scripted_gateway")
         self.changes = 0
         self.loop = FakeTimeLoop()
-        self.gateway = Gateway(self.loop, ["--port", "1"], self.count)
+        self.loop.on_mark = self.count
+        self.gateway = Gateway(self.loop, ["--port", "1"])
         self.gateway.start()
 
     def count(self):
