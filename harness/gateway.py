@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from harness.ports import reserve_port
-from harness.process import GIVE_UP_S
+from harness.process import wait_until
 from harness.questions import TEXT
 from harness.server import RunningServer, running_server
 
@@ -53,15 +52,13 @@ class GatewayServer:
 
     def wait_for_count(self, code: str, count: int) -> None:
         """Waits until so many requests came to this."""
-        give_up_s = time.monotonic() + GIVE_UP_S
-        while self.counted(code) < count:
-            assert time.monotonic() < give_up_s, f"never {count} of {code}"
+        wait_until(lambda: self.counted(code), lambda found: found >= count)
 
     def wait_for_flight(self, count: int) -> None:
         """Waits until so many requests are in flight."""
-        give_up_s = time.monotonic() + GIVE_UP_S
-        while self.stats()["gauges"]["requests_in_flight"] != count:
-            assert time.monotonic() < give_up_s, f"never {count} in flight"
+        wait_until(
+            lambda: self.stats()["gauges"]["requests_in_flight"], lambda found: found == count
+        )
 
 
 @contextmanager

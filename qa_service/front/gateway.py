@@ -11,10 +11,13 @@ loop is marked when it has listened for the first time, or cannot.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from qa_service.net.event_loop import EventLoop
 from qa_service.workers.side_program import SideProgram
+
+logger = logging.getLogger(__name__)
 
 GATEWAY_PROGRAM = "qa_service.grpc_gateway.beside"
 LISTENING = b"listening\n"
@@ -72,13 +75,15 @@ class Gateway:
 
     def _on_data(self, data: bytes) -> None:
         self._report = (self._report + data)[-MAX_REPORT_BYTES:]
-        if self._report.endswith(LISTENING):
-            self._report = b""
+        if LISTENING in self._report:
+            self._report = self._report.partition(LISTENING)[2]
             self.has_started = True
             self._loop.mark()
 
     def _on_death(self) -> None:
+        words, self._report = self._report.decode(errors="replace").strip(), b""
         if not self.has_started:
-            words = self._report.decode(errors="replace").strip()
             self.failure = words or "the gRPC gateway did not start; the log says why"
             self._loop.mark()
+        elif words:
+            logger.error("%s", words)

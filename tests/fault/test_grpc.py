@@ -11,7 +11,6 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ import pytest
 from harness.frames import frame, receive
 from harness.gateway import LISTENS, GatewayServer, answers, inputs, running_gateway
 from harness.ports import reserve_port
-from harness.process import GIVE_UP_S, held_still
+from harness.process import GIVE_UP_S, held_still, wait_until
 from harness.questions import ASK, FIRST_WORD, TEXT
 from harness.server import INSTANT, ROOT, RunningServer, running_server
 from qa_service.aio import AsyncQaClient
@@ -45,13 +44,6 @@ def code_of(call, *arguments, **options):
     with pytest.raises(grpc.RpcError) as caught:
         call(*arguments, **options)
     return caught.value.code()
-
-
-def wait_until_gone(pid: int) -> None:
-    give_up_s = time.monotonic() + GIVE_UP_S
-    while Path(f"/proc/{pid}").exists():
-        assert time.monotonic() < give_up_s
-        time.sleep(0.01)  # a process that is another's child has no event
 
 
 def request() -> service_pb2.ModelInferRequest:
@@ -103,7 +95,7 @@ class TestDeath:
         try:
             pid = GatewayServer(server, port).pid
             server.process.kill()
-            wait_until_gone(pid)
+            wait_until(lambda: not Path(f"/proc/{pid}").exists())
         finally:
             server.close()
 
@@ -153,8 +145,7 @@ class TestDrain:
             for thread in threads:
                 thread.start()
             begun.wait(GIVE_UP_S)
-            while gateway.counted("answered") < 200:
-                pass
+            gateway.wait_for_count("answered", 200)
             gateway.server.signal(signal.SIGTERM)
             for thread in threads:
                 thread.join(GIVE_UP_S)
@@ -359,9 +350,7 @@ class TestTls:
             old = first_certificate(its.cert)
             renewed = Certificates(tmp_path)  # in the same files
             gateway.server.signal(signal.SIGHUP)
-            give_up_s = time.monotonic() + GIVE_UP_S
-            while served_certificate(gateway) == old:
-                assert time.monotonic() < give_up_s
+            wait_until(lambda: served_certificate(gateway) != old)
             assert served_certificate(gateway) == first_certificate(renewed.cert)
             with self.client(gateway, renewed) as client:
                 assert is_answered_over_tls(client)

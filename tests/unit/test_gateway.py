@@ -88,6 +88,13 @@ def test_one_that_dies_before_fails_the_start_with_its_words(tmp_path, monkeypat
     its.close()
 
 
+def test_what_one_says_that_dies_later_is_logged(tmp_path, monkeypatch, caplog):
+    its = Started(tmp_path, monkeypatch, LISTENING + b"the port is gone", "sys.exit(2)")
+    run_until(its.loop, lambda: "the port is gone" in caplog.text)
+    assert (its.gateway.has_started, its.gateway.failure) == (True, "")
+    its.close()
+
+
 def test_one_that_dies_without_a_word_says_where_to_look(tmp_path, monkeypatch):
     its = Started(tmp_path, monkeypatch, b"", "sys.exit(2)")
     run_until(its.loop, lambda: its.changes == 1)
