@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 from typing import Any
 
 import grpc
@@ -73,11 +74,12 @@ class Gateway:
             SetupError: The address cannot be had.
         """
         try:
+            address = _ip_address(self._settings)
             if self._credentials:
-                self._server.add_secure_port(self.address, self._credentials.make())
+                self._server.add_secure_port(address, self._credentials.make())
             else:
-                self._server.add_insecure_port(self.address)
-        except RuntimeError:
+                self._server.add_insecure_port(address)
+        except (OSError, RuntimeError):
             raise SetupError(f"the gRPC gateway cannot listen on {self.address}") from None
         await self._server.start()
         logger.info("the gRPC gateway listens on %s", self.address)
@@ -106,6 +108,18 @@ class Gateway:
                 await self._inference.drain()
         self._links.close()
         await asyncio.sleep(LINGER_S)
+
+
+def _ip_address(its: Settings) -> str:
+    """The one address that the server takes for its own port too.
+
+    Of a name with several, grpcio is content with those that are free.
+
+    Raises:
+        OSError: The name has none.
+    """
+    host = f"[{its.host}]" if ":" in its.host else socket.gethostbyname(its.host)
+    return f"{host}:{its.port}"
 
 
 def _credentials(its: Settings) -> Credentials | None:
