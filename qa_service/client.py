@@ -254,8 +254,8 @@ class QaClient:
 
     Args:
         host: The server's name or address, with or without `:port`, or the path of its
-            `--unix_socket`. Several in a sequence, or with commas between them. Each address of a name is a
-            server; names are resolved again from time to time.
+            `--unix_socket`. Several in a sequence, or with commas between them. Each address of a
+            name is a server; names are resolved again from time to time.
         port: The TCP port of hosts without one.
         timeout_s: Longest wait for a connection, and for the next reply while any is outstanding;
             None waits for ever. The default is longer than a server's queue timeout, so that a full
