@@ -1,0 +1,53 @@
+"""A thread for what would hold up the loop: one piece of work after another.
+
+The work must not touch what the loop uses; its result comes back to the loop.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+Work = Callable[[], object]
+Done = Callable[[object], None]
+"""Takes the work's result, or the exception that it has raised."""
+
+
+class ThreadedLoop(Protocol):
+    """What the thread needs of the loop."""
+
+    def call_from_thread(self, callback: Callable[[], None]) -> None:
+        """Calls back in the loop's next round."""
+
+
+class Background:
+    """Runs work in a thread, which is started with the first.
+
+    Args:
+        loop: Where the results go.
+    """
+
+    def __init__(self, loop: ThreadedLoop) -> None:
+        self._loop = loop
+        self._queue: queue.SimpleQueue[tuple[Work, Done]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def run(self, work: Work, done: Done) -> None:
+        """Has work done, and calls `done` from the loop."""
+        if self._thread is None:
+            # A daemon: it ends with the process, even if what it is at hangs.
+            self._thread = threading.Thread(target=self._work, name="background", daemon=True)
+            self._thread.start()
+        self._queue.put((work, done))
+
+    def _work(self) -> None:
+        while True:
+            work, done = self._queue.get()
+            try:
+                result = work()
+            except Exception as error:
+                result = error
+            self._loop.call_from_thread(partial(done, result))
