@@ -1,4 +1,4 @@
-"""A thread for what would hold up the loop: one piece of work after another.
+"""A few threads for what would hold up the loop.
 
 The work must not touch what the loop uses; its result comes back to the loop.
 """
@@ -24,23 +24,26 @@ class ThreadedLoop(Protocol):
 
 
 class Background:
-    """Runs work in a thread, which is started with the first.
+    """Runs work in threads, which are started with the first.
 
     Args:
         loop: Where the results go.
+        num_threads: How much is done at a time: one piece that waits does not hold up the others.
     """
 
-    def __init__(self, loop: ThreadedLoop) -> None:
+    def __init__(self, loop: ThreadedLoop, num_threads: int = 4) -> None:
         self._loop = loop
+        self._num_threads = num_threads
         self._queue: queue.SimpleQueue[tuple[Work, Done]] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
 
     def run(self, work: Work, done: Done) -> None:
         """Has work done, and calls `done` from the loop."""
-        if self._thread is None:
+        while len(self._threads) < self._num_threads:
             # A daemon: it ends with the process, even if what it is at hangs.
-            self._thread = threading.Thread(target=self._work, name="background", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._work, name="background", daemon=True)
+            self._threads.append(thread)
+            thread.start()
         self._queue.put((work, done))
 
     def _work(self) -> None:

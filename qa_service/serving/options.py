@@ -105,7 +105,16 @@ class RouteOptions(Struct, frozen=True, kw_only=True):
 class CollectionOptions(Struct, frozen=True, kw_only=True):
     """A collection of documents that questions may be asked of, in place of a text."""
 
-    path: Annotated[Path, Meta(description="a folder that `qa-index` has written")]
+    path: Annotated[
+        Path | None, Meta(description="a folder that `qa-index` has written; this or `url`")
+    ] = None
+    url: Annotated[
+        str,
+        Meta(
+            title="a string",
+            description="an OpenSearch index, as http[s]://[USER:PASSWORD@]HOST:PORT/INDEX",
+        ),
+    ] = ""
     max_passages: Annotated[
         int,
         Meta(

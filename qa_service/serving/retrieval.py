@@ -1,8 +1,8 @@
 """The collections that are served, and the search in them, which does not hold up the loop.
 
 A search that takes less than `MAX_LOOP_SEARCH_MS` runs in the loop, as a thread would take as long
-to hand it over. What longer ones took lately decides; the first after a collection was opened goes
-to the thread, as its files may not be in memory yet.
+to hand it over. What the last ones took decides; the first after a collection was opened goes to a
+thread, as its files may not be in memory yet. So does each that waits for a network.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
 from qa_service.collections.collection import Collection
+from qa_service.collections.open_search import OpenSearchIndex
 from qa_service.collections.retriever import FoundPassage, Retriever
 from qa_service.errors import (
     InternalError,
@@ -44,8 +46,10 @@ Opener = Callable[[CollectionOptions], Retriever]
 Found = Callable[[Sequence[FoundPassage] | QaError], None]
 
 
-def _open_folder(options: CollectionOptions) -> Retriever:
-    return Collection(options.path)
+def _open(options: CollectionOptions) -> Retriever:
+    if bool(options.path) == bool(options.url):
+        raise SetupError("needs either path or url")
+    return Collection(options.path) if options.path else OpenSearchIndex(options.url)
 
 
 class Aside(Protocol):
@@ -82,6 +86,11 @@ class ServedCollection:
         self.search_ms = float("inf")
         self.fault = ""
 
+    @property
+    def place(self) -> tuple[Path | None, str]:
+        """Where it is."""
+        return self.options.path, self.options.url
+
 
 class Retrieval:
     """The collections, by name.
@@ -98,7 +107,7 @@ class Retrieval:
         clock: Clock,
         aside: Aside,
         counts: ServiceCounts,
-        open_collection: Opener = _open_folder,
+        open_collection: Opener = _open,
     ) -> None:
         self._clock = clock
         self._aside = aside
@@ -117,7 +126,7 @@ class Retrieval:
         served = {}
         for name, its in options.items():
             known = self._served.get(name)
-            if known and known.options.path == its.path:
+            if known and known.place == (its.path, its.url):
                 known.options = its
                 served[name] = known
             else:
@@ -158,7 +167,7 @@ class Retrieval:
         max_passages = call.request.max_passages or served.options.max_passages
         work = partial(self._search, served.retriever, call, max_passages)
         done = partial(self._on_searched, served, on_found)
-        if served.search_ms <= MAX_LOOP_SEARCH_MS:
+        if served.search_ms <= MAX_LOOP_SEARCH_MS and not served.options.url:
             done(_result_of(work))
             return
         self.run_aside(work, done)

@@ -285,6 +285,14 @@ def test_a_search_that_fails_is_an_error(setting, fault, code, is_aside, caplog)
     assert ("disk" in caplog.text) == isinstance(fault, OSError)
 
 
+def test_what_waits_for_a_network_never_runs_in_the_loop(setting):
+    setting.retrieval.use({"docs": CollectionOptions(url="http://cluster:9200/docs")})
+    for _ in range(3):
+        setting.ask()
+        assert setting.aside.waiting
+        setting.aside.do()
+
+
 # What is served.
 
 
@@ -366,3 +374,10 @@ def test_passages_without_a_span():
     assert (answer.start, answer.score) == (None, 1.0)
     answers = answers_from_passages([read("a", 0.0), read("b", 0.0, 2.0)], None, 3)
     assert [answer.passage.document for answer in answers] == ["b"]
+
+
+@pytest.mark.parametrize("fields", [{}, {"path": "docs", "url": "http://cluster:9200/docs"}])
+def test_a_collection_is_in_one_place(fields):
+    retrieval = Retrieval(ManualClock(), FakeAside(), ServiceCounts())
+    with pytest.raises(SetupError, match=r"\[collections.docs\]: needs either path or url"):
+        retrieval.use({"docs": CollectionOptions(**fields)})
