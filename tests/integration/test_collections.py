@@ -19,6 +19,7 @@ from harness.process import GIVE_UP_S
 from harness.server import EXACT_ENGINE, ROOT, running_server
 from qa_service.aio.client import AsyncQaClient
 from qa_service.client import QaClient
+from tests.unit.test_open_search import Cluster
 
 TELEPHONE = "Alexander Graham Bell patented the telephone in 1876. It carried speech over a wire.\n"
 
@@ -306,3 +307,19 @@ def test_tensors_of_the_open_inference_protocol(server):
     body = {"inputs": inputs, "outputs": [{"name": "answer"}], "parameters": {"max_passages": 1}}
     status, reply = post(server, "/v2/models/builtin/infer", body)
     assert [output["name"] for output in reply["outputs"]] == ["answer"]
+
+
+def test_an_open_search_index(builtin_model, tmp_path):
+    pytest.importorskip("opensearchpy")
+    cluster, config = Cluster(), tmp_path / "server.toml"
+    config.write_text(f'[collections.rivers]\nurl = "{cluster.url}/rivers"\n')
+    asked = {"question": "What is long?", "collection": "rivers"}
+    try:
+        with running_server(builtin_model, "--config", str(config), *EXACT_ENGINE) as server:
+            reply = server.ask(**asked)
+            assert (reply["answer"], reply["passage"]["document"]) == ("Nile", "a.md")
+            assert reply["start"] == 44
+            cluster.status = 500
+            assert server.ask(**asked)["error"]["code"] == "unavailable"
+    finally:
+        cluster.close()
