@@ -2,8 +2,9 @@
 
 The name decides: `.jsonl`, `.csv` or `.json`, each also with `.gz`. A line of JSON is a request of
 the wire; CSV has a header with at least `question` and `text` or `collection`. Where one collection
-answers all, texts are left out. A row without an id gets its number, from 1. JSON lines and CSV are streamed, so that a file may hold millions. A line that cannot be
-read is a row with a `fault`, and fails alone.
+answers all, texts are left out. A row without an id gets its number, from 1. JSON lines and CSV are
+streamed, so that a file may hold millions. A line that cannot be read is a row with a `fault`, and
+fails alone.
 """
 
 from __future__ import annotations
