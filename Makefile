@@ -21,7 +21,7 @@ COMPUTING := tests/simulation tests/integration/test_architectures.py
 help:  ## Lists what make can do.
 	@sed -n 's/^\([a-z-]*\):.*## /make \1	/p' $(MAKEFILE_LIST) | expand -t 16
 
-demo: $(SERVE)  ## Prepares the built-in model, starts the server, asks three questions, stops it.
+demo: $(SERVE)  ## Prepares the built-in model, starts the server, asks it, stops it.
 	$(BIN)/python prepare_model.py
 	$(BIN)/python examples/demo.py
 

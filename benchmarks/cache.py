@@ -72,7 +72,7 @@ def make_cached(max_bytes: int) -> tuple[Cached, CacheStore]:
     store = CacheStore(max_bytes)
     metrics = ModelMetrics([])
     service, clock = AnsweringService(), StandingClock()
-    return Cached(service, store, lambda: "f" * 64, clock, metrics, max_joined=0), store
+    return Cached(service, store, lambda _: "f" * 64, clock, metrics, max_joined=0), store
 
 
 def requests(text: str, prefix: str = "") -> Iterator[Call]:

@@ -1,6 +1,7 @@
 """The whole path in one run: start the server, ask three questions over TCP, stop it.
 
-Exits with 0 only if every answer is the expected one.
+Then a collection is made of the project's own docs/, and a question is asked of that. Exits with 0
+only if every answer is the expected one.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from qa_service.client import QaClient  # noqa: E402
+from qa_service.client import Answer, QaClient  # noqa: E402
 
 TEXT = (
     "According to PolitiFact the top 400 richest Americans "
@@ -36,13 +38,26 @@ QUESTIONS = {
 }
 
 
+DOCS_QUESTION = "Which package searches and writes the index?"
+DOCS_ANSWER = "tantivy"
+
+
+def make_collection(folder: Path) -> Path:
+    """Makes a collection of docs/; returns the configuration of a server that serves it."""
+    program = [sys.executable, "-m", "qa_service.cli.index_main", str(ROOT / "docs")]
+    subprocess.run([*program, "--output", str(folder / "docs")], cwd=ROOT, check=True)
+    config = folder / "server.toml"
+    config.write_text(f'[collections.docs]\npath = "{folder / "docs"}"\n')
+    return config
+
+
 @contextmanager
-def running_server() -> Iterator[int]:
+def running_server(config: Path) -> Iterator[int]:
     """Runs server.py on a free port; yields the port once it is ready."""
     server = subprocess.Popen(
         [
             *(sys.executable, str(ROOT / "server.py"), "--port", "0", "--log_level", "warning"),
-            *("--inference_engine_type", "onnx", "--precision", "fp32"),
+            *("--inference_engine_type", "onnx", "--precision", "fp32", "--config", str(config)),
         ],
         cwd=ROOT,
         stdout=subprocess.PIPE,
@@ -61,18 +76,28 @@ def running_server() -> Iterator[int]:
         server.wait()
 
 
+def show(question: str, answer: Answer) -> None:
+    """Prints a question and its answer, and the document that it is from."""
+    source = f", in {answer.passage.document}" if answer.passage else ""
+    words = f"{answer.answer or 'Unknown'}   ({answer.latency_ms:.1f} ms{source})"
+    print(f"\n  {question}\n  > {words}")
+
+
 def main() -> int:
     """Asks the questions; returns 0 if all answers are the expected ones."""
     print(f"\n{TEXT}\n")
     wrong = 0
-    with running_server() as port, QaClient("localhost", port) as client:
-        for question, expected in QUESTIONS.items():
-            answer = client.ask(question, TEXT)
-            wrong += answer.answer != expected
-            print(
-                f"\n  {question}\n  > {answer.answer or 'Unknown'}   ({answer.latency_ms:.1f} ms)"
-            )
-        print()
+    with tempfile.TemporaryDirectory() as folder:
+        config = make_collection(Path(folder))
+        with running_server(config) as port, QaClient("localhost", port) as client:
+            for question, expected in QUESTIONS.items():
+                answer = client.ask(question, TEXT)
+                wrong += answer.answer != expected
+                show(question, answer)
+            answer = client.ask(DOCS_QUESTION, collection="docs")
+            wrong += answer.answer != DOCS_ANSWER
+            show(DOCS_QUESTION, answer)
+            print()
     return 1 if wrong else 0
 
 

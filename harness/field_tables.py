@@ -18,13 +18,13 @@ from msgspec import Raw, inspect
 from harness.documents import PAGES
 from qa_service.telemetry.health import Health
 from qa_service.wire.json_codec import AnswersBody, ErrorDetail
-from qa_service.wire.messages import FRAME_QUERY_TYPES, Request
+from qa_service.wire.messages import FRAME_QUERY_TYPES, Passage, Request
 from qa_service.wire.model_reports import ModelReport
 from qa_service.wire.tf_serving import Instance
 
 TYPES = {
     kind.__name__: kind
-    for kind in (Request, AnswersBody, ErrorDetail, Health, ModelReport, Instance)
+    for kind in (Request, AnswersBody, Passage, ErrorDetail, Health, ModelReport, Instance)
 }
 FROM_CLIENTS = {Request, Instance}
 """A field that a client leaves out has its default; one that the server leaves out has none."""

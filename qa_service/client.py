@@ -150,20 +150,44 @@ class QaServerError(QaClientError):
 
 
 @dataclass(frozen=True, slots=True)
+class Passage:
+    """A part of a document of a collection.
+
+    Attributes:
+        document: The document's name: its file's path in the folder that was indexed, perhaps with
+            `#` and an id.
+        title: The document's title.
+        heading: The headings above the passage; empty without any.
+        start: Where it begins in the document, in Unicode code points.
+        end: Where it ends, exclusive.
+        text: The passage.
+    """
+
+    document: str
+    title: str
+    heading: str
+    start: int
+    end: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Span:
-    """A piece of the text.
+    """A piece of the text, or of a document of a collection.
 
     Attributes:
         answer: `text[start:end]`; empty if the text holds no answer.
         score: How sure the model is, in [0, 1].
         start: In code points; None if there is no answer.
         end: Exclusive; None if there is no answer.
+        passage: Where in a collection the answer stands; None for a text, or without an answer.
     """
 
     answer: str
     score: float
     start: int | None
     end: int | None
+    passage: Passage | None = field(default=None, kw_only=True)
 
     @property
     def known(self) -> bool:
@@ -307,24 +331,32 @@ class QaClient:
     def ask(
         self,
         question: str,
-        text: str,
+        text: str | None = None,
         *,
         top_k: int = 1,
         timeout_ms: float | None = None,
         priority: int | None = None,
         model: str | None = None,
         version: int | str | None = None,
+        collection: str | None = None,
+        max_passages: int | None = None,
+        skim: int | None = None,
     ) -> Answer:
         """Asks one question and waits for its answer.
 
         Args:
-            text: The text that should hold the answer.
+            text: The text that should hold the answer; None if a collection is asked.
             top_k: How many spans to return, the best first.
             timeout_ms: How long the request may wait in the server's queue; None leaves it to the
                 server.
             priority: 0 to 9, higher is served first; None leaves it to the server.
             model: A model or a route; None leaves it to the server.
             version: The number or label of a model's version; None leaves it to the server.
+            collection: The collection that is to answer it, in place of a text.
+            max_passages: How many passages of the collection are read; None leaves it to the
+                server.
+            skim: Of a text, how many windows are read, those that match the question best; None
+                for all.
 
         Raises:
             QaServerError: The server answered with an error.
@@ -332,7 +364,8 @@ class QaClient:
         """
         [result] = self.ask_many(
             [(question, text)], top_k=top_k, timeout_ms=timeout_ms, priority=priority,
-            model=model, version=version,
+            model=model, version=version, collection=collection, max_passages=max_passages,
+            skim=skim,
         )  # fmt: skip
         if isinstance(result, QaClientError):
             raise result
@@ -340,13 +373,16 @@ class QaClient:
 
     def ask_many(
         self,
-        pairs: Iterable[tuple[str, str]],
+        pairs: Iterable[tuple[str, str | None]],
         *,
         top_k: int = 1,
         timeout_ms: float | None = None,
         priority: int | None = None,
         model: str | None = None,
         version: int | str | None = None,
+        collection: str | None = None,
+        max_passages: int | None = None,
+        skim: int | None = None,
         max_in_flight: int = 32,
     ) -> list[Answer | QaClientError]:
         """Asks many questions, several in flight at a time; options as in `ask`.
@@ -356,7 +392,8 @@ class QaClient:
         were lost or could not be made.
 
         Args:
-            pairs: Question and text of each request; taken when there is room to send.
+            pairs: Question and text of each request, the text None if a collection is asked; taken
+                when there is room to send.
 
         Returns:
             For each pair, in their order, its answer or its error.
@@ -367,10 +404,11 @@ class QaClient:
         if max_in_flight < 1:
             raise ValueError("max_in_flight must be at least 1")
         settings = {"top_k": top_k, "timeout_ms": timeout_ms, "priority": priority,
-                    "model": model, "version": version}  # fmt: skip
+                    "model": model, "version": version, "collection": collection,
+                    "max_passages": max_passages, "skim": skim}  # fmt: skip
         options = {name: value for name, value in settings.items() if value is not None}
         requests = (
-            _Request(next(self._ids), index, {"question": question, "text": text, **options})
+            _Request(next(self._ids), index, {**question_fields(question, text), **options})
             for index, (question, text) in enumerate(pairs)
         )
         return _Call(self._servers, requests, read_answer, max_in_flight).run()
@@ -1272,6 +1310,11 @@ def server_error(value: object) -> QaServerError:
     raise ProtocolError("the server sent an error without code, message or retryable")
 
 
+def question_fields(question: str, text: str | None) -> dict[str, Any]:
+    """The fields of a question, without those that are not given."""
+    return {"question": question} if text is None else {"question": question, "text": text}
+
+
 def read_answer(reply: dict[str, Any], latency_ms: float) -> Answer:
     """The answer in a reply without `error`.
 
@@ -1284,7 +1327,9 @@ def read_answer(reply: dict[str, Any], latency_ms: float) -> Answer:
     if not isinstance(spans, list) or not isinstance(timings_ms, dict):
         raise ProtocolError("the server sent answers or timings of a wrong type")
     place = (best.answer, best.score, best.start, best.end)
-    return Answer(*place, tuple(map(_span, spans)), timings_ms, latency_ms, reply)
+    return Answer(
+        *place, tuple(map(_span, spans)), timings_ms, latency_ms, reply, passage=best.passage
+    )
 
 
 def _span(value: object) -> Span:
@@ -1294,6 +1339,23 @@ def _span(value: object) -> Span:
             "score": float() | int() as score,
             "start": int() | None as start,
             "end": int() | None as end,
+            **others,
         }:
-            return Span(answer, float(score), start, end)
+            passage = others.get("passage")
+            its = None if passage is None else _passage(passage)
+            return Span(answer, float(score), start, end, passage=its)
     raise ProtocolError("the server sent an answer without answer, score, start or end")
+
+
+def _passage(value: object) -> Passage:
+    match value:
+        case {
+            "document": str(document),
+            "title": str(title),
+            "heading": str(heading),
+            "start": int(start),
+            "end": int(end),
+            "text": str(text),
+        }:
+            return Passage(document, title, heading, start, end, text)
+    raise ProtocolError("the server sent a passage that lacks something")

@@ -35,7 +35,12 @@ from qa_service.options import (
 )
 from qa_service.repository.options import RepositoryOptions
 from qa_service.scheduling.options import QueueOptions
-from qa_service.serving.options import CacheOptions, ModelOptions, RouteOptions
+from qa_service.serving.options import (
+    CacheOptions,
+    CollectionOptions,
+    ModelOptions,
+    RouteOptions,
+)
 from qa_service.telemetry.options import HealthOptions, TraceOptions
 from qa_service.wire.messages import RequestLimits
 from qa_service.workers.options import InstanceOptions
@@ -99,6 +104,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     server: ServerOptions = ServerOptions()
     models: dict[str, ModelOptions] = {}
     routes: dict[str, RouteOptions] = {}
+    collections: dict[str, CollectionOptions] = {}
 
     @classmethod
     def of(cls, **values: object) -> Self:
@@ -269,7 +275,11 @@ def _markdown_lines() -> Iterator[str]:
                 cells = (f"`{option.name}`", default, option.expected, option.description)
                 yield f"| {' | '.join(cells)} |"
         yield ""
-    for name, section in (("models.NAME", ModelOptions), ("routes.NAME", RouteOptions)):
+    for name, section in (
+        ("models.NAME", ModelOptions),
+        ("routes.NAME", RouteOptions),
+        ("collections.NAME", CollectionOptions),
+    ):
         yield from _table_lines(name, section)
 
 

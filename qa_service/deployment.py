@@ -20,6 +20,7 @@ from qa_service.repository.models import FoundVersion
 from qa_service.serving.catalog import Catalog
 from qa_service.serving.options import NAME, ModelOptions
 from qa_service.serving.plan import Plan, make_plan
+from qa_service.serving.retrieval import Retrieval
 from qa_service.serving.router import Router
 from qa_service.workers.engine_choice import EngineChoices
 from qa_service.workers.options import InstanceOptions
@@ -37,6 +38,7 @@ class Deployment:
         catalog: What is brought to the plan.
         router: What gets the routes.
         engines: Chooses the engine of each version.
+        retrieval: What gets the collections.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Deployment:
         *,
         router: Router,
         engines: EngineChoices,
+        retrieval: Retrieval,
     ) -> None:
         self._config = config
         self._source = source
@@ -55,6 +58,7 @@ class Deployment:
         self._catalog = catalog
         self._router = router
         self._engines = engines
+        self._retrieval = retrieval
         self._is_serving = False
         self._generation = 0
         self._only_name = ""
@@ -67,7 +71,9 @@ class Deployment:
         Raises:
             SetupError: The configuration cannot be served.
         """
-        self._apply(self._plan(self._config))
+        plan = self._plan(self._config)
+        self._retrieval.use(self._config.collections)
+        self._apply(plan)
         self._poll_later()
 
     def follow(self) -> None:
@@ -97,6 +103,7 @@ class Deployment:
         try:
             config = self._source.read()
             plan = self._plan(config)
+            self._retrieval.use(config.collections)
             if plan != self._catalog.plan:
                 self._apply(plan)
         except SetupError as error:

@@ -106,6 +106,12 @@ class UnknownModelError(QaError):
     code = "unknown_model"
 
 
+class UnknownCollectionError(QaError):
+    """No collection has the name asked for."""
+
+    code = "unknown_collection"
+
+
 class QuestionTooLongError(QaError):
     """A question that leaves the model no room for the text."""
 

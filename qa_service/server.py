@@ -35,6 +35,7 @@ from qa_service.front.gateway import Gateway
 from qa_service.front.listeners import Listeners
 from qa_service.front.protocols import Protocols
 from qa_service.front.transport import Transport
+from qa_service.net.background import Background
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.stream import ByteStream, Stream
 from qa_service.net.timers import LazyTimer
@@ -43,6 +44,7 @@ from qa_service.serving.cache_store import CacheStore
 from qa_service.serving.catalog import Catalog
 from qa_service.serving.chain import Services
 from qa_service.serving.gate import Gate
+from qa_service.serving.retrieval import Retrieval
 from qa_service.serving.router import Router
 from qa_service.serving.status import Status
 from qa_service.serving.tracing import Tracing
@@ -90,7 +92,7 @@ class QaServer:
         self.config = config
         self._on_listening = on_listening
         self._on_ready = on_ready
-        self._loop = EventLoop()
+        self._loop = loop = EventLoop()
         self._transport = Transport(self._loop, config.tls)
         self._authenticator = Authenticator(config.auth)
         self._listeners = Listeners(self._loop, config.listen, self._on_client, self._on_local)
@@ -99,7 +101,8 @@ class QaServer:
         self._store = CacheStore(config.cache.cache_bytes)
         self._counts = ServiceCounts()
         max_joined = config.cache.max_joined_requests
-        services = Services(self._loop, self._store, self._counts, max_joined)
+        retrieval = Retrieval(loop, Background(loop), self._counts)
+        services = Services(loop, self._store, self._counts, max_joined, retrieval)
         self.catalog = Catalog(
             self._loop,
             config.queue,
@@ -118,6 +121,7 @@ class QaServer:
             self.catalog,
             router=router,
             engines=self.engines,
+            retrieval=retrieval,
         )
         self._connections: set[Connection] = set()
         self._gpu_meter = GpuMeter(self._loop)
@@ -128,10 +132,8 @@ class QaServer:
         self._protocols = Protocols(config.requests, config.http, is_loopback=local)
         self._phase = _Phase.STARTING
         self._reload_is_due = False
-        self._serves_until_s = math.inf
         self._drain_timer = LazyTimer(self._loop, lambda: None)
-        self._drain_deadline_s = math.inf
-        self._exit_deadline_s = math.inf
+        self._serves_until_s = self._drain_deadline_s = self._exit_deadline_s = math.inf
         self._failure: SetupError | None = None
 
     def _make_status(self) -> Status:

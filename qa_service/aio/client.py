@@ -24,6 +24,7 @@ from qa_service.client import (
     Terms,
     decode_reply,
     encode_frame,
+    question_fields,
     read_answer,
     server_error,
     split_hosts,
@@ -118,19 +119,22 @@ class AsyncQaClient:
     async def ask(
         self,
         question: str,
-        text: str,
+        text: str | None = None,
         *,
         top_k: int = 1,
         timeout_ms: float | None = None,
         priority: int | None = None,
         model: str | None = None,
         version: int | str | None = None,
+        collection: str | None = None,
+        max_passages: int | None = None,
+        skim: int | None = None,
     ) -> Answer:
         """Asks one question and waits for its answer.
 
         Args:
             question: The question.
-            text: The text that is to answer it.
+            text: The text that is to answer it; None if a collection is.
             top_k: How many spans to return, the best first.
             timeout_ms: How long the request may wait in the server's queue; None leaves it
                 to the server.
@@ -138,24 +142,33 @@ class AsyncQaClient:
             model: The model or the route to ask; None leaves it to the server.
             version: A version of the model, by its number or by a label; None leaves it to the
                 server.
+            collection: The collection that is to answer it, in place of a text.
+            max_passages: How many passages of the collection are read; None leaves it to the
+                server.
+            skim: Of a text, how many of its parts are read, those that match the question best;
+                None for all.
 
         Raises:
             QaServerError: The server answered with an error.
             QaClientError: Its other kinds: there was no answer, or it could not be read.
         """
         options = _given(top_k=top_k, timeout_ms=timeout_ms, priority=priority,
-                         model=model, version=version)  # fmt: skip
-        return await self._ask({"question": question, "text": text, **options})
+                         model=model, version=version, collection=collection,
+                         max_passages=max_passages, skim=skim)  # fmt: skip
+        return await self._ask({**question_fields(question, text), **options})
 
     async def ask_many(
         self,
-        pairs: Iterable[tuple[str, str]],
+        pairs: Iterable[tuple[str, str | None]],
         *,
         top_k: int = 1,
         timeout_ms: float | None = None,
         priority: int | None = None,
         model: str | None = None,
         version: int | str | None = None,
+        collection: str | None = None,
+        max_passages: int | None = None,
+        skim: int | None = None,
         max_in_flight: int = 32,
     ) -> list[Answer | QaClientError]:
         """Asks many questions, several in flight at a time.
@@ -165,12 +178,16 @@ class AsyncQaClient:
         servers has been lost, or could not be made, without a single reply between.
 
         Args:
-            pairs: Question and text of each request; taken as there is room to send.
+            pairs: Question and text of each request, None for the text if a collection is asked;
+                taken as there is room to send.
             top_k: As in `ask`, for every question.
             timeout_ms: As in `ask`, for every question.
             priority: As in `ask`, for every question.
             model: As in `ask`, for every question.
             version: As in `ask`, for every question.
+            collection: As in `ask`, for every question.
+            max_passages: As in `ask`, for every question.
+            skim: As in `ask`, for every question.
             max_in_flight: How many of them are on their way at a time.
 
         Returns:
@@ -181,7 +198,8 @@ class AsyncQaClient:
         """
         _check_positive(max_in_flight)
         options = _given(top_k=top_k, timeout_ms=timeout_ms, priority=priority,
-                         model=model, version=version)  # fmt: skip
+                         model=model, version=version, collection=collection,
+                         max_passages=max_passages, skim=skim)  # fmt: skip
         results: dict[int, Answer | QaClientError] = {}
         numbered = enumerate(pairs)
         begun_at = self._losses.number
@@ -192,7 +210,7 @@ class AsyncQaClient:
 
     async def _ask_in_turn(
         self,
-        numbered: Iterator[tuple[int, tuple[str, str]]],
+        numbered: Iterator[tuple[int, tuple[str, str | None]]],
         options: dict[str, Any],
         results: dict[int, Answer | QaClientError],
         begun_at: int,
@@ -203,7 +221,8 @@ class AsyncQaClient:
                 results[index] = loss
                 continue
             try:
-                results[index] = await self._ask({"question": question, "text": text, **options})
+                fields = {**question_fields(question, text), **options}
+                results[index] = await self._ask(fields)
             except QaClientError as error:
                 results[index] = error
 

@@ -46,12 +46,14 @@ class RunSettings:
         lanes: Questions asked at a time, if the server accepts as many.
         retry_delays_s: Waits between attempts; the last one repeats.
         max_outage_s: How long the server may be away before the run ends.
+        collection: What is to answer all questions, in place of their texts; None for the texts.
     """
 
     lanes: int = 64
     max_attempts: int = 5
     retry_delays_s: tuple[int, ...] = (1, 5, 30)
     max_outage_s: float = 600.0
+    collection: str | None = None
 
 
 @dataclass(slots=True)
@@ -92,7 +94,7 @@ class FileRun:
         self._claim = Claim(output, questions)
         self._output = OrderedOutput(output)
         self._path = output
-        self._rows = self._unanswered(read_rows(questions))
+        self._rows = self._unanswered(read_rows(questions, settings.collection))
         self._room = asyncio.Event()
         self._room.set()
         self._has_new = asyncio.Event()

@@ -117,6 +117,8 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     _add_server(parser)
     _add_asking(parser)
     _add_retry_delays(parser)
+    collection = "the collection that is to answer all questions, in place of their texts"
+    parser.add_argument("--collection", help=collection)
     outage = "seconds without a connection to the server after which it ends with an error"
     parser.add_argument("--max_outage_s", type=seconds, default=600.0, help=outage)
 

@@ -61,13 +61,16 @@ class Request(msgspec.Struct, omit_defaults=True):
     """
 
     question: str
-    text: str
+    text: str = ""
     id: Any = None
     type: Any = "question"
     top_k: Any = 1
     timeout_ms: float | None = None
     model: Any = None
     version: Any = None
+    collection: Any = None
+    max_passages: Any = None
+    skim: Any = None
 
 
 class _Asked(msgspec.Struct, omit_defaults=True):
@@ -75,12 +78,15 @@ class _Asked(msgspec.Struct, omit_defaults=True):
 
     id: int
     question: str
-    text: str
+    text: str = ""
     top_k: Any = 1
     timeout_ms: float | None = None
     priority: int = LOWEST_PRIORITY
     model: Any = None
     version: Any = None
+    collection: Any = None
+    max_passages: Any = None
+    skim: Any = None
 
 
 class ErrorDetail(msgspec.Struct, omit_defaults=True):
@@ -160,6 +166,9 @@ def encode_request(request: Request, wire_id: int, timeout_ms: float | None) -> 
             timeout_ms=timeout_ms,
             model=request.model,
             version=request.version,
+            collection=request.collection,
+            max_passages=request.max_passages,
+            skim=request.skim,
         )
     )
 

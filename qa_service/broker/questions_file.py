@@ -1,9 +1,10 @@
 """Questions from files, a row each: JSON lines, CSV, or SQuAD's JSON.
 
 The name decides: `.jsonl`, `.csv` or `.json`, each also with `.gz`. A line of JSON is a request of
-the wire; CSV has a header with at least `question` and `text`. A row without an id gets its number,
-from 1. JSON lines and CSV are streamed, so that a file may hold millions. A line that cannot be
-read is a row with a `fault`, and fails alone.
+the wire; CSV has a header with at least `question` and `text` or `collection`. Where one collection
+answers all, texts are left out. A row without an id gets its number, from 1. JSON lines and CSV are
+streamed, so that a file may hold millions. A line that cannot be read is a row with a `fault`, and
+fails alone.
 """
 
 from __future__ import annotations
@@ -56,28 +57,32 @@ class Row:
         return hashlib.sha256(self.body).hexdigest()[:32]
 
 
-def read_rows(path: Path) -> Iterator[Row]:
+def read_rows(path: Path, collection: str | None = None) -> Iterator[Row]:
     """Reads a file's questions, in its order.
+
+    Args:
+        path: The file.
+        collection: What is to answer them in place of their texts; None leaves that to each.
 
     Raises:
         FileError: The file cannot be read, or is not in the format of its suffix.
     """
     kind = _kind(path)
     try:
-        for number, request in enumerate(_READERS[kind](path), 1):
-            yield _row(number, request)
+        for number, request in enumerate(_READERS[kind](path, collection is None), 1):
+            yield _row(number, request, collection)
     except _UNREADABLE as error:
         raise FileError(f"{path} cannot be read: {error}") from error
 
 
-def count_rows(path: Path) -> int:
+def count_rows(path: Path, collection: str | None = None) -> int:
     """How many questions a file holds.
 
     Raises:
         FileError: The file cannot be read.
     """
     if _kind(path) != ".jsonl":
-        return sum(1 for _ in read_rows(path))
+        return sum(1 for _ in read_rows(path, collection))
     try:
         with _open(path) as file:
             return sum(1 for line in file if not line.isspace())
@@ -97,10 +102,13 @@ def _open(path: Path) -> BinaryIO:
     return cast(BinaryIO, gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
 
 
-def _row(number: int, request: dict[str, Any] | str) -> Row:
+def _row(number: int, request: dict[str, Any] | str, collection: str | None) -> Row:
     """A row of a request, or of a fault in words."""
     if isinstance(request, str):
         return Row(number, number, b"", request)
+    if collection is not None:
+        request = {**request, "collection": collection}
+        request.pop("text", None)
     if request.get("id") is None:
         request["id"] = number
     try:
@@ -109,7 +117,7 @@ def _row(number: int, request: dict[str, Any] | str) -> Row:
         return Row(number, number, b"", f"row {number}: {error}")
 
 
-def _json_lines(path: Path) -> Iterator[dict[str, Any] | str]:
+def _json_lines(path: Path, _: bool) -> Iterator[dict[str, Any] | str]:
     with _open(path) as file:
         for number, line in enumerate(file, 1):
             if line.isspace():
@@ -120,15 +128,13 @@ def _json_lines(path: Path) -> Iterator[dict[str, Any] | str]:
                 yield f"line {number}: {error}"
 
 
-def _csv(path: Path) -> Iterator[dict[str, Any] | str]:
+def _csv(path: Path, needs_text: bool) -> Iterator[dict[str, Any] | str]:
     csv.field_size_limit(min(_MAX_CSV_FIELD, sys.maxsize))
     with _open(path) as file:
         # Bytes that are not UTF-8 become surrogates, which JSON cannot hold: a fault of their row.
         text = TextIOWrapper(file, "utf-8", errors="surrogateescape", newline="")
         reader = csv.DictReader(text, strict=True)
-        missing = {"question", "text"} - set(_csv_header(path, reader))
-        if missing:
-            raise FileError(f"{path}: its header names no {' and no '.join(sorted(missing))}")
+        _check_header(path, _csv_header(path, reader), needs_text)
         while True:
             try:
                 yield _csv_request(next(reader))
@@ -138,6 +144,14 @@ def _csv(path: Path) -> Iterator[dict[str, Any] | str]:
                 yield f"line {reader.line_num}: {error}"
             except csv.Error as error:  # the reader counts a line only after reading it
                 yield f"after line {reader.line_num}: {error}"
+
+
+def _check_header(path: Path, names: Sequence[str], needs_text: bool) -> None:
+    missing = [] if "question" in names else ["question"]
+    if needs_text and not {"text", "collection"} & set(names):
+        missing.append("text")
+    if missing:
+        raise FileError(f"{path}: its header names no {' and no '.join(missing)}")
 
 
 def _csv_header(path: Path, reader: csv.DictReader[str]) -> Sequence[str]:
@@ -157,12 +171,12 @@ def _number(name: str, value: str) -> str | float:
     return float(value) if name in _NUMBERS else value
 
 
-def _squad(path: Path) -> Iterator[dict[str, Any]]:
+def _squad(path: Path, _: bool) -> Iterator[dict[str, Any]]:
     for item in read_squad(path):
         yield {"id": item.id, "question": item.question, "text": item.context}
 
 
-_READERS: dict[str, Callable[[Path], Iterator[dict[str, Any] | str]]] = {
+_READERS: dict[str, Callable[[Path, bool], Iterator[dict[str, Any] | str]]] = {
     ".jsonl": _json_lines,
     ".csv": _csv,
     ".json": _squad,

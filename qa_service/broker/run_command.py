@@ -18,13 +18,19 @@ from qa_service.cli.flags import INTERRUPTED
 
 async def main(flags: dict[str, Any]) -> int:
     """Runs the command; returns its exit code: 1 if an answer is an error, 130 if stopped."""
-    path = flags["questions"]
+    path, collection = flags["questions"], flags["collection"]
     asker = Asker(address_from(flags), flags["prefetch"], flags["num_connections"])
     delays_s = tuple(flags["retry_delays_s"])
     settings = RunSettings(
-        flags["prefetch"], flags["max_attempts"], delays_s, flags["max_outage_s"]
+        flags["prefetch"],
+        flags["max_attempts"],
+        delays_s,
+        flags["max_outage_s"],
+        collection,
     )
-    with tqdm(desc=path.name, total=count_rows(path), unit="question", disable=None) as bar:
+    with tqdm(
+        desc=path.name, total=count_rows(path, collection), unit="question", disable=None
+    ) as bar:
         run = FileRun(asker, path, flags["output"], settings, bar.update)
         _stop_at_signals(run)
         summary = await run.run()

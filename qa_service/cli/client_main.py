@@ -8,6 +8,7 @@
     python client.py --host a,b:9998 --stats
     python client.py --models
     python client.py --model fast --model_version canary
+    python client.py --collection handbook --question "Who approves leave?"
 
 Needs nothing but Python's standard library. With --question the exit code is 0 for an answer, 1 for
 Unknown, 2 for an error. With --health it is 0 for a server that is ready, 1 for one that is not, 2
@@ -46,6 +47,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--top_k", type=count, default=1, help="how many answers to show, the best first")
     add("--model", help="the model or the route to ask, of those that --models shows")
     add("--model_version", help="a version of the model, by its number or by a label")
+    add("--max_passages", type=count, help="how many passages of the collection to read")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--question", help="ask this one question and end")
     what.add_argument("--health", action="store_true", help="say whether the server is ready")
@@ -54,6 +56,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--text", help="the text that is to answer it")
     source.add_argument("--text_file", type=Path, help="a UTF-8 file with the text; - for stdin")
+    source.add_argument("--collection", help="the collection of documents that is to answer it")
     source.add_argument("stdin", nargs="?", choices=["-"], help="the same as --text_file -")
     add("--json", action="store_true", help="print the whole response as a line of JSON")
     parsed = parser.parse_args(arguments)
@@ -66,8 +69,9 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 def check_together(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> None:
     """Refuses flags that exclude or require each other."""
     has_text = parsed.text is not None or parsed.text_file is not None
+    has_text = has_text or parsed.collection is not None
     if parsed.question is not None and not has_text:
-        parser.error("--question needs a text: --text, --text_file or -")
+        parser.error("--question needs a text: --text, --text_file or -; or a --collection")
     asks_of_server = parsed.health or parsed.stats or parsed.models
     if parsed.question is None and parsed.text_file == STDIN:
         parser.error("- needs --question")
@@ -75,6 +79,8 @@ def check_together(parser: argparse.ArgumentParser, parsed: argparse.Namespace) 
         parser.error("--json needs --question, --health, --stats or --models")
     if asks_of_server and has_text:
         parser.error("--health, --stats and --models take no text")
+    if parsed.max_passages is not None and parsed.collection is None:
+        parser.error("--max_passages needs --collection")
 
 
 def read_text(parsed: argparse.Namespace) -> str:
@@ -121,13 +127,18 @@ def main() -> int:
         # Characters that the terminal's encoding lacks are shown as escapes.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        text = read_text(parsed)
+        text = None if parsed.collection else read_text(parsed)
         access = Access.from_flags(vars(parsed))
         if parsed.health or parsed.stats or parsed.models:
             return monitor(parsed, access)
         with connect(parsed.host, parsed, access) as client:
             ask = functools.partial(
-                client.ask, top_k=parsed.top_k, model=parsed.model, version=parsed.model_version
+                client.ask,
+                top_k=parsed.top_k,
+                model=parsed.model,
+                version=parsed.model_version,
+                collection=parsed.collection,
+                max_passages=parsed.max_passages,
             )
             if parsed.question is None:
                 Conversation(client, LineEditor(), ask).run(text)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from qa_service.access import TOKEN_VARIABLE
 from qa_service.cli.line_editor import LineEditor
+from qa_service.cli.sources import describe_source
 from qa_service.client import Answer, QaClient, QaClientError, QaServerError
 
 WELCOME = """\
@@ -14,7 +15,7 @@ Enter ends a text or a question; a pasted text may have several lines.
 An empty question asks for another text. Ctrl-C clears what is half typed.
 Ctrl-D, quit or exit ends."""
 FAREWELLS = {"quit", "exit"}
-Ask = Callable[[str, str], Answer]
+Ask = Callable[[str, str | None], Answer]
 """Asks a question on a text: `QaClient.ask` with the program's flags."""
 
 
@@ -26,13 +27,18 @@ class Conversation:
         self._editor = editor
         self._ask = ask
 
-    def run(self, text: str = "") -> None:
-        """Runs until Ctrl-D, quit, exit, Ctrl-C with nothing typed, or the end of the input."""
+    def run(self, text: str | None = "") -> None:
+        """Runs until Ctrl-D, quit, exit, Ctrl-C with nothing typed, or the end of the input.
+
+        Args:
+            text: The text of the first questions; empty to ask for it, None for a collection.
+        """
         try:
             self._begin()
             while True:
-                self._answer_questions_on(text if text.strip() else self._ask_for_text())
-                text = ""
+                has_text = text is None or text.strip()
+                self._answer_questions_on(text if has_text else self._ask_for_text())
+                text = None if text is None else ""
         except EOFError:
             pass
         except KeyboardInterrupt:
@@ -54,7 +60,7 @@ class Conversation:
             text = self._read("Text")
         return text
 
-    def _answer_questions_on(self, text: str) -> None:
+    def _answer_questions_on(self, text: str | None) -> None:
         """Answers questions until an empty one."""
         while question := self._read("Question").strip():
             try:
@@ -74,9 +80,12 @@ def describe(answer: Answer) -> str:
     """The answer in lines for people, with its alternatives if there are any."""
     lines = [
         f"Answer: {answer.answer if answer.known else 'Unknown'}",
+        *(f"        {line}" for line in describe_source(answer)),
         f"        score {answer.score:.2f}, latency {answer.latency_ms:.1f} ms",
     ]
-    lines += [f"  {span.score:.2f}  {span.answer or 'Unknown'}" for span in answer.alternatives]
+    for span in answer.alternatives:
+        lines.append(f"  {span.score:.2f}  {span.answer or 'Unknown'}")
+        lines += [f"        {line}" for line in describe_source(span)]
     return "\n".join(lines)
 
 

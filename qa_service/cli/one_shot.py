@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from qa_service.cli.conversation import Ask, print_error
+from qa_service.cli.sources import describe_source
 from qa_service.client import Answer, QaClientError, Span
 
 
@@ -19,7 +20,7 @@ class ExitCode(enum.IntEnum):
     ERROR = 2
 
 
-def ask_once(ask: Ask, question: str, text: str, *, as_json: bool = False) -> ExitCode:
+def ask_once(ask: Ask, question: str, text: str | None, *, as_json: bool = False) -> ExitCode:
     """Asks, prints the answer or the error, and returns the exit code."""
     try:
         answer = ask(question, text)
@@ -40,12 +41,19 @@ def _print_answers(answer: Answer) -> None:
     latency = f"latency {answer.latency_ms:.1f} ms"
     if not answer.alternatives:
         print(_words(answer), flush=True)
+        _print_source(answer)
         print(f"score {answer.score:.2f}, {latency}", file=sys.stderr)
         return
     for span in answer.alternatives:
         print(_words(span), flush=True)
+        _print_source(span)
         print(f"score {span.score:.2f}", file=sys.stderr)
     print(latency, file=sys.stderr)
+
+
+def _print_source(span: Span) -> None:
+    for line in describe_source(span):
+        print(line, file=sys.stderr)
 
 
 def _words(span: Span) -> str:

@@ -3,6 +3,7 @@
     python stress_test.py
     python stress_test.py --num_simultaneous_clients 20 --questions_file examples/dev.json
     python stress_test.py --rate 50 --duration_s 30
+    python stress_test.py --collection handbook --questions_file questions.json
     python stress_test.py --sweep --sessions 1,2,4,8 --csv sweep.csv --plot sweep.png
 
 Each client has its own connection and asks one question after another (a closed loop). A
@@ -26,6 +27,7 @@ import dataclasses
 import random
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +48,11 @@ from qa_service.cli.flags import (
 from qa_service.client import QaClientError
 from qa_service.data.squad import SquadQuestion, read_squad
 from qa_service.load.own_server import ServerStartError
-from qa_service.load.plan import LoadPlan
+from qa_service.load.plan import LoadPlan, check_passage
 from qa_service.load.plot import PlotError, check_plot, draw
 from qa_service.load.sweep import Cell, Progress, Sweep, find_engine
 from qa_service.load.table import CsvFile, column_head, markdown
+from qa_service.load.wire import CollectionWire
 
 QUESTIONS_FILE = Path(qa_service.__file__).parent / "data" / "questions.json"
 CLOSED_LOOP_CLIENTS, OPEN_LOOP_CLIENTS = 5, 50
@@ -75,6 +78,8 @@ def make_flags() -> argparse.ArgumentParser:
     add("--timeout_s", type=seconds, default=60.0, help="longest wait for an answer, in seconds")
     file = "what to ask: JSON in SQuAD's format, or that gzipped as .gz"
     add("--questions_file", type=Path, default=QUESTIONS_FILE, help=file)
+    add("--collection", help="the collection that is to answer, in place of the file's texts")
+    add("--max_passages", type=count, help="how many passages of the collection to read")
     add("--shuffle", action="store_true", help="ask from all over the file, in random order")
     add("--seed", type=int, default=0, help="decides the order of --shuffle, the moments of --rate")
     add("--sweep", action="store_true", help="measure a table, of the next two flags or --rate")
@@ -95,6 +100,8 @@ def parse_arguments(arguments: list[str] | None = None) -> dict[str, Any]:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     if not flags["sweep"] and (flags["sessions"] or flags["plot"]):
         parser.error("--sessions and --plot are for --sweep")
+    if flags["max_passages"] and not flags["collection"]:
+        parser.error("--max_passages needs --collection")
     if not flags["sweep"] and len(flags["rate"] or []) > 1:
         parser.error("--rate takes more than one rate only with --sweep")
     default = OPEN_LOOP_CLIENTS if flags["rate"] else CLOSED_LOOP_CLIENTS
@@ -127,6 +134,9 @@ def make_sweep(flags: dict[str, Any]) -> Sweep:
     access = Access.from_flags(flags)
     questions = load_questions(flags)
     plan = LoadPlan(questions=questions, access=access, **{name: flags[name] for name in names})
+    if flags["collection"]:
+        wire = partial(CollectionWire, flags["collection"], flags["max_passages"])
+        plan = dataclasses.replace(plan, wire=wire, check=check_passage)
     clients = flags["clients"] if flags["sweep"] else [plan.num_simultaneous_clients]
     return Sweep(plan, clients, flags["rate"] or [], flags["sessions"], flags["server_flags"])
 

@@ -19,6 +19,11 @@ def check_span(question: SquadQuestion, reply: Reply) -> str:
     return "" if reply.is_right(question.context) else WRONG_SPAN
 
 
+def check_passage(_: SquadQuestion, reply: Reply) -> str:
+    """The same of an answer from a collection."""
+    return "" if reply.is_right(reply.passage or "") else WRONG_SPAN
+
+
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
     """A load: how many clients ask which server how many questions.

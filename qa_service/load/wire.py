@@ -31,6 +31,7 @@ class Reply(NamedTuple):
         answer: Empty if the text holds none.
         start: In code points; None if the text holds no answer.
         end: Exclusive; None if the text holds no answer.
+        passage: Where start and end of a collection's answer count; None for a text.
     """
 
     id: int | None
@@ -38,6 +39,7 @@ class Reply(NamedTuple):
     answer: str = ""
     start: int | None = None
     end: int | None = None
+    passage: str | None = None
 
     def is_right(self, text: str) -> bool:
         """Whether the offsets give the answer."""
@@ -68,11 +70,17 @@ class _Error(msgspec.Struct):
     code: str
 
 
+class _Passage(msgspec.Struct):
+    start: int
+    text: str
+
+
 class _Frame(msgspec.Struct):
     id: int | None = None
     answer: str = ""
     start: int | None = None
     end: int | None = None
+    passage: _Passage | None = None
     error: _Error | None = None
 
 
@@ -115,7 +123,27 @@ class QaWire:
         except msgspec.MsgspecError as error:
             raise WireError(str(error)) from error
         code = frame.error.code if frame.error else ""
+        if (passage := frame.passage) and frame.start is not None and frame.end is not None:
+            start, end = frame.start - passage.start, frame.end - passage.start
+            return Reply(frame.id, code, frame.answer, start, end, passage.text)
         return Reply(frame.id, code, frame.answer, frame.start, frame.end)
+
+
+class CollectionWire(QaWire):
+    """The same, of questions to a collection.
+
+    Args:
+        collection: Its name.
+        max_passages: How many of its passages are read; None leaves it to the server.
+    """
+
+    def __init__(self, collection: str, max_passages: int | None = None) -> None:
+        more = {"max_passages": max_passages} if max_passages else {}
+        self._asked: dict[str, Any] = {"collection": collection, **more}
+
+    def body(self, question: SquadQuestion) -> bytes:
+        """Its JSON without the text, the id and the brace before it."""
+        return _json({"question": question.question, **self._asked})[1:]
 
 
 def _json(fields: dict[str, Any]) -> bytes:

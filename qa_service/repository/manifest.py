@@ -39,6 +39,8 @@ class ReadingConfig(msgspec.Struct, frozen=True, kw_only=True):
             that was never shown an unanswerable question and so cannot abstain.
         null_position: Where the CLS token is in a window, from its end if negative;
             `prepare_model.py` finds it.
+        passage_weight: What a point of BM25 adds to the log scores of a passage's spans, and to
+            that of its null answer, where several passages of a collection are compared.
     """
 
     max_answer_tokens: Annotated[int, msgspec.Meta(ge=1)] = 30
@@ -49,6 +51,7 @@ class ReadingConfig(msgspec.Struct, frozen=True, kw_only=True):
     temperature: Annotated[float, msgspec.Meta(gt=0)] = 1.0
     null_threshold: float | None = None
     null_position: int = 0
+    passage_weight: Annotated[float, msgspec.Meta(ge=0)] = 0.2
 
     @property
     def null_log_score(self) -> float | None:

@@ -27,7 +27,7 @@ from qa_service.net.timers import Clock, LazyTimer
 from qa_service.scheduling.call import Answered, Call, Outcome
 from qa_service.serving.cache_store import CacheStore, cache_key
 from qa_service.serving.service import Service
-from qa_service.wire.messages import AnswerSource, Timings
+from qa_service.wire.messages import AnswerSource, Request, Timings
 
 NO_TIME = Timings(0.0, 0.0)
 CACHED = AnswerSource(is_cached=True)
@@ -81,7 +81,7 @@ class Cached:
     Args:
         service: What answers the rest.
         store: Where answers are kept; of all versions together.
-        model: Names what answers now, so that no other's answers are taken for its own.
+        model: Names what answers a request now, so that no other's answers are taken for its own.
         clock: The loop's.
         counts: Where is counted what comes of requests.
         max_joined: How many requests may wait for the runs of others; more are run themselves, and
@@ -92,7 +92,7 @@ class Cached:
         self,
         service: Service,
         store: CacheStore,
-        model: Callable[[], str],
+        model: Callable[[Request], str],
         clock: Clock,
         counts: CacheCounts,
         *,
@@ -109,7 +109,7 @@ class Cached:
 
     def submit(self, call: Call) -> None:
         """Answers a request, has it wait for an equal one, or runs it."""
-        model = self._model()
+        model = self._model(call.request)
         key = cache_key(model, call.request)
         if answers := self._store.get(key, call.request.text):
             self._counts.cache_hits_total += 1
@@ -158,7 +158,8 @@ class Cached:
 
     def _on_settled(self, flight: _Flight, deadline_s: float, outcome: Outcome) -> None:
         """The run has ended, and so has the waiting; unless only its leader had no more time."""
-        if isinstance(outcome, Answered) and flight.model == self._model():
+        assert flight.run
+        if isinstance(outcome, Answered) and flight.model == self._model(flight.run.request):
             num_dropped = self._store.put(flight.key, outcome.answers)
             self._counts.cache_evictions_total += num_dropped
         is_late = isinstance(outcome, DeadlineExceededError | ExecutionTimeoutError)

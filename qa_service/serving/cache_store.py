@@ -1,10 +1,11 @@
 """Answers kept by what was asked, the least recently used dropped first. Bounded in bytes.
 
     key     BLAKE2b-128 over: model, question, text, each preceded by its length; top_k
-    entry   for each answer: its score, where it starts, where it ends (msgpack)
+    entry   for each answer: its score, where it starts, where it ends; of a collection's, its
+            passage (msgpack)
 
-The text itself is not kept: whoever asks again has it, and an answer is `text[start:end]`. An
-entry is one string of bytes, which the garbage collector never visits.
+A text itself is not kept: whoever asks again has it, and an answer is `text[start:end]`. An entry
+is one string of bytes, which the garbage collector never visits.
 
 The entries are in many small ordered dictionaries rather than in one: a dictionary that grows moves
 all its entries at once, which stops the loop for long if they are many.
@@ -18,7 +19,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from qa_service.wire.messages import Answer, Question
+from qa_service.wire.messages import Answer, Passage, Question
 
 KEY_BYTES = 16
 ENTRY_BYTES = 320
@@ -26,8 +27,26 @@ ENTRY_BYTES = 320
 
 SHARD_BYTES = 1 << 20
 
+
+class _Kept(msgspec.Struct, array_like=True):
+    score: float
+    start: int | None
+    end: int | None
+    passage: Passage | None = None
+
+    def to_answer(self, text: str) -> Answer:
+        """The answer, which stands in its passage or else in the text."""
+        if self.start is None or self.end is None:
+            return Answer("", self.score, None, None)
+        at = 0
+        if self.passage:
+            text, at = self.passage.text, self.passage.start
+        words = text[self.start - at : self.end - at]
+        return Answer(words, self.score, self.start, self.end, self.passage)
+
+
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[tuple[float, int | None, int | None]]).decode
+_decode = msgspec.msgpack.Decoder(list[_Kept]).decode
 
 
 def cache_key(model: str, question: Question) -> bytes:
@@ -73,10 +92,7 @@ class CacheStore:
         if entry is None:
             return None
         entries.move_to_end(key)
-        return [
-            Answer("" if start is None else text[start:end], score, start, end)
-            for score, start, end in _decode(entry)
-        ]
+        return [kept.to_answer(text) for kept in _decode(entry)]
 
     def put(self, key: bytes, answers: Sequence[Answer]) -> int:
         """Keeps the answers to a question, in the place of those that are there.
@@ -84,7 +100,7 @@ class CacheStore:
         Returns:
             How many others it has dropped to make room.
         """
-        entry = _encode([(answer.score, answer.start, answer.end) for answer in answers])
+        entry = _encode([_fields(answer) for answer in answers])
         shard = self._shard(key)
         if (old := shard.entries.pop(key, None)) is not None:
             shard.num_bytes -= ENTRY_BYTES + len(old)
@@ -99,6 +115,11 @@ class CacheStore:
 
     def _shard(self, key: bytes) -> _Shard:
         return self._shards[int.from_bytes(key[:4]) % len(self._shards)]
+
+
+def _fields(answer: Answer) -> tuple[object, ...]:
+    fields = (answer.score, answer.start, answer.end)
+    return (*fields, answer.passage) if answer.passage else fields
 
 
 class _Shard:

@@ -1,6 +1,6 @@
 """The services in their order, from the connection's side to the dispatcher.
 
-Gate ▸ Router ▸ Cascade ▸ Version ▸ Shadow ▸ Cached ▸ Segments ▸ Dispatcher
+Gate ▸ Router ▸ Cascade ▸ Version ▸ Shadow ▸ Cached ▸ Collections ▸ Skim ▸ Segments ▸ Dispatcher
 """
 
 from __future__ import annotations
@@ -11,13 +11,17 @@ from qa_service.net.timers import Clock
 from qa_service.serving.cache import CacheCounts, Cached
 from qa_service.serving.cache_store import CacheStore
 from qa_service.serving.cascade import Cascade
+from qa_service.serving.collections import Collections
 from qa_service.serving.dispatcher import Dispatcher
 from qa_service.serving.options import RouteOptions
 from qa_service.serving.plan import VersionSpec
+from qa_service.serving.retrieval import Retrieval
 from qa_service.serving.segments import Segments
 from qa_service.serving.service import Service
 from qa_service.serving.shadow import Shadow, ShadowedModel
+from qa_service.serving.skim import Skim
 from qa_service.telemetry.services import ServiceCounts
+from qa_service.wire.messages import Request
 
 
 class Services:
@@ -28,15 +32,22 @@ class Services:
         store: Where answers are kept, of all versions.
         counts: What cascades and shadow traffic count.
         max_joined: How many requests to a version may wait for the runs of equal ones.
+        retrieval: The collections.
     """
 
     def __init__(
-        self, clock: Clock, store: CacheStore, counts: ServiceCounts, max_joined: int
+        self,
+        clock: Clock,
+        store: CacheStore,
+        counts: ServiceCounts,
+        max_joined: int,
+        retrieval: Retrieval,
     ) -> None:
         self._clock = clock
         self._store = store
         self._counts = counts
         self._max_joined = max_joined
+        self._retrieval = retrieval
 
     def around_version(
         self,
@@ -53,14 +64,16 @@ class Services:
             spec: The version.
             counts: Where the cache counts what it does.
         """
-        service: Service = Segments(dispatcher)
+        service: Service = Skim(Segments(dispatcher), dispatcher, self._retrieval)
+        service = Collections(service, dispatcher, self._retrieval)
         # A new service goes here, around what stands: service = MyService(service)
         if self._store.max_bytes:
             options = spec.instances
 
-            def answerer() -> str:
+            def answerer(request: Request) -> str:
                 fingerprint = dispatcher.instances.model.fingerprint
-                return f"{fingerprint} {options.inference_engine_type} {options.precision}"
+                runs = f"{fingerprint} {options.inference_engine_type} {options.precision}"
+                return f"{runs} {self._retrieval.edition(request)}"
 
             service = Cached(
                 service, self._store, answerer, self._clock, counts, max_joined=self._max_joined

@@ -1,4 +1,4 @@
-"""What a file says of models and routes: what is served and who is asked; and the cache."""
+"""What a file says of models, routes and collections: what is served; and the cache."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from qa_service.repository.models import MAX_VERSION, VERSIONS_WORDS
-from qa_service.wire.messages import MAX_NAME_CHARS
+from qa_service.wire.messages import MAX_NAME_CHARS, MAX_PASSAGES
 from qa_service.workers.options import InstanceOptions
 
 NAME = rf"^[A-Za-z0-9_][A-Za-z0-9_.-]{{0,{MAX_NAME_CHARS - 1}}}\Z"
@@ -100,6 +100,29 @@ class RouteOptions(Struct, frozen=True, kw_only=True):
     ask_next_if_unknown: Annotated[
         bool, Meta(description="whether the next model is asked where this one finds no answer")
     ] = False
+
+
+class CollectionOptions(Struct, frozen=True, kw_only=True):
+    """A collection of documents that questions may be asked of, in place of a text."""
+
+    path: Annotated[
+        Path | None, Meta(description="a folder that `qa-index` has written; this or `url`")
+    ] = None
+    url: Annotated[
+        str,
+        Meta(
+            title="a string",
+            description="an OpenSearch index, as http[s]://[USER:PASSWORD@]HOST:PORT/INDEX",
+        ),
+    ] = ""
+    max_passages: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=MAX_PASSAGES,
+            description="passages that are read for a question which does not say how many",
+        ),
+    ] = 10
 
 
 class CacheOptions(Struct, frozen=True, kw_only=True):

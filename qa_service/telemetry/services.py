@@ -1,4 +1,4 @@
-"""The counts of cascades and of shadow traffic."""
+"""The counts of cascades, of shadow traffic and of collections."""
 
 from __future__ import annotations
 
@@ -54,12 +54,30 @@ class ShadowCounts:
         }
 
 
+@dataclass(slots=True)
+class CollectionCounts:
+    """What was searched for in a collection.
+
+    Attributes:
+        search_ms: Milliseconds that searches took.
+        passages_total: Passages that they found and that were read.
+    """
+
+    search_ms: Histogram = field(default_factory=lambda: Histogram(DURATION_BOUNDS_MS))
+    passages_total: int = 0
+
+    def report(self) -> dict[str, object]:
+        """The counts."""
+        return {"search_ms": self.search_ms.report(), "passages_total": self.passages_total}
+
+
 class ServiceCounts:
-    """The counts of all cascades and of all shadow traffic."""
+    """The counts of all cascades, of all shadow traffic and of all collections."""
 
     def __init__(self) -> None:
         self.cascades: dict[str, CascadeCounts] = {}
         self.shadows: dict[tuple[str, int], ShadowCounts] = {}
+        self.collections: dict[str, CollectionCounts] = {}
 
     def cascade(self, route: str) -> CascadeCounts:
         """The counts of a route, from its first request on."""
@@ -68,6 +86,10 @@ class ServiceCounts:
     def shadow(self, model: str, version: int) -> ShadowCounts:
         """The counts of a version that receives copies, from the first on."""
         return self.shadows.setdefault((model, version), ShadowCounts())
+
+    def collection(self, name: str) -> CollectionCounts:
+        """The counts of a collection."""
+        return self.collections.setdefault(name, CollectionCounts())
 
     def report(self) -> dict[str, object]:
         """Their part of the reply to a `stats` query."""
@@ -80,6 +102,7 @@ class ServiceCounts:
                 {"model": model, "version": version, **counts.report()}
                 for (model, version), counts in self.shadows.items()
             ],
+            "collections": {name: counts.report() for name, counts in self.collections.items()},
         }
 
     def families(self) -> Iterator[Family]:
@@ -88,6 +111,8 @@ class ServiceCounts:
             yield from self._cascade_families()
         if self.shadows:
             yield from self._shadow_families()
+        if self.collections:
+            yield from self._collection_families()
 
     def _cascade_families(self) -> Iterator[Family]:
         asked = [
@@ -125,3 +150,18 @@ class ServiceCounts:
         ]
         text = "Time from a copy to its answer."
         yield Family("qa_shadow_request_seconds", "histogram", text, durations)
+
+    def _collection_families(self) -> Iterator[Family]:
+        durations = [
+            sample
+            for name, counts in self.collections.items()
+            for sample in duration_samples(counts.search_ms, {"collection": name})
+        ]
+        text = "Time of a search in a collection."
+        yield Family("qa_collection_search_seconds", "histogram", text, durations)
+        passages = [
+            Sample(counts.passages_total, {"collection": name})
+            for name, counts in self.collections.items()
+        ]
+        text = "Passages of a collection that were found and read."
+        yield Family("qa_collection_passages_total", "counter", text, passages)

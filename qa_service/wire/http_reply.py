@@ -26,6 +26,7 @@ from qa_service.errors import (
     TextTooLongError,
     UnauthorizedError,
     UnavailableError,
+    UnknownCollectionError,
     UnknownModelError,
 )
 from qa_service.wire.messages import Timings
@@ -41,6 +42,7 @@ STATUS_OF: dict[type[QaError], int] = {
     UnauthorizedError: 401,
     ForbiddenError: 403,
     UnknownModelError: 404,
+    UnknownCollectionError: 404,
     FrameTimeoutError: 408,
     FrameTooLargeError: 413,
     InternalError: 500,

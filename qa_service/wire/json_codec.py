@@ -25,9 +25,9 @@ from qa_service.wire.messages import (
     AnswerText,
     Auth,
     End,
+    Passage,
     Query,
     QueryType,
-    Question,
     RejectedError,
     Request,
     RequestLimits,
@@ -136,21 +136,30 @@ def _check_id(id_json: bytes) -> None:
     raise RejectedError(NULL_ID, InvalidRequestError(fault))
 
 
-def check_bounds(question: Question, limits: RequestLimits) -> None:
-    """Checks how long a question and its text are.
+def check_bounds(request: Request, limits: RequestLimits) -> None:
+    """Checks how long a question and its text are, and that it has a text or a collection.
 
     Raises:
-        InvalidRequestError: One of them is blank or too long.
+        InvalidRequestError: One of them is blank or too long, or fields exclude each other.
     """
-    for name, value, most in (
-        ("question", question.question, limits.max_question_chars),
-        ("text", question.text, limits.max_text_chars),
-    ):
-        if not value or value.isspace():
-            raise InvalidRequestError(f"`{name}` is empty")
-        if len(value) > most:
-            fault = f"`{name}` has {len(value)} characters; at most {most} are accepted"
-            raise InvalidRequestError(fault)
+    _check_length("question", request.question, limits.max_question_chars)
+    if request.collection is None:
+        _check_length("text", request.text, limits.max_text_chars)
+        if request.max_passages is not None:
+            raise InvalidRequestError("`max_passages` is for a `collection`")
+    elif request.text:
+        raise InvalidRequestError("`collection` takes the place of `text`: send one of them")
+    elif request.skim is not None:
+        raise InvalidRequestError("`skim` is for a `text`")
+
+
+def _check_length(name: str, value: str, most: int) -> None:
+    if not value or value.isspace():
+        raise InvalidRequestError(f"`{name}` is empty")
+    if len(value) > most:
+        raise InvalidRequestError(
+            f"`{name}` has {len(value)} characters; at most {most} are accepted"
+        )
 
 
 _EchoedId = Annotated[
@@ -167,6 +176,10 @@ class AnswersBody(msgspec.Struct, frozen=True, omit_defaults=True):
     start: Start
     end: End
     timings_ms: Annotated[Timings, Meta(description="where its time went, in milliseconds")]
+    passage: Annotated[
+        Passage | None,
+        Meta(title="object", description="of a collection: the passage that the answer is in"),
+    ] = None
     answers: Annotated[
         Sequence[Answer] | msgspec.UnsetType,
         Meta(description="with `top_k` over 1: up to that many, best first"),
@@ -235,6 +248,7 @@ def answers_body(
         start=best.start,
         end=best.end,
         timings_ms=timings,
+        passage=best.passage,
         answers=answers if top_k > 1 else msgspec.UNSET,
         model=source.model,
         version=source.version,

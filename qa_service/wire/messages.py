@@ -16,8 +16,10 @@ MAX_NAME_BYTES = 512
 """The longest JSON of a type or of a model's name, which may be written in escapes."""
 MAX_TOP_K = 20
 MAX_PRIORITY = 9
+MAX_PASSAGES = 100
+"""The most passages of a collection, or parts of a text, that a request may have read."""
 MAX_NAME_CHARS = 64
-"""The longest name of a model, of a route and of a version's label."""
+"""The longest name of a model, of a route, of a collection and of a version's label."""
 MIN_FRAME_BYTES = 256
 MAX_FRAME_BYTES = 2**24 - 1
 """A frame's length begins with a zero byte: by that it is told from HTTP and from TLS."""
@@ -44,11 +46,16 @@ class Task(Question, frozen=True):
 
 _Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_CHARS)]
 _Number = Annotated[int, Meta(ge=1, le=2**53)]
+_Passages = Annotated[int, Meta(ge=1, le=MAX_PASSAGES)]
 
 
 class Request(Question, frozen=True, tag_field="type", tag="question"):
     """A question as a client sends it; its `type`, if it has one, is `question`."""
 
+    text: Annotated[
+        str,
+        Meta(description="not blank, at most `--max_text_chars`; required without a `collection`"),
+    ] = ""
     id: Annotated[
         msgspec.Raw,
         Meta(
@@ -90,6 +97,23 @@ class Request(Question, frozen=True, tag_field="type", tag="question"):
             "is ignored"
         ),
     ] = ""
+    collection: Annotated[
+        _Name | None,
+        Meta(description="the collection that is to answer, in place of a text"),
+    ] = None
+    max_passages: Annotated[
+        _Passages | None,
+        Meta(
+            description="how many passages of the collection are read; null leaves it to the server"
+        ),
+    ] = None
+    skim: Annotated[
+        _Passages | None,
+        Meta(
+            description="of a long text, how many windows are read, those that match the question "
+            "best; null reads all"
+        ),
+    ] = None
 
     @property
     def id_json(self) -> bytes:
@@ -135,13 +159,38 @@ Start = Annotated[
 End = Annotated[int | None, Meta(description="one past where it ends; null if there is no answer")]
 
 
-class Answer(msgspec.Struct, frozen=True):
+class Passage(msgspec.Struct, frozen=True):
+    """A part of a document of a collection: `document[start:end]`, in Unicode code points."""
+
+    document: Annotated[
+        str,
+        Meta(
+            description="the path of the document's file in the folder that was indexed, perhaps "
+            "with `#` and an id"
+        ),
+    ]
+    title: Annotated[str, Meta(description="the document's title")]
+    heading: Annotated[
+        str, Meta(description='the headings above the passage, the highest first; `""` if none is')
+    ]
+    start: Annotated[
+        int, Meta(description="where the passage starts in the document, in code points")
+    ]
+    end: Annotated[int, Meta(description="one past where it ends")]
+    text: Annotated[str, Meta(description="the passage")]
+
+
+class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     """A span of the text, or the finding that there is none."""
 
     answer: AnswerText
     score: Score
     start: Start
     end: End
+    passage: Annotated[
+        Passage | None,
+        Meta(title="object", description="of a collection: the passage that it is in"),
+    ] = None
 
 
 class Timings(msgspec.Struct, frozen=True):

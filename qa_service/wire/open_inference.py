@@ -4,9 +4,11 @@
     question BYTES [N] or [N,1]  ─┐                   ┌─ answer BYTES, score FP32,
     text     BYTES the same      ─┴─▶ N questions ──▶─┴─ start INT32, end INT32: the same, or [N,k]
 
-Of a request's N questions each is one request of the server's; their answers come back together,
-as [N,k] where `top_k` is k and over 1. Where there is no answer, or fewer than k, the answer is
-empty and its offsets are -1. Binary BYTES are elements with a 4-byte little-endian length each.
+In place of `text` there may be `collection`; then `document`, `title` and `passage`, BYTES, are
+outputs too. Of a request's N questions each is one request of the server's; their answers come back
+together, as [N,k] where `top_k` is k and over 1. Where there is no answer, or fewer than k, the
+answer is empty and its offsets are -1. Binary BYTES are elements with a 4-byte little-endian length
+each.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from qa_service.errors import InvalidRequestError
 from qa_service.wire.http_reply import HttpReply, server_timing
 from qa_service.wire.json_codec import check_bounds
 from qa_service.wire.messages import (
+    MAX_PASSAGES,
     MAX_PRIORITY,
     MAX_TOP_K,
     Answer,
@@ -32,6 +35,11 @@ from qa_service.wire.messages import (
 MAX_QUESTIONS = 256
 INPUTS = {"question": "BYTES", "text": "BYTES"}
 OUTPUTS = {"answer": "BYTES", "score": "FP32", "start": "INT32", "end": "INT32"}
+COLLECTION = "collection"
+"""The input in place of `text`."""
+SOURCE_OUTPUTS = {"document": "BYTES", "title": "BYTES", "passage": "BYTES"}
+"""What is said beside `OUTPUTS` of answers from a collection; empty where there is no answer."""
+_OUTPUT_TYPES = {**OUTPUTS, **SOURCE_OUTPUTS}
 HEADER_LENGTH = "Inference-Header-Content-Length"
 
 _Parameters = dict[str, bool | int | float | str]
@@ -138,12 +146,14 @@ class InferCall(msgspec.Struct, frozen=True):
     def response(self, results: Sequence[Result]) -> tuple[InferResponse, list[bytes]]:
         """The response to all questions, and the data of those outputs that are binary."""
         columns = output_columns(results, self.top_k)
+        if not self.outputs.keys() <= OUTPUTS.keys():
+            columns = {**columns, **_source_columns(results, self.top_k)}
         shape = [self.shape[0], self.top_k] if self.top_k > 1 else self.shape
         outputs, binary = [], []
         for name, is_binary in self.outputs.items():
-            output = Tensor(name, OUTPUTS[name], shape)
+            output = Tensor(name, _OUTPUT_TYPES[name], shape)
             if is_binary:
-                binary.append(_to_binary(OUTPUTS[name], columns[name]))
+                binary.append(_to_binary(_OUTPUT_TYPES[name], columns[name]))
                 output.parameters = {"binary_data_size": len(binary[-1])}
             else:
                 output.data = columns[name]
@@ -194,16 +204,22 @@ def make_call(
     """
     columns, shape = _read_inputs(asked.inputs, binary)
     options = _read_parameters(asked.parameters)
+    nothing = [None] * len(columns["question"])
+    texts, collections = columns.get("text", nothing), columns.get(COLLECTION, nothing)
     requests = [
-        Request(question, text, options.top_k, timeout_ms=options.timeout_ms,
-                priority=options.priority, model=model or None, version=version or None)
-        for question, text in zip(columns["question"], columns["text"], strict=True)
+        Request(question, text or "", options.top_k, timeout_ms=options.timeout_ms,
+                priority=options.priority, model=model or None, version=version or None,
+                collection=collection, max_passages=options.max_passages, skim=options.skim)
+        for question, text, collection in zip(
+            columns["question"], texts, collections, strict=True
+        )
     ]  # fmt: skip
     for request in requests:
         check_bounds(request, limits)
     return InferCall(
         requests, shape, options.top_k,
-        _read_outputs(asked.outputs, options.is_binary), asked.id,
+        _read_outputs(asked.outputs, _OUTPUT_TYPES if COLLECTION in columns else OUTPUTS,
+                      options.is_binary), asked.id,
     )  # fmt: skip
 
 
@@ -220,7 +236,7 @@ def _split(body: bytes, header_length: str | None) -> tuple[bytes, memoryview]:
 
 # Inputs.
 
-_WRONG_INPUTS = f"the inputs must be {' and '.join(INPUTS)}, each once"
+_WRONG_INPUTS = "the inputs must be question and either text or collection, each once"
 
 
 def _read_inputs(
@@ -244,17 +260,19 @@ def _read_inputs(
         raise InvalidRequestError(_WRONG_INPUTS)
     if len(binary):
         raise InvalidRequestError("there is more binary data than the inputs have")
+    if "question" not in columns:
+        raise InvalidRequestError(_WRONG_INPUTS)
     if inputs[0].shape != inputs[1].shape:
-        raise InvalidRequestError("question and text must have the same shape")
+        raise InvalidRequestError(f"{' and '.join(columns)} must have the same shape")
     return columns, inputs[0].shape
 
 
 def _check_input(item: InferInput) -> int:
     """Checks all but the data; returns how many elements there must be."""
-    if item.name not in INPUTS:
+    if item.name not in {*INPUTS, COLLECTION}:
         raise InvalidRequestError(_WRONG_INPUTS)
-    if item.datatype != INPUTS[item.name]:
-        raise InvalidRequestError(f"{item.name} must be of the datatype {INPUTS[item.name]}")
+    if item.datatype != "BYTES":
+        raise InvalidRequestError(f"{item.name} must be of the datatype BYTES")
     if item.parameters and any(name.startswith("shared_memory") for name in item.parameters):
         raise InvalidRequestError("there is no shared memory")
     if len(item.shape) != 1 and item.shape[1:] != [1]:
@@ -300,6 +318,8 @@ class _Options(msgspec.Struct, frozen=True):
     timeout_ms: float | None
     priority: int
     is_binary: bool
+    max_passages: int | None = None
+    skim: int | None = None
 
 
 _NO_OPTIONS = _Options(1, None, 0, False)
@@ -319,6 +339,8 @@ def _read_parameters(parameters: _Parameters) -> _Options:
         timeout_ms=timeout_us / 1e3 or None,
         priority=priority_of(_number(parameters, "priority", 0, 2**64)),
         is_binary=parameters.get("binary_data_output") is True,
+        max_passages=_number(parameters, "max_passages", 1, MAX_PASSAGES) or None,
+        skim=_number(parameters, "skim", 1, MAX_PASSAGES) or None,
     )
 
 
@@ -336,16 +358,15 @@ def _number(parameters: _Parameters, name: str, minimum: int, maximum: int) -> i
     return value
 
 
-_ALL_IN_JSON, _ALL_IN_BINARY = dict.fromkeys(OUTPUTS, False), dict.fromkeys(OUTPUTS, True)
-
-
-def _read_outputs(outputs: Sequence[InferOutput], is_binary: bool) -> dict[str, bool]:
+def _read_outputs(
+    outputs: Sequence[InferOutput], there: Mapping[str, str], is_binary: bool
+) -> dict[str, bool]:
     if not outputs:
-        return _ALL_IN_BINARY if is_binary else _ALL_IN_JSON
+        return dict.fromkeys(there, is_binary)
     wanted = {}
     for output in outputs:
-        if output.name not in OUTPUTS or output.name in wanted:
-            raise InvalidRequestError(f"the outputs are {', '.join(OUTPUTS)}, each once")
+        if output.name not in there or output.name in wanted:
+            raise InvalidRequestError(f"the outputs are {', '.join(there)}, each once")
         if {"shared_memory_region", "classification"} & output.parameters.keys():
             raise InvalidRequestError("there is neither shared memory nor classification")
         wanted[output.name] = output.parameters.get("binary_data", is_binary) is True
@@ -357,14 +378,27 @@ def _read_outputs(outputs: Sequence[InferOutput], is_binary: bool) -> dict[str, 
 
 def output_columns(results: Sequence[Result], top_k: int) -> Mapping[str, Sequence[object]]:
     """Each output's elements, row by row, a row as long as many answers were wanted."""
+    answers = _filled_up(results, top_k)
+    rows = [(a.answer, a.score, -1 if a.start is None else a.start, -1 if a.end is None else a.end)
+            for a in answers]  # fmt: skip
+    return dict(zip(OUTPUTS, zip(*rows, strict=True), strict=True))
+
+
+def _source_columns(results: Sequence[Result], top_k: int) -> Mapping[str, Sequence[object]]:
+    """The same of where in a collection the answers stand."""
+    passages = [answer.passage for answer in _filled_up(results, top_k)]
+    rows = [(one.document, one.title, one.text) if one else ("", "", "") for one in passages]
+    return dict(zip(SOURCE_OUTPUTS, zip(*rows, strict=True), strict=True))
+
+
+def _filled_up(results: Sequence[Result], top_k: int) -> list[Answer]:
+    """The answers of all results, each with as many as were wanted."""
     answers: list[Answer] = []
     for result in results:
         its = result.answers[:top_k]
         answers += its
         answers += [_NO_ANSWER] * (top_k - len(its))
-    rows = [(a.answer, a.score, -1 if a.start is None else a.start, -1 if a.end is None else a.end)
-            for a in answers]  # fmt: skip
-    return dict(zip(OUTPUTS, zip(*rows, strict=True), strict=True))
+    return answers
 
 
 def _to_binary(datatype: str, column: Sequence[object]) -> bytes:

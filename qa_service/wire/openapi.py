@@ -22,7 +22,7 @@ _ERRORS = {
     400: "The body is no question, or the question does not fit the model.",
     401: "The token is missing, wrong or expired.",
     403: "A page of another site has made the request.",
-    404: "There is no such model, route or version.",
+    404: "There is no such model, route, version or collection.",
     408: "The rest of the request did not come in time.",
     413: "The body is too long.",
     415: "The body is compressed in another way than gzip or deflate.",

@@ -12,7 +12,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from qa_service.wire.messages import Answer
+from qa_service.wire.messages import Answer, Passage
+
+NO_ANSWER = Answer("", 1.0, None, None)
+"""Where there is nothing that could be one."""
 
 
 class ScoredSpan(msgspec.Struct, frozen=True, array_like=True):
@@ -86,7 +89,7 @@ def to_answers(
         At least one, best first; the first is "no answer" if the model abstains.
     """
     if not found.spans:
-        return [Answer("", 1.0, None, None)]
+        return [NO_ANSWER]
     log_total = found.log_total
     if null_log_score is not None:
         log_total = log_sum_exp([log_total, null_log_score])
@@ -98,6 +101,65 @@ def to_answers(
         return answers
     null = Answer("", _score(null_log_score - log_total), None, None)
     return [null, *answers][:top_k]
+
+
+class ReadPassage(msgspec.Struct, frozen=True):
+    """What was found in a passage.
+
+    Attributes:
+        passage: The passage.
+        log_prior: The log of how likely its answer is the right one by the search alone, up to what
+            is the same for all passages of a question.
+        found: What the model found.
+    """
+
+    passage: Passage
+    log_prior: float
+    found: Findings
+
+
+def answers_from_passages(
+    read: Sequence[ReadPassage], null_log_score: float | None, top_k: int
+) -> list[Answer]:
+    """Makes answers of what was found in several passages: one softmax over all of them.
+
+    Each span, and each passage's null answer, has the passage's prior added to its log score.
+
+    Args:
+        read: The passages, best first.
+        null_log_score: The log score of a passage's null answer; None for a model that cannot
+            abstain.
+        top_k: How many answers at most, each from another document.
+
+    Returns:
+        At least one, best first; the first is "no answer" if no span scores higher than the null
+        answers of all passages together.
+    """
+    spans = sorted(
+        ((one.log_prior + span.log_score, one.passage, span)
+         for one in read for span in one.found.spans),
+        key=lambda item: -item[0],
+    )  # fmt: skip
+    if not spans:
+        return [NO_ANSWER]
+    log_total = log_sum_exp([one.log_prior + one.found.log_total for one in read])
+    null = -math.inf
+    if null_log_score is not None:
+        null = null_log_score + log_sum_exp([one.log_prior for one in read])
+        log_total = log_sum_exp([log_total, null])
+    best: dict[str, Answer] = {}
+    for log_score, passage, span in spans:
+        best.setdefault(passage.document, _in_document(passage, span, log_score - log_total))
+    answers = list(best.values())
+    if spans[0][0] < null:
+        answers.insert(0, Answer("", _score(null - log_total), None, None))
+    return answers[:top_k]
+
+
+def _in_document(passage: Passage, span: ScoredSpan, log_probability: float) -> Answer:
+    words, at = passage.text[span.start : span.end], passage.start
+    score = _score(log_probability)
+    return Answer(words, score, at + span.start, at + span.end, passage)
 
 
 def log_sum_exp(values: Sequence[float]) -> float:

@@ -56,6 +56,7 @@ class ModelFacts(msgspec.Struct, frozen=True, array_like=True):
         overlap_tokens: Tokens that two neighbouring windows share.
         null_log_score: The log score of its null answer; None if it cannot abstain.
         fingerprint: SHA-256 of its manifest.
+        passage_weight: What a point of a passage's search score adds to its log scores.
     """
 
     name: str = ""
@@ -63,6 +64,7 @@ class ModelFacts(msgspec.Struct, frozen=True, array_like=True):
     overlap_tokens: int = 0
     null_log_score: float | None = None
     fingerprint: str = ""
+    passage_weight: float = 0.0
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):

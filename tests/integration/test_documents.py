@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.collections import index
 from harness.documents import (
     PAGES,
     ROOT,
@@ -87,9 +88,13 @@ def test_the_paths_are_found():
 
 
 @pytest.fixture(scope="module")
-def running(builtin_model):
-    """As a user starts it."""
-    with running_server(builtin_model) as server:
+def running(builtin_model, tmp_path_factory):
+    """As a user starts it, with the collection that the documents ask."""
+    folder = tmp_path_factory.mktemp("handbook")
+    collection = index(ROOT / "docs", folder / "handbook")
+    config = folder / "server.toml"
+    config.write_text(f'[collections.handbook]\npath = "{collection}"\n')
+    with running_server(builtin_model, "--config", str(config)) as server:
         yield server
 
 

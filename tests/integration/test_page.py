@@ -8,6 +8,7 @@ from urllib.parse import quote
 import pytest
 
 from harness.browser import CHROMIUM, Browser
+from harness.collections import ANSWERS, index, write_documents
 from harness.models import ModelFile
 from harness.questions import ANSWER, ASK
 from harness.server import running_server
@@ -178,3 +179,30 @@ def test_one_version_leaves_nothing_to_choose(page):
     page.evaluate("showModels()")
     page.wait_for("document.querySelector('#model').options.length == 3")
     assert page.evaluate("document.querySelector('#choice').hidden")
+
+
+def test_a_collection_can_be_chosen(builtin_model, tmp_path, browser):
+    collection = index(write_documents(tmp_path / "documents"), tmp_path / "collection")
+    config = tmp_path / "server.toml"
+    config.write_text(f'[collections.machines]\npath = "{collection}"\n')
+    question, (answer, document) = next(iter(ANSWERS.items()))
+    with running_server(builtin_model, "--config", str(config)) as server:
+        browser.open(f"http://localhost:{server.port}/#q={quote(question)}&c=machines&k=3")
+        browser.wait_for("!document.querySelector('#sources').hidden")
+        browser.wait_for("document.querySelector('#text-field').hidden")
+        browser.evaluate("document.querySelector('#form').requestSubmit()")
+        browser.wait_for("!document.querySelector('#result').hidden")
+        assert browser.evaluate(MARKED) == answer
+        assert answer in browser.evaluate("document.querySelector('#marked').textContent")
+        place = browser.evaluate("document.querySelector('#place').textContent")
+        assert place.startswith(f"{document}, character ")
+        assert "The Analytical Engine" in place
+        assert "c=machines" in browser.evaluate("location.hash")
+        browser.evaluate(
+            "document.querySelector('#source').value = '';"
+            "document.querySelector('#source').dispatchEvent(new Event('change'))"
+        )
+        ask(browser)
+        assert browser.evaluate(MARKED) == ANSWER
+        assert browser.evaluate("document.querySelector('#place').textContent") == ""
+    assert browser.faults == []

@@ -111,6 +111,9 @@ def test_golden_request_is_answered_and_the_connection_goes_on(client, neighbour
     elif query_type := case["expect"].get("type"):
         assert first.keys() == {"id", query_type}
         assert first["id"] == json.loads(case["expect"]["id"])
+    elif case["expect"].get("collection"):
+        assert first["error"]["code"] == "unknown_collection"
+        assert first["id"] == json.loads(case["expect"]["id"])
     else:
         text = case["expect"]["text"]
         assert first["id"] == json.loads(case["expect"]["id"])

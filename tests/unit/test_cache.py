@@ -17,7 +17,7 @@ from qa_service.errors import (
 from qa_service.serving.cache import Cached
 from qa_service.serving.cache_store import ENTRY_BYTES, SHARD_BYTES, CacheStore, cache_key
 from qa_service.telemetry.metrics import ModelMetrics
-from qa_service.wire.messages import Answer, Question
+from qa_service.wire.messages import Answer, Passage, Question
 from tests.unit.services import ANSWER, NO_ANSWER, TEXT, TIMINGS, Client, FakeService, ManualClock
 
 
@@ -26,7 +26,7 @@ class Setting:
         self.model, self.counts = "one", ModelMetrics([])
         self.service, self.clock, self.store = FakeService(), ManualClock(), CacheStore(max_bytes)
         self.cached = Cached(
-            self.service, self.store, lambda: self.model, self.clock, self.counts, max_joined=100
+            self.service, self.store, lambda _: self.model, self.clock, self.counts, max_joined=100
         )
         self.client = Client(self.cached)
         self.ask, self.of = self.client.ask, self.client.of
@@ -264,7 +264,7 @@ def test_two_versions_of_equal_files_keep_an_answer_once(setting):
     """As with shadow traffic: both run before either answer is kept."""
     other_service = FakeService()
     other = Cached(
-        other_service, setting.store, lambda: "one", setting.clock, setting.counts, max_joined=100
+        other_service, setting.store, lambda _: "one", setting.clock, setting.counts, max_joined=100
     )
     setting.ask()
     Client(other).ask()
@@ -303,3 +303,11 @@ def test_bytes_stay_within_the_bound(max_bytes):
         assert store.num_bytes <= max_bytes
     assert (len(store) > 0) == (max_bytes >= ENTRY_BYTES * 2)
     assert len(store) + num_dropped == 20_000
+
+
+def test_an_answer_from_a_collection_is_kept_with_its_passage():
+    store, key = CacheStore(SHARD_BYTES), cache_key("m", Question("Who?", ""))
+    passage = Passage("a.md", "A", "B > C", 100, 130, TEXT)
+    answers = [Answer("Ada", 0.9, 100, 103, passage), NO_ANSWER]
+    store.put(key, answers)
+    assert store.get(key, "") == answers

@@ -507,7 +507,7 @@ class TestAccess:
 def test_the_description_is_made_of_the_types():
     description = openapi.description()
     schemas = description["components"]["schemas"]
-    assert schemas["Question"]["required"] == ["question", "text"]
+    assert schemas["Question"]["required"] == ["question"]
     assert schemas["Question"]["properties"]["top_k"]["maximum"] == MAX_TOP_K
     assert schemas["Answers"]["properties"]["timings_ms"]["$ref"] == "#/components/schemas/Timings"
     assert "at most" in schemas["Question"]["properties"]["text"]["description"]

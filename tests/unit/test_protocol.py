@@ -26,6 +26,7 @@ from qa_service.wire.messages import (
     NULL_ID,
     Answer,
     AnswerSource,
+    Passage,
     Query,
     RejectedError,
     RequestLimits,
@@ -90,7 +91,8 @@ def test_golden_response(case):
         error = kind(means["error"]["message"], retry_after_ms=means["error"].get("retry_after_ms"))
         frame = encode_error(id_json, error)
     else:
-        best = Answer(means["answer"], means["score"], means["start"], means["end"])
+        passage = Passage(**means["passage"]) if "passage" in means else None
+        best = Answer(means["answer"], means["score"], means["start"], means["end"], passage)
         answers = [Answer(**answer) for answer in means.get("answers", [])] or [best]
         timings = Timings(**means["timings_ms"])
         source = AnswerSource(
@@ -113,7 +115,7 @@ def test_golden_health_has_the_fields_that_health_has(name):
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ('{"id":7,"question":"q?"}', "Object missing required field `text`"),
+        ('{"id":7,"question":"q?"}', "`text` is empty"),
         ('{"id":7,"text":"t"}', "Object missing required field `question`"),
         ('{"id":7,"question":5,"text":"t"}', "Expected `str`, got `int` - at `$.question`"),
         ("[]", "Expected `object`, got `array`"),

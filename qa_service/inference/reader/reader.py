@@ -88,6 +88,7 @@ class Reader:
             manifest.window_tokens,
             config.window_overlap_tokens,
             config.null_log_score,
+            passage_weight=config.passage_weight,
         )
 
     def read(self, questions: Sequence[Question]) -> list[list[Answer] | QaError]:

@@ -1,0 +1,35 @@
+"""Where in a collection an answer stands, in words for people: its sentence and its document."""
+
+from __future__ import annotations
+
+import re
+
+from qa_service.client import Passage, Span
+
+_SENTENCE_END = re.compile(r"[.!?…]\W{0,4}?\s+|\n\s*\n|[\u3002\uff01\uff1f]")
+MARK = "**{}**"
+
+
+def describe_source(span: Span) -> list[str]:
+    """The sentence with the answer marked, and its source, a line each; none without a passage."""
+    if span.passage is None or span.start is None or span.end is None:
+        return []
+    return [_sentence(span.passage, span.start, span.end), _source(span.passage, span.start)]
+
+
+def _sentence(passage: Passage, start: int, end: int) -> str:
+    text, first, last = passage.text, start - passage.start, end - passage.start
+    begin, stop = 0, len(text)
+    for found in _SENTENCE_END.finditer(text):
+        if found.end() <= first:
+            begin = found.end()
+        elif found.start() >= last - 1:
+            stop = found.end()
+            break
+    marked = text[begin:first] + MARK.format(text[first:last]) + text[last:stop]
+    return " ".join(marked.split())
+
+
+def _source(passage: Passage, start: int) -> str:
+    parts = [passage.title, *([passage.heading] if passage.heading else [])]
+    return f"{passage.document}, character {start}: {' > '.join(parts)}"

@@ -1,0 +1,86 @@
+"""A service that answers from a collection: of the passages that match the question best.
+
+    submit ──a text──▶ the next service
+       └──a collection──▶ search ──▶ passages, a child call each ──findings──▶ merged ▸ resolved
+
+The merged score is one softmax over all passages: each one's spans, and its null answer, with what
+the search says of the passage added (`ModelFacts.passage_weight`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import msgspec
+
+from qa_service.collections.retriever import FoundPassage
+from qa_service.errors import QaError
+from qa_service.scheduling.call import Call
+from qa_service.serving.dispatcher import Dispatcher
+from qa_service.serving.parts import Part, read_parts
+from qa_service.serving.retrieval import Retrieval
+from qa_service.serving.service import Service
+from qa_service.wire.messages import Answer, Passage, Request, Timings
+from qa_service.wire.spans import NO_ANSWER, Findings, ReadPassage, answers_from_passages
+from qa_service.workers.messages import ModelFacts
+
+
+class Collections:
+    """Answers what is asked of collections; passes on what is asked of texts.
+
+    Args:
+        service: Where texts go.
+        dispatcher: Where passages go.
+        retrieval: The collections.
+    """
+
+    def __init__(self, service: Service, dispatcher: Dispatcher, retrieval: Retrieval) -> None:
+        self._service = service
+        self._dispatcher = dispatcher
+        self._retrieval = retrieval
+
+    def submit(self, call: Call) -> None:
+        """Passes a text on; searches for what is asked of a collection."""
+        if call.request.collection is None:
+            self._service.submit(call)
+            return
+        try:
+            self._retrieval.search(call, partial(self._on_found, call))
+        except QaError as error:
+            call.fail(error)
+
+    def _on_found(self, call: Call, found: Sequence[FoundPassage] | QaError) -> None:
+        if call.is_settled:
+            return
+        if isinstance(found, QaError):
+            call.fail(found)
+        elif not found:
+            call.resolve([NO_ANSWER], Timings(0.0, 0.0))
+        else:
+            merge = partial(_merge, found, self._dispatcher.instances.model, call.request.top_k)
+            parts = [_part_of(call.request, passage) for passage in found]
+            read_parts(call, parts, merge, self._dispatcher)
+
+
+def _part_of(request: Request, passage: FoundPassage) -> Part:
+    """What is asked of a passage; of each document no more than one answer is wanted."""
+    asked = msgspec.structs.replace(
+        request, text=passage.text, top_k=1, collection=None, max_passages=None
+    )
+    return asked, (0, len(passage.text))
+
+
+def _merge(
+    passages: Sequence[FoundPassage], model: ModelFacts, top_k: int, found: Sequence[Findings]
+) -> list[Answer]:
+    # Relative to the best, as only differences of BM25 between passages mean something.
+    read = [
+        ReadPassage(_passage_of(its), model.passage_weight * (its.score - passages[0].score), spans)
+        for its, spans in zip(passages, found, strict=True)
+    ]
+    return answers_from_passages(read, model.null_log_score, top_k)
+
+
+def _passage_of(found: FoundPassage) -> Passage:
+    return Passage(found.document, found.title, found.heading, found.start, found.end, found.text)

@@ -1,0 +1,99 @@
+"""A service that has only the best windows of a long text read, where a request asks for that.
+
+    submit ──all of a text──▶ the next service
+       └──skim──▶ windows ranked beside the loop ──▶ the best, read as parts ▸ merged
+
+They are ranked as passages of a collection are, by an index of this one text. Scores are those of
+a text of which nothing but these windows was there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import msgspec
+
+from qa_service.collections.ranking import rank
+from qa_service.errors import InternalError, InvalidRequestError, QaError, SetupError
+from qa_service.scheduling.call import Call
+from qa_service.serving.dispatcher import Dispatcher
+from qa_service.serving.parts import Part, read_parts
+from qa_service.serving.retrieval import Retrieval
+from qa_service.serving.service import Service
+from qa_service.wire.messages import Answer, Request
+from qa_service.wire.sections import Section, windows
+from qa_service.wire.spans import Findings, merge, to_answers
+from qa_service.workers.messages import ModelFacts
+
+
+class Skim:
+    """Skims texts; passes on what is to be read whole, or is as short as what would be read.
+
+    Args:
+        service: Where whole texts go.
+        dispatcher: Where windows go.
+        retrieval: Runs what would hold up the loop.
+    """
+
+    def __init__(self, service: Service, dispatcher: Dispatcher, retrieval: Retrieval) -> None:
+        self._service = service
+        self._dispatcher = dispatcher
+        self._retrieval = retrieval
+
+    def submit(self, call: Call) -> None:
+        """Passes a text on, or ranks its windows."""
+        model = self._dispatcher.instances.model
+        request = call.request
+        if request.skim is None or len(request.text) <= model.window_tokens:
+            self._service.submit(call)
+            return
+        try:
+            work = partial(_best_windows, call, model)
+            self._retrieval.run_aside(work, partial(self._on_ranked, call, model))
+        except QaError as error:
+            call.fail(error)
+
+    def _on_ranked(self, call: Call, model: ModelFacts, best: object) -> None:
+        if call.is_settled:
+            return
+        if best is None:
+            self._service.submit(call)
+        elif isinstance(best, list):
+            parts = [_part_of(call.request, section) for section in best]
+            answers = partial(_merge, call.request, best, model)
+            read_parts(call, parts, answers, self._dispatcher)
+        else:
+            call.fail(_error_of(best))
+
+
+def _best_windows(call: Call, model: ModelFacts) -> list[Section] | None:
+    """The windows to read, in their order; None if that is all of them."""
+    request = call.request
+    assert request.skim is not None
+    found = windows(request, model.window_tokens, model.overlap_tokens)
+    if call.is_settled or len(found) <= request.skim:
+        return None
+    texts = (request.text[section.start : section.end] for section in found)
+    best = rank(request.question, texts, request.skim)
+    return [found[number] for number in sorted(best)]
+
+
+def _error_of(fault: object) -> QaError:
+    if isinstance(fault, SetupError):
+        return InvalidRequestError("this server cannot skim: it is installed without `collections`")
+    return fault if isinstance(fault, QaError) else InternalError()
+
+
+def _part_of(request: Request, section: Section) -> Part:
+    text = request.text[section.start : section.end]
+    return msgspec.structs.replace(request, text=text, skim=None), section.core
+
+
+def _merge(
+    request: Request, best: Sequence[Section], model: ModelFacts, found: Sequence[Findings]
+) -> list[Answer]:
+    merged = merge(
+        [(section.start, its) for section, its in zip(best, found, strict=True)], request.top_k
+    )
+    return to_answers(request.text, merged, model.null_log_score, request.top_k)

@@ -1,0 +1,325 @@
+"""Questions to collections: a real server, a real model, real indexes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+
+import pytest
+
+from harness.collections import ANSWERS, DOCUMENTS, index, write_documents
+from harness.frames import frame, receive
+from harness.process import GIVE_UP_S
+from harness.server import EXACT_ENGINE, ROOT, running_server
+from qa_service.aio.client import AsyncQaClient
+from qa_service.client import QaClient
+from tests.unit.test_open_search import Cluster
+
+TELEPHONE = "Alexander Graham Bell patented the telephone in 1876. It carried speech over a wire.\n"
+
+
+class Folders:
+    """Documents, the collection made of them, and a configuration that serves it."""
+
+    def __init__(self, folder):
+        self.documents = write_documents(folder / "documents")
+        self.collection = index(self.documents, folder / "collection")
+        self.file = folder / "server.toml"
+        self.write()
+
+    def write(self, more=""):
+        self.file.write_text(
+            f'[collections.machines]\npath = "{self.collection}"\n{more}'
+            "[cache]\ncache_bytes = 1048576\n"
+        )
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    return Folders(tmp_path_factory.mktemp("collections"))
+
+
+@pytest.fixture(scope="module")
+def server(builtin_model, folders):
+    """Its engine is fixed: what it answers to one passage must not depend on the batch."""
+    with running_server(builtin_model, "--config", str(folders.file), *EXACT_ENGINE) as running:
+        yield running
+
+
+def post(server, path, body):
+    url = f"http://localhost:{server.port}{path}"
+    request = urllib.request.Request(url, json.dumps(body).encode())
+    try:
+        with urllib.request.urlopen(request) as reply:
+            return reply.status, json.load(reply)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+@pytest.mark.parametrize(("question", "expected"), ANSWERS.items())
+def test_the_answer_names_its_document_and_its_place_in_it(server, question, expected):
+    reply = server.ask(question=question, collection="machines")
+    passage = reply["passage"]
+    assert (reply["answer"], passage["document"]) == expected
+    text = DOCUMENTS[passage["document"]]
+    if passage["document"].endswith(".txt"):
+        assert text[reply["start"] : reply["end"]] == reply["answer"]
+        assert text[passage["start"] : passage["end"]] == passage["text"]
+    at = passage["start"]
+    assert passage["text"][reply["start"] - at : reply["end"] - at] == reply["answer"]
+
+
+def test_titles_and_headings_come_with_the_passage(server):
+    reply = server.ask(question="What held a thousand numbers?", collection="machines")
+    passage = reply["passage"]
+    assert passage["title"] == "The Analytical Engine"
+    assert "store" in reply["answer"]
+
+
+def test_further_answers_are_of_other_documents(server):
+    reply = server.ask(question="Who wrote it?", collection="machines", top_k=3)
+    documents = [answer["passage"]["document"] for answer in reply["answers"] if answer["answer"]]
+    assert len(documents) == len(set(documents)) > 1
+    assert reply["answers"][0]["answer"] == reply["answer"]
+    assert sum(answer["score"] for answer in reply["answers"]) <= 1.0
+
+
+def test_fewer_passages_may_be_asked_for(server):
+    question = "Who wrote the first compiler?"
+    reply = server.ask(question=question, collection="machines", max_passages=1, top_k=3)
+    assert {a["passage"]["document"] for a in reply["answers"] if a["answer"]} == {
+        "people/hopper.txt"
+    }
+
+
+def test_a_question_whose_words_are_nowhere_has_no_answer(server):
+    reply = server.ask(question="Zyzzyva qwertz?", collection="machines")
+    assert (reply["answer"], reply["start"], reply["score"]) == ("", None, 1.0)
+    assert "passage" not in reply
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"collection": "handbook"}, "unknown_collection"),
+        ({"collection": "machines", "text": "Ada."}, "invalid_request"),
+        ({"collection": "machines", "skim": 2}, "invalid_request"),
+        ({"text": "Ada.", "max_passages": 2}, "invalid_request"),
+        ({"collection": "machines", "max_passages": 101}, "invalid_request"),
+        ({"collection": ""}, "invalid_request"),
+        ({}, "invalid_request"),
+    ],
+)
+def test_what_cannot_be_asked_is_told(server, fields, code):
+    error = server.ask(question="Who?", **fields)["error"]
+    assert error["code"] == code
+    if code == "unknown_collection":
+        assert error["message"] == "there is no collection handbook; there is machines"
+
+
+def test_over_http(server):
+    question, (answer, document) = next(iter(ANSWERS.items()))
+    status, reply = post(server, "/qa", {"question": question, "collection": "machines"})
+    assert (status, reply["answer"], reply["passage"]["document"]) == (200, answer, document)
+    status, reply = post(server, "/qa", {"question": question, "collection": "x"})
+    assert (status, reply["error"]["code"]) == (404, "unknown_collection")
+
+
+def test_an_equal_question_is_answered_from_the_cache(server):
+    asked = {"question": "Who found a moth in a relay?", "collection": "machines", "top_k": 2}
+    first, second = server.ask(**asked), server.ask(**asked)
+    assert second["cached"] is True
+    assert second["answers"] == first["answers"]
+    assert "cached" not in server.ask(**asked, max_passages=1)
+
+
+def test_the_deadline_holds(server):
+    reply = server.ask(question="Who wrote the notes?", collection="machines", timeout_ms=0.001)
+    assert reply["error"]["code"] in {"deadline_exceeded", "text_too_long"}
+
+
+def test_what_nobody_waits_for_is_dropped(server):
+    with server.connect() as sock:
+        for number in range(20):
+            sock.sendall(frame({"id": number, "question": f"Who wrote {number}?",
+                                "collection": "machines"}))  # fmt: skip
+        sock.shutdown(socket.SHUT_RDWR)
+    with server.connect() as sock:
+        sock.sendall(frame({"question": "Who wrote the notes?", "collection": "machines"}))
+        assert receive(sock)["answer"]
+
+
+def test_searches_are_counted(server):
+    server.ask(question="Who designed the Analytical Engine?", collection="machines")
+    with server.connect() as sock:
+        sock.sendall(frame({"type": "stats"}))
+        counted = receive(sock)["stats"]["collections"]["machines"]
+    assert counted["search_ms"]["count"] >= 1
+    assert counted["passages_total"] >= 1
+    with urllib.request.urlopen(f"http://localhost:{server.port}/metrics") as reply:
+        text = reply.read().decode()
+    assert 'qa_collection_search_seconds_count{collection="machines"}' in text
+    assert 'qa_collection_passages_total{collection="machines"}' in text
+
+
+def test_what_is_indexed_meanwhile_is_served_after_sighup(builtin_model, tmp_path):
+    folders = Folders(tmp_path)
+    asked = {"question": "Who patented the telephone?", "collection": "machines"}
+    with running_server(builtin_model, "--config", str(folders.file), *EXACT_ENGINE) as server:
+        assert server.ask(**asked)["answer"] != "Alexander Graham Bell"
+        write_documents(folders.documents, {"people/bell.txt": TELEPHONE})
+        index(folders.documents, folders.collection, update=True)
+        server.signal(signal.SIGHUP)
+        server.wait_for_log("collection machines: what has been indexed since is served")
+        reply = server.ask(**asked)
+        assert reply["answer"] == "Alexander Graham Bell"
+        assert reply["passage"]["document"] == "people/bell.txt"
+
+        folders.write(f'[collections.more]\npath = "{folders.collection}"\nmax_passages = 1\n')
+        server.signal(signal.SIGHUP)
+        server.wait_for_log("collection more is served")
+        assert server.ask(**{**asked, "collection": "more"})["answer"] == "Alexander Graham Bell"
+
+        folders.write('[collections.more]\npath = "nowhere"\n')
+        server.signal(signal.SIGHUP)
+        server.wait_for_log("nothing is changed: [collections.more]: nowhere is no collection")
+        assert server.ask(**{**asked, "collection": "more"})["answer"] == "Alexander Graham Bell"
+
+
+FILLER = "The river runs by the old stone mill and on to the sea, past fields and farms. " * 40
+
+
+def test_a_long_text_may_be_skimmed(server):
+    fact = "The lighthouse at Marram Point was built by Tobias Wren in 1797. "
+    text = FILLER * 3 + fact + FILLER * 3
+    asked = {"question": "Who built the lighthouse at Marram Point?", "text": text}
+    reply = server.ask(**asked, skim=2)
+    assert reply["answer"] == "Tobias Wren"
+    assert text[reply["start"] : reply["end"]] == "Tobias Wren"
+    batches = count(server, "batch_size")
+    server.ask(**{**asked, "question": "Who built the lighthouse?"}, skim=1)
+    assert count(server, "batch_size") - batches == 1
+
+
+def test_what_is_as_short_as_would_be_read_is_read_whole(server):
+    text = "Ada Lovelace wrote the notes in 1843. " + FILLER
+    for skim in (1, 50):
+        reply = server.ask(question="Who wrote the notes?", text=text, skim=skim)
+        assert reply["answer"] == "Ada Lovelace"
+
+
+def count(server, histogram):
+    """The sum of a histogram's values: of batch sizes, how many parts were read."""
+    with server.connect() as sock:
+        sock.sendall(frame({"type": "stats"}))
+        return receive(sock)["stats"]["histograms"][histogram]["sum"]
+
+
+# The programs.
+
+
+QUESTION, (ANSWER, DOCUMENT) = next(iter(ANSWERS.items()))
+
+
+def run(server, program, *words, text=""):
+    return subprocess.run(
+        [sys.executable, str(ROOT / program), *words, "--port", str(server.port)],
+        input=text, capture_output=True, text=True, timeout=GIVE_UP_S, check=False,
+    )  # fmt: skip
+
+
+def test_the_client_asks_once(server):
+    ran = run(server, "client.py", "--collection", "machines", "--question", QUESTION)
+    assert (ran.returncode, ran.stdout) == (0, f"{ANSWER}\n")
+    sentence, place, score = ran.stderr.splitlines()
+    assert sentence == "**Ada Lovelace** wrote the notes on it in 1843."
+    assert place.startswith(f"{DOCUMENT}, character ")
+    assert place.endswith("The Analytical Engine")
+    assert score.startswith("score ")
+
+
+def test_the_client_converses(server):
+    ran = run(server, "client.py", "--collection", "machines", text=f"{QUESTION}\n\nWho?\n")
+    assert ran.returncode == 0
+    assert f"Answer: {ANSWER}\n        **{ANSWER}** wrote the notes" in ran.stdout
+    assert DOCUMENT in ran.stdout
+
+
+def test_the_client_libraries(server):
+    with QaClient("localhost", server.port) as client:
+        answer = client.ask(QUESTION, collection="machines", top_k=2, max_passages=3)
+        assert (answer.answer, answer.passage.document) == (ANSWER, DOCUMENT)
+        at = answer.passage.start
+        assert answer.passage.text[answer.start - at : answer.end - at] == ANSWER
+        assert answer.alternatives[0].passage == answer.passage
+        many = client.ask_many([(question, None) for question in ANSWERS], collection="machines")
+        assert [one.answer for one in many] == [words for words, _ in ANSWERS.values()]
+        assert client.ask("Who?", "It was Ada.").passage is None
+
+    async def ask():
+        async with AsyncQaClient("localhost", server.port) as client:
+            one = await client.ask(QUESTION, collection="machines")
+            pairs = [(question, None) for question in ANSWERS]
+            return one, await client.ask_many(pairs, collection="machines")
+
+    one, many = asyncio.run(ask())
+    assert one.passage.document == DOCUMENT
+    assert [each.answer for each in many] == [words for words, _ in ANSWERS.values()]
+
+
+def test_a_file_of_questions_without_texts(server, tmp_path):
+    file, output = tmp_path / "questions.csv", tmp_path / "answers.jsonl"
+    file.write_text("question\n" + "".join(f"{question}\n" for question in ANSWERS))
+    words = ("run", str(file), "--output", str(output), "--collection", "machines")
+    ran = run(server, "jobs.py", *words)
+    assert ran.returncode == 0, ran.stderr
+    lines = [json.loads(line) for line in output.read_text().splitlines()]
+    found = [(line["answer"], line["passage"]["document"]) for line in lines]
+    assert found == list(ANSWERS.values())
+
+
+def test_the_load_generator(server):
+    words = ("--num_total_clients", "4", "--num_request_per_client", "2")
+    ran = run(server, "stress_test.py", "--collection", "machines", *words)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_tensors_of_the_open_inference_protocol(server):
+    inputs = [
+        {"name": name, "shape": [2], "datatype": "BYTES", "data": data}
+        for name, data in (("collection", ["machines"] * 2), ("question", list(ANSWERS)[:2]))
+    ]
+    status, reply = post(server, "/v2/models/builtin/infer", {"inputs": inputs})
+    assert status == 200, reply
+    outputs = {output["name"]: output["data"] for output in reply["outputs"]}
+    assert (
+        list(zip(outputs["answer"], outputs["document"], strict=True))
+        == (list(ANSWERS.values())[:2])
+    )
+    assert outputs["title"][0] == "The Analytical Engine"
+    assert outputs["answer"][0] in outputs["passage"][0]
+    body = {"inputs": inputs, "outputs": [{"name": "answer"}], "parameters": {"max_passages": 1}}
+    status, reply = post(server, "/v2/models/builtin/infer", body)
+    assert [output["name"] for output in reply["outputs"]] == ["answer"]
+
+
+def test_an_open_search_index(builtin_model, tmp_path):
+    pytest.importorskip("opensearchpy")
+    cluster, config = Cluster(), tmp_path / "server.toml"
+    config.write_text(f'[collections.rivers]\nurl = "{cluster.url}/rivers"\n')
+    asked = {"question": "What is long?", "collection": "rivers"}
+    try:
+        with running_server(builtin_model, "--config", str(config), *EXACT_ENGINE) as server:
+            reply = server.ask(**asked)
+            assert (reply["answer"], reply["passage"]["document"]) == ("Nile", "a.md")
+            assert reply["start"] == 44
+            cluster.status = 500
+            assert server.ask(**asked)["error"]["code"] == "unavailable"
+    finally:
+        cluster.close()

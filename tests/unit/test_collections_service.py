@@ -1,0 +1,383 @@
+"""Answers from collections: the search, the passages, and how they are merged. Sans-IO."""
+
+from __future__ import annotations
+
+import logging
+import math
+from functools import partial
+
+import pytest
+
+from qa_service.collections.retriever import FoundPassage
+from qa_service.errors import (
+    QueueFullError,
+    SetupError,
+    UnavailableError,
+    UnknownCollectionError,
+    WorkerCrashedError,
+)
+from qa_service.scheduling.call import Answered
+from qa_service.serving.collections import Collections
+from qa_service.serving.options import CollectionOptions
+from qa_service.serving.retrieval import MAX_ASIDE, Retrieval
+from qa_service.telemetry.services import ServiceCounts
+from qa_service.wire.messages import Passage, Timings
+from qa_service.wire.spans import Findings, ReadPassage, ScoredSpan, answers_from_passages
+from qa_service.workers.messages import ModelFacts
+from tests.unit.calls import make_call
+from tests.unit.services import FakeService, ManualClock
+
+TIMINGS = Timings(1.0, 2.0)
+MODEL = ModelFacts("a model", window_tokens=384, null_log_score=0.5, passage_weight=0.5)
+
+
+def passage(score, document, text, start=100):
+    return FoundPassage(score, document, "Title", "", text, start, start + len(text))
+
+
+FOUND = [
+    passage(9.0, "a.txt", "Ada wrote it."),
+    passage(7.0, "b.txt", "Bob wrote it."),
+    passage(5.0, "a.txt", "Ann wrote it.", start=500),
+]
+
+
+class FakeRetriever:
+    """Finds what it is told to; a search takes as long as it is told to."""
+
+    def __init__(self, clock):
+        self.clock, self.found, self.took_s, self.asked = clock, FOUND, 0.0, []
+        self.has_news, self.fault = False, None
+
+    def search(self, question, max_passages):
+        self.asked.append((question, max_passages))
+        self.clock.time_s += self.took_s
+        if isinstance(self.found, Exception):
+            raise self.found
+        return self.found[:max_passages]
+
+    def refresh(self):
+        if self.fault:
+            raise self.fault
+        news, self.has_news = self.has_news, False
+        return news
+
+
+class FakeAside:
+    """Does the work when it is told to."""
+
+    def __init__(self):
+        self.waiting = []
+
+    def run(self, work, done):
+        self.waiting.append((work, done))
+
+    def do(self):
+        work, done = self.waiting.pop(0)
+        try:
+            result = work()
+        except Exception as error:
+            result = error
+        done(result)
+
+
+class FakeDispatcher:
+    """Remembers what is submitted, dropped and reserved; refuses when told to."""
+
+    model, alive = MODEL, 1
+
+    def __init__(self):
+        self.instances, self.refuse = self, None
+        self.submitted, self.dropped, self.reserved = [], [], 0.0
+
+    def admit(self, ticket, *, is_long):
+        assert is_long
+        ticket.cost = float(ticket.tokens)
+        if self.refuse:
+            raise self.refuse
+
+    def begin(self, ticket):
+        ticket.finish = (7.0, 7)
+        self.reserve(ticket, ticket.cost)
+
+    def reserve(self, _, cost):
+        self.reserved += cost
+
+    def submit_segment(self, ticket):
+        assert ticket.finish == (7.0, 7)
+        ticket.cost = float(ticket.tokens)
+        self.submitted.append(ticket)
+        ticket.call.on_end(partial(self._note, ticket))
+
+    def _note(self, ticket, call):
+        if call.is_cancelled:
+            self.dropped.append(ticket)
+
+
+class Setting:
+    def __init__(self):
+        self.clock, self.aside, self.counts = ManualClock(), FakeAside(), ServiceCounts()
+        self.retriever, self.dispatcher, self.texts = (
+            FakeRetriever(self.clock), FakeDispatcher(), FakeService()
+        )  # fmt: skip
+        self.retrieval = Retrieval(
+            self.clock, self.aside, self.counts, open_collection=lambda _: self.retriever
+        )
+        self.options = {"docs": CollectionOptions(path="docs", max_passages=3)}
+        self.retrieval.use(self.options)
+        self.service = Collections(self.texts, self.dispatcher, self.retrieval)
+        self.outcomes = []
+
+    def ask(self, **fields):
+        given = {"collection": "docs", "text": "", **fields}
+        call = make_call(on_settled=self.outcomes.append, **given)
+        self.service.submit(call)
+        return call
+
+    def ask_and_search(self, **fields):
+        call = self.ask(**fields)
+        if self.aside.waiting:
+            self.aside.do()
+        return call
+
+    def settle(self, number, log_score):
+        """Says that the first word of a passage is its best span."""
+        ticket = self.dispatcher.submitted[number]
+        spans = [ScoredSpan(log_score, 0, 3)]
+        findings = Findings(spans, log_score, 10)
+        ticket.call.settle(Answered((), TIMINGS, findings=findings))
+
+
+@pytest.fixture
+def setting():
+    return Setting()
+
+
+# The service.
+
+
+def test_a_text_passes(setting):
+    call = setting.ask(collection=None, text="Ada wrote it.")
+    assert setting.texts.submitted == [call]
+
+
+def test_each_passage_is_read_with_the_turn_of_one_text(setting):
+    setting.ask_and_search(question="Who?", top_k=2, priority=3)
+    tickets = setting.dispatcher.submitted
+    assert [ticket.call.request.text for ticket in tickets] == [its.text for its in FOUND]
+    assert [ticket.core for ticket in tickets] == [(0, 13)] * 3
+    assert all(ticket.call.request.collection is None for ticket in tickets)
+    assert setting.dispatcher.reserved == 0.0
+    assert setting.outcomes == []
+
+
+def test_the_answer_stands_in_its_document(setting):
+    setting.ask_and_search()
+    for number, log_score in enumerate((2.0, 1.0, 1.0)):
+        setting.settle(number, log_score)
+    [outcome] = setting.outcomes
+    [answer] = outcome.answers
+    assert (answer.answer, answer.start, answer.end) == ("Ada", 100, 103)
+    assert (answer.passage.document, answer.passage.start) == ("a.txt", 100)
+    assert (outcome.timings.queue, outcome.timings.inference) == (1.0, 6.0)
+
+
+def test_what_the_search_says_counts(setting):
+    """The second passage's span is better by 0.9, and its passage worse by 0.5 times 2."""
+    setting.ask_and_search(max_passages=2)
+    setting.settle(1, 2.9)
+    setting.settle(0, 2.0)
+    assert setting.outcomes[0].answers[0].answer == "Ada"
+
+
+def test_a_failed_passage_fails_the_question_and_drops_the_others(setting):
+    setting.ask_and_search()
+    setting.dispatcher.submitted[1].call.fail(WorkerCrashedError())
+    assert [outcome.code for outcome in setting.outcomes] == ["worker_crashed"]
+    assert setting.dispatcher.dropped == [
+        setting.dispatcher.submitted[0], setting.dispatcher.submitted[2]
+    ]  # fmt: skip
+
+
+def test_what_nobody_waits_for_is_dropped(setting):
+    setting.ask_and_search().cancel()
+    assert setting.dispatcher.dropped == setting.dispatcher.submitted
+    assert setting.dispatcher.reserved == 0.0
+
+
+def test_a_question_that_is_refused_reads_nothing(setting):
+    setting.dispatcher.refuse = QueueFullError()
+    setting.ask_and_search()
+    assert [outcome.code for outcome in setting.outcomes] == ["queue_full"]
+    assert setting.dispatcher.submitted == []
+
+
+def test_without_a_passage_there_is_no_answer(setting):
+    setting.retriever.found = []
+    setting.ask_and_search()
+    [outcome] = setting.outcomes
+    assert (outcome.answers[0].start, outcome.answers[0].score) == (None, 1.0)
+
+
+# The search.
+
+
+def test_an_unknown_collection_is_told_with_those_there_are(setting):
+    setting.ask(collection="books")
+    assert setting.outcomes[0].message == "there is no collection books; there is docs"
+    with pytest.raises(UnknownCollectionError):
+        setting.retrieval.find("")
+
+
+def test_as_many_passages_as_asked_for_or_configured(setting):
+    setting.ask_and_search(question="Who?")
+    setting.ask_and_search(question="Who?", max_passages=1)
+    assert setting.retriever.asked == [("Who?", 3), ("Who?", 1)]
+
+
+def test_the_first_search_is_made_beside_the_loop_and_quick_ones_in_it(setting):
+    setting.ask()
+    assert setting.retriever.asked == []
+    setting.aside.do()
+    setting.ask()
+    assert len(setting.retriever.asked) == 2
+    assert not setting.aside.waiting
+
+
+def test_slow_searches_are_made_beside_the_loop(setting):
+    setting.retriever.took_s = 0.005
+    for _ in range(3):
+        setting.ask()
+        assert setting.aside.waiting
+        setting.aside.do()
+    assert setting.counts.collection("docs").search_ms.sum == pytest.approx(15.0)
+    assert setting.counts.collection("docs").passages_total == 9
+
+
+def test_a_search_that_nobody_waits_for_is_not_made(setting):
+    setting.ask().cancel()
+    setting.aside.do()
+    assert setting.retriever.asked == []
+    assert setting.dispatcher.submitted == []
+
+
+def test_searches_that_wait_have_a_bound(setting):
+    for _ in range(MAX_ASIDE + 1):
+        setting.ask()
+    assert [outcome.code for outcome in setting.outcomes] == ["queue_full"]
+    setting.aside.do()
+    setting.outcomes.clear()
+    setting.retrieval.find("docs").search_ms = 5.0
+    setting.ask()
+    assert setting.outcomes == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"), [(UnavailableError(), "unavailable"), (OSError("disk"), "internal_error")]
+)
+@pytest.mark.parametrize("is_aside", [True, False])
+def test_a_search_that_fails_is_an_error(setting, fault, code, is_aside, caplog):
+    if not is_aside:
+        setting.ask_and_search()
+    setting.retriever.found = fault
+    setting.ask_and_search()
+    assert setting.outcomes[-1].code == code
+    assert ("disk" in caplog.text) == isinstance(fault, OSError)
+
+
+def test_what_waits_for_a_network_never_runs_in_the_loop(setting):
+    setting.retrieval.use({"docs": CollectionOptions(url="http://cluster:9200/docs")})
+    for _ in range(3):
+        setting.ask()
+        assert setting.aside.waiting
+        setting.aside.do()
+
+
+# What is served.
+
+
+def test_an_index_with_news_is_another_edition(setting):
+    request = make_call(collection="docs", text="").request
+    before = setting.retrieval.edition(request)
+    setting.retrieval.use(setting.options)
+    assert setting.retrieval.edition(request) == before
+    setting.retriever.has_news = True
+    setting.retrieval.use(setting.options)
+    assert setting.retrieval.edition(request) != before
+
+
+def test_an_index_that_cannot_be_opened_leaves_what_is_open(setting, caplog):
+    setting.retriever.fault = SetupError("docs is no collection")
+    for _ in range(2):
+        setting.retrieval.use(setting.options)
+    assert [r.levelno for r in caplog.records].count(logging.ERROR) == 1
+    setting.ask_and_search()
+    assert len(setting.dispatcher.submitted) == 3
+
+
+def test_a_collection_that_is_not_there_changes_nothing(setting):
+    def fail(_):
+        raise SetupError("books is no collection")
+
+    setting.retrieval._open = fail
+    with pytest.raises(SetupError, match=r"\[collections.books\]: books is no collection"):
+        setting.retrieval.use({"books": CollectionOptions(path="books")})
+    assert setting.retrieval.find("docs")
+
+
+def test_collections_come_and_go(setting):
+    setting.retrieval.use({"more": CollectionOptions(path="more")})
+    assert setting.retrieval.find("more")
+    with pytest.raises(UnknownCollectionError):
+        setting.retrieval.find("docs")
+
+
+def test_a_name_has_no_signs(setting):
+    with pytest.raises(SetupError, match="a name has letters"):
+        setting.retrieval.use({"a/b": CollectionOptions(path="docs")})
+
+
+# The merge.
+
+
+def read(document, log_prior, *log_scores):
+    its = Passage(document, "", "", 10, 40, "one two three four five six")
+    spans = [ScoredSpan(score, 4 * n, 4 * n + 3) for n, score in enumerate(log_scores)]
+    log_total = math.log(sum(map(math.exp, log_scores))) if log_scores else -math.inf
+    return ReadPassage(its, log_prior, Findings(spans, log_total, 6))
+
+
+def test_scores_are_one_softmax_over_all_spans_and_null_answers():
+    answers = answers_from_passages([read("a", 0.0, 2.0), read("b", -1.0, 2.5)], 0.5, 3)
+    masses = [math.exp(2.0), math.exp(1.5), math.exp(0.5) + math.exp(-0.5)]
+    assert [answer.passage.document for answer in answers] == ["a", "b"]
+    for answer, mass in zip(answers, masses, strict=False):
+        assert answer.score == pytest.approx(mass / sum(masses), abs=1e-4)
+
+
+def test_there_is_no_answer_if_no_span_is_above_all_null_answers_together():
+    passages = [read("a", 0.0, 1.0), read("b", 0.0, 0.0)]
+    answers = answers_from_passages(passages, 0.5, 2)
+    assert [answer.start for answer in answers] == [None, 10]
+    assert answers_from_passages(passages, None, 1)[0].start == 10
+    assert answers_from_passages(passages[:1], 0.5, 1)[0].start == 10
+
+
+def test_each_document_has_one_answer():
+    passages = [read("a", 0.0, 3.0, 2.9), read("a", -0.1, 2.8), read("b", -1.0, 0.0)]
+    answers = answers_from_passages(passages, None, 3)
+    assert [answer.passage.document for answer in answers] == ["a", "b"]
+
+
+def test_passages_without_a_span():
+    [answer] = answers_from_passages([read("a", 0.0), read("b", 0.0)], 0.5, 3)
+    assert (answer.start, answer.score) == (None, 1.0)
+    answers = answers_from_passages([read("a", 0.0), read("b", 0.0, 2.0)], None, 3)
+    assert [answer.passage.document for answer in answers] == ["b"]
+
+
+@pytest.mark.parametrize("fields", [{}, {"path": "docs", "url": "http://cluster:9200/docs"}])
+def test_a_collection_is_in_one_place(fields):
+    retrieval = Retrieval(ManualClock(), FakeAside(), ServiceCounts())
+    with pytest.raises(SetupError, match=r"\[collections.docs\]: needs either path or url"):
+        retrieval.use({"docs": CollectionOptions(**fields)})
