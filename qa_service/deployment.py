@@ -12,13 +12,14 @@ import re
 
 from msgspec import structs
 
+from qa_service.collections.manifest import MANIFEST_FILE
 from qa_service.config import ConfigSource, ServerConfig, changed_options
 from qa_service.errors import SetupError
 from qa_service.net.event_loop import EventLoop
 from qa_service.repository.manifest import load_manifest
 from qa_service.repository.models import FoundVersion
 from qa_service.serving.catalog import Catalog
-from qa_service.serving.options import NAME, ModelOptions
+from qa_service.serving.options import NAME, CollectionOptions, ModelOptions
 from qa_service.serving.plan import Plan, make_plan
 from qa_service.serving.retrieval import Retrieval
 from qa_service.serving.router import Router
@@ -72,7 +73,7 @@ class Deployment:
             SetupError: The configuration cannot be served.
         """
         plan = self._plan(self._config)
-        self._retrieval.use(self._config.collections)
+        self._retrieval.use(_collections(self._config))
         self._apply(plan)
         self._poll_later()
 
@@ -103,7 +104,7 @@ class Deployment:
         try:
             config = self._source.read()
             plan = self._plan(config)
-            self._retrieval.use(config.collections)
+            self._retrieval.use(_collections(config))
             if plan != self._catalog.plan:
                 self._apply(plan)
         except SetupError as error:
@@ -170,3 +171,18 @@ class Deployment:
     def _poll(self) -> None:
         self._look()
         self._poll_later()
+
+
+def _collections(config: ServerConfig) -> dict[str, CollectionOptions]:
+    """Those of `collections_dir`, and those that the file names.
+
+    Raises:
+        SetupError: There is no such folder.
+    """
+    folder = config.repository.collections_dir
+    if not folder:
+        return config.collections
+    if not folder.is_dir():
+        raise SetupError(f"--collections_dir {folder}: there is no such folder")
+    made = {path.parent.name: path.parent for path in sorted(folder.glob(f"*/{MANIFEST_FILE}"))}
+    return {name: CollectionOptions(path=made[name]) for name in made} | config.collections

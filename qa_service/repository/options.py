@@ -1,4 +1,4 @@
-"""Which model is served where no file says more, and what holds for all of them."""
+"""Which model and which collections are served where no file says more, and what holds for all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DEFAULT_MODEL = Path("saved_models/builtin")
 
 
 class RepositoryOptions(Struct, frozen=True, kw_only=True):
-    """Which model is served, and what holds for all models."""
+    """Which model and collections are served, and what holds for all models."""
 
     model: Annotated[
         Path,
@@ -22,6 +22,13 @@ class RepositoryOptions(Struct, frozen=True, kw_only=True):
             "file has [models.NAME]"
         ),
     ] = DEFAULT_MODEL
+    collections_dir: Annotated[
+        Path | None,
+        Meta(
+            description="folder of collections that `qa-index` has written; each is served under "
+            "its folder's name, unless `[collections.NAME]` has that name"
+        ),
+    ] = None
     poll_interval_s: Annotated[
         int,
         Meta(

@@ -192,6 +192,23 @@ def test_what_is_indexed_meanwhile_is_served_after_sighup(builtin_model, tmp_pat
         assert server.ask(**{**asked, "collection": "more"})["answer"] == "Alexander Graham Bell"
 
 
+def test_the_collections_of_a_folder_are_served_by_their_names(builtin_model, tmp_path):
+    folders, place = Folders(tmp_path), tmp_path / "collections"
+    index(folders.documents, place / "handbook")
+    where = ("--config", str(folders.file), "--collections_dir", str(place))
+    asked = {"question": "Who patented the telephone?", "collection": "bell"}
+    with running_server(builtin_model, *where, *EXACT_ENGINE) as server:
+        assert server.ask(**asked)["error"]["code"] == "unknown_collection"
+        for name in ("handbook", "machines"):
+            question, (answer, _) = next(iter(ANSWERS.items()))
+            assert server.ask(question=question, collection=name)["answer"] == answer
+        write_documents(tmp_path / "people", {"people/bell.txt": TELEPHONE})
+        index(tmp_path / "people", place / "bell")
+        server.signal(signal.SIGHUP)
+        server.wait_for_log("collection bell is served")
+        assert server.ask(**asked)["answer"] == "Alexander Graham Bell"
+
+
 FILLER = "The river runs by the old stone mill and on to the sea, past fields and farms. " * 40
 
 
