@@ -1,4 +1,4 @@
-"""Which model is served where no file says more, and what holds for all of them."""
+"""Which model is served without a configuration file, and the options of all models."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from qa_service.scheduling.ticket import Ticket
 from qa_service.serving.tracing import record_run
 from qa_service.telemetry.metrics import ModelMetrics
 from qa_service.wire.messages import Timings
-from qa_service.wire.spans import Findings
+from qa_service.wire.spans import SegmentResult
 from qa_service.workers.base import Worker
 from qa_service.workers.messages import Failure, Results
 from qa_service.workers.pool import WorkerPool
@@ -196,8 +196,8 @@ class Dispatcher:
                 record_run(ticket, ticket.call.scope.span, results, len(batch))
             if isinstance(outcome, Failure):
                 ticket.call.fail(ERROR_KINDS[outcome.code](outcome.message))
-            elif isinstance(outcome, Findings):
-                ticket.call.settle(Answered((), timings, findings=outcome))
+            elif isinstance(outcome, SegmentResult):
+                ticket.call.settle(Answered((), timings, segment=outcome))
             else:
                 ticket.call.settle(Answered(outcome.answers, timings))
 

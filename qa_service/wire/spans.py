@@ -40,7 +40,7 @@ class ScoredSpan(msgspec.Struct, frozen=True, array_like=True):
         return ScoredSpan(self.log_score, self.start + offset, self.end + offset)
 
 
-class Findings(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class SegmentResult(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """What a model found in a text or a part of it, before it is made answers.
 
     Attributes:
@@ -54,7 +54,7 @@ class Findings(msgspec.Struct, frozen=True, tag=True, array_like=True):
     tokens: int
 
 
-def merge(parts: Sequence[tuple[int, Findings]], top_k: int) -> Findings:
+def merge(parts: Sequence[tuple[int, SegmentResult]], top_k: int) -> SegmentResult:
     """Merges what was found in the parts of a text, each of whose spans is in one part alone.
 
     Of spans that score the same, the first in the text comes first, whichever part is read first.
@@ -71,11 +71,11 @@ def merge(parts: Sequence[tuple[int, Findings]], top_k: int) -> Findings:
         if not any(map(span.overlaps, best)):
             best.append(span)
     log_total = log_sum_exp([found.log_total for _, found in parts])
-    return Findings(best, log_total, sum(found.tokens for _, found in parts))
+    return SegmentResult(best, log_total, sum(found.tokens for _, found in parts))
 
 
 def to_answers(
-    text: str, found: Findings, null_log_score: float | None, top_k: int
+    text: str, found: SegmentResult, null_log_score: float | None, top_k: int
 ) -> list[Answer]:
     """Makes answers of findings.
 
@@ -115,7 +115,7 @@ class ReadPassage(msgspec.Struct, frozen=True):
 
     passage: Passage
     log_prior: float
-    found: Findings
+    found: SegmentResult
 
 
 def answers_from_passages(
