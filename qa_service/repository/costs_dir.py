@@ -20,9 +20,7 @@ def keep(path: Path, measured: msgspec.Struct) -> None:
     try:
         path.parent.mkdir(exist_ok=True)
         try:
-            partial.write_bytes(
-                msgspec.json.format(msgspec.json.encode(measured), indent=2) + b"\n"
-            )
+            partial.write_bytes(encoded + b"\n")
             partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)
