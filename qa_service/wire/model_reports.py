@@ -27,7 +27,7 @@ State = Literal["LOADING", "READY", "UNLOADING", "UNAVAILABLE"]
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class StatisticDuration:
     """How often something took time, and how many nanoseconds in all."""
 
     count: int = 0
@@ -54,12 +54,12 @@ class ModelStatistics:
 
     inference_count: int = 0
     execution_count: int = 0
-    success: Span = Span()
-    fail: Span = Span()
-    queue: Span = Span()
-    compute_input: Span = Span()
-    compute_infer: Span = Span()
-    compute_output: Span = Span()
+    success: StatisticDuration = StatisticDuration()
+    fail: StatisticDuration = StatisticDuration()
+    queue: StatisticDuration = StatisticDuration()
+    compute_input: StatisticDuration = StatisticDuration()
+    compute_infer: StatisticDuration = StatisticDuration()
+    compute_output: StatisticDuration = StatisticDuration()
     failures: Mapping[str, int] = field(default_factory=dict)
     cache_hits: int = 0
     cache_misses: int = 0
