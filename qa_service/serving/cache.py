@@ -77,10 +77,10 @@ class Cached:
     """Keeps the answers of one version of a model.
 
     Args:
-        store: Where answers are kept; of all versions together.
-        model: Names what answers a request now, so that no other's answers are taken for its own.
-        max_joined: How many requests may wait for the runs of others; more are run themselves, and
-            so meet the queue's own bounds.
+        store: Shared by all versions.
+        model: Names what answers a request now; part of the key.
+        max_joined: How many requests may wait for other requests' runs; further ones run
+            themselves, so that the queue's bounds apply to them.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ from qa_service.wire.open_inference import INPUTS, MAX_QUESTIONS, OUTPUTS
 
 _CONFIG_TYPES = {"BYTES": "TYPE_STRING", "FP32": "TYPE_FP32", "INT32": "TYPE_INT32"}
 CASCADE = "cascade"
-"""What a route has for an engine: it asks models."""
+"""A route's engine: it asks models."""
 
 _PLATFORMS = {name: (engine.platform, engine.backend) for name, engine in ENGINES.items()} | {
     AUTO: ("", ""),
@@ -28,7 +28,7 @@ State = Literal["LOADING", "READY", "UNLOADING", "UNAVAILABLE"]
 
 @dataclass(frozen=True, slots=True)
 class StatisticDuration:
-    """How often something took time, and how many nanoseconds in all."""
+    """A count and its total time in nanoseconds, as in Triton's statistics."""
 
     count: int = 0
     ns: int = 0

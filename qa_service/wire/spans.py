@@ -22,8 +22,6 @@ class ScoredSpan(msgspec.Struct, frozen=True, array_like=True):
     """A candidate.
 
     Attributes:
-        log_score: Its log score.
-        start: Where it starts, in code points.
         end: One past where it ends.
     """
 
@@ -41,12 +39,12 @@ class ScoredSpan(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SegmentResult(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """What a model found in a text or a part of it, before it is made answers.
+    """The spans that a model found in a text or a part of it, before they become answers.
 
     Attributes:
         spans: The best that do not overlap, best first.
-        log_total: Log of the sum over all of its spans, the null answer left out.
-        tokens: How many tokens it had.
+        log_total: Log of the sum over all of its spans, without the null answer.
+        tokens: Of the text or part.
     """
 
     spans: list[ScoredSpan]
@@ -55,12 +53,12 @@ class SegmentResult(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 def merge(parts: Sequence[tuple[int, SegmentResult]], top_k: int) -> SegmentResult:
-    """Merges what was found in the parts of a text, each of whose spans is in one part alone.
+    """Merges the results of a text's parts; each span is in one part only.
 
     Of spans that score the same, the first in the text comes first, whichever part is read first.
 
     Args:
-        parts: Of each, how many code points of the text come before it, and its findings.
+        parts: The part's start in the text, in code points, and its result.
         top_k: How many spans are wanted.
     """
     spans = [span.moved(offset) for offset, found in parts for span in found.spans]
@@ -77,13 +75,10 @@ def merge(parts: Sequence[tuple[int, SegmentResult]], top_k: int) -> SegmentResu
 def to_answers(
     text: str, found: SegmentResult, null_log_score: float | None, top_k: int
 ) -> list[Answer]:
-    """Makes answers of findings.
+    """Makes answers of a text's result.
 
     Args:
-        text: The text.
-        found: What was found in it.
         null_log_score: The log score of the null answer; None for a model that cannot abstain.
-        top_k: How many answers at most.
 
     Returns:
         At least one, best first; the first is "no answer" if the model abstains.
@@ -107,10 +102,8 @@ class ReadPassage(msgspec.Struct, frozen=True):
     """What was found in a passage.
 
     Attributes:
-        passage: The passage.
         log_prior: The log of how likely its answer is the right one by the search alone, up to what
             is the same for all passages of a question.
-        found: What the model found.
     """
 
     passage: Passage
