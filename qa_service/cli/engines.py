@@ -7,7 +7,7 @@ from pathlib import Path
 
 from qa_service.config import ServerConfig
 from qa_service.errors import SetupError
-from qa_service.repository.findings import keep
+from qa_service.repository.costs_dir import keep
 from qa_service.repository.manifest import load_manifest
 from qa_service.repository.models import FoundVersion
 from qa_service.serving.plan import make_plan

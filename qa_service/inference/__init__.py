@@ -1,5 +1,4 @@
-"""A worker's side: the program it runs, the engines, and the reader around them.
+"""The worker's program, the engines, and the reader around them.
 
-Only here are numpy, tokenizers and the engines' libraries loaded; the loop's process imports no
-more of it than the engines' names.
+Only this package loads numpy, tokenizers and the engines' libraries; the loop's process does not.
 """

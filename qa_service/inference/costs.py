@@ -8,14 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from qa_service.errors import SetupError
-from qa_service.repository.findings import COSTS_DIR, keep
+from qa_service.repository.costs_dir import COSTS_DIR, keep
 from qa_service.scheduling.batch_cost import CostTable, load_costs
 
 logger = logging.getLogger(__name__)
 
 AUTO, MEASURE, OFF = "auto", "measure", "off"
 MIN_LENGTHS = 2
-"""A table from elsewhere must say how the cost grows with the length: it is linear between two."""
+"""A table from a file must show how the cost grows with the length: that takes two lengths."""
 
 
 def find_costs(
@@ -25,13 +25,13 @@ def find_costs(
 
     Args:
         wanted: `auto` takes the kept table, or measures and keeps one; `measure` measures again;
-            `off` does without; anything else is a table's file.
+            `off` returns None; any other value is a table's file.
         model_dir: The prepared model.
-        key: All that the costs depend on, in words.
+        key: Names all that the costs depend on.
         measure: Measures them.
 
     Raises:
-        SetupError: The file named is no table, or one of too few lengths.
+        SetupError: The file is no table, or has too few lengths.
     """
     if wanted == OFF:
         return None

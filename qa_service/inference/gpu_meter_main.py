@@ -1,8 +1,8 @@
-"""The program that asks NVIDIA's management library how the GPUs are, again and again.
+"""The program that reads the GPUs through NVIDIA's management library.
 
-As a program (`python -m qa_service.inference.gpu_meter_main FD PARENT`) it writes a frame of
-msgpack to its descriptor every two seconds, as often as Triton asks. Without a GPU, or without
-`pynvml` (the package nvidia-ml-py), it ends without a word.
+`python -m qa_service.inference.gpu_meter_main FD PARENT` writes a frame of msgpack to its
+descriptor every two seconds, Triton's interval. Without a GPU, or without `pynvml` (the package
+nvidia-ml-py), it ends and writes nothing.
 """
 
 from __future__ import annotations
@@ -22,18 +22,14 @@ INTERVAL_S = 2.0
 
 
 class NvmlReader:
-    """Reads all GPUs.
-
-    Args:
-        nvml: The module `pynvml`, initialized.
-    """
+    """Reads all GPUs, by the initialized module `pynvml`."""
 
     def __init__(self, nvml: Any) -> None:  # noqa: ANN401 - it has no types
         self._nvml = nvml
         self._first_mj: dict[str, int] = {}
 
     def read(self) -> list[GpuReading]:
-        """How each GPU is that the driver shows to this process."""
+        """A reading of each GPU that this process sees."""
         nvml = self._nvml
         count = nvml.nvmlDeviceGetCount()
         return [self._read(nvml.nvmlDeviceGetHandleByIndex(index)) for index in range(count)]
@@ -58,7 +54,7 @@ class NvmlReader:
         )
 
     def _ask(self, function: str, gpu: object) -> Any:  # noqa: ANN401 - it has no types
-        """What the library says of a GPU; None if that kind of GPU does not tell."""
+        """A value from the library; None if this kind of GPU does not have it."""
         try:
             return getattr(self._nvml, function)(gpu)
         except self._nvml.NVMLError:
@@ -73,14 +69,14 @@ def report_on(sock: socket.socket, reader: NvmlReader) -> None:
     """Reports until the server's end is closed.
 
     Raises:
-        OSError: It was closed while a report was on its way.
+        OSError: The server's end was closed while a report was sent.
     """
     sock.settimeout(INTERVAL_S)
     while True:
         body = msgspec.msgpack.encode(reader.read())
         sock.sendall(PREFIX.pack(len(body)) + body)
         try:
-            sock.recv(1)  # nothing ever comes but the end
+            sock.recv(1)  # the server sends nothing, so this is end-of-file
         except TimeoutError:
             continue
         return

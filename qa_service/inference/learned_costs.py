@@ -1,17 +1,17 @@
-"""What batches cost, kept true by every batch that runs.
+"""Corrects the cost table with every batch that runs.
 
-The start's table is timed once, in a few seconds that may have been busy ones. From then on each
-run of the model is a measurement. A Kalman filter follows, for each cell of the table, the
-logarithm of what the cell costs as a share of the start's (R. E. Kalman, 1960; recursive least
-squares with forgetting is its simplest case):
+The start measures its table in a few seconds, in which the machine may have been busy. From then on
+each run of the model is a measurement. A Kalman filter tracks, for each cell of the table, the
+logarithm of its cost as a share of the start's (R. E. Kalman, 1960; its simplest case is recursive
+least squares with forgetting):
 
-* Cells are correlated: all of them, for a machine becomes slower as a whole, and those near in
-  length and size the more. So what never runs follows what does.
-* What is not seen again becomes uncertain in time. Now and then the table says, for a run or a few,
-  what could be true just as well of rows together, so that requests that wait anyway run alone or
-  together for once; else a table that wrongly refuses or prefers batches would never be found out.
-* A run that differs by far more than is likely counts as a bad measurement: one that the kernel
-  held up changes nothing; a machine that has become slower is believed after some tens of runs.
+* All cells are correlated, since a machine becomes slower as a whole, and cells near in length and
+  size more so. So shapes that never run follow those that do.
+* A cell that does not run becomes uncertain in time. Now and then a trial table, within that
+  uncertainty, makes requests run alone or together that otherwise would not; without trials, a
+  table that wrongly refuses or prefers batches would never be corrected.
+* A run that differs far more than is likely counts as a bad measurement: one run that the kernel
+  delayed changes almost nothing; a machine that became slower is believed after some tens of runs.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from qa_service.scheduling.batch_cost import CostTable
 FloatArray = npt.NDArray[np.float64]
 
 NOISE = 0.1
-"""By what share runs of one shape differ; it, and what follows, as standard deviations."""
+"""By what share runs of one shape differ; this and the next two are standard deviations."""
 MACHINE = 0.5
-"""By how much the machine may be faster or slower than at the start."""
+"""By what share the whole machine may be faster or slower than at the start."""
 CELL = 0.35
-"""By how much a cell may differ from that; twice this is a factor of two."""
+"""By what share a cell may differ from the machine; two deviations are a factor of two."""
 FORGETTING = 1 / 8192
-"""How much of what a run says is forgotten with the next."""
+"""The share of a run's information that the next run discards."""
 SUSPICIOUS = 2.0
-"""A run that differs by more standard deviations than is expected is thought a bad measurement."""
+"""A run that differs by more standard deviations counts as a bad measurement."""
 SHARPNESS = 5.0
-"""A cell a doubling away says 2 to this power less of a batch."""
+"""A cell's weight in a batch's cost falls by 2 to this power for each doubling between them."""
 TABLE_EVERY = 16
-"""After so many runs there is a new table."""
+"""A new table is made after this many runs."""
 TRIAL_EVERY, TRIAL_RUNS = 64, 4
-"""How often there is a trial, and for how many runs if nothing comes of it."""
+"""Runs from one trial to the next, and runs after which an unused trial ends."""
 DOUBT = 2.0
-"""By how many standard deviations a trial's table differs from what is believed."""
+"""Standard deviations by which a trial's table differs from the estimate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,30 +54,27 @@ class Trial:
     """An attempt at batches of another size than ran last.
 
     Attributes:
-        rows: What ran last.
-        is_larger: Whether larger ones are tried, up to the table's next size, or smaller ones.
+        rows: The size that ran last.
+        is_larger: Whether larger batches are tried, up to the table's next size, or smaller ones.
     """
 
     rows: int
     is_larger: bool
 
     def has_run(self, rows: int) -> bool:
-        """Whether a run of so many rows is what was to be tried."""
+        """Whether a run of this size is what the trial wanted."""
         return rows > self.rows if self.is_larger else rows < self.rows
 
     def num_sizes(self, sizes: Sequence[int]) -> int | None:
-        """How many of the table's sizes are offered; None for all."""
+        """How many of the table's sizes the trial offers; None for all."""
         return bisect_right(sizes, self.rows) + 1 if self.is_larger else None
 
 
 class LearnedCosts:
-    """Follows what a model costs.
-
-    Args:
-        start: What was measured at the start.
+    """Tracks a model's costs.
 
     Attributes:
-        table: What batches cost, as of the last few runs.
+        table: At most `TABLE_EVERY` runs old.
     """
 
     def __init__(self, start: CostTable) -> None:
@@ -102,13 +99,7 @@ class LearnedCosts:
         self._trial: Trial | None = None
 
     def observe(self, rows: int, tokens: int, took_ms: float) -> None:
-        """Follows what a run of the model took.
-
-        Args:
-            rows: How many there were.
-            tokens: Of each, padding included.
-            took_ms: How long the model took.
-        """
+        """Updates the costs with a run of the model; `tokens` is each row's, padding included."""
         if took_ms <= 0.0:
             return
         weights = self._weights(rows, tokens)
@@ -126,7 +117,7 @@ class LearnedCosts:
             self.table = self._table()
 
     def _plan_trial(self, rows: int) -> bool:
-        """Begins a trial of larger or smaller batches than just ran, or ends one; else False."""
+        """Starts or ends a trial of larger or smaller batches than just ran; whether it did."""
         self._num_runs += 1
         count, since = divmod(self._num_runs, TRIAL_EVERY)
         if since == 0:
@@ -138,7 +129,7 @@ class LearnedCosts:
         return True
 
     def _weights(self, rows: int, tokens: int) -> FloatArray:
-        """How much each cell says of such a batch; they add up to 1."""
+        """The weight of each cell in a batch's cost; they add up to 1."""
         length = min(max(math.log2(tokens), self._lengths[0]), self._lengths[-1])
         size = np.minimum(math.log2(rows), self._last_sizes)
         apart = _apart(self._lengths, self._sizes, length, size)
@@ -160,7 +151,7 @@ class LearnedCosts:
         )
 
     def _doubts(self) -> FloatArray:
-        """How uncertain each cell is in comparison with a row alone, as standard deviations."""
+        """Each cell's uncertainty relative to a row alone, as standard deviations."""
         variances = self._covariance.diagonal()
         beside = self._covariance[np.arange(len(self._firsts)), self._firsts]
         return np.sqrt(np.maximum(0.0, variances + variances[self._firsts] - 2 * beside))
@@ -169,5 +160,5 @@ class LearnedCosts:
 def _apart(
     lengths: FloatArray, sizes: FloatArray, length: FloatArray | float, size: FloatArray
 ) -> FloatArray:
-    """How many doublings of length and size are between batches."""
+    """The distance between batches, in doublings of length and of size."""
     return abs(lengths - length) + abs(sizes - size)

@@ -1,7 +1,6 @@
-"""What runs on a node of a Ray cluster: today's worker in a thread, behind an actor's methods.
+"""An instance on a node of a Ray cluster: the worker in a thread, behind an actor's methods.
 
-Of a batch and its results nothing is read here but their numbers: they are the bytes that go
-through the channel of a local worker.
+Batches and results are the bytes of a local worker's channel; only their numbers are read here.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _results_decoder = msgspec.msgpack.Decoder(_NumberedResults)
 
 
 class RayInstance:
-    """The actor: one instance. Ray calls its methods in threads, several at a time."""
+    """The actor: one instance. Ray calls its methods in several threads at a time."""
 
     def __init__(self) -> None:
         self._channel, self._theirs = socket.socketpair()
@@ -55,8 +54,8 @@ class RayInstance:
         """Loads the model and warms up.
 
         Args:
-            setup: What it is to be.
-            pushed: The model's folder as `pack` has made it, in Ray's object store; or nothing.
+            setup: The instance's, with the server's paths.
+            pushed: A reference to the folder that `pack` made, in Ray's object store; or empty.
 
         Returns:
             The body of the worker's `Ready` or `Failed`.
@@ -76,7 +75,7 @@ class RayInstance:
         """Runs a batch.
 
         Returns:
-            The body of its `Results`, and when it came and went by this machine's clock.
+            The body of its `Results`, and on this machine's clock when the batch came and left.
         """
         came_s = time.monotonic()
         number = _batch_decoder.decode(batch).number
@@ -87,7 +86,7 @@ class RayInstance:
         return body, came_s, time.monotonic()
 
     def ping(self) -> None:
-        """Shows that this process can do something."""
+        """Shows that the process responds."""
 
     def _settle(self, setup: Setup, pushed: Sequence[Any]) -> Setup:
         """Finds the model and the device on this node."""
@@ -100,7 +99,7 @@ class RayInstance:
         return msgspec.structs.replace(setup, model_dir=str(model_dir))
 
     def _serve(self) -> None:
-        # Only here: what loads the libraries of the model is imported with their environment set.
+        # Not before: the model's libraries read their environment variables at import.
         from qa_service.inference import worker_main  # noqa: PLC0415
 
         channel = WorkerChannel(self._theirs)
@@ -115,7 +114,7 @@ class RayInstance:
                 body = self._next_body(frames)
                 self._waiting.pop(_results_decoder.decode(body).number).set_result(body)
         except EOFError:
-            os._exit(1)  # the worker's thread has ended: this process is of no more use
+            os._exit(1)  # the worker's thread has ended: this process can answer no more
 
     def _next_body(self, frames: FrameReader) -> bytes:
         while (body := frames.next_frame()) is None:
@@ -127,10 +126,10 @@ class RayInstance:
 
 
 def find_model(model_dir: Path, fingerprint: str, pushed: Sequence[Any]) -> Path:
-    """The model's folder on this node: its own, or one that was sent.
+    """The model's folder on this node: its own, or the pushed one.
 
     Raises:
-        SetupError: There is none of that name, or it is another model.
+        SetupError: There is no such folder, or it holds another model.
     """
     found = fingerprint_of(model_dir)
     if found == fingerprint:
@@ -143,7 +142,7 @@ def find_model(model_dir: Path, fingerprint: str, pushed: Sequence[Any]) -> Path
 
 
 def pack(model_dir: Path) -> bytes:
-    """A model's folder as one string of bytes, without what was measured elsewhere."""
+    """A model's folder as a tar archive, without the folders of measured tables."""
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w") as tar:
         for path in sorted(model_dir.iterdir()):
@@ -153,7 +152,7 @@ def pack(model_dir: Path) -> bytes:
 
 
 def _unpacked(name: str, pushed: Sequence[Any]) -> Path:
-    """The folder that was sent, unpacked by the first instance on the node that needs it."""
+    """The pushed folder, unpacked by the first instance on the node that needs it."""
     cache = CACHE_DIR.expanduser()
     folder = cache / name
     if folder.is_dir():
@@ -171,7 +170,7 @@ def _unpacked(name: str, pushed: Sequence[Any]) -> Path:
 
 
 def _fetch(reference: Any) -> bytes:  # noqa: ANN401 - of Ray's
-    """What the object store holds under a reference."""
+    """Reads an object from Ray's object store."""
     import ray  # noqa: PLC0415 - only an actor has it
 
     data: bytes = ray.get(reference)

@@ -1,10 +1,10 @@
-"""The bridge between the loop and an actor on a Ray cluster; what `workers/ray.py` starts.
+"""The bridge between the loop and an actor on a Ray cluster; `workers/ray.py` starts it.
 
     python -m qa_service.inference.ray_main FD PARENT NICENESS LEVEL FORMAT
 
-It holds a worker's end of a channel and is a Ray driver. A batch goes on as the bytes that came;
-results come back with their start moved to this machine's clock. It ends when the loop closes the
-channel, and with the actor: when that has died, or has not replied to three pings in a row.
+It holds a worker's end of a channel and is a Ray driver. It forwards a batch's bytes unchanged, and
+converts the start in results to this machine's clock. It ends when the loop closes the channel,
+when the actor dies, and when the actor misses three pings in a row.
 """
 
 from __future__ import annotations
@@ -38,22 +38,18 @@ logger = logging.getLogger(__name__)
 
 PING_INTERVAL_S = 1.0
 MAX_MISSED_PINGS = 3
-"""Three seconds of silence: a node that hangs is to give its requests back within five."""
+"""Three seconds without a reply, so that a hung node's requests run elsewhere within five."""
 CONCURRENT_BATCHES = 4
-"""More than the two at most that a worker is given."""
+"""More than two, the most that an instance holds; so Ray never queues a batch."""
 PATIENT_S = 10.0
-"""After how long without a node it says that it waits."""
+"""A start that waits longer for a node logs that."""
 NODES_TIMEOUT_S = 2.0
 """How long the cluster may take to say which nodes it has."""
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class Bridge:
-    """One channel and one actor.
-
-    Args:
-        channel: The worker's end of the loop's channel.
-    """
+    """One channel and one actor."""
 
     def __init__(self, channel: WorkerChannel) -> None:
         self._channel = channel
@@ -62,7 +58,7 @@ class Bridge:
         self._node = ""
 
     def run(self) -> None:
-        """Bridges until the loop closes the channel; what ends it before ends the process."""
+        """Bridges until the loop closes the channel; a lost actor ends the process before."""
         setup = self._channel.receive()
         if not isinstance(setup, Setup):
             return
@@ -86,7 +82,7 @@ class Bridge:
         """Connects to the cluster, and starts the instance on a node with room for it.
 
         Raises:
-            SetupError: It cannot be started there, in words for the person at the terminal.
+            SetupError: The instance cannot be started there.
         """
         options = setup.options
         ray = _connect(options.ray_address)
@@ -113,21 +109,21 @@ class Bridge:
         return actor, msgspec.structs.replace(ready, device=f"ray:{where}:{ready.device}")
 
     def _on_done(self, sent_s: float, future: Any) -> None:  # noqa: ANN401 - a Ray future
-        """Sends results up. Called in a thread of Ray's."""
+        """Sends results to the loop. Runs in a thread of Ray's."""
         if (error := future.exception()) is not None:
-            # Not in this thread of Ray's, which `_end` may have to wait for.
+            # In another thread: `_end` may have to wait for this one.
             threading.Thread(target=self._end, args=[error], daemon=True).start()
             return
         body, came_s, went_s = future.result()
         results = to_loop_decoder.decode(body)
         assert isinstance(results, Results)
-        # The clocks differ by what is left when both ways took as long (RFC 5905, section 8).
+        # The clocks' offset, if both ways take equally long (RFC 5905, section 8).
         offset_s = ((came_s - sent_s) + (went_s - time.monotonic())) / 2
         started_s = max(sent_s, results.started_s - offset_s)
         self._send(msgspec.structs.replace(results, started_s=started_s))
 
     def _watch(self) -> None:
-        """Ends the bridge when the actor does not reply any more."""
+        """Ends the bridge when the actor stops replying."""
         import ray  # noqa: PLC0415 - not before it is known to be installed
 
         num_missed = 0
@@ -138,7 +134,7 @@ class Bridge:
                 is_missed = not ray.wait([ping], timeout=PING_INTERVAL_S)[0]
                 if not is_missed:
                     ray.get(ping)
-            except Exception as error:  # whatever it is, the actor is lost
+            except Exception as error:  # with any error the actor is lost
                 self._end(error)
                 return
             num_missed = num_missed + 1 if is_missed else 0
@@ -146,21 +142,21 @@ class Bridge:
         self._end(TimeoutError(f"its node is silent: {MAX_MISSED_PINGS} pings had no reply"))
 
     def _end(self, error: BaseException) -> None:
-        """Says why, and ends the process, whatever its threads wait for."""
+        """Reports the error, and ends the process with all its threads."""
         is_blameless = not (_is_of_actor(error) and _is_alive(self._node))
         self._send(Failed(_one_line(error), is_blameless=is_blameless))
         os._exit(1)
 
 
 def _is_of_actor(error: BaseException) -> bool:
-    """Whether it tells the end of the actor, rather than of the way to it."""
+    """Whether the actor failed, rather than the connection to it."""
     import ray.exceptions as kinds  # noqa: PLC0415 - not before it is known to be installed
 
     return isinstance(error, kinds.ActorDiedError | kinds.OutOfMemoryError | kinds.RayTaskError)
 
 
 def _is_alive(node: str) -> bool:
-    """Whether the cluster is there and has this node: Ray says of an actor only that it died."""
+    """Whether the cluster responds and has this node alive: Ray's error does not tell."""
     import ray  # noqa: PLC0415
 
     found: Future[bool] = Future()
@@ -179,7 +175,7 @@ def _connect(address: str) -> Any:  # noqa: ANN401 - the module, which has no ty
     """Connects to a cluster.
 
     Raises:
-        SetupError: There is none, it does not let us in, or it is of another version.
+        SetupError: There is no cluster, it refuses us, or it has another version of Ray.
     """
     try:
         import ray  # noqa: PLC0415 - to say in a line that it is not there
@@ -194,7 +190,7 @@ def _connect(address: str) -> Any:  # noqa: ANN401 - the module, which has no ty
 
 
 def _make_actor(ray: Any, options: InstanceOptions) -> Any:  # noqa: ANN401
-    """An actor that dies with this process, and is not started again by Ray."""
+    """An actor that dies with this process, and that Ray does not restart."""
     threads = dict.fromkeys(_THREAD_VARIABLES, str(options.intra_op_num_threads))
     environment = {
         **threads,
@@ -217,14 +213,14 @@ def _make_actor(ray: Any, options: InstanceOptions) -> Any:  # noqa: ANN401
 
 
 def _node_of(_: RayInstance) -> tuple[str, str]:
-    """The id and the address of the node that an actor is on. Runs there."""
+    """The id and address of the actor's node; runs in the actor."""
     import ray  # noqa: PLC0415
 
     return ray.get_runtime_context().get_node_id(), str(ray.util.get_node_ip_address())
 
 
 def _one_line(error: BaseException) -> str:
-    """An error of Ray's, which may be a page, as a line."""
+    """An error of Ray's, which may fill a page, in one line."""
     return " ".join(str(error).split())[:500] or type(error).__name__
 
 
@@ -232,8 +228,7 @@ def main(arguments: Sequence[str]) -> None:
     """Runs the bridge.
 
     Args:
-        arguments: A worker's: the channel's file descriptor, the server's process, a niceness that
-            is none of a bridge's, since it computes nothing, the log's level and its format.
+        arguments: A worker's; the niceness is not used, since a bridge computes nothing.
     """
     descriptor, parent, _, log_level, log_format = arguments
     end_with_parent(int(parent))
@@ -242,7 +237,7 @@ def main(arguments: Sequence[str]) -> None:
     channel = WorkerChannel(socket.socket(fileno=int(descriptor)))
     Bridge(channel).run()
     channel.close()
-    # The actor goes with its driver. Ray's own good-byes can take long where a cluster is gone.
+    # The actor ends with its driver. Ray's shutdown can take long if the cluster is lost.
     os._exit(0)
 
 

@@ -1,9 +1,9 @@
 """The program that sends traces to an OTLP receiver, by OpenTelemetry's SDK and exporter.
 
-As a program (`python -m qa_service.inference.trace_exporter_main FD PARENT ENDPOINT LOG_LEVEL
-LOG_FORMAT`) it reads traces from its descriptor, exports them, and reports what came of them. While
-it exports it does not read, so that what waits is the loop's to bound. At end-of-file it has
-exported all that it was given, and ends.
+`python -m qa_service.inference.trace_exporter_main FD PARENT ENDPOINT LOG_LEVEL LOG_FORMAT` reads
+traces from its descriptor, exports them, and reports how many spans it exported or dropped. It does
+not read while it exports, so that the loop bounds what waits. At end-of-file it has exported
+everything, and ends.
 
 The SDK reads OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES and OTEL_EXPORTER_OTLP_* from the
 environment; the endpoint is the flag's.
@@ -52,28 +52,24 @@ logger = logging.getLogger(__name__)
 
 
 class LastFault(logging.Handler):
-    """Keeps what the SDK says of a failed export, each time: the log is to say it once."""
+    """Keeps the SDK's message on a failed export, so that the log has it once."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.message = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keeps the first message: the next ones say that it was tried again."""
+        """Keeps the first message: the next ones report retries."""
         self.message = self.message or record.getMessage()[:MAX_REASON_CHARS]
 
     def take(self) -> str:
-        """The message, once."""
+        """Returns the message and clears it."""
         message, self.message = self.message, ""
         return message
 
 
 class Converter:
-    """Makes spans of the SDK's kind.
-
-    Args:
-        resource: What the spans are of: this server.
-    """
+    """Converts traces to the SDK's spans, with the server as their resource."""
 
     def __init__(self, resource: Resource) -> None:
         self._resource = resource
@@ -82,7 +78,7 @@ class Converter:
         """The spans of a request, each with an id of its own."""
         trace_id, parent_id = int(trace.trace_id, 16), int(trace.parent_id or "0", 16)
         parent = SpanContext(trace_id, parent_id, is_remote=True) if parent_id else None
-        # The loop's clock and the day's, compared each time: the day's may be set.
+        # Compared anew for each trace, since the wall clock may be set.
         to_day_ns = time.time_ns() - time.monotonic_ns()
         yield from self._convert(trace.root, trace_id, parent, to_day_ns, SpanKind.SERVER)
 
@@ -119,11 +115,7 @@ def make_resource() -> Resource:
 
 
 class Sender:
-    """Sends spans, and says in the log when that fails and when it works again.
-
-    Args:
-        endpoint: The URL of the receiver.
-    """
+    """Sends spans to an OTLP receiver, and logs when that fails and when it works again."""
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
@@ -148,7 +140,7 @@ class Sender:
 
 
 def serve(sock: socket.socket, sender: Sender) -> None:
-    """Exports what comes until the server's end is closed."""
+    """Exports traces until the server's end is closed."""
     converter, frames = Converter(make_resource()), FrameReader(MAX_MESSAGE_BYTES)
     while data := _receive(sock):
         frames.feed(data)
@@ -171,7 +163,7 @@ def _receive(sock: socket.socket) -> bytes:
 
 
 def main() -> None:
-    """Exports what comes on the descriptor that was inherited."""
+    """Exports the traces that come on the inherited descriptor."""
     fd, parent, endpoint, log_level, log_format = sys.argv[1:]
     end_with_parent(int(parent))
     os.nice(NICENESS)

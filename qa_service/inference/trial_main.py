@@ -1,7 +1,7 @@
-"""Measures engines for the server, which serves meanwhile: a program that waits, beside the loop.
+"""Measures engines for the server in a program beside the loop, since it blocks.
 
 `python -m qa_service.inference.trial_main FD PARENT` reads a request from its descriptor, keeps
-what it finds beside the model, and replies.
+the table beside the model, and replies.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import msgspec
 from qa_service.errors import SetupError
 from qa_service.inference.parent import end_with_parent
 from qa_service.logs import configure_logging
-from qa_service.repository.findings import keep
+from qa_service.repository.costs_dir import keep
 from qa_service.workers.channel import WorkerChannel
 from qa_service.workers.engine_trial import try_engines
 from qa_service.workers.trial_process import TrialReply, TrialRequest, encode
 
 
 def reply_to(request: TrialRequest) -> TrialReply:
-    """Measures what is asked for."""
+    """Measures the candidates."""
     measurement = request.measurement
     try:
         table = measurement.table(try_engines(measurement, request.logs))
@@ -35,11 +35,7 @@ def reply_to(request: TrialRequest) -> TrialReply:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Runs the program.
-
-    Args:
-        arguments: The channel's file descriptor, and the server's process.
-    """
+    """Runs the program; its arguments are the descriptor and the server's process id."""
     descriptor, parent = map(int, arguments)
     end_with_parent(parent)
     with socket.socket(fileno=descriptor) as sock:

@@ -1,7 +1,7 @@
-"""What runs inside a worker: load, warm up, then answer batches until the loop hangs up.
+"""A worker: loads the model, warms up, and answers batches until the loop closes the channel.
 
 As a program (`python -m qa_service.inference.worker_main FD PARENT NICENESS LEVEL FORMAT`)
-it is the worker process. Which libraries are loaded depends on the engine.
+it is the worker process. It loads only its engine's libraries.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from qa_service.errors import DeviceError, InternalError, SetupError
 from qa_service.inference.costs import AUTO, MEASURE, find_costs
 from qa_service.inference.engines import EngineConfig, make_engine
 from qa_service.inference.engines.base import Engine
-from qa_service.inference.jobs import Intake, IntakeAhead, TaskReader, answer_batches
 from qa_service.inference.learned_costs import LearnedCosts
 from qa_service.inference.parent import end_with_parent
 from qa_service.inference.reader.instant import InstantReader
 from qa_service.inference.reader.measuring import measure_costs
 from qa_service.inference.reader.reader import Reader
 from qa_service.inference.reader.stopwatch import Stopwatch
+from qa_service.inference.runs import Intake, IntakeAhead, TaskReader, answer_batches
 from qa_service.logs import configure_logging
 from qa_service.repository.manifest import (
     Manifest,
@@ -51,7 +51,7 @@ WARMUP = Task("Who wrote the letter?", "The letter was written by Ada in 1843. "
 
 
 def serve(channel: WorkerChannel) -> None:
-    """Sets the instance up as told, and answers batches until the channel ends."""
+    """Sets the instance up, and answers batches until the channel ends."""
     setup = channel.receive()
     if not isinstance(setup, Setup):
         return
@@ -71,14 +71,13 @@ def serve(channel: WorkerChannel) -> None:
 
 
 def load_reader(setup: Setup) -> tuple[Reader | InstantReader, str]:
-    """Loads the model into its engine, and measures what it costs unless that is known.
+    """Loads the model into its engine, and measures its costs unless they are known.
 
     Returns:
-        What answers questions, and the device that it really is on.
+        The reader, and the device that it really runs on.
 
     Raises:
-        SetupError: There is no prepared model, the engine cannot load it, or it cannot use the
-            device.
+        SetupError: There is no prepared model, or the engine cannot load it or use the device.
     """
     options = setup.options
     rule = options.batch_rule
@@ -119,10 +118,10 @@ def load_reader(setup: Setup) -> tuple[Reader | InstantReader, str]:
 
 
 def check_answers(reader: Reader, name: str) -> None:
-    """Answers a question, so that a model that its engine cannot run is not served.
+    """Answers a question, to find out whether the engine can run the model.
 
     Raises:
-        SetupError: It cannot, or gives logits that are not finite.
+        SetupError: It cannot, or its logits are not finite.
     """
     stopwatch = Stopwatch()
     try:
@@ -137,7 +136,7 @@ def _check_fingerprint(model_dir: Path, expected: str) -> str:
     """Returns the SHA-256 of a model's manifest.
 
     Raises:
-        SetupError: It is not what is expected: the folder holds another model by now.
+        SetupError: It is not the expected one: the folder holds another model now.
     """
     fingerprint = fingerprint_of(model_dir)
     if fingerprint and expected not in {"", fingerprint}:  # `load_manifest` says it better
@@ -202,8 +201,8 @@ def main(arguments: Sequence[str]) -> None:
     """Runs the worker process.
 
     Args:
-        arguments: The channel's file descriptor, the server's process, by how much to lower its
-            scheduling priority, the log's level and its format.
+        arguments: The channel's file descriptor, the server's process id, the niceness to add, the
+            log's level and format.
     """
     descriptor, parent, niceness, log_level, log_format = arguments
     end_with_parent(int(parent))

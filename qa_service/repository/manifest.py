@@ -1,7 +1,7 @@
-"""A prepared model's `manifest.json`: what is in the folder and how its logits are read.
+"""A prepared model's `manifest.json`: the files in the folder, and how its logits are read.
 
-`prepare_model.py` writes it last, so a folder that has one is whole. The server reads it
-before it starts an instance, and every instance reads it again for itself.
+`prepare_model.py` writes it last, so a folder with a manifest is complete. The server reads it
+before it starts an instance, and every instance reads it again.
 """
 
 from __future__ import annotations
@@ -27,20 +27,19 @@ class ReadingConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How texts are cut into windows and how logits become an answer.
 
     Attributes:
-        max_answer_tokens: Longest span considered, in tokens.
-        usual_answer_tokens: A span of more tokens than this loses score by its length.
-        length_penalty: What each further token takes from a span's logit sum.
-        window_tokens: Longest window, in tokens, question and special tokens included.
+        max_answer_tokens: The longest span considered.
+        usual_answer_tokens: The longest span without a length penalty.
+        length_penalty: What each further token subtracts from a span's logit sum.
+        window_tokens: The longest window, question and special tokens included.
         window_overlap_tokens: Text tokens that two neighbouring windows share.
         temperature: Divides span logits before the softmax that makes a score (Guo et al.
             2017, "On Calibration of Modern Neural Networks").
         null_threshold: The minimum by which a span's logit sum must exceed that of the null
             answer (start and end on the CLS token, as in SQuAD 2.0 readers); None for a model
-            that was never shown an unanswerable question and so cannot abstain.
-        null_position: Where the CLS token is in a window, from its end if negative;
-            `prepare_model.py` finds it.
-        passage_weight: What a point of BM25 adds to the log scores of a passage's spans, and to
-            that of its null answer, where several passages of a collection are compared.
+            that was never trained on unanswerable questions and so cannot abstain.
+        null_position: Where the CLS token is in a window, from its end if negative.
+        passage_weight: What a point of BM25 adds to the log scores of a passage's spans and null
+            answer, when passages of a collection are compared.
     """
 
     max_answer_tokens: Annotated[int, msgspec.Meta(ge=1)] = 30
@@ -55,7 +54,7 @@ class ReadingConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def null_log_score(self) -> float | None:
-        """The log score of the null answer, on the scale of the spans'; None without one."""
+        """The null answer's log score, on the spans' scale; None if the model cannot abstain."""
         return None if self.null_threshold is None else self.null_threshold / self.temperature
 
 
@@ -63,20 +62,17 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The contents of `manifest.json`.
 
     Attributes:
-        name: The model's name, which is also its folder's.
-        source: Where it came from: `builtin`, a hub id, or a directory's name.
-        fingerprint: SHA-256 over everything the model was made from; prepare_model.py
-            compares it to see whether there is anything to do.
+        source: `builtin`, a hub id, or a directory's name.
+        fingerprint: SHA-256 over everything the model was made from; `prepare_model.py` compares
+            it to see whether the folder is up to date.
         files: SHA-256 by file name.
-        inputs: Names of the model's inputs, in the order of its `forward`.
-        pad_token_id: What fills the end of shorter rows in a batch.
+        inputs: The model's inputs, in the order of its `forward`.
+        pad_token_id: Fills the end of shorter rows in a batch.
         max_sequence_tokens: The longest sequence the model has positions for.
-        can_abstain: Whether the model answers "no answer" of its own accord.
-        reading: How its logits are read.
-        versions: Versions of the packages that made the files.
-        may_pad: Whether rows of different lengths may be padded to one; not where a row's logits
-            change with what is padded beside it.
-        without: Why a file is not there that others have, by file name.
+        can_abstain: Whether the model itself can answer "no answer".
+        versions: Of the packages that made the files.
+        may_pad: Whether rows may be padded to one length; not if padding changes a row's logits.
+        without: Why an optional file is missing, by file name.
     """
 
     name: str
@@ -94,7 +90,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def window_tokens(self) -> int:
-        """The longest window that the model is given."""
+        """The longest window that the model gets."""
         return min(self.reading.window_tokens, self.max_sequence_tokens)
 
 
@@ -126,16 +122,16 @@ def fingerprint_of(model_dir: Path) -> str:
 
 
 def model_files(engine_type: str, precision: str) -> list[str]:
-    """The files that an instance loads; without an engine, those that cost no time to check."""
+    """The files that an instance loads; without an engine, only those quick to check."""
     row = ROWS.get((engine_type, precision))
     return [CONFIG_FILE, TOKENIZER_FILE, *([row.file] if row and row.file else [])]
 
 
 def check_files(model_dir: Path, manifest: Manifest, names: Iterable[str]) -> None:
-    """Sees that files are what the manifest says; those that it does not name are left alone.
+    """Compares files with their SHA-256 in the manifest; skips files that it does not name.
 
     Raises:
-        SetupError: One is missing, or is another.
+        SetupError: A file is missing or has changed.
     """
     for name in names:
         if expected := manifest.files.get(name):
@@ -152,13 +148,13 @@ def check_files(model_dir: Path, manifest: Manifest, names: Iterable[str]) -> No
 
 
 def preparing_program() -> str:
-    """What prepares models here: the installed program, or the one beside the package."""
+    """The command that prepares models: the installed program, or the one beside the package."""
     is_installed = Path(sys.argv[0]).name.startswith("qa-") or not _PROGRAM.is_file()
     return "qa-prepare-model" if is_installed else f"python {_PROGRAM.name}"
 
 
 def _making_command(model_dir: Path) -> str:
-    """The command that makes a folder: its name says of which model, `--` standing for `/`."""
+    """The command that makes a model's folder, whose name is the model's with `--` for `/`."""
     output = "" if model_dir.parent.name == "saved_models" else f" --output_dir {model_dir.parent}"
     return f"{preparing_program()} --model {model_dir.name.replace('--', '/')}{output}"
 
@@ -180,7 +176,7 @@ def prepared_file(model_dir: Path, manifest: Manifest, name: str) -> Path:
 
 
 def save_manifest(model_dir: Path, manifest: Manifest) -> None:
-    """Writes the manifest, indented for people; whole or not at all."""
+    """Writes the manifest as indented JSON, atomically."""
     encoded = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
     new = model_dir / f".{MANIFEST_FILE}.new"
     new.write_bytes(encoded + b"\n")

@@ -1,10 +1,10 @@
-"""What is there of a model: its versions on disk, and which of them are asked for.
+"""A model's versions on disk, and which of them are served.
 
     path/manifest.json ...                  a prepared folder: version 1
     path/3/manifest.json, path/4/...        a folder of versions
 
-A folder without a manifest is none: the manifest is written last, so a folder that is being copied
-has none yet. Whether the files are what the manifest says, each instance checks for itself.
+A folder without a manifest is no version: the manifest is written last, so a folder that is being
+copied has none yet. Each instance compares the files with the manifest.
 """
 
 from __future__ import annotations
@@ -33,8 +33,6 @@ class FoundVersion:
     """A prepared model in a folder.
 
     Attributes:
-        number: Its version.
-        path: The folder.
         fingerprint: SHA-256 of its manifest.
     """
 
@@ -43,16 +41,16 @@ class FoundVersion:
     fingerprint: str
 
     def loaded_bytes(self, engine_type: str, precision: str) -> int:
-        """How long the files are that an instance on the CPU loads; 0 for what is not there."""
+        """The size of the files that an instance on the CPU loads; a missing file counts 0."""
         paths = [self.path / name for name in model_files(engine_type, precision)]
         return sum(path.stat().st_size for path in paths if path.is_file())
 
 
 def find_versions(path: Path) -> dict[int, FoundVersion]:
-    """The versions that are in a folder, by number, ascending.
+    """The versions in a folder, by number, ascending.
 
     Raises:
-        SetupError: There is none, or too many, or the folder cannot be read.
+        SetupError: There is no version, there are too many, or the folder cannot be read.
     """
     if fingerprint := fingerprint_of(path):
         load_manifest(path)
@@ -70,7 +68,7 @@ def find_versions(path: Path) -> dict[int, FoundVersion]:
 
 
 def _look(path: Path, number: int) -> FoundVersion | None:
-    """The version in that folder; None if it is not whole, which is said in the log."""
+    """The version in a folder; None, with a log line, if it is incomplete."""
     folder = path / str(number)
     if not (fingerprint := fingerprint_of(folder)):
         logger.info("%s has no manifest: it is not loaded", folder)
@@ -89,12 +87,12 @@ def choose_versions(
     """The versions to serve.
 
     Args:
-        found: What there is.
+        found: The versions on disk.
         versions: `latest:N`, `all`, or numbers.
-        named: The numbers that labels and shares name; they are served too.
+        named: Numbers that labels and shares name; they are served too.
 
     Raises:
-        SetupError: A number is not there, or the words are others.
+        SetupError: A number has no version, or `versions` has another form.
     """
     if isinstance(versions, str) and not _VERSIONS.match(versions):
         raise SetupError(f"{json.dumps(versions)} is not {VERSIONS_WORDS}")
@@ -111,5 +109,5 @@ def choose_versions(
 
 
 def say_versions(numbers: Iterable[int]) -> str:
-    """Says which versions there are."""
+    """Lists the versions for a message."""
     return there_are(sorted(numbers))

@@ -1,4 +1,1 @@
-"""Which calls run next, and together. Sans-IO: it is told the time.
-
-The queue is bounded, and the request whose turn is first always goes first.
-"""
+"""Decides which calls run next, and in which batch. Sans-IO: the caller tells the time."""

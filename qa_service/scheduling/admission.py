@@ -1,4 +1,4 @@
-"""Admission by work: what cannot be done in time is refused at once, in words. Sans-IO."""
+"""Admission by work: a request that cannot be done in time is refused at once. Sans-IO."""
 
 from __future__ import annotations
 
@@ -10,16 +10,12 @@ from qa_service.scheduling.scheduler import Scheduler
 from qa_service.scheduling.ticket import Ticket
 
 MAX_RETRY_AFTER_MS = 10_000
-"""What waits may be gone sooner than it takes to run, as clients go and instances come: nobody is
-sent away for longer."""
+"""The queue may empty sooner than it takes to run, as clients leave and instances start: no client
+is told to wait longer than this."""
 
 
 class Admission:
-    """Lets work into the queue, within bounds.
-
-    Args:
-        options: The bounds.
-    """
+    """Lets work into the queue, within bounds."""
 
     def __init__(self, options: QueueOptions) -> None:
         self._options = options
@@ -27,18 +23,16 @@ class Admission:
     def admit(
         self, ticket: Ticket, scheduler: Scheduler, *, ms_per_cost: float, time_ms: float
     ) -> None:
-        """Lets a request into the queue, or not.
+        """Checks that a request may join the queue.
 
         Args:
-            ticket: The request, its cost estimated.
-            scheduler: What waits.
-            ms_per_cost: Milliseconds that the instances together need for a unit of cost.
-            time_ms: How long it may wait for an instance.
+            ms_per_cost: Milliseconds that all instances together need for a unit of cost.
+            time_ms: Time until the request's deadline, by which it has to begin.
 
         Raises:
-            DeadlineExceededError: Its time is over.
-            TextTooLongError: It has too many tokens.
-            QueueFullError: Too much waits before it; with the time after which less will.
+            DeadlineExceededError: The deadline has passed.
+            TextTooLongError: The text has too many tokens.
+            QueueFullError: The queue is full or too long; says when to try again.
         """
         self._check_request(ticket, time_ms)
         total_ms = self._check_queue(scheduler, ms_per_cost)
@@ -48,18 +42,16 @@ class Admission:
     def admit_long(
         self, ticket: Ticket, scheduler: Scheduler, *, ms_per_cost: float, time_ms: float
     ) -> None:
-        """Lets a text of many segments in, which must be done and not only begun in time.
+        """Checks that a text of many segments may join, and can be finished in time.
 
         Args:
-            ticket: The request, its cost estimated.
-            scheduler: What waits.
-            ms_per_cost: Milliseconds that the instances together need for a unit of cost.
-            time_ms: How long it may take.
+            ms_per_cost: Milliseconds that all instances together need for a unit of cost.
+            time_ms: Time until the deadline, by which the whole text has to be done.
 
         Raises:
-            DeadlineExceededError: Its time is over.
-            TextTooLongError: It has too many tokens, or alone would take longer than it may.
-            QueueFullError: Beside what waits it would; with the time after which it would not.
+            DeadlineExceededError: The deadline has passed.
+            TextTooLongError: The text has too many tokens, or takes too long even alone.
+            QueueFullError: The queue is full, or too long for the text; says when to try again.
         """
         self._check_request(ticket, time_ms)
         alone_ms = ticket.cost * ms_per_cost
@@ -82,7 +74,7 @@ class Admission:
             )
 
     def _check_queue(self, scheduler: Scheduler, ms_per_cost: float) -> float:
-        """Returns how long what waits will take, in milliseconds."""
+        """Returns how long the queue takes to run, in milliseconds."""
         total_ms = scheduler.waiting_cost * ms_per_cost
         limit_ms = self._options.queue_cost_limit_ms
         if scheduler.is_full:
@@ -99,5 +91,5 @@ def _check_time(needed_ms: float, time_ms: float) -> None:
 
 
 def _retry_after_ms(excess_ms: float) -> int:
-    """When a refused request may be sent again: once the excess has been worked off."""
+    """When a client may send a refused request again: once the excess has been worked off."""
     return max(1, min(math.ceil(excess_ms), MAX_RETRY_AFTER_MS))

@@ -1,15 +1,15 @@
-"""What a batch costs an instance, and so what is worth running together.
+"""What a batch costs an instance, and so which rows should run together.
 
 No rule of thumb holds everywhere: on a GPU a batch of eight costs little more than one request;
 on a CPU core it can cost more than the eight apart, because its activations leave the cache. So
-each instance measures its model once, and whoever makes a batch, the scheduler of requests and
-the reader of windows alike, asks the same rule.
+each instance measures its model once, and the scheduler (rows are requests) and the reader (rows
+are windows) apply the same rule.
 
-One more row joins where what it adds to the batch is less than what it would cost later, in a
-batch like this one or of as many as are left; and an instance takes its share of what waits and no
-more, so that nobody shares a batch while an instance is free. If nobody came any more, smaller
-batches would bring the mean completion forward; but others do come, and what they wait for is the
-throughput that was not used before (`tests/unit/test_batch_sizes.py` simulates it).
+A row joins if it adds less to this batch than it would cost later, in a batch of as many rows as
+this one has or as are left. An instance takes no more than its share of the queue, so that no
+request shares a batch while an instance is idle. If no more requests came, smaller batches would
+lower the mean completion time; under load, throughput matters more
+(`tests/unit/test_batch_sizes.py` simulates it).
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ import msgspec
 from qa_service.errors import SetupError
 
 MIN_SAVING = 0.1
-"""One more row must save at least this share of what it costs elsewhere: measurements are noisy."""
+"""The minimum share of its later cost that a joining row must save: measurements are noisy."""
 
 
 class CostTable(msgspec.Struct, frozen=True):
-    """Milliseconds of the model on padded batches, measured at a grid of lengths and sizes.
+    """Milliseconds that the model takes for padded batches, at a grid of lengths and batch sizes.
 
     Attributes:
         lengths: Tokens of a row, ascending.
         batch_sizes: Rows, ascending, from 1.
-        costs_ms: For each length, the cost at the first few of the batch sizes: beyond those
-            it was found to be in proportion to the rows.
-        runtime: What was measured: library, version, device.
-        pace: How many times longer than `costs_ms` batches take at present, whatever their size.
+        costs_ms: For each length, the cost at the first few batch sizes; beyond those it grows in
+            proportion to the rows.
+        runtime: Library, version and device.
+        pace: By what factor batches of any size take longer at present than `costs_ms`.
     """
 
     lengths: tuple[int, ...]
@@ -61,12 +61,12 @@ class CostTable(msgspec.Struct, frozen=True):
             raise ValueError("batch sizes must begin with 1, and all costs be above 0")
 
     def cost_ms(self, batch_size: int, tokens: int) -> float:
-        """Estimates what a batch costs, linear between the points of the grid.
+        """Estimates a batch's cost, linear between the points of the grid.
 
         Args:
             batch_size: Rows.
-            tokens: Tokens of the longest row. Above all lengths, the cost is in proportion to
-                them: a longer text is cut into windows.
+            tokens: Tokens of the longest row. Beyond the longest length the cost is in proportion
+                to them, since a longer text is cut into windows.
         """
         upper = bisect_right(self.lengths, tokens)
         if upper == len(self.lengths):
@@ -100,7 +100,7 @@ def load_costs(path: Path) -> CostTable:
     """Reads a table as an instance writes it beside its model.
 
     Raises:
-        SetupError: There is none, or it is not a table.
+        SetupError: The file is missing, or is no table.
     """
     try:
         return msgspec.json.decode(path.read_bytes(), type=CostTable)
@@ -113,11 +113,10 @@ class BatchRule:
     """Which rows may run together, and which should.
 
     Attributes:
-        max_batch_size: Rows in a batch.
-        max_batch_tokens: Tokens in a batch, padding included. A longer row still goes, alone.
-        max_batch_cost_ms: What a batch may cost by the table: the longest that its first
-            request waits for its batch members. One that costs more still goes, alone.
-        costs: What the instance measured; without it, all within the bounds run together.
+        max_batch_tokens: Padding included. A longer row runs alone.
+        max_batch_cost_ms: Bounds how long the leader waits for its batch members. A row that costs
+            more runs alone.
+        costs: The instance's table; without it, all rows within the bounds run together.
     """
 
     max_batch_size: int = 8
@@ -128,14 +127,14 @@ class BatchRule:
     def admits(
         self, batch_size: int, longest: int, tokens: int, num_waiting: float = math.inf
     ) -> bool:
-        """Whether one more row should join.
+        """Whether another row should join.
 
         Args:
             batch_size: Rows so far.
-            longest: Tokens of the longest of them.
-            tokens: Tokens of the one more.
-            num_waiting: How many rows there are for this instance, these among them; infinity
-                where nobody else is there to take them.
+            longest: Tokens of the longest row so far.
+            tokens: Tokens of the joining row.
+            num_waiting: The instance's share of all waiting rows, this batch included; infinity if
+                no other instance could take them.
         """
         padded = max(longest, tokens)
         if batch_size >= self.max_batch_size or padded * (batch_size + 1) > self.max_batch_tokens:
@@ -151,7 +150,7 @@ class BatchRule:
         return batch_size < num_waiting and added_ms <= (1 - MIN_SAVING) * later_ms
 
     def gain(self, tokens: int) -> float:
-        """How many rows of so many tokens a full batch does in the time of one alone."""
+        """How many rows of this length a full batch runs in the time of one row alone."""
         num_rows = min(self.max_batch_size, self.max_batch_tokens // max(1, tokens))
         if self.costs is None or num_rows < 1:
             return 1.0
@@ -159,5 +158,5 @@ class BatchRule:
         return max(1.0, alone_ms * num_rows / self.costs.cost_ms(num_rows, tokens))
 
     def cost_s(self, batch_size: int, longest: int) -> float:
-        """What a batch is expected to take, in seconds; 0 if nothing was measured."""
+        """A batch's expected time in seconds; 0 without a table."""
         return self.costs.cost_ms(batch_size, longest) / 1e3 if self.costs else 0.0

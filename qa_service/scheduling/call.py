@@ -1,11 +1,12 @@
 """A request on its way through the services, until it ends: answered, failed or cancelled, once.
 
-    call ──settle──▶ its children are cancelled ▸ on_end: who holds it drops it ▸ completions
-      └────cancel──▶ the same, without the completions: nobody waits for the outcome
+    call ──settle──▶ its children are cancelled ▸ on_end: its holders drop it ▸ completions
+      └────cancel──▶ the same without completions: its client has gone
 
-A service that looks at the answer adds a completion with `then`. One that holds the call in a queue
-or a table says with `on_end` how to drop it. One that asks on its own behalf submits children:
-they end with their parent. A run that others wait for is no child, but a `Call` of its own.
+A service that looks at the answer adds a completion with `then`. A service that holds the call in a
+queue or a table registers with `on_end` how to drop it. A service that asks on its own behalf
+submits children, which end with their parent. A run for several calls is no child but a `Call` of
+its own.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import msgspec
 from qa_service.errors import InternalError, QaError
 from qa_service.telemetry.spans import Span
 from qa_service.wire.messages import UNKNOWN_SOURCE, Answer, AnswerSource, Request, Timings
-from qa_service.wire.spans import Findings
+from qa_service.wire.spans import SegmentResult
 
 logger = logging.getLogger(__name__)
 
@@ -27,21 +28,20 @@ class Answered(msgspec.Struct, frozen=True):
     """The answers to a request.
 
     Attributes:
-        answers: One or more, best first; none of a segment.
-        timings: Where the time went.
-        source: What has answered; a version of a model completes it.
-        findings: What was found in a segment of a long text; else None.
+        answers: One or more, best first; none for a segment.
+        source: Which model answered; set by the version, cache or cascade.
+        segment: The result of a segment of a long text; else None.
     """
 
     answers: Sequence[Answer]
     timings: Timings
     source: AnswerSource = UNKNOWN_SOURCE
-    findings: Findings | None = None
+    segment: SegmentResult | None = None
 
 
 Outcome = Answered | QaError
 Completion = Callable[[Outcome], Outcome | None]
-"""Sees an outcome; what it returns takes the outcome's place, None leaves it."""
+"""Sees an outcome; returns another to replace it, or None to keep it."""
 
 
 class Scope(msgspec.Struct, frozen=True):
@@ -49,13 +49,11 @@ class Scope(msgspec.Struct, frozen=True):
 
     Attributes:
         arrived_s: When the request arrived, on the loop's clock.
-        deadline_s: When the request expires if no instance has begun with it; infinity for never.
-        flow: Whose share of the machine it counts against: a client's.
-        weight: How large that share is, relative to others'; what weighs more goes first
-            within its flow.
-        trace_id: The trace that it belongs to, for the log; empty for none.
-        name: Names it in the log.
-        span: Where what is done for it is recorded; None if it is not traced.
+        deadline_s: When the request expires if no instance has started it; infinity for never.
+        flow: The client whose share of the machine it uses.
+        weight: The size of that share relative to others; within a flow, more weight goes first.
+        trace_id: For the log; empty for none.
+        span: The call's span in its trace; None if it is not traced.
     """
 
     arrived_s: float
@@ -68,26 +66,20 @@ class Scope(msgspec.Struct, frozen=True):
 
     @property
     def log_extra(self) -> dict[str, str] | None:
-        """What its log lines have beside their words."""
+        """The extra fields of its log lines."""
         return {"trace_id": self.trace_id} if self.trace_id else None
 
     def derive(self, suffix: str, **changes: object) -> Scope:
-        """The same under a longer name, but for what is changed."""
+        """A copy with a longer name and some changes."""
         return msgspec.structs.replace(self, name=self.name + suffix, **changes)
 
 
 class Call:
     """A request, and what happens when it ends.
 
-    Args:
-        request: What is asked.
-        scope: Its times, flow and name.
-
     Attributes:
-        request: What is asked.
-        scope: Its times, flow and name.
-        is_settled: Whether it has ended: resolved, failed or cancelled.
-        is_cancelled: Whether it has ended without an outcome.
+        is_settled: Whether it was resolved, failed or cancelled.
+        is_cancelled: Whether it ended without an outcome.
     """
 
     __slots__ = (
@@ -105,12 +97,12 @@ class Call:
         self._parent: Call | None = None
 
     def then(self, completion: Completion) -> None:
-        """Adds a completion, which runs before those that are there; never if it is cancelled."""
+        """Adds a completion, to run before the earlier ones; none runs if the call is cancelled."""
         if not self.is_settled:
             self._completions.append(completion)
 
     def on_end(self, drop: Callable[[Call], None]) -> None:
-        """Has `drop` run once when it has ended in any way; at once if it has ended already."""
+        """Runs `drop` once when the call ends in any way; at once if it has ended."""
         if self.is_settled:
             drop(self)
         else:
@@ -120,9 +112,9 @@ class Call:
         """Makes a call that ends when this one does.
 
         Args:
-            request: What it asks.
-            suffix: What its name has beyond this one's.
-            changes: What else of its scope is its own.
+            request: What to ask.
+            suffix: Appended to the name.
+            changes: Fields of the scope to replace.
         """
         child = Call(request, self.scope.derive(suffix, **changes))
         if self.is_settled:
@@ -153,17 +145,17 @@ class Call:
                 logger.exception("request %s: its outcome could not be handled", self.scope.name)
                 outcome = InternalError()
                 if parent is not None:
-                    parent.fail(outcome)  # what was to tell it may be what has failed
+                    parent.fail(outcome)  # the completion that failed may be the parent's
 
     def cancel(self) -> None:
-        """Ends it without an outcome: nobody waits for it any more."""
+        """Ends it without an outcome: its client has gone."""
         if not self.is_settled:
             self.is_cancelled = True
             self._completions.clear()
             self._end()
 
     def _end(self) -> None:
-        """Lets go of all that it holds and is held by, so that its text is freed at once."""
+        """Drops all references from and to the call, so that its text is freed at once."""
         self.is_settled = True
         if self._parent is not None:
             del self._parent._children[self]

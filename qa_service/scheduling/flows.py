@@ -1,23 +1,23 @@
 """Whose turn it is: start-time fair queueing over flows. Sans-IO.
 
-    flow a  |--a1--|--a2--|--a3--|           each flow has a line in virtual time, where a turn
-    flow b  |---b1----|---b2----|            is as long as its cost over its weight
+    flow a  |--a1--|--a2--|--a3--|           each flow has a line in virtual time, where a turn's
+    flow b  |---b1----|---b2----|            length is its cost over its weight
     turns   a1 b1 a2 b2 a3                   the earliest start goes first
 
 A flow pays when its request is taken: its next turn starts that much later (Goyal, Vin, Cheng:
-"Start-time Fair Queueing", SIGCOMM 1996). So each flow that has something waiting gets work done in
-proportion to its weight, whatever it asks at once. Within a flow, a request of more weight, which
-is one of higher priority, goes first; then the one that came first.
+"Start-time Fair Queueing", SIGCOMM 1996). So each flow with waiting requests gets work done in
+proportion to its weight, however many it sends. Within a flow, a request of more weight (a higher
+priority) goes first, then the oldest.
 
-Of long texts, those are read first that would be done first: a turn of any flow's long text is used
-for the text that a fair machine would finish first, and goes on being used for others until its
-flow has paid for its own (E. Friedman, S. Henderson: "Fairness and efficiency in web server
-protocols", SIGMETRICS 2003). So none is done later than if all shared the time, most are done much
-earlier, and if there is too little time for all, there is enough for some. Nobody else notices.
+Long texts are read one after another, not side by side: every turn of a flow's long text is used
+for the text that a fair machine would finish first. A flow keeps such turns until it has paid for
+its own texts (E. Friedman, S. Henderson: "Fairness and efficiency in web server protocols",
+SIGMETRICS 2003). So no text is done later than if all shared the time, and most are done much
+earlier; if there is too little time for all, some are done. Short requests are not affected.
 
-The virtual time moves on with each batch by its work over the weights of the flows present. A flow
-is present while it has something waiting, and for a few batches more: as long as its client may be
-about to ask again. A client that comes starts at the virtual time: it has saved nothing up.
+Each batch advances the virtual time by its work over the weights of the flows present. A flow is
+present while it has requests waiting, and for a few batches more, in which its client may ask
+again. A new flow starts at the virtual time: it has no credit.
 """
 
 from __future__ import annotations
@@ -31,25 +31,24 @@ from typing import Any, NamedTuple
 from qa_service.scheduling.ticket import Ticket
 
 LINGER_BATCHES = 2
-"""A flow stays present for so many batches of each instance: as many as one holds."""
+"""A flow stays present for this many batches of each instance: as many as an instance holds."""
 
 NO_COST = 1e-6
-"""What is left of sums and differences of costs by rounding: costs themselves are far larger."""
+"""Below this a sum of costs is a rounding error: costs are far larger."""
 
 _Place = tuple[float, float, str]
-"""Of a flow among the others: when its turn starts, the number of its first request, its name."""
+"""Sorts the flows: when the flow's turn starts, the number of its first request, its name."""
 
 _Segment = tuple[tuple[float, int], int, Ticket]
 _InLine = tuple[float, tuple[float, int], int, Ticket]
 
 
 class Turn(NamedTuple):
-    """A request in its place.
+    """A request's turn.
 
     Attributes:
-        start: When its turn starts, in virtual time.
-        ticket: The request.
-        flow: Whose turn it is, and who pays: of a segment of a long text, perhaps not its own.
+        start: In virtual time.
+        flow: The flow that pays; for a segment of a long text, it may not be the ticket's.
     """
 
     start: float
@@ -58,27 +57,26 @@ class Turn(NamedTuple):
 
     @property
     def end(self) -> float:
-        """When its turn ends, in virtual time."""
+        """When the turn ends, in virtual time."""
         ticket, flow = self.ticket, self.flow
         weight = ticket.weight if ticket.flow == flow.name else flow.weight
         return self.start + ticket.turn_cost / weight
 
 
 class Flow:
-    """One client's line.
+    """One client's line. Times are virtual.
 
     Attributes:
-        name: Its name.
-        line: What waits, in its order.
-        weight: Its share, relative to others': that of its first request.
-        start: When its next turn starts, in virtual time.
-        finish: When a fair machine would be done with its short requests.
-        texts_finish: When a fair machine would be done with its long texts: until then it has turns
-            that others' are read in.
-        waiting: The cost of what waits.
-        reserved: The cost of what will be queued later: the rest of its long texts.
-        last_batch: The number of the last batch that had something of it; -infinity for none.
-        place: Where it stands among the others, if it does.
+        line: Its waiting requests, in their order.
+        weight: That of its first request.
+        start: When its next turn starts.
+        finish: When a fair machine would finish its short requests.
+        texts_finish: When a fair machine would finish its long texts; until then it has turns, in
+            which other flows' texts may be read.
+        waiting: The cost of the line.
+        reserved: The cost of the segments of its long texts that are not queued yet.
+        last_batch: The number of the last batch with a request or a turn of it; -infinity for none.
+        place: Its place among the flows; None if it has no turn.
     """
 
     __slots__ = (
@@ -96,7 +94,7 @@ class Flow:
 
     @property
     def cost(self) -> float:
-        """The cost of all that is left to do for it."""
+        """The cost of all its work, queued or not."""
         return self.waiting + self.reserved
 
     def insert(self, ticket: Ticket) -> None:
@@ -112,7 +110,7 @@ class Flow:
         self.waiting = self.waiting - ticket.cost if self.line else 0.0
 
     def is_present(self, since_batch: float) -> bool:
-        """Whether something of it waits or will, or was in a batch since that one."""
+        """Whether it has a turn or reserved work, or was in a batch after `since_batch`."""
         return self.place is not None or self.reserved > 0.0 or self.last_batch > since_batch
 
 
@@ -121,9 +119,9 @@ class Flows:
 
     Attributes:
         size: How many requests wait.
-        cost: The cost of what waits, and of what is reserved.
-        weight: The weights of the flows that are present.
-        num_instances: How many share the work.
+        cost: The cost of all flows, reserved work included.
+        weight: The sum over the flows that are present.
+        num_instances: How many instances share the work.
     """
 
     def __init__(self) -> None:
@@ -138,7 +136,7 @@ class Flows:
         self._num_batches = 0
 
     def __len__(self) -> int:
-        """Flows that are known."""
+        """How many flows it keeps."""
         return len(self._flows)
 
     def add(self, ticket: Ticket) -> None:
@@ -151,7 +149,7 @@ class Flows:
         self._insert(flow, ticket)
 
     def begin(self, text: Ticket) -> None:
-        """Reserves the work of a long text, and says when a fair machine would be done with it."""
+        """Reserves a long text's work; notes in `finish` when a fair machine would be done."""
         flow = self._known(text.flow)
         before = self._counted(flow)
         flow.weight = max(before, text.weight)
@@ -161,19 +159,19 @@ class Flows:
         self.reserve(text, text.cost)
 
     def put_back(self, ticket: Ticket) -> None:
-        """Puts a request back that was taken and did not run: its flow gets back what it paid."""
+        """Puts back a request that was taken and did not run, and refunds its flow."""
         flow = self._known(ticket.flow)
         flow.start -= ticket.turn_cost / ticket.weight
         self._insert(flow, ticket)
 
     def remove(self, ticket: Ticket) -> None:
-        """Takes out a request that will not run: its flow pays nothing."""
+        """Removes a request that will not run; its flow pays nothing."""
         flow = self._flows[ticket.flow]
         self._remove(flow, ticket)
         self._forget([flow])
 
     def reserve(self, text: Ticket, cost: float) -> None:
-        """Counts a cost of what will be queued later of a text; a negative one takes it back."""
+        """Adds to a long text's reserved cost; a negative cost releases some."""
         flow = self._known(text.flow)
         before = flow.reserved
         flow.reserved = before + cost if before + cost > NO_COST else 0.0
@@ -181,7 +179,7 @@ class Flows:
         self._forget([flow])
 
     def take(self, turns: Sequence[Turn]) -> None:
-        """Takes requests out to run together, the first turn first: their flows pay."""
+        """Removes requests that run together, the first turn first; their flows pay."""
         work = sum([turn.ticket.turn_cost for turn in turns])
         self._virtual_time = max(self._virtual_time, turns[0].start) + work / self.weight
         self._num_batches += 1
@@ -191,13 +189,13 @@ class Flows:
             flow.last_batch = turn.flow.last_batch = self._num_batches
             turn.flow.start += turn.end - turn.start
             self._set_place(turn.flow)
-        if not self.size:  # whoever comes next finds all flows equal
+        if not self.size:  # an idle machine: all flows start equal
             for flow in self._flows.values():
                 flow.start, flow.last_batch = self._virtual_time, -math.inf
         self._count_present()
 
     def _count_present(self) -> None:
-        """Adds up the weights of the flows that are present; forgets those that are not."""
+        """Adds up the weights of the flows that are present; drops the others."""
         since_batch = self._since_batch
         weight, has_texts, gone = 0.0, bool(self._segments), []
         for flow in self._flows.values():
@@ -212,7 +210,7 @@ class Flows:
         self._forget(gone)
 
     def _end_turns_for_texts(self) -> list[Flow]:
-        """Ends the turns of flows that have nothing waiting: there is no text to use them."""
+        """Ends the turns of flows with an empty line: no text is left to use them."""
         ended = [flow for flow in self._flows.values() if flow.place and not flow.line]
         for flow in ended:
             flow.texts_finish = 0.0
@@ -220,11 +218,11 @@ class Flows:
         return ended
 
     def first(self) -> Turn | None:
-        """The first turn; None if nothing waits."""
+        """The first turn; None if the queue is empty."""
         return next(self.turns(), None)
 
     def turns(self) -> Iterator[Turn]:
-        """What waits, in the order of its turns."""
+        """All turns, in their order."""
         segments = iter(self._segments)
         places: list[tuple[_Place, int]] = []
         for place in self._places:
@@ -239,7 +237,7 @@ class Flows:
         places: list[tuple[_Place, int]],
         segments: Iterator[_Segment],
     ) -> Iterator[Turn]:
-        """The first of some places' turns, if there is one; its flow's next takes its place."""
+        """Yields the first place's turn, if it has one, and pushes its flow's next place."""
         (start, _, name), index = heapq.heappop(places)
         flow = self._flows[name]
         ticket = flow.line[index][3] if index < len(flow.line) else None
@@ -255,7 +253,7 @@ class Flows:
         yield turn
 
     def cost_before(self, ticket: Ticket) -> float:
-        """The cost of what would go before a request that is not queued yet."""
+        """The cost of all that would run before a request that is not queued yet."""
         flow = self._flows.get(ticket.flow) or Flow(ticket.flow, self._virtual_time)
         ahead = [other for weight, _, _, other in flow.line if -weight >= ticket.weight]
         start = max(flow.start, self._virtual_time)
@@ -268,10 +266,9 @@ class Flows:
         )
 
     def cost_until_done(self, text: Ticket) -> float:
-        """The cost of what will have been done when a text is that is yet to begin.
+        """The cost of all that will have run when a text that has not begun is done.
 
-        Clients that have short requests waiting are taken to go on asking; of the long texts of
-        others it is known what is left.
+        Assumes that clients with short requests keep asking; of long texts the rest is known.
         """
         flow = self._flows.get(text.flow) or Flow(text.flow, self._virtual_time)
         own = flow.cost + text.cost
@@ -288,7 +285,7 @@ class Flows:
         )
 
     def _known(self, name: str) -> Flow:
-        """A flow; one that has nothing waiting starts at the virtual time."""
+        """The flow of a name; one without a turn starts at the virtual time or later."""
         if name not in self._flows:
             self._flows[name] = Flow(name, self._virtual_time)
         flow = self._flows[name]
@@ -301,7 +298,7 @@ class Flows:
         return self._num_batches - LINGER_BATCHES * self.num_instances
 
     def _counted(self, flow: Flow) -> float:
-        """What of a flow's weight is counted already: all, if it is present."""
+        """The flow's part in `weight`: its weight if it is present, else 0."""
         return flow.weight if flow.is_present(self._since_batch) else 0.0
 
     def _insert(self, flow: Flow, ticket: Ticket) -> None:
@@ -325,7 +322,7 @@ class Flows:
         self._set_place(flow)
 
     def _set_place(self, flow: Flow) -> None:
-        """Moves a flow to where it stands now, with its first request or a turn for others."""
+        """Moves a flow to its present place, for its first request or a turn for long texts."""
         if flow.place:
             del self._places[bisect.bisect_left(self._places, flow.place)]
         flow.place = None
@@ -335,13 +332,13 @@ class Flows:
             bisect.insort(self._places, flow.place)
 
     def _forget(self, flows: Sequence[Flow]) -> None:
-        """Drops those flows that are not present, and have not paid for later turns already."""
+        """Drops flows that are not present, unless they have paid beyond the virtual time."""
         since_batch = self._since_batch
         for flow in flows:
             if not flow.is_present(since_batch) and flow.start <= self._virtual_time:
                 del self._flows[flow.name]
         if not self._flows:
-            self.cost = self.weight = 0.0  # but for what rounding has left
+            self.cost = self.weight = 0.0  # removes rounding errors
 
 
 def _is_segment(ticket: Ticket) -> bool:
@@ -349,7 +346,7 @@ def _is_segment(ticket: Ticket) -> bool:
 
 
 def _in_line(ticket: Ticket) -> _InLine:
-    """What a line is sorted by, and the request."""
+    """A line's sort key, with the ticket."""
     return -ticket.weight, ticket.finish, ticket.number, ticket
 
 

@@ -1,4 +1,4 @@
-"""How much may wait."""
+"""The queue's options."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class QueueOptions(Struct, frozen=True, kw_only=True):
 
     @property
     def max_queue_delay_s(self) -> float:
-        """How long a request may wait for batch members while an instance is idle."""
+        """`max_queue_delay_us` in seconds."""
         return self.max_queue_delay_us / 1e6
 
     @property

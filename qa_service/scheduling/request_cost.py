@@ -1,4 +1,4 @@
-"""What requests cost an instance: estimated before they run, corrected by what batches take."""
+"""What requests cost an instance: estimated before they run, corrected by measured batches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from qa_service.wire.messages import Request
 SMOOTHING = 1 / 8
 """The weight of a new measurement, as in TCP's round-trip time (RFC 6298)."""
 MS_PER_TOKEN = 0.1
-"""Where nothing was measured yet; the pace corrects it."""
+"""The cost without a table: an order of magnitude, which `pace` corrects."""
 
 SAMPLES = 64
 SAMPLE_CHARS = 64
@@ -18,12 +18,11 @@ SIGNS = string.punctuation.encode()
 
 
 class RequestCosts:
-    """Estimates costs, in milliseconds of an instance that has nothing else to do.
+    """Estimates costs, in milliseconds of an instance that runs nothing else.
 
     Attributes:
-        pace: How much longer batches take than their requests' estimates add up to: an
-            exponentially weighted mean, as TCP smooths its round-trip time (RFC 6298). Below 1
-            where batches are cheaper than their requests apart.
+        pace: A batch's time over the sum of its requests' estimates, an exponentially weighted
+            mean. Below 1 where batches are cheaper than their requests apart.
     """
 
     def __init__(self) -> None:
@@ -31,28 +30,28 @@ class RequestCosts:
 
     @staticmethod
     def of(tokens: int, rule: BatchRule | None) -> float:
-        """The cost of a request of so many tokens; a long text's is in proportion to them."""
+        """The cost of a request; a long text's is in proportion to its tokens."""
         if rule is None or rule.costs is None:
             return tokens * MS_PER_TOKEN
         return rule.costs.cost_ms(1, tokens)
 
     def observe(self, cost: float, took_ms: float) -> None:
-        """Follows what a batch took whose requests were estimated to cost so much."""
+        """Updates the pace with a batch's time and the sum of its requests' estimates."""
         if cost > 0.0:
             self.pace += SMOOTHING * (took_ms / cost - self.pace)
 
 
 def estimate_tokens(request: Request) -> int:
-    """Estimates how many tokens a request will be.
+    """Estimates a request's tokens.
 
-    English has about four bytes of UTF-8 to a token of BERT's vocabularies, Chinese and Japanese
-    three, which is one character. Of a text of signs, each is a token.
+    With BERT's vocabularies, a token has about four bytes of UTF-8 in English, and three, one
+    character, in Chinese and Japanese. Each punctuation mark is a token.
     """
     return 3 + int(tokens_of(request.question) + tokens_of(request.text))
 
 
 def tokens_of(text: str) -> float:
-    """About how many tokens a text has; of a long one, by samples of it."""
+    """Estimates a text's tokens; a long text's from samples."""
     sample = text
     if len(text) > SAMPLES * SAMPLE_CHARS:
         starts = range(0, len(text), len(text) // SAMPLES)

@@ -1,13 +1,13 @@
-"""The bounded queue of requests and the batches made from it. Sans-IO: it is told the time.
+"""The bounded queue of requests, and the batches made from it. Sans-IO.
 
     add ──▶ queued ──next_batch──▶ dispatched ──retry──▶ queued again, to run alone
               ├──expired──▶ answered `deadline_exceeded`
-              └──remove───▶ forgotten: its client has gone
+              └──remove───▶ dropped: its client has gone
 
-`Flows` says whose turn it is. The request whose turn is first always goes. Its batch members are
-those nearest to it in length among those whose turn starts before its own ends, or while the batch
-runs if each flow that is present gets its share of the work: a batch changes nobody's share. Only
-as many go as the instance's `BatchRule` says cost less there than later.
+`Flows` says whose turn it is. The request with the first turn, the leader, always goes. Its batch
+members are the requests nearest to it in length whose turn starts before the leader's ends, or
+while a fair machine would run the batch: so batches change no flow's share. They join as long as
+the instance's `BatchRule` says that they cost less in this batch than later.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from qa_service.scheduling.options import QueueOptions
 from qa_service.scheduling.ticket import Ticket
 
 OLDEST_BATCHES = 4
-"""Batch members are sought among so many full batches of the first turns: enough to find texts of
-the leader's length, and a bound on what the loop does for a batch when thousands wait."""
+"""Batch members come from the first turns, as many as fill this many batches: enough to find texts
+of the leader's length, and a bound on the loop's work when thousands wait."""
 
 
 class Scheduler:
-    """Holds requests until an instance is idle, then says which go together."""
+    """Holds requests until an instance takes a batch of them."""
 
     def __init__(self, options: QueueOptions) -> None:
         self._options = options
@@ -39,25 +39,24 @@ class Scheduler:
         self._deadlines: list[tuple[float, int, Ticket]] = []
 
     def __len__(self) -> int:
-        """Requests waiting, those to be retried among them."""
+        """Requests waiting, retries included."""
         return self._flows.size + len(self._retries)
 
     @property
     def is_full(self) -> bool:
-        """Whether as many wait as may."""
+        """Whether the queue has reached its bound."""
         return len(self) >= self._options.max_queue_size
 
     @property
     def waiting_cost(self) -> float:
-        """Sum of the costs of what waits for its first run, reserved work included."""
+        """The cost of the requests that wait for their first run, reserved work included."""
         return self._flows.cost
 
     def add(self, ticket: Ticket) -> None:
         """Queues a request in its flow's line.
 
         Raises:
-            QueueFullError: As many as allowed are waiting already, and it is no segment of a text
-                that was admitted before.
+            QueueFullError: The queue is full, and this is no segment of an admitted text.
         """
         if self.is_full and ticket.core is None:
             raise QueueFullError
@@ -66,24 +65,24 @@ class Scheduler:
         self._note_deadline(ticket)
 
     def cost_before(self, ticket: Ticket) -> float:
-        """The cost of what would go before a request that is not queued yet."""
+        """The cost of all that would run before a request that is not queued yet."""
         return self._flows.cost_before(ticket)
 
     def cost_until_done(self, ticket: Ticket) -> float:
-        """The cost of what will have been done when a text is whose work is not reserved yet."""
+        """The cost of all that will have run when a text that has not begun is done."""
         return self._flows.cost_until_done(ticket)
 
     def begin(self, text: Ticket) -> None:
-        """Takes note of a long text whose segments will be queued: reserves its work."""
+        """Reserves the work of a long text whose segments will be queued."""
         text.number = next(self._numbers)
         self._flows.begin(text)
 
     def reserve(self, ticket: Ticket, cost: float) -> None:
-        """Counts work of a request that will be queued later; a negative cost takes it back."""
+        """Adds to a long text's reserved cost; a negative cost releases some."""
         self._flows.reserve(ticket, cost)
 
     def put_back(self, ticket: Ticket) -> None:
-        """Queues a request that was queued before, at its old turn; the bound does not apply."""
+        """Queues an accepted request again, at its old turn; the bound does not apply."""
         self._flows.put_back(ticket)
         self._note_deadline(ticket)
 
@@ -101,13 +100,12 @@ class Scheduler:
     def retry(self, ticket: Ticket) -> None:
         """Queues a request whose instance died, before all others and to run alone.
 
-        It was accepted once, so the bound on the queue does not apply to it; there are never
-        more of these than the instances can hold.
+        The queue's bound does not apply: instances hold only so many requests.
         """
         self._retries.append(ticket)
 
     def remove(self, ticket: Ticket) -> bool:
-        """Takes out a request nobody waits for any more; False if it was not waiting."""
+        """Removes a request whose client has gone; False if it was not waiting."""
         if ticket.is_queued:
             self._forget_deadline(ticket)
             self._flows.remove(ticket)
@@ -118,7 +116,7 @@ class Scheduler:
         return False
 
     def expired(self, now_s: float) -> list[Ticket]:
-        """Takes out every request whose deadline has passed."""
+        """Removes and returns every request whose deadline has passed."""
         items = self._deadlines
         late = [item[2] for item in items[: bisect.bisect_right(items, (now_s, math.inf))]]
         late += [ticket for ticket in self._retries if ticket.deadline_s <= now_s]
@@ -129,16 +127,14 @@ class Scheduler:
     def next_batch(
         self, now_s: float, rule: BatchRule, *, is_idle: bool = True, num_instances: int = 1
     ) -> list[Ticket]:
-        """Takes out the requests that an instance should have now.
+        """Removes and returns the requests that an instance should run now.
 
         Args:
-            now_s: The time.
-            rule: What the instance can run together.
-            is_idle: Whether it has nothing else. What is to be retried has an instance to itself.
-            num_instances: How many share the queue.
+            rule: The instance's.
+            is_idle: Whether the instance holds no batch; only then it may get a retry.
 
         Returns:
-            The leader first; empty if nothing waits, or nothing has waited long enough.
+            The leader first; empty if no request waits, or none has waited long enough.
         """
         if self._retries and is_idle:
             return [self._retries.popleft()]
@@ -156,10 +152,10 @@ class Scheduler:
         return [turn.ticket for turn in batch]
 
     def _with_members(self, leader: Turn, rule: BatchRule, num_waiting: float) -> list[Turn]:
-        """Adds to the leader those nearest in length, on either side up to the first refused."""
+        """Adds requests nearest to the leader in length, on either side until one is refused."""
         tokens = leader.ticket.tokens
         if not rule.admits(1, tokens, tokens, num_waiting):
-            return [leader]  # if its like would not pay, nothing does
+            return [leader]  # if an equally long request would not pay, no request does
         others = self._candidates(leader, rule)
         others.sort(key=lambda turn: (turn.ticket.tokens, turn.ticket.number))
         batch, longest = [leader], tokens
@@ -183,10 +179,10 @@ class Scheduler:
         return batch
 
     def _candidates(self, leader: Turn, rule: BatchRule) -> list[Turn]:
-        """Who may be in the leader's batch, so that all have the same shares as without batches.
+        """The requests that may join the leader's batch without a change in any flow's share.
 
-        Their turns start within its own, or while a fair machine would do the work of the batch.
-        Where rows cost less together than alone, its own turn counts for as many as they save.
+        Their turns start before the leader's ends, or while a fair machine would run the batch.
+        The leader's turn counts as longer where a batch does more rows in that time.
         """
         work, weight = 0.0, self._flows.weight
         within = leader.start + (leader.end - leader.start) * rule.gain(leader.ticket.tokens)
@@ -199,13 +195,13 @@ class Scheduler:
         return found[1:]
 
     def next_deadline_s(self) -> float:
-        """When `expired` next has something, if nothing changes until then."""
+        """When the next request expires; infinity for never."""
         times_s = [ticket.deadline_s for ticket in self._retries]
         times_s += [item[0] for item in self._deadlines[:1]]
         return min(times_s, default=math.inf)
 
     def next_departure_s(self) -> float | None:
-        """When `next_batch` next has something, if no more requests come."""
+        """When `next_batch` returns a batch if no more requests come; None if none waits."""
         if (leader := self._flows.first()) is None:
             return None
         return leader.ticket.arrived_s + self._options.max_queue_delay_s

@@ -8,23 +8,16 @@ from qa_service.scheduling.call import Call
 class Ticket:
     """A call in the queue or at an instance.
 
-    Args:
-        call: The call.
-        tokens: About how many tokens it will be.
-        core: Of a segment of a longer text, where its spans start, in code points; else None.
-        finish: Of a segment, its text's.
-
     Attributes:
-        call: The call; the next four are its scope's.
-        tokens: About how many tokens it will be.
-        core: Where a segment's spans start; None of a whole text. The queue's bounds do not apply
-            to a segment: its text was admitted before.
-        attempts: How many instances have died running it.
-        moves: How often it was put back for no fault of its own.
-        cost: About what running it costs, in milliseconds of an instance.
-        turn_cost: What its flow pays for its turn: its cost, or a full window's if that is more.
-        finish: When a fair machine would be done with it, in virtual time, and its number, which
-            tells equal ones apart.
+        tokens: An estimate.
+        core: For a segment of a long text, the range in which its spans start, in code points;
+            else None. The queue's bounds do not apply to segments: their text was admitted.
+        attempts: How many instances died while they ran it.
+        moves: How often an instance ended before it ran it.
+        cost: An estimate, in milliseconds of an instance.
+        turn_cost: What its flow pays for its turn: the cost, but at least a full window's.
+        finish: When a fair machine would finish it, in virtual time, and a number that breaks ties;
+            a segment has its text's.
         number: Its place in the order of arrival.
         is_queued: Whether it waits for its first run.
     """

@@ -1,5 +1,5 @@
-"""The services: what stands between a connection and the workers, one small file each.
+"""The services between a connection and the instances, one small file each.
 
-Each takes calls by `submit`, and sees to it that each of them ends. None knows a socket, a clock of
-its own, or another service than the one that it was given.
+A service takes calls by `submit`, and ends each of them. It knows no socket, no clock of its own,
+and no service but the one that it was given.
 """

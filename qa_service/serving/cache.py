@@ -1,17 +1,16 @@
-"""A service that answers what has been answered before, and runs equal requests once.
+"""A service that keeps answers, and runs equal requests once.
 
     submit ──kept──▶ resolved at once, `cached`
        ├──equal to one in flight──▶ waits with it ──┐
        └──else──▶ a run of its own ─────────────────┴──answers──▶ kept; all who wait are resolved
 
 Requests are equal if they ask the same model the same question of the same text for as many
-answers; ids, timeouts and priorities may differ. The first of them leads: the run has its share of
-the machine and its deadline. If its client goes, the run goes on for the others. Those who joined
-it wait no longer than their own deadlines; if the run is given up at its leader's deadline, the one
-of them that has the most time left leads the next.
+answers; ids, timeouts and priorities may differ. The first leads: the run has its flow, weight and
+deadline. If the leader's client goes, the run continues for the others, which wait until their own
+deadlines. If the leader times out, the waiter with most time left leads the next run.
 
-Only successes are kept. An error ends all that wait for the run, so that a request that kills
-workers is not tried once for each client that asks it.
+Only successes are kept. An error ends all requests that wait for the run, so that a request that
+kills instances does not run once for each client that sends it.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ CACHED = AnswerSource(is_cached=True)
 
 
 class CacheCounts(Protocol):
-    """Where is counted what comes of requests.
+    """The cache's counters.
 
     Attributes:
-        cache_hits_total: Answered from the cache.
-        cache_joined_total: Waited for the run of an equal request.
-        cache_misses_total: Run.
-        cache_evictions_total: Answers dropped to make room for another.
+        cache_hits_total: Requests answered from the cache.
+        cache_joined_total: Requests that waited for an equal one's run.
+        cache_misses_total: Requests that ran.
+        cache_evictions_total: Entries dropped to make room.
     """
 
     cache_hits_total: int
@@ -51,15 +50,14 @@ class CacheCounts(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Flight:
-    """Equal requests in flight: those who wait for one run.
+    """Equal requests that wait for one run.
 
     Attributes:
-        key: What they are known by.
-        model: What they ask.
-        members: Those who wait.
-        run: What they wait for. It is no child of its leader's: it goes on for the others.
-        leader: The member whose deadline the run has; None if that one's client has gone.
-        timer: Ends the others' waiting; None until there is another.
+        key: Of the store.
+        model: The model, engine and precision, by which the key was made.
+        run: No child of the leader, since it continues without it.
+        leader: The member whose deadline the run has; None if its client has gone.
+        timer: Fails joined members at their deadlines; None until one has joined.
     """
 
     key: bytes
@@ -71,7 +69,7 @@ class _Flight:
 
     @property
     def joined(self) -> Iterable[Call]:
-        """Those who have joined the leader."""
+        """The members except the leader."""
         return (call for call in self.members if call is not self.leader)
 
 
@@ -79,13 +77,10 @@ class Cached:
     """Keeps the answers of one version of a model.
 
     Args:
-        service: What answers the rest.
-        store: Where answers are kept; of all versions together.
-        model: Names what answers a request now, so that no other's answers are taken for its own.
-        clock: The loop's.
-        counts: Where is counted what comes of requests.
-        max_joined: How many requests may wait for the runs of others; more are run themselves, and
-            so meet the queue's own bounds.
+        store: Shared by all versions.
+        model: Names what answers a request now; part of the key.
+        max_joined: How many requests may wait for other requests' runs; further ones run
+            themselves, so that the queue's bounds apply to them.
     """
 
     def __init__(
@@ -108,7 +103,7 @@ class Cached:
         self._num_members = 0
 
     def submit(self, call: Call) -> None:
-        """Answers a request, has it wait for an equal one, or runs it."""
+        """Answers a call from the store, lets it join an equal one, or runs it."""
         model = self._model(call.request)
         key = cache_key(model, call.request)
         if answers := self._store.get(key, call.request.text):
@@ -132,7 +127,7 @@ class Cached:
         call.on_end(partial(self._remove, flight))
 
     def _remove(self, flight: _Flight, call: Call) -> None:
-        """Takes out a member that has ended; a flight without members ends."""
+        """Removes a member that has ended; a flight without members ends."""
         del flight.members[call]
         self._num_members -= 1
         if call is flight.leader:
@@ -141,7 +136,7 @@ class Cached:
             self._end(flight)
 
     def _end(self, flight: _Flight) -> None:
-        """Forgets a flight; nobody waits for its run."""
+        """Drops a flight without members, and cancels its run."""
         del self._flights[flight.key]
         if flight.timer:
             flight.timer.cancel()
@@ -150,14 +145,14 @@ class Cached:
             flight.run.cancel()
 
     def _lead(self, flight: _Flight, leader: Call) -> None:
-        """Runs a member's request, for all of them."""
+        """Runs a member's request for all members."""
         flight.leader = leader
         flight.run = Call(leader.request, leader.scope)
         flight.run.then(partial(self._on_settled, flight, leader.scope.deadline_s))
         self._service.submit(flight.run)
 
     def _on_settled(self, flight: _Flight, deadline_s: float, outcome: Outcome) -> None:
-        """The run has ended, and so has the waiting; unless only its leader had no more time."""
+        """Settles all members; if the run timed out, only those whose deadline has passed too."""
         assert flight.run
         if isinstance(outcome, Answered) and flight.model == self._model(flight.run.request):
             num_dropped = self._store.put(flight.key, outcome.answers)
@@ -169,7 +164,7 @@ class Cached:
         if flight.members:
             self._lead(flight, max(flight.members, key=lambda call: call.scope.deadline_s))
 
-    # Those who have joined, and their deadlines.
+    # Joined members and their deadlines.
 
     def _join(self, flight: _Flight, call: Call) -> None:
         self._add(flight, call)

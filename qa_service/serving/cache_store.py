@@ -1,4 +1,4 @@
-"""Answers kept by what was asked, the least recently used dropped first. Bounded in bytes.
+"""Answers by question, the least recently used dropped first. Bounded in bytes.
 
     key     BLAKE2b-128 over: model, question, text, each preceded by its length; top_k
     entry   for each answer: its score, where it starts, where it ends; of a collection's, its
@@ -23,7 +23,7 @@ from qa_service.wire.messages import Answer, Passage, Question
 
 KEY_BYTES = 16
 ENTRY_BYTES = 320
-"""What an entry takes beside its value: its key, its place in the dictionary, and room to grow."""
+"""An entry's memory beside its value: its key, its place in the dictionary, and room to grow."""
 
 SHARD_BYTES = 1 << 20
 
@@ -50,21 +50,14 @@ _decode = msgspec.msgpack.Decoder(list[_Kept]).decode
 
 
 def cache_key(model: str, question: Question) -> bytes:
-    """What a question is known by: equal for the same model, question, text and `top_k`."""
+    """A question's key: equal for the same model, question, text and `top_k`."""
     a, b, c = model.encode(), question.question.encode(), question.text.encode()
     message = b"%d:%b%d:%b%d:%b%d" % (len(a), a, len(b), b, len(c), c, question.top_k)
     return blake2b(message, digest_size=KEY_BYTES).digest()
 
 
 class CacheStore:
-    """Answers by their key.
-
-    Args:
-        max_bytes: How much memory they may take, overhead included; 0 keeps nothing.
-
-    Attributes:
-        max_bytes: How much memory they may take.
-    """
+    """Answers by key, in `max_bytes` of memory, overhead included; 0 keeps none."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
@@ -77,16 +70,11 @@ class CacheStore:
         return sum(shard.num_bytes for shard in self._shards)
 
     def __len__(self) -> int:
-        """How many questions are answered."""
+        """How many questions have answers."""
         return sum(len(shard.entries) for shard in self._shards)
 
     def get(self, key: bytes, text: str) -> list[Answer] | None:
-        """The answers to a question, which becomes the most recently used; None if not there.
-
-        Args:
-            key: The question's key.
-            text: Its text, of which the answers are spans.
-        """
+        """The answers to a question, now the most recently used; None if there are none."""
         entries = self._shard(key).entries
         entry = entries.get(key)
         if entry is None:
@@ -95,11 +83,7 @@ class CacheStore:
         return [kept.to_answer(text) for kept in _decode(entry)]
 
     def put(self, key: bytes, answers: Sequence[Answer]) -> int:
-        """Keeps the answers to a question, in the place of those that are there.
-
-        Returns:
-            How many others it has dropped to make room.
-        """
+        """Keeps or replaces a question's answers; returns how many entries it dropped for room."""
         entry = _encode([_fields(answer) for answer in answers])
         shard = self._shard(key)
         if (old := shard.entries.pop(key, None)) is not None:
@@ -123,12 +107,7 @@ def _fields(answer: Answer) -> tuple[object, ...]:
 
 
 class _Shard:
-    """Some of the entries, the least recently used first.
-
-    Attributes:
-        entries: By key.
-        num_bytes: Memory that they take.
-    """
+    """Some of the entries, the least recently used first."""
 
     __slots__ = ("entries", "num_bytes")
 

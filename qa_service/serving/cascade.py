@@ -1,14 +1,13 @@
-"""A service that asks a small model first, and the next one only where that is not sure.
+"""A service that asks a small model first, and the next model only if the score is low.
 
     submit ──▶ first model ──score ≥ min_score──▶ resolved
-                    └──below──▶ next model ──answer, sure or the last──▶ resolved
-                                     └──error──▶ resolved with the answer that there is
+                    └──below──▶ next model ──sure, or the last──▶ resolved
+                                     └──error──▶ resolved with the model before's answer
 
-The deadline is one: what the first model takes is gone for the next. A later model's error costs
-the better answer and not the answer: its client gets the one that the model before has given, with
-the score that it has. So a second model that is overloaded, or gone, makes answers worse and not
-fewer. An error of the first model is the request's: asking a larger model instead would pass an
-overload on to where it weighs most.
+All models share the request's deadline. If a later model fails, the client gets the answer of the
+model before it: a second model that is overloaded or gone makes answers worse, not fewer. An error
+of the first model fails the request: to ask a larger model instead would pass an overload on to
+where it costs most.
 """
 
 from __future__ import annotations
@@ -29,14 +28,12 @@ from qa_service.wire.messages import Answer, Timings
 
 @dataclass(slots=True, eq=False)
 class _Asking:
-    """A request under way.
+    """A request in progress.
 
     Attributes:
-        whole: The request.
-        models_asked: How many models have been asked.
-        last: The last answer that came; None yet.
-        queue_ms: How long it has waited for instances, in all.
-        inference_ms: How long instances have run it.
+        last: The last model's answer; None before the first.
+        queue_ms: The sum over the models asked.
+        inference_ms: The sum over the models asked.
     """
 
     whole: Call
@@ -46,13 +43,13 @@ class _Asking:
     inference_ms: float = 0.0
 
     def take(self, outcome: Answered) -> None:
-        """Takes the answer of a model, in place of that of the one before."""
+        """Replaces the answer by a further model's."""
         self.last = outcome
         self.queue_ms += outcome.timings.queue
         self.inference_ms += outcome.timings.inference
 
     def resolve(self) -> None:
-        """Answers the request with what there is."""
+        """Settles the request with the last answer."""
         assert self.last
         source = msgspec.structs.replace(self.last.source, models_asked=self.models_asked)
         timings = Timings(round(self.queue_ms, 3), round(self.inference_ms, 3))
@@ -60,14 +57,7 @@ class _Asking:
 
 
 class Cascade:
-    """Asks models in turn until one is sure.
-
-    Args:
-        router: Takes a request to the model that it names.
-        options: Which models, and when one is sure.
-        clock: The loop's.
-        counts: Where is counted what it does.
-    """
+    """Asks models in turn until one is sure."""
 
     def __init__(
         self, router: Service, options: RouteOptions, clock: Clock, counts: CascadeCounts
@@ -106,7 +96,7 @@ class Cascade:
         asking.resolve()
 
     def _is_final(self, best: Answer, models_asked: int) -> bool:
-        """Whether the answer stands: its model is sure, or the last."""
+        """Whether the model is sure, or the last."""
         return models_asked == len(self._options.cascade) or is_sure(best, self._options)
 
 

@@ -1,4 +1,4 @@
-"""All models that are served: they are brought to a plan, and share this machine's memory."""
+"""All models that are served: the catalog brings them to a plan and bounds their memory."""
 
 from __future__ import annotations
 
@@ -24,23 +24,17 @@ from qa_service.workers.ray_pool import RayPool
 logger = logging.getLogger(__name__)
 
 PROCESS_BYTES = 64 << 20
-"""About what an instance takes beside its model's files, until one has been measured."""
+"""An instance's memory beside its model's files, estimated until an instance has measured it."""
 
 
 class Catalog:
     """The models that are served.
 
     Args:
-        loop: The server's loop.
-        queue: Bounds on what waits for each version.
-        metrics: Where each version gets counters of its own.
-        services: Make what stands before each version.
-        logs: The instances' log.
-        max_memory_bytes: What all instances may take; 0 for no limit.
+        max_memory_bytes: For all instances; 0 for no limit.
 
     Attributes:
-        plan: What is wanted.
-        by_name: The models, those among them that are ending.
+        by_name: The models, those that are ending included.
     """
 
     def __init__(
@@ -65,10 +59,10 @@ class Catalog:
         self._unloaded: set[str] = set()
 
     def apply(self, plan: Plan) -> None:
-        """Serves something else from now on.
+        """Starts to serve another plan.
 
         Raises:
-            SetupError: A device that is asked for is not there; nothing has changed.
+            SetupError: A named device is missing; nothing has changed.
         """
         specs = [spec for its in plan.models.values() for spec in its.versions.values()]
         factories = {s: self._factories.get(s) or self._make_factory(s) for s in specs}
@@ -82,10 +76,10 @@ class Catalog:
             model.apply(plan.models.get(name) or _nothing(name))
 
     def reconcile(self, *, at_once: bool) -> None:
-        """Takes every model the next steps to its plan, and forgets what has ended.
+        """Takes every model's next steps to its plan, and drops models that have ended.
 
         Args:
-            at_once: Whether everything may be loaded at the same time: nobody is served yet.
+            at_once: Whether to load everything at the same time, since the server serves none yet.
         """
         before = {version.spec.key for version in self.versions}
         for model in self.by_name.values():
@@ -99,10 +93,10 @@ class Catalog:
         }
 
     def load(self, name: str) -> dict[str, str]:
-        """Serves a model again that was unloaded; tries again at once what has failed.
+        """Starts to load a model that was unloaded; tries failed versions again at once.
 
         Returns:
-            What the client is told, which is no more than that it has begun.
+            The reply to the client.
 
         Raises:
             UnknownModelError: No model of the plan has this name.
@@ -114,10 +108,10 @@ class Catalog:
         return {"model": name}
 
     def unload(self, name: str) -> dict[str, str]:
-        """Ends a model when it has answered what it has; until `load`, or another plan.
+        """Starts to drain a model; it stays unloaded until `load` or another plan.
 
         Returns:
-            What the client is told, which is no more than that it has begun.
+            The reply to the client.
 
         Raises:
             UnknownModelError: No model of the plan has this name.
@@ -128,10 +122,10 @@ class Catalog:
         return {"model": name}
 
     def find(self, name: str | None) -> Model:
-        """The model of that name; of none, the only one.
+        """The model of a name; without a name, the only model.
 
         Raises:
-            UnknownModelError: There is none of that name, or not one only.
+            UnknownModelError: No model has the name, or the only model is not unique.
         """
         if name is None and len(self.plan.models) == 1:
             (name,) = self.plan.models
@@ -141,39 +135,39 @@ class Catalog:
 
     @property
     def default(self) -> Model | None:
-        """What a request is asked first that names nothing."""
+        """The first model that answers a request without a model's name."""
         route = self.plan.routes.get(DEFAULT_ROUTE)
         names = route.cascade if route else list(self.plan.models)
         return self.by_name[names[0]] if names else None
 
     @property
     def versions(self) -> list[Version]:
-        """Every version of every model, those that are ending too."""
+        """Every version of every model, those that are ending included."""
         return [version for model in self.by_name.values() for version in model.versions]
 
     @property
     def ready(self) -> Iterator[Version]:
-        """Those that take requests."""
+        """The versions that take requests."""
         return (version for version in self.versions if version.state is VersionState.READY)
 
     @property
     def loss(self) -> str:
-        """Why no version serves any more, if the last `reconcile` found it."""
+        """Why the last version stopped serving, if the last `reconcile` found that; else empty."""
         return "" if any(self.ready) else "; ".join(m.loss for m in self.by_name.values() if m.loss)
 
     @property
     def memory_bytes(self) -> int:
-        """What all instances take, as far as it is measured, else about."""
+        """The memory of all instances, measured where possible, else estimated."""
         return sum(map(self._memory_of, self.versions))
 
     def dispatch(self) -> None:
-        """Gives work to the instances that can take some now."""
+        """Gives batches to the instances that can take one now."""
         for model in self.by_name.values():
             for version in model.versions:
                 version.dispatch()
 
     def startup_failure(self) -> str | None:
-        """Why the server cannot start: a model none of whose versions can be loaded."""
+        """Why the server cannot start: no version of some model can be loaded. None if it can."""
         for model in self.by_name.values():
             wanted = model.plan.versions.values()
             has_failed = wanted and all(spec in model.failures for spec in wanted)
@@ -196,31 +190,29 @@ class Catalog:
         )
 
     def close(self) -> None:
-        """Closes every instance, and loads nothing any more."""
+        """Closes every instance, and loads no more."""
         for name, model in self.by_name.items():
             model.plan = _nothing(name)
         for version in self.versions:
             version.close()
 
     def kill(self) -> None:
-        """Kills what is closed and has not ended yet."""
+        """Kills closed instances that have not ended."""
         for version in self.versions:
             version.pool.kill()
 
     def reap(self) -> bool:
-        """Forgets what has ended; says whether nothing is left."""
+        """Removes processes that have ended; returns whether none is left."""
         for version in self.versions:
             version.pool.reap()
         return all(version.pool.is_gone for version in self.versions)
-
-    # Its own business.
 
     def _make_factory(self, spec: VersionSpec) -> WorkerFactory:
         found = spec.found
         return make_factory(self._loop, self._logs, found.path, found.fingerprint, spec.instances)
 
     def _make_version(self, spec: VersionSpec, num_instances: int) -> Version:
-        """Makes what serves a version, if there is memory for so many instances of it."""
+        """Makes a version, if its instances fit into memory."""
         self._check_memory(spec, num_instances)
         metrics = self._metrics.for_version(*spec.key)
         kind = RayPool if spec.instances.ray_range[1] else WorkerPool
@@ -258,7 +250,7 @@ class Catalog:
         return max(pool.memory_bytes, pool.size * self._instance_bytes(version.spec))
 
     def _instance_bytes(self, spec: VersionSpec) -> int:
-        """What an instance takes: as one of this model was measured, else by its files."""
+        """An instance's memory: as one of this model measured it, else by its files."""
         model = self.by_name[spec.model]
         measured = [
             version.pool.memory_bytes // version.pool.alive

@@ -25,15 +25,7 @@ from qa_service.wire.messages import Request
 
 
 class Services:
-    """Makes the services that stand before the models, of what all of them share.
-
-    Args:
-        clock: The loop's.
-        store: Where answers are kept, of all versions.
-        counts: What cascades and shadow traffic count.
-        max_joined: How many requests to a version may wait for the runs of equal ones.
-        retrieval: The collections.
-    """
+    """Makes the services that stand before the models, of what all of them share."""
 
     def __init__(
         self,
@@ -56,14 +48,7 @@ class Services:
         spec: VersionSpec,
         counts: CacheCounts,
     ) -> Service:
-        """What a request passes that has been routed to one version of a model.
-
-        Args:
-            dispatcher: The version's.
-            model: The model, for copies to its other versions.
-            spec: The version.
-            counts: Where the cache counts what it does.
-        """
+        """What a request passes that has been routed to one version of a model."""
         service: Service = Skim(Segments(dispatcher), dispatcher, self._retrieval)
         service = Collections(service, dispatcher, self._retrieval)
         # A new service goes here, around what stands: service = MyService(service)
@@ -81,11 +66,5 @@ class Services:
         return Shadow(service, model, spec.number, partial(self._counts.shadow, model.name))
 
     def route(self, name: str, options: RouteOptions, models: Service) -> Service:
-        """The service of a route.
-
-        Args:
-            name: Its name.
-            options: Which models it asks, and when.
-            models: Takes requests that name a model.
-        """
+        """The service of a route."""
         return Cascade(models, options, self._clock, self._counts.cascade(name))

@@ -22,7 +22,7 @@ from qa_service.serving.parts import Part, read_parts
 from qa_service.serving.retrieval import Retrieval
 from qa_service.serving.service import Service
 from qa_service.wire.messages import Answer, Passage, Request, Timings
-from qa_service.wire.spans import NO_ANSWER, Findings, ReadPassage, answers_from_passages
+from qa_service.wire.spans import NO_ANSWER, ReadPassage, SegmentResult, answers_from_passages
 from qa_service.workers.messages import ModelFacts
 
 
@@ -72,7 +72,7 @@ def _part_of(request: Request, passage: FoundPassage) -> Part:
 
 
 def _merge(
-    passages: Sequence[FoundPassage], model: ModelFacts, top_k: int, found: Sequence[Findings]
+    passages: Sequence[FoundPassage], model: ModelFacts, top_k: int, found: Sequence[SegmentResult]
 ) -> list[Answer]:
     # Relative to the best, as only differences of BM25 between passages mean something.
     read = [

@@ -1,4 +1,4 @@
-"""The service at the end of the chain: one model, with its queue, scheduler and instances.
+"""The service at the end of the chain: one version's queue, scheduler and instances.
 
     submit ──▶ Scheduler ──dispatch──▶ Instances
                                            │
@@ -31,7 +31,7 @@ from qa_service.scheduling.ticket import Ticket
 from qa_service.serving.tracing import record_run
 from qa_service.telemetry.metrics import ModelMetrics
 from qa_service.wire.messages import Timings
-from qa_service.wire.spans import Findings
+from qa_service.wire.spans import SegmentResult
 from qa_service.workers.base import Worker
 from qa_service.workers.messages import Failure, Results
 from qa_service.workers.pool import WorkerPool
@@ -39,27 +39,16 @@ from qa_service.workers.pool import WorkerPool
 logger = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 3
-"""So that an innocent request may be beside two deaths that it did not cause."""
+"""A request fails with its third instance's death: two deaths may be a coincidence."""
 MAX_MOVES = 10
-"""How often a request may be put back because its instance ended before it began with it, as with a
-lost node. One that is moved so often gets no instance that stays, and perhaps has no deadline."""
+"""How often a request may be put back because its instance ended before it ran it, as with a lost
+node. A bound is needed because the request may have no deadline."""
 MAX_TURN_TOKENS = 512
-"""A turn costs a full window or more; of a model with longer windows, so many tokens or more."""
+"""A turn costs at least a full window, or this many tokens if the window is longer."""
 
 
 class Dispatcher:
-    """Queues requests, and gives them to instances in batches.
-
-    Args:
-        clock: The loop's.
-        scheduler: Holds what waits.
-        instances: What runs the batches, and reports here.
-        metrics: Where batches are counted.
-        admission: Bounds on the work that waits.
-
-    Attributes:
-        instances: What runs the batches.
-    """
+    """Queues requests, and gives them to instances in batches."""
 
     def __init__(
         self,
@@ -85,11 +74,11 @@ class Dispatcher:
 
     @property
     def waiting_s(self) -> float:
-        """How long one instance would need for what waits, in seconds."""
+        """How long one instance would need for the queue."""
         return self._scheduler.waiting_cost * self._costs.pace / 1e3
 
     def submit(self, call: Call) -> None:
-        """Queues a request; fails it if there is no room or no time for it."""
+        """Queues a call; fails it if there is no room or no time for it."""
         ticket = Ticket(call, estimate_tokens(call.request))
         try:
             self.admit(ticket)
@@ -105,19 +94,19 @@ class Dispatcher:
         self._add(segment)
 
     def admit(self, ticket: Ticket, *, is_long: bool = False) -> None:
-        """Says what a request costs, and whether it can be done in time.
+        """Estimates a request's cost, and checks that it can be done in time.
 
         Args:
-            ticket: The request.
+            ticket: The request's.
             is_long: Whether it will be submitted in segments.
 
         Raises:
-            DeadlineExceededError: Its time is over.
-            TextTooLongError: It has too many tokens, or alone would take longer than it may.
-            QueueFullError: What waits is as much as may wait, or would take longer than it has.
+            DeadlineExceededError: The deadline has passed.
+            TextTooLongError: The text has too many tokens, or takes too long even alone.
+            QueueFullError: The queue is full, or too long for the request's deadline.
         """
         if self._scheduler.is_full:
-            self.dispatch()  # what came in this same round may have an instance waiting
+            self.dispatch()  # instances may be idle for calls that came in this round
         ticket.cost = self.cost_of(ticket.tokens)
         check = self._admission.admit_long if is_long else self._admission.admit
         check(
@@ -132,22 +121,22 @@ class Dispatcher:
         self._scheduler.begin(text)
 
     def reserve(self, text: Ticket, cost: float) -> None:
-        """Counts work of a text that is yet to be submitted; negative to take it back."""
+        """Adds to a long text's reserved cost; a negative cost releases some."""
         self._scheduler.reserve(text, cost)
 
     def can_finish(self, text: Ticket, cost: float) -> bool:
-        """Whether so much more of a text can be read in its time, if nothing else is done."""
+        """Whether the text's rest, of that cost, can be done in time if nothing else runs."""
         return cost * self._costs.pace / self._num_instances <= self._time_ms(text)
 
     def cost_of(self, tokens: int) -> float:
-        """About what so many tokens cost, in milliseconds of an instance."""
+        """Estimates what tokens cost, in milliseconds of an instance."""
         return self._costs.of(tokens, self._rule())
 
     @property
     def _ms_per_cost(self) -> float:
-        """Milliseconds that the instances together need for a unit of cost.
+        """Milliseconds that all instances together need for a unit of cost.
 
-        An idle machine is not judged by how slow it was when it was last used.
+        With an empty queue, a slow pace from earlier load does not count.
         """
         pace = self._costs.pace if self.queue_length else min(1.0, self._costs.pace)
         return pace / self._num_instances
@@ -165,9 +154,9 @@ class Dispatcher:
         return None
 
     def dispatch(self) -> None:
-        """Gives work to the instances that can take some now, the idle ones first.
+        """Gives batches to the instances that can take one now, the idle ones first.
 
-        The loop calls this at the end of each round, when all that came in it is queued.
+        The loop calls this at the end of each round, when all of the round's calls are queued.
         """
         if not self.queue_length:
             return
@@ -179,7 +168,7 @@ class Dispatcher:
         if self.queue_length:
             self._wake.arm(self._next_turn_s(now_s))
 
-    # What the instances report.
+    # Reports of the pool.
 
     def on_results(self, batch: Sequence[Ticket], results: Results) -> None:
         """Settles a batch that an instance has finished."""
@@ -196,15 +185,16 @@ class Dispatcher:
                 record_run(ticket, ticket.call.scope.span, results, len(batch))
             if isinstance(outcome, Failure):
                 ticket.call.fail(ERROR_KINDS[outcome.code](outcome.message))
-            elif isinstance(outcome, Findings):
-                ticket.call.settle(Answered((), timings, findings=outcome))
+            elif isinstance(outcome, SegmentResult):
+                ticket.call.settle(Answered((), timings, segment=outcome))
             else:
                 ticket.call.settle(Answered(outcome.answers, timings))
 
     def on_lost(self, batch: Sequence[Ticket], *, were_running: bool) -> None:
-        """Takes back what an instance died with.
+        """Takes back an instance's batch when it dies.
 
-        What ran is tried again, alone, up to a third instance: it may be what killed the others.
+        Requests that ran are tried again, each alone, on up to three instances: one of them may
+        have killed the instance.
         """
         for ticket in batch:
             if ticket.call.is_settled:
@@ -229,15 +219,13 @@ class Dispatcher:
                 self._scheduler.put_back(ticket)
             self._expiry.arm(ticket.deadline_s)
 
-    # Its own business.
-
     def _add(self, ticket: Ticket) -> None:
         self._scheduler.add(ticket)
         self._expiry.arm(ticket.deadline_s)
         ticket.call.on_end(partial(self._drop, ticket))
 
     def _drop(self, ticket: Ticket, _: Call) -> None:
-        """Takes a call out of the queue that has ended, unless an instance runs it already."""
+        """Removes a call that has ended from the queue, if it is still there."""
         self._scheduler.remove(ticket)
 
     def _dispatch_one(self, now_s: float) -> bool:
@@ -250,7 +238,7 @@ class Dispatcher:
         return False
 
     def _give(self, worker: Worker, now_s: float) -> bool:
-        """Gives an instance a batch, if there is one for it."""
+        """Gives an instance a batch; returns whether there was one."""
         batch = self._scheduler.next_batch(
             now_s,
             worker.rule,
@@ -269,13 +257,13 @@ class Dispatcher:
         return bool(batch)
 
     def _next_turn_s(self, now_s: float) -> float:
-        """When an instance can be given what waits, if none gives results before."""
+        """When an instance can take a batch, unless one sends results before."""
         departure_s = self._scheduler.next_departure_s() or 0.0
         turns_s = (max(worker.takes_from_s(), departure_s) for worker in self.instances.workers)
         return min((turn_s for turn_s in turns_s if turn_s > now_s), default=math.inf)
 
     def _fail_expired(self) -> None:
-        """Answers what has waited too long."""
+        """Fails the calls that have waited too long."""
         for ticket in self._scheduler.expired(self._clock.now_s()):
             ticket.call.fail(DeadlineExceededError())
         self._expiry.arm(self._scheduler.next_deadline_s())

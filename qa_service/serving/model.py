@@ -1,14 +1,14 @@
-"""One model: what is wanted of it, what is there, and the steps from the one to the other.
+"""One model: its plan, its versions, and the steps from the versions to the plan.
 
-`reconcile` is called at the end of each round in which something was marked: an instance is ready,
-cannot start or has ended, a version is drained, the plan is another. It compares the two and takes
-what next steps there are; nothing remembers where in a transition it is.
+`reconcile` runs at the end of each round that set the loop's mark: an instance is ready, cannot
+start or has ended, a version is drained, the plan is new. It compares versions and plan and takes
+the next steps; no state records how far a transition has come.
 
-    wanted and not there    ─▶ load it, one version and one instance at a time
-    its engine is not known ─▶ wait; the plan that names it is applied when it is measured
-    loading and not wanted  ─▶ end it
-    it cannot be loaded     ─▶ what serves goes on; again after a while, each time a longer one
-    all that is wanted serves ─▶ labels have moved; drain what is not wanted
+    planned, not there          ─▶ load it, one version and one instance at a time
+    planned, engine not known   ─▶ wait; the plan that names the engine is applied once measured
+    loading, not planned        ─▶ end it
+    cannot be loaded            ─▶ ready versions serve on; try again after a growing delay
+    all planned versions serve  ─▶ move the labels; drain versions that are not planned
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from qa_service.serving.version import Version, VersionState
 logger = logging.getLogger(__name__)
 
 _NUMBER = re.compile(r"[1-9][0-9]{0,15}\Z")
-"""A version's number, as it is written; what else has digits can only be a label."""
+"""A version's number, as requests write it; any other word is a label."""
 
 LOADING_RETRY_S = 1.0
-"""After how long a request for a version that is being loaded should be sent again."""
+"""When a client should send a request again for a version that is loading."""
 
 FIRST_RETRY_S = 1.0
 MAX_RETRY_S = 60.0
-"""Between attempts to load a version, doubled by each: an attempt reads all of its files, and files
-that are put right are to be noticed within a minute."""
+"""Bounds on the delay between attempts to load a version, which doubles: an attempt reads all files
+of the version, and mended files should be noticed within a minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,8 @@ class LoadFailure:
     """Why a version could not be loaded.
 
     Attributes:
-        message: Why.
-        count: How often in a row.
-        retry_s: When it is tried again, on the loop's clock.
+        count: Failures in a row.
+        retry_s: When the next attempt is due, on the loop's clock.
     """
 
     message: str
@@ -59,17 +58,11 @@ class Model:
     """A model with its versions.
 
     Args:
-        name: Its name.
-        clock: The loop's.
         make_version: Makes a version that has no instance yet; raises `SetupError` if there is no
             memory for so many instances.
-        choose: A number from 0 to 1, each as probable.
 
     Attributes:
-        name: Its name.
-        plan: What is wanted.
         versions: What is there, in the order of its beginning.
-        failures: What could not be loaded.
         labels: The version of each label, by now.
         loss: Why a version that served does no more, if the last `reconcile` found one.
     """
@@ -94,24 +87,24 @@ class Model:
         self._retry = LazyTimer(clock, clock.mark)
 
     def apply(self, plan: ModelPlan) -> None:
-        """Wants something else from now on."""
+        """Takes another plan."""
         self.plan = plan
         wanted = set(plan.versions.values())
         self.failures = {spec: why for spec, why in self.failures.items() if spec in wanted}
         self._clock.mark()
 
     def try_again(self) -> None:
-        """Tries at once what has failed."""
+        """Tries failed versions again at once."""
         self.failures.clear()
         self._clock.mark()
 
     @property
     def ready_specs(self) -> list[VersionSpec]:
-        """What takes requests."""
+        """The specs of the versions that take requests."""
         return [version.spec for version in self._ready()]
 
     def versions_in(self, *states: VersionState) -> list[Version]:
-        """What is in one of these states."""
+        """The versions in one of the states."""
         return [version for version in self.versions if version.state in states]
 
     @property
@@ -120,25 +113,25 @@ class Model:
         return self.plan.shadow
 
     def is_idle(self, number: int) -> bool:
-        """Whether an instance of that version has nothing to do."""
+        """Whether the version has an idle instance and an empty queue."""
         version = self._serving(number)
         return version is not None and version.is_idle
 
-    # Where requests go.
+    # Where calls go.
 
     def submit(self, call: Call) -> None:
-        """Sends a request to the version that it names, or to one by its share; or fails it."""
+        """Sends a call to the version that it names, else to one by its share; or fails it."""
         try:
             self.pick(call.request.version).submit(call)
         except QaError as error:
             call.fail(error)
 
     def pick(self, named: int | str | None) -> Version:
-        """What answers a request for that version or label, or for whichever there is.
+        """The version for a number or a label; for None, one by its share.
 
         Raises:
             UnknownModelError: There is no such version.
-            UnavailableError: There is, but it is not loaded.
+            UnavailableError: The version is not loaded.
         """
         version = self._by_share() if named is None else self._by_name(named)
         if self.plan.is_rolling and version.pool.size < version.full_size:
@@ -146,7 +139,7 @@ class Model:
         return version
 
     def share(self, version: Version) -> float:
-        """The share of the requests that name no version which goes there, 0 to 1."""
+        """A version's share, 0 to 1, of the requests that name no version."""
         total = sum(weight for weight, _ in self._choices)
         return sum(weight for weight, one in self._choices if one is version) / (total or 1.0)
 
@@ -178,7 +171,7 @@ class Model:
         raise UnknownModelError(f"{what}; {there_are(there)}")
 
     def _unavailable(self, message: str) -> UnavailableError:
-        """Says when to ask again: at the next try if all have failed, else soon."""
+        """The error, with when to ask again: at the next attempt if all have failed, else soon."""
         wait_s = LOADING_RETRY_S
         if self.failures and not self.versions_in(VersionState.LOADING):
             next_s = min(failure.retry_s for failure in self.failures.values())
@@ -189,20 +182,20 @@ class Model:
         return next((v for v in reversed(self._ready()) if v.spec.number == number), None)
 
     def _among_generations(self, version: Version) -> Version:
-        """Shares its requests with what it takes the place of, by their instances."""
+        """Draws between a growing version and those that it replaces, by their live instances."""
         alive = [(v.pool.alive, v) for v in (version, *self._unwanted()) if v.pool.alive]
         return self._draw([(float(weight), one) for weight, one in alive] or [(1.0, version)])
 
-    # From what is there to what is wanted.
+    # From the versions to the plan.
 
     def reconcile(self, *, at_once: bool = False) -> None:
-        """Takes the next steps from what is there to what is wanted.
+        """Takes the next steps from the versions to the plan.
 
-        An instance that has become ready lets its version take requests, or get its next instance
-        (`_grow`), and what it replaces drain. One that cannot start ends its version.
+        When an instance becomes ready, its version takes requests or gets its next instance
+        (`_grow`), and the replaced version drains. An instance that cannot start ends its version.
 
         Args:
-            at_once: Whether everything may be loaded at the same time: nobody is served yet.
+            at_once: Whether to load everything at the same time, since the server serves none yet.
         """
         self.loss = ""
         for version in self.versions:
@@ -228,7 +221,7 @@ class Model:
         return self.plan.versions.get(version.spec.number) == version.spec
 
     def _is_to_load(self, version: Version) -> bool:
-        """Whether it is wanted, or would be had it not been asked for once more since."""
+        """Whether the plan has this version, ignoring `generation`."""
         wanted = self.plan.versions.get(version.spec.number)
         return wanted is not None and wanted.is_same_as(version.spec)
 
@@ -244,7 +237,7 @@ class Model:
         return [spec for spec in wanted if spec.is_loadable and spec not in there]
 
     def _move(self) -> None:
-        """Moves labels and shares to what is ready."""
+        """Moves labels and shares to ready versions."""
         ready = {v.spec.number: v for v in self._ready()}
         moved = {label: n for label, n in self.plan.labels.items() if n in ready}
         kept = {label: n for label, n in self.labels.items() if label in self.plan.labels}
@@ -256,7 +249,7 @@ class Model:
         self._choices = [(weight, ready[n]) for n, weight in shares.items()]
 
     def _grow(self, version: Version) -> None:
-        """Gives it its next instance, if it has all that it should have by now."""
+        """Gives a version its next instance, once those it has are ready."""
         if not version.pool.is_complete:
             return
         is_whole = version.pool.size >= version.full_size
@@ -266,9 +259,9 @@ class Model:
             version.pool.resize(version.pool.size + 1)
 
     def _has_made_room(self, version: Version) -> bool:
-        """Takes instances from what it replaces; whether they have ended, so that one may begin.
+        """Takes instances from the versions it replaces; returns whether another can start now.
 
-        Each keeps one until the end, so that what it has is answered.
+        Each replaced version keeps one instance until it drains, to answer its requests.
         """
         if not self.plan.is_rolling:
             return True
@@ -283,13 +276,13 @@ class Model:
         return sum(v.pool.num_processes for v in (version, *replaced)) <= max(most, minimum)
 
     def _restore(self) -> None:
-        """Gives back what was taken for a version that could not be loaded."""
+        """Gives instances back that were taken for a version that could not be loaded."""
         for version in self._ready():
             if version.pool.size < version.full_size:
                 version.pool.resize(version.full_size)
 
     def _drain_unwanted(self) -> None:
-        """Drains what is replaced: once all that is wanted serves, or one of its own number."""
+        """Drains unplanned versions once all planned ones serve, or one of the same number does."""
         is_done = all(spec in self.ready_specs for spec in self.plan.versions.values())
         for version in self._unwanted():
             if is_done or self._serving(version.spec.number) is not version:
@@ -301,7 +294,7 @@ class Model:
                 self._load(spec, spec.instances.num_instances)
 
     def _load_next(self) -> None:
-        """Loads the first of what is missing whose time it is, when nothing is ending any more."""
+        """Loads the first missing version that is due, once no version is ending."""
         if self.versions_in(VersionState.DRAINING, VersionState.ENDING):
             return
         now_s = self._clock.now_s()
@@ -333,7 +326,7 @@ class Model:
         logger.info("%s serves" if is_first else "the reloaded model serves: %s", version.spec)
 
     def _end_failed(self, version: Version, message: str) -> None:
-        """Ends it; if it cannot grow but some of it lives, only when it has answered all it has."""
+        """Ends a version; a ready one with live instances answers its requests first."""
         if version.state is VersionState.READY:
             self.loss = message
         if version.state is VersionState.READY and version.pool.alive:

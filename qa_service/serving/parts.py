@@ -18,12 +18,12 @@ from qa_service.scheduling.request_cost import estimate_tokens
 from qa_service.scheduling.ticket import Ticket
 from qa_service.serving.dispatcher import Dispatcher
 from qa_service.wire.messages import Answer, Request, Timings
-from qa_service.wire.spans import Findings
+from qa_service.wire.spans import SegmentResult
 
 Part = tuple[Request, tuple[int, int]]
 """What is asked of a part, and where in it spans may start, in code points."""
 
-Merge = Callable[[Sequence[Findings]], Sequence[Answer]]
+Merge = Callable[[Sequence[SegmentResult]], Sequence[Answer]]
 """Makes the answers of what was found in each part, in their order."""
 
 
@@ -47,7 +47,7 @@ class _Reading:
         self._merge = merge
         self._dispatcher = dispatcher
         self._num_parts = 0
-        self._found: dict[int, Findings] = {}
+        self._found: dict[int, SegmentResult] = {}
         self._queue_ms = math.inf
         self._inference_ms = 0.0
         self._reserved = whole.cost
@@ -73,8 +73,8 @@ class _Reading:
         self._dispatcher.reserve(self._whole, -cost)
 
     def _on_settled(self, number: int, outcome: Outcome) -> None:
-        if isinstance(outcome, Answered) and outcome.findings is not None:
-            self._found[number] = outcome.findings
+        if isinstance(outcome, Answered) and outcome.segment is not None:
+            self._found[number] = outcome.segment
             self._queue_ms = min(self._queue_ms, outcome.timings.queue)
             self._inference_ms += outcome.timings.inference
             if len(self._found) == self._num_parts:

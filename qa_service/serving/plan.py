@@ -1,7 +1,6 @@
-"""What is to be served: the configuration and what is on disk, brought together and checked.
+"""The plan of what is served: the configuration, checked against the versions on disk.
 
-A plan is whole or there is none: whatever is wrong with any part of it is a `SetupError` that names
-the table, and nothing changes.
+A fault in any part is a `SetupError` that names the table, and no plan is made.
 """
 
 from __future__ import annotations
@@ -25,13 +24,10 @@ DEFAULT_ROUTE = "default"
 
 @dataclass(frozen=True, slots=True)
 class VersionSpec:
-    """One version of a model as it is to be; another spec is another set of instances.
+    """One version of a model as planned; another spec needs other instances.
 
     Attributes:
-        model: The model's name.
-        found: The version on disk.
-        instances: How it is run.
-        generation: Counts how often it was asked to be loaded again as it is.
+        generation: Counts reloads of the unchanged version.
     """
 
     model: str
@@ -46,16 +42,16 @@ class VersionSpec:
 
     @property
     def key(self) -> tuple[str, int]:
-        """What names it: the model and the version."""
+        """The model's name and the version's number."""
         return self.model, self.number
 
     @property
     def is_loadable(self) -> bool:
-        """Whether its engine is known; else it waits until that is measured."""
+        """Whether its engine is known, not waiting to be measured."""
         return not self.instances.is_engine_open
 
     def is_same_as(self, other: VersionSpec) -> bool:
-        """Whether both are the same but for their generation."""
+        """Whether both are equal, ignoring `generation`."""
         return replace(self, generation=0) == replace(other, generation=0)
 
     def __str__(self) -> str:
@@ -64,15 +60,14 @@ class VersionSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelPlan:
-    """A model as it is to be.
+    """A model as planned.
 
     Attributes:
-        name: Its name.
-        versions: Its versions, by number, ascending.
+        versions: By number, ascending.
         labels: The version of each label.
         traffic: Weights of versions, for requests that name none; empty for the latest.
-        shadow: Percent of the requests that are copied to a version.
-        is_rolling: Whether versions take turns an instance at a time.
+        shadow: Percent of the requests that are copied to each version.
+        is_rolling: Whether a version replaces another an instance at a time.
     """
 
     name: str
@@ -85,28 +80,21 @@ class ModelPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything that is to be served.
-
-    Attributes:
-        models: By name.
-        routes: By name, with the models that they ask.
-    """
+    """Everything that is served."""
 
     models: Mapping[str, ModelPlan]
     routes: Mapping[str, RouteOptions]
 
     def with_engines(self, choose: Choose) -> Plan:
-        """The same plan, with the engines that have been chosen since it was made."""
+        """The plan with the engines that were chosen since it was made."""
         return replace(
             self, models={name: _with_engines(model, choose) for name, model in self.models.items()}
         )
 
 
 Choose = Callable[[str, FoundVersion, InstanceOptions], InstanceOptions]
-"""Fills in the engine of a version where the options leave it open; may raise `SetupError`.
-
-The engine stays open while it is still to be measured.
-"""
+"""Fills in a version's engine if the options leave it open and it is measured, else leaves it open;
+may raise `SetupError`."""
 
 
 def _with_engines(model: ModelPlan, choose: Choose) -> ModelPlan:
@@ -125,16 +113,13 @@ def make_plan(
     choose: Choose,
     generation: int = 0,
 ) -> Plan:
-    """Looks at what is on disk and brings it together with what is asked for.
+    """Makes a plan of the configuration and the versions on disk.
 
     Args:
-        models: By name.
-        routes: By name.
-        choose: Fills in the engine of a version.
-        generation: Another one has everything loaded again.
+        generation: A new number has all versions loaded again.
 
     Raises:
-        SetupError: It does not fit together; the message names the table and the key.
+        SetupError: The two do not fit; the message names the table and the key.
     """
     for name, route in routes.items():
         if name in models:

@@ -1,4 +1,4 @@
-"""The service that sends each request to what it names: a route, or a version of a model.
+"""The service that sends each call to the route or the model that it names.
 
 model is a route's name, or there is none ─▶ the route's cascade
 model is a model's name                   ─▶ its version of that number or label, else by share
@@ -16,16 +16,11 @@ from qa_service.serving.plan import DEFAULT_ROUTE
 from qa_service.serving.service import Service
 
 RouteMaker = Callable[[str, RouteOptions, Service], Service]
-"""Makes the service of a route; it asks models of the last argument."""
+"""Makes the service of a route, which sends calls for models to the last argument."""
 
 
 class Router:
-    """Sends requests where they are to go.
-
-    Args:
-        catalog: What is served.
-        make_route: Makes a route's service.
-    """
+    """Sends calls to routes and models."""
 
     def __init__(self, catalog: Catalog, make_route: RouteMaker) -> None:
         self._catalog = catalog
@@ -34,7 +29,7 @@ class Router:
         self._routes: dict[str, Service] = {}
 
     def use(self, routes: Mapping[str, RouteOptions]) -> None:
-        """Has these routes from now on; those that have not changed stay as they are."""
+        """Takes other routes; the services of unchanged ones stay."""
         self._routes = {
             name: self._routes[name]
             if self._options.get(name) == options
@@ -44,7 +39,7 @@ class Router:
         self._options = routes
 
     def submit(self, call: Call) -> None:
-        """Sends a request where it is to go, or fails it."""
+        """Sends a call to its route or model, or fails it."""
         request = call.request
         route = self._routes.get(request.model or DEFAULT_ROUTE)
         try:

@@ -21,7 +21,7 @@ from qa_service.scheduling.ticket import Ticket
 from qa_service.serving.dispatcher import Dispatcher
 from qa_service.wire.messages import Timings
 from qa_service.wire.sections import Section, sections
-from qa_service.wire.spans import Findings, merge, to_answers
+from qa_service.wire.spans import SegmentResult, merge, to_answers
 from qa_service.workers.messages import ModelFacts
 
 AHEAD_PER_INSTANCE = 2
@@ -30,11 +30,7 @@ waits where others can have their turns."""
 
 
 class Segments:
-    """Cuts long texts into segments for the dispatcher.
-
-    Args:
-        dispatcher: Where requests and segments go.
-    """
+    """Cuts long texts into segments for the dispatcher."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
@@ -71,7 +67,7 @@ class _Reading:
         self._chars_per_token = max(1.0, len(self._text) / whole.tokens)
         self._cut_chars = 0
         self._num_under_way = 0
-        self._parts: list[tuple[int, Findings]] = []
+        self._parts: list[tuple[int, SegmentResult]] = []
         self._first_queue_ms: float | None = None
         self._inference_ms = 0.0
         self._reserved = whole.cost
@@ -113,17 +109,17 @@ class _Reading:
 
     def _on_settled(self, section: Section, text: str, outcome: Outcome) -> None:
         self._num_under_way -= 1
-        if not isinstance(outcome, Answered) or outcome.findings is None:
+        if not isinstance(outcome, Answered) or outcome.segment is None:
             self._fail(outcome)
             return
-        self._parts.append((section.start, outcome.findings))
+        self._parts.append((section.start, outcome.segment))
         self._inference_ms += outcome.timings.inference
         if self._first_queue_ms is None:
             self._first_queue_ms = outcome.timings.queue
-        if outcome.findings.tokens:
-            self._chars_per_token = len(text) / outcome.findings.tokens
+        if outcome.segment.tokens:
+            self._chars_per_token = len(text) / outcome.segment.tokens
         self._read_chars += section.core_end - section.core_start
-        self._read_tokens += outcome.findings.tokens
+        self._read_tokens += outcome.segment.tokens
         self._estimated_tokens += tokens_of(text)
         if not self._has_time():
             self._fail(self._late("the rest was found to take longer than its time"))

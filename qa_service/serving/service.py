@@ -1,4 +1,4 @@
-"""The one interface of everything that stands between a connection and the workers.
+"""The one interface of everything between a connection and the instances.
 
 After M. Eriksen, "Your Server as a Function" (PLOS 2013). A service around a service is a filter:
 it may change, split, refuse or answer what passes.
@@ -15,4 +15,4 @@ class Service(Protocol):
     """Takes calls, and settles each of them once."""
 
     def submit(self, call: Call) -> None:
-        """Takes a call; it will be settled, at once or later, unless it is cancelled before."""
+        """Takes a call, and settles it at once or later, unless it is cancelled before."""

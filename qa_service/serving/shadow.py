@@ -3,9 +3,9 @@
     submit ──▶ the version that answers ──────▶ resolved, as without a shadow
        └──some, if an instance is idle──▶ copy ──▶ another version ──▶ compared, counted, dropped
 
-A copy is made only where an instance of the other version has nothing to do, so no request waits
-for one. Its flow is its own: it costs its client nothing of its share. What comes of it changes
-neither the answer nor when it is given. A copy is never copied.
+A copy is made only if the other version has an idle instance, so no request waits for a copy.
+Copies have their own flow: they take nothing from the client's share. They change neither the
+answer nor its time. A copy is never copied.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from qa_service.telemetry.services import ShadowCounts
 from qa_service.wire.messages import Answer
 
 FLOW = "shadow copy"
-"""No client's: neither a token's name nor an address has a space."""
+"""No client's flow has this name: neither a token's name nor an address has a space."""
 
 
 @dataclass(slots=True, eq=False)
@@ -31,10 +31,8 @@ class _Pair:
     """A request and its copy.
 
     Attributes:
-        counts: Those of the version that has the copy.
-        copy: The copy.
-        answer: The request's best answer, once it has one.
-        copys_answer: The copy's.
+        answer: The request's best answer; None until it has one.
+        copys_answer: The copy's; None until it has one.
     """
 
     counts: ShadowCounts
@@ -43,7 +41,7 @@ class _Pair:
     copys_answer: Answer | None = None
 
     def take(self, outcome: Outcome) -> None:
-        """Takes what the request came to."""
+        """Takes the request's outcome."""
         if isinstance(outcome, Answered):
             self.answer = outcome.answers[0]
             self._compare()
@@ -51,7 +49,7 @@ class _Pair:
             self._drop()
 
     def take_copys(self, outcome: Outcome) -> None:
-        """Takes what the copy came to."""
+        """Takes the copy's outcome."""
         if not isinstance(outcome, Answered):
             self.counts.outcomes["failed"] += 1
             return
@@ -61,18 +59,18 @@ class _Pair:
         self._compare()
 
     def drop_if_cancelled(self, call: Call) -> None:
-        """Drops the copy of a request that nobody waits for."""
+        """Drops the copy of a request whose client has gone."""
         if call.is_cancelled:
             self._drop()
 
     def _drop(self) -> None:
-        """There is nothing to compare the copy with; one that has failed is counted already."""
+        """Counts a copy that has nothing to be compared with, unless it failed; cancels it."""
         if self.copys_answer or not self.copy.is_settled:
             self.counts.outcomes["unpaired"] += 1
         self.copy.cancel()
 
     def _compare(self) -> None:
-        """Counts whether both found the same, once both have answered."""
+        """Counts whether the answers are equal, once both are there."""
         if self.answer and self.copys_answer:
             here = (self.answer.start, self.answer.end)
             there = (self.copys_answer.start, self.copys_answer.end)
@@ -80,31 +78,24 @@ class _Pair:
 
 
 class ShadowedModel(Service, Protocol):
-    """A model whose requests may be copied to its other versions.
-
-    Attributes:
-        name: Its name.
-    """
+    """A model whose requests may be copied to its other versions."""
 
     name: str
 
     @property
     def shadow(self) -> Mapping[int, int]:
-        """Percent of the requests that are copied to a version, by now."""
+        """The present percentage of requests that are copied to each version."""
 
     def is_idle(self, version: int) -> bool:
-        """Whether an instance of that version has nothing to do."""
+        """Whether the version has an idle instance and an empty queue."""
 
 
 class Shadow:
-    """Copies requests that one version answers to others.
+    """Copies one version's requests to other versions.
 
     Args:
-        service: What answers.
-        model: Takes a copy to the version that it names.
-        version: The version that answers.
-        counts_of: Where is counted how a version does.
-        draw: Draws a number, 0 to 1.
+        model: Sends a copy to the version that it names.
+        counts_of: The counters of the version that gets copies.
     """
 
     def __init__(
@@ -123,7 +114,7 @@ class Shadow:
         self._draw = draw
 
     def submit(self, call: Call) -> None:
-        """Passes a request on, and copies it to the versions that it is drawn for."""
+        """Passes a call on, and copies it to the versions for which it is drawn."""
         self._service.submit(call)
         if call.is_settled or call.scope.flow == FLOW:
             return  # answered from the cache, refused, or a copy

@@ -23,7 +23,7 @@ from qa_service.serving.retrieval import Retrieval
 from qa_service.serving.service import Service
 from qa_service.wire.messages import Answer, Request
 from qa_service.wire.sections import Section, windows
-from qa_service.wire.spans import Findings, merge, to_answers
+from qa_service.wire.spans import SegmentResult, merge, to_answers
 from qa_service.workers.messages import ModelFacts
 
 
@@ -91,7 +91,7 @@ def _part_of(request: Request, section: Section) -> Part:
 
 
 def _merge(
-    request: Request, best: Sequence[Section], model: ModelFacts, found: Sequence[Findings]
+    request: Request, best: Sequence[Section], model: ModelFacts, found: Sequence[SegmentResult]
 ) -> list[Answer]:
     merged = merge(
         [(section.start, its) for section, its in zip(best, found, strict=True)], request.top_k

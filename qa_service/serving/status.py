@@ -1,4 +1,4 @@
-"""The answers to queries about the server, read from its parts when someone asks."""
+"""The answers to queries about the server, read from its parts on demand."""
 
 from __future__ import annotations
 
@@ -25,18 +25,7 @@ from qa_service.wire.prometheus import write_text
 
 
 class Status:
-    """Looks at the server's parts and says how they are.
-
-    Args:
-        clock: The loop's.
-        catalog: What is served.
-        metrics: What has been counted.
-        store: The answers that are kept.
-        counts: What cascades and shadow traffic have counted.
-        gpus: How the GPUs are.
-        ready_timeout_ms: An instance that is busy for longer does not count as answering.
-        max_queue_delay_us: How long a batch may wait to fill.
-    """
+    """Reports on the server's parts; an instance busy for `ready_timeout_ms` is not answering."""
 
     def __init__(
         self,
@@ -61,10 +50,7 @@ class Status:
         self._started_s = clock.now_s()
 
     def health(self, phase: str) -> Health:
-        """How the server is, in that phase of its life.
-
-        It is ready if the default model can be expected to answer.
-        """
+        """The server's health in a phase; it is ready if the default model should answer."""
         default = self._catalog.default
         its = default.versions_in(VersionState.READY) if default else []
         reason = why_not_ready(phase, *self._instances(its), self._ready_timeout_ms)
@@ -88,7 +74,7 @@ class Status:
         )  # fmt: skip
 
     def stats(self, in_flight: Sequence[int]) -> dict[str, object]:
-        """What has been counted, beside how things stand.
+        """Counters and gauges.
 
         Args:
             in_flight: The requests in flight of each open connection.
@@ -104,7 +90,7 @@ class Status:
         return write_text([*counted, *self._counts.families(), *gpus, *process_families()])
 
     def models(self, phase: str) -> list[ModelReport]:
-        """What may be asked: the routes, then every version of every model."""
+        """The routes, then every version of every model."""
         versions = self.versions(phase)
         routes = self._catalog.plan.routes.items()
         return [*(self._route(name, route, versions) for name, route in routes), *versions]
@@ -112,7 +98,7 @@ class Status:
     def _route(
         self, name: str, route: RouteOptions, versions: Sequence[ModelReport]
     ) -> ModelReport:
-        """How a route is: as the first model that it asks, whose errors are its own."""
+        """A route's report: the state of its first model, whose errors are the route's."""
         its = [one for one in versions if one.name == route.cascade[0]]
         best = next((one for one in its if one.is_ready), its[0] if its else None)
         return ModelReport(
@@ -128,7 +114,7 @@ class Status:
         )
 
     def versions(self, phase: str = SERVING) -> list[ModelReport]:
-        """Every version that is there or wanted, those that take requests by default first."""
+        """Every version that is there or planned, by name, the largest share first."""
         reports = [
             self._report(model, spec, version, phase)
             for model in self._catalog.by_name.values()
@@ -176,7 +162,7 @@ class Status:
         }
 
     def _instances(self, versions: Iterable[Version]) -> tuple[int, int]:
-        """How many instances are alive, and how many of them have answered lately."""
+        """How many instances are alive, and how many of them are answering."""
         pools = [version.pool for version in versions]
         since_s = self._clock.now_s() - self._ready_timeout_ms / 1e3
         return sum(pool.alive for pool in pools), sum(pool.answering(since_s) for pool in pools)
@@ -190,7 +176,7 @@ class Status:
 
 
 def _versions(model: Model) -> Iterable[tuple[VersionSpec, Version | None]]:
-    """Each version that is wanted or there, with what serves it or comes nearest to that."""
+    """Each version that is planned or there, with the one nearest to ready of its number."""
     best: dict[int, Version] = {}
     for version in model.versions:
         other = best.get(version.spec.number)
@@ -223,7 +209,7 @@ _STATES: dict[VersionState, State] = {
 
 
 def _figures(model: Model, version: Version) -> dict[str, Any]:
-    """What a report says of a version that has instances."""
+    """The fields of a report that need a version with instances."""
     return {
         "is_on_gpu": any(device.device != "cpu" for device in version.pool.devices),
         "statistics": model_statistics(version.metrics),

@@ -1,4 +1,4 @@
-"""Which requests are traced, and what of them becomes a span.
+"""Chooses the requests that are traced, and records their spans.
 
     ask                    from arrival to outcome
     ├── receive            from a message's first byte, if it came in pieces
@@ -8,8 +8,8 @@
         ├── model
         └── read
 
-Behind a cascade, `queue` and `inference` are under a `model` for each that was asked. What is not
-traced has no span, so that it costs a look at its scope.
+Behind a cascade, `queue` and `inference` are under a `model` span for each model that was asked. A
+request that is not traced has no span, and costs only that check.
 """
 
 from __future__ import annotations
@@ -38,13 +38,11 @@ STAGES = ("tokenize", "model", "read")
 
 
 class Tracer:
-    """Chooses the requests that are traced, and hands on what was recorded of each.
+    """Chooses the requests that are traced, and passes their traces on.
 
     Args:
-        clock: The loop's.
-        sample_rate: Which share of the requests that name no trace are traced, 0 to 1.
-        take: Takes what was recorded of a request that ends; its outcome is noted in that round.
-        draw: Draws a number, 0 to 1.
+        sample_rate: The share, 0 to 1, of the requests without a trace id that are traced.
+        take: Takes a trace when its request ends; its outcome is added later in that round.
 
     Attributes:
         server: The server's address, for the spans.
@@ -72,14 +70,11 @@ class Tracer:
         client: str,
         since_s: float | None = None,
     ) -> None:
-        """Traces a request that has just come, if its client does, or if it is drawn.
+        """Traces a new request if its client does, or if it is drawn.
 
         Args:
-            call: The request.
-            context: The trace that it says it belongs to.
-            codec: What has read it.
-            client: The client's address.
-            since_s: When its first byte came, if it has come in pieces.
+            context: The client's trace.
+            since_s: When the first byte came, if the message came in pieces; else None.
         """
         if not self._is_sampled(context):
             return
@@ -109,15 +104,6 @@ class Tracer:
 class Tracing:
     """The tracer and the exporter of a server, if it has an endpoint for them.
 
-    Args:
-        loop: The server's loop.
-        options: Where spans are sent, and which.
-        logs: The exporter's log.
-        metrics: Where is counted what comes of spans.
-
-    Attributes:
-        tracer: Chooses and records; None without an endpoint.
-
     Raises:
         SetupError: The package that exports is not installed.
     """
@@ -132,13 +118,13 @@ class Tracing:
             self.tracer = Tracer(loop, options.trace_sample_rate, self._exporter.take)
 
     def start(self, server: str) -> None:
-        """Starts the exporter of the server at that address."""
+        """Starts the exporter; `server` is the server's address."""
         if self.tracer and self._exporter:
             self.tracer.server = server
             self._exporter.program.start()
 
     def close(self) -> None:
-        """Has the exporter end when it has sent what there is."""
+        """Ends the exporter once it has exported everything."""
         if self._exporter:
             self._exporter.close()
 
@@ -160,20 +146,20 @@ def _address(whose: str, address: str) -> dict[str, AttributeValue]:
 
 
 def record(call: Call, span: Span, clock: Clock) -> None:
-    """Ends a span with its call, and notes what came of it."""
+    """Ends a span with its call, and notes the outcome."""
     call.then(partial(_note_outcome, span))
     call.on_end(partial(_end, span, clock))
 
 
 def record_model(call: Call, model: str, parent: Span, clock: Clock) -> None:
-    """Records what one model of a cascade does under a span of its own."""
+    """Records one model of a cascade under a span of its own."""
     span = parent.child("model", clock.now_s(), attributes={"qa.model": model})
     call.scope = msgspec.structs.replace(call.scope, span=span)
     record(call, span, clock)
 
 
 def record_run(ticket: Ticket, parent: Span, results: Results, batch_size: int) -> None:
-    """Records where the time of a batch's member went."""
+    """Records how long a request waited and ran, by stages."""
     began_s, end_s = results.started_s, results.started_s + results.inference_ms / 1e3
     attributes: dict[str, AttributeValue] = {"qa.batch_size": batch_size}
     if ticket.attempts:

@@ -3,8 +3,8 @@
     LOADING ──instances ready──▶ READY ──drain──▶ DRAINING ──all answered──▶ ENDING ──▶ GONE
         └───────close, failure─────┴────────────────────────────────────────────▲
 
-It is a service, which says in each answer that it comes from it. Whatever is given to it is
-answered by it, in whatever state it is by then.
+It is a service, which adds its name and number to each answer. A version that drains still answers
+the calls it has.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class VersionState(Enum):
-    """Where a version is in its life."""
+    """The states of a version."""
 
     LOADING = auto()
     READY = auto()
@@ -36,22 +36,7 @@ class VersionState(Enum):
 
 
 class Version:
-    """A version of a model, from its first instance to its last.
-
-    Args:
-        spec: What it is.
-        clock: The loop's.
-        pool: Its instances.
-        dispatcher: Gives them work.
-        service: The first of the services that stand before the dispatcher.
-        metrics: Where what it does is counted.
-
-    Attributes:
-        spec: What it is.
-        state: Where it is in its life.
-        metrics: What it has done.
-        pool: Its instances.
-    """
+    """A version of a model, from its first instance to its last."""
 
     def __init__(
         self,
@@ -73,7 +58,7 @@ class Version:
         self._in_flight: dict[Call, None] = {}
 
     def submit(self, call: Call) -> None:
-        """Takes a request, and says in its outcome what has answered; fails it once it ends."""
+        """Takes a call, and adds the version to its answer; fails it if the version has ended."""
         if self.state in _HAS_ENDED:
             call.fail(UnavailableError())
             return
@@ -83,7 +68,7 @@ class Version:
         self._service.submit(call)
 
     def dispatch(self) -> None:
-        """Gives work to the instances that can take some now."""
+        """Gives batches to the instances that can take one now."""
         self._dispatcher.dispatch()
 
     @property
@@ -93,19 +78,19 @@ class Version:
 
     @property
     def full_size(self) -> int:
-        """How many instances it has when it is whole."""
+        """How many instances it should have in the end."""
         return self.spec.instances.num_instances
 
     @property
     def is_growing(self) -> bool:
-        """Whether it is to have more instances than have been ready so far."""
+        """Whether it still needs instances that have never been ready."""
         if self.state is VersionState.READY:
             return self.pool.size < self.full_size or self.pool.is_booting
         return self.state is VersionState.LOADING
 
     @property
     def is_idle(self) -> bool:
-        """Whether an instance has nothing to do, and nothing waits for it."""
+        """Whether it has an idle instance and an empty queue."""
         return not self.queue_length and any(worker.is_idle for worker in self.pool.workers)
 
     def make_ready(self) -> None:
@@ -113,24 +98,24 @@ class Version:
         self._become(VersionState.READY)
 
     def drain(self) -> None:
-        """Takes no more requests, answers those that it has, and ends."""
+        """Gets no more calls, answers those that it has, and ends."""
         self._become(VersionState.DRAINING)
 
     def close(self) -> None:
-        """Ends it; its instances end when they have finished what they do."""
+        """Ends it; its instances end after their present batch."""
         if self.state not in _HAS_ENDED:
             self._become(VersionState.ENDING)
             self.pool.close()
 
     def kill(self) -> None:
-        """Ends it at once; what it has not answered is failed."""
+        """Ends it at once, and fails its unanswered calls."""
         self.close()
         self.pool.kill()
         for call in list(self._in_flight):
             call.fail(UnavailableError())
 
     def end_if_done(self) -> None:
-        """Ends it if it drains and has answered all; it is gone when its processes are."""
+        """Closes it if it has drained; it is gone once its processes are."""
         if self.state is VersionState.DRAINING and not self._in_flight:
             self.close()
         if self.state is VersionState.ENDING and self.pool.is_gone:
@@ -166,4 +151,4 @@ _NEXT = {
     VersionState.ENDING: {VersionState.GONE},
     VersionState.GONE: set(),
 }
-"""The states that may follow each; another is our bug."""
+"""The states that may follow each; any other transition is a bug."""

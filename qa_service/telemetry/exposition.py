@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from qa_service import __version__
 from qa_service.telemetry.metrics import ABANDONED, ANSWERED, Histogram, Metrics, ModelMetrics
-from qa_service.wire.model_reports import ModelReport, ModelStatistics, Span
+from qa_service.wire.model_reports import ModelReport, ModelStatistics, StatisticDuration
 from qa_service.wire.prometheus import Family, Labels, Sample, histogram_samples
 
 REASONS = {
@@ -92,20 +92,20 @@ def model_statistics(metrics: ModelMetrics) -> ModelStatistics:
     return ModelStatistics(
         inference_count=run,
         execution_count=metrics.batches_total,
-        success=_span(outcomes[ANSWERED], metrics.request_ms.sum),
-        fail=Span(sum(failures.values())),
-        queue=_span(run, metrics.queue_ms.sum),
-        compute_input=_span(run, metrics.member_ms.tokenize),
-        compute_infer=_span(run, metrics.member_ms.model),
-        compute_output=_span(run, metrics.member_ms.read),
+        success=_duration(outcomes[ANSWERED], metrics.request_ms.sum),
+        fail=StatisticDuration(sum(failures.values())),
+        queue=_duration(run, metrics.queue_ms.sum),
+        compute_input=_duration(run, metrics.member_ms.tokenize),
+        compute_infer=_duration(run, metrics.member_ms.model),
+        compute_output=_duration(run, metrics.member_ms.read),
         failures=failures,
         cache_hits=metrics.cache_hits_total,
         cache_misses=metrics.cache_misses_total,
     )
 
 
-def _span(count: int, total_ms: float) -> Span:
-    return Span(count, round(total_ms * 1e6))
+def _duration(count: int, total_ms: float) -> StatisticDuration:
+    return StatisticDuration(count, round(total_ms * 1e6))
 
 
 _TRITON: dict[str, tuple[str, Callable[[ModelStatistics], float]]] = {

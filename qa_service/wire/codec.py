@@ -81,10 +81,7 @@ class Codec(Protocol):
         """Encodes what a request came to.
 
         Args:
-            request: As `next_message` returned it.
             answers: At least one, best first.
-            timings: Where the time went.
-            source: What has answered it.
         """
 
     def encode_error(self, request: Request, error: QaError) -> bytes | bytearray:
@@ -97,7 +94,7 @@ class Codec(Protocol):
         """How a request has come, in OpenTelemetry's words: the attributes of its span."""
 
     def take_unwanted(self) -> Sequence[Request]:
-        """Requests whose answers have become useless by another's error; each is told once."""
+        """Takes sibling questions to cancel after one failed."""
 
     def encode_rejection(self, rejected: RejectedError) -> bytes | bytearray:
         """Encodes what was wrong with a message, or with the stream where there is no id."""

@@ -34,7 +34,6 @@ class FrameCodec:
     """One connection's frames, and the ids of its requests in flight.
 
     Args:
-        limits: Bounds on one request.
         max_first_frame_bytes: The longest first body, the only one that may be an auth frame.
 
     Attributes:

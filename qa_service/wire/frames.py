@@ -19,11 +19,7 @@ PREFIX = struct.Struct(">I")
 
 
 class FrameReader:
-    """Cuts a stream of bytes into frames.
-
-    Attributes:
-        max_frame_bytes: The longest body accepted.
-    """
+    """Cuts a stream of bytes into frames."""
 
     def __init__(self, max_frame_bytes: int) -> None:
         self.max_frame_bytes = max_frame_bytes

@@ -28,7 +28,8 @@ from qa_service.wire.http_message import (
 MAX_HEAD_BYTES = 16384
 MAX_LINE_BYTES = MAX_TARGET_BYTES + 64
 FEED_BYTES = 16384
-"""What a chunked body's parser is fed in one call of `next_event`, in at most `MAX_SLICES`."""
+"""Bytes of a chunked body that one call of `next_event` parses, in at most `MAX_SLICES` pieces:
+a bound on how long one client holds the loop."""
 MAX_SLICES = 64
 BLANK_LINE = b"\r\n\r\n"
 
@@ -142,7 +143,7 @@ class HttpReader:
             raise HttpError("only HTTP/1.1 and HTTP/1.0 are spoken", status=505)
 
     def _size_until(self, end: bytes) -> int:
-        """How long a line or head is that ends so; at the minimum one byte more than there is."""
+        """Length through `end`, or more than is buffered if absent."""
         at = self._buffer.find(end)
         return at + len(end) if at >= 0 else len(self._buffer) + 1
 

@@ -54,7 +54,8 @@ from qa_service.wire.trace_context import NO_TRACE, TraceContext, trace_context
 MAX_EXCHANGES = 64
 MAX_NAMED_CHARS = 200
 MAX_HELD_BYTES = 65536
-"""Replies that wait for an earlier one's; past it, no further request is taken."""
+"""Replies that wait for an earlier one's; beyond it no request is taken. A client that pipelines
+and does not read costs no more memory than this."""
 
 
 class _Exchange(msgspec.Struct, eq=False):
@@ -99,7 +100,6 @@ class HttpSite:
 
     Attributes:
         limits: Bounds on one request; a body is as long as a frame may be, compressed or not.
-        access: Which requests may be served at all.
     """
 
     limits: RequestLimits
@@ -110,7 +110,6 @@ class HttpCodec:
     """One connection's HTTP.
 
     Args:
-        site: What all connections have in common.
         wants_token: Whether each request must show a token, if its path is not open to all.
 
     Attributes:
@@ -288,7 +287,7 @@ class HttpCodec:
         return {"network.protocol.name": "http", **asked}
 
     def take_unwanted(self) -> Sequence[Request]:
-        """Requests whose answers have become useless by another's error; each is told once."""
+        """Takes sibling questions to cancel after one failed."""
         unwanted, self._unwanted = self._unwanted, []
         return unwanted
 

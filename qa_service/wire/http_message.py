@@ -20,7 +20,8 @@ MAX_FIELDS = 64
 MAX_TARGET_BYTES = 8192
 MAX_CHUNKS = 1024
 MAX_FRAMING_BYTES = 32768
-"""Of a chunked body: chunk sizes, extensions and trailers together."""
+"""Chunk sizes, extensions and trailers of a chunked body together: without a bound, a client could
+send framing for ever and never reach the body's limit."""
 
 _REMEMBERED_HEADS, _REMEMBERED_BYTES = 512, 512
 _AUTHORITY = re.compile(r"(?:[a-z0-9._~-]+|\[[0-9a-f:.]+\])(?::[0-9]{0,5})?\Z")
@@ -32,7 +33,6 @@ class HttpHead(msgspec.Struct, frozen=True):
     """What stands before a request's body.
 
     Attributes:
-        method: As it was sent.
         path: The target's path, still percent-encoded; `*` for the server as a whole.
         query: What follows the target's first `?`.
         host: The authority that is meant, in lower case; empty in an HTTP/1.0 request without one.
@@ -123,11 +123,9 @@ class ChunkedBody:
     """A chunked body, put together as a parser reports it; its trailers are dropped.
 
     Args:
-        head: The whole head before it.
         max_bytes: The longest body accepted.
 
     Attributes:
-        data: What has come of it.
         is_whole: Whether it is all there.
     """
 

@@ -59,8 +59,6 @@ class HttpReply(msgspec.Struct, frozen=True):
     """A reply, all but what depends on the connection.
 
     Attributes:
-        body: Its content.
-        status: Its status code.
         content_type: What the body is; without one there is no body.
         fields: Header fields beside those of every reply.
     """
@@ -153,7 +151,6 @@ def encode_reply(
     """Encodes a reply.
 
     Args:
-        reply: What to say.
         fields: Header fields beside the reply's own.
         is_last: Whether the connection is closed behind it.
         is_http_1_0: Whether the client is to be told that it is not.

@@ -44,12 +44,7 @@ OPEN_PATHS = {"/", "/v2/health/live", "/v2/health/ready"}
 
 
 class QaCall(msgspec.Struct, frozen=True):
-    """One question as the frame protocol has it.
-
-    Attributes:
-        id_json: The client's id.
-        requests: It.
-    """
+    """One question as the frame protocol has it."""
 
     id_json: bytes
     requests: Sequence[Request]
@@ -68,7 +63,6 @@ class ReportCall:
     """A question about the server.
 
     Attributes:
-        type: What is asked.
         render: Makes the reply of the report.
         model: The model that it is about, where that matters to who answers it.
     """
@@ -86,9 +80,7 @@ class HttpRequest(msgspec.Struct, frozen=True):
     """A whole request.
 
     Attributes:
-        head: Its head.
         body: Its body, not compressed.
-        limits: Bounds on what it may ask.
         model: The model in its path; empty if there is none.
         version: The version or label in its path; empty if there is none.
     """

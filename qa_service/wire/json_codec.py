@@ -234,11 +234,8 @@ def answers_body(
     """The response to a question, to be encoded.
 
     Args:
-        id_json: The request's id.
         answers: At least one, best first.
-        timings: Where the time went.
         top_k: How many answers were wanted; over 1, the response carries all of `answers`.
-        source: What has answered.
     """
     best = answers[0]
     return AnswersBody(

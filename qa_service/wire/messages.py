@@ -137,7 +137,6 @@ class Query:
     """What a client asks about the server itself; the loop answers it at once.
 
     Attributes:
-        id_json: The id's JSON.
         type: What is asked; for a `document` the codec needs no report.
         is_open: Whether it is answered without a token.
         model: The model that a command is about.
@@ -214,7 +213,6 @@ class AnswerSource(msgspec.Struct, frozen=True):
     Attributes:
         model: The model; empty if it is not known.
         version: Its version; 0 if it is not known.
-        is_cached: Whether the answer was kept from an equal request.
         models_asked: How many models a cascade has asked; 0 without one.
     """
 
@@ -251,7 +249,6 @@ class RejectedError(Exception):
 
     Attributes:
         id_json: The id to answer it under, `null` where none could be read.
-        error: What to answer.
     """
 
     def __init__(self, id_json: bytes, error: QaError) -> None:
@@ -264,7 +261,6 @@ class Auth(msgspec.Struct, frozen=True):
     """What a client authenticates with, in its first frame.
 
     Attributes:
-        token: A secret that the server knows.
         id: The JSON value that the reply carries, byte for byte as it was sent.
     """
 

@@ -14,7 +14,7 @@ from qa_service.wire.open_inference import INPUTS, MAX_QUESTIONS, OUTPUTS
 
 _CONFIG_TYPES = {"BYTES": "TYPE_STRING", "FP32": "TYPE_FP32", "INT32": "TYPE_INT32"}
 CASCADE = "cascade"
-"""What a route has for an engine: it asks models."""
+"""A route's engine: it asks models."""
 
 _PLATFORMS = {name: (engine.platform, engine.backend) for name, engine in ENGINES.items()} | {
     AUTO: ("", ""),
@@ -27,8 +27,8 @@ State = Literal["LOADING", "READY", "UNLOADING", "UNAVAILABLE"]
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """How often something took time, and how many nanoseconds in all."""
+class StatisticDuration:
+    """A count and its total time in nanoseconds, as in Triton's statistics."""
 
     count: int = 0
     ns: int = 0
@@ -54,12 +54,12 @@ class ModelStatistics:
 
     inference_count: int = 0
     execution_count: int = 0
-    success: Span = Span()
-    fail: Span = Span()
-    queue: Span = Span()
-    compute_input: Span = Span()
-    compute_infer: Span = Span()
-    compute_output: Span = Span()
+    success: StatisticDuration = StatisticDuration()
+    fail: StatisticDuration = StatisticDuration()
+    queue: StatisticDuration = StatisticDuration()
+    compute_input: StatisticDuration = StatisticDuration()
+    compute_infer: StatisticDuration = StatisticDuration()
+    compute_output: StatisticDuration = StatisticDuration()
     failures: Mapping[str, int] = field(default_factory=dict)
     cache_hits: int = 0
     cache_misses: int = 0

@@ -102,13 +102,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What one question came to.
-
-    Attributes:
-        answers: At least one, best first.
-        timings: Where the time went.
-        source: What has answered.
-    """
+    """What one question came to."""
 
     answers: Sequence[Answer]
     timings: Timings
@@ -119,8 +113,6 @@ class InferCall(msgspec.Struct, frozen=True):
     """An inference request.
 
     Attributes:
-        requests: One for each question.
-        shape: What the questions came as.
         top_k: How many answers each is to have.
         outputs: The names of the outputs that are wanted, and whether in binary.
         id: Echoed.
@@ -171,7 +163,6 @@ def parse_infer(
     Args:
         body: JSON, and the inputs' binary data.
         header_length: The length of the JSON, as the header field has it; None if it is all.
-        limits: Bounds on each question.
         model: The model or route, as in the path.
         version: Its version or label; empty for none.
 
@@ -193,9 +184,6 @@ def make_call(
     """The questions of an inference request.
 
     Args:
-        asked: The request.
-        binary: The inputs' binary data, in their order.
-        limits: Bounds on each question.
         model: The model or route; empty for the default.
         version: Its version or label; empty for none.
 

@@ -22,7 +22,6 @@ class Sample:
     """One value of a family.
 
     Attributes:
-        value: It.
         labels: What tells it from the family's others.
         suffix: What its name has beyond the family's, as those of a histogram have.
     """
@@ -34,14 +33,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """All samples of one name.
-
-    Attributes:
-        name: It.
-        kind: What may be done with the values.
-        help: What they are, in a sentence.
-        samples: The values.
-    """
+    """All samples of one name."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -57,8 +49,6 @@ def histogram_samples(
     Args:
         buckets: Upper bounds, ascending and infinity at last, and how many values are in each
             bucket; not how many are in it and in those below.
-        total: The sum of all values.
-        labels: What tells it from the family's others.
     """
     count, samples = 0, []
     for bound, values in buckets:

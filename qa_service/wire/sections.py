@@ -9,8 +9,8 @@
 Each span belongs to the section in whose core it starts; the characters around a core are context.
 So each span counts once, and the sums of all sections are the sum over the text.
 
-The loop, which has no tokenizer, cuts what it queues by this, and the reader what it reads whole. A
-section is tokenized apart from its neighbours. So the model sees the same windows in either case.
+The loop, which has no tokenizer, cuts texts for the queue here, and the reader cuts texts that come
+whole. A section is tokenized apart from its neighbours, so the model sees the same windows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from qa_service.wire.messages import Question
 CORE_TOKENS = 512
 MIN_WINDOWS = 2
 BYTES_PER_TOKEN = 4
-"""Of UTF-8: English has about five."""
+"""Bytes of UTF-8. English has about five, so that sections rather have too few tokens."""
 
 _SPECIAL_TOKENS = 4
 _MAX_CHARS_PER_TOKEN = 8
@@ -39,8 +39,6 @@ class Section(msgspec.Struct, frozen=True):
     """A part of a text, in code points.
 
     Attributes:
-        start: Where the section starts.
-        core_start: Where its core starts.
         core_end: One past where its core ends.
         end: One past where it ends.
     """
@@ -60,7 +58,6 @@ def sections(asked: Question, window_tokens: int, overlap_tokens: int) -> Iterat
     """Cuts a text, as it is asked for: into one section, or several of a few windows each.
 
     Args:
-        asked: A question and its text.
         window_tokens: The model's longest window.
         overlap_tokens: Tokens that two neighbouring windows share.
     """

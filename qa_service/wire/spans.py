@@ -22,8 +22,6 @@ class ScoredSpan(msgspec.Struct, frozen=True, array_like=True):
     """A candidate.
 
     Attributes:
-        log_score: Its log score.
-        start: Where it starts, in code points.
         end: One past where it ends.
     """
 
@@ -40,13 +38,13 @@ class ScoredSpan(msgspec.Struct, frozen=True, array_like=True):
         return ScoredSpan(self.log_score, self.start + offset, self.end + offset)
 
 
-class Findings(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """What a model found in a text or a part of it, before it is made answers.
+class SegmentResult(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The spans that a model found in a text or a part of it, before they become answers.
 
     Attributes:
         spans: The best that do not overlap, best first.
-        log_total: Log of the sum over all of its spans, the null answer left out.
-        tokens: How many tokens it had.
+        log_total: Log of the sum over all of its spans, without the null answer.
+        tokens: Of the text or part.
     """
 
     spans: list[ScoredSpan]
@@ -54,13 +52,13 @@ class Findings(msgspec.Struct, frozen=True, tag=True, array_like=True):
     tokens: int
 
 
-def merge(parts: Sequence[tuple[int, Findings]], top_k: int) -> Findings:
-    """Merges what was found in the parts of a text, each of whose spans is in one part alone.
+def merge(parts: Sequence[tuple[int, SegmentResult]], top_k: int) -> SegmentResult:
+    """Merges the results of a text's parts; each span is in one part only.
 
     Of spans that score the same, the first in the text comes first, whichever part is read first.
 
     Args:
-        parts: Of each, how many code points of the text come before it, and its findings.
+        parts: The part's start in the text, in code points, and its result.
         top_k: How many spans are wanted.
     """
     spans = [span.moved(offset) for offset, found in parts for span in found.spans]
@@ -71,19 +69,16 @@ def merge(parts: Sequence[tuple[int, Findings]], top_k: int) -> Findings:
         if not any(map(span.overlaps, best)):
             best.append(span)
     log_total = log_sum_exp([found.log_total for _, found in parts])
-    return Findings(best, log_total, sum(found.tokens for _, found in parts))
+    return SegmentResult(best, log_total, sum(found.tokens for _, found in parts))
 
 
 def to_answers(
-    text: str, found: Findings, null_log_score: float | None, top_k: int
+    text: str, found: SegmentResult, null_log_score: float | None, top_k: int
 ) -> list[Answer]:
-    """Makes answers of findings.
+    """Makes answers of a text's result.
 
     Args:
-        text: The text.
-        found: What was found in it.
         null_log_score: The log score of the null answer; None for a model that cannot abstain.
-        top_k: How many answers at most.
 
     Returns:
         At least one, best first; the first is "no answer" if the model abstains.
@@ -107,15 +102,13 @@ class ReadPassage(msgspec.Struct, frozen=True):
     """What was found in a passage.
 
     Attributes:
-        passage: The passage.
         log_prior: The log of how likely its answer is the right one by the search alone, up to what
             is the same for all passages of a question.
-        found: What the model found.
     """
 
     passage: Passage
     log_prior: float
-    found: Findings
+    found: SegmentResult
 
 
 def answers_from_passages(

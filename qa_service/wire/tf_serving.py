@@ -107,7 +107,6 @@ class PredictCall(msgspec.Struct, frozen=True):
     """A request to predict.
 
     Attributes:
-        requests: One for each question.
         is_columnar: Whether the questions came as columns.
     """
 
@@ -147,7 +146,6 @@ def parse_predict(body: bytes, limits: RequestLimits, model: str, version: str) 
 
     Args:
         body: JSON.
-        limits: Bounds on each question.
         model: The model or route, as in the path.
         version: Its version or label; empty for none.
 

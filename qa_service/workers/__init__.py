@@ -1,5 +1,5 @@
-"""The loop's side of the workers: how they are started, given batches, watched and replaced.
+"""The loop's side of the instances: starts them, gives them batches, watches and replaces them.
 
-Nothing here waits. End-of-file on a worker's channel means its death; what it held is reported,
-never forgotten.
+Nothing here blocks, except `engine_trial`. End-of-file on an instance's channel means its death;
+the pool then reports the batches that it held.
 """

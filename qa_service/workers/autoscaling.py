@@ -1,11 +1,11 @@
 """How many remote instances there should be: more as the queue's cost grows, fewer when idle.
 
-    waiting work takes over GROW_AT_S, nothing starts   as many more as would do it in GROW_AT_S
-    an instance was idle at each look of a whole while   one less; what it runs, it finishes
+    the queue needs more than GROW_AT_S, none starts     as many more as bring it to GROW_AT_S
+    an instance was idle at each look in idle_timeout_s  one less, which finishes its batches first
     else                                                 as many as there are
 
-Sans-IO. A remote instance takes seconds or minutes to start, so nothing more is asked for until
-those that start are there.
+Sans-IO. A remote instance takes seconds or minutes to start, so the number does not grow while one
+is starting.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from dataclasses import dataclass
 
 LOOK_INTERVAL_S = 1.0
 GROW_AT_S = 1.0
-"""How long all instances together may need for what waits."""
+"""How long all instances together may need for the queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What a look at a pool finds.
+    """A pool at one moment.
 
     Attributes:
-        remote: Remote instances that there are to be now.
-        alive: Instances that can take batches, local ones among them.
+        remote: Remote instances that are wanted now.
+        alive: Instances that can take batches, local ones included.
         starting: Remote instances that start, or wait to start again.
-        idle: Remote instances that have nothing to do.
-        waiting_s: How long one instance would need for what waits, in seconds.
+        idle: Remote instances without a batch.
+        waiting_s: How long one instance would need for the queue.
     """
 
     remote: int
@@ -38,14 +38,7 @@ class Situation:
 
 
 class Autoscaler:
-    """The rule.
-
-    Args:
-        fewest: Remote instances that are kept however little there is to do.
-        most: Remote instances at most.
-        idle_timeout_s: How long one must have been idle before there is one less.
-        now_s: The time.
-    """
+    """The rule, within bounds from `fewest` to `most`."""
 
     def __init__(self, fewest: int, most: int, idle_timeout_s: float, now_s: float) -> None:
         self._fewest, self._most = fewest, most

@@ -1,12 +1,11 @@
-"""A worker as the loop sees it: its channel, its state, and what it holds. Nothing here waits.
+"""An instance as the loop sees it: its channel, its state, and the batches that it holds.
 
 STARTING ──Ready──▶ READY ──batch──▶ READY ...
     └────Failed───────┴──end-of-file──▶ DEAD
 
-An instance that is ready holds at most two batches: one that it runs and one that lies in its
-channel, so that it need not wait for the loop. The second is given to it when half of what the
-first is expected to take is over: late enough that batch members may still come, early enough
-that the instance never runs dry.
+A ready instance holds at most two batches: one that it runs and one in its channel, so that it does
+not wait for the loop. It gets the second after half of the first's expected time: late enough that
+more calls can join the batch, early enough that the instance is never idle.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from qa_service.workers.messages import (
 
 
 class WorkerState(Enum):
-    """Where a worker is in its life."""
+    """The states of an instance."""
 
     STARTING = auto()
     READY = auto()
@@ -48,12 +47,10 @@ class WorkerState(Enum):
 
 
 class InFlight(msgspec.Struct):
-    """A batch that a worker holds.
+    """A batch that an instance holds.
 
     Attributes:
-        members: Its requests.
-        is_retry: Whether an instance has died with it before.
-        cost_s: What it is expected to take.
+        cost_s: How long it is expected to run.
         since_s: When it began to run, as far as the loop can know; infinity if it has not.
     """
 
@@ -68,24 +65,16 @@ class Worker(ABC):
 
     Args:
         number: Which instance of the pool it is, from 0.
-        loop: The loop that waits for it.
-        listener: Who hears from it.
-        setup: What it is to be; sent to it at once.
 
     Attributes:
-        number: Which instance of the pool it is, from 0.
-        state: Where it is in its life.
-        since_s: When it started, was given work while idle, or gave results, whichever was last.
-        ready: What it said when it was ready; None until then.
-        setup: What it was told to be.
-        rule: What it can run together; once ready, with what the model costs there by now.
-        in_flight: The batches that it holds, by number, in their order.
-        failure: Why it could not start or had to end, if that is known.
-        is_blameless: Whether no request can be the cause of its death.
-        is_leaving: Whether it is to end when it has finished what it holds.
+        since_s: When it started, got a batch while idle, or sent results, whichever was last.
+        rule: The bounds on its batches; once ready, with its present cost table.
+        failure: Why it could not start or had to end; empty if that is not known.
+        is_blameless: Whether no request can have caused its death.
+        is_leaving: Whether it ends once it has finished its batches.
 
     Raises:
-        OSError: It cannot be started.
+        OSError: The instance cannot be started.
     """
 
     def __init__(
@@ -116,32 +105,32 @@ class Worker(ABC):
 
     @abstractmethod
     def _launch(self) -> socket.socket:
-        """Starts what runs the instance; returns the loop's end of its channel.
+        """Starts the instance's process; returns the loop's end of its channel.
 
         Raises:
-            OSError: It cannot be started.
+            OSError: The process cannot be started.
         """
 
     @abstractmethod
     def kill(self) -> None:
-        """Ends it at once, if its kind can be; else it ends after its present batch."""
+        """Ends the instance at once if it can be killed, else after its present batch."""
 
     @abstractmethod
     def exit_status(self) -> str | None:
-        """How it ended, once nothing is left of it; lets the system forget it."""
+        """How the process ended, which reaps it; None while it runs."""
 
     @property
     def device(self) -> str:
-        """Where it runs, or is to run."""
+        """The device that the instance reported; until it is ready, the assigned one."""
         return self.ready.device if self.ready else self.setup.device.device
 
     @property
     def is_idle(self) -> bool:
-        """Whether it is ready and holds nothing."""
+        """Whether it is ready and holds no batch."""
         return self.state is WorkerState.READY and not self.in_flight
 
     def takes_from_s(self) -> float:
-        """From when it may be given another batch; infinity if not before it gives results."""
+        """From when it may get another batch; infinity if not before its next results."""
         if self.state is not WorkerState.READY or self.is_leaving:
             return math.inf
         if not self.in_flight:
@@ -165,13 +154,13 @@ class Worker(ABC):
         self._listener.on_worker_run(self)
 
     def _mark_running(self) -> None:
-        """Notes what the instance can be running by now: the first batch."""
+        """Notes the start of the first batch, the only one that can be running."""
         for batch in itertools.islice(self.in_flight.values(), 1):
             if batch.since_s == math.inf:
                 batch.since_s = self._loop.now_s()
 
     def close(self) -> None:
-        """Closes its channel: it ends when it next reads there. Nothing more is heard of it."""
+        """Closes the channel: the instance ends when it next reads; its listener hears nothing."""
         self.state = WorkerState.DEAD
         self._stream.close()
 
@@ -205,18 +194,18 @@ class Worker(ABC):
                 self._listener.on_worker_results(self, batch.members, message)
 
     def _fits(self, results: Results) -> bool:
-        """Whether results are those of a batch that it holds."""
+        """Whether results belong to a batch that it holds."""
         batch = self.in_flight.get(results.number)
         return batch is not None and len(results.outcomes) == len(batch.members)
 
     def _break_off(self, failure: str) -> None:
-        """Gives it up, and with it what it holds: what it says cannot be followed."""
+        """Treats an instance that breaks the protocol as dead, with the batches it holds."""
         self.failure = failure
         self._stream.close()
         self._on_end()
 
     def _keep_pace(self, batch: InFlight, took_s: float) -> None:
-        """Follows how much longer batches take than was measured: other work slows a machine."""
+        """Follows how much longer batches run than the table says: other work slows a machine."""
         if batch.cost_s:
             self._pace += SMOOTHING * self._pace * (took_s / batch.cost_s - 1)
 
@@ -226,18 +215,18 @@ class Worker(ABC):
 
 
 class WorkerListener(Protocol):
-    """Who hears from a worker: the pool."""
+    """Hears from an instance: the pool."""
 
     def on_worker_ready(self, worker: Worker) -> None:
-        """It can take batches."""
+        """The instance can take batches."""
 
     def on_worker_run(self, worker: Worker) -> None:
-        """It has been given a batch."""
+        """The instance got a batch."""
 
     def on_worker_results(
         self, worker: Worker, members: Sequence[Ticket], results: Results
     ) -> None:
-        """It has finished a batch."""
+        """The instance finished a batch."""
 
     def on_worker_death(self, worker: Worker) -> None:
-        """Its channel has ended."""
+        """The instance's channel ended."""

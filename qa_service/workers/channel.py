@@ -1,7 +1,7 @@
 """The worker's end of its channel: a socketpair whose other end the loop selects on.
 
-The frames are the wire's (a 4-byte big-endian length and a body). End-of-file means that the
-other side is gone: there is no lock between them that a killed process could keep.
+Frames are a 4-byte big-endian length and a body. End-of-file means that the other side has ended;
+the two share no lock that a killed process could hold.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class WorkerChannel:
         return message
 
     def receive_body(self) -> bytes | None:
-        """Waits for the next message, as its bytes; None when the loop's end is closed."""
+        """Waits for the next message's bytes; None when the loop's end is closed."""
         while (frame := self._frames.next_frame()) is None:
             try:
                 data = self._sock.recv(READ_BYTES)

@@ -1,7 +1,7 @@
 """Which device each instance runs on, and the loop's scheduling priority.
 
-Instances go round the devices that were named, in turn. Asked for a GPU that is not there, the
-server does not start; only `auto` takes the CPU instead, and says so.
+Instances take the named devices in turn. If a named GPU is missing, the server does not start;
+only `auto` takes the CPU instead, and logs that.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class DeviceAssignment(msgspec.Struct, frozen=True, array_like=True):
     """Where one instance runs.
 
     Attributes:
-        device: `cpu` or `cuda:N`, as the server's own process would number it.
-        cuda_index: The GPU's number for the instance's libraries; 0 if its process sees one only.
-        visible_as: What CUDA_VISIBLE_DEVICES is in the instance's process; empty hides every GPU.
+        device: `cpu` or `cuda:N`, as the server's process numbers GPUs.
+        cuda_index: The GPU's number for the instance's libraries; 0 if its process sees only one.
+        visible_as: CUDA_VISIBLE_DEVICES in the instance's process; empty hides every GPU.
         gpu_memory_bytes: All the memory of the GPU; 0 on a CPU.
         may_fall_back: Whether it may run on the CPU if its libraries cannot use the GPU.
     """
@@ -44,26 +44,21 @@ class DeviceAssignment(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class InstanceDevice:
-    """Where an instance really is, field by field as in the answer to `stats`.
-
-    Attributes:
-        session: Its number.
-        device: `cpu` or `cuda:N`.
-    """
+    """The device that an instance reports; its fields are those of the answer to `stats`."""
 
     session: int
     device: str
 
 
 def run_in_real_time() -> None:
-    """Has the kernel run the calling thread before all ordinary ones; what it starts is ordinary.
+    """Gives the calling thread real-time priority; threads and processes it starts have none.
 
     A kernel that preempts lazily or not at all lets an ordinary thread that is woken on a busy core
     wait for that core's next tick, 4 ms at 250 Hz, however low the priority of what runs there.
     Linux, sched(7).
 
     Raises:
-        SetupError: This process may not.
+        SetupError: The process lacks the permission.
     """
     try:
         os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
@@ -82,17 +77,17 @@ def assign_devices(
     """Decides where the instances run.
 
     Args:
-        num_instances: How many there are.
         devices: `auto`, or a list such as `cuda:0,cuda:1`.
-        find: Asks for the GPUs; not called if only the CPU is named.
+        find: Asks for the GPUs; not called for `cpu`.
 
     Raises:
         DeviceError: A GPU is named that CUDA does not see.
     """
     gpus = _choose(devices, find)
-    mine = [gpus[number % len(gpus)] for number in range(num_instances)]
+    assigned = [gpus[number % len(gpus)] for number in range(num_instances)]
+    may_fall_back = devices == AUTO
     return [
-        on_gpu(gpu, may_fall_back=devices == AUTO) if gpu else DeviceAssignment() for gpu in mine
+        on_gpu(gpu, may_fall_back=may_fall_back) if gpu else DeviceAssignment() for gpu in assigned
     ]
 
 
@@ -108,7 +103,7 @@ def on_gpu(gpu: Gpu, *, may_fall_back: bool) -> DeviceAssignment:
 
 
 def _choose(devices: str, find: Callable[[], Gpus]) -> Sequence[Gpu | None]:
-    """Returns the devices to go round; None is the CPU."""
+    """Returns the devices to take in turn; None is the CPU."""
     if devices == CPU:
         return [None]
     gpus = find()
@@ -130,7 +125,7 @@ def _named(word: str, gpus: Gpus) -> Gpu | None:
     raise DeviceError(f"--devices names {word}, but CUDA sees {seen}")
 
 
-def describe(places: Sequence[InstanceDevice]) -> str:
-    """Says where instances run: one device if it is that of all, or each one's in turn."""
-    devices = [place.device for place in places]
+def describe(instances: Sequence[InstanceDevice]) -> str:
+    """Names the device of all instances, or each instance's if they differ."""
+    devices = [instance.device for instance in instances]
     return devices[0] if len(set(devices)) == 1 else ", ".join(devices)

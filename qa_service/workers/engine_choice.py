@@ -1,14 +1,13 @@
-"""Which engine runs a model: what was found fastest here, measured once and kept beside it.
+"""Which engine runs a model: the fastest on this machine, measured once and kept beside the model.
 
-Where `--inference_engine_type` or `--precision` is `auto`, every candidate runs in an instance of
-its own (`engine_trial`): how long it takes, and whether it answers as float32 does. What is found
+If `--inference_engine_type` or `--precision` is `auto`, each candidate runs in an instance of its
+own (`engine_trial`), which shows how fast it is and whether it answers as float32 does. The table
 is kept under a key of all it depends on: processor, versions, the model's files, the candidates.
 
-While the server starts, engines that have not been measured on this machine are, one version after
-the other, in a process beside the loop, for a few seconds; until then a version's engine stays
-open. `--print_engines` compares what was left out. Later on there is no time for that: what was
-found for another version of the same model is taken, if this one has the files, else what runs
-anywhere.
+While the server starts, a process beside the loop measures the versions without a table, one after
+the other, for a few seconds each; until then a version's engine is open. `--print_engines` measures
+the candidates that a start left out. While the server serves, nothing is measured: a new version
+takes the engine of another version of its model if it has the files, else the reference.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from qa_service.engine_catalogue import (
 )
 from qa_service.logs import LogOptions
 from qa_service.net.event_loop import EventLoop
-from qa_service.repository.findings import COSTS_DIR
+from qa_service.repository.costs_dir import COSTS_DIR
 from qa_service.repository.manifest import Manifest, load_manifest, model_files
 from qa_service.workers.devices import CPU, DeviceAssignment
 from qa_service.workers.engine_table import Choice, EngineTable, Finding, Measurement, with_engine
@@ -48,24 +47,21 @@ logger = logging.getLogger(__name__)
 
 CPUINFO = Path("/proc/cpuinfo")
 REFERENCE = ("onnx", "fp32")
-"""What answers are compared with, and what runs where nothing could be measured."""
+"""Its answers are the standard, and it runs if nothing could be measured."""
 REFERENCE_WITHOUT_ONNX = ("pytorch", "fp32")
-"""The same for a model that cannot be had in ONNX."""
+"""The reference of a model that cannot be converted to ONNX."""
 
 _ONLY_BY_NAME = ("pytorch", "fp32")
-"""On a CPU: it runs the reference's products with more between them, and takes seconds to load."""
+"""Not measured on a CPU unless named: it is slower than ONNX there, and takes seconds to load."""
 
 _Key = tuple[Path, str, InstanceOptions]
 
 
 class EngineChoices:
-    """Chooses engines, and remembers what it has chosen.
-
-    Args:
-        on_found: Called when an engine that was open is chosen.
+    """Chooses engines, and remembers its choices.
 
     Attributes:
-        tables: What was measured, by the model's folder.
+        tables: By the model's folder.
     """
 
     def __init__(self, loop: EventLoop, logs: LogOptions, on_found: Callable[[], None]) -> None:
@@ -87,10 +83,10 @@ class EngineChoices:
         *,
         may_measure: bool,
     ) -> InstanceOptions:
-        """Fills in the engine, precision and threads where the options leave them open.
+        """Fills in the engine, precision and threads that the options leave open.
 
         Returns:
-            The options; as they were given while their engine is still to be measured.
+            The options; unchanged while their engine waits to be measured.
 
         Raises:
             SetupError: The manifest cannot be read, or a device cannot be had.
@@ -107,7 +103,7 @@ class EngineChoices:
         return chosen
 
     def measure_next(self) -> None:
-        """Begins to measure the next version whose engine is open, if nothing is measured now."""
+        """Starts to measure the next version whose engine is open, unless one is measured now."""
         if self._trial or not self._waiting:
             return
         key, measurement = next(iter(self._waiting.items()))
@@ -120,7 +116,7 @@ class EngineChoices:
             self._on_end(key, TrialReply(failure=str(error)))
 
     def close(self) -> None:
-        """Ends what is measured."""
+        """Ends the measurement."""
         if self._trial:
             self._trial.close()
 
@@ -143,7 +139,7 @@ class EngineChoices:
     def _inherited(
         self, model: str, folder: Path, options: InstanceOptions
     ) -> InstanceOptions | None:
-        """What was chosen for another version of the model, if this one has the files for it."""
+        """The engine of another version of the model, if this version has the files for it."""
         chosen = self._by_model.get((model, options))
         if chosen is None or not options.is_engine_open:
             return None
@@ -151,7 +147,7 @@ class EngineChoices:
         return chosen if set(needed) <= load_manifest(folder).files.keys() else None
 
     def _find(self, key: _Key, *, may_measure: bool) -> InstanceOptions | None:
-        """What is known without measuring; None if that is to be done."""
+        """The options with an engine that needs no measuring; None if the engine needs it."""
         if key in self._waiting:
             return None
         folder, _, options = key
@@ -177,14 +173,11 @@ def choose_engine(
     *,
     is_whole: bool = False,
 ) -> Choice | Measurement:
-    """Fills in what the options leave to be found out, or says what has to be measured first.
+    """Chooses an engine, or returns what has to be measured first.
 
     Args:
-        options: How the model is run.
         device: The first instance's; None if that does not run on this machine.
-        model_dir: The model's folder.
-        manifest: Its manifest.
-        is_whole: Whether it has to be measured where an earlier start left candidates out.
+        is_whole: Whether a table from which a start left candidates out is measured again.
     """
     if device is None or not options.is_engine_open:
         return Choice(with_engine(options, _unmeasured(options, manifest)))
@@ -210,7 +203,7 @@ def _reference(manifest: Manifest) -> Kind:
 
 
 def _unmeasured(options: InstanceOptions, manifest: Manifest) -> Finding:
-    """What the options name; the reference's engine or precision for what they leave open."""
+    """The engine and precision that the options name; the reference's where they are open."""
     engine_type, precision = options.inference_engine_type, options.precision
     reference = _reference(manifest)
     return Finding(
@@ -221,16 +214,15 @@ def _unmeasured(options: InstanceOptions, manifest: Manifest) -> Finding:
 
 
 def _candidates(options: InstanceOptions, manifest: Manifest, device: str) -> list[Finding]:
-    """Every engine and precision for that device: the reference, then the likely fastest first."""
+    """Every engine and precision for a device: the reference, then the likely fastest first."""
     first, *others = _in_any_order(options, manifest, device)
     return [first, *sorted(others, key=lambda finding: _likely_share(finding, device))]
 
 
 def _in_any_order(options: InstanceOptions, manifest: Manifest, device: str) -> Iterator[Finding]:
-    """Every engine and precision for that device, the reference first.
+    """Every engine and precision for a device that the options allow, the reference first.
 
-    Those that cannot run here say so at once; those that the options rule out are left out, but
-    for the reference, which is needed to compare with.
+    The reference is always there, for comparison. Candidates that cannot run have a `failure`.
     """
     threads = [options.intra_op_num_threads or 1]
     has_spare_cores = (os.cpu_count() or 1) >= 2 * options.num_inference_sessions
@@ -247,7 +239,7 @@ def _in_any_order(options: InstanceOptions, manifest: Manifest, device: str) -> 
 
 
 def _likely_share(finding: Finding, device: str) -> float:
-    """About a candidate's time on this processor, as a share of the reference's."""
+    """Estimates a candidate's time on this processor, as a share of the reference's."""
     row = ROWS[finding.engine_type, finding.precision]
     share = row.share / math.sqrt(finding.intra_op_num_threads)
     is_suited = device != CPU or not row.suits or PROCESSOR_FLAGS[row.suits] & processor()[1]
@@ -255,7 +247,7 @@ def _likely_share(finding: Finding, device: str) -> float:
 
 
 def _tried_on(device: str) -> list[Kind]:
-    """What is measured on a device, `cpu` or `cuda:N`."""
+    """The candidates on a device, `cpu` or `cuda:N`."""
     return [kind for kind, row in ROWS.items() if device.partition(":")[0] in row.tried_on]
 
 
@@ -265,7 +257,7 @@ def runnable(manifest: Manifest) -> list[Kind]:
 
 
 def _is_open_to(options: InstanceOptions, kind: Kind, device: str, reference: Kind) -> bool:
-    """Whether the options leave a candidate to be chosen."""
+    """Whether the options allow a candidate to be chosen."""
     engine_type, precision = kind
     if device == CPU and kind == _ONLY_BY_NAME != reference:
         return options.inference_engine_type == engine_type
@@ -274,7 +266,7 @@ def _is_open_to(options: InstanceOptions, kind: Kind, device: str, reference: Ki
 
 
 def _obstacle(kind: Kind, manifest: Manifest, device: str) -> str:
-    """What keeps a candidate from running here, in words; empty if nothing is known to."""
+    """Why a candidate cannot run here; empty if no reason is known."""
     row = ROWS[kind]
     if not is_installed(row.engine.module):
         return f"{row.engine.module} is not installed"
@@ -287,7 +279,7 @@ def _obstacle(kind: Kind, manifest: Manifest, device: str) -> str:
 
 
 def processor() -> tuple[str, frozenset[str]]:
-    """The processor's name and what it can do, as Linux says; empty elsewhere."""
+    """The processor's name and its flags, from Linux; empty on other systems."""
     try:
         lines = CPUINFO.read_text().partition("\n\n")[0].splitlines()
     except OSError:
@@ -298,7 +290,7 @@ def processor() -> tuple[str, frozenset[str]]:
 
 
 def _path_of_table(setup: Setup, manifest: Manifest, findings: Sequence[Finding]) -> Path:
-    """Where what is found is kept: under a key of all that it depends on."""
+    """The file of a table, named by a key of all that the table depends on."""
     options, device = setup.options, setup.device
     name, flags = processor()
     packages = dict.fromkeys(
@@ -318,7 +310,7 @@ def _path_of_table(setup: Setup, manifest: Manifest, findings: Sequence[Finding]
 
 
 def _kept(path: Path) -> EngineTable | None:
-    """What was found earlier for the same; None if nothing was, or it cannot be read."""
+    """The table in a file; None if there is none, or it cannot be read."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=EngineTable)
     except (OSError, msgspec.DecodeError):

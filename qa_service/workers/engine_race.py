@@ -1,14 +1,14 @@
-"""Finds the fastest of some engines that answers as the reference does, in as few runs as are safe.
+"""Finds the fastest engine that answers as the reference does, in as few runs as are safe.
 
-    reference ──duel── likely fastest ──duel── next likely ──duel── ...     who is faster
-        └─────────────── answers to all questions ──────────── winner       and says the same
+    reference ──duel── likely fastest ──duel── next likely ──duel── ...     which is faster
+        └─────────────── answers to all questions ──────────── winner       do the answers agree
 
-In a duel two candidates get the same questions in turn, round by round, some alone and some
-together. What is compared are times of one round, so that other work on the machine slows both
-alike. A duel ends when its outcome is safe. Candidates come in the order in which they are likely
-to be fast; once the time is up no other one begins, and the table says which have not run.
+In a duel two candidates answer the same questions in turn, round by round, some alone and some in a
+batch. Only times of one round are compared, so that other work on the machine slows both alike. A
+duel ends when its outcome is safe. The likely fastest candidates come first; after the time limit
+no other duel begins, and the table shows which candidates have not run.
 
-No I/O of its own: candidates answer, and the caller says how long it takes already.
+Sans-IO: candidates answer, and the caller tells the elapsed time.
 """
 
 from __future__ import annotations
@@ -28,30 +28,31 @@ from qa_service.workers.engine_table import TIE, Finding
 
 MIN_ROUNDS, MAX_ROUNDS = 3, 12
 SURE = 3.0
-"""By how many standard errors an outcome must be clear."""
+"""Standard errors by which an outcome must be clear: by chance, one duel in hundreds is wrong."""
 MIN_SPREAD = 0.03
-"""Of few rounds that agree by chance, how much their ratios are thought to differ."""
+"""The minimum standard deviation of a round's ratio: few rounds may agree by chance."""
 MIN_ANSWERS = 104
-"""So many answers are compared, however long that takes: of fewer, two that differ by chance would
-rule out an engine of which one in a hundred differs."""
+"""The minimum number of answers to compare, however long that takes: of fewer, two that differ by
+chance would rule out an engine whose answers differ once in a hundred."""
 
-Span = tuple[int | None, int | None]
+Offsets = tuple[int | None, int | None]
+"""Where a best answer starts and ends; two None for no answer."""
 
 
 class Candidate(Protocol):
-    """What is measured: an instance."""
+    """An instance to measure."""
 
     def start(self) -> None:
-        """Begins to load, and does not wait for it."""
+        """Starts to load, without waiting."""
 
     def stop(self) -> None:
-        """Gives its memory back; it loads again if it is asked again."""
+        """Frees its memory; `ask` loads it again."""
 
-    def ask(self, tasks: Sequence[Task]) -> tuple[float, list[Span | None]]:
-        """Answers a batch; returns the milliseconds it took, and where the best answers stand.
+    def ask(self, tasks: Sequence[Task]) -> tuple[float, list[Offsets | None]]:
+        """Answers a batch; returns the milliseconds it ran, and each best answer, None on error.
 
         Raises:
-            SetupError: It cannot run.
+            SetupError: The engine cannot run the model.
         """
 
 
@@ -60,11 +61,11 @@ class Record:
     """What is known of a candidate so far.
 
     Attributes:
-        alone_ms: A question by itself, in each round.
-        batched_ms: A question in the batch of each round.
+        alone_ms: Of each round, the mean time of a question by itself.
+        batched_ms: Of each round, the time of its batch over the questions in it.
         ratio: Its time as a share of the reference's; 0 if it has been in no duel.
-        spans: Its answers to the questions of each round that it was asked.
-        is_compared: Whether its answers have been compared with the reference's.
+        answers: To the questions of each round that it was asked.
+        is_compared: Whether its answers were compared with the reference's.
     """
 
     finding: Finding
@@ -72,11 +73,11 @@ class Record:
     alone_ms: list[float] = field(default_factory=list)
     batched_ms: list[float] = field(default_factory=list)
     ratio: float = 0.0
-    spans: dict[int, list[Span | None]] = field(default_factory=dict)
+    answers: dict[int, list[Offsets | None]] = field(default_factory=dict)
     is_compared: bool = False
 
     def start(self) -> None:
-        """Begins to load."""
+        """Starts to load."""
         self._attempt(self.candidate.start)
 
     def warm_up(self, questions: Sequence[Task]) -> None:
@@ -84,9 +85,11 @@ class Record:
         self._attempt(lambda: self.candidate.ask(questions[len(questions) // 2 :]))
 
     def run(self, number: int, questions: Sequence[Task]) -> float:
-        """Answers a round's questions, the first half one by one; returns its milliseconds.
+        """Answers a round's questions, the first half one by one, the second as a batch.
 
-        Half of that is alone, half in batches, which run only where they pay.
+        Returns:
+            Milliseconds: a question alone, plus one in the batch, or alone again if that is faster:
+            the scheduler forms batches only where they pay.
         """
         self._attempt(lambda: self._run(number, questions))
         if self.finding.failure:
@@ -94,8 +97,8 @@ class Record:
         return self.alone_ms[-1] + min(self.alone_ms[-1], self.batched_ms[-1])
 
     def answer(self, number: int, questions: Sequence[Task]) -> None:
-        """Answers a round's questions, if it has not, without being timed."""
-        if number not in self.spans:
+        """Answers a round's questions untimed, unless it has answered them."""
+        if number not in self.answers:
             self._attempt(lambda: self._answer(number, questions))
 
     def _attempt(self, step: Callable[[], object]) -> None:
@@ -108,25 +111,25 @@ class Record:
     def _run(self, number: int, questions: Sequence[Task]) -> None:
         half = len(questions) // 2
         results = [self.candidate.ask([task]) for task in questions[:half]]
-        batched_ms, spans = self.candidate.ask(questions[half:])
+        batched_ms, batched = self.candidate.ask(questions[half:])
         self.alone_ms.append(statistics.fmean(took_ms for took_ms, _ in results))
-        self.batched_ms.append(batched_ms / len(spans))
-        self.spans[number] = [span for _, found in results for span in found] + spans
+        self.batched_ms.append(batched_ms / len(batched))
+        self.answers[number] = [answer for _, alone in results for answer in alone] + batched
 
     def _answer(self, number: int, questions: Sequence[Task]) -> None:
-        self.spans[number] = self.candidate.ask(questions)[1]
+        self.answers[number] = self.candidate.ask(questions)[1]
 
     def agreement(self, reference: Record) -> tuple[int, int]:
-        """How many of its answers are the reference's, and how many are known of both."""
+        """How many of its answers equal the reference's, and how many were compared."""
         pairs = [
             pair
-            for number in self.spans.keys() & reference.spans.keys()
-            for pair in zip(self.spans[number], reference.spans[number], strict=True)
+            for number in self.answers.keys() & reference.answers.keys()
+            for pair in zip(self.answers[number], reference.answers[number], strict=True)
         ]
         return sum(ours == theirs for ours, theirs in pairs), len(pairs)
 
     def found(self, reference: Record) -> Finding:
-        """What is to be said of it."""
+        """The finding for the table."""
         if self.finding.failure or not self.alone_ms:
             return self.finding
         num_same, num_answers = self.agreement(reference) if self.is_compared else (0, 0)
@@ -141,13 +144,10 @@ class Record:
 
 
 def is_faster(ratios: Sequence[float]) -> bool | None:
-    """Whether a candidate takes the place of the one that it is compared with.
+    """Whether a candidate replaces the champion, by its time as a share of the champion's.
 
     It should if it saves `TIE` or more, and should not if it saves nothing; between the two either
     is right.
-
-    Args:
-        ratios: Its time as a share of the other's, in each round so far.
 
     Returns:
         None if another round is needed to be sure.
@@ -167,12 +167,8 @@ class Race:
 
     Args:
         records: The candidates: the reference, then the others, the likely fastest first.
-        rounds: The questions of each round.
-        min_agreement: The share of the answers that must be the reference's.
-        elapsed_s: How long it takes already.
-        say: Told what is done, and how many candidates are done.
-        limit_s: After so long no other candidate begins.
-        end_s: After so long no more answers are compared than must be.
+        limit_s: No other candidate begins after this time.
+        end_s: After this time, no more answers are compared than `MIN_ANSWERS`.
     """
 
     def __init__(
@@ -194,7 +190,7 @@ class Race:
         self._limit_s, self._end_s = limit_s, end_s
 
     def run(self) -> list[Finding]:
-        """What was found of each candidate.
+        """Returns a finding for each candidate, in their order.
 
         Raises:
             SetupError: The reference cannot run.
@@ -273,12 +269,12 @@ class Race:
         return self._is_enough(*record.agreement(self._reference))
 
     def _is_decided(self, num_same: int, num_answers: int) -> bool:
-        """Whether no more answers are compared; what seems too few is made sure of."""
+        """Whether the comparison can end; a candidate that seems to disagree gets all questions."""
         if num_answers - num_same > self._max_different * self._num_questions:
             return True
         is_late = num_answers >= MIN_ANSWERS and self._elapsed_s() >= self._end_s
         return is_late and self._is_enough(num_same, num_answers)
 
     def _is_enough(self, num_same: int, num_answers: int) -> bool:
-        """Whether the share of equal answers is as large as it must be."""
+        """Whether the share of equal answers is large enough."""
         return num_answers - num_same <= self._max_different * num_answers

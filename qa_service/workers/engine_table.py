@@ -1,4 +1,4 @@
-"""What was measured of engines: one finding a candidate, and which of them to take."""
+"""The table of measured engines: one finding for each candidate, and which of them to take."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ from qa_service.workers.messages import Setup
 from qa_service.workers.options import InstanceOptions
 
 TIE = 0.05
-"""A candidate must save at least this share of the reference's time: measurements are noisy."""
+"""The minimum share of the reference's time that a candidate must save: measurements are noisy."""
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What was found of one candidate.
+    """A row of the table: a candidate, and what was measured of it.
 
     Attributes:
-        may_be_taken: Whether the options leave it open; the reference is measured in any case.
+        may_be_taken: Whether the options allow it; the reference is measured in any case.
         alone_ms: A question by itself, the median of the rounds.
-        batched_ms: A question in a batch of four.
-        ratio: Its time as a share of the reference's, by the medians of the rounds; by way of the
-            candidate that it was compared with.
-        num_answers: How many answers were compared; 0 if another was faster.
-        num_same: How many of them are the reference's.
-        failure: Why there is nothing else; empty if there is.
+        batched_ms: A question in a batch of four, the median of the rounds.
+        ratio: Its time as a share of the reference's: the product of its duel's median ratio and
+            the ratio of the candidate that it duelled with.
+        num_answers: How many answers were compared; 0 if another candidate was faster.
+        failure: Why it cannot run; empty if it can.
     """
 
     engine_type: str
@@ -42,12 +41,12 @@ class Finding(msgspec.Struct, frozen=True):
 
     @property
     def agreement(self) -> float:
-        """The share of its answers that are the reference's; 0 if they were not compared."""
+        """The share of its answers that equal the reference's; 0 if none was compared."""
         return self.num_same / self.num_answers if self.num_answers else 0.0
 
     @property
     def is_measured(self) -> bool:
-        """Whether anything is known of it."""
+        """Whether it ran, or is known not to run."""
         return bool(self.failure or self.alone_ms)
 
     def __str__(self) -> str:
@@ -56,7 +55,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class EngineTable(msgspec.Struct, frozen=True):
-    """What was found of every candidate; the first is the reference."""
+    """The findings of all candidates; the first is the reference."""
 
     processor: str
     min_agreement: float
@@ -64,10 +63,10 @@ class EngineTable(msgspec.Struct, frozen=True):
 
     @property
     def best(self) -> Finding | None:
-        """The fastest that answers as the reference does; the reference itself on a tie.
+        """The fastest candidate that answers as the reference does; the reference on a tie.
 
-        Where the reference may not be taken and no candidate agrees, the one that agrees most.
-        None if all that may be taken have failed.
+        If the reference may not be taken and no candidate agrees, the one that agrees most. None if
+        all candidates that may be taken have failed.
         """
         able = [item for item in self.findings if item.may_be_taken and item.num_answers]
         agreeing = [item for item in able if item.agreement >= self.min_agreement]
@@ -80,12 +79,12 @@ class EngineTable(msgspec.Struct, frozen=True):
 
     @property
     def is_whole(self) -> bool:
-        """Whether every candidate was measured; a start takes no time for the unlikely ones."""
+        """Whether every candidate was measured; a start leaves the likely slowest out."""
         return all(item.is_measured for item in self.findings)
 
     @property
     def reason(self) -> str:
-        """Why, for the ready line."""
+        """Why `best` is the best, for the ready line."""
         best, reference = self.best, self.findings[0]
         if best is None:
             return ""
@@ -114,12 +113,12 @@ class EngineTable(msgspec.Struct, frozen=True):
 
 
 class Measurement(msgspec.Struct, frozen=True):
-    """A choice for which engines have to be measured.
+    """What to measure before an engine can be chosen.
 
     Attributes:
-        setup: The first instance, with its engine left open.
-        findings: Every candidate, the reference first; those that cannot run here say why.
-        path: Where the table is kept.
+        setup: The first instance's, with its engine open.
+        findings: All candidates, the reference first; those that cannot run have a `failure`.
+        path: The file for the table.
     """
 
     setup: Setup
@@ -129,17 +128,17 @@ class Measurement(msgspec.Struct, frozen=True):
 
     @property
     def candidates(self) -> list[tuple[Finding, Setup]]:
-        """What is to be measured, each with the instance that runs it."""
+        """The candidates that can run, each with its instance's setup."""
         return [(item, _on_trial(self.setup, item)) for item in self.findings if not item.failure]
 
     def table(self, measured: Sequence[Finding]) -> EngineTable:
-        """All that is known, with what was found of the `candidates`, in their order."""
+        """The table, with the measured findings of `candidates` in their order."""
         news = iter(measured)
         findings = tuple(item if item.failure else next(news) for item in self.findings)
         return EngineTable(self.processor, self.setup.options.min_agreement, findings)
 
     def choice(self, table: EngineTable | None) -> Choice:
-        """The engine to take by the table; without one, the first candidate."""
+        """The table's best engine; without a table, the first that may be taken."""
         able = (item for item in self.findings if item.may_be_taken and not item.failure)
         best = table.best if table else None
         return Choice(with_engine(self.setup.options, best or next(able)), table)
@@ -147,14 +146,14 @@ class Measurement(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The options of a version, its engine filled in; no table if there was nothing to choose."""
+    """A version's options with an engine; the table is None if nothing was measured."""
 
     options: InstanceOptions
     table: EngineTable | None = None
 
 
 def with_engine(options: InstanceOptions, finding: Finding) -> InstanceOptions:
-    """The options with an engine, its precision and threads."""
+    """The options with a candidate's engine, precision and threads."""
     return msgspec.structs.replace(
         options,
         inference_engine_type=finding.engine_type,
@@ -164,7 +163,7 @@ def with_engine(options: InstanceOptions, finding: Finding) -> InstanceOptions:
 
 
 def _on_trial(setup: Setup, candidate: Finding) -> Setup:
-    """An instance for the trial: on its device or not at all, and with no measuring of its own."""
+    """The setup of a candidate's instance: no fallback to the CPU, no cost table."""
     options = msgspec.structs.replace(with_engine(setup.options, candidate), cost_table="off")
     device = msgspec.structs.replace(setup.device, cuda_index=0, may_fall_back=False)
     return msgspec.structs.replace(setup, options=options, device=device)

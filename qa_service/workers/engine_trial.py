@@ -1,7 +1,6 @@
-"""Runs candidates for the choice of an engine, each in an instance's own process.
+"""Runs the candidates for the choice of an engine, each in a worker process.
 
-Unlike all else in this room it waits: it runs in a process of its own (`trial_process`), or in a
-program that has nothing else to do.
+It blocks, so it runs outside the loop's process: in `trial_main`, or for `--print_engines`.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from qa_service.errors import InternalError, SetupError
 from qa_service.logs import LogOptions
 from qa_service.wire.messages import Task
 from qa_service.workers.channel import WorkerChannel
-from qa_service.workers.engine_race import MAX_ROUNDS, Race, Record, Span
+from qa_service.workers.engine_race import MAX_ROUNDS, Offsets, Race, Record
 from qa_service.workers.engine_table import Finding, Measurement
 from qa_service.workers.messages import (
     Answers,
@@ -40,15 +39,15 @@ logger = logging.getLogger(__name__)
 
 QUESTIONS = Path(qa_service.__file__).parent / "data" / "agreement.json"
 NUM_TEXTS = (3, 2, 1)
-"""Of the bundled texts, of some 90 tokens each, how many a question is about: in the rounds that
-decide who is fast, each of these in turn; in the others the last number."""
+"""How many bundled texts, of some 90 tokens each, make up a question's text: in the timed rounds
+each of these numbers in turn, so that lengths differ; in the others the last."""
 
 LIMIT_S = 5.0
-"""At a start, after so long no other candidate begins: loading one and its duel take 2 to 3 s, and
-a first start is to serve within 15."""
+"""No other candidate begins after this time at a start: to load one and run its duel takes 2 to
+3 s, and a first start should serve within 15 s."""
 END_S = 8.0
-"""At a start, after so long no more answers are compared than must be: to load the instances and to
-time their batches takes 4 to 5 s more."""
+"""No more answers than `MIN_ANSWERS` are compared after this time at a start: to load the instances
+and measure their cost tables takes 4 to 5 s more of the 15."""
 
 ROUND_SIZE = 8
 SAY_EVERY_S = 3.0
@@ -77,9 +76,7 @@ def try_engines(
     """Starts an instance for each candidate, compares them, and ends them.
 
     Args:
-        measurement: What is to be found out.
-        logs: The log of the instances.
-        is_whole: Whether all are compared, however long it takes.
+        is_whole: Whether all candidates are measured, however long it takes.
 
     Raises:
         SetupError: The reference cannot run.
@@ -105,12 +102,10 @@ def try_engines(
 
 
 class Progress:
-    """Says what is measured: a line that changes at a terminal, else one every few seconds.
+    """Shows what is measured: a line that changes at a terminal, else a log line now and then.
 
     Args:
-        model: Its folder.
-        num_candidates: How many there are.
-        end_s: After how many seconds it should be over; infinity if that is open.
+        end_s: When the measurement should end; infinity for no limit.
     """
 
     def __init__(self, model: str, num_candidates: int, end_s: float) -> None:
@@ -120,11 +115,11 @@ class Progress:
         self._said_s = -math.inf
 
     def elapsed_s(self) -> float:
-        """How long it takes already."""
+        """How long the measurement has run."""
         return time.monotonic() - self._started_s
 
     def say(self, what: str, number: int) -> None:
-        """Says that a candidate is measured, or what else is done."""
+        """Shows a step and how many candidates it has reached."""
         elapsed_s = self.elapsed_s()
         words = f"measuring engines for {self._model}: {what}, {number} of {self._num_candidates}"
         if self._end_s < math.inf:
@@ -142,14 +137,10 @@ class Progress:
 
 
 class Instance:
-    """A candidate in an instance's process, which begins when it is started or asked.
-
-    Args:
-        setup: What it is to be.
-        logs: Its log.
+    """A candidate in a worker process.
 
     Attributes:
-        process: Its process; None until then.
+        process: None until it is started or asked.
     """
 
     def __init__(self, setup: Setup, logs: LogOptions) -> None:
@@ -183,7 +174,7 @@ class Instance:
         except OSError as error:
             raise SetupError(f"its process cannot be started: {error}") from None
 
-    def ask(self, tasks: Sequence[Task]) -> tuple[float, list[Span | None]]:
+    def ask(self, tasks: Sequence[Task]) -> tuple[float, list[Offsets | None]]:
         """See `Candidate.ask`."""
         self.start()
         try:
@@ -198,7 +189,7 @@ class Instance:
         for outcome in results.outcomes:
             if isinstance(outcome, Failure) and outcome.code == InternalError.code:
                 raise SetupError(f"it failed on a question: {outcome.message}")
-        return results.inference_ms, [_span(outcome) for outcome in results.outcomes]
+        return results.inference_ms, [_best_answer(outcome) for outcome in results.outcomes]
 
     def _receive(self) -> ToLoop:
         body = self._channel.receive_body()
@@ -210,8 +201,7 @@ class Instance:
         return message
 
 
-def _span(outcome: object) -> Span | None:
-    """Where the best answer stands; None if there is none."""
+def _best_answer(outcome: object) -> Offsets | None:
     if not isinstance(outcome, Answers):
         return None
     return outcome.answers[0].start, outcome.answers[0].end

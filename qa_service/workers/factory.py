@@ -1,4 +1,4 @@
-"""What starts the instances of a version: the local ones each on its device, the others on Ray."""
+"""Starts the instances of a version: the local ones each on its device, the others on Ray."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _find_gpus_once = functools.cache(find_gpus)
 
 @functools.cache
 def devices_of(num_instances: int, devices: str) -> Sequence[DeviceAssignment]:
-    """Where so many instances run; what there is, is asked and said once.
+    """The devices of a number of instances; GPUs are looked for, and logged, once.
 
     Raises:
         DeviceError: A GPU is named that CUDA does not see.
@@ -37,18 +37,14 @@ def devices_of(num_instances: int, devices: str) -> Sequence[DeviceAssignment]:
 def make_factory(
     loop: EventLoop, logs: LogOptions, path: Path, fingerprint: str, options: InstanceOptions
 ) -> WorkerFactory:
-    """Makes what starts a version's instances.
+    """Returns the function that starts a version's instances.
 
     Args:
-        loop: The loop that waits for them.
-        logs: Their log.
-        path: The model's folder.
-        fingerprint: SHA-256 that its manifest must have.
-        options: How it is run.
+        fingerprint: SHA-256 that the model's manifest must have.
 
     Raises:
         DeviceError: A GPU is named that CUDA does not see.
-        SetupError: There are to be instances on Ray, which is not installed.
+        SetupError: The options ask for instances on Ray, which is not installed.
     """
     if options.ray_range[1] and not is_installed("ray"):
         raise SetupError(
@@ -61,7 +57,7 @@ def make_factory(
     def make(number: int, listener: WorkerListener) -> Worker:
         if number >= len(devices):
             return RayWorker(number, loop, listener, setup, logs=logs)
-        its = msgspec.structs.replace(setup, device=devices[number])
-        return ProcessWorker(number, loop, listener, its, logs=logs)
+        local = msgspec.structs.replace(setup, device=devices[number])
+        return ProcessWorker(number, loop, listener, local, logs=logs)
 
     return make

@@ -1,16 +1,13 @@
-"""How the GPUs are, as a program beside the loop reports it every two seconds.
+"""Readings of the GPUs, which a program beside the loop reports every two seconds.
 
-NVIDIA's library may take milliseconds for an answer, and what the driver maps, opens and may crash
-of stays out of the loop's process. So the loop has the last report, and asks nobody.
+NVIDIA's library may take milliseconds for an answer, and the driver may crash the process that
+loads it. So the loop keeps the last report and never calls the library.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import subprocess
-import sys
 from collections.abc import Sequence
 
 import msgspec
@@ -19,7 +16,7 @@ from qa_service.net.event_loop import EventLoop
 from qa_service.net.stream import Stream
 from qa_service.telemetry.gpus import GpuReading
 from qa_service.wire.frames import FrameReader
-from qa_service.workers.process import python_path
+from qa_service.workers.program import start_program
 
 logger = logging.getLogger(__name__)
 
@@ -33,42 +30,33 @@ _decoder = msgspec.msgpack.Decoder(list[GpuReading])
 class GpuMeter:
     """Starts the program and keeps its last report.
 
-    Args:
-        loop: The server's loop.
-
     Attributes:
-        readings: How each GPU is; empty if nobody can say.
+        readings: One for each GPU; empty without a GPU or without a report.
     """
 
     def __init__(self, loop: EventLoop) -> None:
         self.readings: Sequence[GpuReading] = ()
         self._loop = loop
         self._frames = FrameReader(MAX_REPORT_BYTES)
+        self._is_started = False
         self._stream: Stream | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Starts the program, once."""
-        if self._stream:
+        """Starts the program, once; a failure is not retried."""
+        if self._is_started:
             return
-        ours, theirs = socket.socketpair()
-        self._stream = Stream(self._loop, ours)
+        self._is_started = True
+        try:
+            self._process, sock = start_program(METER_PROGRAM)
+        except OSError as error:
+            logger.warning("no figures of the GPUs: %s", error)
+            return
+        self._stream = Stream(self._loop, sock)
         self._stream.start(self._on_data, self._on_end)
-        with theirs:
-            try:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-m", METER_PROGRAM, str(theirs.fileno()), str(os.getpid())],
-                    pass_fds=[theirs.fileno()],
-                    env={**os.environ, "PYTHONPATH": python_path()},
-                    stdin=subprocess.DEVNULL,
-                    stdout=sys.__stderr__,
-                    start_new_session=True,  # a Ctrl-C at the terminal is the server's to handle
-                )
-            except OSError as error:
-                logger.warning("no figures of the GPUs: %s", error)
 
     def close(self) -> None:
-        """Has the program end: it sees that nobody listens."""
+        """Sends end-of-file, at which the program ends."""
         if self._stream:
             self._stream.close()
 
@@ -78,7 +66,7 @@ class GpuMeter:
             self.readings = _decoder.decode(frame)
 
     def _on_end(self) -> None:
-        """It has ended: there is no GPU, no library, or it broke."""
+        """The program has ended: there is no GPU or no library, or it crashed."""
         self.readings = ()
         self._loop.call_at(self._loop.now_s() + REAP_DELAY_S, self._reap)
 

@@ -1,9 +1,8 @@
 """The GPUs that CUDA sees, asked of its driver. As a program, prints them as JSON.
 
-The driver's library (`libcuda.so.1`) heeds CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER as the
-libraries under a model do, so its GPU number N is their `cuda:N`; `nvidia-smi` heeds neither.
-It is asked in a child process, which runs this file and nothing else: what the driver maps,
-opens and may crash of stays out of the loop's process.
+The driver's library (`libcuda.so.1`) follows CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER as the
+libraries under a model do, so its GPU number N is their `cuda:N`; `nvidia-smi` follows neither.
+A child process that runs only this file asks it: the driver may crash the process that loads it.
 """
 
 from __future__ import annotations
@@ -24,9 +23,8 @@ class Gpu:
     """A GPU.
 
     Attributes:
-        index: Its number, as this process's CUDA would count.
-        visible_as: What CUDA_VISIBLE_DEVICES has to be for a process to see it alone.
-        memory_bytes: All the memory it has.
+        index: Its number for CUDA in this process.
+        visible_as: The CUDA_VISIBLE_DEVICES with which a process sees this GPU only.
     """
 
     index: int
@@ -39,8 +37,8 @@ class Gpus:
     """What the driver answered.
 
     Attributes:
-        found: The GPUs that CUDA sees, by their index.
-        why_none: Why there are none, if that is known.
+        found: The GPUs that CUDA sees, in the order of their index.
+        why_none: Why there are none; empty if that is not known.
     """
 
     found: tuple[Gpu, ...]
@@ -48,10 +46,10 @@ class Gpus:
 
 
 def find_gpus(environ: Mapping[str, str] | None = None) -> Gpus:
-    """Asks a child process what the driver says; at worst it says that there is no GPU.
+    """Asks the driver in a child process; if that fails, there is no GPU.
 
     Args:
-        environ: The environment whose GPUs are meant; this process's if None.
+        environ: The child's environment; this process's if None.
     """
     environ = os.environ if environ is None else environ
     try:
@@ -72,7 +70,7 @@ def find_gpus(environ: Mapping[str, str] | None = None) -> Gpus:
 
 
 def visible_as(index: int, environ: Mapping[str, str]) -> str:
-    """Names the GPU of that index as CUDA_VISIBLE_DEVICES does; that may already be a mask."""
+    """Names a GPU as CUDA_VISIBLE_DEVICES does; its index counts within a mask that is set."""
     mask = environ.get("CUDA_VISIBLE_DEVICES")
     return mask.split(",")[index].strip() if mask else str(index)
 

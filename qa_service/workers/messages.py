@@ -1,4 +1,4 @@
-"""What the loop and a worker say to each other: msgpack in frames, typed at both ends.
+"""The messages between the loop and a worker: msgpack in frames, typed at both ends.
 
 loop ──Setup──▶ worker            once
 loop ◀──Ready | Failed── worker   once: it has answered a warmup question, or cannot
@@ -14,18 +14,15 @@ from qa_service.scheduling.batch_cost import CostTable
 from qa_service.telemetry.stages import StagesMs
 from qa_service.wire.frames import PREFIX
 from qa_service.wire.messages import Answer, Task
-from qa_service.wire.spans import Findings
+from qa_service.wire.spans import SegmentResult
 from qa_service.workers.devices import DeviceAssignment
 from qa_service.workers.options import InstanceOptions
 
 
 class Setup(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """What an instance is to be.
+    """An instance's model, options and device.
 
     Attributes:
-        model_dir: A prepared model's folder.
-        options: How it is run.
-        device: Where it runs.
         fingerprint: SHA-256 that the model's manifest must have; empty for any.
     """
 
@@ -36,26 +33,20 @@ class Setup(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Batch(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Questions to answer together.
-
-    Attributes:
-        number: What its results are known by.
-        tasks: What is asked.
-    """
+    """Questions to answer together."""
 
     number: int
     tasks: list[Task]
 
 
 class ModelFacts(msgspec.Struct, frozen=True, array_like=True):
-    """What the loop has to know of a model.
+    """What the loop needs to know of a model.
 
     Attributes:
-        name: Its name.
         window_tokens: Its longest window; a longer text has several.
         overlap_tokens: Tokens that two neighbouring windows share.
-        null_log_score: The log score of its null answer; None if it cannot abstain.
-        fingerprint: SHA-256 of its manifest.
+        null_log_score: The log score of the null answer; None if the model cannot abstain.
+        fingerprint: SHA-256 of the manifest.
         passage_weight: What a point of a passage's search score adds to its log scores.
     """
 
@@ -71,10 +62,9 @@ class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The instance is loaded and has answered a warmup question.
 
     Attributes:
-        model: What it runs.
-        costs: What the model costs there; None if that is not to be used.
-        device: Where it runs: `cpu` or `cuda:N`, as the server numbers GPUs.
-        memory_bytes: The memory of its process, without that of a GPU.
+        costs: The instance's cost table; None with `--cost_table off`.
+        device: `cpu` or `cuda:N`, as the server's process numbers GPUs.
+        memory_bytes: The memory of its process, without a GPU's.
     """
 
     model: ModelFacts = ModelFacts()
@@ -87,8 +77,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The instance cannot start, or must end.
 
     Attributes:
-        message: Why, for the person at the terminal.
-        is_blameless: Whether no request can be the cause: its machine was lost, not its program.
+        is_blameless: Whether no request can be the cause: the machine was lost, not the program.
     """
 
     message: str
@@ -112,16 +101,13 @@ class Results(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """A batch's outcomes, one for each question, in their order.
 
     Attributes:
-        number: The batch's.
-        outcomes: Answers, the findings of a segment, or what was wrong with that question.
-        started_s: When the instance began with it, by the clock that processes share.
-        inference_ms: From then to its end, in milliseconds.
-        stages_ms: How much of that each stage took.
-        costs: What the model costs by now; None if that is as it was.
+        started_s: When the batch began to run, on the clock that processes share.
+        inference_ms: How long the batch ran.
+        costs: The new cost table; None if it has not changed.
     """
 
     number: int
-    outcomes: list[Answers | Findings | Failure]
+    outcomes: list[Answers | SegmentResult | Failure]
     started_s: float
     inference_ms: float
     stages_ms: StagesMs = StagesMs()

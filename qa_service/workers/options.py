@@ -1,7 +1,7 @@
-"""What the instances of a model are: all that may differ from one model to the next.
+"""The options of a model's instances: all that may differ from one model to the next.
 
-It is one struct so that a table of a configuration file can be read into it for each model that
-is served, and so that a worker is told all of it in one message.
+They are one struct, into which a configuration file's table is read for each model, and which one
+message carries to a worker.
 """
 
 from __future__ import annotations
@@ -173,28 +173,28 @@ class InstanceOptions(Struct, frozen=True, kw_only=True):
 
     @property
     def is_engine_open(self) -> bool:
-        """Whether the engine or its precision is to be found out."""
+        """Whether the engine or its precision is `auto`."""
         return AUTO in (self.inference_engine_type, self.precision)
 
     @property
     def num_instances(self) -> int:
-        """How many instances there are to be, here and elsewhere, with little to do."""
+        """The minimum number of instances, local and remote."""
         return self.num_inference_sessions + self.ray_range[0]
 
     @property
     def ray_range(self) -> tuple[int, int]:
-        """The fewest and the most instances that there are to be on Ray."""
+        """The minimum and maximum number of instances on Ray."""
         fewest, _, most = str(self.ray_instances).partition(":")
         return int(fewest), int(most or fewest)
 
     @property
     def start_timeout_s(self) -> float:
-        """How long an instance may take to load and warm up."""
+        """`start_timeout_ms` in seconds."""
         return self.start_timeout_ms / 1e3
 
     @property
     def execution_timeout_s(self) -> float:
-        """How long a batch may run."""
+        """`execution_timeout_ms` in seconds."""
         return self.execution_timeout_ms / 1e3
 
     @property

@@ -1,15 +1,13 @@
 """The pool: it keeps a number of instances alive and gives them work.
 
-It marks whatever else must look at: an instance is ready or has ended, the pool has failed.
+It sets the loop's mark when an instance is ready or has ended, and when the pool has failed.
 
-A worker that dies, or takes longer than it may, is replaced: at once the first time, then with
-a backoff that doubles while it keeps dying. What it held is reported as lost; the dispatcher
-decides on retries. An instance that cannot start is a fault for a person to see, not a loop to
-spin in: while the pool is booting the first such failure is reported as the pool's own, and
-later on, `MAX_FAILED_STARTS` in a row of every instance.
+An instance that dies or is overdue is replaced: at once the first time, then with a backoff that
+doubles while it keeps dying. The pool reports its batches as lost; the dispatcher decides on
+retries. While the pool is booting, the first instance that cannot start fails the pool; later,
+`MAX_FAILED_STARTS` in a row of every instance do.
 
-It may begin with a few instances, and have more or fewer later on: so a model can take another's
-place an instance at a time.
+Its size can change, so that one version can replace another an instance at a time.
 """
 
 from __future__ import annotations
@@ -33,46 +31,39 @@ from qa_service.workers.options import InstanceOptions
 logger = logging.getLogger(__name__)
 
 FIRST_BACKOFF_S = 0.1
-"""What the second death in a row waits; the first starts again at once."""
+"""The backoff after the second death in a row; there is none after the first."""
 MAX_BACKOFF_S = 10.0
-"""A start takes a core for seconds: what always dies leaves most of that time to the others."""
+"""A start takes a core for seconds: an instance that always dies leaves the core to the others."""
 MAX_FAILED_STARTS = 4
-"""What a start lacks for a moment, such as memory, may be there at one of three further attempts.
-What is wrong with the model's files stays wrong, and the server's end tells its operator."""
+"""A start that lacked memory for a moment has three more attempts. With broken model files every
+attempt fails, and the operator has to learn of it."""
 REAP_DELAY_S = 0.1
-"""Between looks for ended processes, which the loop hears of in no other way."""
+"""The interval at which ended processes are reaped; no event announces them."""
 
 WorkerFactory = Callable[[int, WorkerListener], Worker]
-"""Starts a worker: its number, and who hears from it."""
+"""Starts the instance of a number, with the listener that it reports to."""
 
 
 class BatchListener(Protocol):
-    """Hears what became of batches, and says how much waits."""
+    """Hears how batches end, and tells how much work waits."""
 
     @property
     def waiting_s(self) -> float:
-        """How long one instance would need for what waits, in seconds."""
+        """How long one instance would need for the queue."""
 
     def on_results(self, batch: Sequence[Ticket], results: Results) -> None:
         """A batch is finished."""
 
     def on_lost(self, batch: Sequence[Ticket], *, were_running: bool) -> None:
-        """An instance died with these. Any of them that ran may be what killed it."""
+        """An instance died with this batch. A request that ran may have killed it."""
 
 
 class WorkerPool:
     """Keeps instances alive and gives them work.
 
     Args:
-        loop: The loop that waits for them.
-        options: How many, and how long they may take.
-        make_worker: Starts the worker of that number, with the listener it reports to.
-        metrics: Where restarts are counted.
-        name: What it runs, for the log.
-
     Attributes:
-        model: What its instances run; the defaults until one is ready.
-        batches: Hears of results and losses.
+        model: The model of its instances; the defaults until one is ready.
     """
 
     batches: BatchListener
@@ -93,7 +84,7 @@ class WorkerPool:
         self._prefix = f"{name}: " if name else ""
         self._workers: dict[int, Worker] = {}
         self._ending: dict[Worker, float] = {}
-        """What is closed and has not ended yet, and when it is killed if it still has not."""
+        """Closed instances whose processes still run, and when each is killed."""
         self._size = 0
         self._wanted: set[int] = set()
         self._deaths_in_row: defaultdict[int, int] = defaultdict(int)
@@ -105,10 +96,7 @@ class WorkerPool:
         self._overdue = LazyTimer(loop, self._end_overdue)
 
     def resize(self, size: int) -> None:
-        """Starts or ends instances.
-
-        One that is to end finishes what it runs.
-        """
+        """Starts instances, or ends some after their batches."""
         first, self._size = self._size, size
         self._booting = self._booting or size > first
         try:
@@ -124,7 +112,7 @@ class WorkerPool:
             self._drop(number)
 
     def take_failure(self) -> str:
-        """Why it cannot serve, or cannot grow, if it has failed since this was last asked."""
+        """Why the pool cannot serve or grow, reported once; empty if it has not failed."""
         failure, self._failure = self._failure, ""
         return failure
 
@@ -135,54 +123,54 @@ class WorkerPool:
 
     @property
     def is_complete(self) -> bool:
-        """Whether it can serve: an instance is ready, and so are all that it needs for that."""
+        """Whether an instance is ready, and every local one is."""
         ready = {w.number for w in self._workers.values() if w.state is WorkerState.READY}
         return bool(ready) and ready.issuperset(self._local)
 
     @property
     def is_booting(self) -> bool:
-        """Whether an instance that it was to have has never been ready."""
+        """Whether the pool has not been complete since it started or last grew."""
         return self._booting
 
     @property
     def num_processes(self) -> int:
-        """How many instances there are, those that are ending among them."""
+        """How many processes there are, those that are ending included."""
         return len(self._workers) + len(self._ending)
 
     @property
     def memory_bytes(self) -> int:
-        """What its instances take, as each measured when it was ready."""
+        """The memory of its instances, as each measured it when it became ready."""
         return sum(w.ready.memory_bytes for w in self._workers.values() if w.ready)
 
     @property
     def _local(self) -> range:
-        """The numbers of its local instances: all of them, but in a `RayPool`."""
+        """The numbers of its local instances: all, except in a `RayPool`."""
         return range(self._size)
 
     @property
     def workers(self) -> Iterable[Worker]:
-        """Its instances, in whatever state they are."""
+        """Its instances, in every state."""
         return self._workers.values()
 
     @property
     def devices(self) -> list[InstanceDevice]:
-        """Where its instances run, in the order of their numbers."""
+        """The devices of its instances, in the order of their numbers."""
         return [InstanceDevice(number, w.device) for number, w in sorted(self._workers.items())]
 
     @property
     def alive(self) -> int:
-        """Instances that have answered their warmup question and not died since."""
+        """How many instances are ready."""
         return sum(w.state is WorkerState.READY for w in self._workers.values())
 
     def answering(self, since_s: float) -> int:
-        """Instances alive that have answered lately: idle ones, or busy only since that time."""
+        """How many instances are idle, or have been busy only since `since_s`."""
         return sum(
             worker.state is WorkerState.READY and (worker.is_idle or worker.since_s >= since_s)
             for worker in self._workers.values()
         )
 
     def _end_overdue(self) -> None:
-        """Ends the workers that take longer than they may; a C call can't be interrupted."""
+        """Ends instances that are overdue: a C call cannot be interrupted."""
         now_s = self._loop.now_s()
         for worker in list(self._workers.values()):
             if now_s >= self._deadline_s(worker):
@@ -201,7 +189,7 @@ class WorkerPool:
         return math.inf
 
     def _drop(self, number: int) -> None:
-        """Has an instance end when it has finished what it runs."""
+        """Ends an instance once it has finished its batches."""
         self._wanted.discard(number)
         if timer := self._restarts.pop(number, None):
             timer.cancel()
@@ -211,7 +199,7 @@ class WorkerPool:
                 self._end(worker)
 
     def close(self) -> None:
-        """Closes every channel; instances that run a batch end after it, unheard."""
+        """Closes every channel; an instance that runs a batch ends after it, its results lost."""
         self._is_closed = True
         for timer in self._restarts.values():
             timer.cancel()
@@ -219,12 +207,12 @@ class WorkerPool:
             self._end(worker)
 
     def kill(self) -> None:
-        """Kills what is closed and has not ended yet."""
+        """Kills closed instances that have not ended."""
         for worker in self._ending:
             worker.kill()
 
     def reap(self) -> None:
-        """Forgets the workers that have ended."""
+        """Removes instances whose processes have ended."""
         for worker in list(self._ending):
             if (status := worker.exit_status()) is not None:
                 logger.info("%sinstance %d: %s", self._prefix, worker.number, status)
@@ -232,11 +220,11 @@ class WorkerPool:
 
     @property
     def is_gone(self) -> bool:
-        """Whether nothing is left of it."""
+        """Whether no process is left."""
         return not self._ending and not self._workers
 
     def on_worker_ready(self, worker: Worker) -> None:
-        """Notes what it runs."""
+        """Notes its model, and that it started."""
         logger.info("%sinstance %d is ready", self._prefix, worker.number)
         if worker.ready:
             self.model = worker.ready.model
@@ -245,18 +233,18 @@ class WorkerPool:
         self._loop.mark()
 
     def on_worker_run(self, worker: Worker) -> None:
-        """Sees to it that the batch does not take longer than it may."""
+        """Arms the batch's timeout."""
         self._overdue.arm(self._deadline_s(worker))
 
     def on_worker_results(self, worker: Worker, batch: Sequence[Ticket], results: Results) -> None:
-        """Hands the results on."""
+        """Passes the results on."""
         self._deaths_in_row[worker.number] = 0
         if worker.is_leaving and not worker.in_flight:
             self._end(worker)
         self.batches.on_results(batch, results)
 
     def on_worker_death(self, worker: Worker) -> None:
-        """Replaces it, and reports what it held."""
+        """Replaces it, and reports its batches as lost."""
         self._end(worker)
         worker.kill()
         reason = worker.failure or worker.exit_status() or "its channel closed"
@@ -276,11 +264,11 @@ class WorkerPool:
             self.batches.on_lost(batch.members, were_running=were_running)
 
     def _is_needed(self, worker: Worker) -> bool:
-        """Whether it was to boot, and the pool cannot without it."""
+        """Whether the pool cannot boot without this instance, which was never ready."""
         return self._booting and worker.ready is None
 
     def _has_given_up(self) -> bool:
-        """Whether no instance lives and each local one has failed to start too often."""
+        """Whether no instance is alive and each local one has failed to start too often."""
         failed_starts = [self._failed_starts[number] for number in self._local]
         hopeless = bool(failed_starts) and min(failed_starts) >= MAX_FAILED_STARTS
         return hopeless and not self.alive and not self._is_closed
@@ -325,7 +313,7 @@ class WorkerPool:
     def _start_again(self, number: int) -> None:
         try:
             self._start_worker(number)
-        except OSError as error:  # of descriptors, memory or processes, and they may come back
+        except OSError as error:  # descriptors, memory or processes ran out, perhaps for a moment
             logger.error("%sinstance %d cannot be started now: %s", self._prefix, number, error)
             self._schedule_restart(number)
 

@@ -1,9 +1,10 @@
 """An instance on a Ray cluster: a process here that drives an actor there.
 
-    loop ──channel── bridge process ──Ray── actor process on a node ──channel── today's worker
+    loop ──channel── bridge process ──Ray── actor process on a node ──channel── local worker
 
-To the loop it is a worker process like any other: batches go down, results come up, end-of-file
-means death. Ray is never in the loop's process, since it ends its process when it loses its head.
+To the loop the bridge is a worker process like any other: batches go down, results come up,
+end-of-file means death. The loop's process never imports Ray, which ends its process when it loses
+the cluster's head.
 """
 
 from __future__ import annotations
@@ -23,13 +24,6 @@ from qa_service.workers.process import ProcessWorker
 class RayWorker(ProcessWorker):
     """The bridge to one actor.
 
-    Args:
-        number: Which instance it is.
-        loop: The server's loop.
-        listener: Who hears from it.
-        setup: What it is to be. On which machine it runs is the cluster's to say.
-        logs: The bridge's log, which goes to the server's standard error.
-
     Raises:
         OSError: It cannot be started.
     """
@@ -48,7 +42,7 @@ class RayWorker(ProcessWorker):
         device = DeviceAssignment("cuda:0" if setup.options.ray_num_gpus else CPU)
         setup = msgspec.structs.replace(setup, device=device)
         super().__init__(number, loop, listener, setup, logs=logs)
-        # Of what ends a bridge, only the death of the actor's own process can be a request's doing.
+        # Blame a request only if the actor process itself died; the bridge then says so.
         self.is_blameless = True
 
     @property

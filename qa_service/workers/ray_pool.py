@@ -1,8 +1,8 @@
-"""The pool of a version that has instances on a Ray cluster, beside local ones or without any.
+"""The pool of a version that has instances on a Ray cluster, with or without local ones.
 
-The remote ones are numbered after the local ones, and come and go with their machines: a pool that
-has local ones boots without them, and no pool gives up on them. Where their number has a range, it
-follows the work that waits (`autoscaling`); one that is too many is drained before it ends.
+Remote instances are numbered after the local ones, and come and go with their machines: a pool with
+local instances boots without the remote ones, and no pool fails because of them. If their number
+has a range, it follows the queue (`autoscaling`); an instance too many is drained before it ends.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from qa_service.workers.pool import WorkerFactory, WorkerPool
 logger = logging.getLogger(__name__)
 
 MAX_REMOTE_BACKOFF_S = 30.0
-"""A cluster takes longer to have room again, and each attempt is the start of a Ray driver."""
+"""Longer than a local one's: a cluster takes longer to have room, and each attempt starts a Ray
+driver."""
 
 
 class RayPool(WorkerPool):
-    """Keeps local and remote instances alive, as many of the latter as there is work for."""
+    """Keeps local instances alive, and as many remote ones as there is work for."""
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class RayPool(WorkerPool):
         self._loop.call_at(self._loop.now_s() + LOOK_INTERVAL_S, self._look)
 
     def _look(self) -> None:
-        """Has as many remote instances as the work that waits asks for."""
+        """Starts or drops remote instances, as `autoscaling` decides."""
         if self._is_closed:
             return
         remote = [worker for worker in self.workers if worker.number not in self._local]
@@ -70,7 +71,7 @@ class RayPool(WorkerPool):
         )
         change = self._autoscaler.wanted(found, self._loop.now_s()) - wanted
         if self.size < self._options.num_instances:
-            change = 0  # it still grows, or another version is taking its place
+            change = 0  # the pool still grows, or another version is replacing this one
         if change:
             logger.info(
                 "%sinstances on Ray: %+d; %.1f s of work wait",

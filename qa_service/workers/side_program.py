@@ -1,51 +1,40 @@
-"""A program beside the loop: started with the server, started again if it dies, ended with it.
+"""A program beside the loop: it starts with the server, is restarted if it dies, ends with it.
 
     STOPPED ──start──▶ RUNNING ──dies──▶ WAITING (backoff) ──▶ RUNNING …
                           └──close──▶ ENDING (it sees end-of-file) ──reap──▶ ENDED
 
-Like an instance it is a plain program with one inherited descriptor, run as `python -m MODULE FD
-PARENT …`: bytes go both ways over it, and end-of-file means that the other side is gone. It calls
-`end_with_parent(PARENT)` first, so that it does not outlive a server that was killed.
+The program (`program.start_program`) calls `end_with_parent(PARENT)` first, so that it does not
+outlive a server that was killed.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import signal
-import socket
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.stream import Stream
 from qa_service.net.timers import Timer
-from qa_service.workers.process import python_path
+from qa_service.workers.program import start_program
 
 logger = logging.getLogger(__name__)
 
 FIRST_BACKOFF_S = 0.1
 MAX_BACKOFF_S = 10.0
 STEADY_S = 30.0
-"""Who has run for so long is started again after the first backoff."""
+"""A program that ran this long before it died is restarted after the first backoff."""
 
 
 class SideProgram:
-    """Starts a program, and starts it again with a backoff when it dies.
+    """Starts a program, and restarts it with a backoff when it dies.
 
     Args:
-        loop: The server's loop.
-        name: What the log calls it.
         module: What `python -m` runs.
-        arguments: Its arguments after the descriptor's number and the server's process id.
-        environment: What its environment has beside the server's.
-        on_start: Called each time that it has been started, and can be written to.
-        on_data: Takes the bytes that it sends.
-        on_death: Called each time that it has died by itself.
-
-    Attributes:
-        restarts_total: How often it was started again.
+        environment: Variables added to the server's.
+        on_start: Called after each start; the program can then be written to.
+        on_death: Called each time that it dies by itself.
     """
 
     def __init__(
@@ -63,9 +52,9 @@ class SideProgram:
         self.restarts_total = 0
         self._loop = loop
         self._name = name
-        self._command = (sys.executable, "-m", module)
+        self._module = module
         self._arguments = tuple(arguments)
-        self._environment = dict(environment or {})
+        self._environment = environment
         self._on_start = on_start
         self._on_data = on_data
         self._on_death = on_death
@@ -92,11 +81,11 @@ class SideProgram:
         return self._stream.output_bytes if self._stream else 0
 
     def start(self) -> None:
-        """Starts it; if that cannot be done now, it is tried again."""
+        """Starts it; if that fails, tries again later."""
         self._started_s = self._loop.now_s()
         try:
             self._launch()
-        except OSError as error:  # of descriptors, memory or processes, and they may come back
+        except OSError as error:  # descriptors, memory or processes ran out, perhaps for a moment
             logger.error("%s cannot be started now: %s", self._name, error)
             self._start_later()
         else:
@@ -108,7 +97,7 @@ class SideProgram:
             self._stream.write(data)
 
     def close(self) -> None:
-        """Sends it what has been written, then end-of-file, so that it ends; it stays ended."""
+        """Sends what was written, then end-of-file, so that the program ends; it stays ended."""
         self._is_closed = True
         if self._restart:
             self._restart.cancel()
@@ -128,21 +117,10 @@ class SideProgram:
             self._process.kill()
 
     def _launch(self) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            try:
-                self._process = subprocess.Popen(
-                    [*self._command, str(theirs.fileno()), str(os.getpid()), *self._arguments],
-                    pass_fds=[theirs.fileno()],
-                    env={**os.environ, "PYTHONPATH": python_path(), **self._environment},
-                    stdin=subprocess.DEVNULL,
-                    stdout=sys.__stderr__,
-                    start_new_session=True,  # a Ctrl-C at the terminal is the server's to handle
-                )
-            except OSError:
-                ours.close()
-                raise
-        self._stream = Stream(self._loop, ours)
+        self._process, sock = start_program(
+            self._module, *self._arguments, environment=self._environment
+        )
+        self._stream = Stream(self._loop, sock)
         self._stream.start(self._on_data, self._on_end)
 
     def _on_end(self) -> None:
@@ -162,7 +140,7 @@ class SideProgram:
         if self._process:
             code = self._process.poll()
             if code is None:
-                self._process.kill()  # what comes of it nobody waits for
+                self._process.kill()  # it closed its descriptor, so it is of no more use
             logger.warning("%s %s; it starts again", self._name, _how(code))
         self.restarts_total += 1
         self.start()

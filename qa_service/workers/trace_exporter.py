@@ -1,8 +1,8 @@
-"""The loop's side of the trace exporter: what is to be sent, and what has come of it.
+"""The loop's side of the trace exporter: it sends traces, and counts exported and dropped spans.
 
-A request that ends is appended to a list; the list goes to the program when it is full, or after a
-while. What the program has not taken yet is bounded: beyond it, whole requests are dropped. Each
-span is counted once, as exported or as dropped, also if the program dies with it.
+The trace of a request that ended joins a list, which goes to the program when it is full or after
+`FLUSH_DELAY_S`. While the program has more than `MAX_OUTPUT_BYTES` to read, whole requests are
+dropped. Each span is counted once, as exported or as dropped, also if the program dies.
 """
 
 from __future__ import annotations
@@ -34,16 +34,10 @@ MAX_OUTPUT_BYTES = 1 << 20
 
 
 class TraceExporter:
-    """Gives traces to the program that exports them.
-
-    Args:
-        loop: The server's loop.
-        endpoint: The URL of an OTLP receiver.
-        metrics: Where is counted what came of spans.
-        logs: The program's log, which goes to the server's standard error.
+    """Passes traces to the program that exports them to an OTLP receiver.
 
     Raises:
-        SetupError: The package that exports is not installed.
+        SetupError: OpenTelemetry's exporter is not installed.
     """
 
     def __init__(self, loop: EventLoop, endpoint: str, metrics: Metrics, logs: LogOptions) -> None:
@@ -64,7 +58,7 @@ class TraceExporter:
         )
 
     def take(self, trace: Trace) -> None:
-        """Takes what was recorded of a request; it is looked at in a later round."""
+        """Takes a request's trace; a later round of the loop encodes it."""
         self._pending.append(trace)
         if len(self._pending) == MAX_PENDING:
             self._loop.call_soon(self._flush)
@@ -72,7 +66,7 @@ class TraceExporter:
             self._timer.arm(self._loop.now_s() + FLUSH_DELAY_S)
 
     def close(self) -> None:
-        """Has the program end when it has exported what there is."""
+        """Sends what is left; the program ends when it has exported it."""
         self._flush()
         self.program.close()
 
@@ -96,7 +90,7 @@ class TraceExporter:
         self._counts[DROPPED] += report.dropped
 
     def _on_death(self) -> None:
-        """What it was given and has not reported is lost."""
+        """Counts spans that the program took and has not reported as dropped."""
         self._counts[DROPPED] += self._handed
         self._handed = 0
         self._frames = FrameReader(MAX_MESSAGE_BYTES)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from qa_service.scheduling.batch_cost import CostTable
 from qa_service.wire.frames import FrameReader
 from qa_service.wire.messages import Answer
-from qa_service.wire.spans import Findings, ScoredSpan, log_sum_exp
+from qa_service.wire.spans import ScoredSpan, SegmentResult, log_sum_exp
 from qa_service.workers.base import Worker
 from qa_service.workers.messages import (
     MAX_MESSAGE_BYTES,
@@ -215,7 +215,7 @@ class Process(Peer):
         question, text = task.question, task.text
         found = find_key(question, text)
         if task.core:
-            return _findings(text, task.core, found, is_absent=question.startswith(ABSENT))
+            return _segment_result(text, task.core, found, is_absent=question.startswith(ABSENT))
         if question.startswith(FAULT):
             return Failure("question_too_long", "it breaks")
         score = score_of(self._setup.fingerprint, question, text)
@@ -229,9 +229,9 @@ class Process(Peer):
         self.sock.deliver(bytes(encode(message)))
 
 
-def _findings(text, core, found, *, is_absent):
+def _segment_result(text, core, found, *, is_absent):
     """What is found in a segment: the key if it starts in the core, beside what is improbable."""
     spans = [] if is_absent else [ScoredSpan(FILLER_LOG_SCORE, core[0], core[0] + 1)]
     if found and core[0] <= found[0] < core[1]:
         spans.insert(0, ScoredSpan(KEY_LOG_SCORE, *found))
-    return Findings(spans, log_sum_exp([s.log_score for s in spans]), 3 + len(text) // 4)
+    return SegmentResult(spans, log_sum_exp([s.log_score for s in spans]), 3 + len(text) // 4)

@@ -22,7 +22,7 @@ from qa_service.serving.options import CollectionOptions
 from qa_service.serving.retrieval import MAX_ASIDE, Retrieval
 from qa_service.telemetry.services import ServiceCounts
 from qa_service.wire.messages import Passage, Timings
-from qa_service.wire.spans import Findings, ReadPassage, ScoredSpan, answers_from_passages
+from qa_service.wire.spans import ReadPassage, ScoredSpan, SegmentResult, answers_from_passages
 from qa_service.workers.messages import ModelFacts
 from tests.unit.calls import make_call
 from tests.unit.services import FakeService, ManualClock
@@ -144,8 +144,8 @@ class Setting:
         """Says that the first word of a passage is its best span."""
         ticket = self.dispatcher.submitted[number]
         spans = [ScoredSpan(log_score, 0, 3)]
-        findings = Findings(spans, log_score, 10)
-        ticket.call.settle(Answered((), TIMINGS, findings=findings))
+        result = SegmentResult(spans, log_score, 10)
+        ticket.call.settle(Answered((), TIMINGS, segment=result))
 
 
 @pytest.fixture
@@ -344,7 +344,7 @@ def read(document, log_prior, *log_scores):
     its = Passage(document, "", "", 10, 40, "one two three four five six")
     spans = [ScoredSpan(score, 4 * n, 4 * n + 3) for n, score in enumerate(log_scores)]
     log_total = math.log(sum(map(math.exp, log_scores))) if log_scores else -math.inf
-    return ReadPassage(its, log_prior, Findings(spans, log_total, 6))
+    return ReadPassage(its, log_prior, SegmentResult(spans, log_total, 6))
 
 
 def test_scores_are_one_softmax_over_all_spans_and_null_answers():

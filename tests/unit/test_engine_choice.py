@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from qa_service.data.squad import read_squad
-from qa_service.repository.findings import keep
+from qa_service.repository.costs_dir import keep
 from qa_service.repository.manifest import Manifest, ReadingConfig
 from qa_service.workers import engine_choice, engine_trial
 from qa_service.workers.devices import DeviceAssignment

@@ -16,7 +16,7 @@ from qa_service.scheduling.call import Answered
 from qa_service.scheduling.ticket import Ticket
 from qa_service.serving.segments import Segments
 from qa_service.wire.messages import Question, Timings
-from qa_service.wire.spans import Findings
+from qa_service.wire.spans import SegmentResult
 from tests.unit.calls import make_call
 from tests.unit.texts import texts
 from tests.unit.tiny_reader import MadeUpModel, tiny_reader
@@ -62,8 +62,8 @@ class ReadingDispatcher:
             self.num_tasks += 1
             watch, task = Stopwatch(), ticket.call.request.as_task(ticket.core)
             (outcome,) = self._reader.answer(self._reader.encode([task], watch), watch)
-            if isinstance(outcome, Findings):
-                ticket.call.settle(Answered((), Timings(0.0, 0.0), findings=outcome))
+            if isinstance(outcome, SegmentResult):
+                ticket.call.settle(Answered((), Timings(0.0, 0.0), segment=outcome))
             else:
                 ticket.call.resolve(outcome.answers, Timings(0.0, 0.0))
 

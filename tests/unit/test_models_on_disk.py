@@ -8,7 +8,7 @@ import pytest
 
 from harness.models import write_manifest, write_version
 from qa_service.errors import SetupError
-from qa_service.repository.findings import keep
+from qa_service.repository.costs_dir import keep
 from qa_service.repository.manifest import ReadingConfig, check_files, load_manifest
 from qa_service.repository.models import FoundVersion, choose_versions, find_versions
 

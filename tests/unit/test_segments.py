@@ -11,7 +11,7 @@ from qa_service.errors import DeadlineExceededError, QueueFullError, WorkerCrash
 from qa_service.scheduling.call import Answered
 from qa_service.serving.segments import Segments
 from qa_service.wire.messages import Answer, Timings
-from qa_service.wire.spans import Findings, ScoredSpan
+from qa_service.wire.spans import ScoredSpan, SegmentResult
 from qa_service.workers.messages import ModelFacts
 from tests.unit.calls import make_call
 
@@ -75,8 +75,8 @@ class Setting:
         begin, end = segment.core
         spans = [ScoredSpan(1.0, at, at + len(word))] if begin <= at < end else []
         log_total = 2.0 if spans else -math.inf
-        findings = Findings(spans, log_total, tokens or len(text) // 4)
-        segment.call.settle(Answered((), TIMINGS, findings=findings))
+        result = SegmentResult(spans, log_total, tokens or len(text) // 4)
+        segment.call.settle(Answered((), TIMINGS, segment=result))
 
     def settle_all(self, word=None):
         for number, segment in enumerate(self.dispatcher.submitted):

@@ -130,11 +130,10 @@ def test_the_backoff_doubles_while_it_keeps_dying_and_no_longer(beside, caplog):
 
 
 def test_one_that_cannot_be_started_is_tried_again(beside, caplog, monkeypatch):
-    real = beside.program._command
-    beside.program._command = ("/nonexistent/python",)
-    beside.program.start()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "executable", "/nonexistent/python")
+        beside.program.start()
     assert "the echo cannot be started now" in caplog.text
-    beside.program._command = real
     beside.pass_s(FIRST_BACKOFF_S)
     beside.wait_for(f"hello here {os.getpid()} ".encode())
 

@@ -1,7 +1,7 @@
-"""Engines run a model over padded windows; nothing here knows of questions or answers.
+"""Engines run a model on padded windows; they know no questions or answers.
 
-Each engine's libraries are imported only when it is made: an instance with the ONNX engine
-never loads torch or transformers, which cost seconds and hundreds of MB.
+An engine's libraries are imported only when it is made: an instance with the ONNX engine never
+loads torch or transformers, which cost seconds and hundreds of MB.
 """
 
 from __future__ import annotations
@@ -24,14 +24,7 @@ class EngineConfig:
     """How an instance runs its model.
 
     Attributes:
-        intra_op_num_threads: Threads within one operator; one a session, so that N sessions
-            on N cores are N threads.
-        device: `cpu` or `cuda`.
         cuda_index: The GPU's number, as the process that runs the engine sees it.
-        gpu_memory_fraction: The share of it that this instance may take.
-        cuda_graphs: Whether a GPU's kernels are recorded once for each bucket, and replayed.
-        max_batch_size: Rows that the model is given at once, at most.
-        max_batch_tokens: Tokens that it is given at once, at most, padding included.
     """
 
     intra_op_num_threads: int = 1
@@ -46,10 +39,10 @@ class EngineConfig:
 
 
 def check_precision(engine_type: str, precision: str) -> None:
-    """Sees that the engine can compute in that precision.
+    """Checks that the engine has the precision.
 
     Raises:
-        SetupError: It cannot.
+        SetupError: It has not.
     """
     if (engine_type, precision) not in ROWS:
         able = [name for name, known in ROWS if known == precision]
@@ -78,7 +71,7 @@ def make_engine(
 
 
 def _check_device(engine_type: str, precision: str, device: str) -> None:
-    """Sees that the engine runs there in that precision.
+    """Checks that the engine runs on the device in the precision.
 
     Raises:
         DeviceError: It does not.

@@ -21,10 +21,8 @@ class Engine(ABC):
 
     Attributes:
         device: `cpu` or `cuda`: where it really runs.
-        runtime: The library with its version, and the device; what was measured of the model
-            holds for it.
-        chooses_spans: Whether it has `best_spans`: not where logits are in the reader's memory
-            anyway.
+        runtime: Library, version and device; part of the key of the cost table.
+        chooses_spans: Whether it has `best_spans`; on a CPU the reader has the logits anyway.
     """
 
     device = "cpu"
@@ -53,12 +51,9 @@ class Engine(ABC):
         token_type_ids: Int64Array,
         text_mask: Int64Array,
     ) -> FloatArray:
-        """Runs the model and chooses the best span of each row beside it; if `chooses_spans`.
+        """Runs the model and chooses each row's best span on the device; only if `chooses_spans`.
 
         Args:
-            input_ids: See `logits`.
-            attention_mask: See `logits`.
-            token_type_ids: See `logits`.
             text_mask: int64 [batch, seq], 1 for tokens of the text, of which each row has one
                 or more, in one piece.
 
@@ -75,7 +70,7 @@ def named_inputs(
     attention_mask: Int64Array,
     token_type_ids: Int64Array,
 ) -> dict[str, Int64Array]:
-    """Those inputs of a batch that a model has, in its order; int64 [batch, seq] each."""
+    """The inputs that the model takes, in its order; int64 [batch, seq] each."""
     given = {
         "input_ids": input_ids,
         "attention_mask": attention_mask,
@@ -85,7 +80,7 @@ def named_inputs(
 
 
 def describe_cpu(num_threads: int) -> str:
-    """The processor's name and how much of it is used, as in `1 of 2 cores of AMD EPYC 9B45`."""
+    """The cores in use and the processor's name, as in `1 of 2 cores of AMD EPYC 9B45`."""
     try:
         found = re.search(r"^model name\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:

@@ -1,8 +1,8 @@
-"""Batches of any shape on a few fixed shapes, which a GPU can be prepared for.
+"""Runs batches of any shape in a few fixed shapes, for which a GPU can be prepared.
 
 A batch is copied into the smallest bucket that holds it: a program whose inputs and outputs
 stay where they are in memory, so that a graph of its kernels can be recorded once and replayed.
-Rows and tokens that fill a bucket up are masked, and cut off again from what comes back.
+Filling rows and tokens are masked, and cut off from the output.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _GIVEN = ("input_ids", "attention_mask", "token_type_ids", TEXT_MASK)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Bucket:
-    """A shape: so many rows of so many tokens."""
+    """A shape."""
 
     rows: int
     tokens: int
@@ -33,17 +33,17 @@ class Bucket:
 class BucketGrid:
     """The shapes that batches are brought to.
 
-    Between two sizes that follow each other lies at most a factor of 1.5 in rows, and of 64
-    tokens up to 512 of them: that bounds what is computed in vain.
+    Neighbouring sizes differ by at most a factor of 1.5 in rows, and by at most 64 tokens up to
+    512, which bounds what filling costs.
 
     Args:
-        max_batch_size: Most rows of a batch.
-        max_batch_tokens: Most tokens of a batch with more rows than one, padding included.
-        window_tokens: Most tokens of a row.
+        max_batch_size: Rows of a batch at most.
+        max_batch_tokens: Tokens of a batch of two or more rows at most, padding included.
+        window_tokens: Tokens of a row at most.
         may_pad: Whether rows may be padded; else every batch has a bucket of its own shape.
 
     Attributes:
-        most: Most rows and most tokens that any bucket has, though none may have both.
+        most: The most rows and the most tokens of any bucket; no bucket may have both.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class BucketGrid:
         self.most = Bucket(self._rows[-1], self._tokens[-1])
 
     def bucket_for(self, rows: int, tokens: int) -> Bucket:
-        """The smallest bucket that holds such a batch; a batch over the limits has its own."""
+        """The smallest bucket that holds a batch; a batch over the limits gets its own."""
         if not self._may_pad:
             return Bucket(rows, tokens)
         return Bucket(_at_least(rows, self._rows), _at_least(tokens, self._tokens))
@@ -69,7 +69,7 @@ class BucketGrid:
     def buckets(self) -> list[Bucket]:
         """Every bucket that a batch within the limits can need, the largest first.
 
-        None where rows may not be padded: those are as many as there are shapes.
+        Empty if rows may not be padded: there would be a bucket for every shape.
         """
         if not self._may_pad:
             return []
@@ -121,7 +121,7 @@ class Program(ABC):
         """Runs the model on what is staged.
 
         Args:
-            only_best_spans: Whether no more is wanted; for an engine that chooses them.
+            only_best_spans: Whether to return the best spans instead of the logits.
 
         Returns:
             Start and end logits in host memory, float32 [2, rows, tokens], or the best spans,
@@ -133,13 +133,8 @@ class BucketedEngine(Engine):
     """Runs every batch in the bucket that holds it.
 
     Args:
-        grid: The buckets; a program for each is made at once, which is part of warming up.
-        inputs: Names of what a program's staging holds, in its order.
-        pad_token_id: What fills rows up.
-        make_program: Makes the model ready for one bucket.
-        device: See `Engine`.
-        runtime: See `Engine`.
-        chooses_spans: See `Engine`.
+        grid: The buckets; the constructor makes a program for each, as part of warming up.
+        inputs: The names of the planes of a program's staging, in their order.
     """
 
     def __init__(
@@ -178,12 +173,12 @@ class BucketedEngine(Engine):
         token_type_ids: Int64Array,
         text_mask: Int64Array,
     ) -> FloatArray:
-        """The best span of each row, where the program chooses spans on the device."""
+        """The best span of each row, float32 [batch, 4]."""
         program = self._staged(input_ids, attention_mask, token_type_ids, text_mask)
         return program.run(only_best_spans=True)[: len(input_ids)].copy()
 
     def _staged(self, *batch: Int64Array) -> Program:
-        """The program for a batch, which lies in its staging memory."""
+        """The program for a batch, with the batch in its staging memory."""
         program = self._program(self._grid.bucket_for(*batch[0].shape))
         given = dict(zip(_GIVEN, batch, strict=False))
         stage(program.staging, self._inputs, given, self._pad_token_id)
@@ -201,9 +196,9 @@ def stage(
     given: Mapping[str, Int64Array],
     pad_token_id: int,
 ) -> None:
-    """Copies a batch into a bucket's staging memory, and fills that up; what is not given, with 0.
+    """Copies a batch into a bucket's staging memory, and fills the rest; missing inputs are 0.
 
-    A row of filling attends to its first token: a softmax over nothing would be NaN.
+    A filling row attends to its first token: a softmax over nothing would be NaN.
     """
     for plane, name in zip(staging, inputs, strict=True):
         plane[...] = pad_token_id if name == "input_ids" else 0

@@ -21,7 +21,7 @@ from qa_service.inference.engines.base import (
 from qa_service.repository.manifest import Manifest, prepared_file
 
 SLOWER_ON_CPU = ["SkipLayerNormFusion"]
-"""Its one kernel costs a core more than the addition and the normalization that it replaces."""
+"""The fused kernel is slower on a core than the addition and the normalization that it replaces."""
 
 Provider = tuple[str, Mapping[str, str]]
 """An execution provider's name and its options."""
@@ -53,7 +53,7 @@ class OnnxEngine(Engine):
 
 
 def onnx_file(model_dir: Path, manifest: Manifest, precision: str) -> Path:
-    """Finds the file of that precision.
+    """Finds the file of a precision.
 
     Raises:
         SetupError: The model was not prepared in it.
@@ -67,7 +67,7 @@ def open_session(
     providers: Sequence[Provider],
     disabled_optimizers: Sequence[str] = (),
 ) -> onnxruntime.InferenceSession:
-    """Loads an ONNX file; never into other providers than those named.
+    """Loads an ONNX file into the named providers only.
 
     Raises:
         SetupError: ONNX Runtime cannot load it.
@@ -86,12 +86,12 @@ def open_session(
 
 
 def inputs_of(session: onnxruntime.InferenceSession) -> tuple[str, ...]:
-    """The inputs of a graph: those of the model that have a say in its logits."""
+    """The inputs of a graph: those of the model that affect its logits."""
     return tuple(item.name for item in session.get_inputs())
 
 
 def session_options(config: EngineConfig) -> onnxruntime.SessionOptions:
-    """Options of an instance; what each costs or saves, `benchmarks/onnx_options.py` prints."""
+    """The options of a session; `benchmarks/options.py` measures each."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = config.intra_op_num_threads
     options.inter_op_num_threads = 1

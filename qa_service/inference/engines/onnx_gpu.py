@@ -1,8 +1,8 @@
 """ONNX Runtime on a GPU: its CUDA provider, and its TensorRT provider with an engine cache.
 
-Both run buckets (`buckets`) whose inputs and outputs are bound to memory on the GPU. Left to
-itself, ONNX Runtime takes the CPU when a provider is missing or cannot start, and says so in
-its log only; here that is an error.
+Both run buckets (`buckets`) whose inputs and outputs are bound to memory on the GPU. By default
+ONNX Runtime takes the CPU if a provider is missing or cannot start, and only logs that; here it is
+an error.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CUDA = "CUDAExecutionProvider"
 TENSORRT = "TensorrtExecutionProvider"
 
 _DEVICE_FAULT = re.compile(r"CUDA failure [^;]*|(?<=Please )install TensorRT libraries")
-"""What ONNX Runtime says if it is the device, its driver or a library that is wrong."""
+"""ONNX Runtime's messages for a fault of the device, its driver or a library."""
 
 _LIBRARIES = {CUDA: "CUDA or cuDNN", TENSORRT: "TensorRT"}
 
@@ -72,15 +72,15 @@ def tensorrt_engine(model_dir: Path, manifest: Manifest, config: EngineConfig) -
         options = tensorrt_options(config, manifest.inputs, grid, cache)
         providers = [(TENSORRT, options), (CUDA, cuda_options(config, graphs=False))]
         session = open_gpu_session(path, config, providers)
-        # The graphs of its own are recorded for one shape only; buckets are many.
+        # TensorRT's provider records a graph for one shape only; there are many buckets.
         return bucketed_engine(session, manifest, config, "cuda", graphs=False)
 
 
 def cuda_options(config: EngineConfig, *, graphs: bool | None = None) -> dict[str, str]:
     """The CUDA provider's options.
 
-    The arena grows by what is asked for, not by powers of two, which at a bound would be refused
-    with memory to spare. fp32 is fp32: TF32 keeps 10 bits of a product's factors.
+    The arena grows by what is requested, not by powers of two, which a memory limit would refuse
+    with memory to spare. TF32 is off, since it keeps only 10 bits of a product's factors.
     """
     graphs = config.cuda_graphs if graphs is None else graphs
     return {
@@ -97,8 +97,7 @@ def tensorrt_options(
 ) -> dict[str, str]:
     """The TensorRT provider's options: one profile from one token to the largest bucket.
 
-    TensorRT tunes for the shape called optimal; it is the one of a single full window, which is
-    what a client waits for alone.
+    TensorRT tunes for the optimal shape: one full window, the latency of a single request.
     """
     shapes = {"min": Bucket(1, 1), "opt": Bucket(1, grid.most.tokens), "max": grid.most}
     profiles = {
@@ -146,7 +145,7 @@ def engine_cache(model_dir: Path, config: EngineConfig, grid: BucketGrid) -> Ite
 
 
 def require(provider: str) -> None:
-    """Sees that the installed onnxruntime was built with a provider.
+    """Checks that the installed onnxruntime was built with a provider.
 
     Raises:
         DeviceError: It was not.
@@ -161,10 +160,10 @@ def require(provider: str) -> None:
 def open_gpu_session(
     path: Path, config: EngineConfig, providers: Sequence[Provider]
 ) -> onnxruntime.InferenceSession:
-    """Loads an ONNX file into the first of the providers, and sees that it is there.
+    """Loads an ONNX file into the first of the providers, and checks that it runs there.
 
     Raises:
-        DeviceError: The provider is not there or cannot start.
+        DeviceError: The provider is missing or cannot start.
         SetupError: The file cannot be loaded.
     """
     wanted = providers[0][0]
@@ -197,13 +196,13 @@ def bucketed_engine(
     *,
     graphs: bool,
 ) -> BucketedEngine:
-    """Runs buckets on an instance.
+    """Makes the engine of a session.
 
     Args:
-        session: Of the model.
+        session: The model's.
         manifest: The model's.
-        config: See `EngineConfig`.
-        device: Where inputs and outputs lie: `cuda`, or `cpu`, which only a test wants.
+        config: The instance's.
+        device: Where inputs and outputs are: `cuda`, or `cpu` in tests.
         graphs: Whether the CUDA provider records a graph for each bucket.
     """
     made: list[Bucket] = []
@@ -226,15 +225,12 @@ def bucketed_engine(
 
 
 class OnnxProgram(Program):
-    """An instance on one bucket, its inputs and outputs bound; see `Program`.
+    """A session on one bucket, with bound inputs and outputs.
 
     Args:
-        session: Of the model.
-        bucket: The shape.
-        inputs: Names of the model's inputs.
-        place: Kind and number of the device that the bound memory is on.
-        graph_id: Under which the CUDA provider keeps the graph it records in the first run; None
-            if it records none.
+        place: Kind and number of the device with the bound memory.
+        graph_id: The CUDA provider's id for the graph it records in the first run; None for no
+            graph.
     """
 
     def __init__(
@@ -267,7 +263,7 @@ class OnnxProgram(Program):
         self.run()
 
     def run(self, *, only_best_spans: bool = False) -> FloatArray:
-        """Runs the bucket on inputs that fill it; spans are not chosen here."""
+        """Runs the bucket on the staged inputs; never asked for spans."""
         assert not only_best_spans
         for value, plane in zip(self._inputs, self.staging, strict=True):
             value.update_inplace(plane)

@@ -1,9 +1,9 @@
 """The OpenVINO engine on a CPU. Imports neither torch nor transformers.
 
-OpenVINO makes kernels for each shape it meets, which takes about as long as a question. So rows
-are padded to a few lengths, each of which is run once at the start, as far as `WARMING_S` allows;
-the padding is masked, and cut off again from what comes back. What it compiled is kept in a
-folder beside the model, by processor and version, and found there by the next start.
+OpenVINO compiles kernels for each new shape, which takes about as long as a question. So rows are
+padded to a few lengths, each of which runs once at the start, as far as `WARMING_S` allows; the
+padding is masked, and cut off from the output. The compiled model is kept in a folder beside the
+model, by processor and version, for the next start.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from qa_service.inference.engines.base import (
 from qa_service.repository.manifest import Manifest, prepared_file
 
 STEP_TOKENS = 16
+"""Padding to it costs 8 tokens on average; a window of 384 tokens has 24 lengths to warm."""
 WARMING_S = 0.5
+"""Bounds how long warming delays a start; lengths that it leaves out compile at their first use."""
 CACHE_DIR = "openvino"
 
 
@@ -37,7 +39,7 @@ class OpenVinoEngine(Engine):
     """Runs a prepared model's ONNX file, or its int8 twin.
 
     Raises:
-        DeviceError: The processor has no instructions for that precision.
+        DeviceError: The processor has no instructions for the precision.
         SetupError: There is no such file, or OpenVINO cannot load it.
     """
 
@@ -63,7 +65,7 @@ class OpenVinoEngine(Engine):
     def logits(
         self, input_ids: Int64Array, attention_mask: Int64Array, token_type_ids: Int64Array
     ) -> tuple[FloatArray, FloatArray]:
-        """See `Engine.logits`."""
+        """Start and end logits of each token: float32 [batch, seq] each."""
         tokens = input_ids.shape[1]
         width = padded_tokens(tokens, self._longest) if self._may_pad else tokens
         batch = named_inputs(
@@ -74,11 +76,11 @@ class OpenVinoEngine(Engine):
         )
         self._request.infer(batch, share_inputs=True)
         start, end = (self._request.get_output_tensor(number).data for number in range(2))
-        # Copies: the next run writes where these lie.
+        # Copies, since the next run overwrites the output.
         return start[:, :tokens].astype(np.float32), end[:, :tokens].astype(np.float32)
 
     def _warm(self) -> None:
-        """Runs one row of each length, the shortest first, until the time is over."""
+        """Runs one row of each length, the shortest first, until the time is up."""
         over_s = time.monotonic() + WARMING_S
         for tokens in lengths(self._longest):
             if time.monotonic() >= over_s:
@@ -89,19 +91,19 @@ class OpenVinoEngine(Engine):
 
 @functools.cache
 def shared_core() -> openvino.Core:
-    """OpenVINO itself, one for as long as the process lives.
+    """OpenVINO's Core, one for the life of the process.
 
-    Each gives the thread that loads its CPU plugin a stack for signal handlers, and at its end the
-    stack from before. Of two that end in the order they began, the second so brings back the first
-    one's, which is unmapped by then, and the next signal that Python handles kills the process.
+    A Core sets the signal stack of the thread that loads its CPU plugin, and restores the former
+    one when it is destroyed. Destroying two Cores in creation order restores a freed signal stack;
+    the next signal crashes the process.
     """
     return openvino.Core()
 
 
 def options(config: EngineConfig, folder: Path) -> dict[str, str | int | bool]:
-    """What a model is compiled with.
+    """The options with which a model is compiled.
 
-    Threads are not pinned to cores: every process would take the first.
+    Threads are not pinned to cores: every process would pin to the first.
     """
     return {
         "INFERENCE_NUM_THREADS": config.intra_op_num_threads,
@@ -119,7 +121,7 @@ def lengths(longest: int) -> Iterator[int]:
 
 
 def padded_tokens(tokens: int, longest: int) -> int:
-    """The length that a row of so many tokens is padded to."""
+    """The length to which a row is padded."""
     return max(min(-(-tokens // STEP_TOKENS) * STEP_TOKENS, longest), tokens)
 
 
@@ -131,7 +133,7 @@ def _widened(rows: Int64Array, width: int, filling: int) -> Int64Array:
 
 
 def _check_processor(precision: str) -> None:
-    """Sees that the processor has the precision; OpenVINO would silently take float32."""
+    """Checks that the processor has the precision; OpenVINO would silently take float32."""
     needs = ROWS["openvino", precision].needs
     capabilities = shared_core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     if needs and needs.upper() not in capabilities:

@@ -1,9 +1,9 @@
 """The PyTorch engine: the model as `transformers` loads it.
 
-On a CPU it runs each batch as it comes. On a GPU it runs buckets (`buckets`): what is staged
-lies in pinned memory and goes over in one copy, the kernels are a CUDA graph recorded at warmup,
-and the logits, or the best span of each row, come back in one copy. A batch of a small model is
-hundreds of kernels, and to launch them one by one takes longer than to run them.
+On a CPU it runs each batch as it comes. On a GPU it runs buckets (`buckets`): the inputs are in
+pinned memory and go to the GPU in one copy, the kernels are a CUDA graph recorded at warmup, and
+the logits, or the best span of each row, come back in one copy. A batch of a small model is
+hundreds of kernels, which take longer to launch one by one than to run.
 
 Attention is `scaled_dot_product_attention` wherever `transformers` has it for the architecture.
 """
@@ -47,14 +47,13 @@ _RUNS_BEFORE_CAPTURE = 3
 graphs ("Whole-network capture") asks for some, on a stream of their own."""
 
 Forward = Callable[[Tensor], Tensor]
-"""Stacked inputs, int64 [inputs, rows, tokens], to start and end logits, float32
-[2, rows, tokens]."""
+"""From stacked inputs, int64 [inputs, rows, tokens], to logits, float32 [2, rows, tokens]."""
 
 Scoring = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""The same inputs and the text's mask to the logits and the best spans, float32 [rows, 4]."""
+"""From inputs and the text's mask to the logits and the best spans, float32 [rows, 4]."""
 
 Capture = Callable[[Scoring, Tensor], Callable[[], tuple[Tensor, Tensor]]]
-"""Takes a scoring and the tensor that its inputs will always be in; returns what runs it again."""
+"""Takes a scoring and the tensor that always holds its inputs; returns a function that runs it."""
 
 
 class PyTorchEngine(Engine):
@@ -83,13 +82,13 @@ class PyTorchEngine(Engine):
 def bucketed_engine(
     model_dir: Path, manifest: Manifest, config: EngineConfig, device: str = "cuda"
 ) -> BucketedEngine:
-    """Loads a prepared model for buckets: what a GPU runs.
+    """Loads a prepared model for buckets.
 
     Args:
-        model_dir: A prepared model.
-        manifest: Its manifest.
-        config: See `EngineConfig`.
-        device: `cuda`, or `cpu` to run the same buckets there, which only a test wants.
+        model_dir: The model's folder.
+        manifest: The model's.
+        config: The instance's.
+        device: `cuda`, or `cpu` in tests.
 
     Raises:
         DeviceError: This PyTorch cannot use the GPU.
@@ -116,7 +115,7 @@ def bucketed_engine(
 
 
 def claim_gpu(config: EngineConfig) -> torch.device:
-    """Makes the GPU the calling thread's, and bounds what the process takes of its memory.
+    """Makes the GPU the calling thread's, and bounds the process's share of its memory.
 
     Raises:
         DeviceError: This PyTorch cannot use it.
@@ -137,7 +136,7 @@ def claim_gpu(config: EngineConfig) -> torch.device:
 
 
 def load_model(model_dir: Path, precision: str) -> PreTrainedModel:
-    """Loads `model.safetensors`, its weights in that precision.
+    """Loads `model.safetensors` with weights of the given precision.
 
     Raises:
         SetupError: `transformers` cannot load the folder.
@@ -156,7 +155,7 @@ def load_model(model_dir: Path, precision: str) -> PreTrainedModel:
 
 
 def make_forward(model: PreTrainedModel, inputs: Sequence[str]) -> Forward:
-    """Wraps a model: one tensor in, one out, so that each is one copy."""
+    """Wraps a model as one tensor in, one tensor out, so that each is one copy."""
 
     @torch.inference_mode()
     def forward(stacked: Tensor) -> Tensor:
@@ -167,7 +166,7 @@ def make_forward(model: PreTrainedModel, inputs: Sequence[str]) -> Forward:
 
 
 def make_scoring(forward: Forward, choose: SpanChooser) -> Scoring:
-    """Lets the best spans be chosen right after the model."""
+    """Adds the choice of the best spans to the model."""
 
     @torch.inference_mode()
     def scoring(staged: Tensor) -> tuple[Tensor, Tensor]:
@@ -178,15 +177,7 @@ def make_scoring(forward: Forward, choose: SpanChooser) -> Scoring:
 
 
 class TorchProgram(Program):
-    """A model on one bucket; see `Program`.
-
-    Args:
-        scoring: The model, and who chooses spans.
-        bucket: The shape.
-        num_inputs: How many inputs they take.
-        device: Where it is.
-        capture: Makes it ready.
-    """
+    """A model on one bucket."""
 
     def __init__(
         self,
@@ -207,7 +198,7 @@ class TorchProgram(Program):
         self.staging = self._staged.numpy()
 
     def run(self, *, only_best_spans: bool = False) -> FloatArray:
-        """Runs the bucket on inputs that fill it, and returns what it computes."""
+        """Runs the bucket on the staged inputs."""
         self._inputs.copy_(self._staged, non_blocking=True)
         logits, best_spans = self._replay()
         wanted, source = (
@@ -221,16 +212,16 @@ class TorchProgram(Program):
 
 
 def run_eagerly(scoring: Scoring, inputs: Tensor) -> Callable[[], tuple[Tensor, Tensor]]:
-    """Records nothing: each run calls the model. See `Capture`."""
+    """A `Capture` that records nothing: each run calls the model."""
     scoring(inputs)
     return lambda: scoring(inputs)
 
 
 class GraphCapture:
-    """Records a CUDA graph for each bucket; see `Capture`.
+    """A `Capture` that records a CUDA graph for each bucket.
 
-    All share one pool of memory, since only one runs at a time and what it returns is copied
-    before the next. A model whose code waits for the GPU cannot be recorded: it is run eagerly.
+    The graphs share one memory pool: only one runs at a time, and its output is copied before the
+    next runs. A model whose code waits for the GPU cannot be recorded and runs eagerly.
     """
 
     def __init__(self) -> None:
@@ -238,7 +229,7 @@ class GraphCapture:
         self._is_able = True
 
     def __call__(self, scoring: Scoring, inputs: Tensor) -> Callable[[], tuple[Tensor, Tensor]]:
-        """Makes a scoring ready to be replayed on those inputs."""
+        """Records the scoring on the inputs; returns its replay."""
         if self._is_able:
             try:
                 return self._record(scoring, inputs)

@@ -1,7 +1,7 @@
-"""Spans chosen by PyTorch where the logits are, so that four numbers a row leave the GPU.
+"""Chooses spans by PyTorch on the GPU, so that only four numbers a row leave it.
 
-The same table as `reading.spans` has for a window, of all rows of a batch at once. It is a few
-kernels more in the CUDA graph, and spares the instance's thread the tables, one after another.
+It builds the table that `reader.spans` builds for a window, for all rows of a batch at once: a few
+more kernels in the CUDA graph instead of one table after another on the CPU.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ class SpanChooser:
     """Finds the best span of each row.
 
     Args:
-        config: How logits are read; of a null position that is counted from the end this does
-            not know where the end is.
+        config: How logits are read; the null position must not be negative, since a row's end is
+            not known here.
     """
 
     def __init__(self, config: ReadingConfig) -> None:
         self._config = config
 
     def __call__(self, logits: Tensor, text_mask: Tensor) -> Tensor:
-        """Chooses.
+        """Chooses the best spans.
 
         Args:
             logits: Start and end logits, float32 [2, rows, tokens].
-            text_mask: int64 [rows, tokens], 1 for the row's tokens of text, which are in one piece.
+            text_mask: int64 [rows, tokens], 1 for the row's text tokens, which are contiguous.
 
         Returns:
             float32 [rows, 4], see `Engine.best_spans`; the first of equals on a CPU, any on a GPU.

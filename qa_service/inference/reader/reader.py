@@ -26,7 +26,7 @@ from qa_service.repository.manifest import TOKENIZER_FILE, Manifest
 from qa_service.scheduling.batch_cost import BatchRule
 from qa_service.wire.messages import Answer, Question, Task
 from qa_service.wire.sections import sections
-from qa_service.wire.spans import Findings, merge, to_answers
+from qa_service.wire.spans import SegmentResult, merge, to_answers
 from qa_service.workers.messages import Answers, ModelFacts
 
 LogitsFunction = Callable[[Int64Array, Int64Array, Int64Array], tuple[FloatArray, FloatArray]]
@@ -35,8 +35,8 @@ LogitsFunction = Callable[[Int64Array, Int64Array, Int64Array], tuple[FloatArray
 BestSpansFunction = Callable[[Int64Array, Int64Array, Int64Array, Int64Array], FloatArray]
 """`Engine.best_spans`: also takes the text's mask; the best of each row, float32 [batch, 4]."""
 
-Outcomes = list[Answers | Findings | QaError]
-"""For each task, in order: its answers; the findings of a segment; or its error."""
+Outcomes = list[Answers | SegmentResult | QaError]
+"""For each task, in order: its answers, its result as a segment, or its error."""
 
 EncodedTasks = list[tuple[Task, EncodedQuestion | QaError]]
 """Each task with its windows, or its error."""
@@ -137,10 +137,10 @@ class Reader:
         return [(s.start, Task(asked, text[s.start : s.end], top_k, s.core)) for s in cut]
 
     def _merged(
-        self, question: Question, outcomes: Sequence[tuple[int, Answers | Findings | QaError]]
+        self, question: Question, outcomes: Sequence[tuple[int, Answers | SegmentResult | QaError]]
     ) -> list[Answer] | QaError:
         """The answers to a question, or the first error of its sections."""
-        found: list[tuple[int, Findings]] = []
+        found: list[tuple[int, SegmentResult]] = []
         for start, outcome in outcomes:
             if isinstance(outcome, Answers):
                 return outcome.answers
@@ -158,7 +158,7 @@ class Reader:
 
     def _outcome(
         self, task: Task, item: EncodedQuestion, scores: _Scores, place: range
-    ) -> Answers | Findings | QaError:
+    ) -> Answers | SegmentResult | QaError:
         text, config = task.text, self._config
         try:
             if place and (best_span := scores.best_spans.get(place[0])):

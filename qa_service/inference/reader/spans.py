@@ -25,7 +25,7 @@ from qa_service.inference.reader.characters import stripped, whole_characters
 from qa_service.inference.reader.windows import EncodedQuestion, Window
 from qa_service.repository.manifest import ReadingConfig
 from qa_service.wire.messages import Answer
-from qa_service.wire.spans import Findings, ScoredSpan, to_answers
+from qa_service.wire.spans import ScoredSpan, SegmentResult, to_answers
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -83,7 +83,7 @@ def find_spans(
     *,
     top_k: int = 1,
     core: tuple[int, int] | None = None,
-) -> Findings:
+) -> SegmentResult:
     """Finds the best spans over all windows of a text, or of a segment of one.
 
     Args:
@@ -96,7 +96,7 @@ def find_spans(
     """
     num_tokens = len(encoded.offsets)
     if not encoded.windows:
-        return Findings([], -math.inf, num_tokens)
+        return SegmentResult([], -math.inf, num_tokens)
     table = np.full((num_tokens, config.max_answer_tokens), -np.inf, dtype=np.float32)
     for window, (start, end) in zip(encoded.windows, logits, strict=True):
         scores = _window_scores(window, start, end, config)
@@ -107,7 +107,7 @@ def find_spans(
         starts = np.array(encoded.offsets)[:, 0]
         table[(starts < core[0]) | (starts >= core[1])] = -np.inf
         log_total = _log_sum_exp(table) if table.max() > -np.inf else -math.inf
-    return Findings(_best_spans(text, encoded, table, top_k), log_total, num_tokens)
+    return SegmentResult(_best_spans(text, encoded, table, top_k), log_total, num_tokens)
 
 
 def answers_at_best_span(
@@ -126,7 +126,7 @@ def answers_at_best_span(
     span = _span(text, encoded, best_span.log_score, best_span.first, best_span.last)
     if span.start == span.end:
         return None
-    found = Findings([span], best_span.log_total, len(encoded.offsets))
+    found = SegmentResult([span], best_span.log_total, len(encoded.offsets))
     return to_answers(text, found, config.null_log_score, 1)
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from harness.models import write_version
 from qa_service.errors import InternalError
-from qa_service.inference.jobs import Intake, IntakeAhead, answer_batches
 from qa_service.inference.reader.instant import InstantReader, first_word
+from qa_service.inference.runs import Intake, IntakeAhead, answer_batches
 from qa_service.inference.worker_main import WARMUP, serve
 from qa_service.scheduling.batch_cost import BatchRule, CostTable
 from qa_service.wire.frames import PREFIX

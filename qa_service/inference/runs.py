@@ -1,7 +1,7 @@
-"""An instance's work: batches answered one after another.
+"""An instance answers batches, one after another.
 
-Beside a GPU, a thread of its own tokenizes the next batch while the present one runs; on a CPU,
-whose cores the model has anyway, it would only be in the way.
+With a GPU, a thread tokenizes the next batch while the present one runs. On a CPU it would only
+take the model's cores.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from qa_service.errors import InternalError, QaError
 from qa_service.inference.reader.stopwatch import Stopwatch
 from qa_service.scheduling.batch_cost import BatchRule
 from qa_service.wire.messages import Task
-from qa_service.wire.spans import Findings
+from qa_service.wire.spans import SegmentResult
 from qa_service.workers.channel import WorkerChannel
 from qa_service.workers.messages import Answers, Batch, Failure, Results
 
@@ -28,22 +28,20 @@ E = TypeVar("E")
 
 
 class TaskReader(Protocol[E]):
-    """What answers: a `Reader`, or what stands in its place.
-
-    Attributes:
-        rule: What it runs together; may be another after each batch.
-    """
+    """Answers tasks: a `Reader`, or an `InstantReader`."""
 
     rule: BatchRule
 
     def encode(self, tasks: Sequence[Task], stopwatch: Stopwatch) -> E:
-        """Does what needs no model."""
+        """Does the work before the model."""
 
-    def answer(self, encoded: E, stopwatch: Stopwatch) -> Sequence[Answers | Findings | QaError]:
-        """Does the rest; one outcome for each task, in their order."""
+    def answer(
+        self, encoded: E, stopwatch: Stopwatch
+    ) -> Sequence[Answers | SegmentResult | QaError]:
+        """Does the rest; returns an outcome for each task, in their order."""
 
 
-class Job(Generic[E]):
+class Run(Generic[E]):
     """A batch on its way through an instance."""
 
     def __init__(self, reader: TaskReader[E], batch: Batch) -> None:
@@ -52,16 +50,16 @@ class Job(Generic[E]):
         self._stopwatch = Stopwatch()
         self._encoded: E | None = None
 
-    def encode(self) -> Job[E]:
-        """Does what needs no model, ahead of time; what fails there fails again in `run`."""
+    def encode(self) -> Run[E]:
+        """Does the work before the model ahead of time; an error recurs in `results`."""
         try:
             self._encoded = self._reader.encode(self._batch.tasks, self._stopwatch)
         except Exception:
             logger.exception("a batch of %d could not be tokenized", len(self._batch.tasks))
         return self
 
-    def run(self) -> Results:
-        """Answers it."""
+    def results(self) -> Results:
+        """Runs the batch."""
         costs = self._reader.rule.costs
         started_s = time.monotonic()
         outcomes = self._outcomes(self._batch.tasks, self._encoded)
@@ -74,7 +72,7 @@ class Job(Generic[E]):
 
     def _outcomes(
         self, tasks: Sequence[Task], encoded: E | None = None
-    ) -> list[Answers | Findings | QaError]:
+    ) -> list[Answers | SegmentResult | QaError]:
         """Answers tasks; one that breaks the batch fails alone."""
         try:
             encoded = encoded or self._reader.encode(tasks, self._stopwatch)
@@ -86,41 +84,41 @@ class Job(Generic[E]):
         return [outcome for task in tasks for outcome in self._outcomes([task])]
 
 
-def _on_the_wire(outcome: Answers | Findings | QaError) -> Answers | Findings | Failure:
+def _on_the_wire(outcome: Answers | SegmentResult | QaError) -> Answers | SegmentResult | Failure:
     if isinstance(outcome, QaError):
         return Failure(outcome.code, outcome.message)
     return outcome
 
 
 class Intake(Generic[E]):
-    """Where an instance's jobs come from: its channel, when it has time for them."""
+    """Where an instance's batches come from: its channel."""
 
     def __init__(self, reader: TaskReader[E], channel: WorkerChannel) -> None:
         self._reader = reader
         self._channel = channel
 
-    def next_job(self) -> Job[E] | None:
-        """Waits for the next job; None when the channel ends."""
+    def next_run(self) -> Run[E] | None:
+        """Waits for the next batch; None when the channel ends."""
         batch = self._channel.receive()
-        return Job(self._reader, batch) if isinstance(batch, Batch) else None
+        return Run(self._reader, batch) if isinstance(batch, Batch) else None
 
 
 class IntakeAhead(Intake[E]):
-    """Receives and tokenizes the next jobs in a thread of its own, while the model runs."""
+    """Receives and tokenizes the next batches in a thread of its own, while the model runs."""
 
     def __init__(self, reader: TaskReader[E], channel: WorkerChannel) -> None:
         super().__init__(reader, channel)
-        self._encoded: SimpleQueue[Job[E] | None] = SimpleQueue()
+        self._encoded: SimpleQueue[Run[E] | None] = SimpleQueue()
         threading.Thread(target=self._receive, name="intake", daemon=True).start()
 
-    def next_job(self) -> Job[E] | None:
-        """Waits for the next job; None when the channel ends."""
+    def next_run(self) -> Run[E] | None:
+        """Waits for the next batch; None when the channel ends."""
         return self._encoded.get()
 
     def _receive(self) -> None:
         try:
-            while job := super().next_job():
-                self._encoded.put(job.encode())
+            while run := super().next_run():
+                self._encoded.put(run.encode())
         finally:
             self._encoded.put(None)
 
@@ -131,5 +129,5 @@ def answer_batches(intake: Intake[E], channel: WorkerChannel) -> None:
     Raises:
         OSError: The loop's end was closed while results were on their way.
     """
-    while job := intake.next_job():
-        channel.send(job.run())
+    while run := intake.next_run():
+        channel.send(run.results())

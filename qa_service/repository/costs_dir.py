@@ -1,4 +1,4 @@
-"""What was measured of a model on a machine, kept beside the model for the next start."""
+"""A model's `costs` folder: what was measured of it on this machine, kept for the next start."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ logger = logging.getLogger(__name__)
 COSTS_DIR = "costs"
 
 
-def keep(path: Path, found: msgspec.Struct) -> None:
-    """Writes a finding as JSON; a model folder may well be read-only."""
+def keep(path: Path, measured: msgspec.Struct) -> None:
+    """Writes a table as JSON; logs if it cannot: a model's folder may be read-only."""
     partial = path.with_suffix(f".{os.getpid()}")
+    encoded = msgspec.json.format(msgspec.json.encode(measured), indent=2)
     try:
         path.parent.mkdir(exist_ok=True)
         try:
-            partial.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
+            partial.write_bytes(encoded + b"\n")
             partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)
