@@ -23,6 +23,7 @@ from qa_service.errors import (
     TextTooLongError,
     UnauthorizedError,
     UnavailableError,
+    UnknownCollectionError,
     UnknownModelError,
 )
 
@@ -37,6 +38,7 @@ CODE_OF: dict[type[QaError], grpc.StatusCode] = {
     UnauthorizedError: _Code.UNAUTHENTICATED,
     ForbiddenError: _Code.PERMISSION_DENIED,
     UnknownModelError: _Code.NOT_FOUND,
+    UnknownCollectionError: _Code.NOT_FOUND,
     FrameTooLargeError: _Code.RESOURCE_EXHAUSTED,
     QueueFullError: _Code.RESOURCE_EXHAUSTED,
     FrameTimeoutError: _Code.DEADLINE_EXCEEDED,

@@ -341,7 +341,15 @@ class TestFromOutside:
             assert re.search(r"^ +instance 1 +cpu$", table, re.MULTILINE)
             assert re.search(r"^ +batch_size +1 +1 +1 +1 +1 +1$", table, re.MULTILINE)
             stats = json.loads(cli("--stats", "--json", *port).stdout)
-            kinds = {"counters", "gauges", "histograms", "cascades", "shadows", "sessions"}
+            kinds = {
+                "counters",
+                "gauges",
+                "histograms",
+                "cascades",
+                "shadows",
+                "sessions",
+                "collections",
+            }
             assert stats.keys() == kinds
 
 
