@@ -399,14 +399,27 @@ class TestTimes:
             busy.wait_for_count("deadline_exceeded", before + 1)
         assert first.result(GIVE_UP_S).model_name == "builtin"
 
-    def test_a_cancelled_call_is_abandoned(self, busy, stub):
+    def test_cancelled_calls_are_withdrawn(self, busy, stub):
         with held_still(busy.instance_pids):
-            before = busy.counted("abandoned")
+            before = busy.counted("cancelled")
             calls = [stub.ModelInfer.future(typed_request(["Who?"])) for _ in range(2)]
             busy.wait_for_flight(2)
             for call in calls:
                 call.cancel()
-            busy.wait_for_count("abandoned", before + 2)
+            busy.wait_for_count("cancelled", before + 2)
+
+    def test_a_call_cancelled_beside_others_is_withdrawn(self, busy, stub):
+        before = busy.counted("cancelled")
+        with held_still(busy.instance_pids):
+            first = stub.ModelInfer.future(typed_request(FOUR))
+            busy.wait_for_flight(4)
+            second = stub.ModelInfer.future(typed_request(FOUR))
+            busy.wait_for_flight(8)
+            second.cancel()
+            busy.wait_for_count("cancelled", before + 4)
+        assert first.result(GIVE_UP_S).model_name == "builtin"
+        busy.wait_for_flight(0)
+        assert busy.counted("cancelled") == before + 4
 
     def test_a_full_queue_says_when_to_ask_again(self, busy, stub):
         with held_still(busy.instance_pids):
