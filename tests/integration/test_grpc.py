@@ -388,15 +388,13 @@ class TestTimes:
         with grpc.insecure_channel(busy.address) as channel:
             yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
 
-    def test_a_deadline_goes_to_the_server(self, busy, stub):
+    def test_what_is_late_is_not_run(self, busy, stub):
         with held_still(busy.instance_pids):
             first = stub.ModelInfer.future(typed_request(FOUR))
             busy.wait_for_flight(4)  # more than the instance takes beforehand
-            before = busy.counted("deadline_exceeded")
             told = failure(stub.ModelInfer, typed_request([ASK["question"]]), timeout=1.0)
             assert told.code() is CODES.DEADLINE_EXCEEDED
-            # The first call is in flight on the connection, which so stays: its time ran out there.
-            busy.wait_for_count("deadline_exceeded", before + 1)
+            busy.wait_for_flight(4)  # by its timeout, or because gRPC has cancelled the late call
         assert first.result(GIVE_UP_S).model_name == "builtin"
 
     def test_cancelled_calls_are_withdrawn(self, busy, stub):
