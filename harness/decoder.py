@@ -41,7 +41,8 @@ def check_body(body: bytes) -> bool:
         check_json(request.id_json)
         return True
     assert 0 < len(request.question) <= LIMITS.max_question_chars
-    assert 0 < len(request.text) <= LIMITS.max_text_chars
+    assert bool(request.text) != bool(request.collection)
+    assert len(request.text) <= LIMITS.max_text_chars
     check_json(encode_answers(request.id_json, [UNKNOWN], Timings(0, 0), 1)[PREFIX.size :])
     batch = Batch(0, [request.as_task()])
     assert to_worker_decoder.decode(encode(batch)[PREFIX.size :]) == batch

@@ -24,6 +24,7 @@ from qa_service.errors import (
     TextTooLongError,
     UnauthorizedError,
     UnavailableError,
+    UnknownCollectionError,
     UnknownModelError,
 )
 
@@ -38,6 +39,7 @@ CODE_OF: dict[type[QaError], grpc.StatusCode] = {
     UnauthorizedError: _Code.UNAUTHENTICATED,
     ForbiddenError: _Code.PERMISSION_DENIED,
     UnknownModelError: _Code.NOT_FOUND,
+    UnknownCollectionError: _Code.NOT_FOUND,
     FrameTooLargeError: _Code.RESOURCE_EXHAUSTED,
     QueueFullError: _Code.RESOURCE_EXHAUSTED,
     CancelledError: _Code.CANCELLED,
