@@ -10,8 +10,8 @@ from qa_service.wire.json_codec import encode_answers, encode_error, parse_reque
 from qa_service.wire.messages import (
     MAX_ID_BYTES,
     Answer,
-    Query,
     RejectedError,
+    Request,
     RequestLimits,
     Timings,
 )
@@ -37,7 +37,7 @@ def check_body(body: bytes) -> bool:
         assert len(rejected.id_json) <= MAX_ID_BYTES
         check_json(encode_error(rejected.id_json, rejected.error)[PREFIX.size :])
         return False
-    if isinstance(request, Query):
+    if not isinstance(request, Request):
         check_json(request.id_json)
         return True
     assert 0 < len(request.question) <= LIMITS.max_question_chars

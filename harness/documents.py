@@ -75,6 +75,17 @@ def shown_frames(page: Path) -> list[list[object]]:
     return [_values(block) for block in _FRAMES.findall(page.read_text())]
 
 
+def exchanges(frames: list) -> Iterator[tuple[list, object]]:
+    """A block's messages, each with its reply; a cancel frame has the one before it beside it."""
+    left = iter(frames)
+    for sent in left:
+        reply = next(left)
+        if reply.get("type") == "cancel":
+            yield [sent, reply], next(left)
+        else:
+            yield [sent], reply
+
+
 def _values(text: str) -> list[object]:
     """The JSON values in a text, in which `…` stands for more members of an object or an array."""
     text = re.sub(f"{MORE}}}", f'"{MORE}": null}}', text)

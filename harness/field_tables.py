@@ -57,7 +57,10 @@ def _rows(kind: type) -> Iterator[list[str]]:
         yield from _sent_rows(field) if kind in FROM_CLIENTS else _replied_rows(field)
     if getattr(info, "tag_field", None):
         tag, others = f'`"{info.tag}"`', ", ".join(f'`"{name}"`' for name in FRAME_QUERY_TYPES)
-        about = f"or {others}: a question [about the server](#about-the-server)"
+        about = (
+            f"or {others}: a question [about the server](#about-the-server); or "
+            '`"cancel"`: it [withdraws](#cancelling) one'
+        )
         yield [f"`{info.tag_field}`", tag, tag, about]
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from harness.frames import PREFIX, frame
 from harness.load import QuietAnswers, beside, report_of
-from harness.mutate import Mutator, check_json
+from harness.mutate import Mutator, check_json, has_reply
 from harness.process import GIVE_UP_S, Growth
 from harness.server import RunningServer
 from qa_service.load.report import Report
@@ -27,7 +27,7 @@ RESET = b"\1\0\0\0\0\0\0\0"
 
 @dataclass(slots=True)
 class FuzzReport:
-    """What the server was sent, and how it and its other clients took it."""
+    """What the server was sent that has a reply, and how it and its other clients took it."""
 
     num_frames: int
     num_replies: int
@@ -70,7 +70,7 @@ async def fuzz_server(
         )
         duration_s = time.perf_counter() - started_s
     await asyncio.to_thread(growth.end)
-    num_sent = sum(len(bodies) for share in shares for bodies in share)
+    num_sent = sum(has_reply(body) for share in shares for bodies in share for body in bodies)
     return FuzzReport(
         num_sent, sum(num_replies), duration_s, growth, quiet, honest=Report.of(honest)
     )
@@ -88,7 +88,7 @@ async def fuzz_connections(
 async def fuzz_connection(port: int, bodies: list[bytes], ending: bytes, pause_s: float) -> int:
     """Sends whole frames and counts their replies, then breaks off with a broken one."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    receiving = asyncio.create_task(count_replies(reader, len(bodies)))
+    receiving = asyncio.create_task(count_replies(reader, sum(map(has_reply, bodies))))
     for at in range(0, len(bodies), FRAMES_A_BURST):
         writer.write(b"".join(map(frame, bodies[at : at + FRAMES_A_BURST])))
         await writer.drain()

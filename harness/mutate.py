@@ -10,7 +10,7 @@ from collections.abc import Callable
 from harness.frames import frame
 from harness.golden import GOLDEN, body_of
 from qa_service.wire.json_codec import parse_request
-from qa_service.wire.messages import RejectedError, Request, RequestLimits
+from qa_service.wire.messages import Cancel, RejectedError, Request, RequestLimits
 
 SHORT = [case for case in GOLDEN["requests"] if len(body_of(case)) < 2000]
 GOOD = [body_of(case) for case in SHORT if "error" not in case]
@@ -107,6 +107,14 @@ def is_run(body: bytes) -> bool:
     except RejectedError:
         return False
     return isinstance(request, Request) and not (request.timeout_ms or 1) < LEAST_TIMEOUT_MS
+
+
+def has_reply(body: bytes) -> bool:
+    """Whether its frame has a reply of its own; all but a cancel frame have."""
+    try:
+        return not isinstance(parse_request(body, RequestLimits()), Cancel)
+    except RejectedError:
+        return True
 
 
 def check_json(data: bytes | bytearray) -> object:

@@ -147,6 +147,13 @@ class ExecutionTimeoutError(QaError):
     default_message = "the text was begun, but cannot be read within its timeout"
 
 
+class CancelledError(QaError):
+    """The client has withdrawn the request."""
+
+    code = "cancelled"
+    default_message = "the client has cancelled this request"
+
+
 class WorkerCrashedError(QaError):
     """Every instance that ran this request died."""
 

@@ -41,10 +41,7 @@ class AsyncQaClient:
     opened at the first question, and again when it was lost.
 
     A task that is cancelled while it asks (`asyncio.timeout` does so too) is over at once, and its
-    reply is dropped. The protocol has no message that withdraws a question: what a server drops is
-    the queued questions of a connection that is closed. So a connection is closed, and the next
-    question opens another, as soon as nobody waits for a reply on it. While others wait, the
-    server runs what was given up as well; `timeout_ms` bounds that.
+    question is withdrawn: the server drops it unless an instance has begun with it.
 
     Args:
         host: As `QaClient` has it: one server, or several.

@@ -4,8 +4,8 @@
     reply = await connection.ask(7, frame, decode_reply)
 
 A connection is closed, and what is in flight on it has failed, when it is lost, when nothing comes
-for `timeout_s` while a reply is awaited, when a reply cannot be read, and when nobody waits any
-more for any of the replies that it is still to bring: the server then drops what it has queued.
+for `timeout_s` while the server owes a reply, and when a reply cannot be read. A question that
+nobody waits for any more is withdrawn by a cancel frame; its late reply is dropped.
 """
 
 from __future__ import annotations
@@ -158,6 +158,11 @@ class Connection(asyncio.Protocol):
         """Whether it takes questions."""
         return not (self.closed.done() or self.is_leaving or self._refusal)
 
+    @property
+    def _is_owed(self) -> bool:
+        """Whether the server still owes a reply, were it to what nobody waits for."""
+        return bool(self.in_flight or self._abandoned)
+
     async def authenticate(self, token: str) -> None:
         """Shows the token, and waits until it is accepted.
 
@@ -175,7 +180,7 @@ class Connection(asyncio.Protocol):
     async def ask(self, wire_id: int, frame: bytes, read: Callable[[bytes], _Result]) -> _Result:
         """Sends a question, and waits for its reply.
 
-        If the waiting task is cancelled the reply is dropped when it comes.
+        If the waiting task is cancelled, the question is withdrawn.
 
         Args:
             wire_id: The id in the frame, used once on this connection.
@@ -188,7 +193,7 @@ class Connection(asyncio.Protocol):
         """
         if self.closed.done():
             raise ConnectionLostError("the connection to the server was lost")
-        if not self.in_flight:
+        if not self._is_owed:
             self._heard_s = self._loop.time()
             self._watch()
         asked = _Asked(self._loop.create_future(), read, len(frame))
@@ -289,10 +294,11 @@ class Connection(asyncio.Protocol):
     def _abandon(self, wire_id: int) -> None:
         if self.in_flight.pop(wire_id, None) is not None:
             self._abandoned.add(wire_id)
+            self._send(encode_frame({"type": "cancel", "id": wire_id}))
             self._close_if_useless()
 
     def _close_if_useless(self) -> None:
-        if not self.in_flight and (self._abandoned or self.is_leaving):
+        if self.is_leaving and not self.in_flight:
             self.close()
 
     def _watch(self) -> None:
@@ -303,7 +309,7 @@ class Connection(asyncio.Protocol):
 
     def _on_silence(self) -> None:
         self._silence = None
-        if not self.in_flight:
+        if not self._is_owed:
             return
         if self._loop.time() < self._heard_s + self._terms.timeout_s:
             self._watch()

@@ -7,7 +7,8 @@
 At its bound of requests in flight or of unread answers, a connection takes no more messages, which
 slows its client down; it reads a little ahead all the same, to see its client disconnect. A turn
 takes a bounded number of messages, so that a thousand small ones in one segment do not hold up
-other clients, and a costly message ends the turn.
+other clients, and a costly message ends the turn. A message that cancels a request is taken at the
+bound of those in flight too.
 
 An exception while handling a message is the server's own fault: it is logged once, the message is
 answered `internal_error`, and the connection stays open if the start of the next message is known.
@@ -22,6 +23,7 @@ from functools import partial
 from typing import Any
 
 from qa_service.errors import (
+    CancelledError,
     ForbiddenError,
     FrameTimeoutError,
     HttpError,
@@ -42,7 +44,7 @@ from qa_service.serving.service import Service
 from qa_service.serving.tracing import Tracer
 from qa_service.telemetry.metrics import ABANDONED, ANSWERED, Metrics
 from qa_service.wire.codec import Codec, Wait
-from qa_service.wire.messages import COMMANDS, NULL_ID, Auth, Query, RejectedError, Request
+from qa_service.wire.messages import COMMANDS, NULL_ID, Auth, Cancel, Query, RejectedError, Request
 
 logger = logging.getLogger(__name__)
 
@@ -228,8 +230,10 @@ class Connection:
         self._arm_timeout()
 
     def _has_room(self) -> bool:
-        may_write = self._stream.output_bytes <= self._limits.max_output_buffer_bytes
-        return may_write and len(self.calls) < self._limits.max_in_flight_per_connection
+        if self._stream.output_bytes > self._limits.max_output_buffer_bytes:
+            return False
+        has_place = len(self.calls) < self._limits.max_in_flight_per_connection
+        return has_place or self._codec.next_is_cancel
 
     def _handle(self, event: object) -> None:
         """Handles an event as `_TABLE` says; an exception becomes an `internal_error`."""
@@ -285,6 +289,10 @@ class Connection:
         call.then(partial(self._on_settled, call))
         self.calls.add(call)
         submit(self._service, call)
+
+    def _cancel(self, cancel: Cancel) -> None:
+        for call in [call for call in self.calls if call.request.id_json == cancel.id_json]:
+            call.fail(CancelledError())
 
     def _answer_open_query(self, query: Query) -> None:
         if query.is_open:
@@ -370,10 +378,12 @@ _TAKES_MESSAGES = (State.UNAUTHENTICATED, *_LASTING)
 _ROWS: Sequence[tuple[Sequence[State], object, Callable[[Connection, Any], None]]] = (
     (_TAKES_MESSAGES, Auth, Connection._authenticate),
     (_UNKNOWN, Request, Connection._refuse),
+    (_UNKNOWN, Cancel, Connection._refuse),
     (_UNKNOWN, Query, Connection._answer_open_query),
     (_UNKNOWN, RejectedError, Connection._refuse),
     (_UNKNOWN, QaError, Connection._refuse),
     ([State.OPEN], Request, Connection._submit),
+    ([State.OPEN], Cancel, Connection._cancel),
     ([State.OPEN], Query, Connection._answer_query),
     ([State.OPEN], RejectedError, Connection._reject),
     ([State.OPEN], QaError, Connection._break_off),

@@ -8,6 +8,7 @@ from typing import NoReturn
 import grpc
 
 from qa_service.errors import (
+    CancelledError,
     DeadlineExceededError,
     ExecutionTimeoutError,
     ForbiddenError,
@@ -41,6 +42,7 @@ CODE_OF: dict[type[QaError], grpc.StatusCode] = {
     UnknownCollectionError: _Code.NOT_FOUND,
     FrameTooLargeError: _Code.RESOURCE_EXHAUSTED,
     QueueFullError: _Code.RESOURCE_EXHAUSTED,
+    CancelledError: _Code.CANCELLED,
     FrameTimeoutError: _Code.DEADLINE_EXCEEDED,
     DeadlineExceededError: _Code.DEADLINE_EXCEEDED,
     ExecutionTimeoutError: _Code.DEADLINE_EXCEEDED,

@@ -16,7 +16,7 @@ from qa_service.wire.prometheus import Family, Labels, Sample, histogram_samples
 
 REASONS = {
     "REJECTED": ("queue_full", "deadline_exceeded"),
-    "CANCELED": (ABANDONED,),
+    "CANCELED": (ABANDONED, "cancelled"),
     "BACKEND": ("worker_crashed", "internal_error"),
     "OTHER": ("question_too_long", "unavailable", "shutting_down"),
 }

@@ -16,6 +16,7 @@ from qa_service.wire.messages import (
     Answer,
     AnswerSource,
     Auth,
+    Cancel,
     Query,
     RejectedError,
     Request,
@@ -23,7 +24,7 @@ from qa_service.wire.messages import (
 )
 from qa_service.wire.trace_context import TraceContext
 
-Message = Request | Query | Auth
+Message = Request | Query | Cancel | Auth
 
 
 class Wait(Enum):
@@ -45,6 +46,7 @@ class Codec(Protocol):
         last_message_bytes: How long the last message was.
         waits_for: Why `next_message` gave nothing when it was last called.
         has_ended: Whether the connection is to be closed behind what has been encoded.
+        next_is_cancel: Whether the next message needs no room, but may make some.
     """
 
     @property
@@ -58,6 +60,9 @@ class Codec(Protocol):
 
     @property
     def has_ended(self) -> bool: ...  # noqa: D102
+
+    @property
+    def next_is_cancel(self) -> bool: ...  # noqa: D102
 
     def feed(self, data: bytes) -> None:
         """Takes bytes as they come from the stream."""

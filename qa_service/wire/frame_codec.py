@@ -21,6 +21,7 @@ from qa_service.wire.messages import (
     Answer,
     AnswerSource,
     Auth,
+    Cancel,
     Query,
     RejectedError,
     Request,
@@ -28,6 +29,9 @@ from qa_service.wire.messages import (
     Timings,
 )
 from qa_service.wire.trace_context import NO_TRACE, TraceContext, trace_context
+
+MAX_CANCEL_FRAME_BYTES = 512
+"""A longer one waits for room."""
 
 
 class FrameCodec:
@@ -54,6 +58,15 @@ class FrameCodec:
     def buffered_bytes(self) -> int:
         """Bytes held: part of a frame, or frames not taken out yet."""
         return self._frames.buffered_bytes
+
+    @property
+    def next_is_cancel(self) -> bool:
+        """Whether the next frame withdraws a request."""
+        body = self._frames.peek(MAX_CANCEL_FRAME_BYTES)
+        try:
+            return isinstance(parse_request(body, self._limits), Cancel)
+        except Exception:  # its sender is told when it is taken out
+            return False
 
     def feed(self, data: bytes) -> None:
         """Takes bytes as they come from the stream."""

@@ -50,6 +50,13 @@ class FrameReader:
         del self._buffer[:end]
         return body
 
+    def peek(self, max_bytes: int) -> bytes:
+        """The next whole frame's body, which stays; empty without one, or for a longer one."""
+        end = PREFIX.size + int.from_bytes(self._buffer[: PREFIX.size])
+        if not PREFIX.size < end <= min(len(self._buffer), PREFIX.size + max_bytes):
+            return b""
+        return bytes(self._buffer[PREFIX.size : end])
+
     @property
     def buffered_bytes(self) -> int:
         """Bytes held that no frame has taken out: part of a frame, or frames not asked for."""

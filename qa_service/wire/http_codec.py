@@ -144,6 +144,11 @@ class HttpCodec:
         """Whether the last reply has been written."""
         return self._reader.is_closed and not self._exchanges
 
+    @property
+    def next_is_cancel(self) -> bool:
+        """Never: HTTP has no message that withdraws another."""
+        return False
+
     def feed(self, data: bytes) -> None:
         """Takes bytes as they come from the stream."""
         self._reader.feed(data)

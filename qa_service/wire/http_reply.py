@@ -10,6 +10,7 @@ from http import HTTPStatus
 import msgspec
 
 from qa_service.errors import (
+    CancelledError,
     DeadlineExceededError,
     ExecutionTimeoutError,
     ForbiddenError,
@@ -45,6 +46,7 @@ STATUS_OF: dict[type[QaError], int] = {
     UnknownCollectionError: 404,
     FrameTimeoutError: 408,
     FrameTooLargeError: 413,
+    CancelledError: 499,  # in a span alone: over HTTP nothing is cancelled
     InternalError: 500,
     QueueFullError: 503,
     ShuttingDownError: 503,

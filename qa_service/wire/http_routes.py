@@ -21,7 +21,6 @@ from qa_service.wire.http_message import HttpHead
 from qa_service.wire.http_reply import HttpReply, error_reply, json_reply, server_timing
 from qa_service.wire.json_codec import answers_body, error_body, parse_request
 from qa_service.wire.messages import (
-    Query,
     QueryType,
     RejectedError,
     Request,
@@ -141,7 +140,7 @@ def _allow(handlers: Mapping[str, object]) -> str:
 
 def _ask(request: HttpRequest) -> Action:
     asked = parse_request(request.body, request.limits)
-    if isinstance(asked, Query):
+    if not isinstance(asked, Request):
         raise RejectedError(asked.id_json, InvalidRequestError("`type` must be question"))
     return QaCall(asked.id_json, [asked])
 

@@ -24,6 +24,7 @@ from qa_service.wire.messages import (
     AnswerSource,
     AnswerText,
     Auth,
+    Cancel,
     End,
     Passage,
     Query,
@@ -50,8 +51,8 @@ _envelope_decoder = msgspec.json.Decoder(_Envelope)
 _string_decoder = msgspec.json.Decoder(str)
 
 
-def parse_request(body: bytes, limits: RequestLimits) -> Request | Query:
-    """Parses a frame's body into a request that is within all limits.
+def parse_request(body: bytes, limits: RequestLimits) -> Request | Query | Cancel:
+    """Parses a frame's body into a request that is within all limits, or another message.
 
     Raises:
         RejectedError: With `invalid_frame` if it is not UTF-8 JSON, with `invalid_request` if it
@@ -79,13 +80,13 @@ def parse_request(body: bytes, limits: RequestLimits) -> Request | Query:
     return request
 
 
-def _decode(body: bytes) -> Request | Query:
+def _decode(body: bytes) -> Request | Query | Cancel:
     """Decodes a body, once if it is a question; of what else comes, type and id are read again."""
     str(body, "utf-8")  # msgspec does not look at the strings in fields that it ignores
     try:
         return _request_decoder.decode(body)
     except msgspec.ValidationError as error:
-        return _parse_query(_envelope_decoder.decode(body), str(error))
+        return _parse_other(_envelope_decoder.decode(body), str(error))
 
 
 _auth_decoder = msgspec.json.Decoder(Auth)
@@ -103,18 +104,19 @@ def parse_auth(body: bytes) -> Auth | None:
     return auth
 
 
-def _parse_query(envelope: _Envelope, fault: str) -> Query:
-    """Makes a query of what is not a question, or rejects it for its fault."""
+def _parse_other(envelope: _Envelope, fault: str) -> Query | Cancel:
+    """Makes a message of what is not a question, or rejects it for its fault."""
     id_json, query_type = bytes(envelope.id), _short_string(bytes(envelope.type))
     _check_id(id_json)
+    if query_type == "cancel":
+        return Cancel(id_json)
     if query_type in FRAME_QUERY_TYPES:
         model = _short_string(bytes(envelope.model))
         if query_type not in COMMANDS or model:
             return Query(id_json, cast(QueryType, query_type), model=model)
         raise RejectedError(id_json, InvalidRequestError("`model` must name a model"))
     if query_type != "question":
-        *most, last = FRAME_QUERY_TYPES
-        fault = f"`type` must be question, {', '.join(most)} or {last}"
+        fault = f"`type` must be question, {', '.join(FRAME_QUERY_TYPES)} or cancel"
     raise RejectedError(id_json, InvalidRequestError(fault))
 
 

@@ -148,6 +148,17 @@ class Query:
     model: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Withdraws a request in flight; it has no reply of its own.
+
+    Attributes:
+        id_json: The request's id, byte for byte.
+    """
+
+    id_json: bytes
+
+
 AnswerText = Annotated[
     str, Meta(description='the span as it stands in the text; `""` if the text has no answer')
 ]

@@ -251,7 +251,7 @@ class TestHostile:
             assert is_answered(client)
 
     def test_a_stream_that_is_given_up_frees_its_work(self, gateway):
-        before = gateway.counted("abandoned")
+        before = gateway.counted("cancelled")
         client = triton.InferenceServerClient(gateway.address)
         with held_still(gateway.instance_pids):
             client.start_stream(lambda result, error: None)
@@ -261,7 +261,7 @@ class TestHostile:
                 )
             gateway.wait_for_flight(10)
             client.stop_stream(cancel_requests=True)
-            gateway.wait_for_count("abandoned", before + 10)
+            gateway.wait_for_count("cancelled", before + 10)
         client.close()
 
     def test_a_peer_has_one_connection_for_each_token(self, gateway):

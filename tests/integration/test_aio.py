@@ -40,8 +40,8 @@ def host_of(server):
     return f"localhost:{server.port}"
 
 
-def abandoned(server):
-    return server.stats()["counters"]["requests_total"].get("abandoned")
+def cancelled(server):
+    return server.stats()["counters"]["requests_total"].get("cancelled", 0)
 
 
 async def until(condition):
@@ -96,11 +96,25 @@ def test_what_a_cancelled_task_asked_is_dropped_by_the_server(builtin_model):
                 await until(lambda: server.stats()["gauges"]["requests_in_flight"] == 8)
                 asking.cancel()
                 await asyncio.gather(asking, return_exceptions=True)
-                await until(lambda: abandoned(server) == 8)
+                await until(lambda: cancelled(server) == 8)
             return await client.ask(*PAIR)
 
         play(scenario, host_of(server))
         assert server.stats()["gauges"]["requests_in_flight"] == 0
+
+
+def test_a_question_cancelled_beside_others_is_withdrawn(server):
+    before = cancelled(server)
+
+    async def scenario(client):
+        with held_still(server.worker_pids()):
+            first, *others = (asyncio.create_task(client.ask(*PAIR)) for _ in range(9))
+            await until(lambda: server.stats()["gauges"]["requests_in_flight"] == 9)
+            first.cancel()
+            await until(lambda: cancelled(server) == before + 1)
+        return {found.answer for found in await asyncio.gather(*others)}
+
+    assert play(scenario, host_of(server)) == {ANSWER}
 
 
 def test_tls_and_a_token(builtin_model, tmp_path):
@@ -179,4 +193,4 @@ def test_a_client_that_leaves_fastapi_has_its_question_dropped(builtin_model):
         connection.request("POST", "/ask", body, {"Content-Type": "application/json"})
         asyncio.run(until(lambda: server.stats()["gauges"]["requests_in_flight"] == 1))
         connection.close()
-        asyncio.run(until(lambda: abandoned(server) == 1))
+        asyncio.run(until(lambda: cancelled(server) == 1))

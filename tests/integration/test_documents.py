@@ -20,6 +20,7 @@ from harness.documents import (
     ROOT,
     check_output,
     check_shape,
+    exchanges,
     shown_frames,
     shown_outputs,
     shown_programs,
@@ -219,8 +220,8 @@ def test_the_commands_are_found():
 def test_a_frame_has_a_reply_as_it_is_shown(running, frames):
     running.ask(**ASK)  # so that there are statistics
     with running.connect() as sock:
-        for sent, reply in zip(frames[::2], frames[1::2], strict=True):
-            sock.sendall(frame(sent))
+        for sent, reply in exchanges(frames):
+            sock.sendall(b"".join(map(frame, sent)))
             check_shape(reply, receive(sock))
 
 

@@ -103,6 +103,9 @@ def test_int8_serves_the_same_answers(builtin_model):
 @pytest.mark.parametrize("case", GOLDEN["requests"], ids=lambda case: case["name"])
 def test_golden_request_is_answered_and_the_connection_goes_on(client, neighbour, case):
     client.sendall(frame(body_of(case)) + frame({"id": "after", **ASK}))
+    if "cancel" in case:
+        assert receive(client)["answer"] == ANSWER
+        return
     first, second = sorted((receive(client), receive(client)), key=lambda r: r["id"] == "after")
     assert second["answer"] == ANSWER
     if "error" in case:
@@ -226,6 +229,26 @@ class TestBounds:
                 sock.sendall(b"".join(frame({"id": i, **ASK}) for i in range(25)))
                 replies = [receive(sock) for _ in range(25)]
                 assert all("answer" in reply for reply in replies)
+
+    def test_a_cancelled_request_is_not_run_and_the_others_are_answered(self, builtin_model):
+        def num_runs():
+            return running.stats()["counters"]["batches_total"]
+
+        with running_server(builtin_model, *ONE_BY_ONE) as running, running.connect() as sock:
+            long = frame({"id": "long", **ASK, "text": f"{'The notes are long. ' * 2000}"})
+            sock.sendall(long)
+            assert "answer" in receive(sock)
+            runs_of_long = num_runs()
+            assert runs_of_long > 1
+            with held_still(running.worker_pids()):
+                sock.sendall(long + b"".join(frame({"id": i, **ASK}) for i in range(10)))
+                sock.sendall(frame({"id": 5, "type": "cancel"}))
+                told = receive(sock)
+                assert (told["id"], told["error"]["code"]) == (5, "cancelled")
+            replies = [receive(sock) for _ in range(10)]
+            assert all("answer" in reply for reply in replies)
+            assert {reply["id"] for reply in replies} == {"long", *range(10)} - {5}
+            assert num_runs() == 2 * runs_of_long + 9
 
     def test_connections_past_the_limit_wait_for_a_place(self, builtin_model):
         with running_server(builtin_model, *INSTANT, "--max_connections", "1") as running:

@@ -171,6 +171,10 @@ def _fails_alone(sim, talk, asked):
     return None if any(s.kind == FAULT for s in asked.subjects) else "it is valid"
 
 
+def _cancelled(sim, talk, asked):
+    return None if asked.is_cancelled else "its client has not cancelled it"
+
+
 def _unauthorized(sim, talk, asked):
     return None if talk.client.plan.token == "wrong" else "the token is good"
 
@@ -195,6 +199,7 @@ _RULES = {
     "deadline_exceeded": _deadline_exceeded,
     "execution_timeout": _long_text,
     "text_too_long": _long_text,
+    "cancelled": _cancelled,
     "worker_crashed": _worker_crashed,
     "unavailable": _unavailable,
     "shutting_down": _shutting_down,

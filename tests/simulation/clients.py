@@ -150,6 +150,13 @@ class Talk(Peer):
         if not self._is_sending:
             self._send_pieces()
 
+    def cancel(self, number: int) -> None:
+        """Cancels one of its questions, behind what is being sent."""
+        if data := self.wire.cancel(number):
+            self._pieces.append((data, 0.0, None))
+            if not self._is_sending:
+                self._send_pieces()
+
     def _send_pieces(self) -> None:
         """Sends what needs no waiting, and the next piece later."""
         while self._pieces and not self.has_ended and not self._pieces[0][1]:

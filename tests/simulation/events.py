@@ -27,6 +27,17 @@ def _infer(sim, client, subjects, options):
         sim.clients[client].send(Asked("infer", subjects, options))
 
 
+def _cancel(sim, client, subjects, options, number, after_s):
+    """Asks, and cancels one of what is outstanding then."""
+    _ask(sim, client, subjects, options, 1, 0.0)
+
+    def cancel():
+        if talk := sim.clients[client].talk:
+            talk.cancel(number)
+
+    sim.world.after(after_s, cancel)
+
+
 def _flood(sim, client, first, in_flight, total, priorities=(0,)):
     numbers = iter(range(total))
 
@@ -129,6 +140,7 @@ def _measure(sim):
 EFFECTS = {
     "ask": _ask,
     "infer": _infer,
+    "cancel": _cancel,
     "flood": _flood,
     "end_floods": _end_floods,
     "query": _query,

@@ -272,6 +272,11 @@ class _Drawn:
             "options": self._options(),
         }
 
+    def _cancel(self):
+        draws = self.draws
+        its = {**self._infer(), "number": draws.randrange(30)}
+        return {**its, "after_s": draws.choice([0.0, 0.002, 0.02])}
+
     def _flood(self):
         draws = self.draws
         self.next_subject += 100
@@ -317,11 +322,11 @@ class _Drawn:
         return {"number": self.draws.randrange(3)}
 
 
-_WEIGHTS = {"ask": 50, "infer": 8, "flood": 3, "query": 5, "bad": 4, "hang_up": 5, "stall": 3,
-            "kill": 4, "slow": 3, "bad_start": 3, "bad_batch": 4, "disk": 3, "configure": 5,
-            "command": 2}  # fmt: skip
-_CALM = {"ask", "infer", "flood", "query"}
-_OF_CLIENTS = {"ask", "infer", "flood", "query", "bad", "hang_up", "stall", "command"}
+_WEIGHTS = {"ask": 50, "infer": 8, "cancel": 8, "flood": 3, "query": 5, "bad": 4, "hang_up": 5,
+            "stall": 3, "kill": 4, "slow": 3, "bad_start": 3, "bad_batch": 4, "disk": 3,
+            "configure": 5, "command": 2}  # fmt: skip
+_CALM = {"ask", "infer", "cancel", "flood", "query"}
+_OF_CLIENTS = {"ask", "infer", "cancel", "flood", "query", "bad", "hang_up", "stall", "command"}
 
 
 def _replace(config: ServerConfig, **fields: object) -> ServerConfig:

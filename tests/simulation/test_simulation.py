@@ -42,7 +42,7 @@ def test_a_failing_run_shrinks_to_the_events_that_it_takes():
         scenario = next(found for seed in range(1, NUM_SEEDS) if fails(found := draw(seed)))
         events = shrink(scenario, fails).events
     assert len(events) <= 3 < len(scenario.events)
-    assert {"ask", "infer", "flood"} & {event.kind for event in events}
+    assert {"ask", "infer", "cancel", "flood"} & {event.kind for event in events}
 
 
 def test_shrinking_leaves_what_is_needed_together():

@@ -30,6 +30,7 @@ class Asked:
         sent_s: When its last byte was sent; None if it has not been.
         end: How many bytes its connection had sent with its last one.
         was_alone: Whether nothing else waited for an answer when it was sent.
+        is_cancelled: Whether its client has cancelled it.
     """
 
     kind: str
@@ -39,6 +40,7 @@ class Asked:
     sent_s: float | None = None
     end: int = 0
     was_alone: bool = True
+    is_cancelled: bool = False
 
 
 @dataclass
@@ -96,6 +98,15 @@ class FrameWire:
         body = {"question": subject.question, "text": subject.text, **more, **asked.options}
         return self._frame(asked, body)
 
+    def cancel(self, number: int) -> bytes:
+        """A frame that cancels one of the questions outstanding; empty without any."""
+        questions = [(id, asked) for id, asked in self._by_id.items() if asked.kind == "ask"]
+        if not questions:
+            return b""
+        wire_id, asked = questions[number % len(questions)]
+        asked.is_cancelled = True
+        return _frame(json.dumps({"type": "cancel", "id": wire_id}).encode())
+
     def _bad(self, asked):
         if asked.what in _NAMELESS:
             self._nameless.append(asked)
@@ -143,6 +154,9 @@ class HttpWire:
 
     def hello(self) -> None:
         return None
+
+    def cancel(self, _number: int) -> bytes:
+        return b""
 
     def encode(self, asked: Asked) -> bytes:
         self._asked.append(asked)

@@ -270,18 +270,33 @@ def test_a_server_without_tls_is_not_trusted():
     asyncio.run(run())
 
 
-def test_a_cancelled_question_alone_closes_its_connection():
+def test_a_cancelled_question_is_withdrawn():
     async def scenario(client, server):
         asking = asyncio.create_task(client.ask("q", "t"))
         await until(lambda: server.requests)
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
-        await until(lambda: server.ended == 1)
+        await until(lambda: len(server.requests) == 2)
+        asked, withdrawn = server.requests
+        assert withdrawn == {"type": "cancel", "id": asked["id"]}
+        server.send(error_to(asked, "cancelled"))
         server.script = answered
         return (await client.ask("q", "t2")).answer, server.connections
 
-    assert play(scenario, lambda *_: SILENCE) == ("t2", 2)
+    assert play(scenario, lambda *_: SILENCE) == ("t2", 1)
+
+
+def test_a_silent_server_is_given_up_also_if_each_task_gives_up_first():
+    async def scenario(client, server):
+        while not server.ended:
+            asking = asyncio.create_task(client.ask("q", "t"))
+            await asyncio.sleep(0)
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+            await asyncio.sleep(0)
+
+    play(scenario, lambda *_: SILENCE, timeout_s=0.1)
 
 
 def test_a_cancelled_question_leaves_those_of_others_alone():
@@ -291,15 +306,17 @@ def test_a_cancelled_question_leaves_those_of_others_alone():
         first.cancel()
         third.cancel()
         await asyncio.gather(first, third, return_exceptions=True)
-        assert server.ended == 0  # it still owes an answer
-        requests = {request["text"]: request for request in server.requests}
+        await until(lambda: len(server.requests) == 5)
+        requests = {request["text"]: request for request in server.requests[:3]}
+        withdrawn = {request["id"] for request in server.requests[3:]}
+        assert withdrawn == {requests["t0"]["id"], requests["t2"]["id"]}
         server.send(answer(requests["t0"], "late"))  # dropped
         server.send(answer(requests["t1"]))
+        server.send(error_to(requests["t2"], "cancelled"))
         found = await second
-        await until(lambda: server.ended == 1)  # what is left is awaited by nobody
-        return found.answer, server.connections
+        return found.answer, server.ended, server.connections
 
-    assert play(scenario, lambda *_: SILENCE) == ("t1", 1)
+    assert play(scenario, lambda *_: SILENCE) == ("t1", 0, 1)
 
 
 def test_cancelling_many_cancels_each():
@@ -309,7 +326,9 @@ def test_cancelling_many_cancels_each():
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
-        await until(lambda: server.ended == 1)
+        await until(lambda: len(server.requests) == 2 * len(PAIRS))
+        asked, withdrawn = server.requests[: len(PAIRS)], server.requests[len(PAIRS) :]
+        assert {its["id"] for its in withdrawn} == {its["id"] for its in asked}
 
     play(scenario, lambda *_: SILENCE)
 

@@ -151,6 +151,78 @@ def test_an_id_in_flight_is_refused_and_free_again_once_answered(make_owner):
     owner.run_until(lambda: len(owner.calls) == 2)
 
 
+CANCEL = {"id": 1, "type": "cancel"}
+
+
+def test_a_cancelled_request_is_told_so_at_once_and_the_others_go_on(make_owner):
+    owner = make_owner()
+    owner.client.sendall(b"".join(frame({"id": i, **ASK}) for i in range(3)) + frame(CANCEL))
+    owner.run_until(lambda: len(owner.connection.calls) == 2)
+    told = receive(owner.client)
+    assert (told["id"], told["error"]["code"], told["error"]["retryable"]) == (
+        1,
+        "cancelled",
+        False,
+    )
+    for call in owner.calls:
+        owner.answer(call)  # that of the cancelled one comes too late
+    assert [receive(owner.client)["id"] for _ in range(2)] == [0, 2]
+    owner.connection.close()
+    assert receive(owner.client) is None
+    assert owner.outcomes == {"answered": 2, "cancelled": 1}
+
+
+def test_an_id_that_was_cancelled_is_free_again(make_owner):
+    owner = make_owner()
+    ask = frame({"id": 1, **ASK})
+    owner.client.sendall(ask + frame(CANCEL) + ask)
+    owner.run_until(lambda: len(owner.calls) == 2)
+    owner.answer(owner.calls[1])
+    assert receive(owner.client)["error"]["code"] == "cancelled"
+    assert receive(owner.client)["answer"] == "some"
+
+
+def test_what_is_not_in_flight_cannot_be_cancelled_and_nothing_is_said(make_owner):
+    owner = make_owner()
+    owner.client.sendall(frame(CANCEL) + frame({"id": 1, **ASK}))
+    owner.run_until(lambda: bool(owner.calls))
+    owner.answer(owner.calls[0])
+    owner.client.sendall(frame(CANCEL) + frame({"id": 2, "type": "health"}))
+    assert receive(owner.client)["answer"] == "some"
+    owner.run_until(lambda: bool(owner.queries))
+    assert receive(owner.client)["id"] == 2
+    assert owner.outcomes == {"answered": 1}
+
+
+def test_requests_without_an_id_are_cancelled_together(make_owner):
+    owner = make_owner()
+    owner.client.sendall(frame(ASK) * 2 + frame({"id": 1, **ASK}) + frame({"type": "cancel"}))
+    owner.run_until(lambda: len(owner.connection.calls) == 1)
+    codes = [receive(owner.client)["error"]["code"] for _ in range(2)]
+    assert codes == ["cancelled", "cancelled"]
+    [left] = owner.connection.calls
+    assert left.request.id_json == b"1"
+
+
+def test_past_its_requests_in_flight_one_can_be_cancelled(make_owner):
+    owner = make_owner(max_in_flight_per_connection=2)
+    owner.client.sendall(b"".join(frame({"id": i, **ASK}) for i in range(2)))
+    owner.run_until(lambda: len(owner.calls) == 2)
+    owner.client.sendall(frame(CANCEL) + frame({"id": 2, **ASK}))
+    owner.run_until(lambda: len(owner.calls) == 3)
+    assert receive(owner.client)["error"]["code"] == "cancelled"
+
+
+def test_a_request_that_waits_for_room_is_before_the_cancel_frame_behind_it(make_owner):
+    owner = make_owner(max_in_flight_per_connection=1)
+    asked = b"".join(frame({"id": i, **ASK}) for i in range(2))
+    owner.client.sendall(asked + frame(CANCEL) + frame({"id": 2, **ASK}))
+    owner.run_until(lambda: bool(owner.calls))
+    owner.answer(owner.calls[0])
+    owner.run_until(lambda: len(owner.calls) == 3)
+    assert [call.is_settled for call in owner.calls] == [True, True, False]
+
+
 def test_null_ids_may_be_in_flight_together(make_owner):
     owner = make_owner()
     owner.client.sendall(frame(ASK) * 2)

@@ -252,6 +252,19 @@ def test_the_first_frame_of_a_client_without_a_token_is_short(make):
     assert not setting.stream.is_open
 
 
+def test_to_cancel_takes_a_token(make):
+    setting = make(tokens=True)
+    setting.send(frame({"id": 7, "type": "cancel"}))
+    assert setting.frames[0]["error"]["code"] == "unauthorized"
+    assert not setting.stream.is_open
+
+
+def test_http_has_no_message_that_cancels(make):
+    setting = make()
+    setting.send(post("/qa", {"id": 7, "type": "cancel"}))
+    assert setting.statuses == [400]
+
+
 @pytest.mark.parametrize("tokens", [True, False])
 def test_later_frames_may_be_long(make, tokens):
     setting = make(tokens=tokens)

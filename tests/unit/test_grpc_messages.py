@@ -9,11 +9,50 @@ pytest.importorskip("grpc", reason="there is no grpcio")
 from google.protobuf import descriptor_pb2
 from tritonclient.grpc import service_pb2
 
-from qa_service.errors import ERROR_KINDS, HttpError, QueueFullError
+from qa_service.errors import ERROR_KINDS, DeadlineExceededError, HttpError, QueueFullError
 from qa_service.grpc_gateway import messages, status
+from qa_service.grpc_gateway.calls import Caller
 from qa_service.wire.http_reply import STATUS_OF
+from qa_service.wire.messages import Request
 
 FOLDER = messages._DESCRIPTORS.parent
+
+
+class Context:
+    """A call's context, as far as a caller is known by it; its time is the test's."""
+
+    def __init__(self, left_s=None):
+        self._left_s = left_s
+
+    def invocation_metadata(self):
+        return (("authorization", "Bearer secret"), ("traceparent", "00-0af7-b7ad-01"))
+
+    def peer(self):
+        return "ipv4:127.0.0.1:1"
+
+    def time_remaining(self):
+        return self._left_s
+
+
+@pytest.mark.parametrize(
+    ("left_s", "timeout_ms", "limited_ms"),
+    [
+        (None, None, None),
+        (None, 5.0, 5.0),
+        (0.25, None, 250.0),
+        (0.25, 5.0, 5.0),
+        (0.25, 1e9, 250.0),
+    ],
+)
+def test_a_calls_deadline_goes_to_the_server(left_s, timeout_ms, limited_ms):
+    asked = Request("q?", "some text", timeout_ms=timeout_ms)
+    [limited] = Caller(Context(left_s)).limit([asked])
+    assert (limited.timeout_ms, limited.traceparent) == (limited_ms, "00-0af7-b7ad-01")
+
+
+def test_a_call_without_time_is_not_asked():
+    with pytest.raises(DeadlineExceededError):
+        Caller(Context(0.0)).limit([Request("q?", "some text")])
 
 
 def test_the_descriptors_are_those_of_the_proto_file(tmp_path):

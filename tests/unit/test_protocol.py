@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from harness.golden import GOLDEN, body_of
 from qa_service.errors import ERROR_KINDS, FrameTooLargeError, InvalidFrameError, QueueFullError
 from qa_service.telemetry.health import Health
+from qa_service.wire.frame_codec import FrameCodec
 from qa_service.wire.frames import PREFIX, FrameReader
 from qa_service.wire.json_codec import (
     encode_answers,
@@ -26,6 +27,7 @@ from qa_service.wire.messages import (
     NULL_ID,
     Answer,
     AnswerSource,
+    Cancel,
     Passage,
     Query,
     RejectedError,
@@ -35,7 +37,7 @@ from qa_service.wire.messages import (
 
 DOCS = Path(__file__).parents[2] / "docs"
 LIMITS = RequestLimits(max_question_chars=100, max_text_chars=1000)
-TYPES = "`type` must be question, health, stats, models, load or unload"
+TYPES = "`type` must be question, health, stats, models, load, unload or cancel"
 
 
 def framed(body: bytes) -> bytes:
@@ -54,6 +56,8 @@ def test_golden_request(case):
         assert caught.value.error.code == case["error"]["code"]
         assert caught.value.id_json.decode() == case["error"]["id"]
         assert caught.value.error.message
+    elif "cancel" in case:
+        assert parse_request(body_of(case), LIMITS) == Cancel(case["cancel"].encode())
     else:
         request = parse_request(body_of(case), LIMITS)
         parsed = {name: getattr(request, name) for name in case["expect"] if name != "id"}
@@ -129,6 +133,19 @@ def test_an_invalid_request_is_told_what_is_wrong(body, message):
     with pytest.raises(RejectedError) as caught:
         parse_request(body.encode(), LIMITS)
     assert caught.value.error.message == message
+
+
+def test_a_frame_can_be_looked_at_before_it_is_taken():
+    codec = FrameCodec(LIMITS, 1000)
+    for byte in framed(b'{"type":"cancel","id":7}'):
+        assert not codec.next_is_cancel
+        codec.feed(bytes([byte]))
+    assert codec.next_is_cancel
+    assert codec.next_message() == Cancel(b"7")
+    for body in (b"", b"\xff", b'{"type":"health"}', b'{"type":"cancel"}' + b" " * 512):
+        codec.feed(framed(body))
+        assert not codec.next_is_cancel
+    assert codec.buffered_bytes
 
 
 def test_an_unknown_type_is_not_echoed():
