@@ -181,6 +181,7 @@ def test_no_request_is_lost_whatever_becomes_of_a_server(start_replicas):
     replicas.restart(0)
     second.signal(signal.SIGKILL)
     second.wait()
+    replicas.balancer.wait_for_log("qa/qa2 is DOWN")
     replicas.restart(1)
     third.signal(signal.SIGSTOP)
     replicas.balancer.wait_for_log("qa/qa3 is DOWN")
