@@ -44,7 +44,8 @@ class Replicas:
         return server
 
     def restart(self, index: int) -> None:
-        """Starts one again, and waits until it gets its share."""
+        """Starts one again when it has been found down, and waits until it gets its share."""
+        self.balancer.wait_for_log(f"qa/qa{index + 1} is DOWN")
         self.servers[index] = self._start(self._ports[index])
         self.balancer.wait_for_log(f"qa/qa{index + 1} is UP")
 
@@ -73,7 +74,7 @@ class Crowd:
         self._client = QaClient("127.0.0.1", port)
         self._stopped = threading.Event()
         self._counts: list[Counter] = []
-        self._threads = [threading.Thread(target=self._ask) for _ in range(num_clients)]
+        self._threads = [threading.Thread(target=self._ask, daemon=True) for _ in range(num_clients)]
         for thread in self._threads:
             thread.start()
 
@@ -104,7 +105,7 @@ class KeepAlive:
         self._port = port
         self._stopped = threading.Event()
         self._counts: list[Counter] = []
-        self._threads = [threading.Thread(target=self._ask) for _ in range(num_clients)]
+        self._threads = [threading.Thread(target=self._ask, daemon=True) for _ in range(num_clients)]
         for thread in self._threads:
             thread.start()
 
@@ -181,7 +182,6 @@ def test_no_request_is_lost_whatever_becomes_of_a_server(start_replicas):
     replicas.restart(0)
     second.signal(signal.SIGKILL)
     second.wait()
-    replicas.balancer.wait_for_log("qa/qa2 is DOWN")
     replicas.restart(1)
     third.signal(signal.SIGSTOP)
     replicas.balancer.wait_for_log("qa/qa3 is DOWN")
