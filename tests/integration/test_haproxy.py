@@ -74,7 +74,9 @@ class Crowd:
         self._client = QaClient("127.0.0.1", port)
         self._stopped = threading.Event()
         self._counts: list[Counter] = []
-        self._threads = [threading.Thread(target=self._ask, daemon=True) for _ in range(num_clients)]
+        self._threads = [
+            threading.Thread(target=self._ask, daemon=True) for _ in range(num_clients)
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -105,7 +107,9 @@ class KeepAlive:
         self._port = port
         self._stopped = threading.Event()
         self._counts: list[Counter] = []
-        self._threads = [threading.Thread(target=self._ask, daemon=True) for _ in range(num_clients)]
+        self._threads = [
+            threading.Thread(target=self._ask, daemon=True) for _ in range(num_clients)
+        ]
         for thread in self._threads:
             thread.start()
 
