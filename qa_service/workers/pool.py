@@ -61,7 +61,6 @@ class BatchListener(Protocol):
 class WorkerPool:
     """Keeps instances alive and gives them work.
 
-    Args:
     Attributes:
         model: The model of its instances; the defaults until one is ready.
     """
