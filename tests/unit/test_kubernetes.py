@@ -141,7 +141,7 @@ def with_component(tmp_path):
 
 class TestComponents:
     def test_are_all_here(self):
-        assert COMPONENTS == ["keda", "service_monitor", "tls_and_tokens"]
+        assert COMPONENTS == ["collections", "keda", "service_monitor", "tls_and_tokens"]
 
     def test_keda_takes_the_place_of_the_autoscaler(self, with_component):
         built = with_component("keda")
@@ -161,3 +161,24 @@ class TestComponents:
         assert str(config.tls.tls_cert) == "/secrets/server.pem"
         assert str(config.auth.auth_token_file) == "/secrets/tokens"
         assert container["readinessProbe"]["httpGet"]["scheme"] == "HTTPS"
+
+    def test_collections_come_from_a_volume_that_servers_cannot_write(self, with_component):
+        built = with_component("collections")
+        validate(built["PersistentVolumeClaim"])
+        deployment = built["Deployment"]
+        validate(deployment)
+        container = container_of({"Deployment qa-server": deployment})
+        config = parse_server_flags(container["args"])
+        [mount] = [one for one in container["volumeMounts"] if one["name"] == "collections"]
+        [volume] = [
+            one
+            for one in deployment["spec"]["template"]["spec"]["volumes"]
+            if one["name"] == "collections"
+        ]
+        claim = volume["persistentVolumeClaim"]
+        assert str(config.repository.collections_dir) == mount["mountPath"]
+        assert mount["readOnly"]
+        assert claim == {
+            "claimName": built["PersistentVolumeClaim"]["metadata"]["name"],
+            "readOnly": True,
+        }
