@@ -149,6 +149,13 @@ class BatchRule:
         added_ms = together_ms - self.costs.cost_ms(batch_size, longest)
         return batch_size < num_waiting and added_ms <= (1 - MIN_SAVING) * later_ms
 
+    def rows(self, tokens: int, max_rows: int) -> int:
+        """How many rows of this length should run together, of so many; at least 1."""
+        num_rows = 1
+        while num_rows < max_rows and self.admits(num_rows, tokens, tokens):
+            num_rows += 1
+        return num_rows
+
     def gain(self, tokens: int) -> float:
         """How many rows of this length a full batch runs in the time of one row alone."""
         num_rows = min(self.max_batch_size, self.max_batch_tokens // max(1, tokens))
