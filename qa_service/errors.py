@@ -33,12 +33,14 @@ class QaError(Exception):
 
     Attributes:
         code: Stable lower_snake name of the kind, listed in `docs/PROTOCOL.md`.
+        status: The HTTP status that tells it; gRPC's code follows from it.
         retryable: Whether the same request may succeed when sent again.
         message: Safe to send.
         retry_after_ms: None if unknown.
     """
 
     code: ClassVar[str] = "internal_error"
+    status: int = 500
     retryable: ClassVar[bool] = False
     default_message: ClassVar[str] = "the server failed to answer this request"
 
@@ -56,24 +58,28 @@ class FrameTooLargeError(QaError):
     """A length prefix over the limit; the connection is closed."""
 
     code = "frame_too_large"
+    status = 413
 
 
 class InvalidFrameError(QaError):
     """A frame that is not UTF-8 JSON."""
 
     code = "invalid_frame"
+    status = 400
 
 
 class InvalidRequestError(QaError):
     """JSON that is not a request: a field is missing, of a wrong type, or out of bounds."""
 
     code = "invalid_request"
+    status = 400
 
 
 class UnauthorizedError(QaError):
     """A token that is missing, wrong or expired. The connection is closed."""
 
     code = "unauthorized"
+    status = 401
     default_message = (
         "this server wants a token: in a connection's first frame, or over HTTP as "
         "`Authorization: Bearer TOKEN`"
@@ -84,6 +90,7 @@ class ForbiddenError(QaError):
     """A command of a client whose token lacks the right `admin`."""
 
     code = "forbidden"
+    status = 403
     default_message = "this takes a token with the right `admin`"
 
 
@@ -104,24 +111,28 @@ class UnknownModelError(QaError):
     """No model or route has the name asked for, or the model has no such version."""
 
     code = "unknown_model"
+    status = 404
 
 
 class UnknownCollectionError(QaError):
     """No collection has the name asked for."""
 
     code = "unknown_collection"
+    status = 404
 
 
 class QuestionTooLongError(QaError):
     """A question that leaves the model no room for the text."""
 
     code = "question_too_long"
+    status = 400
 
 
 class QueueFullError(QaError):
     """The server's queue is full."""
 
     code = "queue_full"
+    status = 503
     retryable = True
     default_message = "the server's queue is full"
 
@@ -130,12 +141,14 @@ class TextTooLongError(QaError):
     """A text with more tokens than are accepted, or than can be read before its deadline."""
 
     code = "text_too_long"
+    status = 400
 
 
 class DeadlineExceededError(QaError):
     """The request timed out before an instance began with it."""
 
     code = "deadline_exceeded"
+    status = 504
     retryable = True
     default_message = "the request waited longer than its timeout"
 
@@ -144,6 +157,7 @@ class ExecutionTimeoutError(QaError):
     """The text was begun and given up: not all of it can be read before its deadline."""
 
     code = "execution_timeout"
+    status = 504
     default_message = "the text was begun, but cannot be read within its timeout"
 
 
@@ -151,6 +165,7 @@ class CancelledError(QaError):
     """The client has withdrawn the request."""
 
     code = "cancelled"
+    status = 499  # in a span alone: over HTTP nothing is cancelled
     default_message = "the client has cancelled this request"
 
 
@@ -165,6 +180,7 @@ class FrameTimeoutError(QaError):
     """A frame whose end did not arrive in time; the connection is closed."""
 
     code = "frame_timeout"
+    status = 408
     retryable = True
     default_message = "the rest of a frame did not come in time"
 
@@ -192,6 +208,7 @@ class UnavailableError(QaError):
     """No inference instance is alive, and none can be started."""
 
     code = "unavailable"
+    status = 503
     retryable = True
     default_message = "no inference instance is available"
 
@@ -200,6 +217,7 @@ class ShuttingDownError(QaError):
     """The server is draining and takes no new work."""
 
     code = "shutting_down"
+    status = 503
     retryable = True
     default_message = "the server is shutting down"
 

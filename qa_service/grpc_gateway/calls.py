@@ -11,19 +11,17 @@ from qa_service.errors import DeadlineExceededError
 from qa_service.wire.messages import Request
 
 MIN_TIMEOUT_MS = 0.001
+"""A call with less time left is not asked: the server takes no timeout of 0."""
 
 
 class Caller:
     """What a call's context says of its caller.
 
-    Args:
-        context: The call's.
-
     Attributes:
         peer: The address of its connection.
-        token: The bearer token that it shows; empty for none.
+        token: Its bearer token; empty for none.
         traceparent: The trace that it belongs to; empty for none.
-        wants_status: Whether an error is to end its stream, as Triton's `triton_grpc_error` has it.
+        wants_status: Whether an error ends its stream: Triton's `triton_grpc_error`.
     """
 
     def __init__(self, context: grpc.aio.ServicerContext) -> None:
@@ -43,16 +41,17 @@ class Caller:
         """The call's questions with its deadline and its trace.
 
         Raises:
-            DeadlineExceededError: Its time is over.
+            DeadlineExceededError: The deadline has passed.
         """
         left_s = self._context.time_remaining()
-        return [self._limit(request, left_s) for request in requests]
-
-    def _limit(self, request: Request, left_s: float | None) -> Request:
-        timeout_ms = request.timeout_ms
-        if left_s is not None:
-            left_ms = left_s * 1e3
-            if left_ms < MIN_TIMEOUT_MS:
-                raise DeadlineExceededError
-            timeout_ms = min(left_ms, timeout_ms or left_ms)
-        return msgspec.structs.replace(request, timeout_ms=timeout_ms, traceparent=self.traceparent)
+        left_ms = None if left_s is None else left_s * 1e3
+        if left_ms is not None and left_ms < MIN_TIMEOUT_MS:
+            raise DeadlineExceededError
+        return [
+            msgspec.structs.replace(
+                request,
+                timeout_ms=min(filter(None, (left_ms, request.timeout_ms)), default=None),
+                traceparent=self.traceparent,
+            )
+            for request in requests
+        ]

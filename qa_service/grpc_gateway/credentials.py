@@ -18,12 +18,12 @@ class Credentials:
 
     Args:
         cert: The certificate and those above it, in PEM.
-        key: Its private key.
-        client_ca: Certificates in PEM, by one of which a client's must be signed; None asks
-            clients for no certificate.
+        key: Its private key, in PEM.
+        client_ca: Certificates in PEM, one of which must have signed a client's; None asks clients
+            for no certificate.
 
     Raises:
-        SetupError: They cannot be used.
+        SetupError: The files cannot be used.
     """
 
     def __init__(self, cert: Path, key: Path, client_ca: Path | None) -> None:
@@ -31,14 +31,14 @@ class Credentials:
         self._latest = self._read()
 
     def make(self) -> grpc.ServerCredentials:
-        """Credentials for a server, which looks for the latest certificate at each handshake."""
+        """Credentials for a server, which takes the latest certificate at each handshake."""
         wants_certificates = self._paths[2] is not None
         return grpc.dynamic_ssl_server_credentials(
             self._latest, lambda: self._latest, wants_certificates
         )
 
     def reload(self) -> None:
-        """Reads the files again; if they are faulty, what was read before stays."""
+        """Reads the files again; if they are faulty, the certificates in use stay."""
         try:
             self._latest = self._read()
         except SetupError as error:

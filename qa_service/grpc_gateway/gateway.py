@@ -33,14 +33,11 @@ from qa_service.wire.messages import MAX_FRAME_BYTES, RequestLimits
 logger = logging.getLogger(__name__)
 
 LINGER_S = 0.2
-"""To close a connection with unread bytes resets it, which can destroy the last answers."""
+"""Clients read their last answers meanwhile: closing a connection with unread bytes resets it."""
 
 
 class Gateway:
     """A gateway.
-
-    Args:
-        settings: Where it listens and what it asks.
 
     Raises:
         SetupError: The certificates cannot be used.
@@ -71,7 +68,7 @@ class Gateway:
         """Starts to listen.
 
         Raises:
-            SetupError: The address cannot be had.
+            SetupError: It cannot listen at its address.
         """
         try:
             address = _ip_address(self._settings)
@@ -94,11 +91,10 @@ class Gateway:
         self._stopping.set()
 
     async def run(self) -> None:
-        """Serves until it is stopped, and then until what it has is answered.
+        """Serves until it is stopped, and then until its calls are answered.
 
-        The program is to end behind it, by `os._exit`: the closed connections tell what comes
-        meanwhile UNAVAILABLE, so that it is sent again elsewhere. From grpcio's own `stop` it would
-        hear CANCELLED.
+        The program must then end by `os._exit`: the connections that this closes tell later calls
+        UNAVAILABLE, so that clients send them again elsewhere; grpcio's own `stop` tells CANCELLED.
         """
         await self._stopping.wait()
         logger.info("the gRPC gateway drains")
@@ -111,12 +107,12 @@ class Gateway:
 
 
 def _ip_address(its: Settings) -> str:
-    """The one address that the server takes for its own port too.
+    """The address that the server takes for its own port too.
 
-    Of a name with several, grpcio is content with those that are free.
+    grpcio would try every address of a name, and listen if one of them is free.
 
     Raises:
-        OSError: The name has none.
+        OSError: The name has no address.
     """
     host = f"[{its.host}]" if ":" in its.host else socket.gethostbyname(its.host)
     return f"{host}:{its.port}"
@@ -131,7 +127,7 @@ def _credentials(its: Settings) -> Credentials | None:
 
 
 def _limits(its: Settings) -> RequestLimits:
-    """What is checked here; how long a question and its text may be, the server checks."""
+    """The limits checked here; the server checks the lengths of a question and its text."""
     return RequestLimits(
         max_frame_bytes=its.max_frame_bytes,
         max_question_chars=MAX_FRAME_BYTES,
@@ -142,12 +138,11 @@ def _limits(its: Settings) -> RequestLimits:
 def _options(its: Settings) -> dict[str, int]:
     """The channel arguments (grpc/impl/channel_arg_names.h).
 
-    No `grpc.max_concurrent_streams`: a client that has as many calls as that sees half of them
-    refused, because the server counts a stream as open for longer than the client. `PeerLink` has
-    the bound in its place.
+    `PeerLink` bounds the calls, not `grpc.max_concurrent_streams`: a server counts a stream as open
+    for longer than its client does, so that it refuses half the calls of a client at the bound.
     """
     options = {
-        "grpc.so_reuseport": 0,  # a port that another program has is not to be shared with it
+        "grpc.so_reuseport": 0,  # 1 would share a port that another program has
         "grpc.max_receive_message_length": its.max_frame_bytes,
         "grpc.max_send_message_length": -1,
     }
@@ -159,7 +154,7 @@ def _options(its: Settings) -> dict[str, int]:
 
 
 def _read_reflection(data: bytes) -> Any:  # noqa: ANN401 - a ServerReflectionRequest
-    """The request; one that asks nothing, which is refused, where the bytes are none."""
+    """The request; for malformed bytes an empty one, which the servicer refuses."""
     try:
         return read_message(reflection_pb2.ServerReflectionRequest, data)
     except InvalidRequestError:
@@ -167,7 +162,7 @@ def _read_reflection(data: bytes) -> Any:  # noqa: ANN401 - a ServerReflectionRe
 
 
 def _reflection_handlers() -> list[grpc.GenericRpcHandler]:
-    """One handler for both versions, whose messages are the same but for their package."""
+    """A handler for each version; their messages differ in the package alone."""
     names = (INFERENCE_SERVICE, HEALTH_SERVICE, *REFLECTION_SERVICES)
     servicer = reflection.aio.ReflectionServicer(names, POOL)
     method = grpc.stream_stream_rpc_method_handler(

@@ -1,7 +1,7 @@
 """`grpc.health.v1.Health`: whether the server is ready, or one of its models, by its name.
 
-The empty name and that of the inference service stand for the server, and take no token; as over
-HTTP, a model's state takes one where the server wants tokens.
+The empty name and the inference service's stand for the server, whose state takes no token; as
+over HTTP, a model's state takes one if the server wants tokens.
 """
 
 from __future__ import annotations
@@ -20,24 +20,20 @@ from qa_service.grpc_gateway.reports import Reports, model_path
 from qa_service.grpc_gateway.status import abort
 
 POLL_S = 1.0
+"""How soon a watch tells a change; a watch costs the loop one report in that time."""
 _Request: Any = health_pb2.HealthCheckRequest
 _Response: Any = health_pb2.HealthCheckResponse
 
 
 class HealthService:
-    """Answers the methods.
-
-    Args:
-        reports: Where the server is asked.
-        draining: Set when the gateway drains.
-    """
+    """Answers the methods; with NOT_SERVING once `draining` is set."""
 
     def __init__(self, reports: Reports, draining: asyncio.Event) -> None:
         self._reports = reports
         self._draining = draining
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """All methods, for a server."""
+        """The methods, for a grpcio server."""
         codecs = (None, _Response.SerializeToString)
         handlers = {
             "Check": grpc.unary_unary_rpc_method_handler(self._check, *codecs),
@@ -53,7 +49,7 @@ class HealthService:
             await abort(context, error)
 
     async def _watch(self, data: bytes, context: Any) -> None:  # noqa: ANN401
-        """Tells each change, looking once a second; ends when the gateway drains."""
+        """Tells each change; ends when the gateway drains."""
         try:
             request = read_message(_Request, data)
         except QaError as error:
@@ -79,7 +75,7 @@ class HealthService:
         """A service's status.
 
         Raises:
-            HttpError: There is no such model, or the token does not do.
+            HttpError: There is no such model, or the token is not accepted.
         """
         if self._draining.is_set():
             return int(_Response.NOT_SERVING)

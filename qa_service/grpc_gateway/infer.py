@@ -1,6 +1,6 @@
-"""`ModelInfer`'s messages, to and from what `wire/open_inference.py` makes of them.
+"""`ModelInfer`'s messages to and from the types of `wire/open_inference.py`.
 
-An answer has its data as the request had its own: raw for raw, typed for typed.
+An answer is raw if its request was, else typed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def read_call(request: Any, limits: RequestLimits) -> InferCall:  # noqa: ANN401
     """The questions of a request.
 
     Raises:
-        InvalidRequestError: Something in it is wrong, or over a bound.
+        InvalidRequestError: A part of it is wrong, or over a bound.
     """
     raw = request.raw_input_contents
     if raw and len(raw) != len(request.inputs):

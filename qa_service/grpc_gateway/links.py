@@ -1,7 +1,7 @@
 """The gateway's connections to the server: one for each gRPC peer and token.
 
 So the server sees each peer as a client of its own, with its share, its bounds and its token. A
-connection is opened at a peer's first question, and closed when the peer has been silent for long.
+peer's first question opens its connection; a long silence closes it.
 """
 
 from __future__ import annotations
@@ -27,21 +27,17 @@ from qa_service.errors import (
     UnavailableError,
 )
 from qa_service.wire.frames import PREFIX
+from qa_service.wire.json_codec import ErrorDetail
 from qa_service.wire.messages import Answer, AnswerSource, Request, Timings
 from qa_service.wire.open_inference import Result
 
 IDLE_S = 10.0
+"""When a silent peer's connection is closed; opening one again costs a round trip or two here."""
 MAX_CALLS = 1024
-"""Calls of one peer under way or waiting; gRPC has read their messages."""
-
+"""Calls of one peer under way or waiting: it bounds the memory of the messages that grpcio read."""
 _MAX_REPLY_BYTES = 1 << 24
+"""No reply reaches it: a frame's length begins with a zero byte."""
 _encode = msgspec.json.Encoder().encode
-
-
-class _Error(msgspec.Struct):
-    code: str
-    message: str
-    retry_after_ms: int | None = None
 
 
 class _Reply(msgspec.Struct):
@@ -57,14 +53,14 @@ class _Reply(msgspec.Struct):
     version: int = 0
     cached: bool = False
     models_asked: int = 0
-    error: _Error | None = None
+    error: ErrorDetail | None = None
 
 
 _decoder = msgspec.json.Decoder(_Reply)
 
 
 def read_reply(body: bytes) -> Result | QaError:
-    """What a question came to.
+    """A question's answers, or its error.
 
     Raises:
         ValueError: The frame is no reply.
@@ -87,13 +83,13 @@ class PeerLink:
 
     Args:
         path: The server's Unix socket.
-        token: What the peer shows; empty for none.
+        token: The peer's; empty for none.
         max_frame_bytes: The longest frame that the server takes.
         max_in_flight: How many of the peer's requests may be under way; further ones wait.
 
     Attributes:
-        room: What a request takes before it is asked, and gives back when it is answered.
-        users: Calls that use it now.
+        room: A request takes a place before it is asked, and gives it back when it is answered.
+        users: Calls that use the connection now.
     """
 
     def __init__(self, path: Path, token: str, max_frame_bytes: int, max_in_flight: int) -> None:
@@ -107,7 +103,7 @@ class PeerLink:
         self._connection: Connection | None = None
 
     async def ask(self, requests: Sequence[Request]) -> list[Result]:
-        """Asks all questions of a call; if one fails, the others are given up.
+        """Asks all questions of a call; if one fails, withdraws the others.
 
         Raises:
             QaError: One of them has no answer.
@@ -154,14 +150,7 @@ class PeerLink:
 
 
 class PeerLinks:
-    """The connections of all peers.
-
-    Args:
-        path: The server's Unix socket.
-        max_links: How many there may be.
-        max_frame_bytes: The longest frame that the server takes.
-        max_in_flight: How many requests of one peer may be under way.
-    """
+    """The connections of all peers; `max_frame_bytes` and `max_in_flight` hold for each."""
 
     def __init__(
         self, path: Path, max_links: int, max_frame_bytes: int, max_in_flight: int
@@ -177,7 +166,7 @@ class PeerLinks:
         """A peer's connection, for one call.
 
         Raises:
-            QueueFullError: There are as many connections, or calls of this peer, as there may be.
+            QueueFullError: There are too many connections, or too many calls of this peer.
         """
         key = peer, token
         link = self._links.get(key)

@@ -1,8 +1,8 @@
 """The messages of the gRPC services, in a descriptor pool of their own.
 
-Packages that register `inference.*` in protobuf's default pool break one another (Triton's and
-KServe's clients both do); what is here disturbs neither. The pool also has what reflection tells of
-the health and the reflection services.
+Packages that register `inference.*` in protobuf's default pool break one another, as Triton's and
+KServe's clients do; a pool of one's own disturbs neither. For reflection it has the health and the
+reflection services too.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ ModelStreamInferResponse = _message("ModelStreamInferResponse")
 
 
 def read_message(kind: Any, data: bytes) -> Any:  # noqa: ANN401
-    """A message of a kind. What grpcio itself cannot read it logs at length, and says UNKNOWN.
+    """A message from its bytes; grpcio would log malformed ones at length and tell UNKNOWN.
 
     Raises:
-        InvalidRequestError: The bytes are none.
+        InvalidRequestError: The bytes are no such message.
     """
     try:
         return kind.FromString(data)

@@ -13,41 +13,52 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, NoReturn
 
 from qa_service.errors import SetupError
 from qa_service.grpc_gateway.settings import Settings, parse
 from qa_service.logs import configure_logging
 
-MISSING = "{} is missing: pip install 'qa-server[grpc]'"
+if TYPE_CHECKING:
+    from qa_service.grpc_gateway.gateway import Gateway
+
+_Serve = Callable[["Gateway"], Awaitable[None]]
 
 
 def main() -> int:
     """Runs the program; returns its exit code."""
-    settings = parse(__doc__)
+    error = run(parse(__doc__), _serve)
+    print(f"Error: {error}", file=sys.stderr)
+    return error.exit_code
+
+
+def run(settings: Settings, serve: _Serve) -> SetupError:
+    """Has a gateway serve and then ends the program; returns why the gateway cannot serve."""
     configure_logging(settings.log_level, settings.log_format)
     try:
-        asyncio.run(_serve(settings))
+        asyncio.run(_run(settings, serve))
     except ModuleNotFoundError as error:
-        print(f"Error: {MISSING.format(error.name)}", file=sys.stderr)
-        return SetupError.exit_code
+        return SetupError(f"{error.name} is missing: pip install 'qa-server[grpc]'")
     except SetupError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
+        return error
 
 
-async def _serve(settings: Settings) -> None:
+async def _run(settings: Settings, serve: _Serve) -> NoReturn:
     from qa_service.grpc_gateway.gateway import Gateway  # noqa: PLC0415 - grpcio may be missing
 
-    gateway = Gateway(settings)
+    await serve(Gateway(settings))
+    logging.shutdown()
+    os._exit(0)
+
+
+async def _serve(gateway: Gateway) -> None:
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, gateway.stop)
     loop.add_signal_handler(signal.SIGHUP, gateway.reload)
     await gateway.start()
     await gateway.run()
-    logging.shutdown()
-    os._exit(0)
 
 
 if __name__ == "__main__":

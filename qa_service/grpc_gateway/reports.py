@@ -1,6 +1,6 @@
-"""What is asked about the server and its models: over HTTP, on the server's Unix socket.
+"""Questions about the server and its models: over HTTP, on the server's Unix socket.
 
-The server's JSON has the names of the protocol's messages, so that it becomes them as it is.
+The fields of the server's JSON have the names of the protocol's messages.
 """
 
 from __future__ import annotations
@@ -15,37 +15,34 @@ import msgspec
 from qa_service.errors import HttpError, UnauthorizedError, UnavailableError
 
 TIMEOUT_S = 10.0
+"""The loop answers a report at once; a server that takes longer hangs."""
 
 
 class Reports:
-    """Asks the server about itself.
-
-    Args:
-        path: Its Unix socket.
-    """
+    """Asks the server, whose Unix socket is at `path`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    async def get(self, target: str, token: str = "") -> Any:  # noqa: ANN401 - JSON
-        """What there is at a path of the server's HTTP interface.
+    async def get(self, target: str, token: str) -> Any:  # noqa: ANN401 - JSON
+        """The JSON at a path of the server's HTTP interface.
 
         Raises:
             HttpError: The server has answered with an error.
-            QaError: It cannot be asked.
+            QaError: The server cannot be asked.
         """
         return await self._call("GET", target, token)
 
-    async def post(self, target: str, token: str = "") -> Any:  # noqa: ANN401
-        """As `get`, for what changes something."""
+    async def post(self, target: str, token: str) -> Any:  # noqa: ANN401
+        """As `get`, by POST."""
         return await self._call("POST", target, token)
 
-    async def is_well(self, target: str, token: str = "") -> bool:
-        """Whether a path answers 200; 503 stands for not.
+    async def is_well(self, target: str, token: str) -> bool:
+        """True if a path answers 200, false if 503.
 
         Raises:
-            HttpError: It has answered with another error.
-            QaError: It cannot be asked.
+            HttpError: The path has answered with another error.
+            QaError: The server cannot be asked.
         """
         try:
             await self.get(target, token)
@@ -91,6 +88,6 @@ def _read(reply: bytes) -> Any:  # noqa: ANN401
 
 
 def model_path(name: str, version: str, rest: str = "") -> str:
-    """A model's path, of one version if one is named."""
+    """The path of a model, or of its version if `version` is not empty."""
     of_version = f"/versions/{quote(version, safe='')}" if version else ""
     return f"/v2/models/{quote(name, safe='')}{of_version}{rest}"

@@ -1,7 +1,7 @@
 """`inference.GRPCInferenceService`: each method, and what answers it.
 
-What is asked of the model goes to the server as frames, all else over HTTP. Methods that are not
-here are UNIMPLEMENTED; gRPC says so itself.
+Questions to a model go to the server as frames, all else over HTTP. To the methods that are not
+here grpcio itself answers UNIMPLEMENTED.
 """
 
 from __future__ import annotations
@@ -30,13 +30,7 @@ _Ask = Callable[[Message, str], Awaitable[object]]
 
 
 class InferenceService:
-    """Answers the methods.
-
-    Args:
-        links: Where questions are asked.
-        reports: Where all else is asked.
-        limits: Bounds on a request.
-    """
+    """Answers the methods."""
 
     def __init__(self, links: PeerLinks, reports: Reports, limits: RequestLimits) -> None:
         self._links = links
@@ -48,10 +42,10 @@ class InferenceService:
         self._are_all_answered = asyncio.Event()
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """All methods, for a server."""
+        """The methods, for a grpcio server."""
         unary: dict[str, _Ask] = {
-            "ServerLive": self._server_live,
-            "ServerReady": self._server_ready,
+            "ServerLive": self._is_well("live"),
+            "ServerReady": self._is_well("ready"),
             "ModelReady": self._model_ready,
             "ServerMetadata": self._get(lambda _: "/v2"),
             "ModelMetadata": self._get(lambda its: model_path(its.name, its.version)),
@@ -70,7 +64,7 @@ class InferenceService:
         return grpc.method_handlers_generic_handler(INFERENCE_SERVICE, handlers)
 
     async def drain(self) -> None:
-        """Refuses what comes from now on; returns when what has come before is answered."""
+        """Refuses later calls; returns when the earlier ones are answered."""
         self._is_draining = True
         for stream in list(self._streams):
             stream.drain()
@@ -131,7 +125,7 @@ class InferenceService:
         except QaError as error:
             await abort(context, error)
 
-    # Questions about the server: what they answer has the names of the response's fields.
+    # Questions about the server: the answers' keys are the names of the response's fields.
 
     def _told(self, name: str, ask: _Ask) -> Callable[[Message, Context], Awaitable[Message]]:
         _, response = message_classes()[name]
@@ -155,17 +149,14 @@ class InferenceService:
 
         return ask
 
-    async def _server_live(self, _: Message, token: str) -> object:
-        return {"live": await self._is_well("/v2/health/live", token)}
+    def _is_well(self, state: str) -> _Ask:
+        async def ask(_: Message, token: str) -> object:
+            try:
+                return {state: await self._reports.is_well(f"/v2/health/{state}", token)}
+            except UnavailableError:
+                return {state: False}
 
-    async def _server_ready(self, _: Message, token: str) -> object:
-        return {"ready": await self._is_well("/v2/health/ready", token)}
-
-    async def _is_well(self, target: str, token: str) -> bool:
-        try:
-            return await self._reports.is_well(target, token)
-        except UnavailableError:
-            return False
+        return ask
 
     async def _model_ready(self, message: Message, token: str) -> object:
         try:

@@ -1,4 +1,4 @@
-"""The gateway's flags. The names are the server's own, which hands its values on."""
+"""The gateway's flags. They have the names of the server's own, whose values it hands on."""
 
 from __future__ import annotations
 
@@ -14,23 +14,13 @@ from qa_service.logs import LogFormat, LogLevel
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the gateway is told.
+    """The flags by their names.
 
     Attributes:
-        unix_socket: The server's Unix socket.
-        host: The address to listen on.
-        port: The port to listen on.
-        max_connections: How many peers it may have.
-        max_frame_bytes: The longest message.
-        max_in_flight_per_connection: How many calls one connection may have under way.
         idle_timeout_ms: How long a connection may have no call; 0 for no limit.
-        max_connection_age_s: When a connection is closed behind its calls; 0 for never.
-        tls_cert: The certificate; None for no TLS.
-        tls_key: Its key.
+        max_connection_age_s: When a connection is closed after its calls; 0 for never.
+        tls_cert: None for no TLS.
         tls_client_ca: Who must have signed a client's certificate; None asks for none.
-        drain_timeout_ms: How long calls may take when it is stopped.
-        log_level: The lowest level that is logged.
-        log_format: Text, or JSON a line.
     """
 
     unix_socket: Path

@@ -1,11 +1,11 @@
-"""`ModelStreamInfer`: requests as they come, answers as they are ready, matched by their ids.
+"""`ModelStreamInfer`: requests as they come, answers as they are ready, matched by id.
 
     read ──▶ wait for room ──▶ ask, each on its own ──▶ queue of answers ──▶ write
                    ▲── as many as one connection may have in flight ──────────┘
 
-A request that fails is answered in `error_message`, and the stream goes on; where the peer has sent
-`triton_grpc_error: true`, the first error ends it with its status. When the gateway drains, what
-has been read is answered, and the stream ends UNAVAILABLE.
+A request that fails is answered in `error_message`, and the stream goes on; if the peer has sent
+`triton_grpc_error: true`, the first error ends the stream with its status. When the gateway drains,
+the requests that were read are answered, and the stream ends UNAVAILABLE.
 """
 
 from __future__ import annotations
@@ -36,14 +36,7 @@ Answered = tuple[str, Any]
 
 
 class InferStream:
-    """One stream.
-
-    Args:
-        context: The call's.
-        caller: Whose it is.
-        link: Where it asks.
-        limits: Bounds on a request.
-    """
+    """The requests and the answers of one call."""
 
     def __init__(
         self,
@@ -66,7 +59,7 @@ class InferStream:
         """Answers until the peer has sent its last request, or the gateway drains.
 
         Raises:
-            QaError: What the stream is to end with.
+            QaError: The stream must end with it.
         """
         self._reading = asyncio.create_task(self._read())
         self._reading.add_done_callback(self._end_when_answered)
@@ -84,7 +77,7 @@ class InferStream:
             raise ShuttingDownError
 
     def drain(self) -> None:
-        """Takes no more requests; ends when those it has are answered."""
+        """Reads no more requests; ends when those that were read are answered."""
         self._is_draining = True
         if self._reading:
             self._reading.cancel()
@@ -94,7 +87,7 @@ class InferStream:
             data = await self._context.read()
             if data is grpc.aio.EOF:
                 return
-            await self._link.room.acquire()  # only now: a stream that is silent holds none
+            await self._link.room.acquire()  # only now: a silent stream holds none
             self._num_rooms += 1
             task = asyncio.create_task(self._ask(data))
             self._asking.add(task)

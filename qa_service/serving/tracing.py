@@ -29,7 +29,6 @@ from qa_service.telemetry.metrics import ABANDONED, Metrics
 from qa_service.telemetry.options import TraceOptions
 from qa_service.telemetry.spans import AttributeValue, Span, Trace
 from qa_service.wire.codec import Codec
-from qa_service.wire.http_reply import status_of
 from qa_service.wire.trace_context import TraceContext
 from qa_service.workers.messages import Results
 from qa_service.workers.trace_exporter import TraceExporter
@@ -193,4 +192,4 @@ def _note_outcome(span: Span, outcome: Outcome) -> None:
             span.attributes["qa.models_asked"] = source.models_asked
     else:
         span.attributes["error.type"] = outcome.code
-        span.is_error = status_of(outcome) >= 500
+        span.is_error = outcome.status >= 500

@@ -9,59 +9,17 @@ from http import HTTPStatus
 
 import msgspec
 
-from qa_service.errors import (
-    CancelledError,
-    DeadlineExceededError,
-    ExecutionTimeoutError,
-    ForbiddenError,
-    FrameTimeoutError,
-    FrameTooLargeError,
-    HttpError,
-    InternalError,
-    InvalidFrameError,
-    InvalidRequestError,
-    QaError,
-    QuestionTooLongError,
-    QueueFullError,
-    ShuttingDownError,
-    TextTooLongError,
-    UnauthorizedError,
-    UnavailableError,
-    UnknownCollectionError,
-    UnknownModelError,
-)
+from qa_service.errors import HttpError, QaError, UnauthorizedError
 from qa_service.wire.messages import Timings
 
 JSON = "application/json"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
-STATUS_OF: dict[type[QaError], int] = {
-    InvalidFrameError: 400,
-    InvalidRequestError: 400,
-    QuestionTooLongError: 400,
-    TextTooLongError: 400,
-    UnauthorizedError: 401,
-    ForbiddenError: 403,
-    UnknownModelError: 404,
-    UnknownCollectionError: 404,
-    FrameTimeoutError: 408,
-    FrameTooLargeError: 413,
-    CancelledError: 499,  # in a span alone: over HTTP nothing is cancelled
-    InternalError: 500,
-    QueueFullError: 503,
-    ShuttingDownError: 503,
-    UnavailableError: 503,
-    DeadlineExceededError: 504,
-    ExecutionTimeoutError: 504,
-}
-"""Every kind of error that is told by its status; of those not named, 500 is the status."""
-
 
 class HttpReply(msgspec.Struct, frozen=True):
-    """A reply, all but what depends on the connection.
+    """A reply, without what depends on the connection.
 
     Attributes:
-        content_type: What the body is; without one there is no body.
         fields: Header fields beside those of every reply.
     """
 
@@ -77,19 +35,14 @@ def json_reply(value: object, status: int = 200) -> HttpReply:
 
 
 def error_reply(error: QaError, body: object = None) -> HttpReply:
-    """Tells an error, in Triton's form unless there is another body."""
+    """The reply that tells an error, in Triton's form unless another body is given."""
     fields = dict(error.fields) if isinstance(error, HttpError) else {}
     if error.retry_after_ms is not None:
         fields["Retry-After"] = str(math.ceil(error.retry_after_ms / 1e3))
     if isinstance(error, UnauthorizedError):
         fields["WWW-Authenticate"] = "Bearer"
     content = msgspec.json.encode({"error": error.message} if body is None else body)
-    return HttpReply(content, status_of(error), fields=fields)
-
-
-def status_of(error: QaError) -> int:
-    """The status code that tells an error."""
-    return error.status if isinstance(error, HttpError) else STATUS_OF.get(type(error), 500)
+    return HttpReply(content, error.status, fields=fields)
 
 
 def server_timing(timings: Timings) -> str:
@@ -98,7 +51,7 @@ def server_timing(timings: Timings) -> str:
 
 
 def compressed(reply: HttpReply, accept_encoding: str) -> HttpReply:
-    """The reply in a coding that the client accepts; as it is if there is none."""
+    """The reply in a coding that the client accepts; unchanged if there is none."""
     if not accept_encoding:
         return reply
     accepted: dict[str, bool] = {}
@@ -115,14 +68,14 @@ def compressed(reply: HttpReply, accept_encoding: str) -> HttpReply:
 
 
 _CODINGS = {"gzip": 31, "deflate": 15}
-"""`wbits` of zlib's by the names of RFC 9110, where deflate is the zlib format."""
+"""zlib's `wbits` for the names of RFC 9110, whose `deflate` is the zlib format."""
 
 
 def decompress(body: bytes, coding: str, max_bytes: int) -> bytes:
     """Undoes a request's `Content-Encoding`.
 
     Raises:
-        HttpError: It is none that is undone here, is broken, or inflates to over `max_bytes`.
+        HttpError: The coding is unknown, the body is malformed, or it inflates to over `max_bytes`.
     """
     coding = coding.lower()
     if coding in {"", "identity"}:
@@ -154,9 +107,9 @@ def encode_reply(
 
     Args:
         fields: Header fields beside the reply's own.
-        is_last: Whether the connection is closed behind it.
-        is_http_1_0: Whether the client is to be told that it is not.
-        is_head: Whether HEAD was asked, so that the body stays here.
+        is_last: Whether the connection ends after it.
+        is_http_1_0: Whether the client must be told if the connection stays.
+        is_head: Whether the method is HEAD, whose reply has no body.
     """
     head = _FIRST_LINES[reply.status]
     if reply.status != NO_CONTENT:
