@@ -5,9 +5,9 @@
       │◀──────────whole, the client stays─────────┤
       └──▶ CLOSED ◀──an error, or the last one────┘
 
-A head is parsed when it is whole, so that bytes kept for a client are bytes and no more, and what
-is made of them does not depend on how they came. A refused request is the last of its stream: what
-follows it is never read as another.
+A head is parsed when it is whole, so that nothing but its bytes is held until then, and the result
+does not depend on how they were cut. A refused request is the last of its stream: the bytes behind
+it are never read as another.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ from qa_service.wire.http_message import (
     head_of,
 )
 
-MAX_HEAD_BYTES = 16384
+MAX_HEAD_BYTES = 2 * MAX_TARGET_BYTES
+"""The longest target, and as much for the fields."""
 MAX_LINE_BYTES = MAX_TARGET_BYTES + 64
+"""The longest target, a method and a version."""
 FEED_BYTES = 16384
 """Bytes of a chunked body that one call of `next_event` parses, in at most `MAX_SLICES` pieces:
 a bound on how long one client holds the loop."""
@@ -54,8 +56,8 @@ class HttpReader:
 
     Attributes:
         is_closed: Whether nothing more will be read.
-        path: Once it is closed, the path of the request whose head was being read; empty without
-            one, and where the path could not be read.
+        path: Of a closed reader: the path of the request whose head was being read; empty if there
+            was none, or if it is malformed.
         has_more: Whether `next_event` gave nothing only because it had parsed enough for one call.
     """
 
@@ -72,7 +74,7 @@ class HttpReader:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes held that have not been given out as part of a request."""
+        """Bytes held that no event has taken out."""
         return len(self._buffer) + (len(self._chunks.data) if self._chunks else 0)
 
     def feed(self, data: bytes) -> None:
@@ -90,7 +92,7 @@ class HttpReader:
         self.has_more = False
 
     def next_event(self) -> HttpHead | bytes | None:
-        """Takes out the next request's head, or the body of the one whose head was taken last.
+        """Takes out the next head, or the body that belongs to the last one.
 
         None if more bytes are needed, or if this call has parsed as much as one may: then
         `has_more` is true, and the caller asks again when others have had their turn.
@@ -130,7 +132,7 @@ class HttpReader:
         return head
 
     def _check_line(self) -> None:
-        """Looks at the request line once it is there; other protocols fail at it."""
+        """Checks the request line once it is whole: other protocols fail here."""
         size = self._size_until(b"\n")
         if size > MAX_LINE_BYTES:
             raise HttpError("the target is too long", status=414)
@@ -181,7 +183,7 @@ class HttpReader:
     def _slice_bytes(self, budget: int) -> int:
         """How much to feed next: never part of a blank line, nor anything behind one.
 
-        A chunked body ends with a blank line, so that a slice never reaches into the next request.
+        So a slice never reaches into the next request: a chunked body ends with a blank line.
         """
         end = self._buffer.find(BLANK_LINE)
         if end < 0:

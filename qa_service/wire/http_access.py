@@ -1,9 +1,8 @@
 """Which HTTP requests may be served at all: from which site, under which name, with which token.
 
-A browser sends what a page of any site makes it send. So a request that another site's page has
-made is refused unless that site is named; and a server that listens for this machine alone is
-reached by this machine's names alone, because a site may have its own name resolve to 127.0.0.1.
-Sans-IO.
+A page of any site can have a browser send requests. So those of another site's page are refused,
+unless the options name the site. A site may also have its own name resolve to 127.0.0.1; so a
+server that listens on a loopback address answers only under the names of this machine. Sans-IO.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from qa_service.errors import HttpError
 from qa_service.wire.http_message import HttpHead
 
 _REMEMBERED_HOSTS = 64
+"""Clients reach a server under few names and ports."""
 _PORT = re.compile(r":[0-9]*\Z")
 _EXPOSED = "Inference-Header-Content-Length, Retry-After, Server-Timing"
 _ALLOWED = "Authorization, Content-Type, Inference-Header-Content-Length, traceparent"
@@ -24,7 +24,7 @@ _ALLOWED = "Authorization, Content-Type, Inference-Header-Content-Length, tracep
 
 @dataclass(frozen=True, slots=True)
 class HttpAccess:
-    """Who may ask.
+    """Which sites' pages may ask.
 
     Attributes:
         is_loopback: Whether the server listens for this machine alone.
@@ -35,10 +35,10 @@ class HttpAccess:
     cors_origins: frozenset[str] = frozenset()
 
     def check(self, head: HttpHead) -> None:
-        """Refuses what another site has made a browser send.
+        """Refuses a request that another site's page has a browser send.
 
         Raises:
-            HttpError: It is not served.
+            HttpError: The request is refused.
         """
         if self.is_loopback and head.host and not _is_loopback_name(head.host):
             raise HttpError(
@@ -54,11 +54,11 @@ class HttpAccess:
             raise HttpError("a page of another site may not ask here", status=403)
 
     def allows(self, head: HttpHead) -> bool:
-        """Whether it comes from a page of another site that is named."""
+        """Whether a request comes from a page of a site in `cors_origins`."""
         return head.fields.get("origin", "") in self.cors_origins
 
     def fields(self, head: HttpHead) -> dict[str, str]:
-        """What a browser has to be told about a reply, so that such a page may read it."""
+        """The reply's fields that let such a page read it (the Fetch Standard, section 3.3)."""
         if not self.cors_origins:
             return {}
         if not self.allows(head):

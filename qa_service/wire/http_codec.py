@@ -2,9 +2,9 @@
 
     head ──▶ Auth ──accepted──▶ body ──▶ Request, Request, … or Query ──▶ reply, in its turn
 
-Every request is an exchange from its head to its reply. One that must not be served, by its path
-or by its token, is known from its head, before there is a body to keep. The ids of the messages
-are ours: an exchange's number, and of its questions each its own; the client's are in the reply.
+Every request is an exchange from its head to its reply. The head alone tells which requests must
+not be served, by path or token, before there is a body to keep. The messages' ids are the server's:
+an exchange's number, and one for each of its questions; a reply has the client's own id.
 """
 
 from __future__ import annotations
@@ -20,20 +20,13 @@ from qa_service.wire.codec import Message, Wait
 from qa_service.wire.http1 import HttpReader
 from qa_service.wire.http_access import HttpAccess, bearer_token
 from qa_service.wire.http_message import HttpHead
-from qa_service.wire.http_reply import (
-    CONTINUE,
-    HttpReply,
-    compressed,
-    decompress,
-    encode_reply,
-)
+from qa_service.wire.http_reply import CONTINUE, HttpReply, compressed, decompress, encode_reply
 from qa_service.wire.http_routes import (
     OPEN_PATHS,
-    Action,
     QaCall,
     QuestionsCall,
     ReportCall,
-    find_action,
+    make_call,
     path_error,
 )
 from qa_service.wire.messages import (
@@ -52,10 +45,12 @@ from qa_service.wire.open_inference import InferCall, Result
 from qa_service.wire.trace_context import NO_TRACE, TraceContext, trace_context
 
 MAX_EXCHANGES = 64
+"""As many as a connection of frames may have in flight by default."""
 MAX_NAMED_CHARS = 200
+"""Characters of a path in the log, which a client could fill with paths of 8 KiB."""
 MAX_HELD_BYTES = 65536
-"""Replies that wait for an earlier one's; beyond it no request is taken. A client that pipelines
-and does not read costs no more memory than this."""
+"""Replies that wait for an earlier one; beyond this no request is taken, so that a client which
+pipelines and does not read costs no more memory."""
 
 
 class _Exchange(msgspec.Struct, eq=False):
@@ -63,19 +58,16 @@ class _Exchange(msgspec.Struct, eq=False):
 
     Attributes:
         key: Its number, as an id.
-        path: The path that it names; empty if it could not be read.
-        head: The request's head; None for what was no request.
-        id_json: The client's id, where the body has one.
-        call: What its questions are of, once its body has come.
-        results: What has come of each question.
-        num_missing: Questions of which nothing has come yet.
-        render: Makes the reply of the report that was asked for.
-        reply: The reply's bytes, once they are known.
+        head: Without a method if the request is malformed.
+        id_json: The client's id, if the body has one.
+        call: The call that its questions belong to.
+        results: The result of each question; None while there is none.
+        num_missing: Questions without a result.
+        render: Makes the reply from the report that was asked for.
     """
 
     key: bytes
-    path: str
-    head: HttpHead | None
+    head: HttpHead
     id_json: bytes = NULL_ID
     call: QuestionsCall | None = None
     results: list[Result | None] = []
@@ -86,20 +78,18 @@ class _Exchange(msgspec.Struct, eq=False):
     @property
     def name(self) -> str:
         """Its method and its path, for the log."""
-        method = self.head.method if self.head else ""
-        return repr(f"{method} {self.path[:MAX_NAMED_CHARS]}")
+        return repr(f"{self.head.method} {self.head.path[:MAX_NAMED_CHARS]}")
 
     def to_error(self, error: QaError) -> HttpReply:
-        """The reply that tells an error, in the form that the path has for one."""
-        return path_error(self.path, self.id_json, error)
+        return path_error(self.head.path, self.id_json, error)
 
 
 @dataclass(frozen=True, slots=True)
 class HttpSite:
-    """What a server's HTTP connections have in common.
+    """What all HTTP connections of a server share.
 
     Attributes:
-        limits: Bounds on one request; a body is as long as a frame may be, compressed or not.
+        limits: Bounds on one request; a frame's bound holds for a body, compressed and inflated.
     """
 
     limits: RequestLimits
@@ -113,9 +103,12 @@ class HttpCodec:
         wants_token: Whether each request must show a token, if its path is not open to all.
 
     Attributes:
-        last_message_bytes: How long the last request's body was.
-        waits_for: What `next_message` waits for where it gives nothing.
+        last_message_bytes: The length of the last request's body.
+        waits_for: Why `next_message` gave nothing.
+        next_is_cancel: Never: HTTP has no message that withdraws another.
     """
+
+    next_is_cancel = False
 
     def __init__(self, site: HttpSite, *, wants_token: bool = True) -> None:
         self._site = site
@@ -136,18 +129,13 @@ class HttpCodec:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes of requests that are not whole yet, and messages not taken out."""
+        """Bytes of requests that are not whole yet, and the number of messages not taken out."""
         return self._reader.buffered_bytes + len(self._ready) + (self._current is not None)
 
     @property
     def has_ended(self) -> bool:
         """Whether the last reply has been written."""
         return self._reader.is_closed and not self._exchanges
-
-    @property
-    def next_is_cancel(self) -> bool:
-        """Never: HTTP has no message that withdraws another."""
-        return False
 
     def feed(self, data: bytes) -> None:
         """Takes bytes as they come from the stream."""
@@ -157,7 +145,7 @@ class HttpCodec:
         """Takes out the next message; None if there is none for now.
 
         Raises:
-            RejectedError: A request is not served.
+            RejectedError: A request is refused.
             HttpError: The stream cannot be followed any further.
         """
         while not self._ready:
@@ -179,8 +167,8 @@ class HttpCodec:
         return len(self._exchanges) >= MAX_EXCHANGES or self._held_bytes > MAX_HELD_BYTES
 
     def _begin(self, head: HttpHead) -> None:
-        """Takes a head: what must not be served ends here, before its body."""
-        self._current = exchange = self._open_exchange(head.path, head)
+        """Takes a head; refuses it if the request must not be served."""
+        self._current = exchange = self._open_exchange(head)
         self.last_message_bytes = 0
         self._site.access.check(head)
         if expectation := head.fields.get("expect"):
@@ -190,20 +178,18 @@ class HttpCodec:
         if (self._wants_token or self._owes_continue) and not _is_open(head):
             self._ready.append(Auth("auth", bearer_token(head), msgspec.Raw(exchange.key)))
 
-    def _open_exchange(self, path: str, head: HttpHead | None) -> _Exchange:
+    def _open_exchange(self, head: HttpHead) -> _Exchange:
         self._num_exchanges += 1
-        exchange = _Exchange(b"%d" % self._num_exchanges, path, head)
+        exchange = _Exchange(b"%d" % self._num_exchanges, head)
         self._exchanges.append(exchange)
         return exchange
 
     def _finish(self, body: bytes) -> None:
-        """Takes a body: the request is whole."""
         exchange, self._current, self._owes_continue = self._current, None, False
         assert exchange
-        assert exchange.head
         self.last_message_bytes = len(body)
         try:
-            self._do(exchange, self._find_action(exchange.head, body))
+            self._do(exchange, body)
         except RejectedError as rejected:
             exchange.id_json = rejected.id_json
             raise RejectedError(exchange.key, rejected.error) from None
@@ -213,24 +199,16 @@ class HttpCodec:
             fault.add_note(exchange.name)
             raise RejectedError(exchange.key, InternalError()) from fault
 
-    def _find_action(self, head: HttpHead, body: bytes) -> Action:
-        limits = self._site.limits
+    def _do(self, exchange: _Exchange, body: bytes) -> None:
+        head, limits = exchange.head, self._site.limits
         if coding := head.fields.get("content-encoding"):
             body = decompress(body, coding, limits.max_frame_bytes)
-        return find_action(head, body, limits)
-
-    def _do(self, exchange: _Exchange, action: Action) -> None:
-        if isinstance(action, HttpReply):
-            self._report(exchange, ReportCall("document", lambda _: action))
-        elif isinstance(action, ReportCall):
-            self._report(exchange, action)
+        call = make_call(head, body, limits)
+        if isinstance(call, ReportCall):
+            exchange.render = call.render
+            self._ready.append(Query(exchange.key, call.type, _is_open(head), call.model))
         else:
-            self._ask(exchange, action)
-
-    def _report(self, exchange: _Exchange, call: ReportCall) -> None:
-        assert exchange.head
-        exchange.render = call.render
-        self._ready.append(Query(exchange.key, call.type, _is_open(exchange.head), call.model))
+            self._ask(exchange, call)
 
     def _ask(self, exchange: _Exchange, call: QuestionsCall) -> None:
         exchange.call = call
@@ -253,7 +231,7 @@ class HttpCodec:
         timings: Timings,
         source: AnswerSource = UNKNOWN_SOURCE,
     ) -> bytes:
-        """Encodes the reply if this was the last answer that it wanted."""
+        """Encodes the reply if these were the last answers that it waited for."""
         exchange, i, _ = self._asked[request.id_json]
         exchange.results[i] = Result(answers, timings, source)
         exchange.num_missing -= 1
@@ -262,11 +240,11 @@ class HttpCodec:
             assert exchange.call
             results = [result for result in exchange.results if result]
             data = self._settle(exchange, exchange.call.reply(results))
-        del self._asked[request.id_json]  # only now: until here it can still be told an error
+        del self._asked[request.id_json]  # only now: if the reply fails, `encode_error` needs it
         return data
 
     def encode_error(self, request: Request, error: QaError) -> bytes:
-        """Encodes the error as the reply to all questions that came with this one."""
+        """Encodes the error as the reply to all questions of the exchange."""
         exchange, _, _ = self._asked.pop(request.id_json)
         others = [key for key, (other, _, _) in self._asked.items() if other is exchange]
         unwanted = [self._asked.pop(key)[2] for key in others]
@@ -282,14 +260,14 @@ class HttpCodec:
     def trace_of(self, request: Request) -> TraceContext:
         """The trace that the HTTP request of a question belongs to."""
         head = self._asked[request.id_json][0].head
-        traceparent = (head and head.fields.get("traceparent")) or request.traceparent
+        traceparent = head.fields.get("traceparent") or request.traceparent
         return trace_context(traceparent) if traceparent else NO_TRACE
 
     def span_attributes(self, request: Request) -> dict[str, str]:
         """The method and the path of a question's HTTP request."""
         head = self._asked[request.id_json][0].head
-        asked = {"http.request.method": head.method, "url.path": head.path} if head else {}
-        return {"network.protocol.name": "http", **asked}
+        return {"network.protocol.name": "http", "http.request.method": head.method,
+                "url.path": head.path}  # fmt: skip
 
     def take_unwanted(self) -> Sequence[Request]:
         """Takes sibling questions to cancel after one failed."""
@@ -297,20 +275,21 @@ class HttpCodec:
         return unwanted
 
     def encode_rejection(self, rejected: RejectedError) -> bytes:
-        """Encodes why a request is not served; if its id is null, as the last reply."""
+        """Encodes why a request is refused; as the last reply if the id is null."""
         if rejected.id_json != NULL_ID:
             exchange = self._exchanges[-1]
             return self._settle(exchange, exchange.to_error(rejected.error))
         is_idle = not self._current and not self._reader.buffered_bytes
         self._reader.close()
         if is_idle and not isinstance(rejected.error, HttpError):
-            return b""  # nothing has been asked that this could be a reply to
-        exchange = self._current or self._open_exchange(self._reader.path, None)
+            return b""  # there is no request to reply to
+        unread = HttpHead("", self._reader.path, "", "", {}, False, True, 0)
+        exchange = self._current or self._open_exchange(unread)
         self._current = None
         return self._settle(exchange, exchange.to_error(rejected.error))
 
     def encode_report(self, query: Query, report: object) -> bytes:
-        """Encodes the reply that is made of a report."""
+        """Encodes the reply made from a report."""
         exchange = self._exchanges[-1]
         assert exchange.key == query.id_json
         assert exchange.render
@@ -322,32 +301,32 @@ class HttpCodec:
         return self._settle(exchange, reply)
 
     def announce_close(self) -> None:
-        """The next reply that leaves nothing unanswered is the last, and says so."""
+        """Makes the next reply that leaves no request unanswered the last, which says so."""
         self._is_leaving = True
 
     def encode_authenticated(self, auth: Auth) -> bytes:
-        """Tells a client to go on, if it waits for that."""
+        """Encodes `100 Continue` if the client waits for it."""
         return self._flush()
 
     def _settle(self, exchange: _Exchange, reply: HttpReply) -> bytes:
-        """Keeps an exchange's reply; returns what may be written now."""
+        """Keeps an exchange's reply; returns the bytes that may be written now."""
         head = exchange.head
         if self._is_leaving and exchange is self._exchanges[-1] and not self.buffered_bytes:
             self._reader.close()
-        if isinstance(exchange.call, InferCall) and head:
+        if isinstance(exchange.call, InferCall):
             reply = compressed(reply, head.fields.get("accept-encoding", ""))
         exchange.reply = encode_reply(
             reply,
-            self._site.access.fields(head) if head else {},
+            self._site.access.fields(head) if head.method else {},
             is_last=self._reader.is_closed and exchange is self._exchanges[-1],
-            is_http_1_0=bool(head and head.is_http_1_0),
-            is_head=bool(head and head.method == "HEAD"),
+            is_http_1_0=head.is_http_1_0,
+            is_head=head.method == "HEAD",
         )
         self._held_bytes += len(exchange.reply)
         return self._flush()
 
     def _flush(self) -> bytes:
-        """The replies whose turn has come, and then what the next request's client waits for."""
+        """The replies whose turn has come, and `100 Continue` if the next request waits for it."""
         replies = []
         while self._exchanges and self._exchanges[0].reply is not None:
             reply = self._exchanges.pop(0).reply

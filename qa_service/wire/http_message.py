@@ -1,8 +1,7 @@
-"""One HTTP/1.1 message, as llhttp reports it, and what we make of that. Sans-IO.
+"""One HTTP/1.1 message: its syntax by llhttp (through httptools), its meaning by the rules here.
 
-llhttp (through httptools) is strict about syntax as it is by default, and leaves meaning to its
-caller. The rules here: what two readers could take for two things is refused (RFC 9112, section
-11.2), and so is what this server has no use for, such as a coding of the transfer beside chunked.
+A message that two readers could understand in two ways is refused (RFC 9112, section 11.2), and so
+is what this server has no use for, such as a transfer coding other than chunked. Sans-IO.
 """
 
 from __future__ import annotations
@@ -17,29 +16,32 @@ import msgspec
 from qa_service.errors import HttpError
 
 MAX_FIELDS = 64
+"""Several times what browsers and proxies send."""
 MAX_TARGET_BYTES = 8192
+"""RFC 9112, section 3, recommends to take request lines of 8,000 bytes."""
 MAX_CHUNKS = 1024
+"""Each costs calls from the parser into Python. The chunks of a client's library have kilobytes."""
 MAX_FRAMING_BYTES = 32768
 """Chunk sizes, extensions and trailers of a chunked body together: without a bound, a client could
 send framing for ever and never reach the body's limit."""
 
 _REMEMBERED_HEADS, _REMEMBERED_BYTES = 512, 512
+"""256 KiB of heads at most; those of most clients are shorter than 512 bytes."""
 _AUTHORITY = re.compile(r"(?:[a-z0-9._~-]+|\[[0-9a-f:.]+\])(?::[0-9]{0,5})?\Z")
 _ABSOLUTE = re.compile(r"https?://([^/?#@]*)((?:[/?][^#]*)?)\Z", re.IGNORECASE)
 _LENGTH = re.compile(r"(?:0|[1-9][0-9]*)\Z")
 
 
 class HttpHead(msgspec.Struct, frozen=True):
-    """What stands before a request's body.
+    """A request line and the header fields.
 
     Attributes:
         path: The target's path, still percent-encoded; `*` for the server as a whole.
-        query: What follows the target's first `?`.
-        host: The authority that is meant, in lower case; empty in an HTTP/1.0 request without one.
+        query: The part of the target behind its first `?`.
+        host: The target's authority, else the Host, in lower case; empty if HTTP/1.0 has neither.
         fields: By name in lower case; those of one name are joined by commas.
-        is_http_1_0: Whether the client speaks HTTP/1.0.
-        is_last: Whether the connection is to be closed after the response.
-        body_bytes: The length of the body; None if that is known only at its end.
+        is_last: Whether the connection ends after the response.
+        body_bytes: None if the length of the body is known only at its end.
     """
 
     method: str
@@ -53,7 +55,7 @@ class HttpHead(msgspec.Struct, frozen=True):
 
 
 class _HeadFields:
-    """Takes down what a parser reports of a head."""
+    """Keeps what a parser reports of a head."""
 
     __slots__ = ("pairs", "target")
 
@@ -62,20 +64,13 @@ class _HeadFields:
         self.pairs: list[tuple[bytes, bytes]] = []
 
     def on_url(self, url: bytes) -> None:
-        """The parser has read some of the target."""
         self.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """The parser has read a field."""
         self.pairs.append((name, value))
 
 
-def parse_head(data: bytes) -> HttpHead:
-    """Parses a whole head.
-
-    Raises:
-        HttpError: It is malformed, over a bound, or nothing that is spoken here.
-    """
+def _parse_head(data: bytes) -> HttpHead:
     found = _HeadFields()
     parser = httptools.HttpRequestParser(found)
     _parse(parser, data)
@@ -95,19 +90,19 @@ def parse_head(data: bytes) -> HttpHead:
 
 
 def head_of(data: bytes) -> HttpHead:
-    """Parses a whole head, or remembers it: a client sends mostly the same ones.
+    """Parses a whole head, or remembers it: a client mostly sends the same one.
 
-    Long heads are not remembered, and none that holds a token.
+    Long heads are not remembered, nor those with a token.
 
     Raises:
-        HttpError: It is malformed, over a bound, or nothing that is spoken here.
+        HttpError: The head is malformed, over a bound, or asks for what is not served here.
     """
     if len(data) > _REMEMBERED_BYTES or b"authorization" in data.lower():
-        return parse_head(data)
+        return _parse_head(data)
     return _remembered_head(data)
 
 
-_remembered_head = lru_cache(_REMEMBERED_HEADS)(parse_head)
+_remembered_head = lru_cache(_REMEMBERED_HEADS)(_parse_head)
 
 
 def _parse(parser: httptools.HttpRequestParser, data: bytes) -> None:
@@ -122,11 +117,8 @@ def _parse(parser: httptools.HttpRequestParser, data: bytes) -> None:
 class ChunkedBody:
     """A chunked body, put together as a parser reports it; its trailers are dropped.
 
-    Args:
-        max_bytes: The longest body accepted.
-
     Attributes:
-        is_whole: Whether it is all there.
+        is_whole: Whether all of it is there.
     """
 
     def __init__(self, head: bytes, max_bytes: int) -> None:
@@ -140,10 +132,10 @@ class ChunkedBody:
         _parse(self._parser, head)
 
     def feed(self, data: bytes) -> None:
-        """Parses some more of it, and nothing behind it.
+        """Parses the next bytes, which must not reach behind the body.
 
         Raises:
-            HttpError: It is malformed, or over a bound.
+            HttpError: The body is malformed, or over a bound.
         """
         try:
             _parse(self._parser, data)
@@ -180,7 +172,7 @@ def body_too_large(max_body_bytes: int) -> HttpError:
 
 
 def _joined(pairs: list[tuple[bytes, bytes]]) -> dict[str, str]:
-    """The fields by name. A field that must be one and came twice has then no good value."""
+    """The fields by name. One that must come once and came twice has no valid value then."""
     if len(pairs) > MAX_FIELDS:
         raise HttpError(f"over {MAX_FIELDS} header fields", status=431)
     fields: dict[str, str] = {}
@@ -219,7 +211,7 @@ def _check_host(host: str | None, version: str) -> str:
 
 
 def _is_last(fields: Mapping[str, str], version: str) -> bool:
-    """Whether the connection ends after this request; it always does where an upgrade is asked."""
+    """Whether the connection ends after this request, as it does after one for an upgrade."""
     if "upgrade" in fields:
         return True
     if (connection := fields.get("connection")) is None:

@@ -1,6 +1,6 @@
-"""What each HTTP path is: a document, a question about the server, or questions to the model.
+"""What each HTTP path is: a document, a query about the server, or questions to a model.
 
-Sans-IO: a route turns a request into what answers it, and knows neither connection nor server.
+A route makes a call of a request; the call makes the reply. Sans-IO.
 """
 
 from __future__ import annotations
@@ -20,12 +20,7 @@ from qa_service.wire import model_reports, openapi, page, prometheus, tf_serving
 from qa_service.wire.http_message import HttpHead
 from qa_service.wire.http_reply import HttpReply, error_reply, json_reply, server_timing
 from qa_service.wire.json_codec import answers_body, error_body, parse_request
-from qa_service.wire.messages import (
-    QueryType,
-    RejectedError,
-    Request,
-    RequestLimits,
-)
+from qa_service.wire.messages import QueryType, RejectedError, Request, RequestLimits
 from qa_service.wire.model_reports import ModelReport
 from qa_service.wire.open_inference import HEADER_LENGTH, InferCall, Result, parse_infer
 from qa_service.wire.tf_serving import PredictCall, parse_predict
@@ -33,17 +28,18 @@ from qa_service.wire.tf_serving import PredictCall, parse_predict
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "parameters", "schedule_policy",
               "statistics")  # fmt: skip
 _REMEMBERED_PATHS = 256
+"""2 MiB of paths at most; a client needs one or two."""
 _encode = msgspec.json.Encoder().encode
 
 TF_SERVING = "/v1/"
-"""How the paths of TensorFlow Serving begin; errors have its form there."""
+"""The beginning of TensorFlow Serving's paths, where errors have its form."""
 
 OPEN_PATHS = {"/", "/v2/health/live", "/v2/health/ready"}
-"""What is served without a token; the page holds nothing, and a browser has none to send for it."""
+"""Served without a token: the page holds no secrets, and a browser sends no token for it."""
 
 
 class QaCall(msgspec.Struct, frozen=True):
-    """One question as the frame protocol has it."""
+    """One question, in the JSON of the frame protocol."""
 
     id_json: bytes
     requests: Sequence[Request]
@@ -59,11 +55,11 @@ class QaCall(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ReportCall:
-    """A question about the server.
+    """A query about the server.
 
     Attributes:
-        render: Makes the reply of the report.
-        model: The model that it is about, where that matters to who answers it.
+        render: Makes the reply from the report.
+        model: The model to load or unload.
     """
 
     type: QueryType
@@ -72,14 +68,13 @@ class ReportCall:
 
 
 QuestionsCall = QaCall | InferCall | PredictCall
-Action = HttpReply | QuestionsCall | ReportCall
 
 
 class HttpRequest(msgspec.Struct, frozen=True):
     """A whole request.
 
     Attributes:
-        body: Its body, not compressed.
+        body: Inflated.
         model: The model in its path; empty if there is none.
         version: The version or label in its path; empty if there is none.
     """
@@ -91,30 +86,30 @@ class HttpRequest(msgspec.Struct, frozen=True):
     version: str = ""
 
 
-Handler = Callable[[HttpRequest], Action]
+Handler = Callable[[HttpRequest], QuestionsCall | ReportCall]
 
 
-def find_action(head: HttpHead, body: bytes, limits: RequestLimits) -> Action:
-    """What answers a request.
+def make_call(head: HttpHead, body: bytes, limits: RequestLimits) -> QuestionsCall | ReportCall:
+    """Makes the call that a request asks for.
 
     Raises:
-        HttpError: There is nothing there, or not by that method.
-        InvalidRequestError: The body is not what it must be.
+        HttpError: There is nothing at its path, or not by its method.
+        InvalidRequestError: The body is malformed, or over a bound.
         RejectedError: The same, with the id to answer it under.
     """
     handlers, model, version = _find_route(head.path)
     method = "GET" if head.method == "HEAD" else head.method
+    if method in handlers:
+        return handlers[method](HttpRequest(head, body, limits, model, version))
+    allow = {"Allow": ", ".join([*handlers, "OPTIONS"]).replace("GET", "GET, HEAD")}
     if method == "OPTIONS":
-        return HttpReply(status=204, fields={"Allow": _allow(handlers)})
-    if method not in handlers:
-        fields = {"Allow": _allow(handlers)}
-        raise HttpError(f"{method} is not for this path", status=405, fields=fields)
-    return handlers[method](HttpRequest(head, body, limits, model, version))
+        return _document(HttpReply(status=204, fields=allow))
+    raise HttpError(f"{method} is not for this path", status=405, fields=allow)
 
 
 @lru_cache(_REMEMBERED_PATHS)
 def _find_route(path: str) -> tuple[Mapping[str, Handler], str, str]:
-    """What handles the methods of a path, and the model and the version in it."""
+    """The handlers of a path by method, and the model and the version in the path."""
     for pattern, handlers in _ROUTES:
         if found := pattern.match(path):
             names = {name: unquote(value or "") for name, value in found.groupdict().items()}
@@ -124,53 +119,44 @@ def _find_route(path: str) -> tuple[Mapping[str, Handler], str, str]:
 
 
 def path_error(path: str, id_json: bytes, error: QaError) -> HttpReply:
-    """An error in the form that the path has for one."""
+    """The reply that tells an error, in the form that the path has for errors."""
     if path == "/qa":
         return error_reply(error, error_body(id_json, error))
     return tf_serving.predict_error(error) if path.startswith(TF_SERVING) else error_reply(error)
 
 
-def _allow(handlers: Mapping[str, object]) -> str:
-    return ", ".join([*(["GET, HEAD"] if "GET" in handlers else []),
-                      *(["POST"] if "POST" in handlers else []), "OPTIONS"])  # fmt: skip
+# Questions to a model.
 
 
-# Questions to the model.
-
-
-def _ask(request: HttpRequest) -> Action:
+def _ask(request: HttpRequest) -> QaCall:
     asked = parse_request(request.body, request.limits)
     if not isinstance(asked, Request):
         raise RejectedError(asked.id_json, InvalidRequestError("`type` must be question"))
     return QaCall(asked.id_json, [asked])
 
 
-def _infer(request: HttpRequest) -> Action:
+def _infer(request: HttpRequest) -> InferCall:
     header_length = request.head.fields.get(HEADER_LENGTH.lower())
     return parse_infer(request.body, header_length, request.limits, request.model, request.version)
 
 
-def _predict(request: HttpRequest) -> Action:
+def _predict(request: HttpRequest) -> PredictCall:
     return parse_predict(request.body, request.limits, request.model, request.version)
 
 
-# Questions about the server.
+# Queries about the server.
 
 
 def _report(query: QueryType, render: Callable[[Any], object]) -> Handler:
-    """A route whose reply is the JSON of what is made of a report."""
+    """A route whose reply is JSON made from a report."""
     return lambda _: ReportCall(query, lambda report: json_reply(render(report)))
 
 
-def _metrics(_: HttpRequest) -> Action:
+def _metrics(_: HttpRequest) -> ReportCall:
     return ReportCall("metrics", lambda text: HttpReply(text, content_type=prometheus.CONTENT_TYPE))
 
 
-def _live(_: HttpRequest) -> Action:
-    return ReportCall("health", lambda _: json_reply({"live": True}))
-
-
-def _ready(_: HttpRequest) -> Action:
+def _ready(_: HttpRequest) -> ReportCall:
     def render(health: Any) -> HttpReply:  # noqa: ANN401 - telemetry's, which is above
         is_ready = health.ready
         why = {} if is_ready else {"reason": health.reason}
@@ -180,12 +166,12 @@ def _ready(_: HttpRequest) -> Action:
 
 
 def _model(render: Callable[[ModelReport, Sequence[ModelReport]], HttpReply]) -> Handler:
-    """A route whose reply is made of the report on the model in its path, and of all others."""
+    """A route whose reply is made from the report on the model in its path, and all reports."""
 
-    def handle(request: HttpRequest) -> Action:
+    def handle(request: HttpRequest) -> ReportCall:
         def reply(models: Sequence[ModelReport]) -> HttpReply:
             try:
-                found = find_model(models, request.model, request.version)
+                found = _find_model(models, request.model, request.version)
             except HttpError as error:
                 return error_reply(error)
             versions = [one.version for one in models if one.name == found.name]
@@ -196,39 +182,22 @@ def _model(render: Callable[[ModelReport, Sequence[ModelReport]], HttpReply]) ->
     return handle
 
 
-def find_model(models: Sequence[ModelReport], name: str, version: str) -> ModelReport:
-    """The model or route of that name, in that version if one is given.
-
-    Raises:
-        HttpError: There is none.
-    """
+def _find_model(models: Sequence[ModelReport], name: str, version: str) -> ModelReport:
+    """The model or route of that name, in that version if one is given."""
     for model in models:
         if model.name == name and version in {"", model.version, *model.labels}:
             return model
-    raise unknown_model(name, version)
-
-
-def unknown_model(name: str, version: str) -> HttpError:
-    """Says that a model is not there, without repeating at length what was asked for."""
     wanted = f"'{name[:64]}'" + (f", version '{version[:16]}'" if version else "")
-    return HttpError(f"there is no model {wanted}", status=404)
+    raise HttpError(f"there is no model {wanted}", status=404)
 
 
 def _command(query: QueryType) -> Handler:
-    """A route that has a model loaded or unloaded; the reply says that it has begun."""
+    """A route that loads or unloads a model; the reply comes when that has begun."""
     return lambda request: ReportCall(query, lambda _: json_reply({}), request.model)
 
 
-def _model_metadata(model: ModelReport, _: Sequence[ModelReport]) -> HttpReply:
-    return json_reply(model_reports.metadata(model))
-
-
-def _model_config(model: ModelReport, _: Sequence[ModelReport]) -> HttpReply:
-    return json_reply(model_reports.config(model))
-
-
 def _model_statistics(model: ModelReport, models: Sequence[ModelReport]) -> HttpReply:
-    """What a model has done; of a route, what the models have done that it asks."""
+    """A model's statistics; of a route, those of the models that it asks."""
     asked = [one for one in models if one.name in model.cascade]
     return json_reply(model_reports.statistics(asked or [model]))
 
@@ -237,20 +206,24 @@ def _model_ready(model: ModelReport, _: Sequence[ModelReport]) -> HttpReply:
     return json_reply({"name": model.name, "ready": model.is_ready}, 200 if model.is_ready else 503)
 
 
-# What Triton has and this server has not.
+# Documents, and what this server lacks of Triton's paths.
 
 
-def _refuse(status: int, message: str) -> Handler:
-    def handle(_: HttpRequest) -> Action:
-        raise HttpError(message, status=status)
-
-    return handle
+def _document(reply: HttpReply) -> ReportCall:
+    return ReportCall("document", lambda _: reply)
 
 
 def _say(value: object) -> Handler:
-    """A route to a document that is always the same."""
+    """A route to a JSON document that never changes."""
     reply = json_reply(value)
-    return lambda _: reply
+    return lambda _: _document(reply)
+
+
+def _refuse(status: int, message: str) -> Handler:
+    def handle(_: HttpRequest) -> ReportCall:
+        raise HttpError(message, status=status)
+
+    return handle
 
 
 _SERVER = {"name": "qa-server", "version": __version__, "extensions": EXTENSIONS}
@@ -268,17 +241,17 @@ _MALFORMED = _refuse(400, tf_serving.MALFORMED)
 _PATHS: dict[str, dict[str, Handler]] = {
     "/qa": {"POST": _ask},
     f"{_MODEL}/infer": {"POST": _infer},
-    "/": {"GET": lambda _: page.REPLY},
-    "/openapi.json": {"GET": lambda _: openapi.reply()},
+    "/": {"GET": lambda _: _document(page.REPLY)},
+    "/openapi.json": {"GET": lambda _: _document(openapi.reply())},
     "/metrics": {"GET": _metrics},
     "/stats": {"GET": _report("stats", lambda report: report)},
     "/v2/?": {"GET": _say(_SERVER)},
-    "/v2/health/live": {"GET": _live},
+    "/v2/health/live": {"GET": _report("health", lambda _: {"live": True})},
     "/v2/health/ready": {"GET": _ready},
     "/v2/models/stats": {"GET": _report("models", model_reports.statistics)},
-    _MODEL: {"GET": _model(_model_metadata)},
+    _MODEL: {"GET": _model(lambda model, _: json_reply(model_reports.metadata(model)))},
     f"{_MODEL}/ready": {"GET": _model(_model_ready)},
-    f"{_MODEL}/config": {"GET": _model(_model_config)},
+    f"{_MODEL}/config": {"GET": _model(lambda model, _: json_reply(model_reports.config(model)))},
     f"{_MODEL}/stats": {"GET": _model(_model_statistics)},
     "/v2/repository/index": {"POST": _report("models", model_reports.index)},
     f"{_REPOSITORY}/load": {"POST": _command("load")},
