@@ -26,8 +26,8 @@ from qa_service.wire.http_routes import (
     QaCall,
     QuestionsCall,
     ReportCall,
-    make_call,
     path_error,
+    route,
 )
 from qa_service.wire.messages import (
     NULL_ID,
@@ -203,7 +203,7 @@ class HttpCodec:
         head, limits = exchange.head, self._site.limits
         if coding := head.fields.get("content-encoding"):
             body = decompress(body, coding, limits.max_frame_bytes)
-        call = make_call(head, body, limits)
+        call = route(head, body, limits)
         if isinstance(call, ReportCall):
             exchange.render = call.render
             self._ready.append(Query(exchange.key, call.type, _is_open(head), call.model))

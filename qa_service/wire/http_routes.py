@@ -89,7 +89,7 @@ class HttpRequest(msgspec.Struct, frozen=True):
 Handler = Callable[[HttpRequest], QuestionsCall | ReportCall]
 
 
-def make_call(head: HttpHead, body: bytes, limits: RequestLimits) -> QuestionsCall | ReportCall:
+def route(head: HttpHead, body: bytes, limits: RequestLimits) -> QuestionsCall | ReportCall:
     """Makes the call that a request asks for.
 
     Raises:

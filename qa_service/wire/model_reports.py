@@ -1,9 +1,9 @@
-"""What is said of a served model, in the Open Inference Protocol as Triton has it. Sans-IO."""
+"""Reports on a served model, in the Open Inference Protocol as Triton speaks it. Sans-IO."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Literal
 
 from msgspec import Meta
@@ -14,21 +14,22 @@ from qa_service.wire.open_inference import INPUTS, MAX_QUESTIONS, OUTPUTS
 
 _CONFIG_TYPES = {"BYTES": "TYPE_STRING", "FP32": "TYPE_FP32", "INT32": "TYPE_INT32"}
 CASCADE = "cascade"
-"""A route's engine: it asks models."""
+"""The engine of a route, which asks models."""
 
 _PLATFORMS = {name: (engine.platform, engine.backend) for name, engine in ENGINES.items()} | {
     AUTO: ("", ""),
     CASCADE: (CASCADE, CASCADE),
 }
-"""The platform and the backend, as Triton names them; none before an engine is chosen."""
+"""Triton's names for the platform and the backend; empty before an engine is chosen."""
 
+_DURATIONS = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
 
 State = Literal["LOADING", "READY", "UNLOADING", "UNAVAILABLE"]
 
 
 @dataclass(frozen=True, slots=True)
 class StatisticDuration:
-    """A count and its total time in nanoseconds, as in Triton's statistics."""
+    """Triton's: a count and its total time."""
 
     count: int = 0
     ns: int = 0
@@ -36,20 +37,16 @@ class StatisticDuration:
 
 @dataclass(frozen=True, slots=True)
 class ModelStatistics:
-    """What a model has done since the server's start; a batch of eight counts its time eight times.
+    """A model's work since the server's start; a batch of eight counts its time eight times.
 
     Attributes:
         inference_count: Questions run.
         execution_count: Batches run.
         success: Requests answered, and their time from arrival to answer.
-        fail: Requests that failed.
-        queue: Their time in the queue.
-        compute_input: Their batches' time for tokenizing.
-        compute_infer: For the model.
-        compute_output: For reading the answers.
+        compute_input: Tokenizing.
+        compute_infer: The model.
+        compute_output: Finding the answers.
         failures: Requests that failed, by Triton's reasons.
-        cache_hits: Requests answered from the cache.
-        cache_misses: Requests that the cache did not have.
     """
 
     inference_count: int = 0
@@ -109,7 +106,7 @@ class ModelReport:
 
 
 def metadata(model: ModelReport) -> dict[str, object]:
-    """Its inputs and outputs: N questions, or [N, top_k] answers."""
+    """A model's inputs and outputs: N questions, or [N, top_k] answers."""
     platform, _ = _PLATFORMS[model.engine_type]
     return {
         "name": model.name,
@@ -121,8 +118,10 @@ def metadata(model: ModelReport) -> dict[str, object]:
 
 
 def config(model: ModelReport) -> dict[str, object]:
-    """Its configuration, as far as Triton's has words for it."""
+    """A model's configuration, as far as Triton's has fields for it."""
     platform, backend = _PLATFORMS[model.engine_type]
+    kind = "KIND_GPU" if model.is_on_gpu else "KIND_CPU"
+    group = {"name": model.name, "kind": kind, "count": model.instances}
     return {
         "name": model.name,
         "platform": platform,
@@ -131,7 +130,7 @@ def config(model: ModelReport) -> dict[str, object]:
         "max_batch_size": MAX_QUESTIONS,
         "input": [_config_tensor(name, kind, 1) for name, kind in INPUTS.items()],
         "output": [_config_tensor(name, kind, -1) for name, kind in OUTPUTS.items()],
-        "instance_group": [] if model.cascade else [_instance_group(model)],
+        "instance_group": [] if model.cascade else [group],
         "dynamic_batching": {
             "max_queue_delay_microseconds": model.max_queue_delay_us,
             "priority_levels": MAX_PRIORITY + 1,
@@ -141,13 +140,8 @@ def config(model: ModelReport) -> dict[str, object]:
     }
 
 
-def _instance_group(model: ModelReport) -> dict[str, object]:
-    kind = "KIND_GPU" if model.is_on_gpu else "KIND_CPU"
-    return {"name": model.name, "kind": kind, "count": model.instances}
-
-
 def _config_parameters(model: ModelReport) -> dict[str, object]:
-    """What Triton's configuration has no field for."""
+    """The settings that Triton's configuration has no fields for."""
     if model.cascade:
         return {"cascade": {"string_value": ",".join(model.cascade)}}
     return {"precision": {"string_value": model.precision}}
@@ -158,7 +152,7 @@ def _config_tensor(name: str, datatype: str, size: int) -> dict[str, object]:
 
 
 def statistics(models: Sequence[ModelReport]) -> dict[str, object]:
-    """What they have done; routes count elsewhere."""
+    """The models' statistics; a route has none."""
     return {"model_stats": [_model_statistics(model) for model in models if not model.cascade]}
 
 
@@ -169,23 +163,11 @@ def _model_statistics(model: ModelReport) -> dict[str, object]:
         "version": model.version,
         "inference_count": done.inference_count,
         "execution_count": done.execution_count,
-        "inference_stats": {
-            name: {"count": span.count, "ns": span.ns}
-            for name in ("success", "fail", "queue", "compute_input", "compute_infer",
-                         "compute_output")
-            for span in [getattr(done, name)]
-        },
-    }  # fmt: skip
+        "inference_stats": {name: asdict(getattr(done, name)) for name in _DURATIONS},
+    }
 
 
 def index(models: Sequence[ModelReport]) -> list[dict[str, str]]:
-    """What is in the repository, and how it is."""
-    return [
-        {
-            "name": model.name,
-            "version": model.version,
-            "state": model.state,
-            "reason": model.reason,
-        }
-        for model in models
-    ]
+    """The models and routes with their states."""
+    fields = ("name", "version", "state", "reason")
+    return [{field: getattr(model, field) for field in fields} for model in models]

@@ -1,20 +1,20 @@
 """Inference in the Open Inference Protocol, version 2, as Triton speaks it. Sans-IO.
 
-    JSON, and behind it the binary data of those inputs that have some, in their order
+    JSON, then the binary data of the inputs that have some, in their order
     question BYTES [N] or [N,1]  ─┐                   ┌─ answer BYTES, score FP32,
     text     BYTES the same      ─┴─▶ N questions ──▶─┴─ start INT32, end INT32: the same, or [N,k]
 
-In place of `text` there may be `collection`; then `document`, `title` and `passage`, BYTES, are
-outputs too. Of a request's N questions each is one request of the server's; their answers come back
-together, as [N,k] where `top_k` is k and over 1. Where there is no answer, or fewer than k, the
-answer is empty and its offsets are -1. Binary BYTES are elements with a 4-byte little-endian length
-each.
+An input `collection` may replace `text`; then `document`, `title` and `passage`, BYTES, are outputs
+too. Each of the N questions is a request of its own; their answers come back together, as [N,k] if
+`top_k` is k and over 1. An answer that does not exist is empty, with -1 as its offsets. In binary,
+each element of BYTES has a 4-byte little-endian length before it.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -33,12 +33,13 @@ from qa_service.wire.messages import (
 )
 
 MAX_QUESTIONS = 256
+"""The loop parses and queues all questions of a request in one turn."""
 INPUTS = {"question": "BYTES", "text": "BYTES"}
 OUTPUTS = {"answer": "BYTES", "score": "FP32", "start": "INT32", "end": "INT32"}
 COLLECTION = "collection"
-"""The input in place of `text`."""
+"""The input that may replace `text`."""
 SOURCE_OUTPUTS = {"document": "BYTES", "title": "BYTES", "passage": "BYTES"}
-"""What is said beside `OUTPUTS` of answers from a collection; empty where there is no answer."""
+"""Further outputs for answers from a collection; empty without an answer."""
 _OUTPUT_TYPES = {**OUTPUTS, **SOURCE_OUTPUTS}
 HEADER_LENGTH = "Inference-Header-Content-Length"
 
@@ -50,7 +51,7 @@ _NOTHING = memoryview(b"")
 
 
 class InferInput(msgspec.Struct):
-    """An input: with its data, or with the length of its binary data as a parameter."""
+    """An input, with its data or, as a parameter, the length of its binary data."""
 
     name: str
     shape: list[int]
@@ -79,7 +80,7 @@ _decoder = msgspec.json.Decoder(InferBody)
 
 
 class Tensor(msgspec.Struct, omit_defaults=True):
-    """An output: with its data, or with the length of its binary data."""
+    """An output, with its data or the length of its binary data."""
 
     name: str
     datatype: str
@@ -89,7 +90,7 @@ class Tensor(msgspec.Struct, omit_defaults=True):
 
 
 class InferResponse(msgspec.Struct, omit_defaults=True):
-    """What a request is answered, without the outputs' binary data."""
+    """An inference response, without the outputs' binary data."""
 
     model_name: str
     model_version: str
@@ -102,7 +103,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What one question came to."""
+    """The answers to one question."""
 
     answers: Sequence[Answer]
     timings: Timings
@@ -113,19 +114,17 @@ class InferCall(msgspec.Struct, frozen=True):
     """An inference request.
 
     Attributes:
-        top_k: How many answers each is to have.
         outputs: The names of the outputs that are wanted, and whether in binary.
         id: Echoed.
     """
 
     requests: Sequence[Request]
     shape: Sequence[int]
-    top_k: int
     outputs: Mapping[str, bool]
     id: str
 
     def reply(self, results: Sequence[Result]) -> HttpReply:
-        """The HTTP response to all questions, whose answers are given in their order."""
+        """The HTTP response; the results are in the order of the questions."""
         response, binary = self.response(results)
         header = _encode(response)
         fields = {"Server-Timing": server_timing(slowest(results))}
@@ -136,11 +135,12 @@ class InferCall(msgspec.Struct, frozen=True):
         return HttpReply(body, content_type="application/octet-stream", fields=fields)
 
     def response(self, results: Sequence[Result]) -> tuple[InferResponse, list[bytes]]:
-        """The response to all questions, and the data of those outputs that are binary."""
-        columns = output_columns(results, self.top_k)
+        """The response, and the data of its binary outputs."""
+        top_k = self.requests[0].top_k
+        columns = output_columns(results, top_k)
         if not self.outputs.keys() <= OUTPUTS.keys():
-            columns = {**columns, **_source_columns(results, self.top_k)}
-        shape = [self.shape[0], self.top_k] if self.top_k > 1 else self.shape
+            columns = {**columns, **_source_columns(results, top_k)}
+        shape = [self.shape[0], top_k] if top_k > 1 else self.shape
         outputs, binary = [], []
         for name, is_binary in self.outputs.items():
             output = Tensor(name, _OUTPUT_TYPES[name], shape)
@@ -150,9 +150,9 @@ class InferCall(msgspec.Struct, frozen=True):
             else:
                 output.data = columns[name]
             outputs.append(output)
-        source = results[0].source
-        said = _parameters(results)
-        return InferResponse(source.model, str(source.version), self.id, said, outputs), binary
+        source, parameters = results[0].source, _parameters(results)
+        model, version = source.model, str(source.version)
+        return InferResponse(model, version, self.id, parameters, outputs), binary
 
 
 def parse_infer(
@@ -161,13 +161,13 @@ def parse_infer(
     """Parses an inference request.
 
     Args:
-        body: JSON, and the inputs' binary data.
-        header_length: The length of the JSON, as the header field has it; None if it is all.
+        body: JSON, then the inputs' binary data.
+        header_length: The header field with the length of the JSON; None if all is JSON.
         model: The model or route, as in the path.
         version: Its version or label; empty for none.
 
     Raises:
-        InvalidRequestError: It is malformed, or over a bound.
+        InvalidRequestError: The request is malformed, or over a bound.
     """
     header, binary = _split(body, header_length)
     try:
@@ -181,34 +181,31 @@ def parse_infer(
 def make_call(
     asked: InferBody, binary: memoryview, limits: RequestLimits, model: str, version: str
 ) -> InferCall:
-    """The questions of an inference request.
+    """Makes requests of an inference request's questions.
 
     Args:
         model: The model or route; empty for the default.
         version: Its version or label; empty for none.
 
     Raises:
-        InvalidRequestError: Something in it is wrong, or over a bound.
+        InvalidRequestError: A part of it is malformed, or over a bound.
     """
     columns, shape = _read_inputs(asked.inputs, binary)
     options = _read_parameters(asked.parameters)
     nothing = [None] * len(columns["question"])
     texts, collections = columns.get("text", nothing), columns.get(COLLECTION, nothing)
     requests = [
-        Request(question, text or "", options.top_k, timeout_ms=options.timeout_ms,
-                priority=options.priority, model=model or None, version=version or None,
-                collection=collection, max_passages=options.max_passages, skim=options.skim)
+        Request(question, text or "", model=model or None, version=version or None,
+                collection=collection, **options)
         for question, text, collection in zip(
             columns["question"], texts, collections, strict=True
         )
     ]  # fmt: skip
     for request in requests:
         check_bounds(request, limits)
-    return InferCall(
-        requests, shape, options.top_k,
-        _read_outputs(asked.outputs, _OUTPUT_TYPES if COLLECTION in columns else OUTPUTS,
-                      options.is_binary), asked.id,
-    )  # fmt: skip
+    known = _OUTPUT_TYPES if COLLECTION in columns else OUTPUTS
+    is_binary = asked.parameters.get("binary_data_output") is True
+    return InferCall(requests, shape, _read_outputs(asked.outputs, known, is_binary), asked.id)
 
 
 def _split(body: bytes, header_length: str | None) -> tuple[bytes, memoryview]:
@@ -224,41 +221,35 @@ def _split(body: bytes, header_length: str | None) -> tuple[bytes, memoryview]:
 
 # Inputs.
 
-_WRONG_INPUTS = "the inputs must be question and either text or collection, each once"
-
 
 def _read_inputs(
     inputs: Sequence[InferInput], binary: memoryview
 ) -> tuple[dict[str, list[str]], Sequence[int]]:
     """The inputs' elements by name, and the shape that they have in common."""
-    if len(inputs) != len(INPUTS):
-        raise InvalidRequestError(_WRONG_INPUTS)
+    names = {item.name for item in inputs}
+    if len(inputs) != len(names) or names not in (INPUTS.keys(), {"question", COLLECTION}):
+        message = "the inputs must be question and either text or collection, each once"
+        raise InvalidRequestError(message)
     columns: dict[str, list[str]] = {}
     for item in inputs:
         count = _check_input(item)
         if (size := item.parameters.get("binary_data_size")) is None:
             columns[item.name] = _flat(item)
-        else:
-            if not isinstance(size, int) or not 0 <= size <= len(binary):
-                raise InvalidRequestError(f"the binary data of {item.name} is not all there")
+        elif isinstance(size, int) and 0 <= size <= len(binary):
             columns[item.name], binary = _from_binary(item.name, binary[:size]), binary[size:]
+        else:
+            raise InvalidRequestError(f"the binary data of {item.name} is not all there")
         if len(columns[item.name]) != count:
             raise InvalidRequestError(f"{item.name} has not as many elements as its shape")
-    if len(columns) != len(INPUTS):
-        raise InvalidRequestError(_WRONG_INPUTS)
     if len(binary):
         raise InvalidRequestError("there is more binary data than the inputs have")
-    if "question" not in columns:
-        raise InvalidRequestError(_WRONG_INPUTS)
     if inputs[0].shape != inputs[1].shape:
         raise InvalidRequestError(f"{' and '.join(columns)} must have the same shape")
     return columns, inputs[0].shape
 
 
 def _check_input(item: InferInput) -> int:
-    """Checks all but the data; returns how many elements there must be."""
-    if item.name not in {*INPUTS, COLLECTION}:
-        raise InvalidRequestError(_WRONG_INPUTS)
+    """Checks all but the data; returns how many elements the data must have."""
     if item.datatype != "BYTES":
         raise InvalidRequestError(f"{item.name} must be of the datatype BYTES")
     if item.parameters and any(name.startswith("shared_memory") for name in item.parameters):
@@ -301,39 +292,26 @@ def _from_binary(name: str, data: memoryview) -> list[str]:
 # Parameters and outputs.
 
 
-class _Options(msgspec.Struct, frozen=True):
-    top_k: int
-    timeout_ms: float | None
-    priority: int
-    is_binary: bool
-    max_passages: int | None = None
-    skim: int | None = None
-
-
-_NO_OPTIONS = _Options(1, None, 0, False)
-
-
-def _read_parameters(parameters: _Parameters) -> _Options:
-    """Those that mean something here; others are ignored, unless the name is one of Triton's."""
+def _read_parameters(parameters: _Parameters) -> dict[str, Any]:
+    """The fields of a `Request` that they set; of unknown ones only Triton's are refused."""
     if not parameters:
-        return _NO_OPTIONS
+        return {}
     if unknown := [name for name in parameters if name.startswith("triton_")]:
         raise InvalidRequestError(f"there is no parameter {unknown[0][:64]}")
     if parameters.get("sequence_id"):
         raise InvalidRequestError("the model keeps no sequences")
     timeout_us = _number(parameters, "timeout", 0, 2**63)
-    return _Options(
-        top_k=_number(parameters, "top_k", 1, MAX_TOP_K) or 1,
-        timeout_ms=timeout_us / 1e3 or None,
-        priority=priority_of(_number(parameters, "priority", 0, 2**64)),
-        is_binary=parameters.get("binary_data_output") is True,
-        max_passages=_number(parameters, "max_passages", 1, MAX_PASSAGES) or None,
-        skim=_number(parameters, "skim", 1, MAX_PASSAGES) or None,
-    )
+    return {
+        "top_k": _number(parameters, "top_k", 1, MAX_TOP_K) or 1,
+        "timeout_ms": timeout_us / 1e3 or None,
+        "priority": priority_of(_number(parameters, "priority", 0, 2**64)),
+        "max_passages": _number(parameters, "max_passages", 1, MAX_PASSAGES) or None,
+        "skim": _number(parameters, "skim", 1, MAX_PASSAGES) or None,
+    }
 
 
 def priority_of(level: int) -> int:
-    """Our priority for Triton's, where 1 is the highest and 0 stands for the default."""
+    """The server's priority for Triton's, where 1 is the highest and 0 the default."""
     return max(0, MAX_PRIORITY + 1 - level) if level else 0
 
 
@@ -347,14 +325,14 @@ def _number(parameters: _Parameters, name: str, minimum: int, maximum: int) -> i
 
 
 def _read_outputs(
-    outputs: Sequence[InferOutput], there: Mapping[str, str], is_binary: bool
+    outputs: Sequence[InferOutput], known: Mapping[str, str], is_binary: bool
 ) -> dict[str, bool]:
     if not outputs:
-        return dict.fromkeys(there, is_binary)
+        return dict.fromkeys(known, is_binary)
     wanted = {}
     for output in outputs:
-        if output.name not in there or output.name in wanted:
-            raise InvalidRequestError(f"the outputs are {', '.join(there)}, each once")
+        if output.name not in known or output.name in wanted:
+            raise InvalidRequestError(f"the outputs are {', '.join(known)}, each once")
         if {"shared_memory_region", "classification"} & output.parameters.keys():
             raise InvalidRequestError("there is neither shared memory nor classification")
         wanted[output.name] = output.parameters.get("binary_data", is_binary) is True
@@ -365,7 +343,7 @@ def _read_outputs(
 
 
 def output_columns(results: Sequence[Result], top_k: int) -> Mapping[str, Sequence[object]]:
-    """Each output's elements, row by row, a row as long as many answers were wanted."""
+    """The elements of each of `OUTPUTS`: `top_k` for each result."""
     answers = _filled_up(results, top_k)
     rows = [(a.answer, a.score, -1 if a.start is None else a.start, -1 if a.end is None else a.end)
             for a in answers]  # fmt: skip
@@ -373,14 +351,14 @@ def output_columns(results: Sequence[Result], top_k: int) -> Mapping[str, Sequen
 
 
 def _source_columns(results: Sequence[Result], top_k: int) -> Mapping[str, Sequence[object]]:
-    """The same of where in a collection the answers stand."""
+    """The elements of each of `SOURCE_OUTPUTS`: `top_k` for each result."""
     passages = [answer.passage for answer in _filled_up(results, top_k)]
     rows = [(one.document, one.title, one.text) if one else ("", "", "") for one in passages]
     return dict(zip(SOURCE_OUTPUTS, zip(*rows, strict=True), strict=True))
 
 
 def _filled_up(results: Sequence[Result], top_k: int) -> list[Answer]:
-    """The answers of all results, each with as many as were wanted."""
+    """`top_k` answers of each result."""
     answers: list[Answer] = []
     for result in results:
         its = result.answers[:top_k]
@@ -397,18 +375,16 @@ def _to_binary(datatype: str, column: Sequence[object]) -> bytes:
 
 
 def _parameters(results: Sequence[Result]) -> dict[str, bool | int]:
-    """What is said of the answers: whether all were kept, and the most models that one took."""
-    said: dict[str, bool | int] = {}
-    if False not in [result.source.is_cached for result in results]:
-        said["cached"] = True
-    if models_asked := max([result.source.models_asked for result in results]):
-        said["models_asked"] = models_asked
-    return said
+    """Whether all answers are from the cache, and the most models that were asked for one."""
+    parameters: dict[str, bool | int] = {}
+    if all(result.source.is_cached for result in results):
+        parameters["cached"] = True
+    if models_asked := max(result.source.models_asked for result in results):
+        parameters["models_asked"] = models_asked
+    return parameters
 
 
 def slowest(results: Sequence[Result]) -> Timings:
-    """The longest of their times."""
+    """The longest times of the results."""
     timings = [result.timings for result in results]
-    if len(timings) == 1:
-        return timings[0]
     return Timings(max(t.queue for t in timings), max(t.inference for t in timings))

@@ -1,6 +1,6 @@
 """The OpenAPI description of `/qa` and `/v1`, made from the types that parse and encode them.
 
-The Open Inference Protocol's paths have their own description, which this does not repeat.
+The Open Inference Protocol has a description of its own paths.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _qa(request: _Schema, answers: _Schema, error: _Schema) -> dict[str, Any]:
 def _tf_serving(
     request: _Schema, reply: _Schema, status: _Schema, error: _Schema
 ) -> dict[str, Any]:
-    """TensorFlow Serving's paths, in the form that takes the model's default version."""
+    """TensorFlow Serving's paths, without those that name a version."""
     model = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
     predict = {
         "operationId": "predict",
@@ -122,7 +122,7 @@ def _json(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _described(name: str, kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
-    """The type with an id as a client sees it, which for us is JSON that is kept as it came."""
+    """The type with an id as clients see it; the server keeps the id's JSON as it came."""
     fields = [
         (field.name, str | float | None, None)
         if field.name == "id"

@@ -1,4 +1,4 @@
-"""The page at `/`: one static file, with a policy that lets nothing run but what is in it."""
+"""The page at `/`: a static file, whose policy lets only its own scripts and styles run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HTML = (Path(__file__).parents[1] / "data" / "page.html").read_bytes()
 
 
 def _hashes(element: str) -> str:
-    """The hashes that allow an element's contents, as a Content-Security-Policy has them."""
+    """The hashes by which a Content-Security-Policy allows the contents of such elements."""
     contents = re.findall(rf"<{element}>(.*?)</{element}>".encode(), _HTML, re.DOTALL)
     digests = [base64.b64encode(hashlib.sha256(content).digest()).decode() for content in contents]
     return " ".join(f"'sha256-{digest}'" for digest in digests)

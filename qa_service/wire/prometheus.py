@@ -22,8 +22,7 @@ class Sample:
     """One value of a family.
 
     Attributes:
-        labels: What tells it from the family's others.
-        suffix: What its name has beyond the family's, as those of a histogram have.
+        suffix: Follows the family's name, as in `_bucket`.
     """
 
     value: float
@@ -47,8 +46,8 @@ def histogram_samples(
     """The samples of a histogram.
 
     Args:
-        buckets: Upper bounds, ascending and infinity at last, and how many values are in each
-            bucket; not how many are in it and in those below.
+        buckets: The upper bound of each bucket, ascending up to infinity, and the number of values
+            in this bucket alone.
     """
     count, samples = 0, []
     for bound, values in buckets:
@@ -58,7 +57,7 @@ def histogram_samples(
 
 
 def write_text(families: Iterable[Family]) -> bytes:
-    """Writes all families."""
+    """Encodes all families."""
     return "".join(line for family in families for line in _lines(family)).encode()
 
 

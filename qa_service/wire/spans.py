@@ -1,8 +1,8 @@
 """Spans of a text with their log scores, and the answers that they make. Sans-IO.
 
 A score is a probability: one softmax over every span of the text and, for a model that can
-abstain, the null answer, whose log score is its threshold. So the answers are best first by their
-scores, and "no answer" comes first just if no span has a higher score.
+abstain, the null answer, whose log score is its threshold. Answers are sorted by score, the best
+first; "no answer" is the first if and only if no span has a higher score.
 """
 
 from __future__ import annotations
@@ -15,15 +15,11 @@ import msgspec
 from qa_service.wire.messages import Answer, Passage
 
 NO_ANSWER = Answer("", 1.0, None, None)
-"""Where there is nothing that could be one."""
+"""The answer if the text has no span."""
 
 
 class ScoredSpan(msgspec.Struct, frozen=True, array_like=True):
-    """A candidate.
-
-    Attributes:
-        end: One past where it ends.
-    """
+    """A candidate: `text[start:end]`, in code points."""
 
     log_score: float
     start: int
@@ -34,7 +30,7 @@ class ScoredSpan(msgspec.Struct, frozen=True, array_like=True):
         return self.start < other.end and other.start < self.end
 
     def moved(self, offset: int) -> ScoredSpan:
-        """The same span in a text that has so many code points before it."""
+        """The same span in a text with `offset` more code points before it."""
         return ScoredSpan(self.log_score, self.start + offset, self.end + offset)
 
 
@@ -43,8 +39,8 @@ class SegmentResult(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
     Attributes:
         spans: The best that do not overlap, best first.
-        log_total: Log of the sum over all of its spans, without the null answer.
-        tokens: Of the text or part.
+        log_total: Log of the sum of all spans' exponentials, without the null answer.
+        tokens: The length of the text or part.
     """
 
     spans: list[ScoredSpan]
@@ -99,11 +95,11 @@ def to_answers(
 
 
 class ReadPassage(msgspec.Struct, frozen=True):
-    """What was found in a passage.
+    """The result of reading a passage.
 
     Attributes:
-        log_prior: The log of how likely its answer is the right one by the search alone, up to what
-            is the same for all passages of a question.
+        log_prior: The search's log probability that the answer is here, up to a constant that all
+            passages of a question share.
     """
 
     passage: Passage
@@ -114,7 +110,7 @@ class ReadPassage(msgspec.Struct, frozen=True):
 def answers_from_passages(
     read: Sequence[ReadPassage], null_log_score: float | None, top_k: int
 ) -> list[Answer]:
-    """Makes answers of what was found in several passages: one softmax over all of them.
+    """Makes answers of several passages' results: one softmax over all of them.
 
     Each span, and each passage's null answer, has the passage's prior added to its log score.
 
@@ -122,7 +118,7 @@ def answers_from_passages(
         read: The passages, best first.
         null_log_score: The log score of a passage's null answer; None for a model that cannot
             abstain.
-        top_k: How many answers at most, each from another document.
+        top_k: The maximum of answers, each from another document.
 
     Returns:
         At least one, best first; the first is "no answer" if no span scores higher than the null

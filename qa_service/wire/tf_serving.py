@@ -3,10 +3,10 @@
     {"instances": [{"question": …, "text": …}, …]}      ─▶ {"predictions": [{"answer": …}, …]}
     {"inputs": {"question": [N], "text": [N]}}          ─▶ {"outputs": {"answer": [N], …}}
 
-https://www.tensorflow.org/tfx/serving/api_rest. Each of a request's N questions is one request of
-the server's. The outputs are tensors: scalars for each question, or lists of k where the largest
-`top_k` is k and over 1. Where there is no answer, or fewer than k, the answer is empty and its
-offsets are -1, as in the Open Inference Protocol.
+https://www.tensorflow.org/tfx/serving/api_rest. Each of the N questions is a request of its own.
+The outputs are tensors: scalars for each question, or lists of k if the largest `top_k` is k and
+over 1. An answer that does not exist is empty, with -1 as its offsets, as in the Open Inference
+Protocol.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Instance(Question, frozen=True, forbid_unknown_fields=True):
 
 
 class Inputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The columns: equally long, but `top_k`, which may be one number for all."""
+    """The columns, equally long; `top_k` may also be one number for all rows."""
 
     question: list[str]
     text: list[str]
@@ -55,7 +55,7 @@ class Inputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The columns as rows.
 
         Raises:
-            InvalidRequestError: One is shorter than another.
+            InvalidRequestError: The columns are not equally long.
         """
         count = len(self.question)
         top_k = self.top_k if isinstance(self.top_k, list) else [self.top_k] * count
@@ -114,7 +114,7 @@ class PredictCall(msgspec.Struct, frozen=True):
     is_columnar: bool
 
     def reply(self, results: Sequence[Result]) -> HttpReply:
-        """The response to all questions, whose answers are given in their order."""
+        """The HTTP response; the results are in the order of the questions."""
         columns = self._columns(results)
         if self.is_columnar:
             body = PredictReply(outputs=Outputs(*columns))
@@ -125,13 +125,13 @@ class PredictCall(msgspec.Struct, frozen=True):
         return HttpReply(_encode(body), fields=fields)
 
     def _columns(self, results: Sequence[Result]) -> list[Sequence[Any]]:
-        """Each output's elements, a list for each question if one has several answers."""
+        """Each output's elements; lists, if a question wants several answers."""
         width = max(request.top_k for request in self.requests)
         wanted = [
             msgspec.structs.replace(result, answers=result.answers[: request.top_k])
             for request, result in zip(self.requests, results, strict=True)
         ]
-        columns = [*output_columns(wanted, width).values()]
+        columns = list(output_columns(wanted, width).values())
         if width == 1:
             return columns
         return [[column[i : i + width] for i in range(0, len(column), width)] for column in columns]
@@ -145,12 +145,10 @@ def parse_predict(body: bytes, limits: RequestLimits, model: str, version: str) 
     """Parses a request to predict.
 
     Args:
-        body: JSON.
-        model: The model or route, as in the path.
-        version: Its version or label; empty for none.
+        version: The model's version or label; empty for none.
 
     Raises:
-        InvalidRequestError: It is malformed, or over a bound.
+        InvalidRequestError: The request is malformed, or over a bound.
     """
     try:
         asked = _decoder.decode(body)
@@ -178,14 +176,14 @@ def _rows(asked: PredictBody) -> list[Instance]:
 
 
 def predict_error(error: QaError) -> HttpReply:
-    """Tells an error as TensorFlow Serving does, which says 429 where there is no room."""
+    """The reply that tells an error as TensorFlow Serving does: 429 for a full queue."""
     reply = error_reply(error)
     if isinstance(error, QueueFullError):
         return msgspec.structs.replace(reply, status=429)
     return reply
 
 
-# What is said of a model.
+# Reports on a model.
 
 _STATES = {"LOADING": "LOADING", "READY": "AVAILABLE", "UNLOADING": "UNLOADING",
            "UNAVAILABLE": "END"}  # fmt: skip
@@ -193,14 +191,14 @@ _DATATYPES = {"BYTES": "DT_STRING", "FP32": "DT_FLOAT", "INT32": "DT_INT32"}
 
 
 class StatusCode(msgspec.Struct, frozen=True):
-    """Whether a version could be loaded, and if not, why."""
+    """Whether a version was loaded, and why not."""
 
     error_code: str = "OK"
     error_message: str = ""
 
 
 class VersionStatus(msgspec.Struct, frozen=True):
-    """A version's number, `0` for a route, which has none; and its state."""
+    """A version's number, `0` for a route; and its state."""
 
     version: str
     state: str
@@ -208,7 +206,7 @@ class VersionStatus(msgspec.Struct, frozen=True):
 
 
 class ModelStatus(msgspec.Struct, frozen=True):
-    """TensorFlow Serving's status and, in the last two fields, that of KServe's version 1."""
+    """TensorFlow Serving's status; the last two fields are those of KServe's version 1."""
 
     model_version_status: Sequence[VersionStatus]
     name: str
@@ -216,7 +214,7 @@ class ModelStatus(msgspec.Struct, frozen=True):
 
 
 def index(models: Sequence[ModelReport]) -> dict[str, list[str]]:
-    """The names of what is served, as in KServe's version 1."""
+    """The names of the models and routes, as in KServe's version 1."""
     return {"models": list(dict.fromkeys(model.name for model in models))}
 
 
@@ -231,24 +229,24 @@ def version_status(model: ModelReport, _: Sequence[ModelReport]) -> HttpReply:
 
 
 def _status_reply(versions: Sequence[ModelReport]) -> HttpReply:
-    statuses = [VersionStatus(_version(one), _STATES[one.state], _code(one)) for one in versions]
+    statuses = [VersionStatus(_version(one), _STATES[one.state], _load(one)) for one in versions]
     is_ready = any(one.is_ready for one in versions)
     return json_reply(ModelStatus(statuses, versions[0].name, is_ready))
 
 
 def _version(model: ModelReport) -> str:
-    return model.version or "0"  # as protobuf's JSON has a number that is not set
+    return model.version or "0"  # as protobuf's JSON writes a number that is not set
 
 
-def _code(model: ModelReport) -> StatusCode:
-    """A failed load is told where nothing is served in spite of it."""
+def _load(model: ModelReport) -> StatusCode:
+    """Tells a failed load, unless the version serves in spite of it."""
     if model.failed_loads and not model.is_ready:
         return StatusCode("INTERNAL", model.reason)
     return StatusCode()
 
 
 def metadata(model: ModelReport, _: Sequence[ModelReport]) -> HttpReply:
-    """Its one signature: N questions and N texts in, N or [N, top_k] of each output back."""
+    """A model's one signature: N questions and N texts in, N or [N, top_k] of each output back."""
     column = {"dim": [{"size": "-1", "name": ""}], "unknown_rank": False}
     either: dict[str, object] = {"dim": [], "unknown_rank": True}
     signature = {

@@ -12,11 +12,11 @@ _SAMPLED = 1
 
 
 class TraceContext(NamedTuple):
-    """What a client says of the trace that its request is a part of.
+    """The trace and the span that a request belongs to.
 
     Attributes:
-        trace_id: The trace's id, as 32 hexadecimal digits; empty if the client has named none.
-        parent_id: The span that has asked, as 16 hexadecimal digits.
+        trace_id: 32 hexadecimal digits; empty if the client has named no trace.
+        parent_id: The client's span: 16 hexadecimal digits.
         is_sampled: Whether the client's own spans are recorded.
     """
 
@@ -29,10 +29,7 @@ NO_TRACE = TraceContext()
 
 
 def trace_context(traceparent: str) -> TraceContext:
-    """Reads the field; one that is malformed names no trace.
-
-    A version after 00, which is the present one, may have further parts.
-    """
+    """Reads the field; a malformed one names no trace. Versions after 00 may have further parts."""
     found = _TRACEPARENT.match(traceparent)
     if not found or (found[1] == "00" and found[5]):
         return NO_TRACE
