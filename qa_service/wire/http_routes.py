@@ -171,7 +171,7 @@ def _model(render: Callable[[ModelReport, Sequence[ModelReport]], HttpReply]) ->
     def handle(request: HttpRequest) -> ReportCall:
         def reply(models: Sequence[ModelReport]) -> HttpReply:
             try:
-                found = _find_model(models, request.model, request.version)
+                found = find_model(models, request.model, request.version)
             except HttpError as error:
                 return error_reply(error)
             versions = [one.version for one in models if one.name == found.name]
@@ -182,8 +182,12 @@ def _model(render: Callable[[ModelReport, Sequence[ModelReport]], HttpReply]) ->
     return handle
 
 
-def _find_model(models: Sequence[ModelReport], name: str, version: str) -> ModelReport:
-    """The model or route of that name, in that version if one is given."""
+def find_model(models: Sequence[ModelReport], name: str, version: str) -> ModelReport:
+    """The model or route of that name, in that version if one is given.
+
+    Raises:
+        HttpError: There is none.
+    """
     for model in models:
         if model.name == name and version in {"", model.version, *model.labels}:
             return model
