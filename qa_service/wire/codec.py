@@ -1,6 +1,6 @@
-"""What a connection needs of a protocol: bytes in, typed messages out, and back. Sans-IO.
+"""The interface of a protocol: bytes in, typed messages out, and back. Sans-IO.
 
-A codec belongs to one connection and keeps that protocol's state, and nothing else: it knows no
+A codec belongs to one connection and keeps the protocol's state, and nothing else: it knows no
 socket, no clock and no service.
 """
 
@@ -28,51 +28,48 @@ Message = Request | Query | Cancel | Auth
 
 
 class Wait(Enum):
-    """What a codec waits for where it has no message to give."""
+    """What a codec waits for if it has no message."""
 
     BYTES = auto()
-    """More of a message has to come."""
+    """The rest of a message."""
     TURN = auto()
-    """It has parsed as much as one turn allows."""
+    """Its next turn: it has parsed as much as one allows."""
     ANSWERS = auto()
-    """Earlier answers have to go out first."""
+    """Earlier answers, which must go out first."""
 
 
 class Codec(Protocol):
-    """One connection's protocol. What its methods encode may be written at once.
-
-    Attributes:
-        buffered_bytes: Bytes held that no message has taken out yet.
-        last_message_bytes: How long the last message was.
-        waits_for: Why `next_message` gave nothing when it was last called.
-        has_ended: Whether the connection is to be closed behind what has been encoded.
-        next_is_cancel: Whether the next message needs no room, but may make some.
-    """
+    """One connection's protocol. The bytes that its methods return may be written at once."""
 
     @property
-    def buffered_bytes(self) -> int: ...  # noqa: D102
+    def buffered_bytes(self) -> int:
+        """Bytes held that no message has taken out yet."""
 
     @property
-    def last_message_bytes(self) -> int: ...  # noqa: D102
+    def last_message_bytes(self) -> int:
+        """The length of the last message."""
 
     @property
-    def waits_for(self) -> Wait: ...  # noqa: D102
+    def waits_for(self) -> Wait:
+        """Why the last call of `next_message` gave nothing."""
 
     @property
-    def has_ended(self) -> bool: ...  # noqa: D102
+    def has_ended(self) -> bool:
+        """Whether the connection must be closed once all encoded bytes are written."""
 
     @property
-    def next_is_cancel(self) -> bool: ...  # noqa: D102
+    def next_is_cancel(self) -> bool:
+        """Whether the next message withdraws a request, which needs no room and may make some."""
 
     def feed(self, data: bytes) -> None:
         """Takes bytes as they come from the stream."""
 
     def next_message(self) -> Message | None:
-        """Takes out the next message; None if it is not all there yet.
+        """Takes out the next message; None if there is none for now.
 
         Raises:
-            RejectedError: It is wrong; its sender is told, and the stream goes on. With a cause,
-                the fault is the server's.
+            RejectedError: The message is wrong; its sender is told, and the stream goes on. With a
+                cause, the fault is the server's.
             QaError: The stream cannot be followed any further.
         """
 
@@ -83,11 +80,7 @@ class Codec(Protocol):
         timings: Timings,
         source: AnswerSource = UNKNOWN_SOURCE,
     ) -> bytes | bytearray:
-        """Encodes what a request came to.
-
-        Args:
-            answers: At least one, best first.
-        """
+        """Encodes the answers to a request: at least one, best first."""
 
     def encode_error(self, request: Request, error: QaError) -> bytes | bytearray:
         """Encodes why a request has no answer."""
@@ -96,19 +89,19 @@ class Codec(Protocol):
         """The trace that a request belongs to."""
 
     def span_attributes(self, request: Request) -> dict[str, str]:
-        """How a request has come, in OpenTelemetry's words: the attributes of its span."""
+        """OpenTelemetry's attributes for the span of a request."""
 
     def take_unwanted(self) -> Sequence[Request]:
         """Takes sibling questions to cancel after one failed."""
 
     def encode_rejection(self, rejected: RejectedError) -> bytes | bytearray:
-        """Encodes what was wrong with a message, or with the stream where there is no id."""
+        """Encodes what is wrong with a message or, if the id is null, with the stream."""
 
     def encode_report(self, query: Query, report: object) -> bytes | bytearray:
         """Encodes the answer to a query about the server."""
 
     def announce_close(self) -> None:
-        """The connection is to end: where the protocol has words for that, the last reply has."""
+        """Has the last reply say that the connection ends, if the protocol has words for it."""
 
     def encode_authenticated(self, auth: Auth) -> bytes | bytearray:
         """Encodes that a token was accepted."""

@@ -31,7 +31,7 @@ from qa_service.wire.messages import (
 from qa_service.wire.trace_context import NO_TRACE, TraceContext, trace_context
 
 MAX_CANCEL_FRAME_BYTES = 512
-"""A longer one waits for room."""
+"""Room for the longest id. A longer frame waits for its turn like a question."""
 
 
 class FrameCodec:
@@ -39,9 +39,6 @@ class FrameCodec:
 
     Args:
         max_first_frame_bytes: The longest first body, the only one that may be an auth frame.
-
-    Attributes:
-        last_message_bytes: How long the last body was.
     """
 
     waits_for = Wait.BYTES
@@ -56,7 +53,7 @@ class FrameCodec:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes held: part of a frame, or frames not taken out yet."""
+        """Bytes of frames that were not taken out yet."""
         return self._frames.buffered_bytes
 
     @property
@@ -76,7 +73,7 @@ class FrameCodec:
         """Takes out the next frame's message; None if it is not all there yet.
 
         Raises:
-            RejectedError: The body is no request, or its id is in flight already.
+            RejectedError: The body is malformed, or its id is in flight already.
             FrameTooLargeError: The next length is over the limit.
         """
         if (body := self._frames.next_frame()) is None:
@@ -125,7 +122,7 @@ class FrameCodec:
         return trace_context(request.traceparent) if request.traceparent else NO_TRACE
 
     def span_attributes(self, request: Request) -> dict[str, str]:
-        """What its protocol is called."""
+        """The protocol's name."""
         return {"network.protocol.name": "qa-frames"}
 
     def take_unwanted(self) -> Sequence[Request]:
@@ -141,7 +138,7 @@ class FrameCodec:
         return encode_report(query, report)
 
     def announce_close(self) -> None:
-        """Says nothing: a frame has no words for it, and the stream's end comes right behind."""
+        """Does nothing: frames have no words for it, and the stream's end follows at once."""
 
     def encode_authenticated(self, auth: Auth) -> bytearray:
         """Encodes the reply to an accepted token."""

@@ -5,8 +5,8 @@
     | length | body               |     length: 4 bytes, big-endian, of the body alone
     +--------+--------------------+
 
-A length over the limit is refused on the prefix alone: what follows it cannot be found, so the
-stream ends there. Clients' bodies are JSON, those of workers msgpack.
+A length over the limit is refused on the prefix alone, and the stream ends there: the next frame
+could not be found. Clients' bodies are JSON, those of workers msgpack.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class FrameReader:
         self._buffer += data
 
     def next_frame(self) -> bytes | None:
-        """Takes out the next whole frame's body; None if it is not all there yet.
+        """Takes out the next frame's body; None if it is not all there yet.
 
         Raises:
             FrameTooLargeError: The next length is over the limit.
@@ -51,7 +51,7 @@ class FrameReader:
         return body
 
     def peek(self, max_bytes: int) -> bytes:
-        """The next whole frame's body, which stays; empty without one, or for a longer one."""
+        """The next frame's body, which stays; empty if it is longer or not all there."""
         end = PREFIX.size + int.from_bytes(self._buffer[: PREFIX.size])
         if not PREFIX.size < end <= min(len(self._buffer), PREFIX.size + max_bytes):
             return b""
@@ -59,5 +59,5 @@ class FrameReader:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes held that no frame has taken out: part of a frame, or frames not asked for."""
+        """Bytes of frames that were not taken out yet."""
         return len(self._buffer)

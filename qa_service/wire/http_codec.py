@@ -60,9 +60,7 @@ class _Exchange(msgspec.Struct, eq=False):
         key: Its number, as an id.
         head: Without a method if the request is malformed.
         id_json: The client's id, if the body has one.
-        call: The call that its questions belong to.
-        results: The result of each question; None while there is none.
-        num_missing: Questions without a result.
+        results: By the ids of its requests.
         render: Makes the reply from the report that was asked for.
     """
 
@@ -70,8 +68,7 @@ class _Exchange(msgspec.Struct, eq=False):
     head: HttpHead
     id_json: bytes = NULL_ID
     call: QuestionsCall | None = None
-    results: list[Result | None] = []
-    num_missing: int = 0
+    results: dict[bytes, Result] = {}
     render: Callable[[Any], HttpReply] | None = None
     reply: bytes | None = None
 
@@ -103,8 +100,6 @@ class HttpCodec:
         wants_token: Whether each request must show a token, if its path is not open to all.
 
     Attributes:
-        last_message_bytes: The length of the last request's body.
-        waits_for: Why `next_message` gave nothing.
         next_is_cancel: Never: HTTP has no message that withdraws another.
     """
 
@@ -122,7 +117,7 @@ class HttpCodec:
         self._held_bytes = 0
         self._is_leaving = False
         self._ready: list[Message] = []
-        self._asked: dict[bytes, tuple[_Exchange, int, Request]] = {}
+        self._asked: dict[bytes, _Exchange] = {}
         self._unwanted: list[Request] = []
         self.last_message_bytes = 0
         self.waits_for = Wait.BYTES
@@ -214,12 +209,10 @@ class HttpCodec:
         exchange.call = call
         if isinstance(call, QaCall):
             exchange.id_json = call.id_json
-        exchange.num_missing = len(call.requests)
-        exchange.results = [None] * exchange.num_missing
         for i, request in enumerate(call.requests):
             key = b"%s.%d" % (exchange.key, i)
             msgspec.structs.force_setattr(request, "id", msgspec.Raw(key))
-            self._asked[key] = (exchange, i, request)
+            self._asked[key] = exchange
             self._ready.append(request)
 
     # Replies.
@@ -232,40 +225,39 @@ class HttpCodec:
         source: AnswerSource = UNKNOWN_SOURCE,
     ) -> bytes:
         """Encodes the reply if these were the last answers that it waited for."""
-        exchange, i, _ = self._asked[request.id_json]
-        exchange.results[i] = Result(answers, timings, source)
-        exchange.num_missing -= 1
-        data = b""
-        if not exchange.num_missing:
-            assert exchange.call
-            results = [result for result in exchange.results if result]
+        exchange = self._asked[request.id_json]
+        assert exchange.call
+        exchange.results[request.id_json] = Result(answers, timings, source)
+        requests, data = exchange.call.requests, b""
+        if len(exchange.results) == len(requests):
+            results = [exchange.results[one.id_json] for one in requests]
             data = self._settle(exchange, exchange.call.reply(results))
         del self._asked[request.id_json]  # only now: if the reply fails, `encode_error` needs it
         return data
 
     def encode_error(self, request: Request, error: QaError) -> bytes:
         """Encodes the error as the reply to all questions of the exchange."""
-        exchange, _, _ = self._asked.pop(request.id_json)
-        others = [key for key, (other, _, _) in self._asked.items() if other is exchange]
-        unwanted = [self._asked.pop(key)[2] for key in others]
-        waiting = {message.id_json for message in self._ready if isinstance(message, Request)}
-        self._unwanted += [other for other in unwanted if other.id_json not in waiting]
-        self._ready = [
-            message
-            for message in self._ready
-            if not (isinstance(message, Request) and message.id_json in others)
-        ]
+        exchange = self._asked.pop(request.id_json)
+        assert exchange.call
+        requests = {one.id_json: one for one in exchange.call.requests}
+        siblings = {
+            key: one for key, one in requests.items() if self._asked.pop(key, None) is exchange
+        }
+        for message in list(self._ready):
+            if isinstance(message, Request) and siblings.pop(message.id_json, None):
+                self._ready.remove(message)
+        self._unwanted += siblings.values()
         return self._settle(exchange, exchange.to_error(error))
 
     def trace_of(self, request: Request) -> TraceContext:
         """The trace that the HTTP request of a question belongs to."""
-        head = self._asked[request.id_json][0].head
+        head = self._asked[request.id_json].head
         traceparent = head.fields.get("traceparent") or request.traceparent
         return trace_context(traceparent) if traceparent else NO_TRACE
 
     def span_attributes(self, request: Request) -> dict[str, str]:
         """The method and the path of a question's HTTP request."""
-        head = self._asked[request.id_json][0].head
+        head = self._asked[request.id_json].head
         return {"network.protocol.name": "http", "http.request.method": head.method,
                 "url.path": head.path}  # fmt: skip
 

@@ -1,6 +1,6 @@
 """Request bodies parsed from JSON, and replies encoded as frames of JSON. Sans-IO.
 
-A body that is wrong costs its sender one error answer; the stream goes on.
+The sender of a wrong body is told an error; the stream goes on.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from qa_service.wire.messages import (
 )
 
 MAX_AUTH_FRAME_BYTES = 4096
+"""A frame of an unauthenticated client: room for the longest token and an id."""
 
 
 class _Envelope(msgspec.Struct):
@@ -52,7 +53,7 @@ _string_decoder = msgspec.json.Decoder(str)
 
 
 def parse_request(body: bytes, limits: RequestLimits) -> Request | Query | Cancel:
-    """Parses a frame's body into a request that is within all limits, or another message.
+    """Parses a frame's body; a request is within all limits.
 
     Raises:
         RejectedError: With `invalid_frame` if it is not UTF-8 JSON, with `invalid_request` if it
@@ -75,14 +76,14 @@ def parse_request(body: bytes, limits: RequestLimits) -> Request | Query | Cance
             check_bounds(request, limits)
         except InvalidRequestError as error:
             raise RejectedError(id_json, error) from None
-        # The decoded id is a view that would keep the whole body in memory as long as the request.
+        # The decoded id is a view, which would keep the whole body in memory with the request.
         msgspec.structs.force_setattr(request, "id", msgspec.Raw(id_json))
     return request
 
 
 def _decode(body: bytes) -> Request | Query | Cancel:
-    """Decodes a body, once if it is a question; of what else comes, type and id are read again."""
-    str(body, "utf-8")  # msgspec does not look at the strings in fields that it ignores
+    """Decodes a body: a question at once; for others, only type, id and model are read again."""
+    str(body, "utf-8")  # msgspec does not check the strings in fields that it ignores
     try:
         return _request_decoder.decode(body)
     except msgspec.ValidationError as error:
@@ -93,7 +94,7 @@ _auth_decoder = msgspec.json.Decoder(Auth)
 
 
 def parse_auth(body: bytes) -> Auth | None:
-    """Parses a first frame's body; None if it is none that carries a token."""
+    """Parses a first frame's body; None if it has no token."""
     if len(body) > MAX_AUTH_FRAME_BYTES:
         return None
     try:
@@ -105,7 +106,7 @@ def parse_auth(body: bytes) -> Auth | None:
 
 
 def _parse_other(envelope: _Envelope, fault: str) -> Query | Cancel:
-    """Makes a message of what is not a question, or rejects it for its fault."""
+    """Makes a message of a body that is not a question, or rejects it with the fault."""
     id_json, query_type = bytes(envelope.id), _short_string(bytes(envelope.type))
     _check_id(id_json)
     if query_type == "cancel":
@@ -121,7 +122,7 @@ def _parse_other(envelope: _Envelope, fault: str) -> Query | Cancel:
 
 
 def _short_string(value: bytes) -> str:
-    """A string, as it may be written in many ways; empty if it is none or a long one."""
+    """A JSON string, decoded; empty if it is long or no string."""
     try:
         return _string_decoder.decode(value) if len(value) <= MAX_NAME_BYTES else ""
     except msgspec.DecodeError:
@@ -139,7 +140,7 @@ def _check_id(id_json: bytes) -> None:
 
 
 def check_bounds(request: Request, limits: RequestLimits) -> None:
-    """Checks how long a question and its text are, and that it has a text or a collection.
+    """Checks the lengths of a question and its text, and that it has a text or a collection.
 
     Raises:
         InvalidRequestError: One of them is blank or too long, or fields exclude each other.
@@ -237,7 +238,7 @@ def answers_body(
 
     Args:
         answers: At least one, best first.
-        top_k: How many answers were wanted; over 1, the response carries all of `answers`.
+        top_k: If it is over 1, the response has all of `answers`.
     """
     best = answers[0]
     return AnswersBody(
@@ -284,7 +285,7 @@ def encode_error(id_json: bytes, error: QaError) -> bytearray:
 
 
 def encode_report(query: Query, report: object) -> bytearray:
-    """Encodes the answer to a query; the report stands under the query's type."""
+    """Encodes the answer to a query, with the report under the query's type."""
     return _frame({"id": msgspec.Raw(query.id_json), query.type: report})
 
 

@@ -12,17 +12,21 @@ from qa_service.errors import QaError
 
 NULL_ID = b"null"
 MAX_ID_BYTES = 256
+"""Several UUIDs: the server keeps the id of each request in flight."""
 MAX_NAME_BYTES = 512
 """The longest JSON of a type or of a model's name, which may be written in escapes."""
 MAX_TOP_K = 20
+"""More than a person reads; the work per window and the length of a reply grow with it."""
 MAX_PRIORITY = 9
+"""One digit; a request of the highest priority has ten shares of the machine."""
 MAX_PASSAGES = 100
-"""The most passages of a collection, or parts of a text, that a request may have read."""
+"""The maximum of passages, or of windows of a text, that a request may have read: each is a run."""
 MAX_NAME_CHARS = 64
 """The longest name of a model, of a route, of a collection and of a version's label."""
 MIN_FRAME_BYTES = 256
+"""The smallest bound that leaves room for a short question."""
 MAX_FRAME_BYTES = 2**24 - 1
-"""A frame's length begins with a zero byte: by that it is told from HTTP and from TLS."""
+"""A frame's length begins with a zero byte, which tells frames from HTTP and from TLS."""
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -37,8 +41,8 @@ class Task(Question, frozen=True):
     """A question on its way to a worker.
 
     Attributes:
-        core: Of a segment of a longer text, where its spans start, in code points; the rest is
-            context for them. None for a whole text.
+        core: Of a segment of a longer text: the range in which its spans start, in code points;
+            the rest is context. None for a whole text.
     """
 
     core: tuple[int, int] | None = None
@@ -129,17 +133,17 @@ QueryType = Literal["health", "stats", "metrics", "models", "load", "unload", "d
 QUERY_TYPES = get_args(QueryType)
 FRAME_QUERY_TYPES = ("health", "stats", "models", "load", "unload")
 COMMANDS = {"load", "unload"}
-"""Queries that change something, which takes a token with that right."""
+"""Queries that change something and take a token with the right `admin`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What a client asks about the server itself; the loop answers it at once.
+    """A client's query about the server itself, which the loop answers at once.
 
     Attributes:
-        type: What is asked; for a `document` the codec needs no report.
+        type: For a `document` the codec needs no report.
         is_open: Whether it is answered without a token.
-        model: The model that a command is about.
+        model: The model to load or unload.
     """
 
     id_json: bytes
@@ -150,11 +154,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Withdraws a request in flight; it has no reply of its own.
-
-    Attributes:
-        id_json: The request's id, byte for byte.
-    """
+    """Withdraws the request in flight that has this id; it has no reply of its own."""
 
     id_json: bytes
 
@@ -222,9 +222,9 @@ class AnswerSource(msgspec.Struct, frozen=True):
     """What has answered a request.
 
     Attributes:
-        model: The model; empty if it is not known.
-        version: Its version; 0 if it is not known.
-        models_asked: How many models a cascade has asked; 0 without one.
+        model: Empty if it is not known.
+        version: 0 if it is not known.
+        models_asked: How many models a cascade has asked; 0 without a cascade.
     """
 
     model: str = ""
@@ -259,7 +259,7 @@ class RejectedError(Exception):
     """A body that is not a request.
 
     Attributes:
-        id_json: The id to answer it under, `null` where none could be read.
+        id_json: The id for the error's reply; `null` if none could be read.
     """
 
     def __init__(self, id_json: bytes, error: QaError) -> None:
@@ -269,11 +269,7 @@ class RejectedError(Exception):
 
 
 class Auth(msgspec.Struct, frozen=True):
-    """What a client authenticates with, in its first frame.
-
-    Attributes:
-        id: The JSON value that the reply carries, byte for byte as it was sent.
-    """
+    """A client's token, in its first frame; the reply has the id, byte for byte."""
 
     type: Literal["auth"]
     token: str

@@ -172,7 +172,7 @@ def parse_infer(
     header, binary = _split(body, header_length)
     try:
         asked = _decoder.decode(header)
-        header.decode()  # msgspec does not look at the strings in fields that it ignores
+        header.decode()  # msgspec does not check the strings in fields that it ignores
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequestError(f"not an inference request: {error}") from None
     return make_call(asked, binary, limits, model, version)

@@ -152,7 +152,7 @@ def parse_predict(body: bytes, limits: RequestLimits, model: str, version: str) 
     """
     try:
         asked = _decoder.decode(body)
-        body.decode()  # msgspec does not look at the strings in fields that it ignores
+        body.decode()  # msgspec does not check the strings in fields that it ignores
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequestError(f"not a request to predict: {error}") from None
     if asked.signature_name not in {"", SIGNATURE}:
