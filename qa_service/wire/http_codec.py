@@ -240,11 +240,10 @@ class HttpCodec:
         exchange = self._asked.pop(request.id_json)
         assert exchange.call
         requests = {one.id_json: one for one in exchange.call.requests}
-        siblings = {
-            key: one for key, one in requests.items() if self._asked.pop(key, None) is exchange
-        }
+        siblings = {key: one for key, one in requests.items() if self._asked.pop(key, None)}
         for message in list(self._ready):
-            if isinstance(message, Request) and siblings.pop(message.id_json, None):
+            if isinstance(message, Request) and message.id_json in siblings:
+                del siblings[message.id_json]
                 self._ready.remove(message)
         self._unwanted += siblings.values()
         return self._settle(exchange, exchange.to_error(error))
