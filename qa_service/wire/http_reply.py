@@ -14,6 +14,7 @@ from qa_service.wire.messages import Timings
 
 JSON = "application/json"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_encode = msgspec.json.Encoder().encode
 
 
 class HttpReply(msgspec.Struct, frozen=True):
@@ -31,7 +32,7 @@ class HttpReply(msgspec.Struct, frozen=True):
 
 def json_reply(value: object, status: int = 200) -> HttpReply:
     """A reply whose body is this value's JSON."""
-    return HttpReply(msgspec.json.encode(value), status)
+    return HttpReply(_encode(value), status)
 
 
 def error_reply(error: QaError, body: object = None) -> HttpReply:
@@ -41,13 +42,14 @@ def error_reply(error: QaError, body: object = None) -> HttpReply:
         fields["Retry-After"] = str(math.ceil(error.retry_after_ms / 1e3))
     if isinstance(error, UnauthorizedError):
         fields["WWW-Authenticate"] = "Bearer"
-    content = msgspec.json.encode({"error": error.message} if body is None else body)
+    content = _encode({"error": error.message} if body is None else body)
     return HttpReply(content, error.status, fields=fields)
 
 
-def server_timing(timings: Timings) -> str:
-    """The times as a `Server-Timing` field (W3C Server Timing): milliseconds."""
-    return f"queue;dur={timings.queue:.3f}, inference;dur={timings.inference:.3f}"
+def timed_reply(value: object, timings: Timings) -> HttpReply:
+    """A reply whose body is this value's JSON, with the times as `Server-Timing` (W3C)."""
+    durations = f"queue;dur={timings.queue:.3f}, inference;dur={timings.inference:.3f}"
+    return HttpReply(_encode(value), fields={"Server-Timing": durations})
 
 
 def compressed(reply: HttpReply, accept_encoding: str) -> HttpReply:

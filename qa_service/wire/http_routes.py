@@ -18,7 +18,7 @@ from qa_service import __version__
 from qa_service.errors import HttpError, InvalidRequestError, QaError
 from qa_service.wire import model_reports, openapi, page, prometheus, tf_serving
 from qa_service.wire.http_message import HttpHead
-from qa_service.wire.http_reply import HttpReply, error_reply, json_reply, server_timing
+from qa_service.wire.http_reply import HttpReply, error_reply, json_reply, timed_reply
 from qa_service.wire.json_codec import answers_body, error_body, parse_request
 from qa_service.wire.messages import QueryType, RejectedError, Request, RequestLimits
 from qa_service.wire.model_reports import ModelReport
@@ -29,7 +29,6 @@ EXTENSIONS = ("binary_tensor_data", "model_configuration", "parameters", "schedu
               "statistics")  # fmt: skip
 _REMEMBERED_PATHS = 256
 """2 MiB of paths at most; a client needs one or two."""
-_encode = msgspec.json.Encoder().encode
 
 TF_SERVING = "/v1/"
 """The beginning of TensorFlow Serving's paths, where errors have its form."""
@@ -45,12 +44,12 @@ class QaCall(msgspec.Struct, frozen=True):
     requests: Sequence[Request]
 
     def reply(self, results: Sequence[Result]) -> HttpReply:
-        """The response."""
-        [result] = results
-        top_k = self.requests[0].top_k
-        body = answers_body(self.id_json, result.answers, result.timings, top_k, result.source)
-        fields = {"Server-Timing": server_timing(result.timings)}
-        return HttpReply(_encode(body), fields=fields)
+        """The HTTP response."""
+        [result], [request] = results, self.requests
+        body = answers_body(
+            self.id_json, result.answers, result.timings, request.top_k, result.source
+        )
+        return timed_reply(body, result.timings)
 
 
 @dataclass(frozen=True, slots=True)

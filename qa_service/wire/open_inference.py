@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from qa_service.errors import InvalidRequestError
-from qa_service.wire.http_reply import HttpReply, server_timing
+from qa_service.wire.http_reply import HttpReply, timed_reply
 from qa_service.wire.json_codec import check_bounds
 from qa_service.wire.messages import (
     MAX_PASSAGES,
@@ -99,9 +99,6 @@ class InferResponse(msgspec.Struct, omit_defaults=True):
     outputs: Sequence[Tensor] = ()
 
 
-_encode = msgspec.json.Encoder().encode
-
-
 class Result(msgspec.Struct, frozen=True):
     """The answers to one question."""
 
@@ -126,12 +123,11 @@ class InferCall(msgspec.Struct, frozen=True):
     def reply(self, results: Sequence[Result]) -> HttpReply:
         """The HTTP response; the results are in the order of the questions."""
         response, binary = self.response(results)
-        header = _encode(response)
-        fields = {"Server-Timing": server_timing(slowest(results))}
+        header = timed_reply(response, slowest(results))
         if not binary:
-            return HttpReply(header, fields=fields)
-        fields[HEADER_LENGTH] = str(len(header))
-        body = b"".join([header, *binary])
+            return header
+        fields = {**header.fields, HEADER_LENGTH: str(len(header.body))}
+        body = b"".join([header.body, *binary])
         return HttpReply(body, content_type="application/octet-stream", fields=fields)
 
     def response(self, results: Sequence[Result]) -> tuple[InferResponse, list[bytes]]:

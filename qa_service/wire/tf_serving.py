@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import msgspec
 
 from qa_service.errors import InvalidRequestError, QaError, QueueFullError
-from qa_service.wire.http_reply import HttpReply, error_reply, json_reply, server_timing
+from qa_service.wire.http_reply import HttpReply, error_reply, json_reply, timed_reply
 from qa_service.wire.json_codec import check_bounds
 from qa_service.wire.messages import MAX_TOP_K, Question, Request, RequestLimits
 from qa_service.wire.model_reports import ModelReport
@@ -121,8 +121,7 @@ class PredictCall(msgspec.Struct, frozen=True):
         else:
             rows = zip(*columns, strict=True)
             body = PredictReply(predictions=[Prediction(*row) for row in rows])
-        fields = {"Server-Timing": server_timing(slowest(results))}
-        return HttpReply(_encode(body), fields=fields)
+        return timed_reply(body, slowest(results))
 
     def _columns(self, results: Sequence[Result]) -> list[Sequence[Any]]:
         """Each output's elements; lists, if a question wants several answers."""
@@ -138,7 +137,6 @@ class PredictCall(msgspec.Struct, frozen=True):
 
 
 _decoder = msgspec.json.Decoder(PredictBody)
-_encode = msgspec.json.Encoder().encode
 
 
 def parse_predict(body: bytes, limits: RequestLimits, model: str, version: str) -> PredictCall:
