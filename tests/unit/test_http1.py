@@ -21,10 +21,7 @@ GOOD: dict[str, tuple[bytes, dict[str, object]]] = {
     "a body": (head(b"Content-Length: 3\r\n") + b"abc", {"method": "POST", "body": b"abc"}),
     "a body of nothing": (head(b"Content-Length: 0\r\n"), {"body": b""}),
     "POST without a length": (head(), {"method": "POST", "body": b""}),
-    "a blank line as a body": (
-        head(b"Content-Length: 4\r\n") + b"\r\n\r\n",
-        {"body": b"\r\n\r\n"},
-    ),
+    "a blank line as a body": (head(b"Content-Length: 4\r\n") + b"\r\n\r\n", {"body": b"\r\n\r\n"}),
     "space around a length": (head(b"Content-Length: \t3 \t\r\n") + b"abc", {"body": b"abc"}),
     "chunks": (chunked(b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"), {"body": b"abcde"}),
     "no chunks": (chunked(b"0\r\n\r\n"), {"body": b""}),

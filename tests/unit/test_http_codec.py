@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.hostile_http import head
+from harness.hostile_http import HOST, head
 from qa_service.errors import (
     DeadlineExceededError,
     ExecutionTimeoutError,
@@ -45,10 +45,10 @@ TIMINGS = Timings(1.0, 2.0)
 ASK = {"question": "Who?", "text": "It was Ada."}
 
 
-def post(path: str, body: object, fields: bytes = b"") -> bytes:
+def post(path: str, body: object, fields: bytes = b"", host: bytes = HOST) -> bytes:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     line = f"POST {path} HTTP/1.1".encode()
-    return head(b"Content-Length: %d\r\n" % len(data) + fields, line) + data
+    return head(b"Content-Length: %d\r\n" % len(data) + fields, line, host) + data
 
 
 def get(path: str, fields: bytes = b"", method: str = "GET") -> bytes:
@@ -63,6 +63,9 @@ def infer(questions: list[str], **options: object) -> dict[str, object]:
         for name, data in columns.items()
     ]
     return {"inputs": inputs, **options}
+
+
+INFER = "/v2/models/builtin/infer"
 
 
 class Peer:
@@ -83,10 +86,9 @@ class Peer:
                 self.written += self.codec.encode_authenticated(message)
             elif isinstance(message, Query):
                 self.queries.append(message)
+                self.written += self.codec.encode_report(message, self.report(message))
             else:
                 self.requests.append(message)
-            if isinstance(message, Query):
-                self.written += self.codec.encode_report(message, self.report(message))
         return self
 
     def _next(self):
@@ -136,6 +138,11 @@ class Peer:
         return status, fields, json.loads(body)
 
 
+def infer_peer(*questions: str, fields: bytes = b"", **options: object) -> Peer:
+    """One that has sent an inference request."""
+    return Peer().send(post(INFER, infer(list(questions), **options), fields))
+
+
 def test_a_question_has_its_reply():
     peer = Peer().send(post("/qa", {"id": "x", **ASK, "top_k": 2, "priority": 3}))
     [request] = peer.requests
@@ -179,7 +186,7 @@ def test_a_connection_that_is_to_close_says_so_on_its_last_reply():
 
 
 def test_a_connection_that_is_to_close_says_so_where_one_of_several_questions_fails():
-    peer = Peer().send(post("/v2/models/m/infer", infer(["Who?", "When?", "Why?"])))
+    peer = infer_peer("Who?", "When?", "Why?")
     assert len(peer.requests) == 3
     peer.codec.announce_close()
     peer.fail(ShuttingDownError())
@@ -276,7 +283,7 @@ def test_a_compressed_question_is_read(coding, compress):
 
 
 def test_a_full_queue_is_told_with_the_time_to_try_again():
-    peer = Peer().send(post("/v2/models/builtin/infer", infer(["Who?"])))
+    peer = infer_peer("Who?")
     peer.fail(QueueFullError(retry_after_ms=1200))
     status, fields, body = peer.only()
     assert (status, fields["Retry-After"]) == (503, "2")
@@ -294,12 +301,6 @@ def test_a_question_names_a_model_and_its_reply_what_answered():
     peer.answer()
     _, _, body = peer.only()
     assert (body["model"], body["version"]) == ("builtin", 3)
-
-
-def test_a_model_that_is_not_there_is_told():
-    peer = Peer().send(post("/v2/models/other/infer", infer(["Who?"])))
-    peer.fail(UnknownModelError("there is no model other; there is builtin"))
-    assert peer.only()[::2] == (404, {"error": "there is no model other; there is builtin"})
 
 
 @pytest.mark.parametrize("command", ["load", "unload"])
@@ -345,13 +346,9 @@ class TestTokens:
 
 
 class TestTimeouts:
-    def test_a_request_that_does_not_end_is_told(self):
-        peer = Peer().send(post("/qa", ASK)[:-1])
-        peer.break_off(FrameTimeoutError())
-        assert peer.statuses() == [408]
-
-    def test_so_is_a_head_that_does_not_end(self):
-        peer = Peer().send(b"GET / HTTP/1.1\r\n")
+    @pytest.mark.parametrize("data", [post("/qa", ASK)[:-1], b"GET / HTTP/1.1\r\n"])
+    def test_a_body_or_a_head_that_does_not_end_is_told(self, data):
+        peer = Peer().send(data)
         peer.break_off(FrameTimeoutError())
         assert peer.statuses() == [408]
 
@@ -389,7 +386,7 @@ class TestExpectations:
 
 class TestManyQuestions:
     def test_they_are_requests_of_their_own_and_have_one_reply(self):
-        peer = Peer().send(post("/v2/models/builtin/infer", infer(["a?", "b?", "c?"], id="7")))
+        peer = infer_peer("a?", "b?", "c?", id="7")
         assert [request.question for request in peer.requests] == ["a?", "b?", "c?"]
         assert len({request.id_json for request in peer.requests}) == 3
         peer.answer(2, [Answer("c", 0.3, 2, 3)])
@@ -406,7 +403,7 @@ class TestManyQuestions:
         }
 
     def test_one_that_fails_makes_the_others_useless(self):
-        peer = Peer().send(post("/v2/models/builtin/infer", infer(["a?", "b?", "c?"])))
+        peer = infer_peer("a?", "b?", "c?")
         peer.fail(QueueFullError(), 1)
         assert peer.statuses() == [503]
         assert peer.codec.take_unwanted() == [peer.requests[0], peer.requests[2]]
@@ -414,7 +411,7 @@ class TestManyQuestions:
 
     def test_those_not_taken_out_yet_are_forgotten(self):
         codec = Peer().codec
-        codec.feed(post("/v2/models/builtin/infer", infer(["a?", "b?", "c?"])))
+        codec.feed(post(INFER, infer(["a?", "b?", "c?"])))
         first = [codec.next_message() for _ in range(2)][1]
         assert isinstance(first, Request)
         codec.encode_error(first, QueueFullError())
@@ -422,8 +419,7 @@ class TestManyQuestions:
         assert (codec.next_message(), codec.buffered_bytes) == (None, 0)
 
     def test_the_reply_is_compressed_if_that_is_asked(self):
-        fields = b"Accept-Encoding: br;q=1.0, gzip;q=0, deflate\r\n"
-        peer = Peer().send(post("/v2/models/builtin/infer", infer(["Who?"]), fields))
+        peer = infer_peer("Who?", fields=b"Accept-Encoding: br;q=1.0, gzip;q=0, deflate\r\n")
         peer.answer()
         [(_, fields, body)] = peer.replies()
         assert fields["Content-Encoding"] == "deflate"
@@ -451,14 +447,14 @@ class TestBounds:
         assert codec.waits_for is Wait.TURN
 
 
+GOOD_SITE = {"cors_origins": frozenset({"https://good.example"})}
+
+
 class TestAccess:
-    def post_from(self, peer, origin=None, site=None, host=b"Host: localhost:1\r\n"):
+    def post_from(self, peer, origin=None, site=None):
         fields = b"" if origin is None else b"Origin: " + origin + b"\r\n"
         fields += b"" if site is None else b"Sec-Fetch-Site: " + site + b"\r\n"
-        body = json.dumps(ASK).encode()
-        length = b"Content-Length: %d\r\n" % len(body)
-        peer.send(head(length + fields, host=host) + body)
-        return peer
+        return peer.send(post("/qa", ASK, fields, b"Host: localhost:1\r\n"))
 
     @pytest.mark.parametrize(
         ("origin", "site"),
@@ -476,17 +472,14 @@ class TestAccess:
         assert len(self.post_from(Peer(), origin, site).requests) == 1
 
     def test_one_that_is_named_may_and_is_told(self):
-        peer = Peer(cors_origins=frozenset({"https://good.example"}))
-        self.post_from(peer, b"https://good.example", b"cross-site")
+        peer = self.post_from(Peer(**GOOD_SITE), b"https://good.example", b"cross-site")
         peer.answer()
         [(_, fields, _)] = peer.replies()
         assert fields["Access-Control-Allow-Origin"] == "https://good.example"
-        assert self.post_from(Peer(cors_origins=peer.codec._site.access.cors_origins),
-                              b"https://evil.example").statuses() == [403]  # fmt: skip
+        assert self.post_from(Peer(**GOOD_SITE), b"https://evil.example").statuses() == [403]
 
     def test_a_browser_may_ask_first(self):
-        peer = Peer(cors_origins=frozenset({"https://good.example"}))
-        peer.send(get("/qa", b"Origin: https://good.example\r\n", "OPTIONS"))
+        peer = Peer(**GOOD_SITE).send(get("/qa", b"Origin: https://good.example\r\n", "OPTIONS"))
         [(status, fields, _)] = peer.replies()
         assert status == 204
         assert "Authorization" in fields["Access-Control-Allow-Headers"]
@@ -535,11 +528,15 @@ def test_a_question_belongs_to_the_trace_of_its_request(traceparent, expected):
     assert peer.codec.trace_of(peer.requests[0]).trace_id == expected
 
 
-@pytest.mark.parametrize("error", [DeadlineExceededError(), ExecutionTimeoutError()])
-def test_a_time_that_is_over_is_no_failure_of_the_servers(error):
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (DeadlineExceededError(), 504),
+        (ExecutionTimeoutError(), 504),
+        (TextTooLongError(), 400),
+        (UnknownModelError(), 404),
+    ],
+)
+def test_an_error_has_its_status(error, status):
     reply = error_reply(error)
-    assert (reply.status, json.loads(reply.body)) == (504, {"error": error.message})
-
-
-def test_a_text_of_too_many_tokens_is_no_failure_of_the_servers():
-    assert error_reply(TextTooLongError()).status == 400
+    assert (reply.status, json.loads(reply.body)) == (status, {"error": error.message})

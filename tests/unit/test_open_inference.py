@@ -15,6 +15,7 @@ from qa_service.wire.open_inference import MAX_QUESTIONS, Result, parse_infer, p
 
 LIMITS = RequestLimits(max_question_chars=100, max_text_chars=1000)
 TIMINGS = Timings(1.0, 2.0)
+ADA = Answer("Ada", 0.5, 7, 10)
 
 
 def tensor(name, data, shape=None, **parameters):
@@ -32,6 +33,12 @@ def parse(body, header_length=None, binary=b""):
     data = json.dumps(body).encode()
     length = str(len(data)) if binary and header_length is None else header_length
     return parse_infer(data + binary, length, LIMITS, "builtin", "1")
+
+
+def reply_to(call, *answers):
+    """The reply to as many questions, its body from JSON."""
+    results = [Result([answer], TIMINGS, UNKNOWN_SOURCE) for answer in answers]
+    return json.loads(call.reply(results).body)
 
 
 def pack(*elements: bytes) -> bytes:
@@ -52,9 +59,7 @@ def test_data_may_be_flat_or_nested(data, shape):
     inputs = [tensor("text", ["A.", "B."], shape), tensor("question", data, shape)]
     call = parse({"inputs": inputs})
     assert [request.question for request in call.requests] == ["a?", "b?"]
-    reply = json.loads(
-        call.reply([Result([Answer("A", 0.5, 0, 1)], TIMINGS, UNKNOWN_SOURCE)] * 2).body
-    )
+    reply = reply_to(call, ADA, ADA)
     assert [output["shape"] for output in reply["outputs"]] == [shape] * 4
 
 
@@ -72,10 +77,7 @@ def test_priorities_of_tritons(level, ours):
 
 
 def test_missing_answers_are_filled_up():
-    call = parse(body_of(parameters={"top_k": 3}))
-    reply = json.loads(
-        call.reply([Result([Answer("Ada", 0.5, 7, 10)], TIMINGS, UNKNOWN_SOURCE)]).body
-    )
+    reply = reply_to(parse(body_of(parameters={"top_k": 3})), ADA)
     assert [output["shape"] for output in reply["outputs"]] == [[1, 3]] * 4
     assert [output["data"] for output in reply["outputs"]] == [
         ["Ada", "", ""], [0.5, 0.0, 0.0], [7, -1, -1], [10, -1, -1],
@@ -90,7 +92,7 @@ def test_the_response_says_what_was_kept_and_how_many_models_were_asked():
         ((kept, asked), {"models_asked": 2}),
         ((AnswerSource(), AnswerSource()), None),
     ):
-        results = [Result([Answer("A", 0.5, 0, 1)], TIMINGS, source) for source in sources]
+        results = [Result([ADA], TIMINGS, source) for source in sources]
         assert json.loads(call.reply(results).body).get("parameters") == parameters
 
 
@@ -101,7 +103,7 @@ def test_binary_both_ways():
                {"name": "score", "parameters": {"binary_data": True}}]  # fmt: skip
     call = parse({"inputs": inputs, "outputs": outputs}, binary=b"".join(binary.values()))
     assert (call.requests[0].question, call.requests[0].text) == ("Wö?", "It was Ada.")
-    reply = call.reply([Result([Answer("Ada", 0.5, 7, 10)], TIMINGS, UNKNOWN_SOURCE)])
+    reply = call.reply([Result([ADA], TIMINGS, UNKNOWN_SOURCE)])
     size = int(reply.fields["Inference-Header-Content-Length"])
     described = json.loads(reply.body[:size])["outputs"]
     assert [output["name"] for output in described] == ["end", "answer", "score"]

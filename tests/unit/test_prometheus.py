@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import re
 
+import pytest
+
 from harness.server import ROOT
 from qa_service.errors import ERROR_KINDS
 from qa_service.telemetry.exposition import HELP, families, model_statistics
@@ -17,27 +19,27 @@ from qa_service.wire.messages import QUERY_TYPES
 from qa_service.wire.model_reports import ModelReport
 from qa_service.wire.prometheus import Family, Sample, histogram_samples, write_text
 
-GAUGES = dict.fromkeys(
-    (
-        "connections_open",
-        "requests_in_flight",
-        "queue_length",
-        "sessions_alive",
-        "sessions_wanted",
-        "cache_bytes",
-        "cache_entries",
-    ),
-    0,
-)
+GAUGES = ("connections_open", "requests_in_flight", "queue_length", "sessions_alive",
+          "sessions_wanted", "cache_bytes", "cache_entries")  # fmt: skip
+LABELS = ("builtin", "1")
+
+
+@pytest.fixture
+def metrics():
+    return Metrics(ERROR_KINDS, QUERY_TYPES)
+
+
+def families_of(metrics, **more):
+    """Those of a server with one version of a model."""
+    statistics = model_statistics(metrics.for_version("builtin", 1))
+    report = ModelReport(*LABELS, "onnx", "READY", True, "", 2, 0, statistics=statistics, **more)
+    return families(metrics, dict.fromkeys(GAUGES, 0), [report])
 
 
 def sampled(metrics, **more):
     """Every sample by its name and labels."""
     found = {}
-    statistics = model_statistics(metrics.for_version("builtin", 1))
-    report = ModelReport("builtin", "1", "onnx", "READY", True, "", 2, 0, statistics=statistics,
-                         **more)  # fmt: skip
-    for family in families(metrics, GAUGES, [report]):
+    for family in families_of(metrics, **more):
         for sample in family.samples:
             key = (family.name + sample.suffix, *sample.labels.values())
             assert key not in found
@@ -78,15 +80,13 @@ def documented():
     }
 
 
-def test_every_metric_is_documented_with_its_type_and_its_labels():
-    counts, metrics = ServiceCounts(), Metrics(ERROR_KINDS, QUERY_TYPES)
+def test_every_metric_is_documented_with_its_type_and_its_labels(metrics):
+    counts = ServiceCounts()
     counts.cascade("default").models_asked[1] = 1
     counts.shadow("builtin", 2)
-    statistics = model_statistics(metrics.for_version("builtin", 1))
-    report = ModelReport("builtin", "1", "onnx", "READY", True, "", 2, 0, statistics=statistics)
     found = {"process_open_fds": ("gauge", [])}  # which a kernel before Linux 6.2 does not tell
     for family in (
-        *families(metrics, GAUGES, [report]),
+        *families_of(metrics),
         *counts.families(),
         *gpu_families([GpuReading("GPU-1", 0.5, 2, 1, 3.0, 4.0, 5.0)]),
         *process_families(),
@@ -96,52 +96,44 @@ def test_every_metric_is_documented_with_its_type_and_its_labels():
     assert documented() == found
 
 
-def test_everything_that_is_counted_has_words():
-    assert set(Metrics(ERROR_KINDS, QUERY_TYPES).totals()) == set(HELP)
+def test_everything_that_is_counted_has_words(metrics):
+    assert set(metrics.totals()) == set(HELP)
     assert all(family.help for family in process_families())
 
 
-def test_a_batchs_time_counts_once_for_each_of_its_requests():
-    metrics = Metrics(ERROR_KINDS, QUERY_TYPES)
-    metrics.for_version("builtin", 1).count_batch(
-        8, 10.0, StagesMs(tokenize=1.0, model=6.0, read=0.5)
-    )
+def test_a_batchs_time_counts_once_for_each_of_its_requests(metrics):
+    stages = StagesMs(tokenize=1.0, model=6.0, read=0.5)
+    metrics.for_version("builtin", 1).count_batch(8, 10.0, stages)
     seen = sampled(metrics)
-    labels = ("builtin", "1")
-    assert seen["nv_inference_count", *labels] == 8
-    assert seen["nv_inference_exec_count", *labels] == 1
-    assert seen["nv_inference_compute_input_duration_us", *labels] == 8_000
-    assert seen["nv_inference_compute_infer_duration_us", *labels] == 48_000
-    assert seen["nv_inference_compute_output_duration_us", *labels] == 4_000
+    for name, value in (("count", 8), ("exec_count", 1), ("compute_input_duration_us", 8_000),
+                        ("compute_infer_duration_us", 48_000),
+                        ("compute_output_duration_us", 4_000)):  # fmt: skip
+        assert seen[f"nv_inference_{name}", *LABELS] == value
     assert model_statistics(metrics.for_version("builtin", 1)).compute_infer.ns == 48_000_000
 
 
-def test_failures_have_tritons_reasons():
-    metrics = Metrics(ERROR_KINDS, QUERY_TYPES)
+def test_failures_have_tritons_reasons(metrics):
     for outcome in (ANSWERED, "queue_full", ABANDONED, ABANDONED, "worker_crashed", "shutting_down",
                     "invalid_request"):  # fmt: skip
         metrics.for_version("builtin", 1).model_requests_total[outcome] += 1
-    seen, labels = sampled(metrics), ("builtin", "1")
-    assert seen["nv_inference_request_success", *labels] == 1
+    seen = sampled(metrics)
+    assert seen["nv_inference_request_success", *LABELS] == 1
     failures = {
-        reason: seen["nv_inference_request_failure", *labels, reason]
+        reason: seen["nv_inference_request_failure", *LABELS, reason]
         for reason in ("REJECTED", "CANCELED", "BACKEND", "OTHER")
     }
     assert failures == {"REJECTED": 1, "CANCELED": 2, "BACKEND": 1, "OTHER": 1}
 
 
-def test_how_a_version_is():
-    metrics = Metrics(ERROR_KINDS, QUERY_TYPES)
+def test_how_a_version_is(metrics):
     seen = sampled(metrics, alive=2, share=0.95, memory_bytes=7, failed_loads=3, queue_length=4)
-    labels = ("builtin", "1")
     for name, value in (("ready", 1), ("instances", 2), ("traffic", 0.95), ("memory_bytes", 7),
                         ("failed_loads", 3)):  # fmt: skip
-        assert seen[f"qa_model_{name}", *labels] == value
-    assert seen["nv_inference_pending_request_count", *labels] == 4
+        assert seen[f"qa_model_{name}", *LABELS] == value
+    assert seen["nv_inference_pending_request_count", *LABELS] == 4
 
 
-def test_durations_are_in_seconds_with_few_buckets():
-    metrics = Metrics(ERROR_KINDS, QUERY_TYPES)
+def test_durations_are_in_seconds_with_few_buckets(metrics):
     for milliseconds in (0.01, 1.0, 3.0, 1e6):
         metrics.for_version("builtin", 1).queue_ms.observe(milliseconds)
     seen = sampled(metrics)
@@ -152,6 +144,5 @@ def test_durations_are_in_seconds_with_few_buckets():
     assert seen["qa_queue_seconds_count",] == 4
 
 
-def test_what_runs_a_version_is_a_label():
-    seen = sampled(Metrics(ERROR_KINDS, QUERY_TYPES), precision="int8")
-    assert seen["qa_model_info", "builtin", "1", "onnx", "int8"] == 1
+def test_what_runs_a_version_is_a_label(metrics):
+    assert sampled(metrics, precision="int8")["qa_model_info", *LABELS, "onnx", "int8"] == 1

@@ -45,6 +45,14 @@ def token_logits(encoded, starts, ends, level=-20.0):
     return logits
 
 
+def read(text, starts, ends, config=CONFIG, *, level=-20.0):
+    """The answers in a text whose tokens have these logits."""
+    encoded = encode(text, config)
+    return find_answers(
+        text, encoded, token_logits(encoded, starts, ends, level), config, **options
+    )
+
+
 def every_span(encoded, logits, config):
     """(log score, first token, last token) of each, in plain Python."""
     scores = {}
@@ -164,10 +172,7 @@ def test_a_span_of_two_windows_counts_once_with_the_higher_score():
 
 
 def test_an_answer_longer_than_the_limit_is_not_considered():
-    text = letters(10)
-    encoded = encode(text)
-    logits = token_logits(encoded, {2: 9.0}, {6: 9.0, 5: 1.0})
-    (answer,) = find_answers(text, encoded, logits, CONFIG)
+    (answer,) = read(letters(10), {2: 9.0}, {6: 9.0, 5: 1.0})
     assert answer.answer == "c d e f"
 
 
@@ -176,10 +181,8 @@ def test_an_answer_longer_than_the_limit_is_not_considered():
 )
 def test_an_answer_longer_than_usual_has_to_be_better_by_its_length(penalty, expected):
     config = ReadingConfig(max_answer_tokens=4, usual_answer_tokens=2, length_penalty=penalty)
-    text = letters(10)
-    encoded = encode(text, config)
-    logits = token_logits(encoded, {2: 9.0}, {3: 7.0, 5: 9.0})
-    assert find_answers(text, encoded, logits, config)[0].answer == expected
+    (answer,) = read(letters(10), {2: 9.0}, {3: 7.0, 5: 9.0}, config)
+    assert answer.answer == expected
 
 
 def test_an_answer_never_runs_backwards_or_into_the_question():
@@ -222,13 +225,9 @@ def test_a_null_answer_at_the_end_is_at_the_end_of_the_window_and_not_of_its_pad
 
 
 def test_a_low_temperature_makes_scores_sharper():
-    text = letters(6)
-    scores = []
-    for temperature in (0.5, 1.0, 4.0):
-        config = ReadingConfig(temperature=temperature)
-        encoded = encode(text, config)
-        logits = token_logits(encoded, {1: 2.0, 4: 1.0}, {1: 2.0, 4: 1.0}, level=0.0)
-        scores.append(find_answers(text, encoded, logits, config)[0].score)
+    configs = [ReadingConfig(temperature=temperature) for temperature in (0.5, 1.0, 4.0)]
+    token = {1: 2.0, 4: 1.0}
+    scores = [read(letters(6), token, token, config, level=0.0)[0].score for config in configs]
     assert scores == sorted(scores, reverse=True)
 
 
@@ -241,10 +240,8 @@ def test_a_text_without_tokens_has_no_answer(text, threshold):
 
 
 def test_huge_logits_neither_overflow_nor_vanish():
-    text = letters(6)
-    encoded = encode(text)
-    logits = token_logits(encoded, {1: 1e30}, {1: 1e30}, level=-1e30)
-    assert find_answers(text, encoded, logits, CONFIG) == [Answer("b", 1.0, 2, 3)]
+    answers = read(letters(6), {1: 1e30}, {1: 1e30}, level=-1e30)
+    assert answers == [Answer("b", 1.0, 2, 3)]
 
 
 @pytest.mark.parametrize("logit", [math.nan, math.inf, -math.inf])

@@ -183,16 +183,6 @@ class TestOverTheWire:
         assert [prediction["answer"] for prediction in body["predictions"]] == ["Ada", ""]
         assert fields["Server-Timing"] == "queue;dur=1.000, inference;dur=2.000"
 
-    def test_a_request_byte_by_byte_is_the_same(self):
-        data = post(PREDICT, {"inputs": COLUMNS})
-        whole, pieces = Peer().send(data), Peer()
-        for i in range(len(data)):
-            pieces.send(data[i : i + 1])
-        for peer in (whole, pieces):
-            peer.answer(0)
-            peer.answer(1)
-        assert pieces.written == whole.written
-
     def test_the_first_error_is_the_reply_and_the_siblings_are_cancelled(self):
         peer = Peer().send(post(PREDICT, {"instances": [ROW] * 3}))
         peer.answer(0)
