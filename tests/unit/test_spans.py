@@ -48,9 +48,7 @@ def token_logits(encoded, starts, ends, level=-20.0):
 def read(text, starts, ends, config=CONFIG, *, level=-20.0):
     """The answers in a text whose tokens have these logits."""
     encoded = encode(text, config)
-    return find_answers(
-        text, encoded, token_logits(encoded, starts, ends, level), config, **options
-    )
+    return find_answers(text, encoded, token_logits(encoded, starts, ends, level), config)
 
 
 def every_span(encoded, logits, config):
