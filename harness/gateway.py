@@ -79,22 +79,21 @@ def _is_gateway(pid: int) -> bool:
         return False
 
 
-def inputs(
-    triton, questions: Sequence[str], *, shape: Sequence[int] = (), text: str = TEXT
-) -> list:
+def inputs(triton, questions: Sequence[str], *, shape: Sequence[int] = (), **options: bool) -> list:
     """The two inputs of a request, as a module of tritonclient has them."""
     made = []
-    for name, column in (("question", questions), ("text", [text] * len(questions))):
+    for name, column in (("question", questions), ("text", [TEXT] * len(questions))):
         its = triton.InferInput(name, list(shape or (len(column),)), "BYTES")
         data = np.array([word.encode() for word in column], dtype=np.object_)
-        its.set_data_from_numpy(data.reshape(its.shape()))
+        its.set_data_from_numpy(data.reshape(its.shape()), **options)
         made.append(its)
     return made
 
 
 def answers(result) -> list[str]:
     """The answers of a result of tritonclient's."""
-    return [answer.decode() for answer in result.as_numpy("answer").flatten()]
+    found = result.as_numpy("answer").flatten()
+    return [answer.decode() if isinstance(answer, bytes) else answer for answer in found]
 
 
 os.environ.setdefault(

@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import threading
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,34 @@ def code_of(call, *arguments, **options):
     return caught.value.code()
 
 
+def refusal(call, *arguments, **options) -> str:
+    """The status by which a call of Triton's client fails."""
+    with pytest.raises(triton.InferenceServerException) as caught:
+        call(*arguments, **options)
+    return caught.value.status().removeprefix("StatusCode.")
+
+
+@contextmanager
+def stub_of(gateway):
+    with grpc.insecure_channel(gateway.address) as channel:
+        yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
+
+
+@contextmanager
+def health_of(gateway):
+    with grpc.insecure_channel(gateway.address) as channel:
+        yield health_pb2_grpc.HealthStub(channel)
+
+
+def start(*flags, **env):
+    """Runs a server that cannot start."""
+    return subprocess.run(
+        [sys.executable, "server.py", "--port", "0", *INSTANT, *flags],
+        capture_output=True, text=True, cwd=ROOT, timeout=GIVE_UP_S, check=False,
+        env={**os.environ, **env},
+    )  # fmt: skip
+
+
 def request() -> service_pb2.ModelInferRequest:
     """A question with typed contents."""
     columns = {"question": ASK["question"], "text": TEXT}
@@ -77,12 +106,8 @@ class TestDeath:
 
     def test_a_call_in_flight_is_told(self, builtin_model):
         flags = (*INSTANT, "--max_batch_size", "1")
-        with (
-            running_gateway(builtin_model, *flags) as gateway,
-            grpc.insecure_channel(gateway.address) as channel,
-        ):
+        with running_gateway(builtin_model, *flags) as gateway, stub_of(gateway) as stub:
             with held_still(gateway.instance_pids):
-                stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
                 call = stub.ModelInfer.future(request())
                 gateway.wait_for_flight(1)
                 os.kill(gateway.pid, signal.SIGKILL)
@@ -103,22 +128,14 @@ class TestDeath:
         """A module of this name that raises what Python does where there is none."""
         fault = 'raise ModuleNotFoundError("No module named \'grpc\'", name="grpc")'
         (tmp_path / "grpc.py").write_text(fault)
-        command = [sys.executable, "server.py", "--port", "0", "--model", str(builtin_model),
-                   "--grpc_port", str(reserve_port()), *INSTANT]  # fmt: skip
-        ran = subprocess.run(
-            command, capture_output=True, text=True, cwd=ROOT, timeout=GIVE_UP_S, check=False,
-            env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        )  # fmt: skip
+        flags = ("--model", str(builtin_model), "--grpc_port", str(reserve_port()))
+        ran = start(*flags, PYTHONPATH=str(tmp_path))
         assert ran.returncode == 2
         assert ran.stderr.endswith("grpc is missing: pip install 'qa-server[grpc]'\n")
 
     def test_a_port_that_is_taken_fails_the_start(self, builtin_model):
         with socket.create_server(("127.0.0.1", port := reserve_port())):
-            command = [sys.executable, "server.py", "--port", "0", "--model", str(builtin_model),
-                       "--grpc_port", str(port), *INSTANT]  # fmt: skip
-            ran = subprocess.run(
-                command, capture_output=True, text=True, cwd=ROOT, timeout=GIVE_UP_S, check=False
-            )
+            ran = start("--model", str(builtin_model), "--grpc_port", str(port))
         assert ran.returncode == 2
         assert ran.stderr.endswith(f"the gRPC gateway cannot listen on localhost:{port}\n")
 
@@ -130,8 +147,7 @@ class TestDrain:
         begun = threading.Barrier(6)
 
         def ask(gateway):
-            with grpc.insecure_channel(gateway.address) as channel:
-                stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            with stub_of(gateway) as stub:
                 begun.wait(GIVE_UP_S)
                 while True:
                     calls = [stub.ModelInfer.future(request()) for _ in range(8)]
@@ -158,14 +174,16 @@ class TestDrain:
     def test_calls_in_flight_are_answered_and_streams_end(self, builtin_model):
         found: list[tuple[object, object]] = []
         flags = (*INSTANT, "--max_batch_size", "1")
-        with running_gateway(builtin_model, *flags) as gateway:
-            channel = grpc.insecure_channel(gateway.address)
+        with (
+            running_gateway(builtin_model, *flags) as gateway,
+            health_of(gateway) as health,
+            stub_of(gateway) as stub,
+        ):
             client = triton.InferenceServerClient(gateway.address)
-            watching = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+            watching = health.Watch(health_pb2.HealthCheckRequest())
             assert next(watching).status == SERVING
             client.start_stream(lambda result, error: found.append((result, error)))
             with held_still(gateway.instance_pids):
-                stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
                 call = stub.ModelInfer.future(request())
                 for number in range(3):
                     client.async_stream_infer(
@@ -181,18 +199,14 @@ class TestDrain:
             client.stop_stream()
             assert [answers(result) for result, _ in found[:3]] == [[FIRST_WORD]] * 3
             assert [error.status() for _, error in found[3:]] == ["StatusCode.UNAVAILABLE"]
-            channel.close()
 
     def test_health_says_so_while_the_server_serves_on(self, builtin_model):
         flags = ("--drain_delay_ms", "300000")
         with running_gateway(builtin_model, *INSTANT, *flags) as gateway:
-            with grpc.insecure_channel(gateway.address) as channel:
-                health = health_pb2_grpc.HealthStub(channel)
+            with health_of(gateway) as health, stub_of(gateway) as stub:
                 gateway.server.signal(signal.SIGTERM)
                 gateway.server.wait_for_log("draining")
-                told = health.Check(health_pb2.HealthCheckRequest()).status
-                assert told == NOT_SERVING
-                stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+                assert health.Check(health_pb2.HealthCheckRequest()).status == NOT_SERVING
                 assert stub.ModelInfer(request()).model_name == "builtin"
             gateway.server.signal(signal.SIGTERM)
             assert gateway.server.wait() == 0
@@ -267,8 +281,7 @@ class TestHostile:
     def test_a_peer_has_one_connection_for_each_token(self, gateway):
         open_before = gateway.stats()["gauges"]["connections_open"]
         calls = []
-        with held_still(gateway.instance_pids), grpc.insecure_channel(gateway.address) as channel:
-            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        with held_still(gateway.instance_pids), stub_of(gateway) as stub:
             for number, token in enumerate([None, None, TOKEN, OTHER, OTHER], 1):
                 metadata = [("authorization", f"Bearer {token}")] if token else []
                 calls.append(stub.ModelInfer.future(request(), metadata=metadata))
@@ -291,12 +304,9 @@ class TestTokens:
         with triton.InferenceServerClient(gateway.address) as client:
             assert is_answered(client, headers={"authorization": f"Bearer {TOKEN}"})
             for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": TOKEN}):
-                with pytest.raises(triton.InferenceServerException) as caught:
-                    is_answered(client, headers=headers)
-                assert caught.value.status() == "StatusCode.UNAUTHENTICATED"
-                with pytest.raises(triton.InferenceServerException) as caught:
-                    client.get_model_metadata("builtin", headers=headers)
-                assert caught.value.status() == "StatusCode.UNAUTHENTICATED"
+                assert refusal(is_answered, client, headers=headers) == "UNAUTHENTICATED"
+                metadata = client.get_model_metadata
+                assert refusal(metadata, "builtin", headers=headers) == "UNAUTHENTICATED"
             assert is_answered(client, headers={"authorization": f"Bearer {TOKEN}"})
 
     def test_a_stream_wants_one(self, gateway):
@@ -309,8 +319,7 @@ class TestTokens:
         assert "wants a token" in error.message()
 
     def test_health_is_open(self, gateway):
-        with grpc.insecure_channel(gateway.address) as channel:
-            health = health_pb2_grpc.HealthStub(channel)
+        with health_of(gateway) as health:
             assert health.Check(health_pb2.HealthCheckRequest()).status == SERVING
             of_model = health_pb2.HealthCheckRequest(service="builtin")
             assert code_of(health.Check, of_model) is CODES.UNAUTHENTICATED
@@ -320,9 +329,8 @@ class TestTokens:
     def test_models_are_loaded_with_the_right(self, gateway):
         with triton.InferenceServerClient(gateway.address) as client:
             client.load_model("builtin", headers={"authorization": f"Bearer {OTHER}"})
-            with pytest.raises(triton.InferenceServerException) as caught:
-                client.unload_model("builtin", headers={"authorization": f"Bearer {TOKEN}"})
-            assert caught.value.status() == "StatusCode.PERMISSION_DENIED"
+            headers = {"authorization": f"Bearer {TOKEN}"}
+            assert refusal(client.unload_model, "builtin", headers=headers) == "PERMISSION_DENIED"
 
 
 class TestTls:
@@ -339,9 +347,7 @@ class TestTls:
             with self.client(gateway, its) as client:
                 assert is_answered_over_tls(client)
             with triton.InferenceServerClient(gateway.address) as plain:
-                with pytest.raises(triton.InferenceServerException) as caught:
-                    plain.is_server_live()
-                assert caught.value.status() == "StatusCode.UNAVAILABLE"
+                assert refusal(plain.is_server_live) == "UNAVAILABLE"
 
     def test_a_new_certificate_is_taken_at_a_reload(self, builtin_model, tmp_path):
         its = Certificates(tmp_path)
@@ -362,9 +368,7 @@ class TestTls:
             with self.client(gateway, its, with_certificate=True) as client:
                 assert is_answered_over_tls(client)
             with self.client(gateway, its) as client:
-                with pytest.raises(triton.InferenceServerException) as caught:
-                    client.is_server_live()
-                assert caught.value.status() == "StatusCode.UNAVAILABLE"
+                assert refusal(client.is_server_live) == "UNAVAILABLE"
 
 
 def is_answered_over_tls(client) -> bool:
@@ -413,15 +417,12 @@ class TestUnixSocket:
 
     def test_what_a_killed_server_has_left_is_replaced(self, builtin_model, tmp_path):
         path = tmp_path / "socket"
-        flags = (*INSTANT, "--unix_socket", str(path))
-        killed = RunningServer(builtin_model, *flags)
+        flags = ("--unix_socket", str(path))
+        killed = RunningServer(builtin_model, *INSTANT, *flags)
         killed.close()
         assert path.is_socket()
-        with running_server(builtin_model, *flags):
-            again = subprocess.run(
-                [sys.executable, "server.py", "--port", "0", *flags],
-                capture_output=True, text=True, cwd=ROOT, timeout=GIVE_UP_S, check=False,
-            )  # fmt: skip
+        with running_server(builtin_model, *INSTANT, *flags):
+            again = start(*flags)
             assert again.returncode == 2
             assert f"cannot listen on {path}" in again.stderr
 
@@ -435,9 +436,7 @@ class TestUnixSocket:
             assert LISTENS in gateway.stderr.readline()
             with triton.InferenceServerClient(f"localhost:{port}") as client:
                 assert not client.is_server_live()
-                with pytest.raises(triton.InferenceServerException) as caught:
-                    is_answered(client)
-                assert caught.value.status() == "StatusCode.UNAVAILABLE"
+                assert refusal(is_answered, client) == "UNAVAILABLE"
                 for _ in range(2):
                     with running_server(
                         builtin_model, *INSTANT, "--no-http", "--unix_socket", str(path)

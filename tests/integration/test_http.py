@@ -12,6 +12,7 @@ import subprocess
 import numpy as np
 import pytest
 
+from harness.gateway import answers, inputs
 from harness.process import GIVE_UP_S, held_still
 from harness.questions import ANSWER, ASK, QUESTIONS, TEXT
 from harness.server import ONE_BY_ONE, running_server
@@ -91,21 +92,6 @@ class TestTritonClient:
         with triton.InferenceServerClient(f"localhost:{server.port}") as client:
             yield client
 
-    @staticmethod
-    def inputs(module, questions, shape=None, *, binary=True):
-        columns = {"question": questions, "text": [TEXT] * len(questions)}
-        tensors = []
-        for name, elements in columns.items():
-            array = np.array(elements, dtype=object).reshape(shape or [len(elements)])
-            tensors.append(module.InferInput(name, array.shape, "BYTES"))
-            tensors[-1].set_data_from_numpy(array, binary_data=binary)
-        return tensors
-
-    @staticmethod
-    def answers(result):
-        found = result.as_numpy("answer").flatten().tolist()
-        return [item.decode() if isinstance(item, bytes) else item for item in found]
-
     def test_what_the_server_is(self, client):
         assert client.is_server_live()
         assert client.is_server_ready()
@@ -137,30 +123,30 @@ class TestTritonClient:
             assert config["parameters"]["precision"] == {"string_value": "fp32"}
 
     @pytest.mark.parametrize("binary", [True, False])
-    @pytest.mark.parametrize("shape", [None, [4, 1]])
+    @pytest.mark.parametrize("shape", [(), (4, 1)])
     def test_several_questions(self, client, binary, shape):
         import tritonclient.http as triton
 
-        inputs = self.inputs(triton, list(QUESTIONS), shape, binary=binary)
+        its = inputs(triton, list(QUESTIONS), shape=shape, binary_data=binary)
         wanted = [triton.InferRequestedOutput(n, binary_data=binary) for n in ("answer", "start")]
-        result = client.infer("builtin", inputs, outputs=wanted, request_id="17")
+        result = client.infer("builtin", its, outputs=wanted, request_id="17")
         assert result.get_response()["id"] == "17"
-        assert self.answers(result) == list(QUESTIONS.values())
+        assert answers(result) == list(QUESTIONS.values())
         starts = [TEXT.index(answer) for answer in QUESTIONS.values()]
         assert result.as_numpy("start").flatten().tolist() == starts
-        assert list(result.as_numpy("answer").shape) == (shape or [4])
+        assert result.as_numpy("answer").shape == (shape or (4,))
 
     @pytest.mark.parametrize("coding", ["gzip", "deflate"])
     def test_compressed_both_ways(self, client, coding):
         import tritonclient.http as triton
 
         result = client.infer(
-            "builtin", self.inputs(triton, list(QUESTIONS)), parameters={"top_k": 2},
+            "builtin", inputs(triton, list(QUESTIONS)), parameters={"top_k": 2},
             request_compression_algorithm=coding, response_compression_algorithm=coding,
         )  # fmt: skip
-        answers = result.as_numpy("answer")
-        assert answers.shape == (4, 2)
-        assert [row[0].decode() for row in answers] == list(QUESTIONS.values())
+        found = result.as_numpy("answer")
+        assert found.shape == (4, 2)
+        assert [row[0].decode() for row in found] == list(QUESTIONS.values())
         assert result.as_numpy("score").dtype == np.float32
 
     @pytest.mark.parametrize(
@@ -175,7 +161,7 @@ class TestTritonClient:
         import tritonclient.http as triton
 
         with pytest.raises(triton.InferenceServerException) as caught:
-            client.infer(inputs=self.inputs(triton, ["Who?"]), **options)
+            client.infer(inputs=inputs(triton, ["Who?"]), **options)
         assert caught.value.status() == status
         assert caught.value.message()
 
@@ -194,13 +180,13 @@ class TestTritonClient:
             triton.InferenceServerClient(f"localhost:{busy.port}", concurrency=2) as client,
         ):
             with held_still(busy.worker_pids()):
-                first = client.async_infer("builtin", self.inputs(triton, list(QUESTIONS) * 8))
+                first = client.async_infer("builtin", inputs(triton, list(QUESTIONS) * 8))
                 while not busy.stats()["gauges"]["queue_length"]:
                     gevent.sleep(0.01)  # the first request is sent meanwhile
                 words = r"its (timeout|deadline)"
                 with pytest.raises(triton.InferenceServerException, match=words):
-                    client.infer("builtin", self.inputs(triton, ["Who?"]), timeout=1)
-            assert len(self.answers(first.get_result())) == 32
+                    client.infer("builtin", inputs(triton, ["Who?"]), timeout=1)
+            assert len(answers(first.get_result())) == 32
 
     def test_statistics_count_each_question(self, client):
         import tritonclient.http as triton
@@ -210,7 +196,7 @@ class TestTritonClient:
             return model["inference_count"], model["inference_stats"]["success"]["count"]
 
         before = counts()
-        client.infer("builtin", self.inputs(triton, list(QUESTIONS)))
+        client.infer("builtin", inputs(triton, list(QUESTIONS)))
         assert counts() == (before[0] + 4, before[1] + 4)
 
     def test_asynchronously(self, server):
@@ -222,7 +208,7 @@ class TestTritonClient:
                 assert (await client.get_server_metadata())["name"] == "qa-server"
                 calls = [
                     client.infer(
-                        "builtin", self.inputs(aio, [question], binary=binary),
+                        "builtin", inputs(aio, [question], binary_data=binary),
                         request_compression_algorithm=coding, response_compression_algorithm=coding,
                     )
                     for question in QUESTIONS
@@ -231,8 +217,8 @@ class TestTritonClient:
                 ]  # fmt: skip
                 results = await asyncio.gather(*calls)
                 with pytest.raises(aio.InferenceServerException):
-                    await client.infer("other", self.inputs(aio, ["Who?"]))
-                return [self.answers(result)[0] for result in results]
+                    await client.infer("other", inputs(aio, ["Who?"]))
+                return [answers(result)[0] for result in results]
 
         assert asyncio.run(ask()) == [answer for answer in QUESTIONS.values() for _ in range(6)]
 
