@@ -43,13 +43,17 @@ def _make_pool() -> Any:  # noqa: ANN401 - protobuf has no types
 POOL = _make_pool()
 
 
-def _message(name: str) -> Any:  # noqa: ANN401
-    return message_factory.GetMessageClass(POOL.FindMessageTypeByName(f"inference.{name}"))
+METHODS: dict[str, tuple[Any, Any]] = {
+    method.name: (
+        message_factory.GetMessageClass(method.input_type),
+        message_factory.GetMessageClass(method.output_type),
+    )
+    for method in POOL.FindServiceByName(INFERENCE_SERVICE).methods
+}
+"""The request and the response of each method of the inference service."""
 
-
-ModelInferRequest = _message("ModelInferRequest")
-ModelInferResponse = _message("ModelInferResponse")
-ModelStreamInferResponse = _message("ModelStreamInferResponse")
+ModelInferRequest, ModelInferResponse = METHODS["ModelInfer"]
+ModelStreamInferResponse = METHODS["ModelStreamInfer"][1]
 
 
 def read_message(kind: Any, data: bytes) -> Any:  # noqa: ANN401
@@ -62,15 +66,3 @@ def read_message(kind: Any, data: bytes) -> Any:  # noqa: ANN401
         return kind.FromString(data)
     except DecodeError:
         raise InvalidRequestError(f"not a {kind.DESCRIPTOR.name}") from None
-
-
-def message_classes() -> dict[str, tuple[Any, Any]]:
-    """The request and the response of each method of the inference service."""
-    service = POOL.FindServiceByName(INFERENCE_SERVICE)
-    return {
-        method.name: (
-            message_factory.GetMessageClass(method.input_type),
-            message_factory.GetMessageClass(method.output_type),
-        )
-        for method in service.methods
-    }

@@ -18,7 +18,7 @@ from qa_service.errors import HttpError, QaError, ShuttingDownError, Unavailable
 from qa_service.grpc_gateway.calls import Caller
 from qa_service.grpc_gateway.infer import read_call, write_response
 from qa_service.grpc_gateway.links import PeerLinks
-from qa_service.grpc_gateway.messages import INFERENCE_SERVICE, message_classes, read_message
+from qa_service.grpc_gateway.messages import INFERENCE_SERVICE, METHODS, read_message
 from qa_service.grpc_gateway.reports import Reports, model_path
 from qa_service.grpc_gateway.status import abort
 from qa_service.grpc_gateway.stream import InferStream
@@ -57,7 +57,7 @@ class InferenceService:
         }
         handlers = {name: self._unary(name, self._told(name, ask)) for name, ask in unary.items()}
         handlers["ModelInfer"] = self._unary("ModelInfer", self._infer)
-        _, response = message_classes()["ModelStreamInfer"]
+        _, response = METHODS["ModelStreamInfer"]
         handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
             self._stream_infer, None, response.SerializeToString
         )
@@ -90,7 +90,7 @@ class InferenceService:
     def _unary(
         self, name: str, answer: Callable[[Message, Context], Awaitable[Message]]
     ) -> grpc.RpcMethodHandler:
-        request, response = message_classes()[name]
+        request, response = METHODS[name]
 
         async def handle(data: bytes, context: Context) -> Message:
             try:
@@ -128,7 +128,7 @@ class InferenceService:
     # Questions about the server: the answers' keys are the names of the response's fields.
 
     def _told(self, name: str, ask: _Ask) -> Callable[[Message, Context], Awaitable[Message]]:
-        _, response = message_classes()[name]
+        _, response = METHODS[name]
 
         async def answer(message: Message, context: Context) -> Message:
             said = await ask(message, Caller(context).token)

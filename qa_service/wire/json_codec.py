@@ -190,17 +190,10 @@ class AnswersBody(msgspec.Struct, frozen=True, omit_defaults=True):
     model: Annotated[str, Meta(description="which model has answered")] = ""
     version: Annotated[int, Meta(description="in which version")] = 0
     cached: Annotated[
-        bool,
-        Meta(
-            description="true: the answer was kept from an equal request, and not run; both "
-            "timings are 0"
-        ),
+        bool, Meta(description="whether an equal request was answered before; both timings are 0")
     ] = False
     models_asked: Annotated[
-        int,
-        Meta(
-            description="how many models a cascade has asked; the timings are those of all of them"
-        ),
+        int, Meta(description="how many models a cascade has asked; the timings are those of all")
     ] = 0
 
 

@@ -69,10 +69,7 @@ class Request(Question, frozen=True, tag_field="type", tag="question"):
     ] = msgspec.Raw(NULL_ID)
     timeout_ms: Annotated[
         Annotated[float, Meta(gt=0)] | None,
-        Meta(
-            description="how long it may wait for an instance; `--request_timeout_ms` if that is "
-            "shorter"
-        ),
+        Meta(description="how long it may wait for an instance, up to `--request_timeout_ms`"),
     ] = None
     priority: Annotated[
         int,
@@ -84,39 +81,25 @@ class Request(Question, frozen=True, tag_field="type", tag="question"):
         ),
     ] = 0
     model: Annotated[
-        _Name | None,
-        Meta(description="the model, or the route, that is asked; null leaves it to the server"),
+        _Name | None, Meta(description="the model or the route; null leaves it to the server")
     ] = None
     version: Annotated[
         _Number | _Name | None,
-        Meta(
-            description="a version of the model, by its number or by a label; null leaves it to "
-            "the server"
-        ),
+        Meta(description="the model's version, a number or a label; null leaves it to the server"),
     ] = None
     traceparent: Annotated[
-        str,
-        Meta(
-            description="the client's span, as W3C Trace Context writes it; one that is malformed "
-            "is ignored"
-        ),
+        str, Meta(description="the client's span (W3C Trace Context); a malformed one is ignored")
     ] = ""
     collection: Annotated[
-        _Name | None,
-        Meta(description="the collection that is to answer, in place of a text"),
+        _Name | None, Meta(description="the collection that answers, in place of a text")
     ] = None
     max_passages: Annotated[
         _Passages | None,
-        Meta(
-            description="how many passages of the collection are read; null leaves it to the server"
-        ),
+        Meta(description="how many passages of it are read; null leaves it to the server"),
     ] = None
     skim: Annotated[
         _Passages | None,
-        Meta(
-            description="of a long text, how many windows are read, those that match the question "
-            "best; null reads all"
-        ),
+        Meta(description="how many windows of a long text are read, the best ones; null reads all"),
     ] = None
 
     @property
@@ -173,19 +156,13 @@ class Passage(msgspec.Struct, frozen=True):
     """A part of a document of a collection: `document[start:end]`, in Unicode code points."""
 
     document: Annotated[
-        str,
-        Meta(
-            description="the path of the document's file in the folder that was indexed, perhaps "
-            "with `#` and an id"
-        ),
+        str, Meta(description="the file's path in the indexed folder, perhaps with `#` and an id")
     ]
     title: Annotated[str, Meta(description="the document's title")]
     heading: Annotated[
         str, Meta(description='the headings above the passage, the highest first; `""` if none is')
     ]
-    start: Annotated[
-        int, Meta(description="where the passage starts in the document, in code points")
-    ]
+    start: Annotated[int, Meta(description="where it starts in the document, in code points")]
     end: Annotated[int, Meta(description="one past where it ends")]
     text: Annotated[str, Meta(description="the passage")]
 
@@ -210,11 +187,7 @@ class Timings(msgspec.Struct, frozen=True):
         float, Meta(description="from its last byte's arrival until an instance began with it")
     ]
     inference: Annotated[
-        float,
-        Meta(
-            description="from then to its batch's answers; for a long text, also what the instance "
-            "did between its segments"
-        ),
+        float, Meta(description="from then to the answers of its last batch: a long text has many")
     ]
 
 

@@ -159,8 +159,7 @@ def parse_infer(
     Args:
         body: JSON, then the inputs' binary data.
         header_length: The header field with the length of the JSON; None if all is JSON.
-        model: The model or route, as in the path.
-        version: Its version or label; empty for none.
+        version: The model's version or label; empty for none.
 
     Raises:
         InvalidRequestError: The request is malformed, or over a bound.
@@ -180,8 +179,8 @@ def make_call(
     """Makes requests of an inference request's questions.
 
     Args:
-        model: The model or route; empty for the default.
-        version: Its version or label; empty for none.
+        model: Empty for the default.
+        version: The model's version or label; empty for none.
 
     Raises:
         InvalidRequestError: A part of it is malformed, or over a bound.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import urllib.error
 import urllib.request
@@ -49,18 +48,6 @@ def test_columns(server):
     assert (status, outputs.keys()) == (200, {"answer", "score", "start", "end"})
     assert [answers[0] for answers in outputs["answer"]] == list(QUESTIONS.values())
     assert {len(answers) for column in outputs.values() for answers in column} == {2}
-
-
-def test_one_connection_serves_many(server):
-    connection = http.client.HTTPConnection("localhost", server.port, timeout=GIVE_UP_S)
-    for row in ROWS:
-        connection.request(
-            "POST", "/v1/models/builtin:predict", json.dumps({"instances": [row]}),
-            {"Content-Type": "application/json"},
-        )  # fmt: skip
-        [prediction] = json.loads(connection.getresponse().read())["predictions"]
-        assert prediction["answer"] == QUESTIONS[row["question"]]
-    connection.close()
 
 
 def test_what_is_served(server):
@@ -115,12 +102,3 @@ def test_a_full_queue_and_a_deadline(builtin_model):
             assert call(server, path, {"instances": [ASK] * 4})[0] == 504
         status, body = call(server, path, {"instances": [ASK]})
     assert (status, body["predictions"][0]["answer"]) == (200, ANSWER)
-
-
-def test_the_siblings_of_a_failed_row_are_cancelled(builtin_model):
-    flags = ("--max_queue_size", "4", *ONE_BY_ONE)
-    with running_server(builtin_model, *flags) as server, held_still(server.worker_pids()):
-        body = {"instances": [ASK] * 50}
-        assert call(server, "/v1/models/builtin:predict", body)[0] == 429
-        while call(server, "/stats")[1]["gauges"]["requests_in_flight"]:
-            pass
