@@ -28,7 +28,7 @@ from qa_service.errors import (
 )
 from qa_service.wire.frames import PREFIX
 from qa_service.wire.json_codec import ErrorDetail
-from qa_service.wire.messages import Answer, AnswerSource, Request, Timings
+from qa_service.wire.messages import Answer, AnswerSource, Passage, Request, Timings
 from qa_service.wire.open_inference import Result
 
 IDLE_S = 10.0
@@ -47,6 +47,7 @@ class _Reply(msgspec.Struct):
     score: float = 0.0
     start: int | None = None
     end: int | None = None
+    passage: Passage | None = None
     timings_ms: Timings = Timings(0.0, 0.0)
     answers: Sequence[Answer] = ()
     model: str = ""
@@ -68,9 +69,9 @@ def read_reply(body: bytes) -> Result | QaError:
     reply = _decoder.decode(body)
     if reply.error is not None:
         return _error(reply.error.code, reply.error.message, reply.error.retry_after_ms)
-    answers = reply.answers or [Answer(reply.answer, reply.score, reply.start, reply.end)]
+    best = Answer(reply.answer, reply.score, reply.start, reply.end, reply.passage)
     source = AnswerSource(reply.model, reply.version, reply.cached, reply.models_asked)
-    return Result(answers, reply.timings_ms, source)
+    return Result(reply.answers or [best], reply.timings_ms, source)
 
 
 def _error(code: str, message: str, retry_after_ms: int | None = None) -> QaError:

@@ -13,7 +13,11 @@ from tritonclient.grpc import service_pb2
 from qa_service.errors import ERROR_KINDS, DeadlineExceededError, HttpError, QueueFullError
 from qa_service.grpc_gateway import messages, status
 from qa_service.grpc_gateway.calls import Caller
-from qa_service.wire.messages import Request
+from qa_service.grpc_gateway.links import read_reply
+from qa_service.wire.frames import PREFIX
+from qa_service.wire.json_codec import encode_answers
+from qa_service.wire.messages import Answer, AnswerSource, Passage, Request, Timings
+from qa_service.wire.open_inference import Result
 
 FOLDER = messages._DESCRIPTORS.parent
 
@@ -53,6 +57,14 @@ def test_a_calls_deadline_goes_to_the_server(left_s, timeout_ms, limited_ms):
 def test_a_call_without_time_is_not_asked():
     with pytest.raises(DeadlineExceededError):
         Caller(Context(0.0)).limit([Request("q?", "some text")])
+
+
+@pytest.mark.parametrize("top_k", [1, 2])
+def test_a_reply_of_the_server_is_read_whole(top_k):
+    answers = [Answer("words", 0.5, 6, 11, Passage("a.md", "A", "", 0, 11, "Other words"))]
+    result = Result(answers, Timings(1.0, 2.0), AnswerSource("m", 2, True, 3))
+    frame = encode_answers(b"1", answers, result.timings, top_k, result.source)
+    assert read_reply(frame[PREFIX.size :]) == result
 
 
 def test_the_descriptors_are_those_of_the_proto_file(tmp_path):
