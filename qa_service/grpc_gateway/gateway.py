@@ -44,17 +44,15 @@ class Gateway:
     """
 
     def __init__(self, settings: Settings) -> None:
-        its = settings
-        self._settings = its
-        self._credentials = _credentials(its)
+        self._settings = settings
+        self._credentials = _credentials(settings)
         self._stopping = asyncio.Event()
-        draining = self._draining = asyncio.Event()
-        reports = Reports(its.unix_socket)
-        bounds = (its.max_connections, its.max_frame_bytes, its.max_in_flight_per_connection)
-        self._links = PeerLinks(its.unix_socket, *bounds)
-        self._inference = InferenceService(self._links, reports, _limits(its))
-        self._server = grpc.aio.server(options=list(_options(its).items()))
-        health = HealthService(reports, draining)
+        self._draining = asyncio.Event()
+        self._links = PeerLinks(settings)
+        reports = Reports(settings.unix_socket)
+        self._inference = InferenceService(self._links, reports, _limits(settings))
+        self._server = grpc.aio.server(options=list(_options(settings).items()))
+        health = HealthService(reports, self._draining)
         handlers = (self._inference.handler(), health.handler(), *_reflection_handlers())
         self._server.add_generic_rpc_handlers(handlers)
 

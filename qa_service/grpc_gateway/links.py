@@ -12,7 +12,6 @@ import itertools
 import math
 import socket
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import msgspec
 
@@ -26,6 +25,7 @@ from qa_service.errors import (
     QueueFullError,
     UnavailableError,
 )
+from qa_service.grpc_gateway.settings import Settings
 from qa_service.wire.frames import PREFIX
 from qa_service.wire.json_codec import ErrorDetail
 from qa_service.wire.messages import Answer, AnswerSource, Passage, Request, Timings
@@ -80,25 +80,18 @@ def _error(code: str, message: str, retry_after_ms: int | None = None) -> QaErro
 
 
 class PeerLink:
-    """One peer's connection to the server, under one token.
-
-    Args:
-        path: The server's Unix socket.
-        token: The peer's; empty for none.
-        max_frame_bytes: The longest frame that the server takes.
-        max_in_flight: How many of the peer's requests may be under way; further ones wait.
+    """One peer's connection to the server, under one token; empty for none.
 
     Attributes:
         room: A request takes a place before it is asked, and gives it back when it is answered.
         users: Calls that use the connection now.
     """
 
-    def __init__(self, path: Path, token: str, max_frame_bytes: int, max_in_flight: int) -> None:
-        self.room = asyncio.Semaphore(max_in_flight)
+    def __init__(self, settings: Settings, token: str) -> None:
+        self.room = asyncio.Semaphore(settings.max_in_flight_per_connection)
         self.users = 0
-        self._path = path
+        self._settings = settings
         self._terms = Terms(math.inf, _MAX_REPLY_BYTES, None, token or None)
-        self._max_frame_bytes = max_frame_bytes
         self._ids = itertools.count(1)
         self._opening = asyncio.Lock()
         self._connection: Connection | None = None
@@ -132,15 +125,14 @@ class PeerLink:
     async def _connected(self) -> Connection:
         async with self._opening:
             if self._connection is None or not self._connection.can_ask:
-                addresses = [(int(socket.AF_UNIX), str(self._path))]
+                addresses = [(int(socket.AF_UNIX), str(self._settings.unix_socket))]
                 self._connection = await open_connection("server", 0, addresses, self._terms)
             return self._connection
 
     async def _ask(self, connection: Connection, request: Request) -> Result:
         wire_id = next(self._ids)
         body = _encode(msgspec.structs.replace(request, id=msgspec.Raw(b"%d" % wire_id)))
-        if len(body) > self._max_frame_bytes:
-            most = self._max_frame_bytes
+        if len(body) > (most := self._settings.max_frame_bytes):
             raise FrameTooLargeError(
                 f"a question takes {len(body)} bytes; at most {most} are taken"
             )
@@ -151,14 +143,10 @@ class PeerLink:
 
 
 class PeerLinks:
-    """The connections of all peers; `max_frame_bytes` and `max_in_flight` hold for each."""
+    """The connections of all peers."""
 
-    def __init__(
-        self, path: Path, max_links: int, max_frame_bytes: int, max_in_flight: int
-    ) -> None:
-        self._path = path
-        self._max_links = max_links
-        self._bounds = (max_frame_bytes, max_in_flight)
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
         self._links: dict[tuple[str, str], PeerLink] = {}
         self._idle: dict[tuple[str, str], asyncio.TimerHandle] = {}
 
@@ -172,9 +160,9 @@ class PeerLinks:
         key = peer, token
         link = self._links.get(key)
         if link is None:
-            if len(self._links) >= self._max_links:
+            if len(self._links) >= self._settings.max_connections:
                 raise QueueFullError("the gateway has as many peers as it may have")
-            link = self._links[key] = PeerLink(self._path, token, *self._bounds)
+            link = self._links[key] = PeerLink(self._settings, token)
         elif link.users >= MAX_CALLS:
             raise QueueFullError(f"a peer may have {MAX_CALLS} calls at a time")
         elif not link.users:

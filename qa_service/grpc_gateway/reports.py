@@ -24,19 +24,6 @@ class Reports:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    async def get(self, target: str, token: str) -> Any:  # noqa: ANN401 - JSON
-        """The JSON at a path of the server's HTTP interface.
-
-        Raises:
-            HttpError: The server has answered with an error.
-            QaError: The server cannot be asked.
-        """
-        return await self._call("GET", target, token)
-
-    async def post(self, target: str, token: str) -> Any:  # noqa: ANN401
-        """As `get`, by POST."""
-        return await self._call("POST", target, token)
-
     async def is_well(self, target: str, token: str) -> bool:
         """True if a path answers 200, false if 503.
 
@@ -45,14 +32,20 @@ class Reports:
             QaError: The server cannot be asked.
         """
         try:
-            await self.get(target, token)
+            await self.ask("GET", target, token)
         except HttpError as error:
             if error.status != 503:
                 raise
             return False
         return True
 
-    async def _call(self, method: str, target: str, token: str) -> Any:  # noqa: ANN401
+    async def ask(self, method: str, target: str, token: str) -> Any:  # noqa: ANN401 - JSON
+        """The JSON that the server's HTTP interface replies with.
+
+        Raises:
+            HttpError: The server has answered with an error.
+            QaError: The server cannot be asked.
+        """
         if not (token.isascii() and token.isprintable()):
             raise UnauthorizedError
         fields = {"Host": "localhost", "Connection": "close", "Content-Length": "0"}

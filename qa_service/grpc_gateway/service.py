@@ -138,14 +138,14 @@ class InferenceService:
 
     def _get(self, path: Callable[[Message], str]) -> _Ask:
         async def ask(message: Message, token: str) -> object:
-            return await self._reports.get(path(message), token)
+            return await self._reports.ask("GET", path(message), token)
 
         return ask
 
     def _command(self, verb: str) -> _Ask:
         async def ask(message: Message, token: str) -> object:
             name = quote(message.model_name, safe="")
-            return await self._reports.post(f"/v2/repository/models/{name}/{verb}", token)
+            return await self._reports.ask("POST", f"/v2/repository/models/{name}/{verb}", token)
 
         return ask
 
@@ -169,10 +169,10 @@ class InferenceService:
 
     async def _model_config(self, message: Message, token: str) -> object:
         path = model_path(message.name, message.version, "/config")
-        return {"config": await self._reports.get(path, token)}
+        return {"config": await self._reports.ask("GET", path, token)}
 
     async def _index(self, message: Message, token: str) -> object:
-        models = await self._reports.post("/v2/repository/index", token)
+        models = await self._reports.ask("POST", "/v2/repository/index", token)
         if message.ready:
             models = [model for model in models if model["state"] == "READY"]
         return {"models": models}
