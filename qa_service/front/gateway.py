@@ -1,12 +1,12 @@
 """The gRPC gateway, seen from the server: a program beside the loop that asks over a Unix socket.
 
-    server ──"reload" ───▶ gateway    after each reload of the certificates
-    server ──end-of-file─▶ gateway    it drains, and ends
-    server ◀─"listening" ─ gateway   from then on it takes calls
-    server ◀──why not ──── gateway   it cannot listen, and ends
+    server ──"reload" ────▶ gateway    after each reload of the certificates
+    server ──end-of-file──▶ gateway    the gateway drains and ends
+    server ◀──"listening"── gateway    from now on it takes calls
+    server ◀──an error───── gateway    it cannot listen, and ends
 
-One that dies before it has ever listened fails the start of the server; later it starts again. The
-loop is marked when it has listened for the first time, or cannot.
+If the gateway dies before it has ever listened, the server's start fails; later it is started
+again. The loop is marked when the gateway listens for the first time, or cannot.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ GATEWAY_PROGRAM = "qa_service.grpc_gateway.beside"
 LISTENING = b"listening\n"
 RELOAD = b"reload\n"
 MAX_REPORT_BYTES = 4096
+"""The end of what the gateway has written: a line or two."""
 
 
 class Gateway:
     """Starts the gateway if a port is given for it, and keeps it running.
 
     Args:
-        loop: The server's loop.
-        flags: The gateway's; without any, there is no gateway.
+        loop: The server's.
+        flags: The gateway's; without flags there is no gateway.
 
     Attributes:
-        failure: Why it cannot be had; empty while it can.
-        has_started: Whether it has listened, or none is wanted.
+        failure: Why the gateway could not start; empty if it did not fail.
+        has_started: Whether the gateway has listened, or none is wanted.
     """
 
     def __init__(self, loop: EventLoop, flags: Sequence[str]) -> None:

@@ -31,8 +31,11 @@ from qa_service.wire.messages import MAX_PRIORITY
 logger = logging.getLogger(__name__)
 
 MAX_TOKENS = 1000
+"""The loop compares each client's token with all of them."""
 MAX_TOKEN_BYTES = 1024
+"""A token fits a client's first frame and an HTTP head."""
 SHORT_TOKEN_CHARS = 16
+"""Shorter ones hold less than 64 bits in hexadecimal and are warned of."""
 ADMIN = "admin"
 
 
