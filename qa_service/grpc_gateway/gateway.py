@@ -108,9 +108,6 @@ def _ip_address(its: Settings) -> str:
     """The address that the server takes for its own port too.
 
     grpcio would try every address of a name, and listen if one of them is free.
-
-    Raises:
-        OSError: The name has no address.
     """
     host = f"[{its.host}]" if ":" in its.host else socket.gethostbyname(its.host)
     return f"{host}:{its.port}"

@@ -72,11 +72,6 @@ class HealthService:
                 await asyncio.wait_for(self._draining.wait(), POLL_S)
 
     async def _status(self, service: str, token: str) -> int:
-        """A service's status.
-
-        Raises:
-            HttpError: There is no such model, or the token is not accepted.
-        """
         if self._draining.is_set():
             return int(_Response.NOT_SERVING)
         is_server = service in {"", INFERENCE_SERVICE}

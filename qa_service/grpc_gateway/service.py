@@ -72,11 +72,7 @@ class InferenceService:
             await self._are_all_answered.wait()
 
     def _begin(self, context: Context) -> None:
-        """Counts a call until its last byte is on its way.
-
-        Raises:
-            ShuttingDownError: The gateway drains.
-        """
+        """Counts a call until its last byte is on its way; refuses it while the gateway drains."""
         if self._is_draining:
             raise ShuttingDownError
         self._num_calls += 1
