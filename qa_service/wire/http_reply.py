@@ -116,9 +116,7 @@ def encode_reply(
     head = _FIRST_LINES[reply.status]
     if reply.status != NO_CONTENT:
         head += f"Content-Type: {reply.content_type}\r\nContent-Length: {len(reply.body)}\r\n"
-    for name, value in reply.fields.items():
-        head += f"{name}: {value}\r\n"
-    for name, value in fields.items():
+    for name, value in (*reply.fields.items(), *fields.items()):
         head += f"{name}: {value}\r\n"
     if is_last:
         head += "Connection: close\r\n"

@@ -33,7 +33,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc  # noqa: E402
 from tritonclient.grpc import service_pb2, service_pb2_grpc  # noqa: E402
 
 CODES = grpc.StatusCode
+HEALTH = health_pb2_grpc.HealthStub
 TOKEN, OTHER = "3bQ1xT0yqWcV7uKfJm2sZg", "Zt0xT0yqWcV7uKfJm2sZgA"
+BEARER = {"authorization": f"Bearer {TOKEN}"}
 SERVING, NOT_SERVING = 1, 2
 
 
@@ -55,15 +57,9 @@ def refusal(call, *arguments, **options) -> str:
 
 
 @contextmanager
-def stub_of(gateway):
+def stub_of(gateway, service=service_pb2_grpc.GRPCInferenceServiceStub):
     with grpc.insecure_channel(gateway.address) as channel:
-        yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
-
-
-@contextmanager
-def health_of(gateway):
-    with grpc.insecure_channel(gateway.address) as channel:
-        yield health_pb2_grpc.HealthStub(channel)
+        yield service(channel)
 
 
 def start(*flags, **env):
@@ -176,7 +172,7 @@ class TestDrain:
         flags = (*INSTANT, "--max_batch_size", "1")
         with (
             running_gateway(builtin_model, *flags) as gateway,
-            health_of(gateway) as health,
+            stub_of(gateway, HEALTH) as health,
             stub_of(gateway) as stub,
         ):
             client = triton.InferenceServerClient(gateway.address)
@@ -203,7 +199,7 @@ class TestDrain:
     def test_health_says_so_while_the_server_serves_on(self, builtin_model):
         flags = ("--drain_delay_ms", "300000")
         with running_gateway(builtin_model, *INSTANT, *flags) as gateway:
-            with health_of(gateway) as health, stub_of(gateway) as stub:
+            with stub_of(gateway, HEALTH) as health, stub_of(gateway) as stub:
                 gateway.server.signal(signal.SIGTERM)
                 gateway.server.wait_for_log("draining")
                 assert health.Check(health_pb2.HealthCheckRequest()).status == NOT_SERVING
@@ -302,12 +298,12 @@ class TestTokens:
 
     def test_a_token_is_wanted(self, gateway):
         with triton.InferenceServerClient(gateway.address) as client:
-            assert is_answered(client, headers={"authorization": f"Bearer {TOKEN}"})
+            assert is_answered(client, headers=BEARER)
             for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": TOKEN}):
                 assert refusal(is_answered, client, headers=headers) == "UNAUTHENTICATED"
                 metadata = client.get_model_metadata
                 assert refusal(metadata, "builtin", headers=headers) == "UNAUTHENTICATED"
-            assert is_answered(client, headers={"authorization": f"Bearer {TOKEN}"})
+            assert is_answered(client, headers=BEARER)
 
     def test_a_stream_wants_one(self, gateway):
         found: list[object] = []
@@ -319,18 +315,16 @@ class TestTokens:
         assert "wants a token" in error.message()
 
     def test_health_is_open(self, gateway):
-        with health_of(gateway) as health:
+        with stub_of(gateway, HEALTH) as health:
             assert health.Check(health_pb2.HealthCheckRequest()).status == SERVING
             of_model = health_pb2.HealthCheckRequest(service="builtin")
             assert code_of(health.Check, of_model) is CODES.UNAUTHENTICATED
-            metadata = [("authorization", f"Bearer {TOKEN}")]
-            assert health.Check(of_model, metadata=metadata).status == SERVING
+            assert health.Check(of_model, metadata=list(BEARER.items())).status == SERVING
 
     def test_models_are_loaded_with_the_right(self, gateway):
         with triton.InferenceServerClient(gateway.address) as client:
             client.load_model("builtin", headers={"authorization": f"Bearer {OTHER}"})
-            headers = {"authorization": f"Bearer {TOKEN}"}
-            assert refusal(client.unload_model, "builtin", headers=headers) == "PERMISSION_DENIED"
+            assert refusal(client.unload_model, "builtin", headers=BEARER) == "PERMISSION_DENIED"
 
 
 class TestTls:

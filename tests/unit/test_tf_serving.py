@@ -118,8 +118,15 @@ def test_what_is_wrong_is_refused(name):
         parse(WRONG[name])
 
 
-def test_what_is_no_utf8_is_refused():
-    body = json.dumps({"instances": [ROW], "more": "?"}).encode().replace(b"?", b"\xff")
+@pytest.mark.parametrize(
+    "body",
+    [
+        json.dumps({"instances": [ROW], "more": "?"}).encode().replace(b"?", b"\xff"),
+        b'{"instances":' + b"[" * 100_000,
+    ],
+    ids=["no UTF-8", "nested deeply"],
+)
+def test_what_is_no_json_is_refused(body):
     with pytest.raises(InvalidRequestError):
         parse_predict(body, LIMITS, "builtin", "")
 
@@ -149,11 +156,6 @@ def test_a_hostile_body_is_refused_or_has_a_reply_for_each_row(body):
     results = [Result([ADA], TIMINGS, UNKNOWN_SOURCE)] * len(call.requests)
     reply = json.loads(call.reply(results).body)
     assert len(reply.get("predictions") or reply["outputs"]["answer"]) == len(call.requests)
-
-
-def test_deeply_nested_json_is_refused():
-    with pytest.raises(InvalidRequestError):
-        parse_predict(b'{"instances":' + b"[" * 100_000, LIMITS, "builtin", "")
 
 
 class TestOverTheWire:
@@ -284,19 +286,19 @@ def test_the_status_of_all_versions():
     }
 
 
-@pytest.mark.parametrize("place", ["versions/2", "labels/stable"])
-def test_the_status_of_one_version(place):
-    [status] = told(f"/v1/models/fast/{place}")["model_version_status"]
-    assert status == status_of("2", "AVAILABLE")
-
-
-def test_a_version_that_is_not_ready():
-    body = told("/v1/models/fast/versions/4")
-    assert (body["ready"], body["model_version_status"][0]["state"]) == (False, "LOADING")
-
-
-def test_a_route_has_the_version_that_stands_for_none():
-    assert told("/v1/models/auto")["model_version_status"] == [status_of("0", "AVAILABLE")]
+@pytest.mark.parametrize(
+    ("path", "version", "state"),
+    [
+        ("fast/versions/2", "2", "AVAILABLE"),
+        ("fast/labels/stable", "2", "AVAILABLE"),
+        ("fast/versions/4", "4", "LOADING"),
+        ("auto", "0", "AVAILABLE"),
+    ],
+)
+def test_the_status_of_one_version_or_of_a_route(path, version, state):
+    body = told(f"/v1/models/{path}")
+    assert body["model_version_status"] == [status_of(version, state)]
+    assert body["ready"] == (state == "AVAILABLE")
 
 
 def test_the_names():
