@@ -8,6 +8,7 @@ import grpc
 import msgspec
 
 from qa_service.errors import DeadlineExceededError
+from qa_service.wire.http_access import bearer_token
 from qa_service.wire.messages import Request
 
 MIN_TIMEOUT_MS = 0.001
@@ -30,9 +31,8 @@ class Caller:
             for key, value in context.invocation_metadata() or ()
             if isinstance(value, str)
         }
-        scheme, _, token = metadata.get("authorization", "").partition(" ")
         self.peer: str = context.peer()
-        self.token = token.strip() if scheme.lower() == "bearer" else ""
+        self.token = bearer_token(metadata)
         self.traceparent = metadata.get("traceparent", "")
         self.wants_status = metadata.get("triton_grpc_error", "").lower() == "true"
         self._context = context

@@ -31,7 +31,7 @@ def _make_pool() -> Any:  # noqa: ANN401 - protobuf has no types
     pool = descriptor_pool.DescriptorPool()
     files = descriptor_pb2.FileDescriptorSet.FromString(_DESCRIPTORS.read_bytes()).file
     alpha = descriptor_pb2.FileDescriptorProto.FromString(reflection_pb2.DESCRIPTOR.serialized_pb)
-    # Version 1 of reflection is the same under another name; grpcio-reflection has only the first.
+    # grpcio-reflection has v1alpha only; v1 is the same under another name.
     text = text_format.MessageToString(alpha).replace("v1alpha", "v1")
     first = text_format.Parse(text, descriptor_pb2.FileDescriptorProto())
     for file in (*files, alpha, first):

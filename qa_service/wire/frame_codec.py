@@ -62,7 +62,7 @@ class FrameCodec:
         body = self._frames.peek(MAX_CANCEL_FRAME_BYTES)
         try:
             return isinstance(parse_request(body, self._limits), Cancel)
-        except Exception:  # its sender is told when it is taken out
+        except Exception:  # `next_message` will tell the sender
             return False
 
     def feed(self, data: bytes) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -74,9 +75,9 @@ class HttpAccess:
         return allowed
 
 
-def bearer_token(head: HttpHead) -> str:
+def bearer_token(fields: Mapping[str, str]) -> str:
     """The token in a request's `Authorization`; empty if there is none."""
-    scheme, _, token = head.fields.get("authorization", "").partition(" ")
+    scheme, _, token = fields.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
 
 

@@ -171,7 +171,7 @@ class HttpCodec:
                 raise HttpError("the only expectation is 100-continue", status=417)
             self._owes_continue = not head.is_http_1_0 and head.body_bytes != 0
         if (self._wants_token or self._owes_continue) and not _is_open(head):
-            self._ready.append(Auth("auth", bearer_token(head), msgspec.Raw(exchange.key)))
+            self._ready.append(Auth("auth", bearer_token(head.fields), msgspec.Raw(exchange.key)))
 
     def _open_exchange(self, head: HttpHead) -> _Exchange:
         self._num_exchanges += 1

@@ -104,8 +104,8 @@ def metadata(model: ModelReport) -> dict[str, object]:
 def config(model: ModelReport) -> dict[str, object]:
     """A model's configuration, as far as Triton's has fields for it."""
     platform, backend = _PLATFORMS[model.engine_type]
-    kind = "KIND_GPU" if model.is_on_gpu else "KIND_CPU"
-    group = {"name": model.name, "kind": kind, "count": model.instances}
+    device = "KIND_GPU" if model.is_on_gpu else "KIND_CPU"
+    group = {"name": model.name, "kind": device, "count": model.instances}
     return {
         "name": model.name,
         "platform": platform,
