@@ -55,7 +55,6 @@ def merge(parts: Sequence[tuple[int, SegmentResult]], top_k: int) -> SegmentResu
 
     Args:
         parts: The part's start in the text, in code points, and its result.
-        top_k: How many spans are wanted.
     """
     spans = [span.moved(offset) for offset, found in parts for span in found.spans]
     best: list[ScoredSpan] = []
