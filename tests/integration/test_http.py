@@ -87,8 +87,11 @@ class TestPlain:
 
 class TestTritonClient:
     @pytest.fixture
-    def client(self, server):
-        triton = pytest.importorskip("tritonclient.http", reason="there is no tritonclient")
+    def triton(self):
+        return pytest.importorskip("tritonclient.http", reason="there is no tritonclient")
+
+    @pytest.fixture
+    def client(self, server, triton):
         with triton.InferenceServerClient(f"localhost:{server.port}") as client:
             yield client
 
@@ -108,9 +111,8 @@ class TestTritonClient:
         assert client.get_system_shared_memory_status() == []
         client.unregister_system_shared_memory()
 
-    def test_what_a_model_on_openvino_is(self, builtin_model):
+    def test_what_a_model_on_openvino_is(self, triton, builtin_model):
         pytest.importorskip("openvino", reason="there is no openvino")
-        triton = pytest.importorskip("tritonclient.http", reason="there is no tritonclient")
         flags = ("--inference_engine_type", "openvino", "--precision", "fp32")
         flags += ("--num_inference_sessions", "1")
         with (
@@ -124,9 +126,7 @@ class TestTritonClient:
 
     @pytest.mark.parametrize("binary", [True, False])
     @pytest.mark.parametrize("shape", [(), (4, 1)])
-    def test_several_questions(self, client, binary, shape):
-        import tritonclient.http as triton
-
+    def test_several_questions(self, triton, client, binary, shape):
         its = inputs(triton, list(QUESTIONS), shape=shape, binary_data=binary)
         wanted = [triton.InferRequestedOutput(n, binary_data=binary) for n in ("answer", "start")]
         result = client.infer("builtin", its, outputs=wanted, request_id="17")
@@ -137,9 +137,7 @@ class TestTritonClient:
         assert result.as_numpy("answer").shape == (shape or (4,))
 
     @pytest.mark.parametrize("coding", ["gzip", "deflate"])
-    def test_compressed_both_ways(self, client, coding):
-        import tritonclient.http as triton
-
+    def test_compressed_both_ways(self, triton, client, coding):
         result = client.infer(
             "builtin", inputs(triton, list(QUESTIONS)), parameters={"top_k": 2},
             request_compression_algorithm=coding, response_compression_algorithm=coding,
@@ -157,22 +155,17 @@ class TestTritonClient:
             ({"model_name": "builtin", "parameters": {"top_k": 99}}, "400"),
         ],
     )
-    def test_errors_are_told(self, client, options, status):
-        import tritonclient.http as triton
-
+    def test_errors_are_told(self, triton, client, options, status):
         with pytest.raises(triton.InferenceServerException) as caught:
             client.infer(inputs=inputs(triton, ["Who?"]), **options)
         assert caught.value.status() == status
         assert caught.value.message()
 
-    def test_models_are_not_loaded_without_the_right(self, client):
-        import tritonclient.http as triton
-
+    def test_models_are_not_loaded_without_the_right(self, triton, client):
         with pytest.raises(triton.InferenceServerException, match="a token with the right"):
             client.load_model("builtin")
 
-    def test_a_timeout_is_told(self, builtin_model):
-        triton = pytest.importorskip("tritonclient.http", reason="there is no tritonclient")
+    def test_a_timeout_is_told(self, triton, builtin_model):
         import gevent  # what tritonclient sends with
 
         with (
@@ -188,9 +181,7 @@ class TestTritonClient:
                     client.infer("builtin", inputs(triton, ["Who?"]), timeout=1)
             assert len(answers(first.get_result())) == 32
 
-    def test_statistics_count_each_question(self, client):
-        import tritonclient.http as triton
-
+    def test_statistics_count_each_question(self, triton, client):
         def counts():
             [model] = client.get_inference_statistics("builtin")["model_stats"]
             return model["inference_count"], model["inference_stats"]["success"]["count"]

@@ -55,6 +55,10 @@ GOOD: dict[str, tuple[bytes, dict[str, object]]] = {
         {"path": "/", "query": "b"},
     ),
     "OPTIONS *": (head(line=b"OPTIONS * HTTP/1.1"), {"method": "OPTIONS", "path": "*"}),
+    "HTTP/1.0 that stays": (
+        head(b"Connection: keep-alive\r\n", b"GET / HTTP/1.0"),
+        {"is_http_1_0": True},
+    ),
     "an IPv6 Host": (head(host=b"Host: [::1]:9999\r\n"), {"host": "[::1]:9999"}),
 }  # fmt: skip
 """By name: a request after which the connection stays open, and some of what is read."""
@@ -144,11 +148,6 @@ def test_a_malformed_request_is_refused_once(name):
         "chunk" in name or len(taken) == 2
     )
     assert_any_split_gives(data + SMUGGLED, taken)
-
-
-def test_http_1_0_may_ask_to_stay():
-    taken = events([head(b"Connection: keep-alive\r\n", b"GET / HTTP/1.0") + SMUGGLED])
-    assert (taken[0].is_http_1_0, taken[0].is_last, len(taken)) == (True, False, 4)
 
 
 def test_a_body_over_the_limit_is_refused_before_it_has_come():
