@@ -41,7 +41,7 @@ async def _serve(channel: socket.socket, gateway: Gateway) -> None:
 
 
 async def _follow(reader: asyncio.StreamReader, gateway: Gateway) -> None:
-    """Does what the server says, until it says no more."""
+    """Follows the server's commands until it closes the descriptor."""
     while line := await reader.readline():
         if line == RELOAD:
             gateway.reload()

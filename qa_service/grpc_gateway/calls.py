@@ -16,13 +16,12 @@ MIN_TIMEOUT_MS = 0.001
 
 
 class Caller:
-    """What a call's context says of its caller.
+    """The caller of a gRPC call, as the call's context has it.
 
     Attributes:
-        peer: The address of its connection.
-        token: Its bearer token; empty for none.
-        traceparent: The trace that it belongs to; empty for none.
-        wants_status: Whether an error ends its stream: Triton's `triton_grpc_error`.
+        token: Empty for none.
+        traceparent: Empty for none.
+        wants_status: Whether an error ends the stream: Triton's `triton_grpc_error`.
     """
 
     def __init__(self, context: grpc.aio.ServicerContext) -> None:

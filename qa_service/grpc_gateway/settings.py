@@ -43,7 +43,7 @@ def parse(docstring: str | None, arguments: Sequence[str] | None = None) -> Sett
     """Reads the command line.
 
     Raises:
-        SystemExit: It is wrong, or asks for help.
+        SystemExit: The flags are wrong, or ask for help.
     """
     parser = make_parser(docstring)
     add = parser.add_argument

@@ -37,12 +37,12 @@ def code_of(error: QaError) -> grpc.StatusCode:
 
 
 def message_of(error: QaError) -> str:
-    """Its message, as much of it as fits a header."""
+    """The error's message, cut to fit a header."""
     return error.message[:MAX_MESSAGE_CHARS]
 
 
 def trailers_of(error: QaError) -> tuple[tuple[str, str], ...]:
-    """Which error it is, and after which time to ask again.
+    """The error's code, and after how long to ask again.
 
     `grpc-retry-pushback-ms` is what gRPC's own retries go by (its proposal A6).
     """
