@@ -8,18 +8,17 @@ file, flags, folders ──read──▶ a plan ──apply──▶ models and 
 from __future__ import annotations
 
 import logging
-import re
 
 from msgspec import structs
 
 from qa_service.collections.manifest import MANIFEST_FILE
 from qa_service.config import ConfigSource, ServerConfig, changed_options
-from qa_service.errors import SetupError
+from qa_service.errors import SetupError, told_in
 from qa_service.net.event_loop import EventLoop
 from qa_service.repository.manifest import load_manifest
 from qa_service.repository.models import FoundVersion
 from qa_service.serving.catalog import Catalog
-from qa_service.serving.options import NAME, CollectionOptions, ModelOptions
+from qa_service.serving.options import CollectionOptions, ModelOptions, check_name
 from qa_service.serving.plan import Plan, make_plan
 from qa_service.serving.retrieval import Retrieval
 from qa_service.serving.router import Router
@@ -123,13 +122,11 @@ class Deployment:
     def _plan(self, config: ServerConfig) -> Plan:
         if not config.models:
             return self._plan_only_model(config)
-        try:
+        with told_in(str(self._source.file)):
             for name in config.models:
-                if not re.match(NAME, name):
-                    raise SetupError(f"[models.{name}]: a name has letters, digits, _, . and -")
+                with told_in(f"[models.{name}]"):
+                    check_name(name)
             return make_plan(config.models, config.routes, self._choose)
-        except SetupError as error:
-            raise SetupError(f"{self._source.file}: {error}") from None
 
     def _plan_only_model(self, config: ServerConfig) -> Plan:
         """The plan where the one model is given by flags."""

@@ -8,7 +8,8 @@ and the message says what to do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import ClassVar
 
 
@@ -230,3 +231,12 @@ def there_are(names: Iterable[object]) -> str:
     """The names to choose from: `there is a`, `there are a, b`, `there is none`."""
     words = [str(name) for name in names]
     return f"there {'are' if len(words) > 1 else 'is'} {', '.join(words) or 'none'}"
+
+
+@contextmanager
+def told_in(place: str) -> Iterator[None]:
+    """Puts a place of the configuration before the message of a `SetupError`."""
+    try:
+        yield
+    except SetupError as error:
+        raise SetupError(f"{place}: {error}") from None

@@ -33,13 +33,11 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True):
     """What a run is to do.
 
     Attributes:
-        sources: The folders and files to read.
         output: The collection's folder.
         language: Whose stems words are reduced to; None for that of the collection that is updated,
             else English.
-        passage_tokens: About how long passages are; None as for `language`.
-        update: Whether what has not changed is kept.
-        limits: What reading may cost.
+        passage_tokens: As in `IndexSettings`; None as for `language`.
+        update: Whether files that have not changed are kept.
     """
 
     sources: tuple[Path, ...]
@@ -70,12 +68,9 @@ class Reporter:
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run did.
+    """What the collection has now, and how many files the run came to what end with.
 
     Attributes:
-        documents: How many the collection has now.
-        passages: How many the collection has now.
-        read: Files that were read.
         kept: Files that have not changed.
         removed: Files that are gone.
         others: Files of a kind that is not read, or without a document.
@@ -110,7 +105,8 @@ class _Run:
     def __init__(self, choices: Choices, extractor: Extractor, reporter: Reporter) -> None:
         self._extractor = extractor
         self._reporter = reporter
-        base = _base(choices) if choices.update else None
+        is_there = (choices.output / MANIFEST_FILE).exists()  # a first run may be an update too
+        base = load_manifest(choices.output) if choices.update and is_there else None
         settings = _settings(choices, base)
         if base and base.settings != settings:
             reporter.on_note("other settings or versions than before: all files are read again")
@@ -142,7 +138,7 @@ class _Run:
 
     def _take(self, file: SourceFile) -> None:
         known = self._next.entries.get(file.name)
-        sha256 = _sha256(file)
+        sha256 = file.sha256()
         if known and _is_still_good(known, sha256):
             for line in known.first_faults:
                 self._reporter.on_fault(line)
@@ -188,21 +184,6 @@ def _is_still_good(known: FileEntry, sha256: str) -> bool:
     """Whether a file need not be read; one that gave nothing may be readable now."""
     is_same = known.sha256 == sha256 and sha256 != ""
     return is_same and (known.documents > 0 or known.faults == 0)
-
-
-def _sha256(file: SourceFile) -> str:
-    """The hash of a file, taken before it is read; "" if it cannot be, as reading it will say."""
-    try:
-        return file.sha256()
-    except OSError:
-        return ""
-
-
-def _base(choices: Choices) -> Manifest | None:
-    """The collection that is updated; a first run may be an update too."""
-    if not (choices.output / MANIFEST_FILE).exists():
-        return None
-    return load_manifest(choices.output)
 
 
 def _settings(choices: Choices, base: Manifest | None) -> IndexSettings:

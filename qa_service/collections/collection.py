@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
-import weakref
-from itertools import islice
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ from qa_service.collections.manifest import MANIFEST_FILE, ManifestHead, load_he
 from qa_service.collections.retriever import FoundPassage
 from qa_service.collections.tantivy_index import (
     STORED_WORDS,
-    any_of,
+    any_word_of,
     index_files,
     make_analyzer,
     open_index,
@@ -22,10 +21,6 @@ from qa_service.errors import SetupError
 
 if TYPE_CHECKING:
     import tantivy
-
-MAX_QUESTION_CHARS = 4000
-MAX_QUESTION_WORDS = 64
-"""A question's first so many characters, and different words of these, are searched for."""
 
 _OPEN_ATTEMPTS = 5
 """Each fails only if a run has replaced the index between the reads of its name and its files."""
@@ -79,23 +74,20 @@ class Collection:
 
 
 class _OpenIndex:
-    """An index that does not change; its files stay mapped also when a later run removes them."""
+    """An index that does not change; its files stay mapped after they are removed."""
 
     def __init__(self, folder: Path, head: ManifestHead) -> None:
         language = head.settings.language
         self.head = head
-        links = _links(folder / head.index)
-        # Not sooner: a thread of tantivy's may look at them while the index is open.
-        weakref.finalize(self, shutil.rmtree, links, ignore_errors=True)
-        index = open_index(links, language)
-        self._schema = index.schema
-        self._searcher = index.searcher()
+        with _linked(folder / head.index) as links:
+            index = open_index(links, language)
+            self._schema = index.schema
+            self._searcher = index.searcher()
         self._analyzers = (make_analyzer(language, drops_stop_words=True), make_analyzer(language))
 
     def search(self, question: str, max_passages: int) -> list[FoundPassage]:
         for analyzer in self._analyzers:
-            words = dict.fromkeys(analyzer.analyze(question[:MAX_QUESTION_CHARS]))
-            query = any_of(self._schema, islice(words, MAX_QUESTION_WORDS))
+            query = any_word_of(question, analyzer, self._schema)
             hits = self._searcher.search(query, max_passages, count=False).hits
             if hits:
                 return [_passage(score, self._searcher.doc(address)) for score, address in hits]
@@ -113,16 +105,23 @@ def _open(folder: Path) -> _OpenIndex:
     raise SetupError(f"{folder} is replaced faster than it can be opened")
 
 
-def _links(path: Path) -> Path:
-    """A folder of links to an index's files: tantivy makes lock files beside what it opens."""
-    links = Path(tempfile.mkdtemp(prefix="qa-collection-"))
+@contextmanager
+def _linked(path: Path) -> Iterator[Path]:
+    """Links to an index's files, while it is opened: tantivy makes lock files beside what it opens.
+
+    Nothing is left of them, so that nothing stays behind when the process is killed later.
+    """
     try:
-        for file in index_files(path.resolve()):
-            (links / file.name).symlink_to(file)
+        with tempfile.TemporaryDirectory(prefix="qa-collection-") as folder:
+            links = Path(folder, "opening")
+            links.mkdir()
+            for file in index_files(path.resolve()):
+                (links / file.name).symlink_to(file)
+            yield links
+            # A thread of tantivy's looks at the files again, and would make a lock meanwhile.
+            links.rename(Path(folder, "opened"))
     except OSError as error:
-        shutil.rmtree(links)
         raise SetupError(f"{path} cannot be opened: {error.strerror}") from None
-    return links
 
 
 def _stamp(folder: Path) -> tuple[int, int, int]:

@@ -84,14 +84,11 @@ class ReadFile(msgspec.Struct, frozen=True):
     Attributes:
         path: Where it is, in the file system's bytes.
         name: What its documents are called.
-        max_file_bytes: See `ReadLimits`.
-        max_document_cpu_s: See `ReadLimits`.
     """
 
     path: bytes
     name: str
-    max_file_bytes: int
-    max_document_cpu_s: int
+    limits: ReadLimits
 
 
 def shortened(words: str) -> str:

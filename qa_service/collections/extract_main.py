@@ -65,9 +65,11 @@ def _messages(order: ReadFile) -> Iterator[Document | Fault]:
     """A file's documents and faults; nothing that a file holds raises beyond this."""
     try:
         with _open(order.path) as stream:
-            documents = FORMATS[format_of(order.name)](stream, order.name, order.max_file_bytes)
+            limits = order.limits
+            documents = FORMATS[format_of(order.name)](stream, order.name, limits.max_file_bytes)
             while True:
-                _limit(resource.RLIMIT_CPU, int(time.process_time()) + order.max_document_cpu_s + 1)
+                used_s = int(time.process_time())
+                _limit(resource.RLIMIT_CPU, used_s + limits.max_document_cpu_s + 1)
                 if (document := next(documents, None)) is None:
                     return
                 yield document

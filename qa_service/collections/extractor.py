@@ -57,9 +57,7 @@ class Extractor:
     ) -> Iterator[Document | Fault]:
         assert process.stdin is not None
         assert process.stdout is not None
-        limits = self._limits
-        path = os.fsencode(file.path)
-        order = ReadFile(path, file.name, limits.max_file_bytes, limits.max_document_cpu_s)
+        order = ReadFile(os.fsencode(file.path), file.name, self._limits)
         with suppress(BrokenPipeError):  # it has died: its output ends
             process.stdin.write(msgspec.json.encode(order) + b"\n")
             process.stdin.flush()

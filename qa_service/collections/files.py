@@ -22,9 +22,7 @@ class SourceFile(msgspec.Struct, frozen=True):
     """A file to be indexed.
 
     Attributes:
-        path: Where it is.
         name: Its path in the folder that is read, in characters that can be shown.
-        size_bytes: Its length.
     """
 
     path: Path
@@ -32,13 +30,12 @@ class SourceFile(msgspec.Struct, frozen=True):
     size_bytes: int
 
     def sha256(self) -> str:
-        """The hash of what it holds.
-
-        Raises:
-            OSError: It cannot be read.
-        """
-        with self.path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        """The hash of what it holds; "" if it cannot be read."""
+        try:
+            with self.path.open("rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError:
+            return ""
 
 
 class Found(msgspec.Struct, frozen=True):

@@ -33,9 +33,8 @@ class IndexSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What an index is made with; another of any of these is another index.
 
     Attributes:
-        format: That of the program that made it.
         language: Whose stems words are reduced to; "none" for the words as they are.
-        passage_tokens: About how long passages are.
+        passage_tokens: About how many tokens a passage has.
         tantivy: The version that wrote it.
     """
 
@@ -50,10 +49,7 @@ class FileEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: Its path in its folder.
-        size_bytes: Its length.
         sha256: The hash of what it held; "" if that is not known.
-        documents: How many it had.
-        passages: How many these were cut into.
         faults: How many parts of it, or 1 for all, were left out.
         first_faults: What the first few were, and the last, which may be the reason for the end.
     """
@@ -72,9 +68,6 @@ class ManifestHead(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         index: The name of the index's folder.
-        settings: What it was made with.
-        documents: How many there are.
-        passages: How many there are.
     """
 
     index: str
@@ -89,7 +82,6 @@ class Manifest(ManifestHead, frozen=True, kw_only=True):
     Attributes:
         index_before: The folder that was served before; "" if none was.
         versions: Of the packages that made it.
-        files: What it was made from, by name.
     """
 
     index_before: str

@@ -28,14 +28,10 @@ FIELDS = ("title", "heading", "text")
 
 
 class _Source(msgspec.Struct, frozen=True):
-    """A passage as the index has it.
+    """A passage as the index has it; the fields are those of `FoundPassage`.
 
     Attributes:
-        text: The passage.
-        document: The document's name; the passage's own id if there is none.
-        title: The document's title.
-        heading: The headings above the passage.
-        start: Where the passage starts in its document, in code points.
+        document: Without it, the passage's own id is taken.
     """
 
     text: str

@@ -7,8 +7,9 @@ indexed, and a question's stop words are left out when it is asked.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -26,6 +27,11 @@ LANGUAGES = (
     *("turkish", "none"),
 )
 """Those that tantivy has stems for, and `none`."""
+
+MAX_QUESTION_CHARS = 4000
+MAX_QUESTION_WORDS = 64
+"""A question's first so many characters, and different words of these, are searched for: each word
+costs a walk through the passages that have it."""
 
 _WITHOUT_STOP_WORDS = ("arabic", "greek", "none", "romanian", "tamil", "turkish")
 STORED_WORDS = ("document", "title", "heading", "text")
@@ -91,13 +97,17 @@ def open_index(path: Path, language: str) -> tantivy.Index:
     return index
 
 
-def any_of(schema: tantivy.Schema, words: Iterable[str]) -> tantivy.Query:
-    """Asks for passages with any of the words, which an analyzer has made."""
+def any_word_of(
+    question: str, analyzer: tantivy.TextAnalyzer, schema: tantivy.Schema
+) -> tantivy.Query:
+    """Asks for texts with any word of a question."""
     package = load_tantivy()
-    terms = (package.Query.term_query(schema, "words", word) for word in words)
-    query: tantivy.Query = package.Query.boolean_query(
-        [(package.Occur.Should, term) for term in terms]
-    )
+    words = dict.fromkeys(analyzer.analyze(question[:MAX_QUESTION_CHARS]))
+    terms = [
+        (package.Occur.Should, package.Query.term_query(schema, "words", word))
+        for word in islice(words, MAX_QUESTION_WORDS)
+    ]
+    query: tantivy.Query = package.Query.boolean_query(terms)
     return query
 
 

@@ -57,9 +57,11 @@ class Admission:
         alone_ms = ticket.cost * ms_per_cost
         if alone_ms > time_ms:
             limit = int(ticket.tokens * time_ms / alone_ms)
-            raise TextTooLongError(
-                f"the text has about {ticket.tokens} tokens, which take about "
-                f"{alone_ms:,.0f} ms; about {limit} can be read in its {time_ms:,.0f} ms"
+            raise _too_long(
+                ticket,
+                f", which take about {alone_ms:,.0f} ms; "
+                f"about {limit} can be read in its {time_ms:,.0f} ms",
+                "fewer `max_passages`, or a longer `timeout_ms`",
             )
         self._check_queue(scheduler, ms_per_cost)
         _check_time(scheduler.cost_until_done(ticket) * ms_per_cost, time_ms)
@@ -69,9 +71,7 @@ class Admission:
             raise DeadlineExceededError
         limit = self._options.max_text_tokens
         if ticket.tokens > limit:
-            raise TextTooLongError(
-                f"the text has about {ticket.tokens} tokens; at most {limit} are accepted"
-            )
+            raise _too_long(ticket, f"; at most {limit} are accepted", "fewer `max_passages`")
 
     def _check_queue(self, scheduler: Scheduler, ms_per_cost: float) -> float:
         """Returns how long the queue takes to run, in milliseconds."""
@@ -82,6 +82,14 @@ class Admission:
         if total_ms > limit_ms:
             raise QueueFullError(retry_after_ms=_retry_after_ms(total_ms - limit_ms))
         return total_ms
+
+
+def _too_long(ticket: Ticket, why: str, what_helps: str) -> TextTooLongError:
+    """The error; a question to a collection is told what helps, as its client knows no text."""
+    if ticket.call.request.collection is None:
+        return TextTooLongError(f"the text has about {ticket.tokens} tokens{why}")
+    what = f"the question's passages have about {ticket.tokens} tokens"
+    return TextTooLongError(f"{what}{why}: ask for {what_helps}")
 
 
 def _check_time(needed_ms: float, time_ms: float) -> None:

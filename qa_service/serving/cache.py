@@ -19,33 +19,17 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
 
 from qa_service.errors import DeadlineExceededError, ExecutionTimeoutError
 from qa_service.net.timers import Clock, LazyTimer
 from qa_service.scheduling.call import Answered, Call, Outcome
 from qa_service.serving.cache_store import CacheStore, cache_key
 from qa_service.serving.service import Service
+from qa_service.telemetry.metrics import ModelMetrics
 from qa_service.wire.messages import AnswerSource, Request, Timings
 
 NO_TIME = Timings(0.0, 0.0)
 CACHED = AnswerSource(is_cached=True)
-
-
-class CacheCounts(Protocol):
-    """The cache's counters.
-
-    Attributes:
-        cache_hits_total: Requests answered from the cache.
-        cache_joined_total: Requests that waited for an equal one's run.
-        cache_misses_total: Requests that ran.
-        cache_evictions_total: Entries dropped to make room.
-    """
-
-    cache_hits_total: int
-    cache_joined_total: int
-    cache_misses_total: int
-    cache_evictions_total: int
 
 
 @dataclass(slots=True, eq=False)
@@ -89,7 +73,7 @@ class Cached:
         store: CacheStore,
         model: Callable[[Request], str],
         clock: Clock,
-        counts: CacheCounts,
+        counts: ModelMetrics,
         *,
         max_joined: int,
     ) -> None:

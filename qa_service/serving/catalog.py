@@ -93,10 +93,7 @@ class Catalog:
         }
 
     def load(self, name: str) -> dict[str, str]:
-        """Starts to load a model that was unloaded; tries failed versions again at once.
-
-        Returns:
-            The reply to the client.
+        """Starts to load an unloaded model, tries failed versions again now; returns the reply.
 
         Raises:
             UnknownModelError: No model of the plan has this name.
@@ -108,10 +105,7 @@ class Catalog:
         return {"model": name}
 
     def unload(self, name: str) -> dict[str, str]:
-        """Starts to drain a model; it stays unloaded until `load` or another plan.
-
-        Returns:
-            The reply to the client.
+        """Starts to drain a model, unloaded until `load` or another plan; returns the reply.
 
         Raises:
             UnknownModelError: No model of the plan has this name.

@@ -8,18 +8,20 @@ from __future__ import annotations
 from functools import partial
 
 from qa_service.net.timers import Clock
-from qa_service.serving.cache import CacheCounts, Cached
+from qa_service.serving.cache import Cached
 from qa_service.serving.cache_store import CacheStore
 from qa_service.serving.cascade import Cascade
 from qa_service.serving.collections import Collections
 from qa_service.serving.dispatcher import Dispatcher
+from qa_service.serving.model import Model
 from qa_service.serving.options import RouteOptions
 from qa_service.serving.plan import VersionSpec
 from qa_service.serving.retrieval import Retrieval
 from qa_service.serving.segments import Segments
 from qa_service.serving.service import Service
-from qa_service.serving.shadow import Shadow, ShadowedModel
+from qa_service.serving.shadow import Shadow
 from qa_service.serving.skim import Skim
+from qa_service.telemetry.metrics import ModelMetrics
 from qa_service.telemetry.services import ServiceCounts
 from qa_service.wire.messages import Request
 
@@ -44,9 +46,9 @@ class Services:
     def around_version(
         self,
         dispatcher: Dispatcher,
-        model: ShadowedModel,
+        model: Model,
         spec: VersionSpec,
-        counts: CacheCounts,
+        counts: ModelMetrics,
     ) -> Service:
         """What a request passes that has been routed to one version of a model."""
         service: Service = Skim(Segments(dispatcher), dispatcher, self._retrieval)

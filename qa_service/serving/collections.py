@@ -1,10 +1,10 @@
-"""A service that answers from a collection: of the passages that match the question best.
+"""A service that answers a question from the passages of a collection that match it best.
 
     submit ──a text──▶ the next service
        └──a collection──▶ search ──▶ passages, a child call each ──findings──▶ merged ▸ resolved
 
-The merged score is one softmax over all passages: each one's spans, and its null answer, with what
-the search says of the passage added (`ModelFacts.passage_weight`).
+One softmax over the spans and the null answers of all passages makes the scores. The passage's
+score in the search, times `ModelFacts.passage_weight`, is added to the log score of each.
 """
 
 from __future__ import annotations
@@ -27,12 +27,11 @@ from qa_service.workers.messages import ModelFacts
 
 
 class Collections:
-    """Answers what is asked of collections; passes on what is asked of texts.
+    """Answers questions to collections; passes on questions to texts.
 
     Args:
-        service: Where texts go.
-        dispatcher: Where passages go.
-        retrieval: The collections.
+        service: Takes questions to texts.
+        dispatcher: Takes passages.
     """
 
     def __init__(self, service: Service, dispatcher: Dispatcher, retrieval: Retrieval) -> None:
@@ -41,7 +40,7 @@ class Collections:
         self._retrieval = retrieval
 
     def submit(self, call: Call) -> None:
-        """Passes a text on; searches for what is asked of a collection."""
+        """Passes a question to a text on, or searches the collection."""
         if call.request.collection is None:
             self._service.submit(call)
             return
@@ -64,7 +63,7 @@ class Collections:
 
 
 def _part_of(request: Request, passage: FoundPassage) -> Part:
-    """What is asked of a passage; of each document no more than one answer is wanted."""
+    """The question to one passage, for one answer: a document gives no more to the result."""
     asked = msgspec.structs.replace(
         request, text=passage.text, top_k=1, collection=None, max_passages=None
     )
@@ -74,7 +73,7 @@ def _part_of(request: Request, passage: FoundPassage) -> Part:
 def _merge(
     passages: Sequence[FoundPassage], model: ModelFacts, top_k: int, found: Sequence[SegmentResult]
 ) -> list[Answer]:
-    # Relative to the best, as only differences of BM25 between passages mean something.
+    # Relative to the best passage: of BM25, only differences within one search mean something.
     read = [
         ReadPassage(_passage_of(its), model.passage_weight * (its.score - passages[0].score), spans)
         for its, spans in zip(passages, found, strict=True)

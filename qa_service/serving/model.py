@@ -17,7 +17,7 @@ import logging
 import math
 import random
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from qa_service.errors import QaError, SetupError, UnavailableError, UnknownModelError, there_are
@@ -106,11 +106,6 @@ class Model:
     def versions_in(self, *states: VersionState) -> list[Version]:
         """The versions in one of the states."""
         return [version for version in self.versions if version.state in states]
-
-    @property
-    def shadow(self) -> Mapping[int, int]:
-        """Percent of the requests that are copied to a version."""
-        return self.plan.shadow
 
     def is_idle(self, number: int) -> bool:
         """Whether the version has an idle instance and an empty queue."""

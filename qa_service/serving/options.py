@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
+from qa_service.errors import SetupError
 from qa_service.repository.models import MAX_VERSION, VERSIONS_WORDS
 from qa_service.wire.messages import MAX_NAME_CHARS, MAX_PASSAGES
 from qa_service.workers.options import InstanceOptions
@@ -19,6 +21,16 @@ LABEL = rf"^[A-Za-z_][A-Za-z0-9_.-]{{0,{MAX_NAME_CHARS - 1}}}\Z"
 ModelName = Annotated[str, Meta(pattern=NAME)]
 _Number = Annotated[int, Meta(ge=1, le=MAX_VERSION)]
 _Key = Annotated[str, Meta(pattern=rf"({NAME})|^[1-9][0-9]{{0,15}}\Z")]
+
+
+def check_name(name: str) -> None:
+    """Checks the name of a table.
+
+    Raises:
+        SetupError: It is no `NAME`.
+    """
+    if not re.match(NAME, name):
+        raise SetupError("a name has letters, digits, _, . and -")
 
 
 class ModelOptions(InstanceOptions, frozen=True, kw_only=True):

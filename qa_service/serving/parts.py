@@ -2,8 +2,9 @@
 
     call ──▶ a child call for each part, all at once ──findings of all──▶ merged ▸ resolved
 
-They have the turn of one long text, so that they run together where that pays, and no client gets
-more of the machine by them than by a text of that length. The error of one is that of the question.
+All parts have one turn, as the segments of a long text have: they share a batch where that is
+cheaper, and a client gets no more of the machine by them than by a text of their length. If a part
+fails, the question fails with its error.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from qa_service.wire.messages import Answer, Request, Timings
 from qa_service.wire.spans import SegmentResult
 
 Part = tuple[Request, tuple[int, int]]
-"""What is asked of a part, and where in it spans may start, in code points."""
+"""A part's request, and where in its text spans may start, in code points."""
 
 Merge = Callable[[Sequence[SegmentResult]], Sequence[Answer]]
-"""Makes the answers of what was found in each part, in their order."""
+"""Makes the answers from what was found in each part, in the order of the parts."""
 
 
 def read_parts(call: Call, parts: Sequence[Part], merge: Merge, dispatcher: Dispatcher) -> None:
-    """Reads the parts and settles the call; refuses it if there is no room or no time for them."""
+    """Reads the parts and settles the call; fails it if there is no room or no time for them."""
     tokens = [estimate_tokens(request) for request, _ in parts]
     whole = Ticket(call, sum(tokens))
     try:
@@ -40,7 +41,7 @@ def read_parts(call: Call, parts: Sequence[Part], merge: Merge, dispatcher: Disp
 
 
 class _Reading:
-    """The parts of one question under way."""
+    """One question's parts, from their submission to the answer."""
 
     def __init__(self, whole: Ticket, merge: Merge, dispatcher: Dispatcher) -> None:
         self._whole = whole
@@ -53,7 +54,7 @@ class _Reading:
         self._reserved = whole.cost
 
     def submit(self, parts: Sequence[Part], tokens: Sequence[int]) -> None:
-        """Submits all parts."""
+        """Submits all parts; each takes its cost from what was reserved for the whole."""
         call = self._whole.call
         self._num_parts = len(parts)
         self._dispatcher.begin(self._whole)
@@ -67,7 +68,7 @@ class _Reading:
         self._release(self._reserved)
 
     def _release(self, cost: float) -> None:
-        """Takes back what was reserved, as far as there is any."""
+        """Ends the reservation of a cost, or of what is still reserved if that is less."""
         cost = min(cost, self._reserved)
         self._reserved -= cost
         self._dispatcher.reserve(self._whole, -cost)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from qa_service.errors import SetupError, there_are
+from qa_service.errors import SetupError, there_are, told_in
 from qa_service.inference.engines import check_precision
 from qa_service.repository.models import (
     FoundVersion,
@@ -136,10 +136,8 @@ def make_plan(
 def _plan(name: str, options: ModelOptions, choose: Choose, generation: int) -> ModelPlan:
     if not options.num_instances:
         raise SetupError(f"[models.{name}]: there are to be no instances, neither here nor on Ray")
-    try:
+    with told_in(f"[models.{name}] path"):
         found = find_versions(options.path)
-    except SetupError as error:
-        raise SetupError(f"[models.{name}] path: {error}") from None
     for label, number in options.labels.items():
         if number not in found:
             what = f"{label} names version {number}, which is not there"
@@ -148,12 +146,9 @@ def _plan(name: str, options: ModelOptions, choose: Choose, generation: int) -> 
     shadow = _by_number(name, "shadow", options.shadow, options, found)
     if traffic and not any(traffic.values()):
         raise SetupError(f"[models.{name}] traffic: all weights are 0")
-    try:
-        chosen = choose_versions(
-            found, options.versions, {*options.labels.values(), *traffic, *shadow}
-        )
-    except SetupError as error:
-        raise SetupError(f"[models.{name}] versions: {error}") from None
+    named = {*options.labels.values(), *traffic, *shadow}
+    with told_in(f"[models.{name}] versions"):
+        chosen = choose_versions(found, options.versions, named)
     specs = {v.number: _spec(name, v, options.instances, choose, generation) for v in chosen}
     is_rolling = options.transition == "rolling"
     return ModelPlan(name, specs, dict(options.labels), traffic, shadow, is_rolling)
@@ -162,12 +157,10 @@ def _plan(name: str, options: ModelOptions, choose: Choose, generation: int) -> 
 def _spec(
     name: str, found: FoundVersion, options: InstanceOptions, choose: Choose, generation: int
 ) -> VersionSpec:
-    try:
+    with told_in(f"[models.{name}]"):
         instances = choose(name, found, options)
         if not instances.is_engine_open:
             check_precision(instances.inference_engine_type, instances.precision)
-    except SetupError as error:
-        raise SetupError(f"[models.{name}]: {error}") from None
     return VersionSpec(name, found, instances, generation)
 
 

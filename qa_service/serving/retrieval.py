@@ -1,19 +1,18 @@
-"""The collections that are served, and the search in them, which does not hold up the loop.
+"""The collections that are served, and searches in them that do not hold up the loop.
 
-A search that takes less than `MAX_LOOP_SEARCH_MS` runs in the loop, as a thread would take as long
-to hand it over. What the last ones took decides; the first after a collection was opened goes to a
-thread, as its files may not be in memory yet. So does each that waits for a network.
+A search runs in the loop if the collection's last searches took at most `MAX_LOOP_SEARCH_MS`, else
+in a thread. The first search after a collection was opened runs in a thread, as its files may not
+be in memory yet; so does every search that waits for a network.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
-import re
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
@@ -27,20 +26,25 @@ from qa_service.errors import (
     SetupError,
     UnknownCollectionError,
     there_are,
+    told_in,
 )
-from qa_service.net.background import Done, Work
+from qa_service.net.background import Background, Done, Work
 from qa_service.net.timers import Clock
 from qa_service.scheduling.call import Call
-from qa_service.serving.options import NAME, CollectionOptions
+from qa_service.serving.options import CollectionOptions, check_name
 from qa_service.telemetry.services import CollectionCounts, ServiceCounts
 from qa_service.wire.messages import Request
 
 logger = logging.getLogger(__name__)
 
 MAX_LOOP_SEARCH_MS = 1.0
+"""The loop may be held up for about as long as it takes to hand a search to a thread and back."""
+
 MAX_ASIDE = 256
-"""How many searches may wait for the thread."""
+"""How many searches may wait for a thread: more would mostly be found after their deadlines."""
+
 SMOOTHING = 1 / 8
+"""The share of the latest search in `search_ms`: a single slow search does not move the others."""
 
 Opener = Callable[[CollectionOptions], Retriever]
 Found = Callable[[Sequence[FoundPassage] | QaError], None]
@@ -52,60 +56,40 @@ def _open(options: CollectionOptions) -> Retriever:
     return Collection(options.path) if options.path else OpenSearchIndex(options.url)
 
 
-class Aside(Protocol):
-    """Runs work beside the loop."""
-
-    def run(self, work: Work, done: Done) -> None:
-        """Has work done, and calls `done` from the loop with its result or its exception."""
-
-
 class _Searched(msgspec.Struct, frozen=True):
     found: list[FoundPassage]
     took_ms: float
 
 
+@dataclass(slots=True, eq=False)
 class ServedCollection:
     """A collection that is open.
 
     Attributes:
-        name: Its name.
-        options: What the configuration says of it.
-        retriever: What searches it.
-        edition: Another number whenever what is found may be another.
-        search_ms: What a search takes, smoothed; infinity before the first.
-        fault: Why what was indexed since could not be opened; empty if it could.
+        edition: A number that changes when a search may find something else.
+        search_ms: How long a search takes, smoothed; infinite before the first.
+        fault: Why the newest index could not be opened; empty if it could.
     """
 
-    def __init__(
-        self, name: str, options: CollectionOptions, retriever: Retriever, edition: int
-    ) -> None:
-        self.name = name
-        self.options = options
-        self.retriever = retriever
-        self.edition = edition
-        self.search_ms = float("inf")
-        self.fault = ""
+    name: str
+    options: CollectionOptions
+    retriever: Retriever
+    edition: int
+    search_ms: float = math.inf
+    fault: str = ""
 
-    @property
-    def place(self) -> tuple[Path | None, str]:
-        """Where it is."""
-        return self.options.path, self.options.url
+    def is_at(self, options: CollectionOptions) -> bool:
+        """Whether it is what these options would open."""
+        return (self.options.path, self.options.url) == (options.path, options.url)
 
 
 class Retrieval:
-    """The collections, by name.
-
-    Args:
-        clock: The loop's.
-        aside: Runs searches beside the loop.
-        counts: Where searches are counted.
-        open_collection: Opens what the configuration names.
-    """
+    """The collections by name, and their searches."""
 
     def __init__(
         self,
         clock: Clock,
-        aside: Aside,
+        aside: Background,
         counts: ServiceCounts,
         open_collection: Opener = _open,
     ) -> None:
@@ -118,15 +102,15 @@ class Retrieval:
         self._num_aside = 0
 
     def use(self, options: Mapping[str, CollectionOptions]) -> None:
-        """Serves these from now on; takes up what has been indexed of those that are open.
+        """Serves these collections from now on; opens the newest index of those that are open.
 
         Raises:
-            SetupError: One cannot be opened; nothing is changed.
+            SetupError: A new one cannot be opened; nothing is changed.
         """
         served = {}
         for name, its in options.items():
             known = self._served.get(name)
-            if known and known.place == (its.path, its.url):
+            if known and known.is_at(its):
                 known.options = its
                 served[name] = known
             else:
@@ -143,25 +127,25 @@ class Retrieval:
         """The collection of that name.
 
         Raises:
-            UnknownCollectionError: There is none.
+            UnknownCollectionError: No collection has this name.
         """
         if found := self._served.get(name):
             return found
         raise UnknownCollectionError(f"there is no collection {name}; {there_are(self._served)}")
 
     def edition(self, request: Request) -> str:
-        """What a request's answers depend on beside question and text, for the cache."""
+        """What the answers depend on beside question and text: a part of the cache's key."""
         served = self._served.get(request.collection) if request.collection else None
         if served is None:
             return f"{request.skim or ''}"
         return f"{served.edition}/{request.max_passages or served.options.max_passages}"
 
     def search(self, call: Call, on_found: Found) -> None:
-        """Searches the collection that a request names, and calls back, at once or later.
+        """Searches the collection that a request names; calls `on_found` at once or later.
 
         Raises:
-            UnknownCollectionError: There is none of that name.
-            QueueFullError: Too many searches wait.
+            UnknownCollectionError: No collection has this name.
+            QueueFullError: `MAX_ASIDE` searches are waiting.
         """
         served = self.find(call.request.collection or "")
         max_passages = call.request.max_passages or served.options.max_passages
@@ -173,10 +157,10 @@ class Retrieval:
         self.run_aside(work, done)
 
     def run_aside(self, work: Work, done: Done) -> None:
-        """Runs work beside the loop.
+        """Runs work in a thread, then `done` in the loop.
 
         Raises:
-            QueueFullError: Too much waits already.
+            QueueFullError: `MAX_ASIDE` pieces of work are waiting.
         """
         if self._num_aside == MAX_ASIDE:
             raise QueueFullError
@@ -184,18 +168,14 @@ class Retrieval:
         self._aside.run(work, partial(self._on_done_aside, done))
 
     def _opened(self, name: str, options: CollectionOptions) -> ServedCollection:
-        if not re.match(NAME, name):
-            raise SetupError(f"[collections.{name}]: a name has letters, digits, _, . and -")
-        try:
-            retriever = self._open(options)
-        except SetupError as error:
-            raise SetupError(f"[collections.{name}]: {error}") from None
-        return ServedCollection(name, options, retriever, next(self._editions))
+        with told_in(f"[collections.{name}]"):
+            check_name(name)
+            return ServedCollection(name, options, self._open(options), next(self._editions))
 
     def _refresh(self, served: ServedCollection) -> None:
         try:
             if served.retriever.refresh():
-                served.edition, served.search_ms = next(self._editions), float("inf")
+                served.edition, served.search_ms = next(self._editions), math.inf
                 logger.info("collection %s: what has been indexed since is served", served.name)
             served.fault = ""
         except SetupError as error:
@@ -204,7 +184,7 @@ class Retrieval:
             served.fault = str(error)
 
     def _search(self, retriever: Retriever, call: Call, max_passages: int) -> _Searched:
-        """Searches, in whichever thread; nothing for a call that nobody waits for any more."""
+        """Searches, in any thread; finds nothing for a call that has ended."""
         if call.is_settled:
             return _Searched([], 0.0)
         start_s = self._clock.now_s()
@@ -229,7 +209,7 @@ class Retrieval:
 def _count(counts: CollectionCounts, served: ServedCollection, result: _Searched) -> None:
     counts.search_ms.observe(result.took_ms)
     counts.passages_total += len(result.found)
-    if served.search_ms == float("inf"):
+    if served.search_ms == math.inf:
         served.search_ms = result.took_ms
     else:
         served.search_ms += SMOOTHING * (result.took_ms - served.search_ms)

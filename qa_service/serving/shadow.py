@@ -11,13 +11,13 @@ answer nor its time. A copy is never copied.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import msgspec
 
 from qa_service.scheduling.call import Answered, Call, Outcome
+from qa_service.serving.model import Model
 from qa_service.serving.service import Service
 from qa_service.telemetry.services import ShadowCounts
 from qa_service.wire.messages import Answer
@@ -28,12 +28,7 @@ FLOW = "shadow copy"
 
 @dataclass(slots=True, eq=False)
 class _Pair:
-    """A request and its copy.
-
-    Attributes:
-        answer: The request's best answer; None until it has one.
-        copys_answer: The copy's; None until it has one.
-    """
+    """A request and its copy, with the best answer of each once it has one."""
 
     counts: ShadowCounts
     copy: Call
@@ -77,31 +72,18 @@ class _Pair:
             self.counts.outcomes["agreed" if here == there else "differed"] += 1
 
 
-class ShadowedModel(Service, Protocol):
-    """A model whose requests may be copied to its other versions."""
-
-    name: str
-
-    @property
-    def shadow(self) -> Mapping[int, int]:
-        """The present percentage of requests that are copied to each version."""
-
-    def is_idle(self, version: int) -> bool:
-        """Whether the version has an idle instance and an empty queue."""
-
-
 class Shadow:
     """Copies one version's requests to other versions.
 
     Args:
-        model: Sends a copy to the version that it names.
+        model: Says who gets copies, and sends each to its version.
         counts_of: The counters of the version that gets copies.
     """
 
     def __init__(
         self,
         service: Service,
-        model: ShadowedModel,
+        model: Model,
         version: int,
         counts_of: Callable[[int], ShadowCounts],
         *,
@@ -118,7 +100,7 @@ class Shadow:
         self._service.submit(call)
         if call.is_settled or call.scope.flow == FLOW:
             return  # answered from the cache, refused, or a copy
-        for version, percent in self._model.shadow.items():
+        for version, percent in self._model.plan.shadow.items():
             if version != self._version:
                 self._offer(call, version, percent)
 

@@ -1,10 +1,10 @@
-"""A service that has only the best windows of a long text read, where a request asks for that.
+"""A service that reads only the best windows of a long text, if the request has `skim`.
 
-    submit ──all of a text──▶ the next service
-       └──skim──▶ windows ranked beside the loop ──▶ the best, read as parts ▸ merged
+    submit ──without `skim`, or short──▶ the next service
+       └──`skim`──▶ windows ranked in a thread ──▶ the best, read as parts ▸ merged
 
-They are ranked as passages of a collection are, by an index of this one text. Scores are those of
-a text of which nothing but these windows was there.
+An index of this one text ranks its windows as a collection ranks its passages. The scores are what
+they would be if the text had no other windows.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from qa_service.workers.messages import ModelFacts
 
 
 class Skim:
-    """Skims texts; passes on what is to be read whole, or is as short as what would be read.
+    """Skims texts; passes on texts that are to be read whole or have no more windows than `skim`.
 
     Args:
-        service: Where whole texts go.
-        dispatcher: Where windows go.
-        retrieval: Runs what would hold up the loop.
+        service: Takes whole texts.
+        dispatcher: Takes windows.
+        retrieval: Runs the ranking in a thread.
     """
 
     def __init__(self, service: Service, dispatcher: Dispatcher, retrieval: Retrieval) -> None:
@@ -68,7 +68,7 @@ class Skim:
 
 
 def _best_windows(call: Call, model: ModelFacts) -> list[Section] | None:
-    """The windows to read, in their order; None if that is all of them."""
+    """The windows to read, in the text's order; None if the text is to be read whole."""
     request = call.request
     assert request.skim is not None
     found = windows(request, model.window_tokens, model.overlap_tokens)

@@ -9,6 +9,7 @@ import pytest
 
 from qa_service.errors import QueueFullError, WorkerCrashedError
 from qa_service.scheduling.call import Answered
+from qa_service.serving.plan import ModelPlan
 from qa_service.serving.shadow import Shadow
 from qa_service.telemetry.services import ServiceCounts
 from qa_service.wire.messages import Answer, AnswerSource, Timings
@@ -23,7 +24,8 @@ class Setting:
 
     def __init__(self, percent=100):
         self.service, self.router = FakeService(), FakeService()
-        self.name, self.shadow, self.idle = "builtin", {4: percent}, True
+        self.name, self.idle = "builtin", True
+        self.set_shadow({4: percent})
         self.counts = ServiceCounts()
         self.submit = self.router.submit
         self.client = self.make_client(3)
@@ -34,6 +36,9 @@ class Setting:
         counts_of = partial(self.counts.shadow, self.name)
         draw = random.Random(0).random
         return Client(Shadow(self.service, self, version, counts_of, draw=draw))
+
+    def set_shadow(self, percents):
+        self.plan = ModelPlan(self.name, {}, {}, {}, shadow=percents)
 
     def is_idle(self, version):
         return self.idle
@@ -123,7 +128,7 @@ def test_about_as_many_are_copied_as_were_asked_for():
     for _ in range(2000):
         setting.ask()
     assert len(setting.copies) == pytest.approx(200, abs=40)
-    setting.shadow = {4: 0}
+    setting.set_shadow({4: 0})
     before = len(setting.copies)
     setting.ask()
     assert len(setting.copies) == before
@@ -147,7 +152,7 @@ def test_a_request_that_fails_takes_its_copy_with_it(setting):
 
 
 def test_two_versions_are_compared_each_for_itself(setting):
-    setting.shadow = {4: 100, 5: 100}
+    setting.set_shadow({4: 100, 5: 100})
     call = setting.ask()
     setting.service.resolve()
     setting.copies[0].resolve([ANSWER], TIMINGS)

@@ -84,3 +84,17 @@ def test_clients_that_ask_paragraphs_are_counted_as_long_as_a_text_takes():
 def test_a_text_of_too_many_tokens_is_refused():
     with pytest.raises(TextTooLongError, match="about 101 tokens; at most 100"):
         admit(Admission(QueueOptions(max_text_tokens=100)), queue_of(), tokens=101)
+
+
+@pytest.mark.parametrize(
+    ("options", "cost", "message"),
+    [
+        ({}, 4000.0, r"in its 1,000 ms: ask for fewer `max_passages`, or a longer `timeout_ms`$"),
+        ({"max_text_tokens": 99}, 10.0, r"at most 99 are accepted: ask for fewer `max_passages`$"),
+    ],
+    ids=["time", "tokens"],
+)
+def test_who_asks_a_collection_is_told_what_helps(options, cost, message):
+    admission = Admission(QueueOptions(**options))
+    with pytest.raises(TextTooLongError, match=rf"^the question's passages .*{message}"):
+        admit(admission, queue_of(), cost=cost, long=True, collection="docs", text="")
