@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -43,6 +43,7 @@ class RunningServer(LoggingProcess):
         env: What its environment has beside this process's.
         root: The checkout that it runs in.
         is_ready: Whether to wait until it is ready; else only until it listens.
+        wrapper: Words before its command: a program that starts it.
     """
 
     def __init__(
@@ -52,8 +53,9 @@ class RunningServer(LoggingProcess):
         env: Mapping[str, str] | None = None,
         root: Path = ROOT,
         is_ready: bool = True,
+        wrapper: Sequence[str] = (),
     ) -> None:
-        command = [sys.executable, str(root / "server.py"), "--port", "0"]
+        command = [*wrapper, sys.executable, str(root / "server.py"), "--port", "0"]
         super().__init__(
             [*command, "--model", str(model.resolve()), *flags],
             stdout=subprocess.PIPE,
@@ -143,9 +145,11 @@ def _is_zombie(pid: str) -> bool:
 
 
 @contextmanager
-def running_server(model: Path, *flags: str, root: Path = ROOT) -> Iterator[RunningServer]:
+def running_server(
+    model: Path, *flags: str, root: Path = ROOT, wrapper: Sequence[str] = ()
+) -> Iterator[RunningServer]:
     """Runs a checkout's server; on a clean exit of the block, sees that it stops cleanly too."""
-    server = RunningServer(model, *flags, root=root)
+    server = RunningServer(model, *flags, root=root, wrapper=wrapper)
     try:
         yield server
         if server.process.poll() is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -19,9 +20,15 @@ from harness.process import GIVE_UP_S
 from harness.server import EXACT_ENGINE, ROOT, running_server
 from qa_service.aio.client import AsyncQaClient
 from qa_service.client import QaClient
+from qa_service.collections.manifest import INDEX
 from tests.unit.test_open_search import Cluster
 
+QUESTION, (ANSWER, DOCUMENT) = next(iter(ANSWERS.items()))
 TELEPHONE = "Alexander Graham Bell patented the telephone in 1876. It carried speech over a wire.\n"
+
+
+BOUND_BY_MODES = ("setpriv", "--bounding-set=-dac_override") if os.getuid() == 0 else ()
+"""Starts a program that may write only where the files' modes let it, also as root."""
 
 
 class Folders:
@@ -124,10 +131,9 @@ def test_what_cannot_be_asked_is_told(server, fields, code):
 
 
 def test_over_http(server):
-    question, (answer, document) = next(iter(ANSWERS.items()))
-    status, reply = post(server, "/qa", {"question": question, "collection": "machines"})
-    assert (status, reply["answer"], reply["passage"]["document"]) == (200, answer, document)
-    status, reply = post(server, "/qa", {"question": question, "collection": "x"})
+    status, reply = post(server, "/qa", {"question": QUESTION, "collection": "machines"})
+    assert (status, reply["answer"], reply["passage"]["document"]) == (200, ANSWER, DOCUMENT)
+    status, reply = post(server, "/qa", {"question": QUESTION, "collection": "x"})
     assert (status, reply["error"]["code"]) == (404, "unknown_collection")
 
 
@@ -192,6 +198,29 @@ def test_what_is_indexed_meanwhile_is_served_after_sighup(builtin_model, tmp_pat
         assert server.ask(**{**asked, "collection": "more"})["answer"] == "Alexander Graham Bell"
 
 
+def chmod(folder, mode):
+    for path in (folder, *folder.glob(f"{INDEX}*")):
+        path.chmod(mode)
+
+
+def test_a_collection_that_cannot_be_written_is_served_and_opened_again(builtin_model, tmp_path):
+    folders = Folders(tmp_path)
+    chmod(folders.collection, 0o555)
+    made = subprocess.run([*BOUND_BY_MODES, "touch", folders.collection / "new"], check=False)
+    assert made.returncode == 1
+    flags = ("--config", str(folders.file), *EXACT_ENGINE)
+    with running_server(builtin_model, *flags, wrapper=BOUND_BY_MODES) as server:
+        assert server.ask(question=QUESTION, collection="machines")["answer"] == ANSWER
+        chmod(folders.collection, 0o755)
+        write_documents(folders.documents, {"people/bell.txt": TELEPHONE})
+        index(folders.documents, folders.collection, update=True)
+        chmod(folders.collection, 0o555)
+        server.signal(signal.SIGHUP)
+        server.wait_for_log("collection machines: what has been indexed since is served")
+        reply = server.ask(question="Who patented the telephone?", collection="machines")
+        assert reply["answer"] == "Alexander Graham Bell"
+
+
 def test_the_collections_of_a_folder_are_served_by_their_names(builtin_model, tmp_path):
     folders, place = Folders(tmp_path), tmp_path / "collections"
     index(folders.documents, place / "handbook")
@@ -200,8 +229,7 @@ def test_the_collections_of_a_folder_are_served_by_their_names(builtin_model, tm
     with running_server(builtin_model, *where, *EXACT_ENGINE) as server:
         assert server.ask(**asked)["error"]["code"] == "unknown_collection"
         for name in ("handbook", "machines"):
-            question, (answer, _) = next(iter(ANSWERS.items()))
-            assert server.ask(question=question, collection=name)["answer"] == answer
+            assert server.ask(question=QUESTION, collection=name)["answer"] == ANSWER
         write_documents(tmp_path / "people", {"people/bell.txt": TELEPHONE})
         index(tmp_path / "people", place / "bell")
         server.signal(signal.SIGHUP)
@@ -239,9 +267,6 @@ def count(server, histogram):
 
 
 # The programs.
-
-
-QUESTION, (ANSWER, DOCUMENT) = next(iter(ANSWERS.items()))
 
 
 def run(server, program, *words, text=""):
