@@ -20,7 +20,6 @@ from harness.process import GIVE_UP_S
 from harness.server import EXACT_ENGINE, ROOT, running_server
 from qa_service.aio.client import AsyncQaClient
 from qa_service.client import QaClient
-from qa_service.collections.manifest import INDEX
 from tests.unit.test_open_search import Cluster
 
 QUESTION, (ANSWER, DOCUMENT) = next(iter(ANSWERS.items()))
@@ -198,23 +197,24 @@ def test_what_is_indexed_meanwhile_is_served_after_sighup(builtin_model, tmp_pat
         assert server.ask(**{**asked, "collection": "more"})["answer"] == "Alexander Graham Bell"
 
 
-def chmod(folder, mode):
-    for path in (folder, *folder.glob(f"{INDEX}*")):
-        path.chmod(mode)
+def let_write(folder, *, may_write):
+    for path in (folder, *folder.rglob("*")):
+        mode = path.stat().st_mode
+        path.chmod(mode | 0o200 if may_write else mode & ~0o222)
 
 
 def test_a_collection_that_cannot_be_written_is_served_and_opened_again(builtin_model, tmp_path):
     folders = Folders(tmp_path)
-    chmod(folders.collection, 0o555)
+    let_write(folders.collection, may_write=False)
     made = subprocess.run([*BOUND_BY_MODES, "touch", folders.collection / "new"], check=False)
     assert made.returncode == 1
     flags = ("--config", str(folders.file), *EXACT_ENGINE)
     with running_server(builtin_model, *flags, wrapper=BOUND_BY_MODES) as server:
         assert server.ask(question=QUESTION, collection="machines")["answer"] == ANSWER
-        chmod(folders.collection, 0o755)
+        let_write(folders.collection, may_write=True)
         write_documents(folders.documents, {"people/bell.txt": TELEPHONE})
         index(folders.documents, folders.collection, update=True)
-        chmod(folders.collection, 0o555)
+        let_write(folders.collection, may_write=False)
         server.signal(signal.SIGHUP)
         server.wait_for_log("collection machines: what has been indexed since is served")
         reply = server.ask(question="Who patented the telephone?", collection="machines")
