@@ -28,9 +28,9 @@ from benchmarks.record import Section, make_parser
 from benchmarks.tables import markdown, percentile
 from harness.process import MIB, rss_bytes
 from qa_service.collections.collection import Collection
-from qa_service.collections.retriever import FoundPassage
 from qa_service.collections.sentences import sentences
 from qa_service.data.squad import SquadQuestion, read_squad
+from qa_service.wire.messages import Passage
 
 DEPTHS = (1, 5, 10, 20)
 QUICK_QUESTIONS = 200
@@ -129,9 +129,9 @@ def search(
         collection.search(question.question, max(DEPTHS))
     for question in questions:
         began_s = time.perf_counter()
-        found = collection.search(question.question, 10)
+        collection.search(question.question, 10)
         durations_us.append(1e6 * (time.perf_counter() - began_s))
-        found = collection.search(question.question, max(DEPTHS))
+        found = [its.passage for its in collection.search(question.question, max(DEPTHS))]
         gold = f"#{numbers[question.context]}"
         in_gold = [passage.document.endswith(gold) for passage in found]
         pairs = zip(in_gold, found, strict=True)
@@ -147,7 +147,7 @@ def search(
     )
 
 
-def _holds(passage: FoundPassage, question: SquadQuestion) -> bool:
+def _holds(passage: Passage, question: SquadQuestion) -> bool:
     """Whether an accepted answer stands in the passage, at its place in the paragraph."""
     return any(
         passage.start <= place and place + len(words) <= passage.end

@@ -18,6 +18,7 @@ from qa_service.collections.tantivy_index import (
     open_index,
 )
 from qa_service.errors import SetupError
+from qa_service.wire.messages import Passage
 
 if TYPE_CHECKING:
     import tantivy
@@ -90,7 +91,7 @@ class _OpenIndex:
             query = any_word_of(question, analyzer, self._schema)
             hits = self._searcher.search(query, max_passages, count=False).hits
             if hits:
-                return [_passage(score, self._searcher.doc(address)) for score, address in hits]
+                return [FoundPassage(score, _passage(self._searcher.doc(at))) for score, at in hits]
         return []
 
 
@@ -133,7 +134,7 @@ def _stamp(folder: Path) -> tuple[int, int, int]:
     return (status.st_ino, status.st_mtime_ns, status.st_size)
 
 
-def _passage(score: float, stored: tantivy.Document) -> FoundPassage:
+def _passage(stored: tantivy.Document) -> Passage:
     values = {name: found[0] for name, found in stored.to_dict().items()}
     words = {name: values[name].decode() for name in STORED_WORDS}
-    return FoundPassage(score=score, start=values["start"], end=values["end"], **words)
+    return Passage(start=values["start"], end=values["end"], **words)

@@ -59,9 +59,7 @@ class EndOfFile(msgspec.Struct, frozen=True, tag=True):
 
 
 Message = Document | Fault | EndOfFile
-"""What the process that reads files sends: a message's length in 8 bytes, then its MessagePack."""
-
-LENGTH_BYTES = 8
+"""What the process that reads files sends, as a line of JSON."""
 
 
 class ReadLimits(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,8 +3,8 @@
     python -m qa_service.collections.extract_main MAX_MEMORY_BYTES
 
 Takes `ReadFile` orders on its standard input, a line of JSON each, and writes to its standard
-output the file's documents and faults and then `EndOfFile`, as `Message` has it. A document that
-takes more processor time than it may ends the process, by SIGXCPU; its parent sees that.
+output the file's documents and faults and then `EndOfFile`, likewise. A document that takes more
+processor time than it may ends the process, by SIGXCPU; its parent sees that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from typing import BinaryIO, cast
 import msgspec
 
 from qa_service.collections.documents import (
-    LENGTH_BYTES,
     Document,
     EndOfFile,
     Fault,
@@ -51,9 +50,8 @@ def main() -> None:
 
 
 def _write(output: BinaryIO, message: Message) -> None:
-    data = msgspec.msgpack.encode(message)
-    output.write(len(data).to_bytes(LENGTH_BYTES, "big"))
-    output.write(data)
+    output.write(msgspec.json.encode(message))
+    output.write(b"\n")
 
 
 def _limit(kind: int, soft: int) -> None:

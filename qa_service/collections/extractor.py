@@ -12,7 +12,6 @@ from contextlib import suppress
 import msgspec
 
 from qa_service.collections.documents import (
-    LENGTH_BYTES,
     Document,
     EndOfFile,
     Fault,
@@ -22,7 +21,7 @@ from qa_service.collections.documents import (
 )
 from qa_service.collections.files import SourceFile
 
-_decoder = msgspec.msgpack.Decoder(Message)
+_decoder = msgspec.json.Decoder(Message)
 
 
 class Extractor:
@@ -61,12 +60,10 @@ class Extractor:
         with suppress(BrokenPipeError):  # it has died: its output ends
             process.stdin.write(msgspec.json.encode(order) + b"\n")
             process.stdin.flush()
-        while len(length := process.stdout.read(LENGTH_BYTES)) == LENGTH_BYTES:
-            size = int.from_bytes(length, "big")
-            data = process.stdout.read(size)
-            if len(data) < size:
-                break
-            message = _decoder.decode(data)
+        for line in process.stdout:
+            if not line.endswith(b"\n"):
+                break  # it has died while it wrote this
+            message = _decoder.decode(line)
             if isinstance(message, EndOfFile):
                 return
             yield message

@@ -15,6 +15,7 @@ import msgspec
 
 from qa_service.collections.retriever import FoundPassage
 from qa_service.errors import SetupError, UnavailableError
+from qa_service.wire.messages import Passage
 
 if TYPE_CHECKING:
     import opensearchpy
@@ -28,7 +29,7 @@ FIELDS = ("title", "heading", "text")
 
 
 class _Source(msgspec.Struct, frozen=True):
-    """A passage as the index has it; the fields are those of `FoundPassage`.
+    """A passage as the index has it; the fields are those of `Passage`.
 
     Attributes:
         document: Without it, the passage's own id is taken.
@@ -107,12 +108,7 @@ def _shown(url: str) -> str:
 
 def _passage(hit: dict[str, Any]) -> FoundPassage:
     source = msgspec.convert(hit["_source"], _Source)
-    return FoundPassage(
-        score=float(hit["_score"]),
-        document=source.document or str(hit["_id"]),
-        title=source.title,
-        heading=source.heading,
-        text=source.text,
-        start=source.start,
-        end=source.start + len(source.text),
-    )
+    document = source.document or str(hit["_id"])
+    end = source.start + len(source.text)
+    its = Passage(document, source.title, source.heading, source.start, end, source.text)
+    return FoundPassage(float(hit["_score"]), its)

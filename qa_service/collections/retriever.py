@@ -6,27 +6,18 @@ from typing import Protocol
 
 import msgspec
 
+from qa_service.wire.messages import Passage
+
 
 class FoundPassage(msgspec.Struct, frozen=True):
     """A passage and how well it matches.
 
     Attributes:
         score: BM25; comparable within one question's passages.
-        document: The document's name: a path, perhaps with `#` and an id.
-        title: The document's title.
-        heading: The headings above the passage.
-        text: The passage.
-        start: Where the passage starts in the document's text, in code points.
-        end: One past where it ends.
     """
 
     score: float
-    document: str
-    title: str
-    heading: str
-    text: str
-    start: int
-    end: int
+    passage: Passage
 
 
 class Retriever(Protocol):

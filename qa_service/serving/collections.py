@@ -21,7 +21,7 @@ from qa_service.serving.dispatcher import Dispatcher
 from qa_service.serving.parts import Part, read_parts
 from qa_service.serving.retrieval import Retrieval
 from qa_service.serving.service import Service
-from qa_service.wire.messages import Answer, Passage, Request, Timings
+from qa_service.wire.messages import Answer, Request, Timings
 from qa_service.wire.spans import NO_ANSWER, ReadPassage, SegmentResult, answers_from_passages
 from qa_service.workers.messages import ModelFacts
 
@@ -58,16 +58,16 @@ class Collections:
             call.resolve([NO_ANSWER], Timings(0.0, 0.0))
         else:
             merge = partial(_merge, found, self._dispatcher.instances.model, call.request.top_k)
-            parts = [_part_of(call.request, passage) for passage in found]
+            parts = [_part_of(call.request, its.passage.text) for its in found]
             read_parts(call, parts, merge, self._dispatcher)
 
 
-def _part_of(request: Request, passage: FoundPassage) -> Part:
+def _part_of(request: Request, passage: str) -> Part:
     """The question to one passage, for one answer: a document gives no more to the result."""
     asked = msgspec.structs.replace(
-        request, text=passage.text, top_k=1, collection=None, max_passages=None
+        request, text=passage, top_k=1, collection=None, max_passages=None
     )
-    return asked, (0, len(passage.text))
+    return asked, (0, len(passage))
 
 
 def _merge(
@@ -75,11 +75,7 @@ def _merge(
 ) -> list[Answer]:
     # Relative to the best passage: of BM25, only differences within one search mean something.
     read = [
-        ReadPassage(_passage_of(its), model.passage_weight * (its.score - passages[0].score), spans)
+        ReadPassage(its.passage, model.passage_weight * (its.score - passages[0].score), spans)
         for its, spans in zip(passages, found, strict=True)
     ]
     return answers_from_passages(read, model.null_log_score, top_k)
-
-
-def _passage_of(found: FoundPassage) -> Passage:
-    return Passage(found.document, found.title, found.heading, found.start, found.end, found.text)

@@ -61,7 +61,7 @@ def output(tmp_path) -> Path:
 
 
 def documents(collection: Collection, question: str) -> list[str]:
-    return [passage.document for passage in collection.search(question, 10)]
+    return [found.passage.document for found in collection.search(question, 10)]
 
 
 @pytest.mark.parametrize("mode", ["new", "update"])
@@ -191,7 +191,8 @@ def test_hostile_documents_break_nothing_and_cost_bounded_memory(tmp_path):
     for river, name in {"Ebro": "script.html", "Oder": "div.html", "Po": "line.jsonl#2"}.items():
         assert documents(collection, river)[0] == name
     assert not documents(collection, "steal")
-    assert max(len(found.text) for found in collection.search("x 1 inn oder", 1000)) < 2000
+    found = collection.search("x 1 inn oder", 1000)
+    assert max(len(its.passage.text) for its in found) < 2000
 
 
 def test_memory_that_reading_takes_has_a_bound(tmp_path):

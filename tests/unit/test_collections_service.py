@@ -32,7 +32,7 @@ MODEL = ModelFacts("a model", window_tokens=384, null_log_score=0.5, passage_wei
 
 
 def passage(score, document, text, start=100):
-    return FoundPassage(score, document, "Title", "", text, start, start + len(text))
+    return FoundPassage(score, Passage(document, "Title", "", start, start + len(text), text))
 
 
 FOUND = [
@@ -164,7 +164,7 @@ def test_a_text_passes(setting):
 def test_each_passage_is_read_with_the_turn_of_one_text(setting):
     setting.ask_and_search(question="Who?", top_k=2, priority=3)
     tickets = setting.dispatcher.submitted
-    assert [ticket.call.request.text for ticket in tickets] == [its.text for its in FOUND]
+    assert [ticket.call.request.text for ticket in tickets] == [its.passage.text for its in FOUND]
     assert [ticket.core for ticket in tickets] == [(0, 13)] * 3
     assert all(ticket.call.request.collection is None for ticket in tickets)
     assert setting.dispatcher.reserved == 0.0

@@ -11,6 +11,7 @@ import pytest
 from qa_service.collections.open_search import OpenSearchIndex
 from qa_service.collections.retriever import FoundPassage
 from qa_service.errors import SetupError, UnavailableError
+from qa_service.wire.messages import Passage
 
 pytest.importorskip("opensearchpy")
 
@@ -69,8 +70,8 @@ def cluster():
 def test_a_question_becomes_a_search_and_hits_become_passages(cluster):
     index = OpenSearchIndex(f"{cluster.url}/handbook")
     assert index.search("How long is the Nile?", 5) == [
-        FoundPassage(2.5, "a.md", "Nile", "", "The Nile is long.", 40, 57),
-        FoundPassage(1.0, "8", "", "", "🦊 The Rhine.", 0, 12),
+        FoundPassage(2.5, Passage("a.md", "Nile", "", 40, 57, "The Nile is long.")),
+        FoundPassage(1.0, Passage("8", "", "", 0, 12, "🦊 The Rhine.")),
     ]
     ((path, authorization, body),) = cluster.asked
     assert path.split("?")[0] == "/handbook/_search"

@@ -1,11 +1,11 @@
-"""Whole files, read within a bound."""
+"""Whole files, read within a bound, and what they are called."""
 
 from __future__ import annotations
 
 from pathlib import PurePath
 from typing import BinaryIO
 
-from qa_service.collections.documents import UnreadableError, shortened
+from qa_service.collections.documents import Document, Heading, UnreadableError, shortened
 
 
 def read_bytes(stream: BinaryIO, max_bytes: int) -> bytes:
@@ -36,6 +36,12 @@ def read_text(stream: BinaryIO, max_bytes: int) -> str:
     if "\0" in text:
         raise UnreadableError("not a text: it holds a zero byte")
     return text
+
+
+def titled(name: str, text: str, headings: tuple[Heading, ...] = (), title: str = "") -> Document:
+    """A document; without a title it has that of its first heading, or its file's name."""
+    first = headings[0].text if headings else title_of(name)
+    return Document(name, shortened(title) or first, text, headings)
 
 
 def title_of(name: str) -> str:

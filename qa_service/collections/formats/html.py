@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 from typing import BinaryIO
 
 from qa_service.collections.documents import Document, Heading, shortened
-from qa_service.collections.formats.bounded import read_text, title_of
+from qa_service.collections.formats.bounded import read_text, titled
 
 _HIDDEN = frozenset({"script", "style", "template", "noscript", "svg", "math", "select", "iframe"})
 _BLOCKS = frozenset({
@@ -28,9 +28,7 @@ def read_html(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]
     page = _Page()
     page.feed(read_text(stream, max_bytes))
     page.close()
-    headings = tuple(page.headings)
-    title = page.title or (headings[0].text if headings else title_of(name))
-    yield Document(name, title, "".join(page.parts), headings)
+    yield titled(name, "".join(page.parts), tuple(page.headings), page.title)
 
 
 class _Page(HTMLParser):

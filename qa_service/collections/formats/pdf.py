@@ -7,8 +7,8 @@ import io
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, BinaryIO
 
-from qa_service.collections.documents import Document, UnreadableError, shortened
-from qa_service.collections.formats.bounded import read_bytes, title_of
+from qa_service.collections.documents import Document, UnreadableError
+from qa_service.collections.formats.bounded import read_bytes, titled
 
 if TYPE_CHECKING:
     import pypdf
@@ -30,7 +30,7 @@ def read_pdf(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]:
     if not text.strip():
         raise UnreadableError("no text in it: scanned pages need OCR first")
     title = _encodable(str(getattr(reader.metadata, "title", None) or ""))
-    yield Document(name, shortened(title) or title_of(name), text)
+    yield titled(name, text, title=title)
 
 
 def _pages(reader: pypdf.PdfReader, max_chars: int) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from qa_service.collections.documents import Document, Heading, shortened
-from qa_service.collections.formats.bounded import read_text, title_of
+from qa_service.collections.formats.bounded import read_text, titled
 
 _FENCE = re.compile(r" {0,3}(```+|~~~+)")
 _ATX = re.compile(r" {0,3}(#{1,6})[ \t]+(.*)")
@@ -20,24 +20,19 @@ _MAX_LINE_CHARS = 1000
 
 def read_plain(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]:
     """Reads a text without headings."""
-    yield Document(name, title_of(name), read_text(stream, max_bytes))
+    yield titled(name, read_text(stream, max_bytes))
 
 
 def read_markdown(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]:
     """Reads Markdown; its markup stays in the text."""
     text = read_text(stream, max_bytes)
-    yield _document(name, text, tuple(_markdown_headings(text)))
+    yield titled(name, text, tuple(_markdown_headings(text)))
 
 
 def read_rst(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]:
     """Reads reStructuredText; its markup stays in the text."""
     text = read_text(stream, max_bytes)
-    yield _document(name, text, tuple(_rst_headings(text)))
-
-
-def _document(name: str, text: str, headings: tuple[Heading, ...]) -> Document:
-    """A document with the title that its first heading is."""
-    return Document(name, headings[0].text if headings else title_of(name), text, headings)
+    yield titled(name, text, tuple(_rst_headings(text)))
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
