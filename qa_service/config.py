@@ -133,17 +133,13 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class ConfigSource:
-    """Where a configuration comes from, so that it can be read again.
-
-    Attributes:
-        given: Flags that were given; they win over the file.
-    """
+    """Where a configuration comes from, so that it can be read again: a file, and given flags."""
 
     file: Path | None = None
     given: Mapping[str, object] = field(default_factory=dict)
 
     def read(self) -> ServerConfig:
-        """Reads the configuration as it is now.
+        """Reads the configuration as it is now; the flags win over the file.
 
         Raises:
             SetupError: The file cannot be read, or something in it is wrong.
@@ -151,16 +147,8 @@ class ConfigSource:
         return with_values(_read_file(self.file, self.given), self.given)
 
 
-def parse_server_flags(arguments: Sequence[str] | None = None) -> ServerConfig:
-    """Reads the command line, and the file that it names; see `find_config`."""
-    return find_config(arguments).read()
-
-
 def find_config(arguments: Sequence[str] | None = None) -> ConfigSource:
     """Reads the command line; a flag wins over the file that it may name.
-
-    Args:
-        arguments: The words after the program's name; None for this process's.
 
     Raises:
         SetupError: The file cannot be read, or something in it is wrong; if it is to be printed.
@@ -267,43 +255,44 @@ def markdown() -> str:
 def _markdown_lines() -> Iterator[str]:
     options = options_of(ServerConfig)
     for name, section in sections_of(ServerConfig).items():
-        yield from (f"## `[{name}]`", "", section.__doc__ or "", "")
-        yield from ("| flag and key | default | what it takes | what it is |", "|---|---|---|---|")
-        for option in options:
-            if option.section == name:
-                default = "" if option.default in (None, "") else f"`{_shown(option.default)}`"
-                cells = (f"`{option.name}`", default, option.expected, option.description)
-                yield f"| {' | '.join(cells)} |"
-        yield ""
+        its = [(option, _flag_default(option)) for option in options if option.section == name]
+        yield from _table(name, section, "flag and key", its)
+    known = {option.name for option in options}
     for name, section in (
         ("models.NAME", ModelOptions),
         ("routes.NAME", RouteOptions),
         ("collections.NAME", CollectionOptions),
-    ):
-        yield from _table_lines(name, section)
+    ):  # without what they take over
+        its = [
+            (Option(name, field.name, field.type, field.default), _key_default(field))
+            for field in structs.fields(section)
+            if field.name not in known
+        ]
+        yield from _table(name, section, "key", its)
 
 
-def _shown(default: object) -> str:
+def _flag_default(option: Option) -> str:
     """As a file has it, but a string without its quotes, as a flag has that."""
-    return json.dumps(default) if isinstance(default, bool) else str(default)
+    default = option.default
+    if default in (None, ""):
+        return ""
+    return f"`{json.dumps(default) if isinstance(default, bool) else default}`"
 
 
-def _default_of(field: structs.FieldInfo) -> object:
+def _key_default(field: structs.FieldInfo) -> str:
     factory = field.default_factory
-    return field.default if factory is NODEFAULT else factory()
+    default = field.default if factory is NODEFAULT else factory()
+    return "" if field.required else f"`{json.dumps(default)}`"
 
 
-def _table_lines(name: str, section: type[Struct]) -> Iterator[str]:
-    """The table of a section that a file may have any number of, without what it takes over."""
-    known = {option.name for option in options_of(ServerConfig)}
+def _table(
+    name: str, section: type[Struct], word: str, defaults: Sequence[tuple[Option, str]]
+) -> Iterator[str]:
+    """A section's table: a row for each option."""
     yield from (f"## `[{name}]`", "", inspect.cleandoc(section.__doc__ or ""), "")
-    yield from ("| key | default | what it takes | what it is |", "|---|---|---|---|")
-    for its in structs.fields(section):
-        if its.name not in known:
-            option = Option(name, its.name, its.type, its.default)
-            default = "" if its.required else f"`{json.dumps(_default_of(its))}`"
-            cells = (f"`{its.name}`", default, option.expected, option.description)
-            yield f"| {' | '.join(cells)} |"
+    yield from (f"| {word} | default | what it takes | what it is |", "|---|---|---|---|")
+    for option, default in defaults:
+        yield f"| `{option.name}` | {default} | {option.expected} | {option.description} |"
     yield ""
 
 

@@ -34,11 +34,6 @@ class Deployment:
     Args:
         config: As the server was started.
         source: Where it can be read again.
-        loop: The server's.
-        catalog: What is brought to the plan.
-        router: What gets the routes.
-        engines: Chooses the engine of each version.
-        retrieval: What gets the collections.
     """
 
     def __init__(

@@ -18,7 +18,6 @@ class Heading(msgspec.Struct, frozen=True):
     Attributes:
         start: Where its line starts, in code points of the document's text.
         level: 1 for the highest.
-        text: Its words.
     """
 
     start: int
@@ -31,9 +30,7 @@ class Document(msgspec.Struct, frozen=True, tag=True):
 
     Attributes:
         name: The file's path in its folder; of a file of many documents, with `#` and an id.
-        title: What it is about; its file's name if it says nothing else.
-        text: The text that offsets count in, in code points.
-        headings: Its headings, in the text's order.
+        headings: In the text's order.
     """
 
     name: str
@@ -43,12 +40,7 @@ class Document(msgspec.Struct, frozen=True, tag=True):
 
 
 class Fault(msgspec.Struct, frozen=True, tag=True):
-    """A file, or a part of one, that is left out.
-
-    Attributes:
-        where: The file's name, perhaps with a line.
-        why: The reason, in a line.
-    """
+    """A file, or a part of one, that is left out: where it stands, and why, each in a line."""
 
     where: str
     why: str
@@ -67,7 +59,6 @@ class ReadLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         max_file_bytes: Longest file, unpacked; of JSON lines, the longest line.
-        max_document_cpu_s: Processor time for a document.
         max_memory_bytes: Address space of the process that reads.
     """
 

@@ -39,11 +39,9 @@ class SourceFile(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What the folders hold.
+    """What the folders hold: files of known kinds, by name, and how many of others.
 
     Attributes:
-        files: Those of a known kind, by name.
-        others: How many are of another kind.
         faults: Folders that cannot be listed.
     """
 

@@ -27,8 +27,6 @@ class Passage(msgspec.Struct, frozen=True):
     """A part of a document: `text[start:end]`.
 
     Attributes:
-        start: Where it starts, in code points.
-        end: One past where it ends.
         heading: The headings above its start, the highest first.
     """
 
@@ -46,10 +44,8 @@ class _Section(msgspec.Struct, frozen=True):
 def cut(document: Document, passage_tokens: int = PASSAGE_TOKENS) -> Iterator[Passage]:
     """Yields a document's passages in its order; together they hold all but white space.
 
-    Args:
-        document: What is cut.
-        passage_tokens: About how many tokens a passage has; none has more than 4/3 of it, nor
-            11 times as many characters.
+    A passage has about `passage_tokens`; none has more than 4/3 of it, nor 11 times as many
+    characters.
     """
     cutter = _Cutter(passage_tokens)
     for section in _sections(document):

@@ -24,7 +24,7 @@ class Progress:
 
     Attributes:
         index: The name of the index's folder.
-        entries: The files that it has, by name.
+        entries: Its files, by name.
     """
 
     def __init__(

@@ -32,11 +32,9 @@ MAX_CHARS_PER_TOKEN = 8
 
 
 class Sentence(NamedTuple):
-    """A sentence without the white space around it.
+    """A sentence without the white space around it: `text[start:end]`.
 
     Attributes:
-        start: Where it starts, in code points of the text.
-        end: One past where it ends.
         tokens: About how many a model's tokenizer makes of it.
         is_first: Whether it begins a paragraph.
     """

@@ -10,7 +10,7 @@ import pytest
 from msgspec import inspect, structs
 
 from harness.server import ROOT
-from qa_service.config import ServerConfig, parse_server_flags
+from qa_service.config import ServerConfig, find_config
 from qa_service.errors import SetupError
 from qa_service.options import options_of, sections_of
 
@@ -43,6 +43,10 @@ REFUSED = {
     ],
     "--idle_timeout_ms": ["-1", "1e3", "3000000000"],
 }
+
+
+def parse_server_flags(words: list[str]) -> ServerConfig:
+    return find_config(words).read()
 
 
 def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:

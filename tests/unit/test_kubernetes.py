@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from harness.server import ROOT
-from qa_service.config import parse_server_flags
+from qa_service.config import find_config
 
 # Both come with the extra `test`, the second for the sake of the first.
 kubernetes_validate = pytest.importorskip("kubernetes_validate")
@@ -69,7 +69,7 @@ def test_has_all_that_a_deployment_needs(built):
 
 
 def test_the_server_understands_its_flags(built):
-    config = parse_server_flags(container_of(built)["args"])
+    config = find_config(container_of(built)["args"]).read()
     grace_s = built["Deployment qa-server"]["spec"]["template"]["spec"][
         "terminationGracePeriodSeconds"
     ]
@@ -157,7 +157,7 @@ class TestComponents:
         deployment = with_component("tls_and_tokens")["Deployment"]
         validate(deployment)
         container = container_of({"Deployment qa-server": deployment})
-        config = parse_server_flags(container["args"])
+        config = find_config(container["args"]).read()
         assert str(config.tls.tls_cert) == "/secrets/server.pem"
         assert str(config.auth.auth_token_file) == "/secrets/tokens"
         assert container["readinessProbe"]["httpGet"]["scheme"] == "HTTPS"

@@ -32,13 +32,7 @@ def read_html(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]
 
 
 class _Page(HTMLParser):
-    """Collects a page's text.
-
-    Attributes:
-        parts: The text so far.
-        headings: Those that have ended.
-        title: The words of `<title>`.
-    """
+    """Collects a page's text, in parts, its headings and its title."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
