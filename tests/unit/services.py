@@ -56,6 +56,51 @@ class FakeService:
         self.submitted[number].resolve([answer], TIMINGS)
 
 
+class FakeDispatcher:
+    """Remembers what is submitted, cancelled and reserved; refuses when told to.
+
+    A ticket costs as much as it has tokens.
+    """
+
+    alive, cost_limit = 2, math.inf
+
+    def __init__(self, model):
+        self.instances, self.model, self.refuse = self, model, None
+        self.submitted, self.cancelled, self.reserved = [], [], 0.0
+
+    def admit(self, ticket, *, is_long):
+        assert is_long
+        ticket.cost = self.cost_of(ticket.tokens)
+        if self.refuse:
+            raise self.refuse
+
+    def submit(self, call):
+        self.submitted.append(call)
+
+    def submit_segment(self, ticket):
+        assert ticket.finish == (7.0, 7)
+        ticket.cost = self.cost_of(ticket.tokens)
+        self.submitted.append(ticket)
+        ticket.call.on_end(partial(self._note, ticket))
+
+    def _note(self, ticket, call):
+        if call.is_cancelled:
+            self.cancelled.append(ticket)
+
+    def begin(self, ticket):
+        ticket.finish = (7.0, 7)
+        self.reserve(ticket, ticket.cost)
+
+    def reserve(self, _, cost):
+        self.reserved += cost
+
+    def cost_of(self, tokens):
+        return float(tokens)
+
+    def can_finish(self, _, cost):
+        return cost <= self.cost_limit
+
+
 class Client:
     """Submits requests to a service, and keeps what each came to."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-from functools import partial
 
 import pytest
 
@@ -21,13 +20,12 @@ from qa_service.serving.collections import Collections
 from qa_service.serving.options import CollectionOptions
 from qa_service.serving.retrieval import MAX_ASIDE, Retrieval
 from qa_service.telemetry.services import ServiceCounts
-from qa_service.wire.messages import Passage, Timings
+from qa_service.wire.messages import Passage
 from qa_service.wire.spans import ReadPassage, ScoredSpan, SegmentResult, answers_from_passages
 from qa_service.workers.messages import ModelFacts
 from tests.unit.calls import make_call
-from tests.unit.services import FakeService, ManualClock
+from tests.unit.services import TIMINGS, FakeDispatcher, FakeService, ManualClock
 
-TIMINGS = Timings(1.0, 2.0)
 MODEL = ModelFacts("a model", window_tokens=384, null_log_score=0.5, passage_weight=0.5)
 
 
@@ -81,44 +79,11 @@ class FakeAside:
         done(result)
 
 
-class FakeDispatcher:
-    """Remembers what is submitted, dropped and reserved; refuses when told to."""
-
-    model, alive = MODEL, 1
-
-    def __init__(self):
-        self.instances, self.refuse = self, None
-        self.submitted, self.dropped, self.reserved = [], [], 0.0
-
-    def admit(self, ticket, *, is_long):
-        assert is_long
-        ticket.cost = float(ticket.tokens)
-        if self.refuse:
-            raise self.refuse
-
-    def begin(self, ticket):
-        ticket.finish = (7.0, 7)
-        self.reserve(ticket, ticket.cost)
-
-    def reserve(self, _, cost):
-        self.reserved += cost
-
-    def submit_segment(self, ticket):
-        assert ticket.finish == (7.0, 7)
-        ticket.cost = float(ticket.tokens)
-        self.submitted.append(ticket)
-        ticket.call.on_end(partial(self._note, ticket))
-
-    def _note(self, ticket, call):
-        if call.is_cancelled:
-            self.dropped.append(ticket)
-
-
 class Setting:
     def __init__(self):
         self.clock, self.aside, self.counts = ManualClock(), FakeAside(), ServiceCounts()
         self.retriever, self.dispatcher, self.texts = (
-            FakeRetriever(self.clock), FakeDispatcher(), FakeService()
+            FakeRetriever(self.clock), FakeDispatcher(MODEL), FakeService()
         )  # fmt: skip
         self.retrieval = Retrieval(
             self.clock, self.aside, self.counts, open_collection=lambda _: self.retriever
@@ -179,7 +144,7 @@ def test_the_answer_stands_in_its_document(setting):
     [answer] = outcome.answers
     assert (answer.answer, answer.start, answer.end) == ("Ada", 100, 103)
     assert (answer.passage.document, answer.passage.start) == ("a.txt", 100)
-    assert (outcome.timings.queue, outcome.timings.inference) == (1.0, 6.0)
+    assert (outcome.timings.queue, outcome.timings.inference) == (1.0, 60.0)
 
 
 def test_what_the_search_says_counts(setting):
@@ -194,14 +159,14 @@ def test_a_failed_passage_fails_the_question_and_drops_the_others(setting):
     setting.ask_and_search()
     setting.dispatcher.submitted[1].call.fail(WorkerCrashedError())
     assert [outcome.code for outcome in setting.outcomes] == ["worker_crashed"]
-    assert setting.dispatcher.dropped == [
+    assert setting.dispatcher.cancelled == [
         setting.dispatcher.submitted[0], setting.dispatcher.submitted[2]
     ]  # fmt: skip
 
 
 def test_what_nobody_waits_for_is_dropped(setting):
     setting.ask_and_search().cancel()
-    assert setting.dispatcher.dropped == setting.dispatcher.submitted
+    assert setting.dispatcher.cancelled == setting.dispatcher.submitted
     assert setting.dispatcher.reserved == 0.0
 
 

@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -25,7 +24,7 @@ from qa_service.serving.version import Version, VersionState
 from qa_service.telemetry.metrics import ModelMetrics
 from qa_service.workers.options import InstanceOptions
 from tests.unit.calls import make_call
-from tests.unit.services import FakeService
+from tests.unit.services import FakeService, ManualClock
 
 READY, GONE = VersionState.READY, VersionState.GONE
 
@@ -103,35 +102,25 @@ class HeldVersion(Version):
         self._clock.mark()
 
 
-class Setting:
+class Setting(ManualClock):
     """A model, and the server around it."""
 
     def __init__(self, *specs, **more):
-        self.time_s, self.timers, self.lost, self.made = 100.0, [], [], []
+        super().__init__()
+        self.lost, self.made = [], []
         self.is_marked, self.room = False, True
         draws = count()
         self.model = Model("m", self, self.make_version, lambda: (next(draws) * 0.618034) % 1)
         self.apply(*specs, at_once=True, **more)
         self.settle()
 
-    # The clock.
-
-    def now_s(self):
-        return self.time_s
+    # The loop.
 
     def mark(self):
         self.is_marked = True
 
-    def call_at(self, when_s, callback):
-        self.timers.append((when_s, callback))
-        return SimpleNamespace(cancel=lambda: None)
-
     def advance(self, seconds):
-        self.time_s += seconds
-        due = [callback for when_s, callback in self.timers if when_s <= self.time_s]
-        self.timers = [timer for timer in self.timers if timer[0] > self.time_s]
-        for callback in due:
-            callback()
+        super().advance(seconds)
         self.run()
 
     def run(self, *, at_once=False):
@@ -155,6 +144,21 @@ class Setting:
         self.model.apply(plan(*specs, **more))
         self.run(at_once=at_once)
 
+    def start(self, version):
+        version.start()
+        self.run()
+
+    def fail(self, version, message="it is broken"):
+        """Its instances are gone, or cannot be started."""
+        version.pool.alive = 0
+        version.fail(message)
+        self.run()
+
+    def fail_and_end(self, version):
+        self.fail(version)
+        version.end()
+        self.run()
+
     def loading(self):
         return self.model.versions_in(VersionState.LOADING)
 
@@ -174,6 +178,20 @@ class Setting:
         return Counter(self.model.pick(version).spec.number for _ in range(times))
 
 
+def rolling():
+    """Version 4 takes the place of version 3, an instance at a time."""
+    setting = Setting(spec(3, 3), rolling=True)
+    setting.apply(spec(4, 3), rolling=True)
+    return setting, *setting.made
+
+
+def replacing():
+    """Version 4 takes the place of version 3, which serves."""
+    setting = Setting(spec(3))
+    setting.apply(spec(4))
+    return setting
+
+
 def test_at_the_start_everything_is_loaded_at_once():
     setting = Setting(spec(3, 2), spec(4, 2))
     assert [version.pool.size for version in setting.made] == [2, 2]
@@ -185,19 +203,15 @@ def test_a_swap_loads_an_instance_at_a_time_and_serves_when_all_are_ready():
     setting.apply(spec(4, 2))
     (new,) = setting.loading()
     assert (new.pool.size, setting.picks()) == (1, {3: 1000})
-    new.start()
-    setting.run()
+    setting.start(new)
     assert (new.pool.size, new.state, setting.picks()) == (2, VersionState.LOADING, {3: 1000})
-    new.start()
-    setting.run()
+    setting.start(new)
     assert (new.state, setting.picks()) == (READY, {4: 1000})
     assert setting.made[0].state is VersionState.DRAINING
 
 
 def test_rolling_never_has_more_than_one_instance_more():
-    setting = Setting(spec(3, 3), rolling=True)
-    setting.apply(spec(4, 3), rolling=True)
-    old, new = setting.made
+    setting, old, new = rolling()
     sizes = []
     for _ in range(12):
         sizes.append(old.pool.size + old.pool.ending + new.pool.size)
@@ -211,24 +225,16 @@ def test_rolling_never_has_more_than_one_instance_more():
 
 
 def test_rolling_shares_requests_by_instances():
-    setting = Setting(spec(3, 3), rolling=True)
-    setting.apply(spec(4, 3), rolling=True)
-    old, new = setting.made
-    new.start()
-    setting.run()
+    setting, old, new = rolling()
+    setting.start(new)
     assert (old.pool.alive, new.pool.alive) == (2, 1)
     assert setting.picks()[4] == pytest.approx(333, abs=20)
 
 
 def test_a_roll_that_fails_gives_back_what_it_took():
-    setting = Setting(spec(3, 3), rolling=True)
-    setting.apply(spec(4, 3), rolling=True)
-    old, new = setting.made
-    new.start()
-    setting.run()
-    new.pool.alive = 0
-    new.fail("it cannot grow")
-    setting.run()
+    setting, old, new = rolling()
+    setting.start(new)
+    setting.fail(new)
     assert (new.state, old.pool.size) == (VersionState.ENDING, 3)
     assert setting.picks() == {3: 1000}
 
@@ -248,15 +254,10 @@ def test_what_has_lost_its_instances_gets_no_request_from_that_moment_on():
 
 
 def test_what_fails_is_tried_again_each_time_later():
-    setting = Setting(spec(3))
-    setting.apply(spec(4))
+    setting = replacing()
     waits = []
     for _ in range(8):
-        version = setting.loading()[0]
-        version.fail("it is broken")
-        setting.run()
-        version.end()
-        setting.run()
+        setting.fail_and_end(setting.loading()[0])
         assert not setting.loading()
         waits.append(next(iter(setting.model.failures.values())).retry_s - setting.time_s)
         assert setting.picks(times=1) == {3: 1}
@@ -266,13 +267,8 @@ def test_what_fails_is_tried_again_each_time_later():
 
 
 def test_what_was_fixed_is_tried_at_once():
-    setting = Setting(spec(3))
-    setting.apply(spec(4))
-    version = setting.loading()[0]
-    version.fail("it is broken")
-    setting.run()
-    version.end()
-    setting.run()
+    setting = replacing()
+    setting.fail_and_end(setting.loading()[0])
     setting.apply(spec(4, instances=2))
     assert setting.loading()[0].spec == spec(4, instances=2)
 
@@ -289,8 +285,7 @@ def test_without_room_nothing_is_started():
 
 
 def test_a_version_that_is_not_asked_for_any_more_is_not_loaded_to_its_end():
-    setting = Setting(spec(3))
-    setting.apply(spec(4))
+    setting = replacing()
     setting.apply(spec(5))
     assert setting.made[1].state is VersionState.ENDING
     assert not setting.loading()  # until that has ended
@@ -303,8 +298,7 @@ def test_a_reload_asked_for_again_comes_after_the_one_under_way():
     setting.apply(spec(3, generation=1))
     setting.apply(spec(3, generation=2))
     assert setting.loading()[0].spec.generation == 1
-    setting.loading()[0].start()
-    setting.run()
+    setting.start(setting.loading()[0])
     assert not setting.loading()  # the first one drains
     setting.settle()
     assert [version.spec.generation for version in setting.model.versions] == [2]
@@ -316,10 +310,9 @@ def test_the_old_version_stays_while_one_of_the_new_ones_fails():
     for _ in range(2):
         version = setting.loading()[0]
         if version.spec.number == 4:
-            version.start()
+            setting.start(version)
         else:
-            version.fail("it is broken")
-        setting.run()
+            setting.fail(version)
     assert {3, 4} <= set(setting.numbers())
     assert setting.picks() == {4: 1000}
 
@@ -371,9 +364,7 @@ def test_a_model_without_a_plan_ends():
 def test_a_version_that_is_lost_is_told_and_loaded_again():
     setting = Setting(spec(3))
     (version,) = setting.model.versions
-    version.pool.alive = 0
-    version.fail("they all died")
-    setting.run()
+    setting.fail(version, "they all died")
     assert setting.lost == ["they all died"]
     version.end()
     setting.run()
@@ -416,8 +407,7 @@ class TestAnEngineIsNotKnown:
 
     def test_what_serves_is_not_drained_for_it(self):
         setting = Setting(spec(1))
-        setting.made[0].start()
-        setting.run()
+        setting.start(setting.made[0])
         setting.apply(spec(2, engine="auto"))
         assert setting.made[0].state is READY
 
@@ -430,10 +420,7 @@ class TestAnEngineIsNotKnown:
 def test_a_request_comes_again_when_a_failed_version_is_tried_again():
     setting = Setting(spec(1))
     for _ in range(3):
-        setting.made[-1].fail("no")
-        setting.run()
-        setting.made[-1].end()
-        setting.run()
+        setting.fail_and_end(setting.made[-1])
         wait_s = setting.model.failures[spec(1)].retry_s - setting.time_s
         with pytest.raises(UnavailableError) as raised:
             setting.model.pick(1)
@@ -444,7 +431,6 @@ def test_a_request_comes_again_when_a_failed_version_is_tried_again():
 def test_what_has_failed_is_not_loaded_by_another_models_plan():
     """While the server starts, a plan is applied whenever an engine has been measured."""
     setting = Setting(spec(1))
-    setting.made[0].fail("no")
-    setting.run()
+    setting.fail(setting.made[0])
     setting.apply(spec(1), at_once=True)
     assert len(setting.made) == 1

@@ -3,67 +3,25 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 
 import pytest
 
 from qa_service.errors import DeadlineExceededError, QueueFullError, WorkerCrashedError
 from qa_service.scheduling.call import Answered
 from qa_service.serving.segments import Segments
-from qa_service.wire.messages import Answer, Timings
+from qa_service.wire.messages import Answer
 from qa_service.wire.spans import ScoredSpan, SegmentResult
 from qa_service.workers.messages import ModelFacts
 from tests.unit.calls import make_call
+from tests.unit.services import TIMINGS, FakeDispatcher
 
 MODEL = ModelFacts("a model", window_tokens=384, overlap_tokens=128, null_log_score=-5.0)
 SEGMENT_TOKENS = 128 + 2 * (384 - 128)
-TIMINGS = Timings(1.0, 2.0)
-
-
-class FakeDispatcher:
-    """Remembers what is submitted, cancelled and reserved; refuses when told to."""
-
-    model, alive, cost_limit = MODEL, 2, math.inf
-
-    def __init__(self):
-        self.instances, self.refuse = self, None
-        self.submitted, self.cancelled, self.reserved = [], [], 0.0
-
-    def admit(self, ticket, *, is_long):
-        assert is_long
-        ticket.cost = float(ticket.tokens)
-        if self.refuse:
-            raise self.refuse
-
-    def submit(self, call):
-        self.submitted.append(call)
-
-    def submit_segment(self, segment):
-        segment.cost = float(segment.tokens)
-        self.submitted.append(segment)
-        segment.call.on_end(partial(self.note, segment))
-
-    def note(self, segment, call):
-        if call.is_cancelled:
-            self.cancelled.append(segment)
-
-    def begin(self, ticket):
-        ticket.finish = (7.0, 7)
-        self.reserve(ticket, ticket.cost)
-
-    def reserve(self, ticket, cost):
-        self.reserved += cost
-
-    def cost_of(self, tokens):
-        return float(tokens)
-
-    def can_finish(self, ticket, cost):
-        return cost <= self.cost_limit
 
 
 class Setting:
     def __init__(self, text, **fields):
-        self.dispatcher, self.outcomes = FakeDispatcher(), []
+        self.dispatcher, self.outcomes = FakeDispatcher(MODEL), []
         self.segments = Segments(self.dispatcher)
         self.whole = make_call(text=text, flow="ada", on_settled=self.outcomes.append, **fields)
         self.segments.submit(self.whole)
