@@ -15,7 +15,7 @@ import urllib.request
 import pytest
 
 from harness.collections import ANSWERS, DOCUMENTS, index, write_documents
-from harness.frames import frame, receive
+from harness.frames import frame
 from harness.process import GIVE_UP_S
 from harness.server import EXACT_ENGINE, ROOT, running_server
 from qa_service.aio.client import AsyncQaClient
@@ -155,16 +155,12 @@ def test_what_nobody_waits_for_is_dropped(server):
             sock.sendall(frame({"id": number, "question": f"Who wrote {number}?",
                                 "collection": "machines"}))  # fmt: skip
         sock.shutdown(socket.SHUT_RDWR)
-    with server.connect() as sock:
-        sock.sendall(frame({"question": "Who wrote the notes?", "collection": "machines"}))
-        assert receive(sock)["answer"]
+    assert server.ask(question="Who wrote the notes?", collection="machines")["answer"]
 
 
 def test_searches_are_counted(server):
     server.ask(question="Who designed the Analytical Engine?", collection="machines")
-    with server.connect() as sock:
-        sock.sendall(frame({"type": "stats"}))
-        counted = receive(sock)["stats"]["collections"]["machines"]
+    counted = server.stats()["collections"]["machines"]
     assert counted["search_ms"]["count"] >= 1
     assert counted["passages_total"] >= 1
     with urllib.request.urlopen(f"http://localhost:{server.port}/metrics") as reply:
@@ -247,9 +243,9 @@ def test_a_long_text_may_be_skimmed(server):
     reply = server.ask(**asked, skim=2)
     assert reply["answer"] == "Tobias Wren"
     assert text[reply["start"] : reply["end"]] == "Tobias Wren"
-    batches = count(server, "batch_size")
+    num_read = num_parts_read(server)
     server.ask(**{**asked, "question": "Who built the lighthouse?"}, skim=1)
-    assert count(server, "batch_size") - batches == 1
+    assert num_parts_read(server) - num_read == 1
 
 
 def test_what_is_as_short_as_would_be_read_is_read_whole(server):
@@ -259,11 +255,8 @@ def test_what_is_as_short_as_would_be_read_is_read_whole(server):
         assert reply["answer"] == "Ada Lovelace"
 
 
-def count(server, histogram):
-    """The sum of a histogram's values: of batch sizes, how many parts were read."""
-    with server.connect() as sock:
-        sock.sendall(frame({"type": "stats"}))
-        return receive(sock)["stats"]["histograms"][histogram]["sum"]
+def num_parts_read(server):
+    return server.stats()["histograms"]["batch_size"]["sum"]
 
 
 # The programs.
