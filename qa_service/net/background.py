@@ -49,8 +49,12 @@ class Background:
     def _work(self) -> None:
         while True:
             work, done = self._queue.get()
-            try:
-                result = work()
-            except Exception as error:
-                result = error
-            self._loop.call_from_thread(partial(done, result))
+            self._loop.call_from_thread(partial(done, result_of(work)))
+
+
+def result_of(work: Work) -> object:
+    """Does work; returns its result, or the exception that it has raised."""
+    try:
+        return work()
+    except Exception as error:
+        return error

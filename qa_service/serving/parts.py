@@ -37,53 +37,36 @@ def read_parts(call: Call, parts: Sequence[Part], merge: Merge, dispatcher: Disp
     except QaError as error:
         call.fail(error)
         return
-    _Reading(whole, merge, dispatcher).submit(parts, tokens)
+    reading = _Reading(call, len(parts), merge)
+    dispatcher.begin(whole)
+    try:
+        for number, (request, core) in enumerate(parts):
+            child = call.child(request, f"[{number + 1}/{len(parts)}]")
+            child.then(partial(reading.on_settled, number))
+            dispatcher.submit_segment(Ticket(child, tokens[number], core, whole.finish))
+    finally:  # from here on the parts' own cost counts
+        dispatcher.reserve(whole, -whole.cost)
 
 
 class _Reading:
     """One question's parts, from their submission to the answer."""
 
-    def __init__(self, whole: Ticket, merge: Merge, dispatcher: Dispatcher) -> None:
-        self._whole = whole
+    def __init__(self, call: Call, num_parts: int, merge: Merge) -> None:
+        self._call = call
+        self._num_parts = num_parts
         self._merge = merge
-        self._dispatcher = dispatcher
-        self._num_parts = 0
         self._found: dict[int, SegmentResult] = {}
         self._queue_ms = math.inf
         self._inference_ms = 0.0
-        self._reserved = whole.cost
 
-    def submit(self, parts: Sequence[Part], tokens: Sequence[int]) -> None:
-        """Submits all parts; each takes its cost from what was reserved for the whole."""
-        call = self._whole.call
-        self._num_parts = len(parts)
-        self._dispatcher.begin(self._whole)
-        call.on_end(lambda _: self._release(self._reserved))
-        for number, (request, core) in enumerate(parts):
-            child = call.child(request, f"[{number + 1}/{len(parts)}]")
-            child.then(partial(self._on_settled, number))
-            ticket = Ticket(child, tokens[number], core, self._whole.finish)
-            self._dispatcher.submit_segment(ticket)
-            self._release(ticket.cost)
-        self._release(self._reserved)
-
-    def _release(self, cost: float) -> None:
-        """Ends the reservation of a cost, or of what is still reserved if that is less."""
-        cost = min(cost, self._reserved)
-        self._reserved -= cost
-        self._dispatcher.reserve(self._whole, -cost)
-
-    def _on_settled(self, number: int, outcome: Outcome) -> None:
-        if isinstance(outcome, Answered) and outcome.segment is not None:
-            self._found[number] = outcome.segment
-            self._queue_ms = min(self._queue_ms, outcome.timings.queue)
-            self._inference_ms += outcome.timings.inference
-            if len(self._found) == self._num_parts:
-                self._finish()
+    def on_settled(self, number: int, outcome: Outcome) -> None:
+        """Takes a part's outcome; after the last part, resolves the call."""
+        if not isinstance(outcome, Answered) or outcome.segment is None:
+            self._call.fail(outcome if isinstance(outcome, QaError) else DeadlineExceededError())
             return
-        self._whole.call.fail(outcome if isinstance(outcome, QaError) else DeadlineExceededError())
-
-    def _finish(self) -> None:
-        answers = self._merge([self._found[number] for number in range(self._num_parts)])
-        timings = Timings(self._queue_ms, round(self._inference_ms, 3))
-        self._whole.call.resolve(answers, timings)
+        self._found[number] = outcome.segment
+        self._queue_ms = min(self._queue_ms, outcome.timings.queue)
+        self._inference_ms += outcome.timings.inference
+        if len(self._found) == self._num_parts:
+            answers = self._merge([self._found[number] for number in range(self._num_parts)])
+            self._call.resolve(answers, Timings(self._queue_ms, round(self._inference_ms, 3)))

@@ -28,7 +28,7 @@ from qa_service.errors import (
     there_are,
     told_in,
 )
-from qa_service.net.background import Background, Done, Work
+from qa_service.net.background import Background, Done, Work, result_of
 from qa_service.net.timers import Clock
 from qa_service.scheduling.call import Call
 from qa_service.serving.options import CollectionOptions, check_name
@@ -152,7 +152,7 @@ class Retrieval:
         work = partial(self._search, served.retriever, call, max_passages)
         done = partial(self._on_searched, served, on_found)
         if served.search_ms <= MAX_LOOP_SEARCH_MS and not served.options.url:
-            done(_result_of(work))
+            done(result_of(work))
             return
         self.run_aside(work, done)
 
@@ -213,10 +213,3 @@ def _count(counts: CollectionCounts, served: ServedCollection, result: _Searched
         served.search_ms = result.took_ms
     else:
         served.search_ms += SMOOTHING * (result.took_ms - served.search_ms)
-
-
-def _result_of(work: Work) -> object:
-    try:
-        return work()
-    except Exception as error:
-        return error

@@ -15,6 +15,7 @@ from qa_service.errors import (
     UnknownCollectionError,
     WorkerCrashedError,
 )
+from qa_service.net.background import result_of
 from qa_service.scheduling.call import Answered
 from qa_service.serving.collections import Collections
 from qa_service.serving.options import CollectionOptions
@@ -72,11 +73,7 @@ class FakeAside:
 
     def do(self):
         work, done = self.waiting.pop(0)
-        try:
-            result = work()
-        except Exception as error:
-            result = error
-        done(result)
+        done(result_of(work))
 
 
 class Setting:
