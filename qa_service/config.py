@@ -24,8 +24,8 @@ from qa_service.front.options import AuthOptions, ConnectionOptions, HttpOptions
 from qa_service.logs import LogOptions
 from qa_service.net.options import ListenOptions, TlsOptions
 from qa_service.options import (
-    MAX_MS,
     Option,
+    OptionalMs,
     OptionError,
     from_toml,
     options_of,
@@ -35,12 +35,7 @@ from qa_service.options import (
 )
 from qa_service.repository.options import RepositoryOptions
 from qa_service.scheduling.options import QueueOptions
-from qa_service.serving.options import (
-    CacheOptions,
-    CollectionOptions,
-    ModelOptions,
-    RouteOptions,
-)
+from qa_service.serving.options import CacheOptions, CollectionOptions, ModelOptions, RouteOptions
 from qa_service.telemetry.options import HealthOptions, TraceOptions
 from qa_service.wire.messages import RequestLimits
 from qa_service.workers.options import InstanceOptions
@@ -50,21 +45,15 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
     """The server as a whole."""
 
     drain_delay_ms: Annotated[
-        int,
+        OptionalMs,
         Meta(
-            ge=0,
-            le=MAX_MS,
             description="milliseconds that a stopping server serves on while its health says that "
-            "it is not ready, so that balancers send nothing more before it refuses",
+            "it is not ready, so that balancers send nothing more before it refuses"
         ),
     ] = 0
     drain_timeout_ms: Annotated[
-        int,
-        Meta(
-            ge=0,
-            le=MAX_MS,
-            description="milliseconds that a stopping server gives the requests it has",
-        ),
+        OptionalMs,
+        Meta(description="milliseconds that a stopping server gives the requests it has"),
     ] = 30_000
     realtime_loop: Annotated[
         bool,

@@ -18,7 +18,7 @@ import difflib
 import json
 import re
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
@@ -33,7 +33,7 @@ MAX_COUNT = 1_000_000
 
 Ms = Annotated[int, Meta(ge=1, le=MAX_MS)]
 OptionalMs = Annotated[int, Meta(ge=0, le=MAX_MS)]
-"""0 for no limit."""
+"""0 for no limit, or no time."""
 
 _T = TypeVar("_T", bound=Struct)
 _PLACEHOLDERS = {inspect.IntType: "N", inspect.FloatType: "X", inspect.CustomType: "PATH"}
@@ -62,14 +62,14 @@ class Option:
     @property
     def description(self) -> str:
         """One phrase."""
-        return str(self._schema.get("description", ""))
+        return str(self._said.get("description", ""))
 
     @property
     def expected(self) -> str:
         """Its type and bounds, in words."""
         if self.choices:
             return f"one of {', '.join(self.choices)}"
-        return str(self._schema.get("title") or _in_words(self._type))
+        return str(self._said.get("title") or _in_words(self._type))
 
     @property
     def choices(self) -> Sequence[str]:
@@ -90,17 +90,16 @@ class Option:
         return _PLACEHOLDERS.get(type(self._type), "TEXT")
 
     @property
-    def _is_valid(self) -> Callable[[object], bool]:
-        extra = getattr(inspect.type_info(self.kind), "extra", None) or {}
-        return cast("Callable[[object], bool]", extra.get("is_valid", lambda _: True))
+    def _info(self) -> inspect.Metadata:
+        return cast("inspect.Metadata", inspect.type_info(self.kind))
 
     @property
-    def _schema(self) -> Mapping[str, object]:
-        return cast("inspect.Metadata", inspect.type_info(self.kind)).extra_json_schema or {}
+    def _said(self) -> Mapping[str, object]:
+        return self._info.extra_json_schema or {}
 
     @property
     def _type(self) -> inspect.Type:
-        bare = cast("inspect.Metadata", inspect.type_info(self.kind)).type
+        bare = self._info.type
         return bare.types[0] if isinstance(bare, inspect.UnionType) else bare
 
     def check(self, value: object) -> object:
@@ -117,7 +116,8 @@ class Option:
             raise OptionError(f"{_shown(value)} holds a NUL character")
         if isinstance(checked, str) and not _is_unicode(checked):
             raise OptionError("it is not UTF-8")
-        if not self._is_valid(checked):
+        is_valid = (getattr(self._info, "extra", None) or {}).get("is_valid")
+        if is_valid and not is_valid(checked):
             raise OptionError(f"{_shown(value)} is not {self.expected}")
         return checked
 

@@ -123,9 +123,9 @@ class Catalog:
         """
         if name is None and len(self.plan.models) == 1:
             (name,) = self.plan.models
-        if name is None or name not in self.plan.models or name in self._unloaded:
-            raise UnknownModelError(f"{_what(name)}; {self._say_names()}")
-        return self.by_name[name]
+        if name in self._unloaded:
+            raise self._unknown(name)
+        return self._planned(name)
 
     @property
     def default(self) -> Model | None:
@@ -156,9 +156,8 @@ class Catalog:
 
     def dispatch(self) -> None:
         """Gives batches to the instances that can take one now."""
-        for model in self.by_name.values():
-            for version in model.versions:
-                version.dispatch()
+        for version in self.versions:
+            version.dispatch()
 
     def startup_failure(self) -> str | None:
         """Why the server cannot start: no version of some model can be loaded. None if it can."""
@@ -228,14 +227,16 @@ class Catalog:
                 f"{self._max_memory_bytes}"
             )
 
-    def _planned(self, name: str) -> Model:
-        if name not in self.plan.models:
-            raise UnknownModelError(f"{_what(name)}; {self._say_names()}")
+    def _planned(self, name: str | None) -> Model:
+        if name is None or name not in self.plan.models:
+            raise self._unknown(name)
         return self.by_name[name]
 
-    def _say_names(self) -> str:
+    def _unknown(self, name: str | None) -> UnknownModelError:
+        what = "the request names no model" if name is None else f"there is no model {name[:64]}"
         names = [name for name in self.plan.models if name not in self._unloaded]
-        return there_are([*names, *self.plan.routes]) if names else "no model is loaded"
+        there = there_are([*names, *self.plan.routes]) if names else "no model is loaded"
+        return UnknownModelError(f"{what}; {there}")
 
     def _memory_of(self, version: Version) -> int:
         pool = version.pool
@@ -258,7 +259,3 @@ class Catalog:
 
 def _nothing(name: str) -> ModelPlan:
     return ModelPlan(name, {}, {}, {}, {})
-
-
-def _what(name: str | None) -> str:
-    return "the request names no model" if name is None else f"there is no model {name[:64]}"

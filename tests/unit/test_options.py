@@ -11,14 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Meta, Struct
 
-from qa_service.options import (
-    OptionError,
-    from_toml,
-    options_of,
-    sections_of,
-    to_toml,
-    with_values,
-)
+from qa_service.options import OptionError, from_toml, options_of, sections_of, to_toml, with_values
 
 
 class Pool(Struct, frozen=True, kw_only=True):
