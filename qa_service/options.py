@@ -37,7 +37,7 @@ OptionalMs = Annotated[int, Meta(ge=0, le=MAX_MS)]
 
 _T = TypeVar("_T", bound=Struct)
 _PLACEHOLDERS = {inspect.IntType: "N", inspect.FloatType: "X", inspect.CustomType: "PATH"}
-_MAX_SHOWN_CHARS = 120
+_MAX_SHOWN_CHARS = 120  # of a wrong value, so that its message stays a line
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 

@@ -25,7 +25,7 @@ from qa_service.collections.tantivy_index import load_tantivy
 from qa_service.collections.writing import NextIndex, locked
 from qa_service.errors import SetupError
 
-MAX_FIRST_FAULTS = 5
+MAX_FIRST_FAULTS = 5  # are named of a file; further ones are counted
 LANGUAGE = "english"
 
 

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     import opensearchpy
 
 MAX_QUESTION_CHARS = 1000
-"""A question's first so many: clusters refuse queries of very many words."""
+"""So many of a question are searched for: clusters refuse queries of very many words."""
 
-SEARCH_TIMEOUT_S = 5
+SEARCH_TIMEOUT_S = 5  # for so long a cluster that does not answer holds a thread
 FIELDS = ("title", "heading", "text")
 """Those that are searched."""
 

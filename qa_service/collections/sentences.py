@@ -26,7 +26,7 @@ _ABBREVIATIONS = frozenset({
     "mt", "nr", "no", "p", "pp", "prof", "rep", "rev", "sen", "sr", "st", "u.a", "usw", "vgl",
     "vol", "vs", "z.b",
 })  # fmt: skip
-_WORD_CHARS = 12
+_WORD_CHARS = 12  # before a full stop are looked at; abbreviations are shorter
 MAX_CHARS_PER_TOKEN = 8
 """A sentence is cut also at so many characters for each of its tokens: white space is no token."""
 

@@ -38,8 +38,8 @@ STORED_WORDS = ("document", "title", "heading", "text")
 """Stored fields, as UTF-8."""
 
 _ANALYZER = "words"
-_MAX_WORD_BYTES = 64
-_WRITER_HEAP_BYTES = 64_000_000
+_MAX_WORD_BYTES = 64  # longer ones are codes, which nobody asks for
+_WRITER_HEAP_BYTES = 64_000_000  # a segment is written when it is full: fewer, larger ones
 
 
 def load_tantivy() -> ModuleType:

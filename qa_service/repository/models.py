@@ -21,8 +21,8 @@ from qa_service.repository.manifest import fingerprint_of, load_manifest, model_
 
 logger = logging.getLogger(__name__)
 
-MAX_VERSION = 2**53
-MAX_VERSIONS = 1000
+MAX_VERSION = 2**53  # up to here every reader of JSON keeps integers exact
+MAX_VERSIONS = 1000  # each manifest is read at every look
 VERSIONS_WORDS = '"latest:N", "all" or a list of numbers'
 _VERSIONS = re.compile(r"(all|latest:[1-9][0-9]{0,2})\Z")
 _NUMBER = re.compile(r"[1-9][0-9]{0,15}\Z")
@@ -30,11 +30,7 @@ _NUMBER = re.compile(r"[1-9][0-9]{0,15}\Z")
 
 @dataclass(frozen=True, slots=True)
 class FoundVersion:
-    """A prepared model in a folder.
-
-    Attributes:
-        fingerprint: SHA-256 of its manifest.
-    """
+    """A prepared model in a folder, and the SHA-256 of its manifest."""
 
     number: int
     path: Path
@@ -87,7 +83,6 @@ def choose_versions(
     """The versions to serve.
 
     Args:
-        found: The versions on disk.
         versions: `latest:N`, `all`, or numbers.
         named: Numbers that labels and shares name; they are served too.
 

@@ -37,7 +37,6 @@ class _Flight:
     """Equal requests that wait for one run.
 
     Attributes:
-        key: Of the store.
         model: The model, engine and precision, by which the key was made.
         run: No child of the leader, since it continues without it.
         leader: The member whose deadline the run has; None if its client has gone.

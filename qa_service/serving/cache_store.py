@@ -21,7 +21,7 @@ import msgspec
 
 from qa_service.wire.messages import Answer, Passage, Question
 
-KEY_BYTES = 16
+KEY_BYTES = 16  # 128 bits: equal keys of different questions need not be expected
 ENTRY_BYTES = 320
 """An entry's memory beside its value: its key, its place in the dictionary, and room to grow."""
 

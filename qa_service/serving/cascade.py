@@ -28,13 +28,7 @@ from qa_service.wire.messages import Answer, Timings
 
 @dataclass(slots=True, eq=False)
 class _Asking:
-    """A request in progress.
-
-    Attributes:
-        last: The last model's answer; None before the first.
-        queue_ms: The sum over the models asked.
-        inference_ms: The sum over the models asked.
-    """
+    """A request in progress: the last model's answer, and the times of all models, added up."""
 
     whole: Call
     models_asked: int = 0
@@ -43,13 +37,11 @@ class _Asking:
     inference_ms: float = 0.0
 
     def take(self, outcome: Answered) -> None:
-        """Replaces the answer by a further model's."""
         self.last = outcome
         self.queue_ms += outcome.timings.queue
         self.inference_ms += outcome.timings.inference
 
     def resolve(self) -> None:
-        """Settles the request with the last answer."""
         assert self.last
         source = msgspec.structs.replace(self.last.source, models_asked=self.models_asked)
         timings = Timings(round(self.queue_ms, 3), round(self.inference_ms, 3))

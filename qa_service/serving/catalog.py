@@ -30,9 +30,6 @@ PROCESS_BYTES = 64 << 20
 class Catalog:
     """The models that are served.
 
-    Args:
-        max_memory_bytes: For all instances; 0 for no limit.
-
     Attributes:
         by_name: The models, those that are ending included.
     """
@@ -76,11 +73,7 @@ class Catalog:
             model.apply(plan.models.get(name) or _nothing(name))
 
     def reconcile(self, *, at_once: bool) -> None:
-        """Takes every model's next steps to its plan, and drops models that have ended.
-
-        Args:
-            at_once: Whether to load everything at the same time, since the server serves none yet.
-        """
+        """Takes each model's next steps to its plan (`Model.reconcile`); drops those that ended."""
         before = {version.spec.key for version in self.versions}
         for model in self.by_name.values():
             model.reconcile(at_once=at_once)

@@ -27,12 +27,7 @@ from qa_service.workers.messages import ModelFacts
 
 
 class Collections:
-    """Answers questions to collections; passes on questions to texts.
-
-    Args:
-        service: Takes questions to texts.
-        dispatcher: Takes passages.
-    """
+    """Has the dispatcher read passages of collections; passes questions to texts on."""
 
     def __init__(self, service: Service, dispatcher: Dispatcher, retrieval: Retrieval) -> None:
         self._service = service

@@ -62,8 +62,8 @@ class Model:
             memory for so many instances.
 
     Attributes:
-        versions: What is there, in the order of its beginning.
-        labels: The version of each label, by now.
+        versions: Those that are there, the oldest first.
+        labels: The version that each label has now.
         loss: Why a version that served does no more, if the last `reconcile` found one.
     """
 

@@ -38,13 +38,13 @@ from qa_service.wire.messages import Request
 logger = logging.getLogger(__name__)
 
 MAX_LOOP_SEARCH_MS = 1.0
-"""The loop may be held up for about as long as it takes to hand a search to a thread and back."""
+"""To hand a search to a thread and back takes about as long."""
 
 MAX_ASIDE = 256
-"""How many searches may wait for a thread: more would mostly be found after their deadlines."""
+"""How many searches may wait for a thread; each holds its question in memory."""
 
 SMOOTHING = 1 / 8
-"""The share of the latest search in `search_ms`: a single slow search does not move the others."""
+"""The weight of the latest search in `search_ms`, an average over some eight searches."""
 
 Opener = Callable[[CollectionOptions], Retriever]
 Found = Callable[[Sequence[FoundPassage] | QaError], None]

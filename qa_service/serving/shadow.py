@@ -36,7 +36,6 @@ class _Pair:
     copys_answer: Answer | None = None
 
     def take(self, outcome: Outcome) -> None:
-        """Takes the request's outcome."""
         if isinstance(outcome, Answered):
             self.answer = outcome.answers[0]
             self._compare()
@@ -44,7 +43,6 @@ class _Pair:
             self._drop()
 
     def take_copys(self, outcome: Outcome) -> None:
-        """Takes the copy's outcome."""
         if not isinstance(outcome, Answered):
             self.counts.outcomes["failed"] += 1
             return
@@ -73,12 +71,7 @@ class _Pair:
 
 
 class Shadow:
-    """Copies one version's requests to other versions.
-
-    Args:
-        model: Says who gets copies, and sends each to its version.
-        counts_of: The counters of the version that gets copies.
-    """
+    """Copies one version's requests to other versions of the model, as its plan says."""
 
     def __init__(
         self,

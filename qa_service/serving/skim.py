@@ -28,13 +28,7 @@ from qa_service.workers.messages import ModelFacts
 
 
 class Skim:
-    """Skims texts; passes on texts that are to be read whole or have no more windows than `skim`.
-
-    Args:
-        service: Takes whole texts.
-        dispatcher: Takes windows.
-        retrieval: Runs the ranking in a thread.
-    """
+    """Skims texts; passes on those to be read whole, or with no more windows than `skim`."""
 
     def __init__(self, service: Service, dispatcher: Dispatcher, retrieval: Retrieval) -> None:
         self._service = service

@@ -14,9 +14,9 @@ import msgspec
 from qa_service.collections.documents import Document, Fault, UnreadableError, shortened
 from qa_service.collections.formats.bounded import title_of
 
-_CHUNK_BYTES = 1 << 16
+_CHUNK_BYTES = 1 << 16  # of a line over the bound are held at a time
 _MAX_FAULTS = 1000
-"""So many bad lines are read past in any file; more only where they are less than half of it."""
+"""So many bad lines are left out of any file; more only if they are at most half of its lines."""
 
 
 class _Line(msgspec.Struct, frozen=True):
