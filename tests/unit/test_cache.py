@@ -57,14 +57,10 @@ def test_what_was_answered_is_answered_again_without_a_run(setting):
     assert (setting.counts.cache_hits_total, setting.counts.cache_misses_total) == (1, 1)
 
 
-def test_that_there_is_no_answer_is_kept_too(setting):
-    setting.ask()
-    setting.service.resolve(NO_ANSWER)
-    assert setting.of(setting.ask()) == NO_ANSWER
-
-
-def test_all_answers_are_kept(setting):
-    answers = [ANSWER, NO_ANSWER, Answer("London", 0.01, 23, 29)]
+@pytest.mark.parametrize(
+    "answers", [[NO_ANSWER], [ANSWER, NO_ANSWER, Answer("London", 0.01, 23, 29)]], ids=len
+)
+def test_all_answers_are_kept_and_that_there_is_none(setting, answers):
     setting.ask(top_k=3)
     setting.runs[0].resolve(answers, TIMINGS)
     assert setting.client.outcomes[setting.ask(top_k=3)].answers == answers
@@ -193,17 +189,11 @@ def test_the_one_with_the_most_time_leads_when_the_leaders_is_over(setting, erro
     assert [setting.of(p) for p in setting.client.outcomes] == [error.code, ANSWER, ANSWER]
 
 
-def test_a_deadline_that_all_share_ends_them_all(setting):
+@pytest.mark.parametrize("error", [DeadlineExceededError, WorkerCrashedError])
+def test_an_error_or_a_deadline_that_all_share_ends_all_who_wait(setting, error):
     asked = [setting.ask(deadline_s=101.0) for _ in range(3)]
-    setting.runs[0].fail(DeadlineExceededError())
-    assert {setting.of(call) for call in asked} == {"deadline_exceeded"}
-    assert len(setting.runs) == 1
-
-
-def test_an_error_ends_all_who_wait(setting):
-    asked = [setting.ask() for _ in range(3)]
-    setting.runs[0].fail(WorkerCrashedError())
-    assert {setting.of(call) for call in asked} == {"worker_crashed"}
+    setting.runs[0].fail(error())
+    assert {setting.of(call) for call in asked} == {error.code}
     assert len(setting.runs) == 1
 
 

@@ -44,6 +44,17 @@ REFUSED = {
     "--idle_timeout_ms": ["-1", "1e3", "3000000000"],
 }
 
+ACCEPTED = {
+    "--devices": ["auto", "cpu", "cuda:0", "cuda:0,cuda:1,cpu", "cuda:12"],
+    "--http_cors_origin": [
+        "",
+        "https://example.com",
+        "http://localhost:3000, https://a.example",
+        "http://[::1]:8080",
+        "chrome-extension://abcdefgh",
+    ],
+}
+
 
 def parse_server_flags(words: list[str]) -> ServerConfig:
     return find_config(words).read()
@@ -112,28 +123,18 @@ def test_a_switch_has_two_flags():
     assert parse_server_flags(["--realtime_loop"]).server.realtime_loop
 
 
-@pytest.mark.parametrize("word", ["auto", "cpu", "cuda:0", "cuda:0,cuda:1,cpu", "cuda:12"])
-def test_devices(word):
-    assert parse_server_flags(["--devices", word]).instances.devices == word
+def each_word(table: dict[str, list[str]]) -> pytest.MarkDecorator:
+    pairs = [(flag, word) for flag, words in table.items() for word in words]
+    return pytest.mark.parametrize(("flag", "word"), pairs)
 
 
-@pytest.mark.parametrize(
-    "word",
-    [
-        "",
-        "https://example.com",
-        "http://localhost:3000, https://a.example",
-        "http://[::1]:8080",
-        "chrome-extension://abcdefgh",
-    ],
-)
-def test_origins(word):
-    assert parse_server_flags(["--http_cors_origin", word]).http.http_cors_origin == word
+@each_word(ACCEPTED)
+def test_a_value_within_bounds_is_taken(flag, word):
+    name = flag.removeprefix("--")
+    assert parse_server_flags([flag, word]) == ServerConfig.of(**{name: word})
 
 
-@pytest.mark.parametrize(
-    ("flag", "word"), [(flag, word) for flag, words in REFUSED.items() for word in words]
-)
+@each_word(REFUSED)
 def test_a_value_out_of_bounds_is_refused_with_the_bound(flag, word, capsys):
     (option,) = [option for option in OPTIONS if f"--{option.name}" == flag]
     message = refusal([f"{flag}={word}"], capsys)

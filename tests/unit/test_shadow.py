@@ -134,20 +134,17 @@ def test_about_as_many_are_copied_as_were_asked_for():
     assert len(setting.copies) == before
 
 
-def test_a_client_that_goes_takes_its_copy_with_it(setting):
+@pytest.mark.parametrize("error", [None, WorkerCrashedError()], ids=["cancelled", "failed"])
+def test_a_request_that_is_cancelled_or_fails_takes_its_copy_with_it(setting, error):
     call = setting.ask()
-    call.cancel()
-    assert setting.service.cancelled == [call]
+    if error:
+        setting.service.submitted[0].fail(error)
+    else:
+        call.cancel()
+    assert setting.of(call) == (error and error.code)
+    assert setting.service.cancelled == ([] if error else [call])
     assert setting.router.cancelled == setting.copies
     assert setting.copies[0].is_settled
-    assert setting.outcomes == {"unpaired": 1}
-
-
-def test_a_request_that_fails_takes_its_copy_with_it(setting):
-    call = setting.ask()
-    setting.service.submitted[0].fail(WorkerCrashedError())
-    assert setting.of(call) == "worker_crashed"
-    assert setting.router.cancelled == setting.copies
     assert setting.outcomes == {"unpaired": 1}
 
 
