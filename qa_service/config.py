@@ -154,7 +154,7 @@ def find_config(arguments: Sequence[str] | None = None) -> ConfigSource:
 
 
 def _read_file(path: Path | None, given: Mapping[str, object]) -> ServerConfig:
-    """Reads a file, where each model has the options of `[instances]` that it does not set."""
+    """Reads a file; a model takes from `[instances]` the options that it does not set."""
     if path is None:
         return ServerConfig()
     try:
@@ -181,7 +181,7 @@ def _with_defaults(table: dict[str, Any], given: Mapping[str, object]) -> dict[s
     whole = {
         name: {**common, **its} if isinstance(its, dict) else its for name, its in models.items()
     }
-    # First what they take over, so that a fault in it is told where it stands.
+    # [instances] first, so that a fault in it is told there and not in a model.
     first = {"instances": instances} if "instances" in table else {}
     return {**first, **table, **({"models": whole} if models else {})}
 
@@ -217,7 +217,7 @@ def _make_parser() -> argparse.ArgumentParser:
 
 
 def _add_flag(group: argparse._ArgumentGroup, option: Option) -> None:
-    """Adds a flag that is in the result only where it is given, so that it wins over the file."""
+    """Adds a flag without a default: what is parsed is what was given, and wins over the file."""
     default = "none" if option.default in (None, "") else option.default
     text = f"{option.description} (default: {default})".replace("%", "%%")
     flag = f"--{option.name}"

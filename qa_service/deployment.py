@@ -61,7 +61,7 @@ class Deployment:
         self._waiting: list[str] = []
 
     def start(self) -> None:
-        """Loads everything at once, but for what has to be measured first.
+        """Loads everything at once, except versions whose engines must be measured first.
 
         Raises:
             SetupError: The configuration cannot be served.
@@ -84,7 +84,7 @@ class Deployment:
         self._is_serving = True
 
     def reload(self) -> None:
-        """Reads the configuration again and applies what has changed; of flags, the model itself.
+        """Reads the configuration again and applies what has changed; without a file, reloads.
 
         What could not be loaded is tried again at once.
         """
@@ -94,7 +94,7 @@ class Deployment:
                 model.try_again()
 
     def _look(self) -> bool:
-        """Applies what has changed; says whether nothing was wrong."""
+        """Applies what has changed; returns whether there was no fault."""
         try:
             config = self._source.read()
             plan = self._plan(config)
@@ -154,7 +154,7 @@ class Deployment:
             logger.warning("changed in the file, and waiting for a restart: %s", ", ".join(waiting))
         self._waiting = waiting
 
-    # Looking by itself.
+    # Polling.
 
     def _poll_later(self) -> None:
         if interval_s := self._config.repository.poll_interval_s:

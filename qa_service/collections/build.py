@@ -52,10 +52,10 @@ class Reporter:
     """Is told what a run does; this one ignores it."""
 
     def on_note(self, line: str) -> None:
-        """Something that the user did not ask for in so many words."""
+        """The run does something that was not asked for."""
 
     def on_files(self, files: int, size_bytes: int) -> None:
-        """The files are listed: all of them, and their length."""
+        """The files are listed: how many, and how long all are together."""
 
     def on_fault(self, line: str) -> None:
         """A file, or a part of one, is left out."""
@@ -68,7 +68,7 @@ class Reporter:
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """What the collection has now, and how many files the run came to what end with.
+    """What the collection has now, and what became of the files.
 
     Attributes:
         kept: Files that have not changed.
@@ -87,10 +87,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def build(choices: Choices, reporter: Reporter) -> Summary:
-    """Writes a collection, or goes on where a run that was killed was.
+    """Writes a collection; goes on with what a killed run has written.
 
     Raises:
-        SetupError: It cannot be done; what was served stays.
+        SetupError: The collection cannot be written; the one that is served stays.
     """
     found = find_files(choices.sources, choices.output)
     try:
@@ -181,7 +181,7 @@ class _Run:
 
 
 def _is_still_good(known: FileEntry, sha256: str) -> bool:
-    """Whether a file need not be read; one that gave nothing may be readable now."""
+    """Whether a file need not be read again; one that could not be read is tried again."""
     is_same = known.sha256 == sha256 and sha256 != ""
     return is_same and (known.documents > 0 or known.faults == 0)
 

@@ -52,14 +52,14 @@ class Collection:
     def search(self, question: str, max_passages: int) -> list[FoundPassage]:
         """The passages that match a question best, the best first.
 
-        A passage matches by any word of the question but stop words; if none does, by these.
+        A passage matches by any word of the question. Stop words count only if no other word does.
         """
         return self._opened.search(question, max_passages)
 
     def refresh(self) -> bool:
-        """Opens what has been indexed since; returns whether there was something.
+        """Opens the newest index; returns whether it is another than before.
 
-        If there was nothing, it costs a look at the manifest's inode.
+        Costs one `stat` of the manifest if it is not.
 
         Raises:
             SetupError: It cannot be opened; what was open stays so.

@@ -81,6 +81,6 @@ class ReadFile(msgspec.Struct, frozen=True):
 
 
 def shortened(words: str) -> str:
-    """A title, heading or id in a line of bounded length."""
+    """Makes of a title, heading or id one line of bounded length."""
     line = " ".join(words[: 4 * MAX_NAME_CHARS].split())
     return line if len(line) <= MAX_NAME_CHARS else line[: MAX_NAME_CHARS - 1] + "…"

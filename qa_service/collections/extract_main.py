@@ -1,4 +1,4 @@
-"""The process that reads files, so that a hostile one costs bounded memory and time and no more.
+"""The process that reads files: a hostile file costs bounded memory and time, and no more.
 
     python -m qa_service.collections.extract_main MAX_MEMORY_BYTES
 
@@ -60,7 +60,7 @@ def _limit(kind: int, soft: int) -> None:
 
 
 def _messages(order: ReadFile) -> Iterator[Document | Fault]:
-    """A file's documents and faults; nothing that a file holds raises beyond this."""
+    """A file's documents and faults; no exception that a file causes goes beyond this."""
     try:
         with _open(order.path) as stream:
             limits = order.limits

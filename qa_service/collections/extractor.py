@@ -1,4 +1,4 @@
-"""Reads files in a process of its own, and starts another if a file ends that."""
+"""Reads files in a process of its own; starts another process if a file kills it."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class Extractor:
         self._stop()
 
     def read(self, file: SourceFile) -> Generator[Document | Fault]:
-        """Yields a file's documents as they are read, and what is left out.
+        """Yields a file's documents as they are read, and its faults.
 
-        One that is not read to its end has to be closed before the next is read.
+        Whoever stops before the end must close this generator before reading another file.
         """
         process = self._started()
         is_whole = False

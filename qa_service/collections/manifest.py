@@ -50,8 +50,8 @@ class FileEntry(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: Its path in its folder.
         sha256: The hash of what it held; "" if that is not known.
-        faults: How many parts of it, or 1 for all, were left out.
-        first_faults: What the first few were, and the last, which may be the reason for the end.
+        faults: How many of its parts were left out; 1 if all of it was.
+        first_faults: The first few, and the last, which may say why reading ended.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """Passages in an OpenSearch cluster, for collections that outgrow one machine.
 
-Each document of the index is a passage, with the fields of `_Source`. Searching waits for the
-network, so it belongs beside the loop, whatever it took before.
+Each document of the index is a passage, with the fields of `_Source`. A search waits for the
+network, so it never runs in the loop.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Progress:
 
     @classmethod
     def load(cls, folder: Path, settings: IndexSettings) -> Progress | None:
-        """That of a run that was killed; None if there is none, or it wrote another index."""
+        """The progress of a killed run; None if there is none, or if it wrote another index."""
         try:
             first, *lines = (folder / PROGRESS_FILE).read_bytes().split(b"\n")
             head = msgspec.json.decode(first, type=_Head)

@@ -13,7 +13,9 @@ _HEAP_BYTES = 15_000_000
 
 
 def rank(question: str, texts: Iterable[str], count: int) -> list[int]:
-    """The numbers of the texts that match a question best, the best first, filled up by the first.
+    """The numbers of the `count` texts that match a question best, the best first.
+
+    If fewer match, the first of the others follow.
 
     Raises:
         SetupError: tantivy is not installed.

@@ -27,7 +27,7 @@ class Retriever(Protocol):
         """The passages that match a question best, the best first."""
 
     def refresh(self) -> bool:
-        """Takes up what has been indexed since; returns whether there was something.
+        """Opens the newest index; returns whether it is another than before.
 
         Raises:
             SetupError: It cannot be opened; what was open stays so.

@@ -57,7 +57,7 @@ def load_tantivy() -> ModuleType:
 
 
 def make_analyzer(language: str, *, drops_stop_words: bool = False) -> tantivy.TextAnalyzer:
-    """What makes words of a text, for documents and questions."""
+    """Makes the analyzer, which cuts documents and questions into words."""
     package = load_tantivy()
     filters = package.Filter
     builder = package.TextAnalyzerBuilder(package.Tokenizer.simple())
@@ -71,7 +71,7 @@ def make_analyzer(language: str, *, drops_stop_words: bool = False) -> tantivy.T
 
 
 def make_schema() -> tantivy.Schema:
-    """The fields."""
+    """Makes the schema of a collection's index."""
     builder = load_tantivy().SchemaBuilder()
     builder.add_text_field("words", tokenizer_name=_ANALYZER, index_option="position")
     builder.add_text_field("file", tokenizer_name="raw", index_option="basic")
@@ -113,7 +113,7 @@ def any_word_of(
 
 @contextmanager
 def _written(path: Path) -> Iterator[None]:
-    """Has tantivy's errors, which are those of the disk, told in a line."""
+    """Makes of tantivy's errors, which are those of the disk, a `SetupError` of one line."""
     try:
         yield
     except (OSError, ValueError) as error:
@@ -149,7 +149,7 @@ class IndexWriter:
             self._writer.add_document(entry)
 
     def files(self) -> set[str]:
-        """The files that have, or had until they were removed, passages in what is committed."""
+        """The files with passages in the committed index, and perhaps some that were removed."""
         return {name for name, _ in self._index.searcher().terms_with_prefix("file", "")}
 
     def remove(self, file: str) -> None:
@@ -158,7 +158,7 @@ class IndexWriter:
             self._writer.delete_documents_by_term("file", file)
 
     def commit(self) -> None:
-        """Makes what was added and removed last."""
+        """Makes permanent what was added and removed."""
         with _written(self._path):
             self._writer.commit()
 

@@ -63,7 +63,7 @@ class NextIndex:
     """The index that a run writes; made when the first change is.
 
     Attributes:
-        entries: The files that are in it, by name; those of the one before until there is a change.
+        entries: Its files, by name; until the first change, those of the index before.
     """
 
     def __init__(self, folder: Path, settings: IndexSettings, base: Manifest | None) -> None:

@@ -1,7 +1,7 @@
 """JSON lines: a document each, with `text` and perhaps `title` and `id`.
 
-Read as they are needed, so that a file may hold millions. A line that cannot be read is left out,
-and the lines after it are read.
+Lines are read one by one, so that a file may hold millions. A line that cannot be read is left
+out, and the next one is read.
 """
 
 from __future__ import annotations
