@@ -84,9 +84,9 @@ class Deployment:
         self._is_serving = True
 
     def reload(self) -> None:
-        """Reads the configuration again and applies what has changed; without a file, reloads.
+        """Reads the configuration again and applies what has changed.
 
-        What could not be loaded is tried again at once.
+        A model that no file names is loaded again. What could not be loaded is tried again at once.
         """
         self._generation += 1
         if self._look():

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import suppress
 
 import msgspec
@@ -43,31 +43,26 @@ class Extractor:
         Whoever stops before the end must close this generator before reading another file.
         """
         process = self._started()
-        is_whole = False
-        try:
-            yield from self._messages(process, file)
-            is_whole = True
-        finally:
-            if not is_whole or process.poll() is not None:
-                self._stop()
-
-    def _messages(
-        self, process: subprocess.Popen[bytes], file: SourceFile
-    ) -> Iterator[Document | Fault]:
         assert process.stdin is not None
         assert process.stdout is not None
         order = ReadFile(os.fsencode(file.path), file.name, self._limits)
-        with suppress(BrokenPipeError):  # it has died: its output ends
-            process.stdin.write(msgspec.json.encode(order) + b"\n")
-            process.stdin.flush()
-        for line in process.stdout:
-            if not line.endswith(b"\n"):
-                break  # it has died while it wrote this
-            message = _decoder.decode(line)
-            if isinstance(message, EndOfFile):
-                return
-            yield message
-        yield Fault(file.name, self._death(process.wait()))
+        is_whole = False
+        try:
+            with suppress(BrokenPipeError):  # it has died: its output ends
+                process.stdin.write(msgspec.json.encode(order) + b"\n")
+                process.stdin.flush()
+            for line in process.stdout:
+                if not line.endswith(b"\n"):
+                    break  # it has died while it wrote this
+                message = _decoder.decode(line)
+                if isinstance(message, EndOfFile):
+                    is_whole = True
+                    return
+                yield message
+            yield Fault(file.name, self._death(process.wait()))
+        finally:
+            if not is_whole or process.poll() is not None:
+                self._stop()
 
     def _death(self, code: int) -> str:
         if code == -signal.SIGXCPU:
