@@ -60,11 +60,6 @@ def output(tmp_path) -> Path:
     return tmp_path / "collection"
 
 
-def index_until_killed(docs: Path, output: Path, step: str, mode: str) -> None:
-    command = [sys.executable, "-c", KILLED, str(docs), str(output), step, mode]
-    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
-
-
 def documents(collection: Collection, question: str) -> list[str]:
     return [found.passage.document for found in collection.search(question, 10)]
 
@@ -79,7 +74,8 @@ def test_a_run_that_is_killed_goes_on(docs, output, step, mode):
     for number in range(0, 10, 2):
         (docs / f"{number}.txt").write_text(f"Lake number{number} is deep. It rests.")
     (docs / "9.txt").unlink()
-    index_until_killed(docs, output, step, mode)
+    command = [sys.executable, "-c", KILLED, str(docs), str(output), step, mode]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
     assert not collection.refresh()
     assert len(documents(Collection(output), "River")) == 10, "what was served is"
     (docs / "1.txt").write_text("Pond number1 is small.")
@@ -94,36 +90,20 @@ def test_a_run_that_is_killed_goes_on(docs, output, step, mode):
 
 
 def test_a_run_that_goes_on_reads_only_what_is_left(docs, output):
-    index_until_killed(docs, output, "note:5", "new")
+    command = [sys.executable, "-c", KILLED, str(docs), str(output), "note:5", "new"]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
     summary = build(Choices(sources=(docs,), output=output), Reporter())
     assert (summary.read, summary.kept) == (4, 6)
     assert summary.passages == 10
 
 
 def test_a_torn_line_of_progress_is_read_again(docs, output):
-    index_until_killed(docs, output, "note:5", "new")
+    command = [sys.executable, "-c", KILLED, str(docs), str(output), "note:5", "new"]
+    subprocess.run(command, check=False)
     with (output / PROGRESS_FILE).open("rb+") as file:
         file.truncate(file.seek(0, 2) - 5)
     assert build(Choices(sources=(docs,), output=output), Reporter()).read == 5
     assert len(documents(Collection(output), "River")) == 10
-
-
-INDEX_MEASURED = """
-import pathlib, re, resource, sys
-from qa_service.cli.index_main import main
-code = main()
-print(re.search(r"VmHWM:\\s*(\\d+)", pathlib.Path("/proc/self/status").read_text())[1])
-print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
-sys.exit(code)
-"""
-
-
-def run_index(folder: Path, output: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    """Indexes files of which some are left out; prints the most memory of each process in KiB."""
-    command = [sys.executable, "-c", INDEX_MEASURED, str(folder), "--output", str(output), *flags]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    return done
 
 
 MAX_FILE_BYTES = 2 * MIB
@@ -188,8 +168,19 @@ def test_hostile_documents_break_nothing_and_cost_bounded_memory(tmp_path):
         (folder / name).write_bytes(data)
     for name, data in READ.items():
         (folder / name).write_bytes(data)
+    code = (
+        "import pathlib, re, resource, sys\n"
+        "from qa_service.cli.index_main import main\n"
+        "code = main()\n"
+        "status = pathlib.Path('/proc/self/status').read_text()\n"
+        "print(re.search(r'VmHWM:\\s*(\\d+)', status)[1])\n"
+        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)\n"
+        "sys.exit(code)"
+    )
     flags = ("--max_file_bytes", str(MAX_FILE_BYTES), "--max_document_cpu_s", str(MAX_CPU_S))
-    done = run_index(folder, tmp_path / "out", *flags)
+    command = [sys.executable, "-c", code, str(folder), "--output", str(tmp_path / "out"), *flags]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
     for name, (_, why) in hostile.items():
         lines = [row for row in done.stderr.splitlines() if row.startswith(f"left out: {name}")]
         assert why in lines[-1], lines
@@ -210,6 +201,10 @@ def test_memory_that_reading_takes_has_a_bound(tmp_path):
     (tmp_path / "docs" / "large.json").write_text(
         json.dumps({"data": [{"paragraphs": [{"context": "x" * 200}] * 200_000}]})
     )
-    done = run_index(tmp_path / "docs", tmp_path / "out", "--max_memory_bytes", str(100 * MIB))
+    code = "import sys; from qa_service.cli.index_main import main; sys.exit(main())"
+    flags = ("--output", str(tmp_path / "out"), "--max_memory_bytes", str(100 * MIB))
+    command = [sys.executable, "-c", code, str(tmp_path / "docs"), *flags]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
     assert "left out: large.json: reading it takes more memory" in done.stderr
     assert documents(Collection(tmp_path / "out"), "Nile") == ["good.txt"]

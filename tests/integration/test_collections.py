@@ -15,19 +15,14 @@ import urllib.request
 import pytest
 
 from harness.collections import ANSWERS, DOCUMENTS, index, write_documents
-from harness.frames import frame
+from harness.frames import frame, receive
 from harness.process import GIVE_UP_S
 from harness.server import EXACT_ENGINE, ROOT, running_server
 from qa_service.aio.client import AsyncQaClient
 from qa_service.client import QaClient
 from tests.unit.test_open_search import Cluster
 
-QUESTION, (ANSWER, DOCUMENT) = next(iter(ANSWERS.items()))
 TELEPHONE = "Alexander Graham Bell patented the telephone in 1876. It carried speech over a wire.\n"
-
-
-BOUND_BY_MODES = ("setpriv", "--bounding-set=-dac_override") if os.getuid() == 0 else ()
-"""Starts a program that may write only where the files' modes let it, also as root."""
 
 
 class Folders:
@@ -130,9 +125,10 @@ def test_what_cannot_be_asked_is_told(server, fields, code):
 
 
 def test_over_http(server):
-    status, reply = post(server, "/qa", {"question": QUESTION, "collection": "machines"})
-    assert (status, reply["answer"], reply["passage"]["document"]) == (200, ANSWER, DOCUMENT)
-    status, reply = post(server, "/qa", {"question": QUESTION, "collection": "x"})
+    question, (answer, document) = next(iter(ANSWERS.items()))
+    status, reply = post(server, "/qa", {"question": question, "collection": "machines"})
+    assert (status, reply["answer"], reply["passage"]["document"]) == (200, answer, document)
+    status, reply = post(server, "/qa", {"question": question, "collection": "x"})
     assert (status, reply["error"]["code"]) == (404, "unknown_collection")
 
 
@@ -155,12 +151,16 @@ def test_what_nobody_waits_for_is_dropped(server):
             sock.sendall(frame({"id": number, "question": f"Who wrote {number}?",
                                 "collection": "machines"}))  # fmt: skip
         sock.shutdown(socket.SHUT_RDWR)
-    assert server.ask(question="Who wrote the notes?", collection="machines")["answer"]
+    with server.connect() as sock:
+        sock.sendall(frame({"question": "Who wrote the notes?", "collection": "machines"}))
+        assert receive(sock)["answer"]
 
 
 def test_searches_are_counted(server):
     server.ask(question="Who designed the Analytical Engine?", collection="machines")
-    counted = server.stats()["collections"]["machines"]
+    with server.connect() as sock:
+        sock.sendall(frame({"type": "stats"}))
+        counted = receive(sock)["stats"]["collections"]["machines"]
     assert counted["search_ms"]["count"] >= 1
     assert counted["passages_total"] >= 1
     with urllib.request.urlopen(f"http://localhost:{server.port}/metrics") as reply:
@@ -193,6 +193,10 @@ def test_what_is_indexed_meanwhile_is_served_after_sighup(builtin_model, tmp_pat
         assert server.ask(**{**asked, "collection": "more"})["answer"] == "Alexander Graham Bell"
 
 
+BOUND_BY_MODES = ("setpriv", "--bounding-set=-dac_override") if os.getuid() == 0 else ()
+"""Starts a program that may write only where the files' modes let it, also as root."""
+
+
 def let_write(folder, *, may_write):
     for path in (folder, *folder.rglob("*")):
         mode = path.stat().st_mode
@@ -200,20 +204,21 @@ def let_write(folder, *, may_write):
 
 
 def test_a_collection_that_cannot_be_written_is_served_and_opened_again(builtin_model, tmp_path):
-    folders = Folders(tmp_path)
+    folders, name = Folders(tmp_path), "machines"
     let_write(folders.collection, may_write=False)
     made = subprocess.run([*BOUND_BY_MODES, "touch", folders.collection / "new"], check=False)
     assert made.returncode == 1
     flags = ("--config", str(folders.file), *EXACT_ENGINE)
     with running_server(builtin_model, *flags, wrapper=BOUND_BY_MODES) as server:
-        assert server.ask(question=QUESTION, collection="machines")["answer"] == ANSWER
+        reply = server.ask(question="Who wrote the first compiler?", collection=name)
+        assert reply["answer"] == "Grace Hopper"
         let_write(folders.collection, may_write=True)
         write_documents(folders.documents, {"people/bell.txt": TELEPHONE})
         index(folders.documents, folders.collection, update=True)
         let_write(folders.collection, may_write=False)
         server.signal(signal.SIGHUP)
         server.wait_for_log("collection machines: what has been indexed since is served")
-        reply = server.ask(question="Who patented the telephone?", collection="machines")
+        reply = server.ask(question="Who patented the telephone?", collection=name)
         assert reply["answer"] == "Alexander Graham Bell"
 
 
@@ -225,7 +230,8 @@ def test_the_collections_of_a_folder_are_served_by_their_names(builtin_model, tm
     with running_server(builtin_model, *where, *EXACT_ENGINE) as server:
         assert server.ask(**asked)["error"]["code"] == "unknown_collection"
         for name in ("handbook", "machines"):
-            assert server.ask(question=QUESTION, collection=name)["answer"] == ANSWER
+            question, (answer, _) = next(iter(ANSWERS.items()))
+            assert server.ask(question=question, collection=name)["answer"] == answer
         write_documents(tmp_path / "people", {"people/bell.txt": TELEPHONE})
         index(tmp_path / "people", place / "bell")
         server.signal(signal.SIGHUP)
@@ -243,9 +249,9 @@ def test_a_long_text_may_be_skimmed(server):
     reply = server.ask(**asked, skim=2)
     assert reply["answer"] == "Tobias Wren"
     assert text[reply["start"] : reply["end"]] == "Tobias Wren"
-    num_read = num_parts_read(server)
+    batches = count(server, "batch_size")
     server.ask(**{**asked, "question": "Who built the lighthouse?"}, skim=1)
-    assert num_parts_read(server) - num_read == 1
+    assert count(server, "batch_size") - batches == 1
 
 
 def test_what_is_as_short_as_would_be_read_is_read_whole(server):
@@ -255,11 +261,17 @@ def test_what_is_as_short_as_would_be_read_is_read_whole(server):
         assert reply["answer"] == "Ada Lovelace"
 
 
-def num_parts_read(server):
-    return server.stats()["histograms"]["batch_size"]["sum"]
+def count(server, histogram):
+    """The sum of a histogram's values: of batch sizes, how many parts were read."""
+    with server.connect() as sock:
+        sock.sendall(frame({"type": "stats"}))
+        return receive(sock)["stats"]["histograms"][histogram]["sum"]
 
 
 # The programs.
+
+
+QUESTION, (ANSWER, DOCUMENT) = next(iter(ANSWERS.items()))
 
 
 def run(server, program, *words, text=""):
