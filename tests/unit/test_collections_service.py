@@ -294,9 +294,19 @@ def test_collections_come_and_go(setting):
         setting.retrieval.find("docs")
 
 
-def test_a_name_has_no_signs(setting):
-    with pytest.raises(SetupError, match="a name has letters"):
-        setting.retrieval.use({"a/b": CollectionOptions(path="docs")})
+@pytest.mark.parametrize(
+    ("name", "fields", "why"),
+    [
+        ("a/b", {"path": "docs"}, "a name has letters, digits, _, . and -"),
+        ("docs", {}, "needs either path or url"),
+        ("docs", {"path": "docs", "url": "http://cluster:9200/docs"}, "needs either path or url"),
+    ],
+)
+def test_a_collection_has_a_plain_name_and_is_in_one_place(name, fields, why):
+    retrieval = Retrieval(ManualClock(), FakeAside(), ServiceCounts())
+    with pytest.raises(SetupError) as raised:
+        retrieval.use({name: CollectionOptions(**fields)})
+    assert str(raised.value) == f"[collections.{name}]: {why}"
 
 
 # The merge.
@@ -336,10 +346,3 @@ def test_passages_without_a_span():
     assert (answer.start, answer.score) == (None, 1.0)
     answers = answers_from_passages([read("a", 0.0), read("b", 0.0, 2.0)], None, 3)
     assert [answer.passage.document for answer in answers] == ["b"]
-
-
-@pytest.mark.parametrize("fields", [{}, {"path": "docs", "url": "http://cluster:9200/docs"}])
-def test_a_collection_is_in_one_place(fields):
-    retrieval = Retrieval(ManualClock(), FakeAside(), ServiceCounts())
-    with pytest.raises(SetupError, match=r"\[collections.docs\]: needs either path or url"):
-        retrieval.use({"docs": CollectionOptions(**fields)})

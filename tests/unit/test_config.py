@@ -157,13 +157,10 @@ def test_a_file_is_read_and_flags_win(tmp_path):
     ("text", "message"),
     [
         ("[listen]\nport = 70000", "[listen] port: 70000 is not an integer from 0 to 65535"),
-        ("[listen]\nprot = 1", "[listen] has no key prot; did you mean port?"),
         ("[logs]\nport = 1", "[logs] has no key port; it belongs in [listen]"),
-        ("port = 1", "there is no section port; it belongs in [listen]"),
         ("[listen\nport = 1", "is not TOML: "),
         ("[listen]\nport = " + "9" * 5000, "an integer in it is too long"),
         ("[listen]\nport = " + "[" * 5000 + "]" * 5000, "it is nested too deeply"),
-        ('[repository]\nmodel = "a\\u0000b"', '"a\\u0000b" holds a NUL character'),
         ("[instances]\nray_instances = '8:2'", '"8:2" is not a number from 0 to 1024, or two'),
     ],
 )
