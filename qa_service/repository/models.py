@@ -24,8 +24,10 @@ logger = logging.getLogger(__name__)
 MAX_VERSION = 2**53  # up to here every reader of JSON keeps integers exact
 MAX_VERSIONS = 1000  # each manifest is read at every look
 VERSIONS_WORDS = '"latest:N", "all" or a list of numbers'
+NUMBER = r"[1-9][0-9]{0,15}\Z"
+"""A version's number, as folders, files and requests write it; any other word is a label."""
+
 _VERSIONS = re.compile(r"(all|latest:[1-9][0-9]{0,2})\Z")
-_NUMBER = re.compile(r"[1-9][0-9]{0,15}\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +54,10 @@ def find_versions(path: Path) -> dict[int, FoundVersion]:
         load_manifest(path)
         return {1: FoundVersion(1, path, fingerprint)}
     try:
-        numbers = sorted(int(entry.name) for entry in path.iterdir() if _NUMBER.match(entry.name))
+        names = [entry.name for entry in path.iterdir()]
     except OSError as error:
         raise SetupError(f"{path} cannot be read: {error.strerror}") from None
+    numbers = sorted(int(name) for name in names if re.match(NUMBER, name))
     if len(numbers) > MAX_VERSIONS:
         raise SetupError(f"{path} has {len(numbers)} versions; at most {MAX_VERSIONS} can be there")
     found = {number: version for number in numbers if (version := _look(path, number))}

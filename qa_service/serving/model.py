@@ -22,14 +22,12 @@ from dataclasses import dataclass
 
 from qa_service.errors import QaError, SetupError, UnavailableError, UnknownModelError, there_are
 from qa_service.net.timers import Clock, LazyTimer
+from qa_service.repository.models import NUMBER
 from qa_service.scheduling.call import Call
 from qa_service.serving.plan import ModelPlan, VersionSpec
 from qa_service.serving.version import Version, VersionState
 
 logger = logging.getLogger(__name__)
-
-_NUMBER = re.compile(r"[1-9][0-9]{0,15}\Z")
-"""A version's number, as requests write it; any other word is a label."""
 
 LOADING_RETRY_S = 1.0
 """When a client should send a request again for a version that is loading."""
@@ -155,7 +153,7 @@ class Model:
         return choices[-1][1]
 
     def _by_name(self, named: int | str) -> Version:
-        is_number = isinstance(named, int) or _NUMBER.match(named)
+        is_number = isinstance(named, int) or re.match(NUMBER, named)
         number = int(named) if is_number else self.labels.get(str(named), 0)
         if version := self._serving(number):
             return version

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from qa_service.errors import SetupError
-from qa_service.repository.models import MAX_VERSION, VERSIONS_WORDS
+from qa_service.repository.models import MAX_VERSION, NUMBER, VERSIONS_WORDS
 from qa_service.wire.messages import MAX_NAME_CHARS, MAX_PASSAGES
 from qa_service.workers.options import InstanceOptions
 
@@ -20,7 +20,7 @@ LABEL = rf"^[A-Za-z_][A-Za-z0-9_.-]{{0,{MAX_NAME_CHARS - 1}}}\Z"
 
 ModelName = Annotated[str, Meta(pattern=NAME)]
 _Number = Annotated[int, Meta(ge=1, le=MAX_VERSION)]
-_Key = Annotated[str, Meta(pattern=rf"({NAME})|^[1-9][0-9]{{0,15}}\Z")]
+_Key = Annotated[str, Meta(pattern=rf"({NAME})|^{NUMBER}")]
 
 
 def check_name(name: str) -> None:

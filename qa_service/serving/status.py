@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from qa_service import __version__
@@ -134,7 +133,7 @@ class Status:
         reason = why_not_ready(phase, alive, answering, self._ready_timeout_ms)
         if not spec.is_loadable:
             reason = "its engines are being measured"
-        report = ModelReport(
+        return ModelReport(
             name=spec.model,
             version=str(spec.number),
             engine_type=spec.instances.inference_engine_type,
@@ -146,8 +145,8 @@ class Status:
             max_queue_delay_us=self._max_queue_delay_us,
             labels=sorted(label for label, number in model.labels.items() if number == spec.number),
             failed_loads=failure.count if failure else 0,
+            **(_figures(model, version) if version else {}),
         )
-        return replace(report, **_figures(model, version)) if version else report
 
     def _gauges(self, in_flight: Sequence[int]) -> dict[str, float]:
         return {
