@@ -119,7 +119,7 @@ def _linked(path: Path) -> Iterator[Path]:
             for file in index_files(path.resolve()):
                 (links / file.name).symlink_to(file)
             yield links
-            # A thread of tantivy's looks at the files again, and would make a lock meanwhile.
+            # A thread of tantivy's opens the index again, and would make a lock during the removal.
             links.rename(Path(folder, "opened"))
     except OSError as error:
         raise SetupError(f"{path} cannot be opened: {error.strerror}") from None

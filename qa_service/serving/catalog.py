@@ -86,7 +86,7 @@ class Catalog:
         }
 
     def load(self, name: str) -> dict[str, str]:
-        """Starts to load an unloaded model, tries failed versions again now; returns the reply.
+        """Loads an unloaded model again, and tries failed versions at once; returns the reply.
 
         Raises:
             UnknownModelError: No model of the plan has this name.
@@ -98,7 +98,7 @@ class Catalog:
         return {"model": name}
 
     def unload(self, name: str) -> dict[str, str]:
-        """Starts to drain a model, unloaded until `load` or another plan; returns the reply.
+        """Starts to drain a model, which `load` or another plan brings back; returns the reply.
 
         Raises:
             UnknownModelError: No model of the plan has this name.
