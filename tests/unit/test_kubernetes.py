@@ -168,7 +168,7 @@ class TestComponents:
         deployment = built["Deployment"]
         validate(deployment)
         container = container_of({"Deployment qa-server": deployment})
-        config = parse_server_flags(container["args"])
+        config = find_config(container["args"]).read()
         [mount] = [one for one in container["volumeMounts"] if one["name"] == "collections"]
         [volume] = [
             one
