@@ -46,12 +46,8 @@ class Fault(msgspec.Struct, frozen=True, tag=True):
     why: str
 
 
-class EndOfFile(msgspec.Struct, frozen=True, tag=True):
-    """All of a file is read."""
-
-
-Message = Document | Fault | EndOfFile
-"""What the process that reads files sends, as a line of JSON."""
+Message = Document | Fault | None
+"""What the process that reads files sends, as a line of JSON; null when all of a file is read."""
 
 
 class ReadLimits(msgspec.Struct, frozen=True, kw_only=True):

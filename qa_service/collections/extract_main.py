@@ -3,7 +3,7 @@
     python -m qa_service.collections.extract_main MAX_MEMORY_BYTES
 
 Takes `ReadFile` orders on its standard input, a line of JSON each, and writes to its standard
-output the file's documents and faults and then `EndOfFile`, likewise. A document that takes more
+output the file's documents and faults and then null, likewise. A document that takes more
 processor time than it may ends the process, by SIGXCPU; its parent sees that.
 """
 
@@ -24,7 +24,6 @@ import msgspec
 
 from qa_service.collections.documents import (
     Document,
-    EndOfFile,
     Fault,
     Message,
     ReadFile,
@@ -45,7 +44,7 @@ def main() -> None:
     for line in sys.stdin.buffer:
         for message in _messages(msgspec.json.decode(line, type=ReadFile)):
             _write(output, message)
-        _write(output, EndOfFile())
+        _write(output, None)
         output.flush()
 
 

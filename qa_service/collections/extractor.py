@@ -13,7 +13,6 @@ import msgspec
 
 from qa_service.collections.documents import (
     Document,
-    EndOfFile,
     Fault,
     Message,
     ReadFile,
@@ -55,7 +54,7 @@ class Extractor:
                 if not line.endswith(b"\n"):
                     break  # it has died while it wrote this
                 message = _decoder.decode(line)
-                if isinstance(message, EndOfFile):
+                if message is None:
                     is_whole = True
                     return
                 yield message

@@ -70,7 +70,7 @@ class Catalog:
             if name not in self.by_name:
                 self.by_name[name] = Model(name, self._loop, self._make_version)
         for name, model in list(self.by_name.items()):
-            model.apply(plan.models.get(name) or _nothing(name))
+            model.apply(plan.models.get(name) or ModelPlan(name))
 
     def reconcile(self, *, at_once: bool) -> None:
         """Takes each model's next steps to its plan (`Model.reconcile`); drops those that ended."""
@@ -105,7 +105,7 @@ class Catalog:
         """
         model = self._planned(name)
         self._unloaded.add(name)
-        model.apply(_nothing(name))
+        model.apply(ModelPlan(name))
         return {"model": name}
 
     def find(self, name: str | None) -> Model:
@@ -178,7 +178,7 @@ class Catalog:
     def close(self) -> None:
         """Closes every instance, and loads no more."""
         for name, model in self.by_name.items():
-            model.plan = _nothing(name)
+            model.plan = ModelPlan(name)
         for version in self.versions:
             version.close()
 
@@ -248,7 +248,3 @@ class Catalog:
         its = spec.instances
         files_bytes = spec.found.loaded_bytes(its.inference_engine_type, its.precision)
         return max(measured, default=files_bytes + PROCESS_BYTES)
-
-
-def _nothing(name: str) -> ModelPlan:
-    return ModelPlan(name, {}, {}, {}, {})

@@ -73,7 +73,7 @@ class Model:
         choose: Callable[[], float] = random.random,
     ) -> None:
         self.name = name
-        self.plan = ModelPlan(name, {}, {}, {}, {})
+        self.plan = ModelPlan(name)
         self.versions: list[Version] = []
         self.failures: dict[VersionSpec, LoadFailure] = {}
         self.labels: dict[str, int] = {}

@@ -6,7 +6,7 @@ A fault in any part is a `SetupError` that names the table, and no plan is made.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from qa_service.errors import SetupError, there_are, told_in
 from qa_service.inference.engines import check_precision
@@ -55,7 +55,7 @@ class VersionSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelPlan:
-    """A model as planned.
+    """A model as planned; with its name alone, nothing of it is served.
 
     Attributes:
         versions: By number, ascending.
@@ -66,10 +66,10 @@ class ModelPlan:
     """
 
     name: str
-    versions: Mapping[int, VersionSpec]
-    labels: Mapping[str, int]
-    traffic: Mapping[int, int]
-    shadow: Mapping[int, int]
+    versions: Mapping[int, VersionSpec] = field(default_factory=dict)
+    labels: Mapping[str, int] = field(default_factory=dict)
+    traffic: Mapping[int, int] = field(default_factory=dict)
+    shadow: Mapping[int, int] = field(default_factory=dict)
     is_rolling: bool = False
 
 

@@ -33,7 +33,7 @@ def spec(number, instances=1, generation=0, engine="onnx"):
 
 def plan(*specs, labels=None, traffic=None, rolling=False):
     versions = {its.number: its for its in specs}
-    return ModelPlan("m", versions, labels or {}, traffic or {}, {}, rolling)
+    return ModelPlan("m", versions, labels or {}, traffic or {}, is_rolling=rolling)
 
 
 class FakePool:

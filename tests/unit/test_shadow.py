@@ -38,7 +38,7 @@ class Setting:
         return Client(Shadow(self.service, self, version, counts_of, draw=draw))
 
     def set_shadow(self, percents):
-        self.plan = ModelPlan(self.name, {}, {}, {}, shadow=percents)
+        self.plan = ModelPlan(self.name, shadow=percents)
 
     def is_idle(self, version):
         return self.idle
