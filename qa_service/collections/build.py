@@ -94,7 +94,7 @@ def build(choices: Choices, reporter: Reporter) -> Summary:
     """
     found = find_files(choices.sources, choices.output)
     try:
-        with locked(choices.output), Extractor(choices.limits) as extractor:
+        with locked(choices.output), closing(Extractor(choices.limits)) as extractor:
             return _Run(choices, extractor, reporter).run(found)
     except OSError as error:
         why = error.strerror or str(error)

@@ -24,17 +24,11 @@ _decoder = msgspec.json.Decoder(Message)
 
 
 class Extractor:
-    """The parent's side of `extract_main`; a context manager that ends it."""
+    """The parent's side of `extract_main`."""
 
     def __init__(self, limits: ReadLimits) -> None:
         self._limits = limits
         self._process: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> Extractor:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stop()
 
     def read(self, file: SourceFile) -> Generator[Document | Fault]:
         """Yields a file's documents as they are read, and its faults.
@@ -61,7 +55,7 @@ class Extractor:
             yield Fault(file.name, self._death(process.wait()))
         finally:
             if not is_whole or process.poll() is not None:
-                self._stop()
+                self.close()
 
     def _death(self, code: int) -> str:
         if code == -signal.SIGXCPU:
@@ -80,7 +74,8 @@ class Extractor:
             )
         return self._process
 
-    def _stop(self) -> None:
+    def close(self) -> None:
+        """Ends the process."""
         if self._process is not None:
             self._process.kill()
             with suppress(BrokenPipeError), self._process:
