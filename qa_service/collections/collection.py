@@ -110,10 +110,12 @@ def _open(folder: Path) -> _OpenIndex:
 def _linked(path: Path) -> Iterator[Path]:
     """Links to an index's files, while it is opened: tantivy makes lock files beside what it opens.
 
-    Nothing is left of them, so that nothing stays behind when the process is killed later.
+    They go as soon as it is open, so that a process that is killed leaves nothing behind.
     """
     try:
-        with tempfile.TemporaryDirectory(prefix="qa-collection-") as folder:
+        with tempfile.TemporaryDirectory(
+            prefix="qa-collection-", ignore_cleanup_errors=True
+        ) as folder:
             links = Path(folder, "opening")
             links.mkdir()
             for file in index_files(path.resolve()):
