@@ -1,8 +1,8 @@
 """The program that reads the GPUs through NVIDIA's management library.
 
 `python -m qa_service.inference.gpu_meter_main FD PARENT` writes a frame of msgpack to its
-descriptor every two seconds, Triton's interval. Without a GPU, or without `pynvml` (the package
-nvidia-ml-py), it ends and writes nothing.
+descriptor every `INTERVAL_S`. Without a GPU, or without `pynvml` (the package nvidia-ml-py), it
+ends and writes nothing.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from qa_service.telemetry.gpus import GpuReading
 from qa_service.wire.frames import PREFIX
 
 INTERVAL_S = 2.0
+"""Triton's."""
 
 
 class NvmlReader:

@@ -51,10 +51,9 @@ DOUBT = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """An attempt at batches of another size than ran last.
+    """An attempt at batches of another size than the `rows` that ran last.
 
     Attributes:
-        rows: The size that ran last.
         is_larger: Whether larger batches are tried, up to the table's next size, or smaller ones.
     """
 
@@ -71,11 +70,7 @@ class Trial:
 
 
 class LearnedCosts:
-    """Tracks a model's costs.
-
-    Attributes:
-        table: At most `TABLE_EVERY` runs old.
-    """
+    """Tracks a model's costs; its `table` is at most `TABLE_EVERY` runs old."""
 
     def __init__(self, start: CostTable) -> None:
         self.table = start

@@ -30,16 +30,14 @@ from qa_service.workers.messages import MAX_MESSAGE_BYTES, Failed, Setup, encode
 CACHE_DIR = Path("~/.cache/qa-server")
 
 
-class _NumberedBatch(msgspec.Struct, tag="Batch", array_like=True):
+class _Numbered(msgspec.Struct, array_like=True):
+    """What a `Batch` and its `Results` begin with."""
+
+    tag: str
     number: int
 
 
-class _NumberedResults(msgspec.Struct, tag="Results", array_like=True):
-    number: int
-
-
-_batch_decoder = msgspec.msgpack.Decoder(_NumberedBatch)
-_results_decoder = msgspec.msgpack.Decoder(_NumberedResults)
+_numbered_decoder = msgspec.msgpack.Decoder(_Numbered)
 
 
 class RayInstance:
@@ -54,8 +52,8 @@ class RayInstance:
         """Loads the model and warms up.
 
         Args:
-            setup: The instance's, with the server's paths.
-            pushed: A reference to the folder that `pack` made, in Ray's object store; or empty.
+            setup: With the server's paths.
+            pushed: A reference to what `pack` made, in Ray's object store; or empty.
 
         Returns:
             The body of the worker's `Ready` or `Failed`.
@@ -78,7 +76,7 @@ class RayInstance:
             The body of its `Results`, and on this machine's clock when the batch came and left.
         """
         came_s = time.monotonic()
-        number = _batch_decoder.decode(batch).number
+        number = _numbered_decoder.decode(batch).number
         results = self._waiting[number] = Future()
         with self._sending:
             self._channel.sendall(PREFIX.pack(len(batch)) + batch)
@@ -112,7 +110,7 @@ class RayInstance:
         try:
             while True:
                 body = self._next_body(frames)
-                self._waiting.pop(_results_decoder.decode(body).number).set_result(body)
+                self._waiting.pop(_numbered_decoder.decode(body).number).set_result(body)
         except EOFError:
             os._exit(1)  # the worker's thread has ended: this process can answer no more
 

@@ -42,7 +42,7 @@ MAX_MISSED_PINGS = 3
 CONCURRENT_BATCHES = 4
 """More than two, the most that an instance holds; so Ray never queues a batch."""
 PATIENT_S = 10.0
-"""A start that waits longer for a node logs that."""
+"""A start that waits longer for a node logs that; a node with room needs a few seconds."""
 NODES_TIMEOUT_S = 2.0
 """How long the cluster may take to say which nodes it has."""
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -79,11 +79,7 @@ class Bridge:
             self._channel.send(message)
 
     def _start(self, setup: Setup) -> tuple[Any, Ready]:
-        """Connects to the cluster, and starts the instance on a node with room for it.
-
-        Raises:
-            SetupError: The instance cannot be started there.
-        """
+        """Connects to the cluster, and starts the instance on a node with room for it."""
         options = setup.options
         ray = _connect(options.ray_address)
         model_dir = Path(setup.model_dir).resolve()
@@ -156,7 +152,7 @@ def _is_of_actor(error: BaseException) -> bool:
 
 
 def _is_alive(node: str) -> bool:
-    """Whether the cluster responds and has this node alive: Ray's error does not tell."""
+    """Whether the cluster responds and says that this node is alive: Ray's error does not tell."""
     import ray  # noqa: PLC0415
 
     found: Future[bool] = Future()
@@ -172,11 +168,7 @@ def _is_alive(node: str) -> bool:
 
 
 def _connect(address: str) -> Any:  # noqa: ANN401 - the module, which has no types
-    """Connects to a cluster.
-
-    Raises:
-        SetupError: There is no cluster, it refuses us, or it has another version of Ray.
-    """
+    """Connects to a cluster; one with another version of Ray refuses us."""
     try:
         import ray  # noqa: PLC0415 - to say in a line that it is not there
     except ImportError:
@@ -184,16 +176,14 @@ def _connect(address: str) -> Any:  # noqa: ANN401 - the module, which has no ty
     try:
         ray.init(address, namespace="qa-server", log_to_driver=False, logging_level=logging.WARNING)
     except Exception as error:
-        message = f"no Ray cluster at {address}: {_one_line(error)}"
-        raise SetupError(message) from error
+        raise SetupError(f"no Ray cluster at {address}: {_one_line(error)}") from error
     return ray
 
 
 def _make_actor(ray: Any, options: InstanceOptions) -> Any:  # noqa: ANN401
     """An actor that dies with this process, and that Ray does not restart."""
-    threads = dict.fromkeys(_THREAD_VARIABLES, str(options.intra_op_num_threads))
     environment = {
-        **threads,
+        **dict.fromkeys(_THREAD_VARIABLES, str(options.intra_op_num_threads)),
         "TOKENIZERS_PARALLELISM": "false",
         "ORT_DISABLE_TELEMETRY": "1",
         "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
@@ -225,11 +215,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Runs the bridge.
-
-    Args:
-        arguments: A worker's; the niceness is not used, since a bridge computes nothing.
-    """
+    """Runs the bridge, with a worker's arguments; its niceness stays, since it computes nothing."""
     descriptor, parent, _, log_level, log_format = arguments
     end_with_parent(int(parent))
     signal.signal(signal.SIGINT, signal.SIG_IGN)

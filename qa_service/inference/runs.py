@@ -14,12 +14,12 @@ from queue import SimpleQueue
 from typing import Generic, Protocol, TypeVar
 
 from qa_service.errors import InternalError, QaError
+from qa_service.inference.reader.reader import Outcome
 from qa_service.inference.reader.stopwatch import Stopwatch
 from qa_service.scheduling.batch_cost import BatchRule
 from qa_service.wire.messages import Task
-from qa_service.wire.spans import SegmentResult
 from qa_service.workers.channel import WorkerChannel
-from qa_service.workers.messages import Answers, Batch, Failure, Results
+from qa_service.workers.messages import Batch, Failure, Results
 
 logger = logging.getLogger(__name__)
 
@@ -35,9 +35,7 @@ class TaskReader(Protocol[E]):
     def encode(self, tasks: Sequence[Task], stopwatch: Stopwatch) -> E:
         """Does the work before the model."""
 
-    def answer(
-        self, encoded: E, stopwatch: Stopwatch
-    ) -> Sequence[Answers | SegmentResult | QaError]:
+    def answer(self, encoded: E, stopwatch: Stopwatch) -> Sequence[Outcome]:
         """Does the rest; returns an outcome for each task, in their order."""
 
 
@@ -64,15 +62,16 @@ class Run(Generic[E]):
         started_s = time.monotonic()
         outcomes = self._outcomes(self._batch.tasks, self._encoded)
         inference_ms = round((time.monotonic() - started_s) * 1e3, 3)
-        messages = [_on_the_wire(outcome) for outcome in outcomes]
+        messages = [
+            Failure(outcome.code, outcome.message) if isinstance(outcome, QaError) else outcome
+            for outcome in outcomes
+        ]
         stages_ms = self._stopwatch.take()
         learned = self._reader.rule.costs
         news = learned if learned is not costs else None
         return Results(self._batch.number, messages, started_s, inference_ms, stages_ms, news)
 
-    def _outcomes(
-        self, tasks: Sequence[Task], encoded: E | None = None
-    ) -> list[Answers | SegmentResult | QaError]:
+    def _outcomes(self, tasks: Sequence[Task], encoded: E | None = None) -> list[Outcome]:
         """Answers tasks; one that breaks the batch fails alone."""
         try:
             encoded = encoded or self._reader.encode(tasks, self._stopwatch)
@@ -84,14 +83,8 @@ class Run(Generic[E]):
         return [outcome for task in tasks for outcome in self._outcomes([task])]
 
 
-def _on_the_wire(outcome: Answers | SegmentResult | QaError) -> Answers | SegmentResult | Failure:
-    if isinstance(outcome, QaError):
-        return Failure(outcome.code, outcome.message)
-    return outcome
-
-
 class Intake(Generic[E]):
-    """Where an instance's batches come from: its channel."""
+    """Receives an instance's batches from its channel."""
 
     def __init__(self, reader: TaskReader[E], channel: WorkerChannel) -> None:
         self._reader = reader
@@ -127,7 +120,7 @@ def answer_batches(intake: Intake[E], channel: WorkerChannel) -> None:
     """Answers batches until the channel ends.
 
     Raises:
-        OSError: The loop's end was closed while results were on their way.
+        OSError: The loop's end was closed while results were being sent.
     """
     while run := intake.next_run():
         channel.send(run.results())

@@ -41,12 +41,14 @@ from qa_service.telemetry.spans import (
 from qa_service.wire.frames import FrameReader
 
 NICENESS = 10
+"""Questions go first; traces may wait, as the loop bounds them."""
 READ_BYTES = 1 << 18
 MAX_EXPORT_SPANS = 512
+"""The SDK's own default for a batch."""
 MAX_REASON_CHARS = 300
+"""A log line's worth: the SDK's messages may hold a whole reply."""
 SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 SCOPE = InstrumentationScope("qa_service", __version__)
-
 
 logger = logging.getLogger(__name__)
 
@@ -68,35 +70,21 @@ class LastFault(logging.Handler):
         return message
 
 
-class Converter:
-    """Converts traces to the SDK's spans, with the server as their resource."""
+def convert(trace: Trace, resource: Resource) -> Iterator[ReadableSpan]:
+    """Converts a request's trace to the SDK's spans, each with an id of its own."""
+    trace_id, parent_id = int(trace.trace_id, 16), int(trace.parent_id or "0", 16)
+    caller = SpanContext(trace_id, parent_id, is_remote=True) if parent_id else None
+    # Compared for each trace, since the wall clock may be set.
+    to_day_ns = time.time_ns() - time.monotonic_ns()
 
-    def __init__(self, resource: Resource) -> None:
-        self._resource = resource
-
-    def convert(self, trace: Trace) -> Iterator[ReadableSpan]:
-        """The spans of a request, each with an id of its own."""
-        trace_id, parent_id = int(trace.trace_id, 16), int(trace.parent_id or "0", 16)
-        parent = SpanContext(trace_id, parent_id, is_remote=True) if parent_id else None
-        # Compared anew for each trace, since the wall clock may be set.
-        to_day_ns = time.time_ns() - time.monotonic_ns()
-        yield from self._convert(trace.root, trace_id, parent, to_day_ns, SpanKind.SERVER)
-
-    def _convert(
-        self,
-        span: Span,
-        trace_id: int,
-        parent: SpanContext | None,
-        to_day_ns: int,
-        kind: SpanKind = SpanKind.INTERNAL,
-    ) -> Iterator[ReadableSpan]:
+    def converted(span: Span, parent: SpanContext | None, kind: SpanKind) -> Iterator[ReadableSpan]:
         span_id = random.getrandbits(64) or 1
         context = SpanContext(trace_id, span_id, is_remote=False, trace_flags=SAMPLED)
         yield ReadableSpan(
             name=span.name,
             context=context,
             parent=parent,
-            resource=self._resource,
+            resource=resource,
             attributes=span.attributes,
             kind=kind,
             instrumentation_scope=SCOPE,
@@ -105,10 +93,12 @@ class Converter:
             end_time=int((span.end_s or span.start_s) * 1e9) + to_day_ns,
         )
         for child in span.children:
-            yield from self._convert(child, trace_id, context, to_day_ns)
+            yield from converted(child, context, SpanKind.INTERNAL)
+
+    return converted(trace.root, caller, SpanKind.SERVER)
 
 
-def make_resource() -> Resource:
+def _make_resource() -> Resource:
     """This server, under the name that the environment gives it, or its own."""
     own = Resource.create({"service.name": "qa-server", "service.version": __version__})
     return own.merge(OTELResourceDetector().detect())
@@ -141,13 +131,13 @@ class Sender:
 
 def serve(sock: socket.socket, sender: Sender) -> None:
     """Exports traces until the server's end is closed."""
-    converter, frames = Converter(make_resource()), FrameReader(MAX_MESSAGE_BYTES)
+    resource, frames = _make_resource(), FrameReader(MAX_MESSAGE_BYTES)
     while data := _receive(sock):
         frames.feed(data)
         spans: list[ReadableSpan] = []
         while (frame := frames.next_frame()) is not None:
             for trace in traces_decoder.decode(frame):
-                spans += converter.convert(trace)
+                spans += convert(trace, resource)
         for start in range(0, len(spans), MAX_EXPORT_SPANS):
             report = sender.send(spans[start : start + MAX_EXPORT_SPANS])
             # A server that ends reads no reports.

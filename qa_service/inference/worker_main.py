@@ -12,10 +12,9 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -30,7 +29,7 @@ from qa_service.inference.reader.instant import InstantReader
 from qa_service.inference.reader.measuring import measure_costs
 from qa_service.inference.reader.reader import Reader
 from qa_service.inference.reader.stopwatch import Stopwatch
-from qa_service.inference.runs import Intake, IntakeAhead, TaskReader, answer_batches
+from qa_service.inference.runs import Intake, IntakeAhead, answer_batches
 from qa_service.logs import configure_logging
 from qa_service.repository.manifest import (
     Manifest,
@@ -57,7 +56,6 @@ def serve(channel: WorkerChannel) -> None:
         return
     try:
         reader, device = load_reader(setup)
-        tasks: TaskReader[Any] = reader
     except SetupError as error:
         channel.send(Failed(str(error)))
         return
@@ -67,7 +65,7 @@ def serve(channel: WorkerChannel) -> None:
         return
     channel.send(Ready(reader.model, reader.rule.costs, device, _memory_bytes()))
     intake = Intake if device == CPU else IntakeAhead
-    answer_batches(intake(tasks, channel), channel)
+    answer_batches(intake(reader, channel), channel)
 
 
 def load_reader(setup: Setup) -> tuple[Reader | InstantReader, str]:
@@ -80,35 +78,30 @@ def load_reader(setup: Setup) -> tuple[Reader | InstantReader, str]:
         SetupError: There is no prepared model, or the engine cannot load it or use the device.
     """
     options = setup.options
-    rule = options.batch_rule
-    engine_type = options.inference_engine_type
+    name = f"{options.inference_engine_type} {options.precision}"
     model_dir = Path(setup.model_dir)
     fingerprint = _check_fingerprint(model_dir, setup.fingerprint)
     manifest = load_manifest(model_dir)
-    check_files(model_dir, manifest, model_files(engine_type, options.precision))
-    if engine_type == INSTANT:
-        instant = InstantReader(rule)
+    check_files(model_dir, manifest, model_files(options.inference_engine_type, options.precision))
+    if options.inference_engine_type == INSTANT:
+        instant = InstantReader(options.batch_rule)
         instant.model = msgspec.structs.replace(
             instant.model, name=manifest.name, fingerprint=fingerprint
         )
         instant.answer([WARMUP], Stopwatch())
         return instant, CPU
-    engine = load_engine(setup, manifest)
+    engine = _load_engine(setup, manifest)
     best_spans = engine.best_spans if engine.chooses_spans else None
-    reader = Reader(model_dir, manifest, engine.logits, rule, best_spans)
+    reader = Reader(model_dir, manifest, engine.logits, options.batch_rule, best_spans)
     reader.model = msgspec.structs.replace(reader.model, fingerprint=fingerprint)
-    check_answers(reader, f"{engine_type} {options.precision}")
+    _check_answers(reader, name)
 
     def measure() -> CostTable:
-        window_tokens = manifest.window_tokens
-        logger.info("measuring what batches cost on %s", engine.runtime)
-        return measure_costs(
-            engine.logits, reader.sample_rows, window_tokens, reader.rule, engine.runtime
-        )
+        runtime, window_tokens = engine.runtime, manifest.window_tokens
+        logger.info("measuring what batches cost on %s", runtime)
+        return measure_costs(engine.logits, reader.sample_rows, window_tokens, reader.rule, runtime)
 
-    bounds = (
-        f"{engine_type} {options.precision} {options.max_batch_size} {options.max_batch_tokens}"
-    )
+    bounds = f"{name} {options.max_batch_size} {options.max_batch_tokens}"
     key = " ".join([engine.runtime, bounds, *sorted(manifest.files.values())])
     costs = find_costs(options.cost_table, model_dir, key, measure)
     reader.rule = replace(reader.rule, costs=costs)
@@ -117,27 +110,17 @@ def load_reader(setup: Setup) -> tuple[Reader | InstantReader, str]:
     return reader, CPU if engine.device == CPU else setup.device.device
 
 
-def check_answers(reader: Reader, name: str) -> None:
-    """Answers a question, to find out whether the engine can run the model.
-
-    Raises:
-        SetupError: It cannot, or its logits are not finite.
-    """
+def _check_answers(reader: Reader, name: str) -> None:
+    """Answers a question, to find out whether the engine can run the model."""
     stopwatch = Stopwatch()
-    try:
+    with _running_model(name):
         (outcome,) = reader.answer(reader.encode([WARMUP], stopwatch), stopwatch)
-    except Exception as error:  # an engine's libraries raise classes of their own
-        raise SetupError(f"{name} cannot run this model: {_reason(error)}") from None
-    if isinstance(outcome, InternalError):
-        raise SetupError(f"{name} cannot run this model: {outcome.message}")
+        if isinstance(outcome, InternalError):
+            raise outcome
 
 
 def _check_fingerprint(model_dir: Path, expected: str) -> str:
-    """Returns the SHA-256 of a model's manifest.
-
-    Raises:
-        SetupError: It is not the expected one: the folder holds another model now.
-    """
+    """Returns the SHA-256 of a model's manifest, unless the folder holds another model now."""
     fingerprint = fingerprint_of(model_dir)
     if fingerprint and expected not in {"", fingerprint}:  # `load_manifest` says it better
         raise SetupError(
@@ -153,12 +136,8 @@ def _memory_bytes() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def load_engine(setup: Setup, manifest: Manifest) -> Engine:
-    """Loads the model into its engine, on its device or, if it may, on the CPU.
-
-    Raises:
-        SetupError: The engine cannot load the model, or cannot use the device.
-    """
+def _load_engine(setup: Setup, manifest: Manifest) -> Engine:
+    """Loads the model into its engine, on its device or, if it may, on the CPU."""
     options = setup.options
     config = EngineConfig(
         intra_op_num_threads=options.intra_op_num_threads,
@@ -171,30 +150,33 @@ def load_engine(setup: Setup, manifest: Manifest) -> Engine:
         max_batch_size=options.max_batch_size,
         max_batch_tokens=options.max_batch_tokens,
     )
-    try:
-        return _made(setup, manifest, config)
-    except DeviceError as error:
-        if not setup.device.may_fall_back or options.inference_engine_type == "tensorrt":
-            raise
-        logger.warning(
-            "this instance runs on the CPU and not on %s: %s", setup.device.device, error
-        )
-        return _made(setup, manifest, replace(config, device=CPU))
+    engine_type, model_dir = options.inference_engine_type, Path(setup.model_dir)
+    with _running_model(f"{engine_type} {options.precision}"):
+        try:
+            return make_engine(engine_type, model_dir, manifest, config)
+        except DeviceError as error:
+            if not setup.device.may_fall_back or engine_type == "tensorrt":
+                raise
+            logger.warning(
+                "this instance runs on the CPU and not on %s: %s", setup.device.device, error
+            )
+            return make_engine(engine_type, model_dir, manifest, replace(config, device=CPU))
 
 
-def _made(setup: Setup, manifest: Manifest, config: EngineConfig) -> Engine:
-    engine_type = setup.options.inference_engine_type
+@contextlib.contextmanager
+def _running_model(name: str) -> Iterator[None]:
+    """Makes one kind of error of those that an engine's libraries raise when they run a model.
+
+    Raises:
+        SetupError: The engine cannot run the model.
+    """
     try:
-        return make_engine(engine_type, Path(setup.model_dir), manifest, config)
+        yield
     except (SetupError, ImportError):
         raise
-    except Exception as error:  # it runs the model, whose libraries raise classes of their own
-        name = f"{engine_type} {config.precision}"
-        raise SetupError(f"{name} cannot run this model: {_reason(error)}") from error
-
-
-def _reason(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise SetupError(f"{name} cannot run this model: {reason}") from error
 
 
 def main(arguments: Sequence[str]) -> None:

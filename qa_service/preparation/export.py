@@ -1,4 +1,4 @@
-"""Exports a PyTorch model to `model.onnx`, and fuses its attention if that is supported."""
+"""Makes `model.onnx` of a PyTorch model, its attention fused if it can be, and `model.fp16.onnx`."""
 
 from __future__ import annotations
 
@@ -8,20 +8,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import onnx
 import torch
 from onnxruntime.transformers import optimizer
+from onnxruntime.transformers.float16 import convert_float_to_float16
 from onnxruntime.transformers.fusion_options import FusionOptions
 from transformers import PreTrainedConfig
 
 from qa_service.errors import SetupError
 from qa_service.inference.engines.base import named_inputs
-from qa_service.inference.reader.sample import SampleRows
+from qa_service.inference.reader.windows import sample_rows
 from qa_service.preparation.loading import LoadedModel
-from qa_service.preparation.sources import converting
+from qa_service.preparation.sources import as_setup_error
 
 _OPSET = 17
+"""The first with LayerNormalization as one operator."""
 _OUTPUTS = ("start_logits", "end_logits")
 _MAX_FILE_BYTES = 2**31 - 2**20
+"""Protobuf's limit, less a MiB for the graph itself."""
 
 
 class _Logits(torch.nn.Module):
@@ -41,10 +45,8 @@ def export_onnx(loaded: LoadedModel, path: Path) -> None:
     """Writes the model's ONNX graph.
 
     Inputs, by the model's names: int64 [batch, sequence]; outputs `start_logits` and `end_logits`:
-    float32 [batch, sequence]; both axes are dynamic.
-
-    It uses torch's older, tracing exporter: onnxruntime's optimizer fuses no attention in the newer
-    one's graphs.
+    float32 [batch, sequence]; both axes are dynamic. It uses torch's older, tracing exporter:
+    onnxruntime's optimizer fuses no attention in the newer one's graphs.
 
     Raises:
         SetupError: torch cannot export the model.
@@ -52,7 +54,7 @@ def export_onnx(loaded: LoadedModel, path: Path) -> None:
     if sum(p.numel() * p.element_size() for p in loaded.model.parameters()) > _MAX_FILE_BYTES:
         raise SetupError("the model is too large: an ONNX file holds at most 2 GiB of weights")
     axes = {name: {0: "batch", 1: "sequence"} for name in (*loaded.inputs, *_OUTPUTS)}
-    with converting("exported to ONNX"), _silent_stdout():
+    with as_setup_error("the model cannot be exported to ONNX"), _silent_stdout():
         torch.onnx.export(
             _Logits(loaded).eval(),
             _example(loaded),
@@ -110,6 +112,23 @@ def fuse(path: Path, config: PreTrainedConfig) -> int:
 
 def _example(loaded: LoadedModel) -> tuple[torch.Tensor, ...]:
     """Makes a padded batch to trace: int64 [2, 16], the second row half padded."""
-    ids, mask, types = SampleRows(loaded.tokenizer)(2, 16)
+    ids, mask, types = sample_rows(loaded.tokenizer, 2, 16)
     ids[1, 8:], mask[1, 8:], types[1, 8:] = loaded.pad_token_id, 0, 0
     return tuple(map(torch.from_numpy, named_inputs(loaded.inputs, ids, mask, types).values()))
+
+
+def convert_to_fp16(fp32: Path, fp16: Path) -> None:
+    """Writes a graph, fused if it can be, in half precision, for GPUs.
+
+    Inputs and outputs keep their types. On a CPU, which has no kernels for it, ONNX Runtime
+    converts around every operator: slow, but enough to check the file without a GPU.
+
+    Raises:
+        SetupError: onnxruntime cannot convert this graph.
+    """
+    with as_setup_error("the model cannot be converted to fp16"):
+        # Shape inference fails at onnxruntime's fused operators, and is not needed.
+        model = convert_float_to_float16(
+            onnx.load(str(fp32)), keep_io_types=True, disable_shape_infer=True
+        )
+        onnx.save(model, str(fp16))

@@ -7,7 +7,7 @@ import logging
 import math
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ from transformers.utils import logging as transformers_logging
 
 from qa_service.engine_catalogue import PYTORCH_FILE
 from qa_service.errors import SetupError
-from qa_service.preparation.sources import Source, first_line
+from qa_service.preparation.sources import Source, as_setup_error
 from qa_service.repository.manifest import CONFIG_FILE, TOKENIZER_FILE
 
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
@@ -34,6 +34,7 @@ _WARNING, _FATAL = 2, 4
 """ONNX Runtime's log levels: the default, and the highest."""
 
 _USUAL_MAX_TOKENS = 512
+"""BERT's and its successors', for a model that states no maximum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +43,8 @@ class LoadedModel:
 
     Attributes:
         model: In float32, with eager attention, which ONNX Runtime's optimizer can fuse.
-        tokenizer: A fast tokenizer, without truncation and padding.
+        tokenizer: Without truncation and padding.
         inputs: In the order of the model's `forward`.
-        max_sequence_tokens: The longest sequence that the model has positions for.
         null_position: Where the model scores "no answer"; see `ReadingConfig`.
     """
 
@@ -92,13 +92,20 @@ def load(source: Source) -> LoadedModel:
     if source.adapter_dir:
         model = _merge_adapter(model, source.adapter_dir)
     model.eval()  # type: ignore[no-untyped-call]
-    pair = _encoded_pair(tokenizer, source.label)
+    pair = tokenizer("a", "b")
+    if not {0, 1} <= set(pair.encodings[0].sequence_ids):
+        raise SetupError(
+            f"the tokenizer of {source.label} makes no tokens of a question and a text"
+        )
     if len(tokenizer) > getattr(model.config, "vocab_size", math.inf):
         raise SetupError(f"the tokenizer of {source.label} has more tokens than its model")
     has_types = source.adapter_dir is None and "token_type_ids" in pair
+    backend: Tokenizer = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
     return LoadedModel(
         model=model,
-        tokenizer=_without_limits(tokenizer),
+        tokenizer=backend,
         inputs=_inputs_of(model, has_types=has_types),
         pad_token_id=_pad_token_id(model, tokenizer),
         max_sequence_tokens=_max_sequence_tokens(model, tokenizer),
@@ -108,7 +115,7 @@ def load(source: Source) -> LoadedModel:
 
 def _load_model(source: Source) -> PreTrainedModel:
     model: PreTrainedModel
-    try:
+    with as_setup_error(f"transformers cannot load {source.label} for question answering"):
         model, report = AutoModelForQuestionAnswering.from_pretrained(
             source.model_dir,
             dtype=torch.float32,
@@ -118,10 +125,6 @@ def _load_model(source: Source) -> PreTrainedModel:
             ignore_mismatched_sizes=True,
             output_loading_info=True,
         )
-    except Exception as error:  # broken files and unknown architectures raise many kinds
-        raise SetupError(
-            f"transformers cannot load {source.label} for question answering: {first_line(error)}"
-        ) from None
     misfits = [name for name, *_ in report["mismatched_keys"]]
     untrained = sorted([*report["missing_keys"], *misfits])
     if untrained and not source.adapter_dir:
@@ -134,50 +137,24 @@ def _load_model(source: Source) -> PreTrainedModel:
 
 def _merge_adapter(encoder: PreTrainedModel, adapter_dir: Path) -> PreTrainedModel:
     """Merges a LoRA adapter into the weights, which makes a plain model."""
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), as_setup_error(f"the adapter in {adapter_dir} is broken"):
         warnings.filterwarnings("error", message="Found missing adapter keys")
-        try:
-            merged = PeftModel.from_pretrained(encoder, str(adapter_dir)).merge_and_unload()
-        except Exception as error:  # missing keys, wrong shapes and broken files raise many kinds
-            raise SetupError(
-                f"the adapter in {adapter_dir} is broken: {first_line(error)}"
-            ) from None
+        merged = PeftModel.from_pretrained(encoder, str(adapter_dir)).merge_and_unload()
     assert isinstance(merged, PreTrainedModel)
     return merged
 
 
 def _load_tokenizer(source: Source) -> PreTrainedTokenizerFast:
-    try:
+    with as_setup_error(f"cannot load the tokenizer of {source.label}"):
         tokenizer = AutoTokenizer.from_pretrained(
             source.model_dir, local_files_only=True, trust_remote_code=False
         )
-    except Exception as error:  # missing packages, files and formats raise many kinds
-        raise SetupError(
-            f"cannot load the tokenizer of {source.label}: {first_line(error)}"
-        ) from None
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise SetupError(
             f"{source.label} has only a slow tokenizer ({type(tokenizer).__name__}); "
             "the server needs a fast one (tokenizer.json)"
         )
     return tokenizer
-
-
-def _without_limits(tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
-    """The tokenizer without truncation and padding: the reader cuts windows."""
-    backend: Tokenizer = tokenizer.backend_tokenizer
-    backend.no_truncation()
-    backend.no_padding()
-    return backend
-
-
-def _encoded_pair(tokenizer: PreTrainedTokenizerFast, label: str) -> Mapping[str, Sequence[int]]:
-    """A question and a text as the tokenizer encodes them for its model."""
-    pair: Mapping[str, Sequence[int]] = tokenizer("a", "b")
-    encoding = tokenizer("a", "b").encodings[0]
-    if not {0, 1} <= set(encoding.sequence_ids):
-        raise SetupError(f"the tokenizer of {label} makes no tokens of a question and a text")
-    return pair
 
 
 def _inputs_of(model: PreTrainedModel, *, has_types: bool) -> tuple[str, ...]:

@@ -9,13 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import torch
 
 from qa_service.errors import SetupError
-from qa_service.inference.engines.base import FloatArray, Int64Array, named_inputs
-from qa_service.inference.engines.pytorch import make_forward
-from qa_service.inference.reader.reader import LogitsFunction
-from qa_service.inference.reader.sample import SampleRows
+from qa_service.inference.arrays import LogitsFunction
+from qa_service.inference.engines.pytorch import logits_of
+from qa_service.inference.reader.windows import sample_rows
 from qa_service.preparation.loading import LoadedModel
 from qa_service.preparation.sources import first_line
 
@@ -31,16 +29,7 @@ _SHORT, _LONG = 21, 40
 
 def source_logits(loaded: LoadedModel) -> LogitsFunction:
     """The source's own model as an engine's `logits`, for comparing the files."""
-    forward = make_forward(loaded.model, loaded.inputs)
-
-    def logits(
-        ids: Int64Array, mask: Int64Array, types: Int64Array
-    ) -> tuple[FloatArray, FloatArray]:
-        batch = named_inputs(loaded.inputs, ids, mask, types)
-        start, end = forward(torch.stack([torch.from_numpy(rows) for rows in batch.values()]))
-        return start.numpy(), end.numpy()
-
-    return logits
+    return logits_of(loaded.model, loaded.inputs)
 
 
 def measured(loaded: LoadedModel, window_tokens: int) -> LoadedModel:
@@ -53,7 +42,7 @@ def measured(loaded: LoadedModel, window_tokens: int) -> LoadedModel:
     longest = _longest(loaded, min(window_tokens, loaded.max_sequence_tokens))
     if longest < min(window_tokens, loaded.max_sequence_tokens):
         loaded = replace(loaded, max_sequence_tokens=longest)
-    rows = SampleRows(loaded.tokenizer)(1, longest)
+    rows = sample_rows(loaded.tokenizer, 1, longest)
     first, second = (np.stack(source_logits(loaded)(*rows)) for _ in range(2))
     if not np.abs(first - second).max() <= MAX_LOGIT_DIFFERENCE:
         raise SetupError("the model gives other logits each time that it reads the same question")
@@ -80,7 +69,7 @@ def _longest(loaded: LoadedModel, stated: int) -> int:
 def _obstacle(loaded: LoadedModel, tokens: int) -> str:
     """Why the model cannot run a row of a length; empty if it can."""
     try:
-        source_logits(loaded)(*SampleRows(loaded.tokenizer)(1, tokens))
+        source_logits(loaded)(*sample_rows(loaded.tokenizer, 1, tokens))
     except Exception as error:  # transformers' models raise anything
         return first_line(error) or type(error).__name__
     return ""
@@ -89,9 +78,9 @@ def _obstacle(loaded: LoadedModel, tokens: int) -> str:
 def _may_pad(loaded: LoadedModel, longest: int) -> bool:
     """Whether a row has the same logits beside padding as alone."""
     short, long = min(_SHORT, longest - 1), min(_LONG, longest)
-    make_rows, logits = SampleRows(loaded.tokenizer), source_logits(loaded)
-    alone = make_rows(1, short)
-    ids, mask, types = make_rows(2, long)
+    logits = source_logits(loaded)
+    alone = sample_rows(loaded.tokenizer, 1, short)
+    ids, mask, types = sample_rows(loaded.tokenizer, 2, long)
     ids[0, :short], types[0, :short] = alone[0][0], alone[2][0]
     ids[0, short:], mask[0, short:], types[0, short:] = loaded.pad_token_id, 0, 0
     padded = np.stack(logits(ids, mask, types))[:, :1, :short]

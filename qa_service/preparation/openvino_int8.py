@@ -17,15 +17,14 @@ import numpy.typing as npt
 import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from qa_service.preparation.sources import converting
+from qa_service.preparation.quantize import MIN_OUTPUTS
+from qa_service.preparation.sources import as_setup_error
 
 _PRODUCTS = ("Attention", "Gemm", "MatMul")
 """Operators whose second input is a weight, if it is a constant."""
 
-_MIN_OUTPUTS = 32
-"""A product with fewer, such as the last one with two logits, stays in float32."""
-
 _LARGEST = 255
+"""Of a uint8."""
 
 
 def quantize(fp32: Path, int8: Path) -> None:
@@ -34,7 +33,7 @@ def quantize(fp32: Path, int8: Path) -> None:
     Raises:
         SetupError: This graph cannot be quantised.
     """
-    with converting("quantised for OpenVINO"):
+    with as_setup_error("the model cannot be quantised for OpenVINO"):
         model = onnx.load(str(fp32))
         _compress(model.graph)
         onnx.save(model, str(int8))
@@ -61,7 +60,7 @@ def _is_product(node: NodeProto, tensors: Mapping[str, TensorProto]) -> bool:
     weight = tensors.get(node.input[1]) if node.op_type in _PRODUCTS else None
     if weight is None or weight.data_type != TensorProto.FLOAT or len(weight.dims) != 2:
         return False
-    return bool(weight.dims[_output_axis(node)] >= _MIN_OUTPUTS)
+    return bool(weight.dims[_output_axis(node)] >= MIN_OUTPUTS)
 
 
 def _output_axis(node: NodeProto) -> int:
@@ -74,7 +73,8 @@ def round_weights(
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32], npt.NDArray[np.uint8]]:
     """Rounds a weight to 256 steps from each output's minimum to its maximum.
 
-    `axis` is the outputs' of the weight's two.
+    Args:
+        axis: Which of the weight's two axes is that of the outputs.
 
     Returns:
         The steps, in the weight's shape; each output's scale, [outputs]; and its zero, the step

@@ -27,7 +27,7 @@ from qa_service.repository.manifest import (
 )
 
 if TYPE_CHECKING:
-    from qa_service.inference.reader.reader import LogitsFunction
+    from qa_service.inference.arrays import LogitsFunction
     from qa_service.preparation.loading import LoadedModel
 
 _FORMAT_VERSION = 4
@@ -99,15 +99,13 @@ def say(line: str) -> None:
 
 def missing_files(manifest: Manifest, choices: Choices) -> list[str]:
     """Names of the files still to make; `auto` leaves out those that failed in an earlier run."""
-    missing = needed_files(choices) - manifest.files.keys()
-    return sorted(name for name in missing if not _is_optional(name, choices, manifest))
+    missing = _needed_files(choices) - manifest.files.keys()
+    if choices.precision == AUTO:
+        missing -= manifest.without.keys() - {PLAIN_ONNX_FILE}
+    return sorted(missing)
 
 
-def _is_optional(name: str, choices: Choices, manifest: Manifest) -> bool:
-    return choices.precision == AUTO and name != PLAIN_ONNX_FILE and name in manifest.without
-
-
-def needed_files(choices: Choices) -> set[str]:
+def _needed_files(choices: Choices) -> set[str]:
     """Names of the files to make besides those of every model."""
     precision = "int8" if choices.precision == AUTO else choices.precision
     flag = f"--precision {precision}"
@@ -129,7 +127,10 @@ def _add_if_possible(name: str, source: Source, target: Path, choices: Choices) 
             raise SetupError(f"{name} is made from {ONNX_FILE}, which this model has not: {reason}")
         with replacing(target) as folder:
             shutil.copytree(target, folder, dirs_exist_ok=True)
-            _add(name, source, folder)
+            if name == PLAIN_ONNX_FILE:
+                _add_plain(source, folder)
+            else:
+                _add_precision(folder / name)
     except SetupError as error:
         if choices.precision != AUTO or name == PLAIN_ONNX_FILE:
             raise
@@ -167,9 +168,8 @@ def choose_reading(source: Source, choices: Choices) -> tuple[ReadingConfig, str
 def _own_reading(source: Source) -> tuple[ReadingConfig, str]:
     path = source.reading_file
     try:
-        return msgspec.json.decode(
-            path.read_bytes(), type=ReadingConfig
-        ), f"its {path.name} says so"
+        reading = msgspec.json.decode(path.read_bytes(), type=ReadingConfig)
+        return reading, f"its {path.name} says so"
     except FileNotFoundError:
         pass
     except (msgspec.DecodeError, OSError) as error:
@@ -260,7 +260,7 @@ def _make(source: Source, reading: ReadingConfig, wanted: str, folder: Path) -> 
         verify.verify(folder, manifest, "pytorch", logits)
         try:
             words = _export(loaded, folder, manifest, logits)
-            manifest = _with_files(manifest, folder / ONNX_FILE)
+            manifest = _with_file(manifest, folder / ONNX_FILE)
         except SetupError as error:
             (folder / ONNX_FILE).unlink(missing_ok=True)
             words = f"only the pytorch engine can serve this model: {error}"
@@ -272,11 +272,7 @@ def _make(source: Source, reading: ReadingConfig, wanted: str, folder: Path) -> 
 
 
 def _export(loaded: LoadedModel, folder: Path, manifest: Manifest, logits: LogitsFunction) -> str:
-    """Writes the ONNX file, fused if it can be, and checks it; returns a report in words.
-
-    Raises:
-        SetupError: The file cannot be made, or its logits differ from the source's.
-    """
+    """Writes the ONNX file, fused if it can be, and checks it; returns a report in words."""
     from qa_service.preparation import export, verify  # noqa: PLC0415
 
     say("exporting to ONNX")
@@ -284,7 +280,7 @@ def _export(loaded: LoadedModel, folder: Path, manifest: Manifest, logits: Logit
     say("fusing attention")
     layers = export.fuse(folder / ONNX_FILE, loaded.model.config)
     say("comparing it with the source")
-    manifest = _with_files(manifest, folder / ONNX_FILE)
+    manifest = _with_file(manifest, folder / ONNX_FILE)
     difference = verify.verify(folder, manifest, "onnx", logits)
     fused = (
         f"fused the attention of {layers} layers in the ONNX file"
@@ -297,19 +293,10 @@ def _export(loaded: LoadedModel, folder: Path, manifest: Manifest, logits: Logit
     )
 
 
-def _add(name: str, source: Source, folder: Path) -> None:
-    """Adds one of the optional files to a prepared model."""
-    if name == PLAIN_ONNX_FILE:
-        _add_plain(source, folder)
-    else:
-        engine_type, precision = next(kind for kind, row in ROWS.items() if row.file == name)
-        _add_precision(engine_type, precision, folder / name)
-
-
-def _add_precision(engine_type: str, precision: str, path: Path) -> None:
+def _add_precision(path: Path) -> None:
     """Adds a file made from its `model.onnx` to a prepared model."""
     from qa_service.preparation import (  # noqa: PLC0415
-        half,
+        export,
         loading,
         openvino_int8,
         quantize,
@@ -318,17 +305,18 @@ def _add_precision(engine_type: str, precision: str, path: Path) -> None:
     )
 
     folder = path.parent
+    engine_type, precision = next(kind for kind, row in ROWS.items() if row.file == path.name)
     with loading.quiet_libraries():
         say(f"converting to {precision} for {engine_type} (minutes for a large model)")
         if precision == "fp16":
-            half.convert(folder / ONNX_FILE, path)
+            export.convert_to_fp16(folder / ONNX_FILE, path)
         elif engine_type == "openvino":
             openvino_int8.quantize(folder / ONNX_FILE, path)
         else:
             inputs = texts.calibration_inputs(folder, load_manifest(folder))
             quantize.quantize(folder / ONNX_FILE, path, inputs)
         say("comparing its answers with PyTorch's")
-        manifest = _with_files(load_manifest(folder), path)
+        manifest = _with_file(load_manifest(folder), path)
         same = verify.verify_precision(folder, manifest, engine_type, precision)
     save_manifest(folder, manifest)
     say(f"{path.name} gives {same:.0f} % of the answers that PyTorch gives")
@@ -341,15 +329,14 @@ def _add_plain(source: Source, folder: Path) -> None:
     with loading.quiet_libraries():
         say("exporting to ONNX for TensorRT")
         export.export_onnx(loading.load(source), folder / PLAIN_ONNX_FILE)
-    save_manifest(folder, _with_files(load_manifest(folder), folder / PLAIN_ONNX_FILE))
+    save_manifest(folder, _with_file(load_manifest(folder), folder / PLAIN_ONNX_FILE))
     say(f"wrote {PLAIN_ONNX_FILE} for TensorRT")
 
 
-def _with_files(manifest: Manifest, *paths: Path) -> Manifest:
-    """The manifest with new files of its folder."""
-    new = {path.name: sha256_of(path) for path in paths}
-    without = {name: why for name, why in manifest.without.items() if name not in new}
-    files = dict(sorted({**manifest.files, **new}.items()))
+def _with_file(manifest: Manifest, path: Path) -> Manifest:
+    """The manifest with a new file of its folder."""
+    files = dict(sorted({**manifest.files, path.name: sha256_of(path)}.items()))
+    without = {name: why for name, why in manifest.without.items() if name != path.name}
     return msgspec.structs.replace(manifest, files=files, without=without)
 
 

@@ -23,7 +23,7 @@ import onnx
 import onnxruntime
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from qa_service.preparation.sources import converting
+from qa_service.preparation.sources import as_setup_error
 
 Floats = npt.NDArray[np.float32]
 Inputs = Mapping[str, npt.NDArray[np.int64]]
@@ -36,9 +36,12 @@ DAMPING = 0.01
 """Added to the diagonal of a Gram matrix, as a share of its mean (GPTQ, section 3.3)."""
 
 _BLOCK = 64
+"""Rows whose errors are carried over together: one large product is faster than many small."""
 _SMALLEST_ROW = 1e-9
-_MIN_OUTPUTS = 32
-"""A product with fewer columns, such as the last one with two logits, stays in float32."""
+"""Divides a row of zeros, which stays zeros."""
+MIN_OUTPUTS = 32
+"""A product with fewer, such as the last one with two logits, stays in float32: it takes little
+time."""
 
 
 def quantize(fp32: Path, int8: Path, texts: Sequence[Inputs]) -> None:
@@ -50,7 +53,7 @@ def quantize(fp32: Path, int8: Path, texts: Sequence[Inputs]) -> None:
     Raises:
         SetupError: This graph cannot be quantised.
     """
-    with converting("quantised"):
+    with as_setup_error("the model cannot be quantised"):
         model = _with_products(onnx.load(str(fp32)))
         onnx.save(_quantized(model, _gram_matrices(model, texts)), str(int8))
 
@@ -93,7 +96,7 @@ def _attention_apart(node: NodeProto) -> list[NodeProto]:
 
 def _is_product(node: NodeProto, weights: Mapping[str, Floats]) -> bool:
     weight = weights.get(node.input[1]) if node.op_type == "MatMul" else None
-    return weight is not None and weight.ndim == 2 and weight.shape[1] >= _MIN_OUTPUTS
+    return weight is not None and weight.ndim == 2 and weight.shape[1] >= MIN_OUTPUTS
 
 
 def _weights(model: onnx.ModelProto) -> dict[str, Floats]:
@@ -153,9 +156,8 @@ def _name(node: NodeProto) -> str:
 
 
 def _integer_product(node: NodeProto) -> Iterator[NodeProto]:
-    """The nodes that replace a MatMul; see the module's drawing."""
-    states = node.input[0]
-    at = _name(node)
+    """The nodes that replace a MatMul, as in the module's drawing."""
+    states, at = node.input[0], _name(node)
 
     def make(kind: str, inputs: Sequence[str], *outputs: str, **attributes: object) -> NodeProto:
         names = [f"{at}_{name}" for name in outputs]

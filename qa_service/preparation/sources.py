@@ -26,6 +26,7 @@ _HUB_EXAMPLE = "deepset/bert-base-cased-squad2"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 
 _MAX_REASON = 300
+"""Characters, so that a library's message does not hide ours."""
 
 _CONFIG_FILES = (
     "config.json",
@@ -116,12 +117,12 @@ def first_line(error: BaseException) -> str:
 
 
 @contextmanager
-def converting(what: str) -> Iterator[None]:
+def as_setup_error(message: str) -> Iterator[None]:
     """Turns any exception into a `SetupError`: a library raises many kinds for an unusual model."""
     try:
         yield
     except Exception as error:
-        raise SetupError(f"the model cannot be {what}: {first_line(error)}") from None
+        raise SetupError(f"{message}: {first_line(error)}") from None
 
 
 def _builtin(name: str) -> Source:

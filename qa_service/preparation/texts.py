@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 from tokenizers import Tokenizer
 
 from qa_service.data.squad import SquadQuestion, read_squad
 from qa_service.errors import QuestionTooLongError
+from qa_service.inference.engines.base import named_inputs
+from qa_service.inference.reader.reader import padded
 from qa_service.inference.reader.windows import EncodedQuestion, WindowBuilder
 from qa_service.preparation.quantize import Inputs
 from qa_service.preparation.verify import OWN_QUESTIONS
@@ -23,14 +24,11 @@ def calibration_inputs(model_dir: Path, manifest: Manifest) -> list[Inputs]:
     tokenizer = Tokenizer.from_file(str(model_dir / TOKENIZER_FILE))
     overlap = manifest.reading.window_overlap_tokens
     builder = WindowBuilder(tokenizer, manifest.window_tokens, overlap)
-    found: list[Inputs] = []
-    for item in read_squad(OWN_QUESTIONS):
-        for window in _encoded(builder, item).windows:
-            ids = window.input_ids[None].astype(np.int64)
-            types = window.token_type_ids[None].astype(np.int64)
-            given = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": types}
-            found.append({name: given[name] for name in manifest.inputs})
-    return found
+    return [
+        named_inputs(manifest.inputs, *padded([window], manifest.pad_token_id))
+        for item in read_squad(OWN_QUESTIONS)
+        for window in _encoded(builder, item).windows
+    ]
 
 
 def _encoded(builder: WindowBuilder, item: SquadQuestion) -> EncodedQuestion:

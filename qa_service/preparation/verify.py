@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 import qa_service
 from qa_service.data.squad import read_squad
 from qa_service.errors import QaError, SetupError
+from qa_service.inference.arrays import FloatArray, Int64Array, Logits, LogitsFunction
 from qa_service.inference.engines import EngineConfig, make_engine
-from qa_service.inference.reader.reader import LogitsFunction, Reader
+from qa_service.inference.reader.reader import Reader
 from qa_service.preparation.measuring import MAX_LOGIT_DIFFERENCE
 from qa_service.preparation.sources import first_line
 from qa_service.repository.manifest import Manifest
@@ -53,23 +53,7 @@ QUESTIONS = (
     Question("Who came first?", "Anna came first,\r\nBen second\r\nand Chidi third."),
 )
 
-Logits = npt.NDArray[np.float32]
 Outcomes = Sequence[list[Answer] | QaError]
-
-
-class _Recorder:
-    """A `logits` that keeps what it returned for real tokens."""
-
-    def __init__(self, logits: LogitsFunction) -> None:
-        self._logits = logits
-        self.seen: list[Logits] = []
-
-    def __call__(
-        self, ids: npt.NDArray[np.int64], mask: npt.NDArray[np.int64], types: npt.NDArray[np.int64]
-    ) -> tuple[Logits, Logits]:
-        start, end = self._logits(ids, mask, types)
-        self.seen.append(np.concatenate((start[mask == 1], end[mask == 1])))
-        return start, end
 
 
 def verify(model_dir: Path, manifest: Manifest, engine_type: str, source: LogitsFunction) -> float:
@@ -91,21 +75,32 @@ def verify(model_dir: Path, manifest: Manifest, engine_type: str, source: Logits
             f"the {engine_type} engine's file is wrong: its logits differ from the source's by "
             f"{difference:.3g}, more than {MAX_LOGIT_DIFFERENCE:g}"
         )
-    _compare(engine_type, our_answers, their_answers)
+    for question, our, their in zip(QUESTIONS, our_answers, their_answers, strict=True):
+        if _spans(our) != _spans(their):
+            raise SetupError(
+                f"the {engine_type} engine's file is wrong: it answers {question.question!r} with "
+                f"{_spans(our)}, the source with {_spans(their)}"
+            )
     return difference
 
 
 def _answered(
     name: str, model_dir: Path, manifest: Manifest, logits: LogitsFunction
-) -> tuple[Logits, Outcomes]:
+) -> tuple[FloatArray, Outcomes]:
     """All logits of real tokens, and the answers to `QUESTIONS`."""
-    recorder = _Recorder(logits)
+    seen: list[FloatArray] = []
+
+    def recorded(ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
+        start, end = logits(ids, mask, types)
+        seen.append(np.concatenate((start[mask == 1], end[mask == 1])))
+        return start, end
+
     try:
-        answers = Reader(model_dir, manifest, recorder, BatchRule()).read(QUESTIONS)
+        answers = Reader(model_dir, manifest, recorded, BatchRule()).read(QUESTIONS)
     except Exception as error:  # a model's own code and an engine's raise anything
         reason = first_line(error) or type(error).__name__
         raise SetupError(f"{name} cannot run the model on a question: {reason}") from None
-    return np.concatenate(recorder.seen), answers
+    return np.concatenate(seen), answers
 
 
 def verify_precision(
@@ -117,30 +112,18 @@ def verify_precision(
         SetupError: It is less than `MIN_SAME_PERCENT`.
     """
     questions = [Question(q.question, q.context) for q in read_squad(OWN_QUESTIONS)]
-    answers = []
-    for kind, config in (
-        (engine_type, EngineConfig(precision=precision)),
-        ("pytorch", EngineConfig()),
-    ):
-        engine = make_engine(kind, model_dir, manifest, config)
+    spans = []
+    for kind in ((engine_type, precision), ("pytorch", "fp32")):
+        engine = make_engine(kind[0], model_dir, manifest, EngineConfig(precision=kind[1]))
         read = Reader(model_dir, manifest, engine.logits, BatchRule()).read(questions)
-        answers.append([_spans(result) for result in read])
-    same: float = 100 * np.mean([ours == theirs for ours, theirs in zip(*answers, strict=True)])
+        spans.append([_spans(result) for result in read])
+    same: float = 100 * np.mean([ours == theirs for ours, theirs in zip(*spans, strict=True)])
     if same < MIN_SAME_PERCENT:
         raise SetupError(
             f"in {precision} this model gives only {same:.0f} % of the answers that PyTorch gives, "
             f"less than {MIN_SAME_PERCENT} %; serve it in fp32"
         )
     return same
-
-
-def _compare(engine_type: str, ours: Outcomes, theirs: Outcomes) -> None:
-    for question, our, their in zip(QUESTIONS, ours, theirs, strict=True):
-        if _spans(our) != _spans(their):
-            raise SetupError(
-                f"the {engine_type} engine's file is wrong: it answers {question.question!r} with "
-                f"{_spans(our)}, the source with {_spans(their)}"
-            )
 
 
 def _spans(result: list[Answer] | QaError) -> list[tuple[int | None, int | None]] | str:

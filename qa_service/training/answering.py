@@ -6,24 +6,22 @@ import numpy as np
 import torch
 from torch import nn
 
-from qa_service.inference.reader.reader import LogitsFunction, Reader
-from qa_service.inference.reader.spans import FloatArray
-from qa_service.inference.reader.windows import Int64Array
+from qa_service.inference.arrays import Int64Array, Logits, LogitsFunction
+from qa_service.inference.reader.reader import Reader
 from qa_service.repository.manifest import Manifest, ReadingConfig
 from qa_service.scheduling.batch_cost import BatchRule
 from qa_service.training.adapters import Encoder
 from qa_service.training.trainer import autocast, training_device
 
 _LIMITS = BatchRule(max_batch_size=64, max_batch_tokens=8192)
+"""Large batches: nobody waits for a single answer."""
 
 
 def model_logits(model: nn.Module) -> LogitsFunction:
     """A model's start and end logits as an engine gives them; it sees no token types."""
 
     @torch.inference_mode()
-    def logits(
-        ids: Int64Array, mask: Int64Array, _types: Int64Array
-    ) -> tuple[FloatArray, FloatArray]:
+    def logits(ids: Int64Array, mask: Int64Array, _types: Int64Array) -> Logits:
         device = training_device()
         with autocast():
             output = model(

@@ -17,11 +17,10 @@ import numpy as np
 
 from qa_service.data.squad import SquadQuestion, read_squad
 from qa_service.errors import SetupError
+from qa_service.inference.arrays import Int64Array, Logits
 from qa_service.inference.engines import EngineConfig, make_engine
 from qa_service.inference.engines.base import Engine
 from qa_service.inference.reader.reader import Reader
-from qa_service.inference.reader.spans import FloatArray
-from qa_service.inference.reader.windows import Int64Array
 from qa_service.repository.manifest import Manifest, ReadingConfig, load_manifest
 from qa_service.scheduling.batch_cost import BatchRule
 from qa_service.training.measures import (
@@ -42,11 +41,9 @@ class RememberedLogits:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._seen: dict[tuple[tuple[int, ...], bytes], tuple[FloatArray, FloatArray]] = {}
+        self._seen: dict[tuple[tuple[int, ...], bytes], Logits] = {}
 
-    def __call__(
-        self, ids: Int64Array, mask: Int64Array, types: Int64Array
-    ) -> tuple[FloatArray, FloatArray]:
+    def __call__(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
         """The start and end logits of a batch, float32 [batch, seq] each."""
         key = ids.shape, np.stack((ids, mask, types)).tobytes()
         if key not in self._seen:

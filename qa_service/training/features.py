@@ -17,8 +17,8 @@ from tokenizers import Tokenizer
 
 from qa_service.data.squad import SquadQuestion
 from qa_service.errors import QuestionTooLongError
-from qa_service.inference.reader.spans import FloatArray
-from qa_service.inference.reader.windows import Int64Array, Window, WindowBuilder
+from qa_service.inference.arrays import FloatArray, Int64Array
+from qa_service.inference.reader.windows import Window, WindowBuilder
 from qa_service.training.paragraphs import Example
 
 _BATCHES_A_BUCKET = 32

@@ -23,8 +23,8 @@ from tqdm import tqdm
 
 from qa_service.data.squad import SquadQuestion
 from qa_service.errors import QuestionTooLongError
-from qa_service.inference.reader.reader import LogitsFunction, padded
-from qa_service.inference.reader.spans import FloatArray
+from qa_service.inference.arrays import FloatArray, LogitsFunction
+from qa_service.inference.reader.reader import padded
 from qa_service.inference.reader.windows import Window, WindowBuilder
 
 _SAVED_EVERY = 512

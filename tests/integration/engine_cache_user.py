@@ -11,7 +11,7 @@ from qa_service.repository.manifest import Manifest
 
 def take_turn(cache_dir: Path, manifest: Manifest, config: EngineConfig, turns: Queue) -> None:
     """Says when it enters the cache and when it leaves it."""
-    grid = onnx_gpu.make_grid(manifest, config)
+    grid = onnx_gpu.BucketGrid.of(manifest, config)
     turns.put(("waits", ""))
     with onnx_gpu.engine_cache(cache_dir, config, grid) as cache:
         turns.put(("enters", cache.name))

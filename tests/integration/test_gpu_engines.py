@@ -153,7 +153,7 @@ def test_cuda_options():
 def test_tensorrt_options(manifest, tmp_path):
     config = EngineConfig(precision="fp16", max_batch_size=16, gpu_memory_fraction=0.5,
                           gpu_memory_bytes=8 << 30)  # fmt: skip
-    grid = onnx_gpu.make_grid(manifest, config)
+    grid = onnx_gpu.BucketGrid.of(manifest, config)
     inputs = ("input_ids", "attention_mask")
     options = onnx_gpu.tensorrt_options(config, inputs, grid, tmp_path)
     assert options == {
@@ -172,7 +172,7 @@ def test_tensorrt_options(manifest, tmp_path):
 
 
 def test_no_bucket_is_outside_the_tensorrt_profile(manifest):
-    grid = onnx_gpu.make_grid(manifest, EngineConfig(max_batch_size=16, max_batch_tokens=2048))
+    grid = onnx_gpu.BucketGrid.of(manifest, EngineConfig(max_batch_size=16, max_batch_tokens=2048))
     assert all(b.rows <= 16 and b.tokens <= 384 for b in grid.buckets())
 
 
@@ -189,7 +189,7 @@ def test_the_plain_graph_has_standard_operators_only(gpu_model):
 def test_sessions_take_turns_at_the_engine_cache(tmp_path, manifest):
     context = multiprocessing.get_context("spawn")
     turns = context.Queue()
-    grid = onnx_gpu.make_grid(manifest, SMALL)
+    grid = onnx_gpu.BucketGrid.of(manifest, SMALL)
     with onnx_gpu.engine_cache(tmp_path, SMALL, grid) as cache:
         other = context.Process(target=take_turn, args=(tmp_path, manifest, SMALL, turns))
         other.start()
@@ -205,7 +205,7 @@ def test_sessions_take_turns_at_the_engine_cache(tmp_path, manifest):
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_an_engine_cache_that_cannot_be_written_is_told(tmp_path, manifest):
     tmp_path.chmod(0o500)
-    grid = onnx_gpu.make_grid(manifest, SMALL)
+    grid = onnx_gpu.BucketGrid.of(manifest, SMALL)
     with (
         pytest.raises(SetupError, match="cannot be kept"),
         onnx_gpu.engine_cache(tmp_path, SMALL, grid),

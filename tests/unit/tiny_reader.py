@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from qa_service.inference.reader.reader import BestSpansFunction, LogitsFunction, Reader
+from qa_service.inference.arrays import BestSpansFunction, LogitsFunction
+from qa_service.inference.reader.reader import Reader
 from qa_service.repository.manifest import TOKENIZER_FILE, Manifest, ReadingConfig
 from qa_service.scheduling.batch_cost import BatchRule
 from tests.unit.tiny_tokenizers import PAD_TOKEN_ID, tiny_tokenizer

@@ -9,11 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
-Int64Array = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float32]
+from qa_service.inference.arrays import FloatArray, Int64Array, Logits
 
 
 class Engine(ABC):
@@ -30,52 +26,38 @@ class Engine(ABC):
     runtime: str
 
     @abstractmethod
-    def logits(
-        self, input_ids: Int64Array, attention_mask: Int64Array, token_type_ids: Int64Array
-    ) -> tuple[FloatArray, FloatArray]:
+    def logits(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
         """Runs the model.
 
         Args:
-            input_ids: int64 [batch, seq], padded.
-            attention_mask: int64 [batch, seq], 0 where padded.
-            token_type_ids: int64 [batch, seq]; not used by models without token types.
+            ids: int64 [batch, seq], padded.
+            mask: int64 [batch, seq], 0 where padded.
+            types: int64 [batch, seq]; not used by models without token types.
 
         Returns:
             Start and end logits, float32 [batch, seq] each.
         """
 
     def best_spans(
-        self,
-        input_ids: Int64Array,
-        attention_mask: Int64Array,
-        token_type_ids: Int64Array,
-        text_mask: Int64Array,
+        self, ids: Int64Array, mask: Int64Array, types: Int64Array, text_mask: Int64Array
     ) -> FloatArray:
         """Runs the model and chooses each row's best span on the device; only if `chooses_spans`.
 
         Args:
-            text_mask: int64 [batch, seq], 1 for tokens of the text, of which each row has one
-                or more, in one piece.
+            text_mask: int64 [batch, seq], 1 for the row's text tokens: one or more, contiguous.
 
         Returns:
             float32 [batch, 4]: the span's first and last token, its log score, and the log of the
-            sum over all spans of the row, as `reading.spans` defines them.
+            sum over all spans of the row, as `reader.spans` defines them.
         """
         raise NotImplementedError
 
 
 def named_inputs(
-    names: Sequence[str],
-    input_ids: Int64Array,
-    attention_mask: Int64Array,
-    token_type_ids: Int64Array,
+    names: Sequence[str], ids: Int64Array, mask: Int64Array, types: Int64Array
 ) -> dict[str, Int64Array]:
     """The inputs that the model takes, in its order; int64 [batch, seq] each."""
-    given = {
-        "input_ids": input_ids,
-        "attention_mask": attention_mask,
-        "token_type_ids": token_type_ids,
-    }
+    given = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
     return {name: given[name] for name in names}
 
 

@@ -12,8 +12,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from qa_service.inference.arrays import FloatArray, Int64Array, Logits
 from qa_service.inference.engines import EngineConfig
-from qa_service.inference.engines.base import Engine, FloatArray, Int64Array
+from qa_service.inference.engines.base import Engine
 from qa_service.repository.manifest import Manifest
 
 TEXT_MASK = "text_mask"
@@ -37,9 +38,7 @@ class BucketGrid:
     512, which bounds what filling costs.
 
     Args:
-        max_batch_size: Rows of a batch at most.
-        max_batch_tokens: Tokens of a batch of two or more rows at most, padding included.
-        window_tokens: Tokens of a row at most.
+        max_batch_tokens: Of two or more rows together, padding included.
         may_pad: Whether rows may be padded; else every batch has a bucket of its own shape.
 
     Attributes:
@@ -59,6 +58,16 @@ class BucketGrid:
         self._tokens = _up_to(window_tokens, [32], lambda sizes: sizes[-1] + _step(sizes[-1]))
         self._max_batch_tokens = max_batch_tokens
         self.most = Bucket(self._rows[-1], self._tokens[-1])
+
+    @classmethod
+    def of(cls, manifest: Manifest, config: EngineConfig) -> BucketGrid:
+        """The buckets of a model's batches."""
+        return cls(
+            config.max_batch_size,
+            config.max_batch_tokens,
+            manifest.window_tokens,
+            may_pad=manifest.may_pad,
+        )
 
     def bucket_for(self, rows: int, tokens: int) -> Bucket:
         """The smallest bucket that holds a batch; a batch over the limits gets its own."""
@@ -80,16 +89,6 @@ class BucketGrid:
             if rows == 1 or (fewer + 1) * (shorter + 1) <= self._max_batch_tokens
         ]
         return sorted(needed, key=lambda bucket: -bucket.rows * bucket.tokens)
-
-
-def make_grid(manifest: Manifest, config: EngineConfig) -> BucketGrid:
-    """The buckets of a model's batches."""
-    return BucketGrid(
-        config.max_batch_size,
-        config.max_batch_tokens,
-        manifest.window_tokens,
-        may_pad=manifest.may_pad,
-    )
 
 
 def _up_to(limit: int, sizes: list[int], following: Callable[[list[int]], int]) -> list[int]:
@@ -157,44 +156,32 @@ class BucketedEngine(Engine):
         self._make_program = make_program
         self._programs = {bucket: make_program(bucket) for bucket in grid.buckets()}
 
-    def logits(
-        self, input_ids: Int64Array, attention_mask: Int64Array, token_type_ids: Int64Array
-    ) -> tuple[FloatArray, FloatArray]:
+    def logits(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
         """Start and end logits of each token: float32 [batch, seq] each."""
-        rows, tokens = input_ids.shape
-        program = self._staged(input_ids, attention_mask, token_type_ids)
-        start, end = program.run()[:, :rows, :tokens].copy()
+        rows, tokens = ids.shape
+        start, end = self._staged(ids, mask, types).run()[:, :rows, :tokens].copy()
         return start, end
 
     def best_spans(
-        self,
-        input_ids: Int64Array,
-        attention_mask: Int64Array,
-        token_type_ids: Int64Array,
-        text_mask: Int64Array,
+        self, ids: Int64Array, mask: Int64Array, types: Int64Array, text_mask: Int64Array
     ) -> FloatArray:
         """The best span of each row, float32 [batch, 4]."""
-        program = self._staged(input_ids, attention_mask, token_type_ids, text_mask)
-        return program.run(only_best_spans=True)[: len(input_ids)].copy()
+        program = self._staged(ids, mask, types, text_mask)
+        return program.run(only_best_spans=True)[: len(ids)].copy()
 
     def _staged(self, *batch: Int64Array) -> Program:
         """The program for a batch, with the batch in its staging memory."""
-        program = self._program(self._grid.bucket_for(*batch[0].shape))
+        bucket = self._grid.bucket_for(*batch[0].shape)
+        if bucket not in self._programs:
+            self._programs[bucket] = self._make_program(bucket)
+        program = self._programs[bucket]
         given = dict(zip(_GIVEN, batch, strict=False))
         stage(program.staging, self._inputs, given, self._pad_token_id)
         return program
 
-    def _program(self, bucket: Bucket) -> Program:
-        if bucket not in self._programs:
-            self._programs[bucket] = self._make_program(bucket)
-        return self._programs[bucket]
-
 
 def stage(
-    staging: Int64Array,
-    inputs: Sequence[str],
-    given: Mapping[str, Int64Array],
-    pad_token_id: int,
+    staging: Int64Array, inputs: Sequence[str], given: Mapping[str, Int64Array], pad_token_id: int
 ) -> None:
     """Copies a batch into a bucket's staging memory, and fills the rest; missing inputs are 0.
 

@@ -10,14 +10,9 @@ import onnxruntime
 
 from qa_service.engine_catalogue import ROWS
 from qa_service.errors import SetupError
+from qa_service.inference.arrays import Int64Array, Logits
 from qa_service.inference.engines import EngineConfig
-from qa_service.inference.engines.base import (
-    Engine,
-    FloatArray,
-    Int64Array,
-    describe_cpu,
-    named_inputs,
-)
+from qa_service.inference.engines.base import Engine, describe_cpu, named_inputs
 from qa_service.repository.manifest import Manifest, prepared_file
 
 SLOWER_ON_CPU = ["SkipLayerNormFusion"]
@@ -43,12 +38,9 @@ class OnnxEngine(Engine):
         device = describe_cpu(config.intra_op_num_threads)
         self.runtime = f"onnxruntime {onnxruntime.__version__} {config.precision}, {device}"
 
-    def logits(
-        self, input_ids: Int64Array, attention_mask: Int64Array, token_type_ids: Int64Array
-    ) -> tuple[FloatArray, FloatArray]:
+    def logits(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
         """Start and end logits of each token: float32 [batch, seq] each."""
-        batch = named_inputs(self._inputs, input_ids, attention_mask, token_type_ids)
-        start, end = self._session.run(None, batch)
+        start, end = self._session.run(None, named_inputs(self._inputs, ids, mask, types))
         return np.asarray(start, np.float32), np.asarray(end, np.float32)
 
 

@@ -19,15 +19,9 @@ from filelock import FileLock
 
 from qa_service.engine_catalogue import ROWS
 from qa_service.errors import DeviceError, SetupError
+from qa_service.inference.arrays import FloatArray
 from qa_service.inference.engines import EngineConfig
-from qa_service.inference.engines.base import FloatArray
-from qa_service.inference.engines.buckets import (
-    Bucket,
-    BucketedEngine,
-    BucketGrid,
-    Program,
-    make_grid,
-)
+from qa_service.inference.engines.buckets import Bucket, BucketedEngine, BucketGrid, Program
 from qa_service.inference.engines.onnx import Provider, inputs_of, onnx_file, open_session
 from qa_service.repository.manifest import Manifest, prepared_file
 
@@ -67,7 +61,7 @@ def tensorrt_engine(model_dir: Path, manifest: Manifest, config: EngineConfig) -
     path = prepared_file(model_dir, manifest, ROWS["tensorrt", config.precision].file)
     with contextlib.suppress(ImportError, OSError):
         importlib.import_module("tensorrt_libs")  # NVIDIA's wheels: loads what it carries
-    grid = make_grid(manifest, config)
+    grid = BucketGrid.of(manifest, config)
     with engine_cache(model_dir, config, grid) as cache:
         options = tensorrt_options(config, manifest.inputs, grid, cache)
         providers = [(TENSORRT, options), (CUDA, cuda_options(config, graphs=False))]
@@ -199,9 +193,6 @@ def bucketed_engine(
     """Makes the engine of a session.
 
     Args:
-        session: The model's.
-        manifest: The model's.
-        config: The instance's.
         device: Where inputs and outputs are: `cuda`, or `cpu` in tests.
         graphs: Whether the CUDA provider records a graph for each bucket.
     """
@@ -213,15 +204,12 @@ def bucketed_engine(
         graph_id = len(made) if graphs else None
         return OnnxProgram(session, bucket, inputs, (device, config.cuda_index), graph_id)
 
-    grid = make_grid(manifest, config)
-    provider = session.get_providers()[0]
     runtime = (
-        f"onnxruntime {onnxruntime.__version__}, {provider}, "
+        f"onnxruntime {onnxruntime.__version__}, {session.get_providers()[0]}, "
         f"a GPU of {config.gpu_memory_bytes} bytes, {'graphs' if graphs else 'no graphs'}"
     )
-    return BucketedEngine(
-        grid, inputs, manifest.pad_token_id, make_program, device=device, runtime=runtime
-    )
+    grid, pad_token_id = BucketGrid.of(manifest, config), manifest.pad_token_id
+    return BucketedEngine(grid, inputs, pad_token_id, make_program, device=device, runtime=runtime)
 
 
 class OnnxProgram(Program):

@@ -18,14 +18,9 @@ import openvino
 
 from qa_service.engine_catalogue import ROWS
 from qa_service.errors import DeviceError, SetupError
+from qa_service.inference.arrays import Int64Array, Logits
 from qa_service.inference.engines import EngineConfig
-from qa_service.inference.engines.base import (
-    Engine,
-    FloatArray,
-    Int64Array,
-    describe_cpu,
-    named_inputs,
-)
+from qa_service.inference.engines.base import Engine, describe_cpu, named_inputs
 from qa_service.repository.manifest import Manifest, prepared_file
 
 STEP_TOKENS = 16
@@ -62,17 +57,15 @@ class OpenVinoEngine(Engine):
         self.runtime = f"openvino {version} {config.precision}, {device}"
         self._warm()
 
-    def logits(
-        self, input_ids: Int64Array, attention_mask: Int64Array, token_type_ids: Int64Array
-    ) -> tuple[FloatArray, FloatArray]:
+    def logits(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
         """Start and end logits of each token: float32 [batch, seq] each."""
-        tokens = input_ids.shape[1]
+        tokens = ids.shape[1]
         width = padded_tokens(tokens, self._longest) if self._may_pad else tokens
         batch = named_inputs(
             self._inputs,
-            _widened(input_ids, width, self._pad_token_id),
-            _widened(attention_mask, width, 0),
-            _widened(token_type_ids, width, 0),
+            _widened(ids, width, self._pad_token_id),
+            _widened(mask, width, 0),
+            _widened(types, width, 0),
         )
         self._request.infer(batch, share_inputs=True)
         start, end = (self._request.get_output_tensor(number).data for number in range(2))
@@ -133,7 +126,7 @@ def _widened(rows: Int64Array, width: int, filling: int) -> Int64Array:
 
 
 def _check_processor(precision: str) -> None:
-    """Checks that the processor has the precision; OpenVINO would silently take float32."""
+    """Refuses a precision that the processor lacks; OpenVINO would silently take float32."""
     needs = ROWS["openvino", precision].needs
     capabilities = shared_core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     if needs and needs.upper() not in capabilities:

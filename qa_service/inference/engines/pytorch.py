@@ -21,20 +21,15 @@ from transformers import AutoModelForQuestionAnswering, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from qa_service.errors import DeviceError, SetupError
+from qa_service.inference.arrays import FloatArray, Int64Array, Logits, LogitsFunction
 from qa_service.inference.engines import EngineConfig
-from qa_service.inference.engines.base import (
-    Engine,
-    FloatArray,
-    Int64Array,
-    describe_cpu,
-    named_inputs,
-)
+from qa_service.inference.engines.base import Engine, describe_cpu, named_inputs
 from qa_service.inference.engines.buckets import (
     TEXT_MASK,
     Bucket,
     BucketedEngine,
+    BucketGrid,
     Program,
-    make_grid,
 )
 from qa_service.inference.engines.torch_spans import SpanChooser
 from qa_service.repository.manifest import Manifest
@@ -65,18 +60,24 @@ class PyTorchEngine(Engine):
 
     def __init__(self, model_dir: Path, manifest: Manifest, config: EngineConfig) -> None:
         torch.set_num_threads(config.intra_op_num_threads)
-        self._forward = make_forward(load_model(model_dir, config.precision), manifest.inputs)
-        self._inputs = manifest.inputs
+        self._logits = logits_of(load_model(model_dir, config.precision), manifest.inputs)
         self.runtime = f"torch {torch.__version__}, {describe_cpu(config.intra_op_num_threads)}"
 
-    def logits(
-        self, input_ids: Int64Array, attention_mask: Int64Array, token_type_ids: Int64Array
-    ) -> tuple[FloatArray, FloatArray]:
+    def logits(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
         """Start and end logits of each token: float32 [batch, seq] each."""
-        batch = named_inputs(self._inputs, input_ids, attention_mask, token_type_ids)
-        stacked = torch.stack([torch.from_numpy(values) for values in batch.values()])
-        start, end = self._forward(stacked).numpy()
-        return start, end
+        return self._logits(ids, mask, types)
+
+
+def logits_of(model: PreTrainedModel, inputs: Sequence[str]) -> LogitsFunction:
+    """A model on the CPU as an engine's `logits`."""
+    forward = make_forward(model, inputs)
+
+    def logits(ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
+        batch = named_inputs(inputs, ids, mask, types)
+        start, end = forward(torch.stack([torch.from_numpy(rows) for rows in batch.values()]))
+        return start.numpy(), end.numpy()
+
+    return logits
 
 
 def bucketed_engine(
@@ -85,9 +86,6 @@ def bucketed_engine(
     """Loads a prepared model for buckets.
 
     Args:
-        model_dir: The model's folder.
-        manifest: The model's.
-        config: The instance's.
         device: `cuda`, or `cpu` in tests.
 
     Raises:
@@ -104,7 +102,7 @@ def bucketed_engine(
     name = torch.cuda.get_device_name(place) if device == "cuda" else device
     graphs = "graphs" if config.cuda_graphs else "no graphs"
     return BucketedEngine(
-        make_grid(manifest, config),
+        BucketGrid.of(manifest, config),
         inputs,
         manifest.pad_token_id,
         lambda bucket: TorchProgram(scoring, bucket, len(inputs), place, capture),
@@ -166,7 +164,7 @@ def make_forward(model: PreTrainedModel, inputs: Sequence[str]) -> Forward:
 
 
 def make_scoring(forward: Forward, choose: SpanChooser) -> Scoring:
-    """Adds the choice of the best spans to the model."""
+    """The model, followed by the choice of the best spans."""
 
     @torch.inference_mode()
     def scoring(staged: Tensor) -> tuple[Tensor, Tensor]:

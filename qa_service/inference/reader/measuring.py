@@ -13,26 +13,27 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
-from qa_service.inference.reader.reader import LogitsFunction
-from qa_service.inference.reader.windows import Int64Array
+from qa_service.inference.arrays import LogitsFunction, Rows
 from qa_service.scheduling.batch_cost import MIN_SAVING, BatchRule, CostTable
 
 Shape = tuple[int, int]
 """Rows, and tokens of each."""
-RowsFunction = Callable[[int, int], tuple[Int64Array, Int64Array, Int64Array]]
 RunShape = Callable[[int, int], float]
 """Runs a batch of a shape; returns its milliseconds."""
 
 SHORTEST_TOKENS = 16
+"""The shortest window that a model may have; few questions and texts are shorter together."""
 FIRST_RUNS = 2
+"""Runs that decide whether a size pays; the faster one counts, since one may be disturbed."""
 MIN_PASSES, MAX_PASSES = 3, 9
+"""Three, since one or two may be disturbed; nine bound the passes of a small, fast grid."""
 ENOUGH_S = 0.5
 """A start waits for these; what they measure is corrected by every batch that runs."""
 
 
 def measure_costs(
     logits: LogitsFunction,
-    make_rows: RowsFunction,
+    make_rows: Callable[[int, int], Rows],
     window_tokens: int,
     limits: BatchRule,
     runtime: str,
@@ -42,7 +43,7 @@ def measure_costs(
     """Times a model.
 
     Args:
-        make_rows: Makes a number of rows of a number of tokens: ids, mask and types.
+        make_rows: Makes a number of rows of a number of tokens.
         runtime: Describes the engine, for the table.
     """
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -11,17 +12,16 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from qa_service.errors import InternalError, QaError
+from qa_service.inference.arrays import BestSpansFunction, Logits, LogitsFunction, Rows
 from qa_service.inference.learned_costs import LearnedCosts
-from qa_service.inference.reader.sample import SampleRows
 from qa_service.inference.reader.spans import (
     BestSpan,
-    FloatArray,
     answers_at_best_span,
     find_answers,
     find_spans,
 )
 from qa_service.inference.reader.stopwatch import Stopwatch
-from qa_service.inference.reader.windows import EncodedQuestion, Int64Array, Window, WindowBuilder
+from qa_service.inference.reader.windows import EncodedQuestion, Window, WindowBuilder, sample_rows
 from qa_service.repository.manifest import TOKENIZER_FILE, Manifest
 from qa_service.scheduling.batch_cost import BatchRule
 from qa_service.wire.messages import Answer, Question, Task
@@ -29,20 +29,11 @@ from qa_service.wire.sections import sections
 from qa_service.wire.spans import SegmentResult, merge, to_answers
 from qa_service.workers.messages import Answers, ModelFacts
 
-LogitsFunction = Callable[[Int64Array, Int64Array, Int64Array], tuple[FloatArray, FloatArray]]
-"""`Engine.logits`: ids, mask and types, int64 [batch, seq], to start and end logits."""
-
-BestSpansFunction = Callable[[Int64Array, Int64Array, Int64Array, Int64Array], FloatArray]
-"""`Engine.best_spans`: also takes the text's mask; the best of each row, float32 [batch, 4]."""
-
-Outcomes = list[Answers | SegmentResult | QaError]
-"""For each task, in order: its answers, its result as a segment, or its error."""
+Outcome = Answers | SegmentResult | QaError
+"""What comes of a task: its answers, its result as a segment, or its error."""
 
 EncodedTasks = list[tuple[Task, EncodedQuestion | QaError]]
 """Each task with its windows, or its error."""
-
-Logits = tuple[FloatArray, FloatArray]
-"""Start and end logits of a window, float32 [seq] each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +67,7 @@ class Reader:
         self._windows = WindowBuilder(
             tokenizer, manifest.window_tokens, config.window_overlap_tokens
         )
-        self.sample_rows = SampleRows(tokenizer)
+        self.sample_rows = functools.partial(sample_rows, tokenizer)
         self._pad_token_id = manifest.pad_token_id
         self._config = config
         self.logits = logits
@@ -109,8 +100,8 @@ class Reader:
         stopwatch.lap("tokenize")
         return list(zip(tasks, encoded, strict=True))
 
-    def answer(self, encoded: EncodedTasks, stopwatch: Stopwatch) -> Outcomes:
-        """Runs the model and reads its logits."""
+    def answer(self, encoded: EncodedTasks, stopwatch: Stopwatch) -> list[Outcome]:
+        """Runs the model and reads its logits; returns an outcome for each task, in order."""
         stopwatch.start()
         windows: list[Window] = []
         places, lone = [], set()
@@ -137,7 +128,7 @@ class Reader:
         return [(s.start, Task(asked, text[s.start : s.end], top_k, s.core)) for s in cut]
 
     def _merged(
-        self, question: Question, outcomes: Sequence[tuple[int, Answers | SegmentResult | QaError]]
+        self, question: Question, outcomes: Sequence[tuple[int, Outcome]]
     ) -> list[Answer] | QaError:
         """The answers to a question, or the first error of its sections."""
         found: list[tuple[int, SegmentResult]] = []
@@ -156,9 +147,7 @@ class Reader:
         except QaError as error:
             return error
 
-    def _outcome(
-        self, task: Task, item: EncodedQuestion, scores: _Scores, place: range
-    ) -> Answers | SegmentResult | QaError:
+    def _outcome(self, task: Task, item: EncodedQuestion, scores: _Scores, place: range) -> Outcome:
         text, config = task.text, self._config
         try:
             if place and (best_span := scores.best_spans.get(place[0])):
@@ -231,10 +220,8 @@ class Reader:
             yield batch
 
 
-def padded(
-    windows: Sequence[Window], pad_token_id: int
-) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Stacks windows into ids, mask and types, int64 [batch, seq] each."""
+def padded(windows: Sequence[Window], pad_token_id: int) -> Rows:
+    """Stacks windows as rows of one length."""
     shape = (len(windows), max(map(len, windows)))
     ids = np.full(shape, pad_token_id, np.int64)
     mask, types = np.zeros(shape, np.int64), np.zeros(shape, np.int64)

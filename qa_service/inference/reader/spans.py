@@ -17,17 +17,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
 from qa_service.errors import InternalError
+from qa_service.inference.arrays import FloatArray, Logits
 from qa_service.inference.reader.characters import stripped, whole_characters
 from qa_service.inference.reader.windows import EncodedQuestion, Window
 from qa_service.repository.manifest import ReadingConfig
 from qa_service.wire.messages import Answer
 from qa_service.wire.spans import ScoredSpan, SegmentResult, to_answers
-
-FloatArray = npt.NDArray[np.float32]
 
 _MAX_CANDIDATES = 100
 """Bound on the spans tried to find `top_k`: a text may be mostly white space."""
@@ -40,8 +38,7 @@ class BestSpan:
     """The best span of a window, found by the engine, in place of the window's logits.
 
     Attributes:
-        first: The span's first token, counted from the window's first text token.
-        last: Its last token, likewise.
+        first: The span's first token, counted from the window's first text token; so is `last`.
         log_score: Not finite if the logits are not.
         log_total: Log of the sum over all spans of the window, without the null answer.
     """
@@ -55,14 +52,11 @@ class BestSpan:
 def find_answers(
     text: str,
     encoded: EncodedQuestion,
-    logits: Sequence[tuple[FloatArray, FloatArray]],
+    logits: Sequence[Logits],
     config: ReadingConfig,
     top_k: int = 1,
 ) -> list[Answer]:
-    """Finds the best answers over all windows of a text.
-
-    Args:
-        logits: Start and end logits of each window, float32 [seq] each.
+    """Finds the best answers over all windows of a text; `logits` are each window's.
 
     Returns:
         One to `top_k` answers that do not overlap, best first; the first is "no answer" if the
@@ -78,7 +72,7 @@ def find_answers(
 def find_spans(
     text: str,
     encoded: EncodedQuestion,
-    logits: Sequence[tuple[FloatArray, FloatArray]],
+    logits: Sequence[Logits],
     config: ReadingConfig,
     *,
     top_k: int = 1,
@@ -87,7 +81,7 @@ def find_spans(
     """Finds the best spans over all windows of a text, or of a segment of one.
 
     Args:
-        logits: Start and end logits of each window, float32 [seq] each.
+        logits: Each window's.
         top_k: How many spans at most; they do not overlap.
         core: Where spans may start in a segment, in code points; the rest is context.
 

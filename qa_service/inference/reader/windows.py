@@ -15,13 +15,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from qa_service.errors import QuestionTooLongError
+from qa_service.inference.arrays import Int64Array, Rows
 from qa_service.inference.reader.words import Offsets, Words
-
-Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +30,8 @@ class Window:
         input_ids: int64 [seq], special tokens included, not padded.
         token_type_ids: int64 [seq].
         text_begin: Position of the first text token in the row.
-        text_end: One past the last text token in the row.
-        first_token: Index of the first text token among the tokens of the whole text.
+        text_end: One past the last.
+        first_token: The first text token's index among the tokens of the whole text.
     """
 
     input_ids: Int64Array
@@ -157,6 +155,24 @@ class WindowBuilder:
             text_end=len(head[0]) + len(piece[0]),
             first_token=first_token,
         )
+
+
+def sample_rows(tokenizer: Tokenizer, rows: int, tokens: int) -> Rows:
+    """Makes rows of one repeated word, for measuring; a short row may have no text.
+
+    They have the layout of a question and a text, since a model may require the special tokens
+    between the two (Longformer counts its separators).
+    """
+    layout = PairLayout.of(tokenizer)
+    word = [tokenizer.encode("a", add_special_tokens=False).ids[-1]]
+    head = np.concatenate(
+        (layout.prefix, _typed(word, layout.question_type), layout.middle), axis=1
+    )
+    room = max(0, tokens - len(head[0]) - len(layout.suffix[0]))
+    text = _typed(word * room, layout.text_type)
+    row = np.concatenate((head, text, layout.suffix), axis=1)[:, :tokens]
+    ids, types = (np.tile(values, (rows, 1)) for values in row)
+    return ids, np.ones_like(ids), types
 
 
 def _typed(ids: list[int], token_type: int) -> Int64Array:

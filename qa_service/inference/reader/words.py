@@ -25,6 +25,7 @@ Tokens = list[tuple[int, int, int]]
 MAX_WORDS = 1 << 16
 """Some 15 MB; then the cache is emptied."""
 MAX_WORD_CHARS = 32
+"""A longer word, which is hardly one that comes again, is not cached."""
 MAX_NEW = 16
 """A text with more new words is tokenized whole, which is cheaper."""
 
@@ -49,13 +50,12 @@ class Words:
 
     def encode(self, text: str) -> tuple[list[int], Offsets]:
         """The ids and offsets of a text's tokens."""
-        found = (
-            self._put_together(text) if self._is_by_words and not _UNUSUAL.search(text) else None
-        )
-        if found is None:
-            encoding = self._tokenizer.encode(text, add_special_tokens=False)
-            found = encoding.ids, encoding.offsets
-        return found
+        if self._is_by_words and not _UNUSUAL.search(text):
+            found = self._put_together(text)
+            if found is not None:
+                return found
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        return encoding.ids, encoding.offsets
 
     def _put_together(self, text: str) -> tuple[list[int], Offsets] | None:
         """Joins the words' tokens; None if too many words are new."""

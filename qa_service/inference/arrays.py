@@ -1,0 +1,23 @@
+"""The arrays that the reader hands to an engine, and those that come back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+Int64Array = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float32]
+
+Rows = tuple[Int64Array, Int64Array, Int64Array]
+"""Windows padded to one length: ids, mask and types, int64 [batch, seq] each."""
+
+Logits = tuple[FloatArray, FloatArray]
+"""Start and end logits: float32 [batch, seq] each, or [seq] each for one window."""
+
+LogitsFunction = Callable[[Int64Array, Int64Array, Int64Array], Logits]
+"""`Engine.logits`: ids, mask and types, int64 [batch, seq] each, to start and end logits."""
+
+BestSpansFunction = Callable[[Int64Array, Int64Array, Int64Array, Int64Array], FloatArray]
+"""`Engine.best_spans`: also takes the text's mask; each row's best span, float32 [batch, 4]."""
