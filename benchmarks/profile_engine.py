@@ -38,7 +38,7 @@ from benchmarks.record import Section, make_parser
 from benchmarks.tables import markdown, spread
 from qa_service.engine_catalogue import AUTO, ROWS
 from qa_service.inference.engines import EngineConfig, make_engine
-from qa_service.inference.engines.onnx import SLOWER_ON_CPU, onnx_file, session_options
+from qa_service.inference.engines.onnx import SLOWER_ON_CPU, session_options
 from qa_service.logs import LogOptions
 from qa_service.repository.manifest import Manifest, load_manifest
 from qa_service.workers.devices import DeviceAssignment
@@ -230,7 +230,7 @@ def main() -> int:
     names = ("input_ids", "attention_mask", "token_type_ids")
     feeds = {name: value for name, value in zip(names, row, strict=True) if name in manifest.inputs}
     if engine_type == "onnx":
-        nodes = onnx_nodes(onnx_file(flags.model, manifest, precision), feeds)
+        nodes = onnx_nodes(flags.model / ROWS["onnx", precision].file, feeds)
     else:
         nodes = openvino_nodes(flags.model / ROWS["openvino", precision].file, feeds, precision)
     section.say(markdown(["kind of node", "share of a run"], list(node_rows(nodes))))

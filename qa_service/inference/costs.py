@@ -26,9 +26,7 @@ def find_costs(
     Args:
         wanted: `auto` takes the kept table, or measures and keeps one; `measure` measures again;
             `off` returns None; any other value is a table's file.
-        model_dir: The prepared model.
         key: Names all that the costs depend on.
-        measure: Measures them.
 
     Raises:
         SetupError: The file is no table, or has too few lengths.
@@ -36,7 +34,10 @@ def find_costs(
     if wanted == OFF:
         return None
     if wanted not in (AUTO, MEASURE):
-        return _load_named(Path(wanted))
+        named = load_costs(Path(wanted))
+        if len(named.lengths) < MIN_LENGTHS:
+            raise SetupError(f"--cost_table {wanted} holds fewer than {MIN_LENGTHS} lengths")
+        return named
     path = model_dir / COSTS_DIR / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
     if wanted == AUTO and path.exists():
         try:
@@ -45,11 +46,4 @@ def find_costs(
             logger.warning("%s; measuring again", error)
     costs = measure()
     keep(path, costs)
-    return costs
-
-
-def _load_named(path: Path) -> CostTable:
-    costs = load_costs(path)
-    if len(costs.lengths) < MIN_LENGTHS:
-        raise SetupError(f"--cost_table {path} holds fewer than {MIN_LENGTHS} lengths")
     return costs

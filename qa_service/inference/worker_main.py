@@ -165,11 +165,7 @@ def _load_engine(setup: Setup, manifest: Manifest) -> Engine:
 
 @contextlib.contextmanager
 def _running_model(name: str) -> Iterator[None]:
-    """Makes one kind of error of those that an engine's libraries raise when they run a model.
-
-    Raises:
-        SetupError: The engine cannot run the model.
-    """
+    """Makes a `SetupError` of any error: an engine's libraries raise classes of their own."""
     try:
         yield
     except (SetupError, ImportError):

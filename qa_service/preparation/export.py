@@ -1,4 +1,4 @@
-"""Makes `model.onnx` of a PyTorch model, its attention fused if it can be, and `model.fp16.onnx`."""
+"""Makes `model.onnx` of a PyTorch model, attention fused if it can be, and `model.fp16.onnx`."""
 
 from __future__ import annotations
 

@@ -6,6 +6,9 @@ are random and the matching columns of B zero, so that the function is the same.
 
 A small encoder may also be trained whole, in about the same time. It too ships as an adapter: the
 truncated singular value decomposition of each weight's change, and all biases and normalisations.
+
+The average of the weights of models fine-tuned from the same start is as good as their ensemble, at
+the cost of one (Wortsman et al. 2022, "Model soups").
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -30,7 +34,7 @@ WEIGHTS_FILE = "adapter_model.safetensors"
 CONFIG_FILE = "adapter_config.json"
 
 _SCALE = 2
-"""`alpha / rank` of every adapter made here."""
+"""`alpha / rank` of every adapter made here, so that one can grow from another."""
 
 _DENSE_LAYERS = {
     "bert": ["query", "key", "value", "dense"],
@@ -105,6 +109,17 @@ def adapter_of(model: nn.Module, encoder: Encoder, rank: int) -> PeftModel:
             elif hasattr(layer, "modules_to_save") and other is not None:
                 layer.modules_to_save["default"].load_state_dict(other.state_dict())
     return adapted
+
+
+def average_adapters(encoder: Encoder, adapters: Sequence[Path], rank: int) -> PeftModel:
+    """Makes the adapter of a rank that is nearest to the mean of adapters, given as folders."""
+    average = build_whole_model(encoder, adapters[0])
+    total = {name: torch.zeros_like(weight) for name, weight in average.state_dict().items()}
+    for folder in adapters:
+        for name, weight in build_whole_model(encoder, folder).state_dict().items():
+            total[name] += weight / len(adapters)
+    average.load_state_dict(total)
+    return adapter_of(average, encoder, rank)
 
 
 def factors(change: torch.Tensor, rank: int) -> tuple[torch.Tensor, torch.Tensor]:

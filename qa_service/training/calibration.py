@@ -21,9 +21,9 @@ _MAX_ANSWER_TOKENS = 20
 """Most of SQuAD's answers are shorter, but people want longer ones too."""
 
 _LENGTH_PENALTIES = (0.0, 0.1, 0.2, 0.3, 0.5, 1.0)
-
 _TEMPERATURES = tuple(step / 10 for step in range(3, 25))
 _THRESHOLDS = tuple(step / 4 for step in range(-40, 61))
+"""In logits. Their steps bound how often the dev questions are read again."""
 
 Measure = Callable[[ReadingConfig], float]
 

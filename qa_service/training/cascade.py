@@ -26,12 +26,10 @@ _COLOURS = ("#0072b2", "#d55e00")
 
 @dataclass(frozen=True, slots=True)
 class ModelRun:
-    """One model's answers to all questions.
+    """One model's answers to the answerable and the unanswerable questions.
 
     Attributes:
-        answers: To the answerable questions.
-        to_unanswerable: To the unanswerable ones.
-        seconds: Processor time of all answers.
+        seconds: Processor time of `answers`.
     """
 
     answers: Sequence[Answer]

@@ -17,9 +17,8 @@ import numpy as np
 
 from qa_service.data.squad import SquadQuestion, read_squad
 from qa_service.errors import SetupError
-from qa_service.inference.arrays import Int64Array, Logits
+from qa_service.inference.arrays import Int64Array, Logits, LogitsFunction
 from qa_service.inference.engines import EngineConfig, make_engine
-from qa_service.inference.engines.base import Engine
 from qa_service.inference.reader.reader import Reader
 from qa_service.repository.manifest import Manifest, ReadingConfig, load_manifest
 from qa_service.scheduling.batch_cost import BatchRule
@@ -34,30 +33,25 @@ from qa_service.training.measures import (
 )
 
 _LIMITS = BatchRule(max_batch_size=16, max_batch_tokens=4096)
+"""Bounds a batch's memory; its size changes no answer."""
 
 
-class RememberedLogits:
-    """An engine's `logits` that runs the model once for each different batch."""
+def remembered(logits: LogitsFunction) -> LogitsFunction:
+    """The same logits; the model runs once for each different batch."""
+    seen: dict[tuple[tuple[int, ...], bytes], Logits] = {}
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._seen: dict[tuple[tuple[int, ...], bytes], Logits] = {}
-
-    def __call__(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
-        """The start and end logits of a batch, float32 [batch, seq] each."""
+    def look_up(ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
         key = ids.shape, np.stack((ids, mask, types)).tobytes()
-        if key not in self._seen:
-            self._seen[key] = self._engine.logits(ids, mask, types)
-        return self._seen[key]
+        if key not in seen:
+            seen[key] = logits(ids, mask, types)
+        return seen[key]
+
+    return look_up
 
 
 @dataclass(frozen=True, slots=True)
 class DevSet:
-    """Questions to measure on.
-
-    Attributes:
-        unanswerable: Questions about texts that do not answer them.
-    """
+    """Questions to measure on; the texts of the `unanswerable` ones do not answer them."""
 
     answerable: Sequence[SquadQuestion]
     unanswerable: Sequence[SquadQuestion]
@@ -109,7 +103,8 @@ class PreparedModel:
         self.manifest: Manifest = load_manifest(model_dir)
         self._model_dir = model_dir
         config = EngineConfig(num_threads, precision)
-        self._logits = RememberedLogits(make_engine(engine_type, model_dir, self.manifest, config))
+        engine = make_engine(engine_type, model_dir, self.manifest, config)
+        self._logits = remembered(engine.logits)
 
     def reader(self, reading: ReadingConfig) -> Reader:
         """A reader of the model with these settings."""

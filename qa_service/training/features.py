@@ -19,13 +19,13 @@ from qa_service.data.squad import SquadQuestion
 from qa_service.errors import QuestionTooLongError
 from qa_service.inference.arrays import FloatArray, Int64Array
 from qa_service.inference.reader.windows import Window, WindowBuilder
+from qa_service.inference.reader.words import Offsets
 from qa_service.training.paragraphs import Example
 
 _BATCHES_A_BUCKET = 32
+"""Enough that neighbours by length are nearly equal, few enough that each bucket is a mixture."""
 _LABEL_SHARE = 0.5
 """The teacher's share of the target of a question with an accepted answer."""
-
-_Offsets = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,7 @@ class Target:
 
     Attributes:
         first: Index of the first of these tokens, in the text or in a row.
-        start: float32 [n], sums to 1.
-        end: float32 [n], sums to 1.
+        start: float32 [n], sums to 1, as does `end`.
     """
 
     first: int
@@ -57,11 +56,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """One training row.
-
-    Attributes:
-        input_ids: int64 [seq], special tokens included.
-    """
+    """One training row; `input_ids`, int64 [seq], include the special tokens."""
 
     input_ids: Int64Array
     target: Target
@@ -74,11 +69,7 @@ class Features:
 class TrainingBatch:
     """Rows padded to one length.
 
-    Attributes:
-        input_ids: int64 [batch, seq].
-        attention_mask: int64 [batch, seq].
-        start: Probabilities, float32 [batch, seq].
-        end: Likewise.
+    Ids and mask are int64 [batch, seq]; the targets' probabilities, float32 [batch, seq].
     """
 
     input_ids: torch.Tensor
@@ -100,8 +91,7 @@ class FeatureMaker:
     def make(self, example: Example, rng: random.Random) -> Features | None:
         """Makes the row of a question, for its first answer and its label.
 
-        Returns:
-            The row; None if the question is too long or no window holds the whole answer.
+        None if the question is too long, or no window holds the whole answer.
         """
         try:
             encoded = self._windows.encode(example.question.question, example.question.context)
@@ -119,12 +109,8 @@ class FeatureMaker:
         return Features(window.input_ids, _mixed(placed) if placed else Target.of_span(0, 0))
 
 
-def _targets(example: Example, offsets: _Offsets) -> list[Target] | None:
-    """The targets of the answer and of the label, if any, placed in the text.
-
-    Returns:
-        The targets; None if the answer or the labelled text is not among the tokens.
-    """
+def _targets(example: Example, offsets: Offsets) -> list[Target] | None:
+    """The targets of the answer and of the label, if any; None if the tokens do not hold both."""
     targets = []
     if example.question.answers:
         span = _answer_tokens(example.question, offsets)
@@ -140,7 +126,7 @@ def _targets(example: Example, offsets: _Offsets) -> list[Target] | None:
     return targets
 
 
-def _answer_tokens(question: SquadQuestion, offsets: _Offsets) -> list[int]:
+def _answer_tokens(question: SquadQuestion, offsets: Offsets) -> list[int]:
     """The text tokens of the first answer, without trailing punctuation."""
     begin = question.answer_starts[0]
     finish = begin + len(question.answers[0].rstrip(" .,;:"))
@@ -170,10 +156,7 @@ def plan_batches(lengths: Sequence[int], batch_size: int, rng: random.Random) ->
     """Cuts rows, already in random order, into batches of similar lengths, in random order.
 
     Rows are sorted by length only within buckets of many batches, so that little is padded and yet
-    every batch is a mixture.
-
-    Returns:
-        For each batch the indices of its rows.
+    every batch is a mixture. A batch is the indices of its rows.
     """
     bucket = batch_size * _BATCHES_A_BUCKET
     batches = []

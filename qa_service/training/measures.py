@@ -17,8 +17,10 @@ from qa_service.wire.messages import Answer, Question
 Metrics = dict[str, float]
 
 _CHUNK_QUESTIONS = 512
+"""Bounds how many windows are in memory at a time."""
 _BINS = 10
 _NEAR = 0.05
+"""Half of a bin to each side."""
 
 _QUESTION_WORD = re.compile(r"\b(what|who|whom|whose|when|where|which|why|how\s+(many|much)|how)\b")
 _ANSWER_WORDS = {1: "1 word", 2: "2 or 3 words", 4: "4 to 6 words", 7: "7 words or more"}
@@ -81,7 +83,7 @@ def abstained_percent(answers: Sequence[Answer]) -> float:
 def calibration_error(answers: Sequence[Answer], questions: Sequence[SquadQuestion]) -> float:
     """Expected calibration error, in percent, of the answers except "no answer".
 
-    Ten bins of equal width by score; the error is the mean, over answers, of their bin's distance
+    Bins of equal width by score; the error is the mean, over answers, of their bin's distance
     between mean score and share of exact matches (Naeini et al. 2015; Guo et al. 2017, equation 3).
     """
     given = [(a, q) for a, q in zip(answers, questions, strict=True) if a.start is not None]
@@ -97,7 +99,7 @@ def calibration_error(answers: Sequence[Answer], questions: Sequence[SquadQuesti
 def right_near(
     score: float, answers: Sequence[Answer], questions: Sequence[SquadQuestion]
 ) -> float:
-    """Percent of exact matches among answers scored within 0.05 of a score; NaN without any."""
+    """Percent of exact matches among answers scored near a score; NaN without any."""
     right = [
         exact_match(a.answer, q.answers)
         for a, q in zip(answers, questions, strict=True)

@@ -23,7 +23,7 @@ class Source:
     """A file of questions and how to draw from it.
 
     Attributes:
-        count: Questions to draw; None for each once.
+        count: How many to draw; None for each once.
         are_sentences: Whether the contexts are single sentences, to be put among their neighbours.
     """
 

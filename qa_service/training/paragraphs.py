@@ -21,12 +21,10 @@ from qa_service.training.soft_labels import SoftLabel
 _WORD = re.compile(r"\w+")
 _HARD_SHARE = 0.75
 """The share of unanswerable questions that get a text with their words; the rest get any."""
-
 _HARD_CHOICES = 3
-"""The text is drawn from this many that share most."""
-
+"""The text is drawn from this many that share most, so that it may differ in another draw."""
 _COMMON_SHARE = 0.03
-"""A word in more than this share of the texts does not count as shared."""
+"""A word in more than this share of the texts does not count as shared: it tells nothing."""
 
 _TREEBANK_TOKENS = {
     "-lrb-": "(",
@@ -64,8 +62,7 @@ def among_neighbours(
 ) -> list[Example]:
     """Puts the sentence of each question among the sentences around it in the file.
 
-    Args:
-        max_neighbours: At most so many sentences on each side; all numbers are equally likely.
+    Up to `max_neighbours` on each side; all numbers are equally likely.
     """
     sentences = list(dict.fromkeys(example.question.context for example in examples))
     place = {sentence: number for number, sentence in enumerate(sentences)}
@@ -100,11 +97,9 @@ class UnanswerableMaker:
                 self._texts_with[word].append(number)
 
     def make(self, question: SquadQuestion, rng: random.Random) -> SquadQuestion | None:
-        """Gives a question another text, mostly one that shares its words.
+        """Gives a question another text, mostly one that shares its words, and no answers.
 
-        Returns:
-            The question with another context and no answers; None if every text tried holds one of
-            its answers.
+        None if every text tried holds one of its answers.
         """
         hard = rng.random() < _HARD_SHARE
         numbers = self._similar(question) if hard else []

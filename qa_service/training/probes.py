@@ -16,6 +16,7 @@ from qa_service.data.squad import SquadQuestion
 from qa_service.training.paragraphs import UnanswerableMaker, words_of
 
 _TYPO_SHARE = 0.05
+"""Of the letters: two or three in a question."""
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 
 Probe = Callable[[Sequence[SquadQuestion]], list[SquadQuestion]]
@@ -27,7 +28,7 @@ def lower_cased(questions: Sequence[SquadQuestion]) -> list[SquadQuestion]:
 
 
 def with_typos(questions: Sequence[SquadQuestion]) -> list[SquadQuestion]:
-    """Replaces a twentieth of the questions' letters by random ones."""
+    """Replaces some of the questions' letters by random ones."""
     rng = random.Random(0)
     return [replace(item, question=_mistyped(item.question, rng)) for item in questions]
 

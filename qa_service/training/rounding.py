@@ -1,8 +1,8 @@
 """Quantization-aware training: products rounded as the int8 engines round them.
 
-Each output's weights have one scale, 64 steps each way; each token's activations one, 127 steps
-(`preparation.quantize`). The gradient ignores the rounding (the straight-through estimator; Bengio
-et al., 2013; Jacob et al., "Quantization and Training of Neural Networks", 2018).
+Each output's weights have one scale, and each token's activations. The gradient ignores the
+rounding (the straight-through estimator; Bengio et al., 2013; Jacob et al., "Quantization and
+Training of Neural Networks", 2018).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch.nn import functional
 
 _WEIGHT_STEPS = 64
 _ACTIVATION_STEPS = 127
+"""As `preparation.quantize` has them: its weights leave a bit free, its activations none."""
 
 
 def round_products(model: nn.Module) -> None:

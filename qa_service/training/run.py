@@ -18,12 +18,12 @@ from qa_service.data.squad import SquadQuestion, read_squad
 from qa_service.training.adapters import (
     Encoder,
     adapter_of,
+    average_adapters,
     build_model,
     build_whole_model,
     save_adapter,
 )
 from qa_service.training.answering import model_logits, model_reader
-from qa_service.training.averaging import average_adapters
 from qa_service.training.features import FeatureMaker, Features, plan_batches
 from qa_service.training.measures import Metrics, best_answers, squad_metrics
 from qa_service.training.mixture import MixtureConfig, Source, draw_mixture, read_questions
@@ -45,7 +45,7 @@ class RunConfig:
         labels: Files with a teacher's labels of the sources' questions.
         is_whole: Whether to train the whole model, not only an adapter.
         is_rounded: Whether products are rounded as int8 engines round them; only with an adapter.
-        swapped_words: Share of a row's rare words to swap; see `swapping`.
+        swapped_words: Share of a row's rare words to swap.
         interval_questions: Dev questions measured during training; at the end, all are.
         seed: All randomness follows from it.
     """
@@ -92,14 +92,14 @@ def train(run: RunConfig, mixture: MixtureConfig, training: TrainingConfig) -> M
 
 
 def average(adapters: Sequence[Path], run: RunConfig) -> Metrics:
-    """Averages adapters, and measures and writes the average; see `averaging`."""
+    """Averages adapters, and measures and writes the average."""
     run.output_dir.mkdir(parents=True, exist_ok=True)
     model = average_adapters(run.encoder, adapters, run.rank).to(training_device())
     return _finish(model, _dev_questions(run), run, {"adapters": len(adapters)})
 
 
 def label(encoder: Encoder, adapter: Path, source: Source, destination: Path) -> Metrics:
-    """Labels the questions of a file with an adapter, for another model; see `soft_labels`."""
+    """Labels the questions of a file with an adapter, for another model to learn from."""
     model: nn.Module = build_whole_model(encoder, adapter)
     questions = read_questions(source.path, are_sentences=source.are_sentences)
     chosen = questions[: source.count]

@@ -28,18 +28,16 @@ from qa_service.inference.reader.reader import padded
 from qa_service.inference.reader.windows import Window, WindowBuilder
 
 _SAVED_EVERY = 512
+"""Questions: what a run that is cut off loses at most."""
 _BATCH_TOKENS = 2048
+"""Padding included; bounds a batch's memory."""
 _MAX_TOKENS = 384
+"""The reader's own window (`ReadingConfig`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class SoftLabel:
-    """A teacher's logits for the text's tokens of one question and text.
-
-    Attributes:
-        start: float32 [tokens].
-        end: float32 [tokens].
-    """
+    """A teacher's logits for the text's tokens of one question and text, float32 [tokens] each."""
 
     start: FloatArray
     end: FloatArray
@@ -48,7 +46,7 @@ class SoftLabel:
         return len(self.start)
 
     def probabilities(self) -> tuple[FloatArray, FloatArray]:
-        """Of each token to be the answer's first, and last: float32 [tokens] each."""
+        """That each token is the answer's first, and its last: float32 [tokens] each."""
         return _softmax(self.start), _softmax(self.end)
 
 
@@ -101,10 +99,8 @@ def label_questions(
 ) -> int:
     """Labels questions and writes them; resumes if the destination exists.
 
-    Questions whose text does not fit into one window are left out.
-
-    Returns:
-        The number of labels in the file.
+    Questions whose text does not fit into one window are left out. Returns how many labels the file
+    has then.
     """
     labels = SoftLabels()
     if destination.exists():

@@ -16,12 +16,13 @@ from tokenizers import Tokenizer
 from qa_service.training.features import Features
 
 _SWAPPED_ROWS = 0.7
-"""The share of rows that have words swapped at all."""
+"""The share of rows that have words swapped at all; the rest keep real names and years."""
 
 _COMMON_SHARE = 0.01
 """A word in more than this share of the rows stays, unless it is a number."""
 
 _MIN_LETTERS = 4
+"""Shorter words are mostly those of grammar, which stay."""
 _ENDINGS = ("ing", "ed", "ly", "ies", "es", "s", "ion", "al", "er", "an")
 
 _Word = tuple[int, ...]

@@ -120,8 +120,9 @@ def test_pytorch_computes_in_half_precision_on_a_cpu_too(gpu_model, manifest, re
 @pytest.mark.parametrize("graphs", [True, False])
 @pytest.mark.parametrize("name", [ONNX_FILE, PLAIN_ONNX_FILE])
 def test_onnx_buckets_give_the_logits(gpu_model, manifest, reference, name, graphs):
-    session = open_session(gpu_model / name, SMALL, [("CPUExecutionProvider", {})])
-    engine = onnx_gpu.bucketed_engine(session, manifest, SMALL, "cpu", graphs=graphs)
+    config = dataclasses.replace(SMALL, cuda_graphs=graphs)
+    session = open_session(gpu_model / name, config, [("CPUExecutionProvider", {})])
+    engine = onnx_gpu.bucketed_engine(session, manifest, config, "cpu")
     assert difference(engine, reference) < MAX_DIFFERENCE["fp32"]
 
 

@@ -13,7 +13,7 @@ from qa_service.data.squad import SquadQuestion
 from qa_service.errors import SetupError
 from qa_service.repository.manifest import ReadingConfig
 from qa_service.training import calibration
-from qa_service.training.evaluation import DevSet, RememberedLogits, never_abstaining
+from qa_service.training.evaluation import DevSet, never_abstaining, remembered
 from qa_service.training.measures import (
     abstained_percent,
     answer_length,
@@ -120,21 +120,19 @@ def test_never_abstaining_keeps_a_model_that_cannot():
 
 
 def test_logits_are_computed_once_for_a_batch():
-    class Engine:
-        runs = 0
+    runs = []
 
-        def logits(self, ids, mask, types):
-            self.runs += 1
-            return ids + mask, ids + types
+    def model(ids, mask, types):
+        runs.append(ids)
+        return ids + mask, ids + types
 
-    engine = Engine()
-    logits = RememberedLogits(engine)
+    logits = remembered(model)
     ids, ones = np.array([[5, 6]]), np.ones((1, 2), np.int64)
     first, again = logits(ids, ones, ones), logits(ids, ones, ones)
-    assert engine.runs == 1
+    assert len(runs) == 1
     assert first[0].tolist() == again[0].tolist() == [[6, 7]]
     logits(ids, ones, 0 * ones)
-    assert engine.runs == 2
+    assert len(runs) == 2
 
 
 @pytest.mark.parametrize(("minimum", "chosen"), [(80.0, 0.0), (78.0, 2.0), (0.0, 15.0)])

@@ -13,7 +13,6 @@ from transformers import BertConfig, BertForQuestionAnswering
 from qa_service.cli import finetune_model_main
 from qa_service.training import adapters, trainer
 from qa_service.training.adapters import Encoder
-from qa_service.training.averaging import average_adapters
 from qa_service.training.features import Features, Target, collate
 from qa_service.training.rounding import round_products, rounded
 from qa_service.training.trainer import Trainer, TrainingConfig, span_loss
@@ -89,7 +88,7 @@ def test_average_is_the_mean_of_the_changes(tmp_path):
         model, _ = trained(tmp_path / name, batches)
         adapters.save_adapter(model, tmp_path / name)
         changes.append(change_of(model))
-    average = average_adapters(ENCODER, [tmp_path / "one", tmp_path / "two"], rank=4)
+    average = adapters.average_adapters(ENCODER, [tmp_path / "one", tmp_path / "two"], rank=4)
     assert not torch.allclose(changes[0], changes[1], atol=1e-3)
     torch.testing.assert_close(change_of(average), sum(changes) / 2, atol=1e-3, rtol=0)
 

@@ -71,11 +71,7 @@ def make_engine(
 
 
 def _check_device(engine_type: str, precision: str, device: str) -> None:
-    """Checks that the engine runs on the device in the precision.
-
-    Raises:
-        DeviceError: It does not.
-    """
+    """Refuses a device that the engine does not run on in the precision."""
     if device in ROWS[engine_type, precision].devices:
         return
     if device == "cpu":

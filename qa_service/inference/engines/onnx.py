@@ -30,7 +30,7 @@ class OnnxEngine(Engine):
     """
 
     def __init__(self, model_dir: Path, manifest: Manifest, config: EngineConfig) -> None:
-        path = onnx_file(model_dir, manifest, config.precision)
+        path = prepared_file(model_dir, manifest, ROWS["onnx", config.precision].file)
         self._session = open_session(
             path, config, [("CPUExecutionProvider", {})], disabled_optimizers=SLOWER_ON_CPU
         )
@@ -42,15 +42,6 @@ class OnnxEngine(Engine):
         """Start and end logits of each token: float32 [batch, seq] each."""
         start, end = self._session.run(None, named_inputs(self._inputs, ids, mask, types))
         return np.asarray(start, np.float32), np.asarray(end, np.float32)
-
-
-def onnx_file(model_dir: Path, manifest: Manifest, precision: str) -> Path:
-    """Finds the file of a precision.
-
-    Raises:
-        SetupError: The model was not prepared in it.
-    """
-    return prepared_file(model_dir, manifest, ROWS["onnx", precision].file)
 
 
 def open_session(

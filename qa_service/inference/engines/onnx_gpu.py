@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from qa_service.errors import DeviceError, SetupError
 from qa_service.inference.arrays import FloatArray
 from qa_service.inference.engines import EngineConfig
 from qa_service.inference.engines.buckets import Bucket, BucketedEngine, BucketGrid, Program
-from qa_service.inference.engines.onnx import Provider, inputs_of, onnx_file, open_session
+from qa_service.inference.engines.onnx import Provider, inputs_of, open_session
 from qa_service.repository.manifest import Manifest, prepared_file
 
 CUDA = "CUDAExecutionProvider"
@@ -41,9 +42,9 @@ def cuda_engine(model_dir: Path, manifest: Manifest, config: EngineConfig) -> Bu
         DeviceError: The onnxruntime that is installed cannot use the GPU.
         SetupError: The file is missing or cannot be loaded.
     """
-    path = onnx_file(model_dir, manifest, config.precision)
+    path = prepared_file(model_dir, manifest, ROWS["onnx", config.precision].file)
     session = open_gpu_session(path, config, [(CUDA, cuda_options(config))])
-    return bucketed_engine(session, manifest, config, "cuda", graphs=config.cuda_graphs)
+    return bucketed_engine(session, manifest, config)
 
 
 def tensorrt_engine(model_dir: Path, manifest: Manifest, config: EngineConfig) -> BucketedEngine:
@@ -61,26 +62,25 @@ def tensorrt_engine(model_dir: Path, manifest: Manifest, config: EngineConfig) -
     path = prepared_file(model_dir, manifest, ROWS["tensorrt", config.precision].file)
     with contextlib.suppress(ImportError, OSError):
         importlib.import_module("tensorrt_libs")  # NVIDIA's wheels: loads what it carries
+    # TensorRT's provider records a graph for one shape only; there are many buckets.
+    config = replace(config, cuda_graphs=False)
     grid = BucketGrid.of(manifest, config)
     with engine_cache(model_dir, config, grid) as cache:
         options = tensorrt_options(config, manifest.inputs, grid, cache)
-        providers = [(TENSORRT, options), (CUDA, cuda_options(config, graphs=False))]
-        session = open_gpu_session(path, config, providers)
-        # TensorRT's provider records a graph for one shape only; there are many buckets.
-        return bucketed_engine(session, manifest, config, "cuda", graphs=False)
+        providers = [(TENSORRT, options), (CUDA, cuda_options(config))]
+        return bucketed_engine(open_gpu_session(path, config, providers), manifest, config)
 
 
-def cuda_options(config: EngineConfig, *, graphs: bool | None = None) -> dict[str, str]:
+def cuda_options(config: EngineConfig) -> dict[str, str]:
     """The CUDA provider's options.
 
     The arena grows by what is requested, not by powers of two, which a memory limit would refuse
     with memory to spare. TF32 is off, since it keeps only 10 bits of a product's factors.
     """
-    graphs = config.cuda_graphs if graphs is None else graphs
     return {
         "device_id": str(config.cuda_index),
         "arena_extend_strategy": "kSameAsRequested",
-        "enable_cuda_graph": str(int(graphs)),
+        "enable_cuda_graph": str(int(config.cuda_graphs)),
         "use_tf32": "0",
         **_memory_limit("gpu_mem_limit", config),
     }
@@ -186,27 +186,21 @@ def bucketed_engine(
     session: onnxruntime.InferenceSession,
     manifest: Manifest,
     config: EngineConfig,
-    device: str,
-    *,
-    graphs: bool,
+    device: str = "cuda",
 ) -> BucketedEngine:
-    """Makes the engine of a session.
-
-    Args:
-        device: Where inputs and outputs are: `cuda`, or `cpu` in tests.
-        graphs: Whether the CUDA provider records a graph for each bucket.
-    """
+    """Makes the engine of a session; inputs and outputs are on the device: `cpu` in tests."""
     made: list[Bucket] = []
     inputs = inputs_of(session)
 
     def make_program(bucket: Bucket) -> OnnxProgram:
         made.append(bucket)
-        graph_id = len(made) if graphs else None
+        graph_id = len(made) if config.cuda_graphs else None
         return OnnxProgram(session, bucket, inputs, (device, config.cuda_index), graph_id)
 
     runtime = (
         f"onnxruntime {onnxruntime.__version__}, {session.get_providers()[0]}, "
-        f"a GPU of {config.gpu_memory_bytes} bytes, {'graphs' if graphs else 'no graphs'}"
+        f"a GPU of {config.gpu_memory_bytes} bytes, "
+        f"{'graphs' if config.cuda_graphs else 'no graphs'}"
     )
     grid, pad_token_id = BucketGrid.of(manifest, config), manifest.pad_token_id
     return BucketedEngine(grid, inputs, pad_token_id, make_program, device=device, runtime=runtime)

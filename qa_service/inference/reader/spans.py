@@ -78,10 +78,9 @@ def find_spans(
     top_k: int = 1,
     core: tuple[int, int] | None = None,
 ) -> SegmentResult:
-    """Finds the best spans over all windows of a text, or of a segment of one.
+    """Finds the best spans over all windows of a text, or of a segment, by each window's logits.
 
     Args:
-        logits: Each window's.
         top_k: How many spans at most; they do not overlap.
         core: Where spans may start in a segment, in code points; the rest is context.
 
@@ -107,10 +106,7 @@ def find_spans(
 def answers_at_best_span(
     text: str, encoded: EncodedQuestion, best_span: BestSpan, config: ReadingConfig
 ) -> list[Answer] | None:
-    """As `find_answers`, for a text of one window and one answer.
-
-    Returns:
-        The answer; None if the best span is white space: then `find_answers` is needed.
+    """As `find_answers`, for a text of one window and one answer; None if that is white space.
 
     Raises:
         InternalError: The logits hold NaN or an infinity.

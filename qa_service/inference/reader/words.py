@@ -25,7 +25,7 @@ Tokens = list[tuple[int, int, int]]
 MAX_WORDS = 1 << 16
 """Some 15 MB; then the cache is emptied."""
 MAX_WORD_CHARS = 32
-"""A longer word, which is hardly one that comes again, is not cached."""
+"""Longer words, such as hashes, seldom come again; leaving them out bounds the cache's bytes."""
 MAX_NEW = 16
 """A text with more new words is tokenized whole, which is cheaper."""
 
