@@ -12,6 +12,17 @@ from pathlib import Path
 from harness.frames import frame, receive
 from harness.questions import ASK
 from harness.server import INSTANT, RunningServer
+from qa_service.repository.manifest import Manifest, ReadingConfig, save_manifest
+
+
+def make_manifest(name: str, **fields: object) -> Manifest:
+    """A manifest of no files, with the fields that are given."""
+    usual = {
+        "source": name, "fingerprint": "", "files": {}, "inputs": ("input_ids", "attention_mask"),
+        "pad_token_id": 0, "max_sequence_tokens": 512, "can_abstain": False,
+        "reading": ReadingConfig(), "versions": {},
+    }  # fmt: skip
+    return Manifest(name=name, **{**usual, **fields})
 
 
 def write_version(model: Path, number: int) -> Path:
@@ -31,19 +42,8 @@ def write_manifest(folder: Path) -> None:
         for path in folder.iterdir()
         if path.name != "manifest.json"
     }
-    manifest = {
-        "name": folder.parent.name,
-        "source": "a test",
-        "fingerprint": folder.name,
-        "files": digests,
-        "inputs": ["input_ids"],
-        "pad_token_id": 0,
-        "max_sequence_tokens": 512,
-        "can_abstain": False,
-        "reading": {},
-        "versions": {},
-    }
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    made = make_manifest(folder.parent.name, fingerprint=folder.name, files=digests)
+    save_manifest(folder, made)
 
 
 class ModelFile:

@@ -6,25 +6,20 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from harness.models import make_manifest
 from qa_service.errors import SetupError
 from qa_service.repository.manifest import (
     MANIFEST_FILE,
-    Manifest,
     ReadingConfig,
     load_manifest,
     prepared_file,
     save_manifest,
 )
 
-_MANIFEST = Manifest(
-    name="tiny",
+_MANIFEST = make_manifest(
+    "tiny",
     source="someone/tiny",
-    fingerprint="0" * 64,
     files={"model.onnx": "1" * 64},
-    inputs=("input_ids", "attention_mask"),
-    pad_token_id=1,
-    max_sequence_tokens=512,
-    can_abstain=True,
     reading=ReadingConfig(null_threshold=0.5),
     versions={"torch": "2.13.0"},
 )

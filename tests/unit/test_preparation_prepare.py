@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 import prepare_model
+from harness.models import make_manifest
 from qa_service.errors import SetupError
 from qa_service.preparation import prepare as preparing
 from qa_service.preparation.encoders import sha256_of
@@ -22,7 +23,7 @@ from qa_service.preparation.prepare import (
     refuse_foreign,
 )
 from qa_service.preparation.sources import Source
-from qa_service.repository.manifest import Manifest, ReadingConfig, load_manifest, save_manifest
+from qa_service.repository.manifest import ReadingConfig, load_manifest, save_manifest
 
 
 @pytest.fixture
@@ -41,19 +42,8 @@ def target(tmp_path, source):
     folder = tmp_path / "out" / "tiny"
     folder.mkdir(parents=True)
     (folder / "model.onnx").write_bytes(b"graph")
-    manifest = Manifest(
-        name="tiny",
-        source="tiny",
-        fingerprint="f",
-        files={"model.onnx": sha256_of(folder / "model.onnx")},
-        inputs=("input_ids",),
-        pad_token_id=0,
-        max_sequence_tokens=512,
-        can_abstain=False,
-        reading=ReadingConfig(),
-        versions={},
-    )
-    save_manifest(folder, manifest)
+    files = {"model.onnx": sha256_of(folder / "model.onnx")}
+    save_manifest(folder, make_manifest("tiny", fingerprint="f", files=files))
     return folder
 
 

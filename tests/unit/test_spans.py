@@ -29,13 +29,9 @@ def letters(count):
     return " ".join("abcdefg"[i % 7] for i in range(count))
 
 
-def flat_logits(encoded, level=0.0):
-    return [tuple(np.full((2, len(window)), level, dtype=np.float32)) for window in encoded.windows]
-
-
 def token_logits(encoded, starts, ends, level=-20.0):
     """Logits of `level`, but for these text tokens, in every window that has them."""
-    logits = flat_logits(encoded, level)
+    logits = [tuple(np.full((2, len(w)), level, dtype=np.float32)) for w in encoded.windows]
     for window, (start, end) in zip(encoded.windows, logits, strict=True):
         for row, raised in ((start, starts), (end, ends)):
             for token, logit in raised.items():
@@ -45,10 +41,11 @@ def token_logits(encoded, starts, ends, level=-20.0):
     return logits
 
 
-def read(text, starts, ends, config=CONFIG, *, level=-20.0):
-    """The answers in a text whose tokens have these logits."""
-    encoded = encode(text, config)
-    return find_answers(text, encoded, token_logits(encoded, starts, ends, level), config)
+def read(text, starts, ends, config=CONFIG, *, level=-20.0, top_k=1, kind="bert"):
+    """The answers in a text whose tokens have these logits, and all others `level`."""
+    encoded = encode(text, config, kind=kind)
+    logits = token_logits(encoded, starts, ends, level)
+    return find_answers(text, encoded, logits, config, top_k)
 
 
 def every_span(encoded, logits, config):
@@ -223,9 +220,11 @@ def test_a_null_answer_at_the_end_is_at_the_end_of_the_window_and_not_of_its_pad
 
 
 def test_a_low_temperature_makes_scores_sharper():
-    configs = [ReadingConfig(temperature=temperature) for temperature in (0.5, 1.0, 4.0)]
-    token = {1: 2.0, 4: 1.0}
-    scores = [read(letters(6), token, token, config, level=0.0)[0].score for config in configs]
+    raised = {1: 2.0, 4: 1.0}
+    scores = [
+        read(letters(6), raised, raised, ReadingConfig(temperature=temperature), level=0.0)[0].score
+        for temperature in (0.5, 1.0, 4.0)
+    ]
     assert scores == sorted(scores, reverse=True)
 
 
@@ -238,43 +237,33 @@ def test_a_text_without_tokens_has_no_answer(text, threshold):
 
 
 def test_huge_logits_neither_overflow_nor_vanish():
-    answers = read(letters(6), {1: 1e30}, {1: 1e30}, level=-1e30)
-    assert answers == [Answer("b", 1.0, 2, 3)]
+    assert read(letters(6), {1: 1e30}, {1: 1e30}, level=-1e30) == [Answer("b", 1.0, 2, 3)]
 
 
 @pytest.mark.parametrize("logit", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("threshold", [None, 0.0])
 def test_logits_that_are_no_numbers_are_our_fault(logit, threshold):
-    text = letters(6)
-    encoded = encode(text)
-    logits = flat_logits(encoded, logit)
+    config = ReadingConfig(null_threshold=threshold)
     with pytest.raises(InternalError, match="not finite"), np.errstate(invalid="ignore"):
-        find_answers(text, encoded, logits, ReadingConfig(null_threshold=threshold))
+        read(letters(6), {}, {}, config, level=logit)
 
 
 def test_white_space_that_is_a_token_is_no_answer():
     text = "a\n \nb"
-    encoded = encode(text, kind="roberta")
-    assert len(encoded.offsets) == 5
-    logits = token_logits(encoded, {1: 9.0, 4: 5.0}, {2: 9.0, 4: 5.0})
-    (answer,) = find_answers(text, encoded, logits, CONFIG)
+    assert len(encode(text, kind="roberta").offsets) == 5
+    (answer,) = read(text, {1: 9.0, 4: 5.0}, {2: 9.0, 4: 5.0}, kind="roberta")
     assert (answer.answer, answer.start) == ("b", 4)
 
 
 @pytest.mark.parametrize("threshold", [None, -50.0])
 def test_nothing_but_white_space_has_no_answer_and_takes_no_age(threshold):
-    text = "\n" * 50_000
     config = ReadingConfig(null_threshold=threshold)
-    encoded = encode(text, kind="roberta")
-    answers = find_answers(text, encoded, flat_logits(encoded), config, top_k=20)
+    answers = read("\n" * 50_000, {}, {}, config, top_k=20, level=0.0, kind="roberta")
     assert answers == [Answer("", 1.0, None, None)]
 
 
 def test_a_character_of_several_tokens_is_one_answer():
-    text = "🤔 b"
-    encoded = encode(text, kind="roberta")
-    assert list(encoded.offsets[:4]) == [(0, 1)] * 4
-    answers = find_answers(
-        text, encoded, flat_logits(encoded), ReadingConfig(max_answer_tokens=1), top_k=5
-    )
+    text, config = "🤔 b", ReadingConfig(max_answer_tokens=1)
+    assert list(encode(text, kind="roberta").offsets[:4]) == [(0, 1)] * 4
+    answers = read(text, {}, {}, config, top_k=5, level=0.0, kind="roberta")
     assert [a.answer for a in answers] == ["🤔", "b"]

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
+from harness.models import make_manifest
 from qa_service.inference.arrays import BestSpansFunction, LogitsFunction
 from qa_service.inference.reader.reader import Reader
-from qa_service.repository.manifest import TOKENIZER_FILE, Manifest, ReadingConfig
+from qa_service.repository.manifest import TOKENIZER_FILE, ReadingConfig
 from qa_service.scheduling.batch_cost import BatchRule
 from tests.unit.tiny_tokenizers import PAD_TOKEN_ID, tiny_tokenizer
 
@@ -45,17 +46,7 @@ def tiny_reader(
     """Makes a reader from a folder, into which it writes the kind's tokenizer."""
     if not (folder / TOKENIZER_FILE).exists():
         tiny_tokenizer(kind).save(str(folder / TOKENIZER_FILE))
-    manifest = Manifest(
-        name=kind,
-        source=kind,
-        fingerprint="",
-        files={},
-        inputs=(),
-        pad_token_id=PAD_TOKEN_ID[kind],
-        max_sequence_tokens=512,
-        can_abstain=reading.null_threshold is not None,
-        reading=reading,
-        versions={},
-        may_pad=may_pad,
+    manifest = make_manifest(
+        kind, pad_token_id=PAD_TOKEN_ID[kind], reading=reading, may_pad=may_pad
     )
     return Reader(folder, manifest, logits or MadeUpModel(PAD_TOKEN_ID[kind]), limits, best_spans)
