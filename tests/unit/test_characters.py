@@ -42,13 +42,13 @@ def test_neighbours_stay_outside():
     assert whole_characters(text, 8, 9) == (8, 11)
 
 
-def test_a_mark_at_the_start_of_the_text_joins_nothing():
-    assert whole_characters("\u0301 a", 0, 1) == (0, 1)
-
-
-def test_the_ends_of_the_text_are_no_cuts():
-    assert whole_characters("", 0, 0) == (0, 0)
-    assert whole_characters("ab", 0, 2) == (0, 2)
+@pytest.mark.parametrize(
+    ("text", "end"),
+    [("\u0301 a", 1), ("", 0), ("ab", 2)],
+    ids=["mark at the start", "empty", "whole"],
+)
+def test_the_ends_of_a_text_are_no_cuts(text, end):
+    assert whole_characters(text, 0, end) == (0, end)
 
 
 @given(texts, st.data())

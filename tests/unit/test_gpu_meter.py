@@ -18,9 +18,7 @@ PYNVML = """
 class NVMLError(Exception):
     pass
 
-class Figures:
-    def __init__(self, **figures):
-        vars(self).update(figures)
+from types import SimpleNamespace as Figures
 
 energies = iter(range(5_000_000, 9_000_000, 1500))
 
@@ -31,23 +29,12 @@ def nvmlInit():
 def nvmlDeviceGetCount():
     return 2
 
-def nvmlDeviceGetHandleByIndex(index):
-    return index
-
-def nvmlDeviceGetUUID(gpu):
-    return f"GPU-{gpu}"
-
-def nvmlDeviceGetUtilizationRates(gpu):
-    return Figures(gpu=73, memory=20)
-
-def nvmlDeviceGetMemoryInfo(gpu):
-    return Figures(total=80 << 30, free=79 << 30, used=1 << 30)
-
-def nvmlDeviceGetPowerUsage(gpu):
-    return 70_500
-
-def nvmlDeviceGetPowerManagementLimit(gpu):
-    return 400_000
+nvmlDeviceGetHandleByIndex = int
+nvmlDeviceGetUUID = "GPU-{}".format
+nvmlDeviceGetUtilizationRates = lambda gpu: Figures(gpu=73, memory=20)
+nvmlDeviceGetMemoryInfo = lambda gpu: Figures(total=80 << 30, free=79 << 30, used=1 << 30)
+nvmlDeviceGetPowerUsage = lambda gpu: 70_500
+nvmlDeviceGetPowerManagementLimit = lambda gpu: 400_000
 
 def nvmlDeviceGetTotalEnergyConsumption(gpu):
     if gpu == 1:
@@ -92,16 +79,22 @@ def library(tmp_path, monkeypatch):
     return make
 
 
+@pytest.fixture
+def reporting(meter, library):
+    """A meter that has had its first report."""
+    library()
+    meter.start()
+    run_until(meter._loop, lambda: bool(meter.readings))
+    return meter
+
+
 def lines(meter):
     text = write_text(gpu_families(meter.readings)).decode()
     return "".join(line for line in text.splitlines(keepends=True) if line[0] != "#")
 
 
-def test_every_gpu_has_its_figures_and_none_that_it_does_not_tell(meter, library):
-    library()
-    meter.start()
-    run_until(meter._loop, lambda: bool(meter.readings))
-    assert lines(meter) == EXPECTED
+def test_every_gpu_has_its_figures_and_none_that_it_does_not_tell(reporting):
+    assert lines(reporting) == EXPECTED
 
 
 def test_energy_is_counted_from_the_first_report():
@@ -119,19 +112,13 @@ def test_without_a_driver_there_is_nothing(meter, library):
     assert (lines(meter), meter._process.wait(20)) == ("", 0)
 
 
-def test_a_program_that_ends_takes_its_figures_along(meter, library):
-    library()
-    meter.start()
-    run_until(meter._loop, lambda: bool(meter.readings))
-    meter._process.kill()
-    run_until(meter._loop, lambda: not meter._stream.is_open)
-    assert lines(meter) == ""
-    meter._process.wait(20)
+def test_a_program_that_ends_takes_its_figures_along(reporting):
+    reporting._process.kill()
+    run_until(reporting._loop, lambda: not reporting._stream.is_open)
+    assert lines(reporting) == ""
+    reporting._process.wait(20)
 
 
-def test_it_ends_when_nobody_listens(meter, library):
-    library()
-    meter.start()
-    run_until(meter._loop, lambda: bool(meter.readings))
-    meter.close()
-    assert meter._process.wait(20) == 0
+def test_it_ends_when_nobody_listens(reporting):
+    reporting.close()
+    assert reporting._process.wait(20) == 0

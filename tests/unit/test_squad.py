@@ -7,29 +7,13 @@ import pytest
 
 from qa_service.data.squad import exact_match, f1_score, normalize_answer, read_squad
 
-DOCUMENT = {
-    "data": [
-        {
-            "title": "Loire",
-            "paragraphs": [
-                {
-                    "context": "Das Café steht am Ufer.",
-                    "qas": [
-                        {
-                            "id": 7,
-                            "question": "Was steht am Ufer?",
-                            "answers": [
-                                {"text": "Café", "answer_start": 4},
-                                {"text": "Das Café", "answer_start": 0},
-                            ],
-                        },
-                        {"id": "none", "question": "Wer?", "answers": [], "is_impossible": True},
-                    ],
-                }
-            ],
-        }
-    ]
-}
+ANSWERS = [{"text": "Café", "answer_start": 4}, {"text": "Das Café", "answer_start": 0}]
+QUESTIONS = [
+    {"id": 7, "question": "Was steht am Ufer?", "answers": ANSWERS},
+    {"id": "none", "question": "Wer?", "answers": [], "is_impossible": True},
+]
+PARAGRAPH = {"context": "Das Café steht am Ufer.", "qas": QUESTIONS}
+DOCUMENT = {"data": [{"title": "Loire", "paragraphs": [PARAGRAPH]}]}
 
 
 @pytest.fixture(params=["squad.json", "squad.json.gz"])
@@ -48,6 +32,7 @@ def test_reads_plain_and_gzip_alike(squad_file):
     for answer, start in zip(answered.answers, answered.answer_starts, strict=True):
         assert answered.context[start : start + len(answer)] == answer
     assert unanswerable.answers == unanswerable.answer_starts == ()
+    assert [answered.is_impossible, unanswerable.is_impossible] == [False, True]
 
 
 @pytest.mark.parametrize("content", ["[]", '{"data": [{"paragraphs": [{}]}]}', "no json"])
@@ -89,7 +74,3 @@ def test_unanswerable_questions_want_silence(measure):
     assert measure("", ()) == 1.0
     assert measure("an answer", ()) == 0.0
     assert measure("", ("an answer",)) == 0.0
-
-
-def test_what_the_file_marks_as_impossible_is_so(squad_file):
-    assert [question.is_impossible for question in read_squad(squad_file)] == [False, True]
