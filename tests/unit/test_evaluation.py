@@ -1,6 +1,5 @@
 """Measures worked out by hand, and settings chosen where the best one is known."""
 
-import json
 import math
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from qa_service.training.measures import (
     unanswerable_questions,
 )
 from qa_service.wire.messages import Answer
+from tests.unit.squad_files import write_squad
 
 QUESTIONS = [
     SquadQuestion(str(n), f"where is {word}?", f"{word} is in town {n}.", (f"town {n}",), (0,))
@@ -86,24 +86,24 @@ def test_f1_by_kind_counts_each_question_once_the_largest_kind_first():
     ]
 
 
-def test_calibration_error_weighs_bins_by_their_answers():
-    answers = [given("town 0", 0.95), given("town 1", 0.95), given("wrong", 0.85), NO_ANSWER]
-    assert calibration_error(answers, QUESTIONS) == pytest.approx(100 * (2 * 0.05 + 0.85) / 3)
-
-
-def test_scores_as_often_right_as_they_say_have_no_calibration_error():
-    answers = [given("town 0", 0.5), given("wrong", 0.5), given("town 2", 1.0), given("town 3", 1)]
-    assert calibration_error(answers, QUESTIONS) == pytest.approx(0)
+@pytest.mark.parametrize(
+    ("scored", "percent"),
+    [
+        ([("town 0", 0.95), ("town 1", 0.95), ("wrong", 0.85), None], 100 * (2 * 0.05 + 0.85) / 3),
+        ([("town 0", 0.5), ("wrong", 0.5), ("town 2", 1.0), ("town 3", 1)], 0),
+        ([None] * 4, 0),
+    ],
+    ids=["bins weighed by their answers", "as often right as they say", "no answers"],
+)
+def test_calibration_error(scored, percent):
+    answers = [given(*one) if one else NO_ANSWER for one in scored]
+    assert calibration_error(answers, QUESTIONS) == pytest.approx(percent)
 
 
 def test_right_near_a_score():
     answers = [given("town 0", 0.76), given("wrong", 0.84), given("town 2", 0.5), NO_ANSWER]
     assert right_near(0.8, answers, QUESTIONS) == 50
     assert math.isnan(right_near(0.2, answers, QUESTIONS))
-
-
-def test_calibration_error_of_silence_is_zero():
-    assert calibration_error([NO_ANSWER] * 4, QUESTIONS) == 0
 
 
 def test_unanswerable_questions_are_always_the_same():
@@ -149,18 +149,12 @@ def test_no_threshold_leaves_enough():
 
 
 def test_questions_marked_impossible_are_used_as_such_and_it_is_said(tmp_path):
-    def paragraph(number, **fields):
-        qa = {"id": str(number), "question": f"Who is {number}?", **fields}
-        return {"context": f"Ada is number {number}.", "qas": [qa]}
-
-    answer = [{"text": "Ada", "answer_start": 0}]
-    paragraphs = [paragraph(n, answers=answer) for n in range(3)]
-    paragraphs.append(paragraph(3, answers=[], is_impossible=True))
-    paragraphs.append(paragraph(4, answers=[]))
-    (tmp_path / "dev.json").write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
-    dev = DevSet.read([tmp_path / "dev.json"])
+    impossible = SquadQuestion("impossible", "Who?", "Nobody.", (), (), is_impossible=True)
+    unanswered = SquadQuestion("unanswered", "Who?", "Somebody.", (), ())
+    questions = [*QUESTIONS[:3], impossible, unanswered]
+    dev = DevSet.read([write_squad(tmp_path / "dev.json", questions)])
     assert [question.id for question in dev.answerable] == ["0", "1", "2"]
-    assert dev.unanswerable[0].id == "3"
+    assert dev.unanswerable[0].id == "impossible"
     others = len(dev.unanswerable) - 1
     assert str(dev) == (
         f"3 answerable questions, {1 + others} unanswerable: 1 marked is_impossible, "

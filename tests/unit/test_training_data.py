@@ -1,7 +1,5 @@
 """What a training run sees: paragraphs, unanswerable questions, mixtures, rows, batches."""
 
-import gzip
-import json
 import os
 import random
 import subprocess
@@ -16,13 +14,9 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from qa_service.data.squad import SquadQuestion
 from qa_service.training.features import FeatureMaker, collate, plan_batches
 from qa_service.training.mixture import MixtureConfig, Source, draw_mixture
-from qa_service.training.paragraphs import (
-    Example,
-    UnanswerableMaker,
-    among_neighbours,
-    untokenized,
-)
+from qa_service.training.paragraphs import Example, UnanswerableMaker, among_neighbours, untokenized
 from qa_service.training.soft_labels import SoftLabel, SoftLabels, label_questions
+from tests.unit.squad_files import write_squad
 
 pytestmark = pytest.mark.slow
 
@@ -47,25 +41,6 @@ def tokenizer():
         special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
     )
     return tokenizer
-
-
-def write_squad(path, questions):
-    paragraphs = [
-        {
-            "context": q.context,
-            "qas": [
-                {
-                    "id": q.id,
-                    "question": q.question,
-                    "answers": [{"text": q.answers[0], "answer_start": q.answer_starts[0]}],
-                }
-            ],
-        }
-        for q in questions
-    ]
-    with gzip.open(path, "wt") as file:
-        json.dump({"data": [{"paragraphs": paragraphs}]}, file)
-    return path
 
 
 def test_neighbours_move_answers_and_keep_the_order_of_the_file():
@@ -109,18 +84,12 @@ asked = [SquadQuestion(str(n), text, text, ("no",), (0,)) for n, text in enumera
 rng = random.Random(0)
 print([UnanswerableMaker(texts).make(question, rng).context for question in asked])
 """
-    runs = [
-        subprocess.run(
-            [sys.executable, "-c", program],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONHASHSEED": str(seed)},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in (1, 2)
-    ]
-    assert runs[0] == runs[1]
+    command = [sys.executable, "-c", program]
+    first, second = (
+        subprocess.check_output(command, cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": seed})
+        for seed in ("1", "2")
+    )
+    assert first == second
 
 
 @pytest.mark.parametrize(
@@ -154,16 +123,23 @@ def test_mixture_is_the_same_for_the_same_seed(tmp_path):
     assert 0 < sum(not example.question.answers for example in drawn) < 40
 
 
-def make_row(tokenizer, question, max_tokens=32, seed=0):
-    return FeatureMaker(tokenizer, max_tokens).make(Example(question), random.Random(seed))
+def make_row(tokenizer, question, max_tokens=32, seed=0, label=None):
+    return FeatureMaker(tokenizer, max_tokens).make(Example(question, label), random.Random(seed))
+
+
+def words_of(ids):
+    return " ".join(WORDS[i] for i in ids)
+
+
+def targeted(row):
+    return words_of(row.input_ids[row.target.first : row.target.stop])
 
 
 def test_row_points_at_the_answer_without_the_full_stop(tokenizer):
     context = "a b c. Did it rain"
     row = make_row(tokenizer, SquadQuestion("1", "who sang", context, ("b c.",), (2,)))
-    words = [WORDS[i] for i in row.input_ids]
-    assert " ".join(words) == "[CLS] who sang [SEP] a b c . did it rain [SEP]"
-    assert words[row.target.first : row.target.stop] == ["b", "c"]
+    assert words_of(row.input_ids) == "[CLS] who sang [SEP] a b c . did it rain [SEP]"
+    assert targeted(row) == "b c"
     assert (row.target.start.tolist(), row.target.end.tolist()) == ([1, 0], [0, 1])
 
 
@@ -179,16 +155,12 @@ def test_cut_row_holds_the_whole_answer(tokenizer, answer):
     for seed in range(20):
         row = make_row(tokenizer, question, max_tokens=8, seed=seed)
         assert len(row) <= 8
-        assert (
-            " ".join(WORDS[i] for i in row.input_ids[row.target.first : row.target.stop]) == answer
-        )
+        assert targeted(row) == answer
 
 
 def test_no_row_for_an_answer_that_does_not_fit(tokenizer):
-    assert (
-        make_row(tokenizer, SquadQuestion("1", "who", "a b c d e f", ("a b c d e",), (0,)), 8)
-        is None
-    )
+    question = SquadQuestion("1", "who", "a b c d e f", ("a b c d e",), (0,))
+    assert make_row(tokenizer, question, 8) is None
 
 
 def test_batches_hold_every_row_once_and_near_lengths_together():
@@ -223,11 +195,10 @@ def labels_of(*pairs):
 
 def test_labels_come_back_from_their_file(tmp_path):
     other = replace(SENTENCE, context="a b", answers=("b",), answer_starts=(2,))
-    labels_of((SENTENCE, LABEL), (other, SoftLabel(LABEL.end[:2], LABEL.start[:2]))).write(
-        tmp_path / "labels.npz"
-    )
+    path = tmp_path / "labels.npz"
+    labels_of((SENTENCE, LABEL), (other, SoftLabel(LABEL.end[:2], LABEL.start[:2]))).write(path)
     read = SoftLabels()
-    read.read(tmp_path / "labels.npz")
+    read.read(path)
     assert len(read) == 2
     np.testing.assert_allclose(read.get(SENTENCE).start, LABEL.start, atol=1e-3)
     np.testing.assert_allclose(read.get(other).end, LABEL.start[:2], atol=1e-3)
@@ -236,43 +207,33 @@ def test_labels_come_back_from_their_file(tmp_path):
 
 
 def test_label_moves_with_its_sentence(tokenizer):
-    before, after = (
-        Example(replace(SENTENCE, context="did it")),
-        Example(replace(SENTENCE, context="rain .")),
-    )
+    before, after = (Example(replace(SENTENCE, context=text)) for text in ("did it", "rain ."))
     for seed in range(20):
         moved = among_neighbours([before, Example(SENTENCE, LABEL), after], 1, random.Random(seed))
         row = FeatureMaker(tokenizer, 32).make(moved[1], random.Random(0))
-        words = [WORDS[i] for i in row.input_ids]
-        assert words[row.target.first : row.target.stop] == ["a", "b", "c"]
+        assert targeted(row) == "a b c"
         np.testing.assert_allclose(row.target.start, [0.5, 0.3, 0.2], rtol=1e-6)
         np.testing.assert_allclose(row.target.end, [0.1, 0.1, 0.8], rtol=1e-6)
 
 
 def test_answer_and_label_have_half_a_say_each(tokenizer):
     question = replace(SENTENCE, answers=("b",), answer_starts=(2,))
-    row = FeatureMaker(tokenizer, 32).make(Example(question, LABEL), random.Random(0))
+    row = make_row(tokenizer, question, label=LABEL)
     np.testing.assert_allclose(row.target.start, [0.25, 0.65, 0.1], rtol=1e-6)
     np.testing.assert_allclose(row.target.end, [0.05, 0.55, 0.4], rtol=1e-6)
 
 
 def test_label_of_a_text_with_other_tokens_is_refused(tokenizer):
     longer = SoftLabel(np.zeros(4, np.float32), np.zeros(4, np.float32))
-    assert FeatureMaker(tokenizer, 32).make(Example(SENTENCE, longer), random.Random(0)) is None
+    assert make_row(tokenizer, SENTENCE, label=longer) is None
 
 
 def test_sentences_without_answers_are_drawn_if_they_are_labelled(tmp_path):
-    unanswered = [replace(QUESTIONS[0], context="Ada ``"), replace(QUESTIONS[1], context="Bo .")]
-    path = tmp_path / "sentences.json"
-    paragraphs = [
-        {"context": q.context, "qas": [{"id": q.id, "question": q.question, "answers": []}]}
-        for q in unanswered
-    ]
-    path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
-    source = Source(path, are_sentences=True)
+    unanswered = [SquadQuestion("1", "who?", text, (), ()) for text in ("Ada ``", "Bo .")]
+    source = Source(write_squad(tmp_path / "sentences.json", unanswered), are_sentences=True)
     with pytest.raises(ValueError, match="no questions"):
         draw_mixture([source], MixtureConfig(), SoftLabels())
-    labels = labels_of((untokenized(replace(unanswered[0], answers=(), answer_starts=())), LABEL))
+    labels = labels_of((untokenized(unanswered[0]), LABEL))
     (drawn,) = draw_mixture([source], MixtureConfig(), labels)
     assert drawn.label is LABEL
     assert drawn.question.context == 'Ada "'
