@@ -34,7 +34,6 @@ from tests.integration.tiny_models import KINDS, MAX_SEQUENCE_TOKENS, make_tiny_
 pytestmark = pytest.mark.slow
 
 _ROOT = Path(prepare_model.__file__).parent
-FP32 = ("--precision", "fp32")
 
 
 @pytest.fixture(scope="module")
@@ -55,15 +54,32 @@ def prepared(sources, tmp_path_factory):
     return output_dir
 
 
-def _run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def _flags(model: Path | str, output_dir: Path) -> list[str]:
+    return ["--model", str(model), "--output_dir", str(output_dir), "--precision", "fp32"]
+
+
+def _run_offline(model: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Runs the program with the hub's cache in a folder, and the hub out of reach."""
     return subprocess.run(
-        [sys.executable, str(_ROOT / "prepare_model.py"), *arguments],
-        env=os.environ | environment,
+        [sys.executable, str(_ROOT / "prepare_model.py"), *_flags(model, folder / "out")],
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hub")},
         capture_output=True,
         text=True,
         timeout=GIVE_UP_S,
         check=False,
     )
+
+
+def _refusal(source: Path, output_dir: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line that is said of a model that cannot be prepared."""
+    assert prepare_model.main(_flags(source, output_dir)) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    return error
+
+
+def _operators(folder: Path, name: str = "model.onnx") -> list[str]:
+    return [node.op_type for node in onnx.load(folder / name).graph.node]
 
 
 def _mtimes(folder: Path) -> dict[str, int]:
@@ -105,8 +121,7 @@ def test_engines_give_the_source_models_logits(sources, prepared, kind, rows, wi
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_attention_is_fused(prepared, kind):
-    graph = onnx.load(prepared / kind / "model.onnx").graph
-    operators = [node.op_type for node in graph.node]
+    operators = _operators(prepared / kind)
     assert operators.count("Attention") == 2
     assert "SkipLayerNormalization" not in operators
 
@@ -160,13 +175,7 @@ def test_model_without_a_trained_head_is_refused(tmp_path, capsys):
     source = tmp_path / "encoder"
     make_tiny_model("bert", source)
     BertModel(BertConfig.from_pretrained(source)).save_pretrained(source)
-    code = prepare_model.main(
-        ["--model", str(source), "--output_dir", str(tmp_path / "out"), *FP32]
-    )
-    error = capsys.readouterr().err
-    assert code == 2
-    assert "qa_outputs" in error
-    assert error.count("\n") == 1
+    assert "qa_outputs" in _refusal(source, tmp_path / "out", capsys)
     assert [path.name for path in (tmp_path / "out").iterdir()] == [".encoder.lock"]
 
 
@@ -201,13 +210,7 @@ def test_broken_model_is_refused_in_one_line(tmp_path, words, capsys):
     source = tmp_path / "broken"
     make_tiny_model("bert", source)
     _BROKEN[words](source)
-    code = prepare_model.main(
-        ["--model", str(source), "--output_dir", str(tmp_path / "out"), *FP32]
-    )
-    error = capsys.readouterr().err
-    assert code == 2
-    assert words in error
-    assert error.count("\n") == 1
+    assert words in _refusal(source, tmp_path / "out", capsys)
     assert not (source / "ran").exists()
 
 
@@ -264,8 +267,7 @@ def test_graph_that_cannot_be_fused_is_kept(sources, tmp_path, monkeypatch, caps
     monkeypatch.setattr(export.optimizer, "optimize_model", broken)
     target = prepare(Choices(model=str(sources / "bert"), output_dir=tmp_path))
     assert "left attention unfused" in capsys.readouterr().out
-    operators = {node.op_type for node in onnx.load(target / "model.onnx").graph.node}
-    assert "Attention" not in operators
+    assert "Attention" not in _operators(target)
 
 
 def test_wrong_graph_is_found_out(sources, tmp_path, monkeypatch):
@@ -282,7 +284,7 @@ def test_wrong_graph_is_found_out(sources, tmp_path, monkeypatch):
     assert "differ from the source's by 0.5" in manifest.without["model.onnx"]
     assert manifest.files.keys() == {"config.json", "model.safetensors", "tokenizer.json"}
     with pytest.raises(
-        SetupError, match=r"^bert has no model\.onnx: the onnx engine's file is wron"
+        SetupError, match=r"^bert has no model\.onnx: the onnx engine's file is wro"
     ):
         make_engine("onnx", target, manifest, EngineConfig())
     with pytest.raises(SetupError, match="which this model has not"):
@@ -290,7 +292,7 @@ def test_wrong_graph_is_found_out(sources, tmp_path, monkeypatch):
 
 
 def test_int8_is_made_beside_fp32_and_stays(sources, tmp_path, capsys):
-    arguments = ["--model", str(sources / "roberta"), "--output_dir", str(tmp_path), *FP32]
+    arguments = _flags(sources / "roberta", tmp_path)
     assert prepare_model.main(arguments) == 0
     before = _mtimes(tmp_path / "roberta")
     assert prepare_model.main([*arguments, "--precision", "int8"]) == 0
@@ -299,7 +301,7 @@ def test_int8_is_made_beside_fp32_and_stays(sources, tmp_path, capsys):
     made = {"model.int8.onnx", OPENVINO_INT8_FILE} if find_spec("openvino") else {"model.int8.onnx"}
     assert after.keys() - before.keys() - {"costs"} == made
     assert after["model.onnx"] == before["model.onnx"]
-    operators = [n.op_type for n in onnx.load(tmp_path / "roberta" / "model.int8.onnx").graph.node]
+    operators = _operators(tmp_path / "roberta", "model.int8.onnx")
     assert (operators.count("MatMulInteger"), operators.count("MultiHeadAttention")) == (8, 2)
     for more in ([], ["--precision", "int8"]):
         assert prepare_model.main([*arguments, *more]) == 0
@@ -322,7 +324,7 @@ def broken_int8(monkeypatch):
 
 @pytest.mark.usefixtures("broken_int8")
 def test_int8_that_answers_otherwise_is_refused(sources, tmp_path, capsys):
-    arguments = ["--model", str(sources / "bert"), "--output_dir", str(tmp_path), *FP32]
+    arguments = _flags(sources / "bert", tmp_path)
     assert prepare_model.main([*arguments, "--precision", "int8"]) == 2
     assert "serve it in fp32" in capsys.readouterr().err
     assert "model.int8.onnx" not in _mtimes(tmp_path / "bert")
@@ -348,7 +350,7 @@ def test_graph_that_cannot_be_quantised_is_one_line(tmp_path):
 
 
 def test_interrupt_leaves_the_old_folder(sources, tmp_path, monkeypatch, capsys):
-    arguments = ["--model", str(sources / "roberta"), "--output_dir", str(tmp_path), *FP32]
+    arguments = _flags(sources / "roberta", tmp_path)
     assert prepare_model.main(arguments) == 0
     before = _mtimes(tmp_path / "roberta")
 
@@ -377,7 +379,7 @@ prepare_model.main(sys.argv[1:])
 
 
 def test_killed_run_is_cleared_up_by_the_next(sources, tmp_path):
-    arguments = ["--model", str(sources / "bert"), "--output_dir", str(tmp_path), *FP32]
+    arguments = _flags(sources / "bert", tmp_path)
     command = [sys.executable, "-c", _STALLED_RUN, *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=_ROOT) as run:
         assert run.stdout is not None
@@ -391,10 +393,7 @@ def test_killed_run_is_cleared_up_by_the_next(sources, tmp_path):
 
 
 def test_unreachable_hub_is_one_line_with_the_ways_out(tmp_path):
-    run = _run(
-        "--model", "deepset/bert-base-cased-squad2", "--output_dir", str(tmp_path / "out"),
-        HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path / "hub"),
-    )  # fmt: skip
+    run = _run_offline("deepset/bert-base-cased-squad2", tmp_path)
     assert run.returncode == 2
     assert run.stderr.count("\n") == 1
     for way in ("--model DIRECTORY", "--model builtin", "HF_HOME"):
@@ -407,11 +406,8 @@ def test_model_in_a_copied_hub_cache_needs_no_network(sources, tmp_path):
     (cached / "refs").mkdir(parents=True)
     (cached / "refs" / "main").write_text("0" * 40)
     make_tiny_model("bert", cached / "snapshots" / ("0" * 40))
-    run = _run(
-        "--model", "someone/tiny-squad2", "--output_dir", str(tmp_path), *FP32,
-        HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path / "hub"),
-    )  # fmt: skip
+    run = _run_offline("someone/tiny-squad2", tmp_path)
     assert (run.returncode, run.stderr) == (0, "")
-    manifest = load_manifest(tmp_path / "someone--tiny-squad2")
+    manifest = load_manifest(tmp_path / "out" / "someone--tiny-squad2")
     assert manifest.source == "someone/tiny-squad2"
     assert manifest.can_abstain
