@@ -86,6 +86,18 @@ def transformers_logits(source, model, question):
     return tuple(encoded["input_ids"][0].tolist()), logits.numpy()
 
 
+def prepared(folder, kind, make_tokenizer=None, can_abstain=None, capfd=None, **changes):
+    """A small model of a kind, as transformers has it, and its prepared folder."""
+    with quiet_libraries():
+        model = make_small_model(kind, folder / kind, make_tokenizer, **changes)
+    if capfd:
+        capfd.readouterr()  # only what preparing prints is the test's
+    out = folder / "out"
+    choices = Choices(model=str(folder / kind), output_dir=out, can_abstain=can_abstain)
+    return model, prepare(choices)
+
+
+@quiet_libraries()
 def check_engines(source, model, target):
     """Asks every engine, and compares."""
     manifest = load_manifest(target)
@@ -113,28 +125,20 @@ def check_engines(source, model, target):
     ],
 )
 def test_it_gives_transformers_logits_in_every_engine(kind, tmp_path, capfd):
-    source, choices = (
-        tmp_path / kind,
-        Choices(model=str(tmp_path / kind), output_dir=tmp_path / "out"),
-    )
     if kind in NOT_BUILT:
         with pytest.raises(ImportError, match=NOT_BUILT[kind]):
-            make_small_model(kind, source)
+            make_small_model(kind, tmp_path / kind)
         return
-    with quiet_libraries():
-        model = make_small_model(kind, source)
-    capfd.readouterr()
     if kind in REFUSED:
         with pytest.raises(SetupError, match=REFUSED[kind]) as refusal:
-            prepare(choices)
+            prepared(tmp_path, kind)
         assert "\n" not in str(refusal.value)
         return
-    target = prepare(choices)
+    model, target = prepared(tmp_path, kind, capfd=capfd)
     printed = capfd.readouterr()
     assert len(printed.out.splitlines()) <= 10
     assert not printed.err
-    with quiet_libraries():
-        manifest = check_engines(source, model, target)
+    manifest = check_engines(tmp_path / kind, model, target)
     assert ("model.onnx" in manifest.without) == (kind in ONLY_PYTORCH)
     assert manifest.may_pad == (kind not in NEVER_PADDED)
     assert manifest.reading.null_position == (-1 if kind == "xlnet" else 0)
@@ -143,32 +147,22 @@ def test_it_gives_transformers_logits_in_every_engine(kind, tmp_path, capfd):
 @pytest.mark.parametrize("kind", ["ibert", "mpt", "nystromformer"])
 def test_a_model_of_few_positions_is_given_no_more(kind, tmp_path):
     changes = {"max_seq_len": 64} if kind == "mpt" else {"max_position_embeddings": 64}
-    with quiet_libraries():
-        model = make_small_model(kind, tmp_path / kind, **changes)
-    target = prepare(Choices(model=str(tmp_path / kind), output_dir=tmp_path / "out"))
-    with quiet_libraries():
-        manifest = check_engines(tmp_path / kind, model, target)
+    model, target = prepared(tmp_path, kind, **changes)
+    manifest = check_engines(tmp_path / kind, model, target)
     assert 60 <= manifest.window_tokens <= 64
 
 
 @pytest.mark.parametrize("has_types", [True, False])
 def test_token_types_are_given_where_the_tokenizer_gives_them(has_types, tmp_path):
     make_tokenizer = wordpiece_tokenizer if has_types else typeless_tokenizer
-    with quiet_libraries():
-        model = make_small_model("bert", tmp_path / "bert", make_tokenizer)
-    target = prepare(Choices(model=str(tmp_path / "bert"), output_dir=tmp_path / "out"))
-    with quiet_libraries():
-        manifest = check_engines(tmp_path / "bert", model, target)
+    model, target = prepared(tmp_path, "bert", make_tokenizer)
+    manifest = check_engines(tmp_path / "bert", model, target)
     types = ("token_type_ids",) if has_types else ()
     assert manifest.inputs == ("input_ids", "attention_mask", *types)
 
 
 def test_a_cls_at_the_end_is_where_it_abstains(tmp_path):
-    with quiet_libraries():
-        make_small_model("xlnet", tmp_path / "xlnet")
-    target = prepare(
-        Choices(model=str(tmp_path / "xlnet"), output_dir=tmp_path / "out", can_abstain=True)
-    )
+    _, target = prepared(tmp_path, "xlnet", can_abstain=True)
     manifest = load_manifest(target)
     manifest = msgspec.structs.replace(manifest, may_pad=True)
 
@@ -183,9 +177,7 @@ def test_a_cls_at_the_end_is_where_it_abstains(tmp_path):
 
 def test_an_engine_that_cannot_run_the_model_says_so_in_one_line(tmp_path, capfd):
     """DeBERTa's own code mixes bfloat16 and float32."""
-    with quiet_libraries():
-        make_small_model("deberta", tmp_path / "deberta")
-    target = prepare(Choices(model=str(tmp_path / "deberta"), output_dir=tmp_path / "out"))
+    _, target = prepared(tmp_path, "deberta")
     names = {"inference_engine_type": "pytorch", "precision": "bf16", "cost_table": "off"}
     capfd.readouterr()
     with pytest.raises(SetupError, match=r"^pytorch bf16 cannot run this model: .+$"):
@@ -196,9 +188,7 @@ def test_an_engine_that_cannot_run_the_model_says_so_in_one_line(tmp_path, capfd
 def test_costs_are_measured_of_rows_that_the_model_takes(tmp_path):
     """Longformer counts the separators of a row; a model without padding runs rows alone."""
     for kind in ("longformer", "convbert"):
-        with quiet_libraries():
-            make_small_model(kind, tmp_path / kind)
-        target = prepare(Choices(model=str(tmp_path / kind), output_dir=tmp_path / "out"))
+        _, target = prepared(tmp_path, kind)
         options = InstanceOptions(
             inference_engine_type="pytorch", precision="fp32", intra_op_num_threads=1
         )

@@ -207,10 +207,8 @@ def test_sessions_take_turns_at_the_engine_cache(tmp_path, manifest):
 def test_an_engine_cache_that_cannot_be_written_is_told(tmp_path, manifest):
     tmp_path.chmod(0o500)
     grid = onnx_gpu.BucketGrid.of(manifest, SMALL)
-    with (
-        pytest.raises(SetupError, match="cannot be kept"),
-        onnx_gpu.engine_cache(tmp_path, SMALL, grid),
-    ):
+    unwritable = onnx_gpu.engine_cache(tmp_path, SMALL, grid)
+    with pytest.raises(SetupError, match="cannot be kept"), unwritable:
         pass
 
 
