@@ -28,11 +28,7 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 @dataclass(frozen=True, slots=True)
 class SquadQuestion:
-    """One question with its text and its accepted answers.
-
-    Attributes:
-        answer_starts: For each answer, its offset in ``context`` in code points.
-    """
+    """One question with its text and its accepted answers; their starts are in code points."""
 
     id: str
     question: str
@@ -62,19 +58,15 @@ def _questions(document: dict[str, Any]) -> Iterator[SquadQuestion]:
     for article in document["data"]:
         for paragraph in article["paragraphs"]:
             for qa in paragraph["qas"]:
-                yield _question(qa, paragraph["context"])
-
-
-def _question(qa: dict[str, Any], context: str) -> SquadQuestion:
-    answers = qa.get("answers", ())
-    return SquadQuestion(
-        id=str(qa["id"]),
-        question=qa["question"],
-        context=context,
-        answers=tuple(answer["text"] for answer in answers),
-        answer_starts=tuple(int(answer["answer_start"]) for answer in answers),
-        is_impossible=bool(qa.get("is_impossible", False)),
-    )
+                answers = qa.get("answers", ())
+                yield SquadQuestion(
+                    id=str(qa["id"]),
+                    question=qa["question"],
+                    context=paragraph["context"],
+                    answers=tuple(answer["text"] for answer in answers),
+                    answer_starts=tuple(int(answer["answer_start"]) for answer in answers),
+                    is_impossible=bool(qa.get("is_impossible", False)),
+                )
 
 
 def normalize_answer(text: str) -> str:

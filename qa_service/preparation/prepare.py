@@ -300,7 +300,6 @@ def _add_precision(path: Path) -> None:
         loading,
         openvino_int8,
         quantize,
-        texts,
         verify,
     )
 
@@ -313,7 +312,7 @@ def _add_precision(path: Path) -> None:
         elif engine_type == "openvino":
             openvino_int8.quantize(folder / ONNX_FILE, path)
         else:
-            inputs = texts.calibration_inputs(folder, load_manifest(folder))
+            inputs = quantize.calibration_inputs(folder, load_manifest(folder))
             quantize.quantize(folder / ONNX_FILE, path, inputs)
         say("comparing its answers with PyTorch's")
         manifest = _with_file(load_manifest(folder), path)

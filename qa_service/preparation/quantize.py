@@ -22,11 +22,19 @@ import numpy.typing as npt
 import onnx
 import onnxruntime
 from onnx import NodeProto, TensorProto, helper, numpy_helper
+from tokenizers import Tokenizer
 
+from qa_service.data.squad import SquadQuestion, read_squad
+from qa_service.errors import QuestionTooLongError
+from qa_service.inference.arrays import FloatArray, Int64Array
+from qa_service.inference.engines.base import named_inputs
+from qa_service.inference.reader.reader import padded
+from qa_service.inference.reader.windows import EncodedQuestion, WindowBuilder
 from qa_service.preparation.sources import as_setup_error
+from qa_service.preparation.verify import OWN_QUESTIONS
+from qa_service.repository.manifest import TOKENIZER_FILE, Manifest
 
-Floats = npt.NDArray[np.float32]
-Inputs = Mapping[str, npt.NDArray[np.int64]]
+Inputs = Mapping[str, Int64Array]
 
 LARGEST = 64
 """Weights use 7 of the 8 bits: otherwise the sums overflow on x86 processors without VNNI
@@ -56,6 +64,29 @@ def quantize(fp32: Path, int8: Path, texts: Sequence[Inputs]) -> None:
     with as_setup_error("the model cannot be quantised"):
         model = _with_products(onnx.load(str(fp32)))
         onnx.save(_quantized(model, _gram_matrices(model, texts)), str(int8))
+
+
+def calibration_inputs(model_dir: Path, manifest: Manifest) -> list[Inputs]:
+    """The windows of the project's own questions, one in each batch.
+
+    Engines are compared on other questions (`data/agreement.json`).
+    """
+    tokenizer = Tokenizer.from_file(str(model_dir / TOKENIZER_FILE))
+    overlap = manifest.reading.window_overlap_tokens
+    builder = WindowBuilder(tokenizer, manifest.window_tokens, overlap)
+    return [
+        named_inputs(manifest.inputs, *padded([window], manifest.pad_token_id))
+        for item in read_squad(OWN_QUESTIONS)
+        for window in _encoded(builder, item).windows
+    ]
+
+
+def _encoded(builder: WindowBuilder, item: SquadQuestion) -> EncodedQuestion:
+    """A question and its text; with a short question if the model has few positions."""
+    try:
+        return builder.encode(item.question, item.context)
+    except QuestionTooLongError:
+        return builder.encode("Why?", item.context)
 
 
 def _with_products(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -94,16 +125,16 @@ def _attention_apart(node: NodeProto) -> list[NodeProto]:
     ]
 
 
-def _is_product(node: NodeProto, weights: Mapping[str, Floats]) -> bool:
+def _is_product(node: NodeProto, weights: Mapping[str, FloatArray]) -> bool:
     weight = weights.get(node.input[1]) if node.op_type == "MatMul" else None
     return weight is not None and weight.ndim == 2 and weight.shape[1] >= MIN_OUTPUTS
 
 
-def _weights(model: onnx.ModelProto) -> dict[str, Floats]:
+def _weights(model: onnx.ModelProto) -> dict[str, FloatArray]:
     return {item.name: numpy_helper.to_array(item) for item in model.graph.initializer}
 
 
-def _gram_matrices(model: onnx.ModelProto, texts: Sequence[Inputs]) -> dict[str, Floats]:
+def _gram_matrices(model: onnx.ModelProto, texts: Sequence[Inputs]) -> dict[str, FloatArray]:
     """The Gram matrix of each product's input, float32 [columns, columns], by its name."""
     weights = _weights(model)
     names = sorted({node.input[0] for node in model.graph.node if _is_product(node, weights)})
@@ -116,7 +147,7 @@ def _gram_matrices(model: onnx.ModelProto, texts: Sequence[Inputs]) -> dict[str,
     session = onnxruntime.InferenceSession(
         watched.SerializeToString(), providers=["CPUExecutionProvider"]
     )
-    grams: dict[str, Floats] = {}
+    grams: dict[str, FloatArray] = {}
     for inputs in texts:
         for name, value in zip(names, session.run(None, dict(inputs)), strict=True):
             rows = value.reshape(-1, value.shape[-1])
@@ -124,7 +155,7 @@ def _gram_matrices(model: onnx.ModelProto, texts: Sequence[Inputs]) -> dict[str,
     return grams
 
 
-def _quantized(model: onnx.ModelProto, grams: Mapping[str, Floats]) -> onnx.ModelProto:
+def _quantized(model: onnx.ModelProto, grams: Mapping[str, FloatArray]) -> onnx.ModelProto:
     """Replaces every product by an integer product."""
     weights = _weights(model)
     constants: dict[str, npt.NDArray[np.generic]] = {
@@ -179,7 +210,7 @@ def _integer_product(node: NodeProto) -> Iterator[NodeProto]:
     yield helper.make_node("Mul", [f"{at}_scaled", f"{at}_row"], node.output, f"{at}_times_row")
 
 
-def round_weights(weight: Floats, gram: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
+def round_weights(weight: FloatArray, gram: FloatArray) -> tuple[npt.NDArray[np.int8], FloatArray]:
     """Rounds a weight so that its products change little.
 
     Rows are rounded in turn; later rows compensate for the error, as far as the text's columns

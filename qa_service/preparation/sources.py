@@ -180,16 +180,12 @@ def _download(model_id: str, patterns: tuple[str, ...]) -> Path:
             "private: check the name or set HF_TOKEN"
         ) from None
     except Exception as error:  # the hub's client also raises errors of its HTTP library
-        raise SetupError(_unreachable(model_id, error)) from None
-
-
-def _unreachable(model_id: str, error: Exception) -> str:
-    reason = first_line(error.__cause__ or error).rstrip(".")
-    return (
-        f"there is no directory {model_id}, and it cannot be fetched from the Hugging Face hub "
-        f"({reason}); without network use --model DIRECTORY, --model builtin, or HF_HOME with a "
-        "cache copied from a machine that has fetched it"
-    )
+        reason = first_line(error.__cause__ or error).rstrip(".")
+        raise SetupError(
+            f"there is no directory {model_id}, and it cannot be fetched from the Hugging Face hub "
+            f"({reason}); without network use --model DIRECTORY, --model builtin, or HF_HOME with "
+            "a cache copied from a machine that has fetched it"
+        ) from None
 
 
 def _checked(folder: Path) -> Path:

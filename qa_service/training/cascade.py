@@ -26,11 +26,7 @@ _COLOURS = ("#0072b2", "#d55e00")
 
 @dataclass(frozen=True, slots=True)
 class ModelRun:
-    """One model's answers to the answerable and the unanswerable questions.
-
-    Attributes:
-        seconds: Processor time of `answers`.
-    """
+    """One model's answers to all questions; `seconds` is the processor time of `answers`."""
 
     answers: Sequence[Answer]
     to_unanswerable: Sequence[Answer]

@@ -46,11 +46,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class MixtureConfig:
-    """How drawn questions are changed.
-
-    Attributes:
-        unanswerable_share: The share of every source's draws that get another text.
-    """
+    """How drawn questions are changed; `unanswerable_share` of every source's get another text."""
 
     unanswerable_share: float = 0.0
     max_neighbours: int = 3

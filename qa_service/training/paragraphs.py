@@ -26,14 +26,7 @@ _HARD_CHOICES = 3
 _COMMON_SHARE = 0.03
 """A word in more than this share of the texts does not count as shared: it tells nothing."""
 
-_TREEBANK_TOKENS = {
-    "-lrb-": "(",
-    "-rrb-": ")",
-    "-lsb-": "[",
-    "-rsb-": "]",
-    "``": '"',
-    "''": '"',
-}
+_TREEBANK_TOKENS = {"-lrb-": "(", "-rrb-": ")", "-lsb-": "[", "-rsb-": "]", "``": '"', "''": '"'}
 """Brackets and quotes in the Penn Treebank's tokenization."""
 
 

@@ -9,12 +9,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from peft import PeftModel
 from torch import nn
 from transformers import set_seed
 
 from qa_service.data.squad import SquadQuestion, read_squad
+from qa_service.inference.arrays import Int64Array, Logits, LogitsFunction
+from qa_service.inference.reader.reader import Reader
+from qa_service.repository.manifest import Manifest, ReadingConfig
+from qa_service.scheduling.batch_cost import BatchRule
 from qa_service.training.adapters import (
     Encoder,
     adapter_of,
@@ -23,7 +28,6 @@ from qa_service.training.adapters import (
     build_whole_model,
     save_adapter,
 )
-from qa_service.training.answering import model_logits, model_reader
 from qa_service.training.features import FeatureMaker, Features, plan_batches
 from qa_service.training.measures import Metrics, best_answers, squad_metrics
 from qa_service.training.mixture import MixtureConfig, Source, draw_mixture, read_questions
@@ -31,10 +35,12 @@ from qa_service.training.paragraphs import Example
 from qa_service.training.rounding import round_products
 from qa_service.training.soft_labels import SoftLabels, label_questions
 from qa_service.training.swapping import swap_words
-from qa_service.training.trainer import Trainer, TrainingConfig, training_device
+from qa_service.training.trainer import Trainer, TrainingConfig, autocast, training_device
 
 METRICS_FILE = "metrics.json"
 _LOG = logging.getLogger(__name__)
+_LIMITS = BatchRule(max_batch_size=64, max_batch_tokens=8192)
+"""Large batches: nobody waits for a single answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +73,7 @@ class RunConfig:
 
 
 def train(run: RunConfig, mixture: MixtureConfig, training: TrainingConfig) -> Metrics:
-    """Trains, measures, and writes the adapter with its metrics.
-
-    Returns:
-        Exact match and F1 on all dev questions, and the size of the training.
-    """
+    """Trains; writes the adapter with its measures on all dev questions and its training's size."""
     run.output_dir.mkdir(parents=True, exist_ok=True)
     set_seed(run.seed)
     dev = _dev_questions(run)
@@ -103,7 +105,7 @@ def label(encoder: Encoder, adapter: Path, source: Source, destination: Path) ->
     model: nn.Module = build_whole_model(encoder, adapter)
     questions = read_questions(source.path, are_sentences=source.are_sentences)
     chosen = questions[: source.count]
-    logits = model_logits(model.to(training_device()).eval())
+    logits = _model_logits(model.to(training_device()).eval())
     tokenizer, pad_token_id = encoder.tokenizer(), encoder.pad_token_id()
     labelled = label_questions(logits, tokenizer, pad_token_id, chosen, destination)
     return {"questions": len(chosen), "labelled": labelled}
@@ -151,5 +153,39 @@ def _finish(
 
 @torch.inference_mode()
 def _measured(model: nn.Module, questions: Sequence[SquadQuestion], run: RunConfig) -> Metrics:
-    reader = model_reader(model.eval(), run.encoder)
+    reader = _model_reader(model.eval(), run.encoder)
     return squad_metrics(best_answers(reader, questions), questions)
+
+
+def _model_logits(model: nn.Module) -> LogitsFunction:
+    """A model's start and end logits as an engine gives them; it sees no token types."""
+
+    @torch.inference_mode()
+    def logits(ids: Int64Array, mask: Int64Array, _types: Int64Array) -> Logits:
+        device = training_device()
+        with autocast():
+            output = model(
+                input_ids=torch.from_numpy(ids).to(device),
+                attention_mask=torch.from_numpy(mask).to(device),
+            )
+        start, end = output.start_logits.float(), output.end_logits.float()
+        return np.asarray(start.cpu()), np.asarray(end.cpu())
+
+    return logits
+
+
+def _model_reader(model: nn.Module, encoder: Encoder) -> Reader:
+    """Makes a reader of a model made from the encoder, which never abstains."""
+    manifest = Manifest(
+        name="training",
+        source=encoder.name,
+        fingerprint="",
+        files={},
+        inputs=("input_ids", "attention_mask"),
+        pad_token_id=encoder.pad_token_id(),
+        max_sequence_tokens=512,
+        can_abstain=False,
+        reading=ReadingConfig(),
+        versions={},
+    )
+    return Reader(encoder.directory, manifest, _model_logits(model), _LIMITS)

@@ -50,11 +50,7 @@ class TrainingConfig:
 
 
 class Trainer:
-    """Trains a model on a list of batches.
-
-    Args:
-        evaluate: Called at intervals, with the model in eval mode.
-    """
+    """Trains a model on a list of batches; calls `evaluate` at intervals, in eval mode."""
 
     def __init__(
         self,
@@ -77,10 +73,7 @@ class Trainer:
     def train(
         self, rows: Sequence[Features], batches: Sequence[Sequence[int]], pad_token_id: int
     ) -> Metrics:
-        """Trains on every batch once, from the checkpoint on if there is one.
-
-        Args:
-            batches: For each step, the indices of its rows.
+        """Trains on every batch of row indices once, from the checkpoint on if there is one.
 
         Returns:
             Steps, hours, and the mean loss of the last tenth.
@@ -173,7 +166,7 @@ class Trainer:
 def span_loss(start: torch.Tensor, end: torch.Tensor, batch: TrainingBatch) -> torch.Tensor:
     """Cross-entropy of the batch's probabilities and the model's logits, float [batch, seq].
 
-    The mean over rows and both ends; padding does not count.
+    It is the mean over rows and both ends; padding does not count.
     """
     padding = batch.attention_mask == 0
     losses = []

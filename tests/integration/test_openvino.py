@@ -11,7 +11,7 @@ import pytest
 from harness.process import GIVE_UP_S
 from qa_service.errors import DeviceError, SetupError
 from qa_service.inference.engines import EngineConfig, make_engine
-from qa_service.preparation import openvino_int8, texts
+from qa_service.preparation import openvino_int8, quantize
 from qa_service.repository.manifest import load_manifest
 
 openvino = pytest.importorskip("openvino")
@@ -117,7 +117,7 @@ def test_int8_gives_the_answers_of_fp32(builtin_model, engines, precision):
     engine = make_engine("openvino", builtin_model, manifest, EngineConfig(precision=precision))
     difference = np.abs(logits(engine, 176, 90) - logits(engines[0], 176, 90)).max()
     assert MAX_LOGIT_DIFFERENCE < difference < 0.4
-    inputs = texts.calibration_inputs(builtin_model, manifest)
+    inputs = quantize.calibration_inputs(builtin_model, manifest)
     places = [[best_places(each, given) for given in inputs] for each in (engine, engines[0])]
     same = np.mean([ours == theirs for ours, theirs in zip(*places, strict=True)])
     assert same >= 0.97

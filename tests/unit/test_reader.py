@@ -28,18 +28,17 @@ class Chooser:
     """An engine's `best_spans` over that model's logits; counts the rows it chose spans for."""
 
     def __init__(self, model, reading=READING):
-        from qa_service.inference.engines.torch_spans import SpanChooser  # seconds of importing
-
-        self._model = model
-        self._choose = SpanChooser(reading)
+        self._model, self._reading = model, reading
         self.num_rows = 0
 
     def __call__(self, ids, mask, types, text_mask):
-        import torch
+        import torch  # takes seconds
+
+        from qa_service.inference.engines.torch_spans import choose_spans
 
         self.num_rows += len(ids)
         logits = torch.from_numpy(np.stack(self._model(ids, mask, types)))
-        return self._choose(logits, torch.from_numpy(text_mask)).numpy()
+        return choose_spans(self._reading, logits, torch.from_numpy(text_mask)).numpy()
 
 
 @pytest.fixture(scope="module")

@@ -21,11 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """How an instance runs its model.
-
-    Attributes:
-        cuda_index: The GPU's number, as the process that runs the engine sees it.
-    """
+    """How an instance runs its model; `cuda_index` is the GPU's number in the engine's process."""
 
     intra_op_num_threads: int = 1
     precision: str = "fp32"

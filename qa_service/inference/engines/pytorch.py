@@ -31,8 +31,8 @@ from qa_service.inference.engines.buckets import (
     BucketGrid,
     Program,
 )
-from qa_service.inference.engines.torch_spans import SpanChooser
-from qa_service.repository.manifest import Manifest
+from qa_service.inference.engines.torch_spans import choose_spans
+from qa_service.repository.manifest import Manifest, ReadingConfig
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ def bucketed_engine(
     place = claim_gpu(config) if device == "cuda" else torch.device(device)
     model = load_model(model_dir, config.precision)
     model.to(place)  # type: ignore[arg-type]
-    scoring = make_scoring(make_forward(model, manifest.inputs), SpanChooser(manifest.reading))
+    scoring = make_scoring(make_forward(model, manifest.inputs), manifest.reading)
     inputs = (*manifest.inputs, TEXT_MASK)
     capture = GraphCapture() if device == "cuda" and config.cuda_graphs else run_eagerly
     name = torch.cuda.get_device_name(place) if device == "cuda" else device
@@ -163,13 +163,13 @@ def make_forward(model: PreTrainedModel, inputs: Sequence[str]) -> Forward:
     return forward
 
 
-def make_scoring(forward: Forward, choose: SpanChooser) -> Scoring:
+def make_scoring(forward: Forward, reading: ReadingConfig) -> Scoring:
     """The model, followed by the choice of the best spans."""
 
     @torch.inference_mode()
     def scoring(staged: Tensor) -> tuple[Tensor, Tensor]:
         logits = forward(staged[:-1])
-        return logits, choose(logits, staged[-1])
+        return logits, choose_spans(reading, logits, staged[-1])
 
     return scoring
 

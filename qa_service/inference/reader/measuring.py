@@ -40,12 +40,7 @@ def measure_costs(
     *,
     clock_s: Callable[[], float] = time.perf_counter,
 ) -> CostTable:
-    """Times a model.
-
-    Args:
-        make_rows: Makes a number of rows of a number of tokens.
-        runtime: Describes the engine, for the table.
-    """
+    """Times a model on rows that `make_rows` makes: a number of rows, of a number of tokens."""
 
     def run_ms(size: int, length: int) -> float:
         rows = make_rows(size, length)

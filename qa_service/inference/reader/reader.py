@@ -48,10 +48,8 @@ class Reader:
     """Answers questions with an engine's logits; the same for every engine.
 
     Attributes:
-        rule: Which windows run together; each runs alone if rows may not be padded. May be set
-            again.
-        learned: The costs measured on the model's runs, which `rule` then follows; None to keep
-            `rule`.
+        rule: Which windows run together; each runs alone if rows may not be padded.
+        learned: The costs measured on the model's runs, which `rule` then follows; may be set.
     """
 
     def __init__(
@@ -162,11 +160,7 @@ class Reader:
             return error
 
     def _run(self, windows: Sequence[Window], lone: set[int], stopwatch: Stopwatch) -> _Scores:
-        """Runs the windows, those near in length together.
-
-        Args:
-            lone: Indices of windows that need only their best span.
-        """
+        """Runs the windows, those near in length together; `lone` ones need only a best span."""
         scores = _Scores()
         for batch in self._batches(windows):
             rows = [windows[i] for i in batch]
