@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from queue import SimpleQueue
 from typing import Generic, Protocol, TypeVar
 
@@ -83,44 +83,32 @@ class Run(Generic[E]):
         return [outcome for task in tasks for outcome in self._outcomes([task])]
 
 
-class Intake(Generic[E]):
-    """Receives an instance's batches from its channel."""
-
-    def __init__(self, reader: TaskReader[E], channel: WorkerChannel) -> None:
-        self._reader = reader
-        self._channel = channel
-
-    def next_run(self) -> Run[E] | None:
-        """Waits for the next batch; None when the channel ends."""
-        batch = self._channel.receive()
-        return Run(self._reader, batch) if isinstance(batch, Batch) else None
+def received(reader: TaskReader[E], channel: WorkerChannel) -> Iterator[Run[E]]:
+    """Receives an instance's batches until its channel ends."""
+    while isinstance(batch := channel.receive(), Batch):
+        yield Run(reader, batch)
 
 
-class IntakeAhead(Intake[E]):
+def received_ahead(reader: TaskReader[E], channel: WorkerChannel) -> Iterator[Run[E]]:
     """Receives and tokenizes the next batches in a thread of its own, while the model runs."""
+    encoded: SimpleQueue[Run[E] | None] = SimpleQueue()
 
-    def __init__(self, reader: TaskReader[E], channel: WorkerChannel) -> None:
-        super().__init__(reader, channel)
-        self._encoded: SimpleQueue[Run[E] | None] = SimpleQueue()
-        threading.Thread(target=self._receive, name="intake", daemon=True).start()
-
-    def next_run(self) -> Run[E] | None:
-        """Waits for the next batch; None when the channel ends."""
-        return self._encoded.get()
-
-    def _receive(self) -> None:
+    def receive() -> None:
         try:
-            while run := super().next_run():
-                self._encoded.put(run.encode())
+            for run in received(reader, channel):
+                encoded.put(run.encode())
         finally:
-            self._encoded.put(None)
+            encoded.put(None)
+
+    threading.Thread(target=receive, name="intake", daemon=True).start()
+    return iter(encoded.get, None)
 
 
-def answer_batches(intake: Intake[E], channel: WorkerChannel) -> None:
-    """Answers batches until the channel ends.
+def answer_batches(runs: Iterator[Run[E]], channel: WorkerChannel) -> None:
+    """Answers batches until there are no more.
 
     Raises:
         OSError: The loop's end was closed while results were being sent.
     """
-    while run := intake.next_run():
+    for run in runs:
         channel.send(run.results())

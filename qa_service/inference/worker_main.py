@@ -29,7 +29,7 @@ from qa_service.inference.reader.instant import InstantReader
 from qa_service.inference.reader.measuring import measure_costs
 from qa_service.inference.reader.reader import Reader
 from qa_service.inference.reader.stopwatch import Stopwatch
-from qa_service.inference.runs import Intake, IntakeAhead, answer_batches
+from qa_service.inference.runs import answer_batches, received, received_ahead
 from qa_service.logs import configure_logging
 from qa_service.repository.manifest import (
     Manifest,
@@ -64,8 +64,8 @@ def serve(channel: WorkerChannel) -> None:
         channel.send(Failed(f"the {engine_type} engine cannot be imported: {error}"))
         return
     channel.send(Ready(reader.model, reader.rule.costs, device, _memory_bytes()))
-    intake = Intake if device == CPU else IntakeAhead
-    answer_batches(intake(reader, channel), channel)
+    runs = received if device == CPU else received_ahead
+    answer_batches(runs(reader, channel), channel)
 
 
 def load_reader(setup: Setup) -> tuple[Reader | InstantReader, str]:

@@ -11,6 +11,7 @@ import functools
 import json
 import logging
 import time
+import timeit
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -198,9 +199,4 @@ def is_bfloat16_faster() -> bool:
 def _product_s(dtype: torch.dtype) -> float:
     """The shortest time of a matrix product, without the first run."""
     batch, weights = torch.ones(2048, 384, dtype=dtype), torch.ones(384, 1536, dtype=dtype)
-    times = []
-    for _ in range(6):
-        began = time.perf_counter()
-        batch @ weights
-        times.append(time.perf_counter() - began)
-    return min(times[1:])
+    return min(timeit.repeat(lambda: batch @ weights, repeat=6, number=1)[1:])

@@ -11,10 +11,10 @@ import pytest
 from harness.models import write_version
 from qa_service.errors import InternalError
 from qa_service.inference.reader.instant import InstantReader, first_word
-from qa_service.inference.runs import Intake, IntakeAhead, answer_batches
+from qa_service.inference.runs import answer_batches, received, received_ahead
 from qa_service.inference.worker_main import WARMUP, serve
 from qa_service.scheduling.batch_cost import BatchRule, CostTable
-from qa_service.wire.frames import PREFIX
+from qa_service.wire.frames import PREFIX, FrameReader
 from qa_service.wire.messages import Answer, Task
 from qa_service.workers.channel import WorkerChannel
 from qa_service.workers.messages import (
@@ -54,7 +54,7 @@ class CountingReader:
             raise RuntimeError("as it was asked to")
 
 
-@pytest.fixture(params=[Intake, IntakeAhead])
+@pytest.fixture(params=[received, received_ahead])
 def run(request):
     """Hands batches to an instance all at once, hangs up for writing, and returns its results."""
 
@@ -67,12 +67,9 @@ def run(request):
             answer_batches(request.param(reader, channel), channel)
             theirs.close()
             data = b"".join(iter(lambda: ours.recv(65536), b""))
-        results = []
-        while data:
-            end = PREFIX.size + PREFIX.unpack_from(data)[0]
-            results.append(to_loop_decoder.decode(data[PREFIX.size : end]))
-            data = data[end:]
-        return results
+        frames = FrameReader(len(data))
+        frames.feed(data)
+        return [to_loop_decoder.decode(frame) for frame in iter(frames.next_frame, None)]
 
     return answer
 
@@ -140,7 +137,7 @@ def test_the_loops_end_ends_the_instance():
     with theirs:
         ours.close()
         channel, reader = WorkerChannel(theirs), CountingReader()
-        answer_batches(Intake(reader, channel), channel)
+        answer_batches(received(reader, channel), channel)
     assert reader.answered == 0
 
 
