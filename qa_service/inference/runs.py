@@ -24,7 +24,7 @@ from qa_service.workers.messages import Batch, Failure, Results
 logger = logging.getLogger(__name__)
 
 E = TypeVar("E")
-"""What a reader makes of tasks before the model runs."""
+"""A reader's tasks, tokenized."""
 
 
 class TaskReader(Protocol[E]):
@@ -33,10 +33,10 @@ class TaskReader(Protocol[E]):
     rule: BatchRule
 
     def encode(self, tasks: Sequence[Task], stopwatch: Stopwatch) -> E:
-        """Does the work before the model."""
+        """Tokenizes the tasks."""
 
     def answer(self, encoded: E, stopwatch: Stopwatch) -> Sequence[Outcome]:
-        """Does the rest; returns an outcome for each task, in their order."""
+        """Runs the model; returns an outcome for each task, in their order."""
 
 
 class Run(Generic[E]):
@@ -49,7 +49,7 @@ class Run(Generic[E]):
         self._encoded: E | None = None
 
     def encode(self) -> Run[E]:
-        """Does the work before the model ahead of time; an error recurs in `results`."""
+        """Tokenizes ahead of time; an error is logged, and occurs again in `results`."""
         try:
             self._encoded = self._reader.encode(self._batch.tasks, self._stopwatch)
         except Exception:

@@ -1,8 +1,8 @@
 """Swaps rare words of a training row for others of the same kind, in question and text alike.
 
-A model learns questions by heart that it sees again and again. Other names, years and nouns make
-them new, and the answer's place stays: a word is replaced by one of as many tokens, wherever it
-occurs in the row. The text need not make sense; the model learns to find what the question names.
+A model memorizes questions that it sees often. Other names, years and nouns make them new, and the
+answer's place stays: a word is replaced by one of as many tokens, wherever it occurs in the row.
+The text need not make sense; the model learns to find what the question names.
 """
 
 from __future__ import annotations

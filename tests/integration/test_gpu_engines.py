@@ -110,10 +110,13 @@ def test_pytorch_buckets_choose_the_spans_that_the_reader_would(
         assert [a.score for a in one] == pytest.approx([a.score for a in other], abs=2e-3)
 
 
-@pytest.mark.parametrize("precision", ["fp16", "bf16"])
-def test_pytorch_computes_in_half_precision_on_a_cpu_too(gpu_model, manifest, reference, precision):
-    config = EngineConfig(precision=precision)
-    engine = make_engine("pytorch", gpu_model, manifest, config)
+@pytest.mark.parametrize(
+    ("kind", "precision"), [("pytorch", "fp16"), ("pytorch", "bf16"), ("onnx", "fp16")]
+)
+def test_half_precision_gives_the_logits_on_a_cpu_too(
+    gpu_model, manifest, reference, kind, precision
+):
+    engine = make_engine(kind, gpu_model, manifest, EngineConfig(precision=precision))
     assert 0 < difference(engine, reference) < MAX_DIFFERENCE[precision]
 
 
@@ -124,11 +127,6 @@ def test_onnx_buckets_give_the_logits(gpu_model, manifest, reference, name, grap
     session = open_session(gpu_model / name, config, [("CPUExecutionProvider", {})])
     engine = onnx_gpu.bucketed_engine(session, manifest, config, "cpu")
     assert difference(engine, reference) < MAX_DIFFERENCE["fp32"]
-
-
-def test_the_fp16_file_gives_the_logits(gpu_model, manifest, reference):
-    engine = make_engine("onnx", gpu_model, manifest, EngineConfig(precision="fp16"))
-    assert 0 < difference(engine, reference) < MAX_DIFFERENCE["fp16"]
 
 
 def test_attention_is_torchs_own_kernel(gpu_model):

@@ -48,11 +48,13 @@ def test_it_gives_the_logits_of_onnx_runtime(builtin_model, engines, lengths):
     assert np.abs(ours - theirs).max() < MAX_LOGIT_DIFFERENCE
 
 
+def make(model, kind="openvino", **config):
+    return make_engine(kind, model, load_manifest(model), EngineConfig(**config))
+
+
 @pytest.fixture(scope="module")
 def engines(builtin_model):
-    manifest = load_manifest(builtin_model)
-    kinds = ("openvino", "onnx")
-    return [make_engine(kind, builtin_model, manifest, EngineConfig()) for kind in kinds]
+    return [make(builtin_model, kind) for kind in ("openvino", "onnx")]
 
 
 def test_what_a_run_returned_is_not_overwritten_by_the_next(engines):
@@ -85,8 +87,7 @@ def test_a_processor_without_bf16_says_so(builtin_model, precision, without):
     if has_bf16():
         pytest.skip("this processor has bf16")
     with pytest.raises(DeviceError, match=f"does not compute in bf16: use --precision {without}$"):
-        make_engine("openvino", builtin_model, load_manifest(builtin_model),
-                    EngineConfig(precision=precision))  # fmt: skip
+        make(builtin_model, precision=precision)
 
 
 def test_a_signal_is_handled_after_one_engine_took_the_place_of_another(builtin_model):
@@ -97,8 +98,7 @@ def test_a_signal_is_handled_after_one_engine_took_the_place_of_another(builtin_
 
 def test_a_gpu_is_not_for_it(builtin_model):
     with pytest.raises(DeviceError, match="for a CPU"):
-        make_engine("openvino", builtin_model, load_manifest(builtin_model),
-                    EngineConfig(device="cuda"))  # fmt: skip
+        make(builtin_model, device="cuda")
 
 
 def test_a_file_that_is_broken_is_one_line(builtin_model, tmp_path):
@@ -113,11 +113,10 @@ def test_int8_gives_the_answers_of_fp32(builtin_model, engines, precision):
     """Logits differ by up to 0.2 on this model; 97 % is what `auto` wants of an engine."""
     if precision == "int8_bf16" and not has_bf16():
         pytest.skip("this processor has no bf16")
-    manifest = load_manifest(builtin_model)
-    engine = make_engine("openvino", builtin_model, manifest, EngineConfig(precision=precision))
+    engine = make(builtin_model, precision=precision)
     difference = np.abs(logits(engine, 176, 90) - logits(engines[0], 176, 90)).max()
     assert MAX_LOGIT_DIFFERENCE < difference < 0.4
-    inputs = quantize.calibration_inputs(builtin_model, manifest)
+    inputs = quantize.calibration_inputs(builtin_model, load_manifest(builtin_model))
     places = [[best_places(each, given) for given in inputs] for each in (engine, engines[0])]
     same = np.mean([ours == theirs for ours, theirs in zip(*places, strict=True)])
     assert same >= 0.97
