@@ -43,7 +43,6 @@ class Choices:
     """The flags of prepare_model.py.
 
     Attributes:
-        model: `builtin`, `builtin-base`, a hub id, or a directory.
         can_abstain: Whether the model may answer "no answer"; None to find out.
         null_threshold: How much a span must outscore "no answer", in logits; None for the model's
             own value, or 0.

@@ -3,8 +3,6 @@
 What the engines are given and what they say is compared with transformers' own tokenizer and model.
 """
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 
 import msgspec

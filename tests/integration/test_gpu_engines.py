@@ -1,7 +1,5 @@
 """What a GPU would run: its buckets run here on the CPU, its options and errors for real."""
 
-from __future__ import annotations
-
 import dataclasses
 import multiprocessing
 import os

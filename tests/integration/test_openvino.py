@@ -1,7 +1,5 @@
 """The OpenVINO engine, on the built-in model."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

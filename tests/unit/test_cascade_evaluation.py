@@ -1,7 +1,5 @@
 """What a cascade comes to, worked out from what its models answer alone."""
 
-from __future__ import annotations
-
 import pytest
 
 from qa_service.data.squad import SquadQuestion

@@ -1,7 +1,5 @@
 """The catalogue of engines, beside all that has to repeat a part of it."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from typing import get_args

@@ -1,7 +1,5 @@
 """The figures of GPUs, with a stand-in for NVIDIA's management library: there is no GPU here."""
 
-from __future__ import annotations
-
 import sys
 import types
 

@@ -1,7 +1,5 @@
 """Costs that follow what batches take, on a simulated machine whose true costs are known."""
 
-from __future__ import annotations
-
 import math
 import random
 

@@ -1,7 +1,5 @@
 """What an instance does with batches, over a real socketpair, with readers that count."""
 
-from __future__ import annotations
-
 import select
 import socket
 import time

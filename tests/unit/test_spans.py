@@ -256,7 +256,7 @@ def test_white_space_that_is_a_token_is_no_answer():
 
 
 @pytest.mark.parametrize("threshold", [None, -50.0])
-def test_nothing_but_white_space_has_no_answer_and_takes_no_age(threshold):
+def test_nothing_but_white_space_has_no_answer_and_is_soon_read(threshold):
     config = ReadingConfig(null_threshold=threshold)
     answers = read("\n" * 50_000, {}, {}, config, top_k=20, level=0.0, kind="roberta")
     assert answers == [Answer("", 1.0, None, None)]

@@ -1,7 +1,5 @@
 """Texts put together from words have the tokenizer's tokens, whatever they hold."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
