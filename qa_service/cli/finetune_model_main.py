@@ -13,7 +13,7 @@ from qa_service.preparation.encoders import MINILM
 from qa_service.preparation.loading import quiet_libraries
 from qa_service.preparation.sources import base_dir
 from qa_service.training.adapters import Encoder
-from qa_service.training.mixture import MixtureConfig, Source
+from qa_service.training.mixture import Source
 from qa_service.training.run import RunConfig, average, label, train
 from qa_service.training.trainer import TrainingConfig
 
@@ -150,9 +150,9 @@ def run_training(flags: argparse.Namespace, encoder: Encoder) -> dict[str, float
         batch_size=flags.batch_size,
         max_tokens=flags.max_tokens,
         swapped_words=flags.swap_words,
+        unanswerable_share=flags.unanswerable_share,
         seed=flags.seed,
     )
     if flags.average:
         return average(flags.average, run)
-    mixture = MixtureConfig(unanswerable_share=flags.unanswerable_share, seed=flags.seed)
-    return train(run, mixture, TrainingConfig(learning_rate=flags.learning_rate))
+    return train(run, TrainingConfig(learning_rate=flags.learning_rate))

@@ -17,6 +17,9 @@ from qa_service.data.squad import SquadQuestion, read_squad
 from qa_service.training.paragraphs import Example, UnanswerableMaker, among_neighbours, untokenized
 from qa_service.training.soft_labels import SoftLabels
 
+_MAX_NEIGHBOURS = 3
+"""Sentences on each side: with them, a text has about a paragraph's length at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -44,21 +47,14 @@ class Source:
         return cls(Path(path), int(count) if count else None, are_sentences)
 
 
-@dataclass(frozen=True, slots=True)
-class MixtureConfig:
-    """How drawn questions are changed; `unanswerable_share` of every source's get another text."""
-
-    unanswerable_share: float = 0.0
-    max_neighbours: int = 3
-    seed: int = 0
-
-
 def draw_mixture(
-    sources: Sequence[Source], config: MixtureConfig, labels: SoftLabels
+    sources: Sequence[Source], labels: SoftLabels, unanswerable_share: float = 0.0, seed: int = 0
 ) -> list[Example]:
-    """Draws the questions of a run from its files, in random order."""
-    rng = random.Random(config.seed)
-    mixture = [example for source in sources for example in _draw(source, config, labels, rng)]
+    """Draws the questions of a run in random order; a share of each file's get another text."""
+    rng = random.Random(seed)
+    mixture: list[Example] = []
+    for source in sources:
+        mixture += _with_unanswerable(_draw(source, labels, rng), unanswerable_share, rng)
     rng.shuffle(mixture)
     return mixture
 
@@ -69,9 +65,7 @@ def read_questions(path: Path, *, are_sentences: bool) -> list[SquadQuestion]:
     return [untokenized(q) if are_sentences and not q.answers else q for q in questions]
 
 
-def _draw(
-    source: Source, config: MixtureConfig, labels: SoftLabels, rng: random.Random
-) -> list[Example]:
+def _draw(source: Source, labels: SoftLabels, rng: random.Random) -> list[Example]:
     questions = read_questions(source.path, are_sentences=source.are_sentences)
     examples = [Example(question, labels.get(question)) for question in questions]
     if source.are_sentences:
@@ -85,9 +79,9 @@ def _draw(
     while len(drawn) < count:
         once = examples
         if source.are_sentences:
-            once = among_neighbours(examples, config.max_neighbours, rng)
+            once = among_neighbours(examples, _MAX_NEIGHBOURS, rng)
         drawn += rng.sample(once, min(len(once), count - len(drawn)))
-    return _with_unanswerable(drawn, config.unanswerable_share, rng)
+    return drawn
 
 
 def _with_unanswerable(examples: list[Example], share: float, rng: random.Random) -> list[Example]:

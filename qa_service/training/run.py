@@ -30,7 +30,7 @@ from qa_service.training.adapters import (
 )
 from qa_service.training.features import FeatureMaker, Features, plan_batches
 from qa_service.training.measures import Metrics, best_answers, squad_metrics
-from qa_service.training.mixture import MixtureConfig, Source, draw_mixture, read_questions
+from qa_service.training.mixture import Source, draw_mixture, read_questions
 from qa_service.training.paragraphs import Example
 from qa_service.training.rounding import round_products
 from qa_service.training.soft_labels import SoftLabels, label_questions
@@ -41,6 +41,8 @@ METRICS_FILE = "metrics.json"
 _LOG = logging.getLogger(__name__)
 _LIMITS = BatchRule(max_batch_size=64, max_batch_tokens=8192)
 """Large batches: nobody waits for a single answer."""
+_INTERVAL_QUESTIONS = 400
+"""Dev questions measured during training, which waits for them; at the end, all are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ class RunConfig:
         is_whole: Whether to train the whole model, not only an adapter.
         is_rounded: Whether products are rounded as int8 engines round them; only with an adapter.
         swapped_words: Share of a row's rare words to swap.
-        interval_questions: Dev questions measured during training; at the end, all are.
+        unanswerable_share: The share of every source's questions that get another text.
         seed: All randomness follows from it.
     """
 
@@ -68,16 +70,17 @@ class RunConfig:
     batch_size: int = 32
     max_tokens: int = 256
     swapped_words: float = 0.0
-    interval_questions: int = 400
+    unanswerable_share: float = 0.0
     seed: int = 0
 
 
-def train(run: RunConfig, mixture: MixtureConfig, training: TrainingConfig) -> Metrics:
+def train(run: RunConfig, training: TrainingConfig) -> Metrics:
     """Trains; writes the adapter with its measures on all dev questions and its training's size."""
     run.output_dir.mkdir(parents=True, exist_ok=True)
     set_seed(run.seed)
     dev = _dev_questions(run)
-    examples = draw_mixture(run.sources, mixture, _labels(run))
+    labels = SoftLabels(*run.labels)
+    examples = draw_mixture(run.sources, labels, run.unanswerable_share, run.seed)
     marked = sum(example.question.is_impossible for example in examples)
     _LOG.info("%d questions are marked is_impossible: to learn that the text has no answer", marked)
     rows = _rows(examples, run)
@@ -85,7 +88,7 @@ def train(run: RunConfig, mixture: MixtureConfig, training: TrainingConfig) -> M
     tokens = sum(map(len, rows))
     _LOG.info("%d questions, %d tokens, %d batches", len(rows), tokens, len(batches))
     model = _model(run)
-    sample = random.Random(run.seed).sample(dev, min(run.interval_questions, len(dev)))
+    sample = random.Random(run.seed).sample(dev, min(_INTERVAL_QUESTIONS, len(dev)))
     trainer = Trainer(model, training, run.output_dir, lambda: _measured(model, sample, run))
     trained = trainer.train(rows, batches, run.encoder.pad_token_id())
     if run.is_whole:
@@ -109,13 +112,6 @@ def label(encoder: Encoder, adapter: Path, source: Source, destination: Path) ->
     tokenizer, pad_token_id = encoder.tokenizer(), encoder.pad_token_id()
     labelled = label_questions(logits, tokenizer, pad_token_id, chosen, destination)
     return {"questions": len(chosen), "labelled": labelled}
-
-
-def _labels(run: RunConfig) -> SoftLabels:
-    labels = SoftLabels()
-    for path in run.labels:
-        labels.read(path)
-    return labels
 
 
 def _model(run: RunConfig) -> nn.Module:

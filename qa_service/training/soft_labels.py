@@ -51,10 +51,12 @@ class SoftLabel:
 
 
 class SoftLabels:
-    """Labels by question and text."""
+    """Labels by question and text, those of files to begin with; a later file's replace others."""
 
-    def __init__(self) -> None:
+    def __init__(self, *paths: Path) -> None:
         self._labels: dict[str, SoftLabel] = {}
+        for path in paths:
+            self._read(path)
 
     def __len__(self) -> int:
         return len(self._labels)
@@ -67,8 +69,7 @@ class SoftLabels:
         """Adds a label, or replaces it."""
         self._labels[_key(question)] = label
 
-    def read(self, path: Path) -> None:
-        """Adds the labels of a file, or replaces them."""
+    def _read(self, path: Path) -> None:
         with np.load(path) as file:
             edges = np.cumsum(file["tokens"])[:-1]
             starts = np.split(file["start"].astype(np.float32), edges)
@@ -102,9 +103,7 @@ def label_questions(
     Questions whose text does not fit into one window are left out. Returns how many labels the file
     has then.
     """
-    labels = SoftLabels()
-    if destination.exists():
-        labels.read(destination)
+    labels = SoftLabels(destination) if destination.exists() else SoftLabels()
     windows = WindowBuilder(tokenizer, _MAX_TOKENS, 0)
     left = [question for question in questions if labels.get(question) is None]
     bar = tqdm(total=len(left), unit="question", disable=None)

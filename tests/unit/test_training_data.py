@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 
 from qa_service.data.squad import SquadQuestion
 from qa_service.training.features import FeatureMaker, collate, plan_batches
-from qa_service.training.mixture import MixtureConfig, Source, draw_mixture
+from qa_service.training.mixture import Source, draw_mixture
 from qa_service.training.paragraphs import Example, UnanswerableMaker, among_neighbours, untokenized
 from qa_service.training.soft_labels import SoftLabel, SoftLabels, label_questions
 from tests.unit.squad_files import write_squad
@@ -109,17 +109,16 @@ def test_source_flag_refuses_other_counts(text):
 
 def test_mixture_draws_each_question_before_any_twice(tmp_path):
     path = write_squad(tmp_path / "q.json.gz", QUESTIONS)
-    drawn = draw_mixture([Source(path, 7)], MixtureConfig(), SoftLabels())
+    drawn = draw_mixture([Source(path, 7)], SoftLabels())
     assert len(drawn) == 7
     assert {e.question.id for e in drawn} == {q.id for q in QUESTIONS}
-    assert len(draw_mixture([Source(path)], MixtureConfig(), SoftLabels())) == len(QUESTIONS)
+    assert len(draw_mixture([Source(path)], SoftLabels())) == len(QUESTIONS)
 
 
 def test_mixture_is_the_same_for_the_same_seed(tmp_path):
     source = Source(write_squad(tmp_path / "q.json.gz", QUESTIONS), 40, are_sentences=True)
-    config = MixtureConfig(unanswerable_share=0.5, seed=3)
-    drawn = draw_mixture([source], config, SoftLabels())
-    assert drawn == draw_mixture([source], config, SoftLabels())
+    drawn, again = (draw_mixture([source], SoftLabels(), 0.5, seed=3) for _ in range(2))
+    assert drawn == again
     assert 0 < sum(not example.question.answers for example in drawn) < 40
 
 
@@ -197,8 +196,7 @@ def test_labels_come_back_from_their_file(tmp_path):
     other = replace(SENTENCE, context="a b", answers=("b",), answer_starts=(2,))
     path = tmp_path / "labels.npz"
     labels_of((SENTENCE, LABEL), (other, SoftLabel(LABEL.end[:2], LABEL.start[:2]))).write(path)
-    read = SoftLabels()
-    read.read(path)
+    read = SoftLabels(path)
     assert len(read) == 2
     np.testing.assert_allclose(read.get(SENTENCE).start, LABEL.start, atol=1e-3)
     np.testing.assert_allclose(read.get(other).end, LABEL.start[:2], atol=1e-3)
@@ -232,9 +230,9 @@ def test_sentences_without_answers_are_drawn_if_they_are_labelled(tmp_path):
     unanswered = [SquadQuestion("1", "who?", text, (), ()) for text in ("Ada ``", "Bo .")]
     source = Source(write_squad(tmp_path / "sentences.json", unanswered), are_sentences=True)
     with pytest.raises(ValueError, match="no questions"):
-        draw_mixture([source], MixtureConfig(), SoftLabels())
+        draw_mixture([source], SoftLabels())
     labels = labels_of((untokenized(unanswered[0]), LABEL))
-    (drawn,) = draw_mixture([source], MixtureConfig(), labels)
+    (drawn,) = draw_mixture([source], labels)
     assert drawn.label is LABEL
     assert drawn.question.context == 'Ada "'
 
@@ -251,8 +249,7 @@ def test_a_labelling_run_that_was_cut_off_goes_on(tokenizer, tmp_path):
     assert label_questions(logits, tokenizer, 0, questions[:5], path) == 5
     assert label_questions(logits, tokenizer, 0, questions, path) == 8
     assert sum(runs) == 8
-    labels = SoftLabels()
-    labels.read(path)
+    labels = SoftLabels(path)
     begin = WORDS.index("a")
     assert labels.get(questions[2]).start.tolist() == [begin, begin + 1, begin + 2]
     assert labels.get(questions[2]).end.tolist() == [-begin, -begin - 1, -begin - 2]
