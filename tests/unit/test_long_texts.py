@@ -35,14 +35,10 @@ class ReadingDispatcher:
         self.instances, self.model, self._reader = self, reader.model, reader
         self._waiting, self.num_tasks = [], 0
 
-    def admit(self, ticket, *, is_long):
-        pass
+    def ignore(self, *_, **__):
+        """Nothing is scheduled."""
 
-    def begin(self, ticket):
-        pass
-
-    def reserve(self, ticket, cost):
-        pass
+    admit = begin = reserve = ignore
 
     def cost_of(self, tokens):
         return float(tokens)
@@ -86,12 +82,8 @@ def make_reader(tmp_path_factory):
     folder = cache(tmp_path_factory.mktemp)
 
     def make(kind, window_tokens, overlap_tokens=128, logits=None):
-        reading = ReadingConfig(
-            max_answer_tokens=20,
-            window_tokens=window_tokens,
-            window_overlap_tokens=overlap_tokens,
-            null_threshold=0.0,
-        )
+        cut = {"window_tokens": window_tokens, "window_overlap_tokens": overlap_tokens}
+        reading = ReadingConfig(max_answer_tokens=20, null_threshold=0.0, **cut)
         return tiny_reader(folder(kind), kind, logits, reading)
 
     return make
