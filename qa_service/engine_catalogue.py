@@ -84,6 +84,7 @@ class Row:
 
 
 UNSUITED = 2.5
+"""As far as is known, like the shares: they order what is measured, so an error costs only time."""
 
 _ONNX_PACKAGES = {"serve": "onnxruntime", "serve-gpu": "onnxruntime-gpu"}
 _ONNX = Engine("onnx", "onnxruntime", _ONNX_PACKAGES, "onnxruntime_onnx", "onnxruntime")

@@ -43,6 +43,7 @@ from qa_service.wire.frames import FrameReader
 NICENESS = 10
 """Questions go first; traces may wait, as the loop bounds them."""
 READ_BYTES = 1 << 18
+"""More than a Unix socket's buffer holds by default, so that a read takes all there is."""
 MAX_EXPORT_SPANS = 512
 """The SDK's own default for a batch."""
 MAX_REASON_CHARS = 300

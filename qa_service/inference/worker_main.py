@@ -47,6 +47,7 @@ from qa_service.workers.messages import Failed, Ready, Setup
 logger = logging.getLogger(__name__)
 
 WARMUP = Task("Who wrote the letter?", "The letter was written by Ada in 1843. " * 20)
+"""Some 190 tokens: a question about a paragraph."""
 
 
 def serve(channel: WorkerChannel) -> None:

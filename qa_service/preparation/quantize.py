@@ -48,8 +48,7 @@ _BLOCK = 64
 _SMALLEST_ROW = 1e-9
 """Divides a row of zeros, which stays zeros."""
 MIN_OUTPUTS = 32
-"""A product with fewer, such as the last one with two logits, stays in float32: it takes little
-time."""
+"""A product with fewer, such as the last one with two logits, stays in float32: it is quick."""
 
 
 def quantize(fp32: Path, int8: Path, texts: Sequence[Inputs]) -> None:

@@ -20,6 +20,7 @@ from qa_service.training.measures import abstained_percent, best_answers, squad_
 from qa_service.wire.messages import Answer
 
 MIN_SCORES = tuple(step / 20 for step in range(21))
+"""The whole range of scores, in steps that a plot can label."""
 _INCHES = (7.0, 5.0)
 _COLOURS = ("#0072b2", "#d55e00")
 

@@ -19,6 +19,7 @@ Metrics = dict[str, float]
 _CHUNK_QUESTIONS = 512
 """Bounds how many windows are in memory at a time."""
 _BINS = 10
+"""Few enough that each has many of a dev file's answers."""
 _NEAR = 0.05
 """Half of a bin to each side."""
 
@@ -99,7 +100,7 @@ def calibration_error(answers: Sequence[Answer], questions: Sequence[SquadQuesti
 def right_near(
     score: float, answers: Sequence[Answer], questions: Sequence[SquadQuestion]
 ) -> float:
-    """Percent of exact matches among answers scored near a score; NaN without any."""
+    """Percent of exact matches among answers scored within `_NEAR` of a score; NaN without any."""
     right = [
         exact_match(a.answer, q.answers)
         for a, q in zip(answers, questions, strict=True)

@@ -28,7 +28,7 @@ def lower_cased(questions: Sequence[SquadQuestion]) -> list[SquadQuestion]:
 
 
 def with_typos(questions: Sequence[SquadQuestion]) -> list[SquadQuestion]:
-    """Replaces some of the questions' letters by random ones."""
+    """Replaces a share of the questions' letters, `_TYPO_SHARE`, by random ones."""
     rng = random.Random(0)
     return [replace(item, question=_mistyped(item.question, rng)) for item in questions]
 

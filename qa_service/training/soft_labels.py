@@ -46,7 +46,7 @@ class SoftLabel:
         return len(self.start)
 
     def probabilities(self) -> tuple[FloatArray, FloatArray]:
-        """That each token is the answer's first, and its last: float32 [tokens] each."""
+        """Each token's to be the answer's first, and to be its last: float32 [tokens] each."""
         return _softmax(self.start), _softmax(self.end)
 
 
