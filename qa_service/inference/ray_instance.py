@@ -49,14 +49,11 @@ class RayInstance:
         self._waiting: dict[int, Future[bytes]] = {}
 
     def start(self, setup: Setup, pushed: Sequence[Any]) -> bytes:
-        """Loads the model and warms up.
+        """Loads the model and warms up; returns the body of the worker's `Ready` or `Failed`.
 
         Args:
             setup: With the server's paths.
             pushed: A reference to what `pack` made, in Ray's object store; or empty.
-
-        Returns:
-            The body of the worker's `Ready` or `Failed`.
         """
         try:
             setup = self._settle(setup, pushed)

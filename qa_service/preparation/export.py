@@ -82,14 +82,11 @@ def _silent_stdout() -> Iterator[None]:
 
 
 def fuse(path: Path, config: PreTrainedConfig) -> int:
-    """Rewrites an exported graph in place, with fused operators, if its attention can be fused.
+    """Fuses an exported graph's attention in place, if it can be; returns the number of layers.
 
     Residual additions stay apart from their normalization: with ONNX Runtime's one kernel for both
     (SkipLayerNormalization), the built-in model takes 8 % longer on a CPU core. An instance fuses
     them when it loads the file, unless it is told not to.
-
-    Returns:
-        The number of layers with fused attention; 0 if the graph is unchanged.
     """
     options = FusionOptions("bert")
     options.enable_skip_layer_norm = False

@@ -57,10 +57,7 @@ Outcomes = Sequence[list[Answer] | QaError]
 
 
 def verify(model_dir: Path, manifest: Manifest, engine_type: str, source: LogitsFunction) -> float:
-    """Compares an engine with the source's model on padded batches of `QUESTIONS`.
-
-    Returns:
-        The largest difference between two logits of a real token.
+    """Compares an engine with the source's model; returns the largest difference of a logit.
 
     Raises:
         SetupError: The engine or the source cannot run, a logit differs by more than
