@@ -208,11 +208,9 @@ def test_a_null_answer_at_the_end_is_at_the_end_of_the_window_and_not_of_its_pad
 
 
 def test_a_low_temperature_makes_scores_sharper():
-    raised = {1: 2.0, 4: 1.0}
-    scores = [
-        read(letters(6), raised, raised, ReadingConfig(temperature=temperature), level=0.0)[0].score
-        for temperature in (0.5, 1.0, 4.0)
-    ]
+    configs = [ReadingConfig(temperature=temperature) for temperature in (0.5, 1.0, 4.0)]
+    token = {1: 2.0, 4: 1.0}
+    scores = [read(letters(6), token, token, config, level=0.0)[0].score for config in configs]
     assert scores == sorted(scores, reverse=True)
 
 
