@@ -1,6 +1,7 @@
 """This checkout beside another one: the same loads, by turns.
 
     python -m benchmarks.beside --before PATH --questions_file dev.json
+    python -m benchmarks.beside --before PATH --loads at_once --repeats 5    # two minutes
 
 What a request costs the loop is seen with the engine that answers at once; with the built-in model
 in float32, whether the instances are kept as busy. The other checkout runs in this environment, on
@@ -9,8 +10,9 @@ the model that was prepared in it.
 
 from __future__ import annotations
 
+import argparse
 import sys
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.cells import Cells
@@ -22,10 +24,23 @@ from benchmarks.texts import Item, uniform
 from qa_service.data.squad import read_squad
 
 WARMUP_S = 0.5
-AT_ONCE = ("--inference_engine_type", "instant", "--num_inference_sessions", "1")
-MODEL = ("--num_inference_sessions", "2")
-LOADS = {"at once": (AT_ONCE, (1, 20, 50), 2.0), "the model": (MODEL, (1, 16), 8.0)}
-"""Flags, numbers of clients, and how long each load lasts, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The server's flags, how many clients ask it in turn, and for how long each time."""
+
+    flags: tuple[str, ...]
+    clients: tuple[int, ...]
+    duration_s: float
+
+
+LOADS = {
+    "at_once": Load(
+        ("--inference_engine_type", "instant", "--num_inference_sessions", "1"), (1, 20, 50), 2.0
+    ),
+    "model": Load(("--num_inference_sessions", "2"), (1, 16), 8.0),
+}
 
 FIGURES = [
     ("p50", "p50, ms"),
@@ -35,31 +50,39 @@ FIGURES = [
 
 
 def measure_all(
-    cells: Cells, name: str, root: Path, model: Path, items: Sequence[Item], share: float
+    cells: Cells,
+    name: str,
+    checkout: tuple[Path, Path],
+    flags: argparse.Namespace,
+    items: list[Item],
 ) -> None:
-    """All loads on one checkout's server."""
-    for engine, (flags, numbers, duration_s) in LOADS.items():
-        with running(ours(name, *flags), model, root) as server:
-            for clients in numbers:
-                figures = measure(server, items, clients, WARMUP_S * share, duration_s * share)
-                cells.add(name, f"{engine}, {clients}", figures)
+    """The chosen loads on one checkout's server."""
+    root, model = checkout
+    share = 0.1 if flags.quick else 1.0
+    for load_name in flags.loads:
+        load = LOADS[load_name]
+        with running(ours(name, *load.flags), model, root) as server:
+            for clients in load.clients:
+                figures = measure(server, items, clients, WARMUP_S * share, load.duration_s * share)
+                cells.add(name, f"{load_name}, {clients}", figures)
 
 
 def main() -> int:
     parser = make_parser(__doc__)
     parser.add_argument("--before", type=Path, required=True, help="the other checkout")
+    loads = tuple(LOADS)
+    parser.add_argument("--loads", nargs="+", choices=loads, default=loads, help="only these")
     flags = parser.parse_args()
     section = Section("beside", f"Beside {flags.before.name}", flags)
     items = uniform(read_squad(flags.questions_file))
     checkouts = checkouts_of(flags)
     cells = Cells()
-    share = 0.1 if flags.quick else 1.0
     for repeat in range(1 if flags.quick else flags.repeats):
         for name in sorted(checkouts, reverse=bool(repeat % 2)):
-            measure_all(cells, name, *checkouts[name], items, share)
-    rows = [f"{engine}, {clients}" for engine, load in LOADS.items() for clients in load[1]]
+            measure_all(cells, name, checkouts[name], flags, items)
+    rows = [f"{name}, {clients}" for name in flags.loads for clients in LOADS[name].clients]
     for figure, title in FIGURES:
-        section.say(f"**{title}**\n\n" + cells.table("engine, clients", rows, figure, 2))
+        section.say(f"**{title}**\n\n" + cells.table("load, clients", rows, figure, 2))
         pairs = {row: [cells.values(name, row, figure) for name in checkouts] for row in rows}
         ratios = [
             spread([now / was for was, now in zip(*pairs[row], strict=True)], 2) for row in rows

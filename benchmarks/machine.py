@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import platform
+import shlex
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -42,7 +43,7 @@ def command() -> str:
     """The command line, with each file by its name alone."""
     module = sys.modules["__main__"].__spec__
     words = [Path(word).name if "/" in word else word for word in sys.argv[1:]]
-    return " ".join(["python", "-m", module.name if module else "?", *words])
+    return shlex.join(["python", "-m", module.name if module else "?", *words])
 
 
 def now() -> str:
