@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 import msgspec
 
+from qa_service.client import ProtocolError
 from qa_service.data.squad import SquadQuestion
-from qa_service.load.wire import Reply, WireError
+from qa_service.load.wire import Reply
 
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _HEAD_END = b"\r\n\r\n"
@@ -31,9 +32,6 @@ class HttpWire:
         self._path = path.encode()
         self._ids: deque[int] = deque()
 
-    def auth_message(self, token: str) -> bytes:
-        raise NotImplementedError("the peers know no token")
-
     def body(self, question: SquadQuestion) -> bytes:
         asked = {"question": question.question, "text": question.context}
         return self._request(json.dumps(asked).encode())
@@ -52,7 +50,7 @@ class HttpWire:
         while (head := inbox.find(_HEAD_END)) >= 0:
             length = _LENGTH.search(inbox, 0, head)
             if not length or not self._ids:
-                raise WireError(f"no reply to a request: {bytes(inbox[:head])!r}")
+                raise ProtocolError(f"no reply to a request: {bytes(inbox[:head])!r}")
             end = head + len(_HEAD_END) + int(length[1])
             if len(inbox) < end:
                 return
@@ -66,5 +64,5 @@ class HttpWire:
         try:
             answer = self._decode(body)
         except msgspec.MsgspecError as error:
-            raise WireError(str(error)) from error
+            raise ProtocolError(str(error)) from error
         return Reply(request_id, "", answer.answer, answer.start, answer.end)

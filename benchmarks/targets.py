@@ -26,10 +26,11 @@ from benchmarks.servers.reading import MODEL_VARIABLE
 from harness.ports import reserve_port
 from harness.process import cpu_s, rss_bytes, tree
 from harness.server import EXACT_ENGINE, ROOT, running_server
+from qa_service.client import ProtocolError
 from qa_service.data.squad import SquadQuestion
 from qa_service.load.generator import run_load
 from qa_service.load.plan import LoadPlan
-from qa_service.load.wire import QaWire, Reply, Wire, WireError
+from qa_service.load.wire import QaWire, Reply, Wire
 
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 20.0
@@ -94,7 +95,7 @@ class Running:
 
         Raises:
             OSError: It does not listen, or hangs up.
-            WireError: Its bytes are no reply.
+            ProtocolError: Its bytes are no reply.
         """
         if sock is None:
             with self.connect() as own:
@@ -194,7 +195,7 @@ def _wait_for_answer(server: Running, process: subprocess.Popen, log: object) ->
         try:
             if not (fault := server.ask(WARMUP).code):
                 return
-        except (OSError, WireError) as error:
+        except (OSError, ProtocolError) as error:
             fault = str(error)
         time.sleep(0.1)  # another's program: there is no event to wait for
     log.seek(0)

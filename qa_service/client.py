@@ -51,7 +51,10 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 _LENGTH = struct.Struct(">I")
-_RECEIVE_BYTES = 1 << 18
+MAX_RESPONSE_BYTES = 1 << 24
+"""Longest reply accepted by default: many times what ten answers with their passages take."""
+_RECEIVE_BYTES = 1 << 16
+"""More than a TLS record, so that none stays inside the socket, where no selector sees it."""
 CONNECT_TIMEOUT_S = 5.0
 """Longest wait for one server to accept a connection and authenticate the client."""
 _RESOLVE_INTERVAL_S = 30.0
@@ -300,7 +303,7 @@ class QaClient:
         port: int = 9999,
         timeout_s: float | None = 60.0,
         *,
-        max_response_bytes: int = 1 << 24,
+        max_response_bytes: int = MAX_RESPONSE_BYTES,
         tls: ssl.SSLContext | None = None,
         token: str | None = None,
         with_hedging: bool = False,
@@ -1011,35 +1014,27 @@ class _Stage(enum.Enum):
     OPEN = enum.auto()
 
 
-class _Connection:
+class Stream:
     """A non-blocking socket with a buffer each way, opened step by step.
 
         connecting ──▶ securing, with TLS ──▶ authenticating, with a token ──▶ open
 
-    Frames sent before it is open leave when it opens.
+    Bytes sent before it is open leave when it opens.
 
     Attributes:
         socket: Replaced when the first address fails.
-        in_flight: Outstanding requests, by id.
-        refusal: An error that named no request: the server is about to close.
-        is_leaving: Whether the server takes no more requests; a load balancer may know another
-            server.
         opens_by_s: When opening times out; infinity once open.
     """
 
     def __init__(self, server: Server, terms: Terms) -> None:
         self.server = server
         self.socket: socket.socket  # from the first `send` on
-        self.in_flight: dict[int, _Copy] = {}
-        self.refusal: QaServerError | None = None
-        self.is_leaving = False
         timeout_s = min(CONNECT_TIMEOUT_S, terms.timeout_s)
         self.opens_by_s = time.perf_counter() + timeout_s
         self._terms = terms
         self._addresses = iter(server.addresses)
         self._stage: _Stage | None = None
         self._tls_events = 0
-        self._abandoned: set[int] = set()
         self._inbox = bytearray()
         self._outbox = bytearray()
         self._held_back = bytearray()
@@ -1047,7 +1042,7 @@ class _Connection:
 
     @property
     def is_open(self) -> bool:
-        """Whether frames leave at once."""
+        """Whether bytes leave at once."""
         return self._stage is _Stage.OPEN
 
     @property
@@ -1060,44 +1055,25 @@ class _Connection:
         return selectors.EVENT_READ | (selectors.EVENT_WRITE if self._outbox else 0)
 
     def close(self) -> None:
+        """Closes the socket."""
         self.socket.close()
 
-    def is_free(self) -> bool:
-        """Whether nothing is outstanding, so that another call can use it."""
-        busy = self.in_flight or self._abandoned or self._inbox
-        return self.is_open and self.can_send() and not busy
-
-    def is_quiet(self) -> bool:
-        """Whether an idle connection is still open and has received nothing."""
-        try:
-            self.socket.recv(1)  # a connection that received anything is closed
-        except _AGAIN:
-            return True
-        except OSError:
-            pass
-        return False
-
-    def can_send(self) -> bool:
-        """Whether earlier frames have left and more can follow."""
-        busy = self._outbox or self._held_back or self._send_failed
-        return not (busy or self.is_leaving or self.refusal)
-
-    def send(self, frame: bytes) -> None:
-        """Sends what the socket takes at once; `exchange` sends the rest.
+    def send(self, data: bytes) -> None:
+        """Sends what the socket takes at once; `advance` sends the rest.
 
         Raises:
             ServerUnreachableError: The socket cannot be connected.
         """
         if self.is_open:
-            self._outbox += frame
+            self._outbox += data
             self._flush()
             return
-        self._held_back += frame
+        self._held_back += data
         if self._stage is None:
             self._connect(OSError("it has no address"))
 
-    def exchange(self) -> Iterator[dict[str, Any]]:
-        """Continues opening, sends and receives; yields the replies.
+    def advance(self) -> None:
+        """Continues opening, sends and receives.
 
         Raises:
             QaClientError: The connection failed.
@@ -1110,29 +1086,9 @@ class _Connection:
             return
         self._flush()
         self._receive()
-        for frame in self._frames():
-            reply = decode_reply(frame)
-            if self._stage is _Stage.AUTHENTICATING:
-                self._on_authenticated(reply)
-            else:
-                yield reply
-
-    def copy_of(self, reply: dict[str, Any]) -> _Copy | None:
-        """The request that a reply answers; None if it was abandoned.
-
-        Raises:
-            ProtocolError: The reply answers no request.
-        """
-        reply_id = reply.get("id")
-        if not isinstance(reply_id, int) or reply_id not in {*self.in_flight, *self._abandoned}:
-            raise ProtocolError("the server replied to a question that was not asked")
-        self._abandoned.discard(reply_id)
-        return self.in_flight.get(reply_id)
-
-    def abandon(self, request: _Request) -> float:
-        """Stops waiting for a reply; returns when the request was sent."""
-        self._abandoned.add(request.id)
-        return self.in_flight.pop(request.id).sent_s
+        if self._stage is _Stage.AUTHENTICATING:
+            for body in itertools.islice(self._bodies(), 1):
+                self._on_authenticated(decode_reply(body))
 
     def _connect(self, error: OSError) -> None:
         """Begins to connect to the next address; raises the last error if there is none."""
@@ -1208,17 +1164,8 @@ class _Connection:
         self._outbox += self._held_back
         self._held_back.clear()
 
-    def _frames(self) -> Iterator[bytearray]:
-        """Takes the complete frames out of the inbox."""
-        while len(self._inbox) >= _LENGTH.size:
-            end = _LENGTH.size + _LENGTH.unpack_from(self._inbox)[0]
-            if end - _LENGTH.size > self._terms.max_response_bytes:
-                raise ProtocolError(f"the server sent a reply of {end - _LENGTH.size} bytes")
-            if len(self._inbox) < end:
-                return
-            frame = self._inbox[_LENGTH.size : end]
-            del self._inbox[:end]
-            yield frame
+    def _bodies(self) -> Iterator[bytes]:
+        return take_frames(self._inbox, self._terms.max_response_bytes)
 
     def _flush(self) -> None:
         if not self._outbox:
@@ -1236,7 +1183,7 @@ class _Connection:
 
     def _receive(self) -> None:
         try:
-            data = self.socket.recv(_RECEIVE_BYTES)  # more than a TLS record: none stays inside
+            data = self.socket.recv(_RECEIVE_BYTES)
         except _AGAIN:
             return
         except ssl.SSLEOFError:
@@ -1248,6 +1195,71 @@ class _Connection:
         if not data:
             raise ConnectionLostError("the server closed the connection before it answered")
         self._inbox += data
+
+
+class _Connection(Stream):
+    """The connection of a call, or of none, to a server.
+
+    Attributes:
+        in_flight: Outstanding requests, by id.
+        refusal: An error that named no request: the server is about to close.
+        is_leaving: Whether the server takes no more requests; a load balancer may know another
+            server.
+    """
+
+    def __init__(self, server: Server, terms: Terms) -> None:
+        super().__init__(server, terms)
+        self.in_flight: dict[int, _Copy] = {}
+        self.refusal: QaServerError | None = None
+        self.is_leaving = False
+        self._abandoned: set[int] = set()
+
+    def is_free(self) -> bool:
+        """Whether nothing is outstanding, so that another call can use it."""
+        busy = self.in_flight or self._abandoned or self._inbox
+        return self.is_open and self.can_send() and not busy
+
+    def is_quiet(self) -> bool:
+        """Whether an idle connection is still open and has received nothing."""
+        try:
+            self.socket.recv(1)  # a connection that received anything is closed
+        except _AGAIN:
+            return True
+        except OSError:
+            pass
+        return False
+
+    def can_send(self) -> bool:
+        """Whether earlier frames have left and more can follow."""
+        busy = self._outbox or self._held_back or self._send_failed
+        return not (busy or self.is_leaving or self.refusal)
+
+    def exchange(self) -> Iterator[dict[str, Any]]:
+        """Continues opening, sends and receives; yields the replies.
+
+        Raises:
+            QaClientError: The connection failed.
+        """
+        self.advance()
+        if self.is_open:
+            yield from map(decode_reply, self._bodies())
+
+    def copy_of(self, reply: dict[str, Any]) -> _Copy | None:
+        """The request that a reply answers; None if it was abandoned.
+
+        Raises:
+            ProtocolError: The reply answers no request.
+        """
+        reply_id = reply.get("id")
+        if not isinstance(reply_id, int) or reply_id not in {*self.in_flight, *self._abandoned}:
+            raise ProtocolError("the server replied to a question that was not asked")
+        self._abandoned.discard(reply_id)
+        return self.in_flight.get(reply_id)
+
+    def abandon(self, request: _Request) -> float:
+        """Stops waiting for a reply; returns when the request was sent."""
+        self._abandoned.add(request.id)
+        return self.in_flight.pop(request.id).sent_s
 
 
 def error_reason(error: Exception) -> str:
@@ -1276,20 +1288,42 @@ def encode_frame(fields: dict[str, Any]) -> bytes:
         InvalidRequestError: The request cannot be written as JSON in UTF-8.
     """
     try:
-        body = json.dumps(fields, ensure_ascii=False, allow_nan=False).encode()
-        return _LENGTH.pack(len(body)) + body
+        return frame_of(json.dumps(fields, ensure_ascii=False, allow_nan=False).encode())
     except (TypeError, ValueError, struct.error) as error:
         raise InvalidRequestError(f"the request cannot be sent: {error}") from error
 
 
-def decode_reply(frame: bytes | bytearray) -> dict[str, Any]:
+def frame_of(body: bytes) -> bytes:
+    """A body behind its length."""
+    return _LENGTH.pack(len(body)) + body
+
+
+def take_frames(inbox: bytearray, max_bytes: int) -> Iterator[bytes]:
+    """Takes the bodies of the complete frames out of what was received.
+
+    Raises:
+        ProtocolError: A frame is longer than `max_bytes`.
+    """
+    while len(inbox) >= _LENGTH.size:
+        (length,) = _LENGTH.unpack_from(inbox)
+        if length > max_bytes:
+            raise ProtocolError(f"the server sent a reply of {length} bytes")
+        end = _LENGTH.size + length
+        if len(inbox) < end:
+            return
+        body = bytes(inbox[_LENGTH.size : end])
+        del inbox[:end]
+        yield body
+
+
+def decode_reply(body: bytes) -> dict[str, Any]:
     """The reply in a frame's body.
 
     Raises:
         ProtocolError: The body is not a JSON object.
     """
     try:
-        reply = json.loads(frame)
+        reply = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise ProtocolError("the server sent a reply that is not UTF-8 JSON") from error
     if not isinstance(reply, dict):

@@ -1,6 +1,7 @@
-"""AsyncQaClient: questions to a QA server, or to several that stand for one, from asyncio.
+"""AsyncQaClient: asks a QA server, or several replicas, from asyncio.
 
-Where a question is sent and when again, and every error, are `QaClient`'s: both ask its `Servers`.
+Its errors are `QaClient`'s, and so are the rules of where a question is sent, and when again: both
+clients follow `Servers`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, Self
 
 from qa_service.aio.connection import Connection, UnreadError, open_connection
 from qa_service.client import (
+    MAX_RESPONSE_BYTES,
     Answer,
     QaClientError,
     QaServerError,
@@ -32,30 +34,25 @@ from qa_service.client import (
 
 
 class AsyncQaClient:
-    """A client of a QA server, or of several that answer alike; for any number of tasks of a loop.
+    """A client of a QA server, or of several replicas; for any number of tasks of one loop.
 
         async with AsyncQaClient("localhost", 9999) as client:
             answer = await client.ask("Who wrote it?", "It was written by Ada.")
 
     All tasks share one connection to each server, on which their questions are pipelined. It is
-    opened at the first question, and again when it was lost.
-
-    A task that is cancelled while it asks (`asyncio.timeout` does so too) is over at once, and its
-    question is withdrawn: the server drops it unless an instance has begun with it.
+    opened at the first question, and again when it was lost. A task that is cancelled while it
+    asks, also by `asyncio.timeout`, ends at once and withdraws its question: the server drops the
+    question unless an instance has begun with it.
 
     Args:
-        host: As `QaClient` has it: one server, or several.
-        port: The TCP port of those that name none.
+        host: This and what is not described here is as in `QaClient`.
         timeout_s: Longest wait for a connection, and for the next reply on a connection while any
             is outstanding there; None waits for ever.
-        max_response_bytes: Longest reply accepted.
-        tls: Makes the connections speak TLS, on these terms; see `tls_context`.
-        token: Shown to the server on each connection, before the first question.
-        max_in_flight: How many questions are on their way at a time, over all connections; further
-            ones wait for room. The server reads no more than `--max_in_flight_per_connection`.
+        max_in_flight: How many questions may be in flight, over all connections; further ones wait
+            here. The server reads no more than `--max_in_flight_per_connection`.
 
     Raises:
-        ValueError: There is no host, a port that is none, or `max_in_flight` is less than 1.
+        ValueError: There is no host, a port is out of range, or `max_in_flight` is less than 1.
     """
 
     def __init__(
@@ -64,7 +61,7 @@ class AsyncQaClient:
         port: int = 9999,
         timeout_s: float | None = 60.0,
         *,
-        max_response_bytes: int = 1 << 24,
+        max_response_bytes: int = MAX_RESPONSE_BYTES,
         tls: ssl.SSLContext | None = None,
         token: str | None = None,
         max_in_flight: int = 128,
@@ -90,7 +87,7 @@ class AsyncQaClient:
         """Connects to a server now rather than at the next question.
 
         Raises:
-            QaClientError: No connection could be made, or no server lets the client in.
+            QaClientError: No server could be reached, trusted, or accepted the client.
         """
         failed: list[Server] = []
         failure: QaClientError = ServerUnreachableError("there is no server")
@@ -104,7 +101,7 @@ class AsyncQaClient:
         raise failure
 
     async def close(self) -> None:
-        """Closes the connections; what is in flight on them has failed. It may be used again."""
+        """Closes the connections, on which every question fails; the client may be used again."""
         opening = list(self._opening.values())
         self._opening.clear()
         for task in opening:
@@ -127,27 +124,11 @@ class AsyncQaClient:
         max_passages: int | None = None,
         skim: int | None = None,
     ) -> Answer:
-        """Asks one question and waits for its answer.
-
-        Args:
-            question: The question.
-            text: The text that is to answer it; None if a collection is.
-            top_k: How many spans to return, the best first.
-            timeout_ms: How long the request may wait in the server's queue; None leaves it
-                to the server.
-            priority: 0 to 9, higher is served first; None leaves it to the server.
-            model: The model or the route to ask; None leaves it to the server.
-            version: A version of the model, by its number or by a label; None leaves it to the
-                server.
-            collection: The collection that is to answer it, in place of a text.
-            max_passages: How many passages of the collection are read; None leaves it to the
-                server.
-            skim: Of a text, how many of its parts are read, those that match the question best;
-                None for all.
+        """Asks one question and waits for its answer; the arguments are those of `QaClient.ask`.
 
         Raises:
             QaServerError: The server answered with an error.
-            QaClientError: Its other kinds: there was no answer, or it could not be read.
+            QaClientError: There was no answer, or it was malformed.
         """
         options = _given(top_k=top_k, timeout_ms=timeout_ms, priority=priority,
                          model=model, version=version, collection=collection,
@@ -168,24 +149,7 @@ class AsyncQaClient:
         skim: int | None = None,
         max_in_flight: int = 32,
     ) -> list[Answer | QaClientError]:
-        """Asks many questions, several in flight at a time.
-
-        A question that fails leaves its error in its place and does not disturb the others.
-        Those that are not yet sent are given up too when one connection more than there are
-        servers has been lost, or could not be made, without a single reply between.
-
-        Args:
-            pairs: Question and text of each request, None for the text if a collection is asked;
-                taken as there is room to send.
-            top_k: As in `ask`, for every question.
-            timeout_ms: As in `ask`, for every question.
-            priority: As in `ask`, for every question.
-            model: As in `ask`, for every question.
-            version: As in `ask`, for every question.
-            collection: As in `ask`, for every question.
-            max_passages: As in `ask`, for every question.
-            skim: As in `ask`, for every question.
-            max_in_flight: How many of them are on their way at a time.
+        """Asks many questions, several in flight at a time, as `QaClient.ask_many` does.
 
         Returns:
             For each pair, in their order, its answer or its error.
@@ -265,17 +229,13 @@ class AsyncQaClient:
         self._servers.count_reply(server, time.perf_counter() - sent_s)
         if isinstance(result, QaServerError):
             if result.code in {"shutting_down", "unavailable"}:
-                connection.leave()  # a balancer may know another
+                connection.leave()  # a load balancer may know another
                 self._servers.rest(server)
             raise result
         return result
 
     async def _pick(self, avoid: Iterable[Server]) -> Server | None:
-        """The server to ask next; None if all are to be avoided.
-
-        Raises:
-            ServerUnreachableError: None of the names has an address.
-        """
+        """As `Servers.pick`, but names are looked up in a thread."""
         if self._servers.is_look_up_due:
             await asyncio.to_thread(self._servers.look_up)
             for server in [known for known in self._opening if known not in self._servers]:
@@ -283,7 +243,7 @@ class AsyncQaClient:
         return self._servers.choose(set(avoid))
 
     async def _connection(self, server: Server) -> Connection:
-        """The connection to a server; the tasks that wait for a new one share it."""
+        """The connection to a server; tasks that wait for a new one share it."""
         opening = self._opening.get(server)
         if opening is None or _is_over(opening):
             opening = asyncio.create_task(self._open(server))
@@ -331,12 +291,7 @@ class AsyncQaClient:
 
 
 class _Losses:
-    """The connections that were lost, or could not be made.
-
-    Attributes:
-        number: How many.
-        last: Why the last one was.
-    """
+    """Counts the connections that were lost, or could not be made; `last` says why."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -348,11 +303,11 @@ class _Losses:
         self.last = error
 
     def forgive(self) -> None:
-        """A reply has come."""
+        """Notes that a reply has come."""
         self._forgiven = self.number
 
     def since(self, number: int) -> int:
-        """How many there were after the first `number`, and after the last reply."""
+        """Losses after the first `number` ones and after the last reply."""
         return self.number - max(number, self._forgiven)
 
 
@@ -367,7 +322,7 @@ def _is_over(opening: asyncio.Task[Connection]) -> bool:
 
 
 def _retrieve(opening: asyncio.Task[Connection]) -> None:
-    """Takes note of a failure for which nobody waits any more; asyncio would log it."""
+    """Looks at a failure for which nobody waits any more; else asyncio would log it."""
     if not opening.cancelled():
         opening.exception()
 

@@ -3,8 +3,8 @@
     connection = await open_connection("localhost", addresses, terms)
     reply = await connection.ask(7, frame, decode_reply)
 
-A connection is closed, and what is in flight on it has failed, when it is lost, when nothing comes
-for `timeout_s` while the server owes a reply, and when a reply cannot be read. A question that
+A connection is closed when it is lost, when nothing comes for `timeout_s` while the server owes a
+reply, and when a reply cannot be read; every question in flight on it then fails. A question that
 nobody waits for any more is withdrawn by a cancel frame; its late reply is dropped.
 """
 
@@ -14,8 +14,7 @@ import asyncio
 import math
 import socket
 import ssl
-import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -37,15 +36,15 @@ from qa_service.client import (
     encode_frame,
     error_reason,
     server_error,
+    take_frames,
     tls_reason,
 )
 
-_LENGTH = struct.Struct(">I")
 _Result = TypeVar("_Result")
 
 
 class UnreadError(ConnectionLostError):
-    """The server closed the connection behind another's frame, and did not read this one."""
+    """The server refused another question's frame and closed; it did not read this question."""
 
 
 class _Head(msgspec.Struct):
@@ -65,10 +64,10 @@ class _Asked:
 async def open_connection(
     host: str, port: int, addresses: Sequence[Address], terms: Terms
 ) -> Connection:
-    """Connects to the first of a server's addresses that takes it, and shows the token.
+    """Connects to the first of a server's addresses that accepts, and sends the token.
 
     Raises:
-        QaClientError: No connection can be made, or the server does not let the client in.
+        QaClientError: The server cannot be reached or trusted, or does not accept the client.
     """
     where = f"{host}:{port}"
     try:
@@ -129,9 +128,9 @@ class Connection(asyncio.Protocol):
     """A connection; `open_connection` makes it.
 
     Attributes:
-        in_flight: The questions that are waited for, by id.
+        in_flight: The questions whose tasks wait, by id.
         closed: Done when the connection is closed.
-        error: What the questions were told that it was closed on.
+        error: Why it was closed.
         is_leaving: Whether it takes no more questions.
         on_lost: Called when it is closed, before its questions fail.
     """
@@ -160,14 +159,14 @@ class Connection(asyncio.Protocol):
 
     @property
     def _is_owed(self) -> bool:
-        """Whether the server still owes a reply, were it to what nobody waits for."""
+        """Whether the server still owes a reply, also to an abandoned question."""
         return bool(self.in_flight or self._abandoned)
 
     async def authenticate(self, token: str) -> None:
-        """Shows the token, and waits until it is accepted.
+        """Sends the token, and waits until it is accepted.
 
         Raises:
-            QaClientError: The server does not let the client in.
+            QaClientError: It is not.
         """
         self._auth_reply = self._loop.create_future()
         self._send(encode_frame({"type": "auth", "token": token}))
@@ -178,15 +177,12 @@ class Connection(asyncio.Protocol):
             raise ProtocolError("the server did not reply to the token")
 
     async def ask(self, wire_id: int, frame: bytes, read: Callable[[bytes], _Result]) -> _Result:
-        """Sends a question, and waits for its reply.
-
-        If the waiting task is cancelled, the question is withdrawn.
+        """Sends a question, and waits for its reply; if the task is cancelled, withdraws it.
 
         Args:
             wire_id: The id in the frame, used once on this connection.
-            frame: The question.
-            read: Makes of the reply's body what is returned; what it cannot read, a `ValueError`
-                or a `ProtocolError`, costs the connection.
+            read: Returns the result for a reply's body; the connection is closed if it raises
+                `ValueError` or `ProtocolError`.
 
         Raises:
             QaClientError: The connection was lost, or the server refused the frame.
@@ -212,7 +208,7 @@ class Connection(asyncio.Protocol):
         self._close_if_useless()
 
     def close(self, error: QaClientError | None = None) -> None:
-        """Closes it; what is in flight has failed with the error."""
+        """Closes it; every question in flight fails with the error."""
         if self._transport is not None:
             self._transport.abort()
         self._lose(error or ConnectionLostError("the connection was closed"))
@@ -223,7 +219,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fails what is in flight."""
+        """Fails every question in flight."""
         if isinstance(exc, ssl.SSLError) and not isinstance(exc, LOST):
             self._lose(TlsError(tls_reason(exc)))
         else:
@@ -235,7 +231,7 @@ class Connection(asyncio.Protocol):
         self._heard_s = self._loop.time()
         self._inbox += data
         try:
-            for body in self._bodies():
+            for body in take_frames(self._inbox, self._terms.max_response_bytes):
                 self._settle(body)
         except ProtocolError as error:
             self.close(error)
@@ -249,23 +245,10 @@ class Connection(asyncio.Protocol):
         self._outbox.append(frame)
 
     def _flush(self) -> None:
-        """Writes in one go what was sent in one turn of the loop."""
+        """Writes the frames of one turn of the loop together."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(b"".join(self._outbox))
         self._outbox.clear()
-
-    def _bodies(self) -> Iterator[bytes]:
-        start = 0
-        while len(self._inbox) - start >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._inbox, start)
-            if length > self._terms.max_response_bytes:
-                raise ProtocolError(f"the server sent a reply of {length} bytes")
-            end = start + _LENGTH.size + length
-            if len(self._inbox) < end:
-                break
-            yield bytes(self._inbox[start + _LENGTH.size : end])
-            start = end
-        del self._inbox[:start]
 
     def _settle(self, body: bytes) -> None:
         wire_id = _head_decoder.decode(body).id
@@ -283,7 +266,7 @@ class Connection(asyncio.Protocol):
                 asked.result.set_result(result)
 
     def _settle_nameless(self, reply: dict[str, Any]) -> None:
-        """Takes a reply without an id: to the token, or why the connection is about to close."""
+        """Takes the reply to the token, or the reason why the server is about to close."""
         if self._auth_reply is not None and not self._auth_reply.done():
             self._auth_reply.set_result(reply)
             return
@@ -331,8 +314,7 @@ class Connection(asyncio.Protocol):
         self.in_flight.clear()
         self._abandoned.clear()
         if self._refusal is not None and self._refusal.code == "frame_too_large" and waiting:
-            # The refused frame is one of these, so the largest of them is over the limit; those
-            # behind it were not read.
+            # One of these was refused, so the largest is over the limit; later ones were not read.
             guilty = max(waiting, key=lambda asked: asked.frame_bytes)
             guilty.result.set_exception(self._refusal)
             waiting.remove(guilty)
@@ -342,5 +324,5 @@ class Connection(asyncio.Protocol):
 
 
 def _copy(error: QaClientError) -> QaClientError:
-    """An error of its own for each who is told: a traceback grows with each who raises it."""
+    """Copies an error for each task that raises it: a shared one's traceback would grow."""
     return type(error)(*error.args)

@@ -1,11 +1,11 @@
-"""A connection to one server that is opened again whenever it is lost.
+"""A connection to one server, opened again whenever it is lost.
 
     link = ServerLink(ServerAddress("localhost", 9999), on_change=lambda: None)
     async with link.kept_open():
         await link.settled()
         reply = await link.ask(encode, read)
 
-For programs that ask all the time and pause while there is no server, as `jobs.py` does.
+For programs that ask all the time and pause while there is no server, as `jobs.py` does;
 `AsyncQaClient` connects when it is asked.
 """
 
@@ -16,13 +16,13 @@ import contextlib
 import itertools
 import logging
 import ssl
-import struct
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
 from qa_service.aio.connection import Connection, open_connection
 from qa_service.client import (
+    MAX_RESPONSE_BYTES,
     ConnectionLostError,
     ProtocolError,
     QaClientError,
@@ -32,27 +32,25 @@ from qa_service.client import (
     Terms,
     TlsError,
     error_reason,
+    frame_of,
     look_up,
 )
 
-_LENGTH = struct.Struct(">I")
 _FIRST_BACKOFF_S, _LAST_BACKOFF_S = 0.05, 1.0
-_MAX_REPLY_BYTES = 1 << 24
+"""A server that starts again is found within a second, and a missing one costs next to nothing."""
+
 _Result = TypeVar("_Result")
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """Where the server is, and what it asks of a client.
+    """A server, and how to connect to it.
 
     Attributes:
-        host: Its name or address.
-        port: Its TCP port.
-        tls: How TLS is spoken; None for not.
-        token: Shown to the server on each connection; None shows nothing.
+        token: Sent on each connection; None sends none.
         max_frame_bytes: The server's flag of this name: no longer request is sent.
-        timeout_s: Longest wait for anything while a reply is awaited.
+        timeout_s: Longest wait for a connection, and for the next reply while any is outstanding.
     """
 
     host: str = "localhost"
@@ -70,7 +68,6 @@ class ServerLink:
     """A connection to the server that comes back.
 
     Args:
-        address: Where the server is.
         on_change: Called when `is_connected` has changed.
 
     Attributes:
@@ -115,11 +112,11 @@ class ServerLink:
         """Asks, and waits for the reply.
 
         Args:
-            encode: Makes the request's body for an id.
-            read: Makes of the reply's body what is returned.
+            encode: Returns the request's body for an id.
+            read: Returns the result for a reply's body.
 
         Raises:
-            QaServerError: The request is too large, and would cost others the connection.
+            QaServerError: The request is too large; sent, it would cost the others the connection.
             ConnectionLostError: There is no connection, or it was lost before the reply.
         """
         connection = self._connection
@@ -132,7 +129,7 @@ class ServerLink:
             words = f"a frame of {len(body)} bytes; at most {limit}"
             raise QaServerError("frame_too_large", words)
         try:
-            return await connection.ask(wire_id, _LENGTH.pack(len(body)) + body, read)
+            return await connection.ask(wire_id, frame_of(body), read)
         except (ProtocolError, RequestTimeoutError, TlsError) as error:
             raise ConnectionLostError(str(error)) from error
 
@@ -157,7 +154,7 @@ class ServerLink:
             words = f"no server can be reached at {address} ({error_reason(error)})"
             raise ServerUnreachableError(words) from error
         addresses = list(itertools.chain(*servers))
-        terms = Terms(address.timeout_s, _MAX_REPLY_BYTES, address.tls, address.token)
+        terms = Terms(address.timeout_s, MAX_RESPONSE_BYTES, address.tls, address.token)
         return await open_connection(address.host, address.port, addresses, terms)
 
     async def _hold(self, connection: Connection) -> None:
@@ -173,7 +170,7 @@ class ServerLink:
             connection.close()
 
     def _lost(self, connection: Connection) -> None:
-        """Lets nobody ask on a connection that is gone; comes before its questions fail."""
+        """Lets nobody ask on a lost connection; called before its questions fail."""
         if connection is self._connection:
             self._change(None)
 
@@ -183,7 +180,7 @@ class ServerLink:
         self._on_change()
 
     def _note_failure(self, error: QaClientError) -> None:
-        """Keeps why no connection could be made; logs it once."""
+        """Keeps the reason why no connection could be made; logs it once."""
         if str(error) != str(self.last_error):
             _logger.warning("%s", error)
         self.last_error = error

@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from qa_service.client import look_up, split_hosts
+from qa_service.client import MAX_RESPONSE_BYTES, Server, Terms, look_up, split_hosts
 from qa_service.load.connection import Connection, Owner, Request, Target
 from qa_service.load.loop import LoadLoop
 from qa_service.load.plan import LoadPlan, Sample
@@ -290,21 +290,19 @@ class _OpenLoop:
         self._num_to_come -= 1
         self._num_in_flight += 1
         connection = self._connections.popleft()
-        is_new = connection.is_closed
-        if is_new:
+        if connection.is_closed:
             connection = self._load.connect(self)
         self._connections.append(connection)
         self._load.ask(connection, self._due_s)
-        if is_new:
-            connection.open()
         self._wait_for_next()
 
 
 def _targets(plan: LoadPlan) -> list[Target]:
     """A target for each address of each server."""
-    tls, token = plan.access.tls_context(), plan.access.token
+    access = plan.access
+    terms = Terms(plan.timeout_s, MAX_RESPONSE_BYTES, access.tls_context(), access.token)
     return [
-        Target(host, addresses, tls, token, plan.wire, plan.check)
+        Target(Server(host, port, addresses), terms, plan.wire, plan.check)
         for host, port in split_hosts(plan.host, plan.port)
         for addresses in look_up(host, port)
     ]

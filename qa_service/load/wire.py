@@ -7,20 +7,13 @@ many times, so a question's JSON is made once, and only the id is put before it 
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from qa_service.client import MAX_RESPONSE_BYTES, ProtocolError, frame_of, take_frames
 from qa_service.data.squad import SquadQuestion
-
-_LENGTH = struct.Struct(">I")
-_MAX_REPLY_BYTES = 1 << 24
-
-
-class WireError(Exception):
-    """The server's bytes are not replies."""
 
 
 class Reply(NamedTuple):
@@ -49,9 +42,6 @@ class Reply(NamedTuple):
 class Wire(Protocol):
     """The protocol of one connection, with its state."""
 
-    def auth_message(self, token: str) -> bytes:
-        """The bytes that send a token. Its reply has no id, and comes before all others."""
-
     def body(self, question: SquadQuestion) -> bytes:
         """The part of a request that is the same each time."""
 
@@ -62,7 +52,7 @@ class Wire(Protocol):
         """Takes the complete replies out of the inbox.
 
         Raises:
-            WireError: The bytes are not replies.
+            ProtocolError: The bytes are not replies.
         """
 
 
@@ -89,39 +79,27 @@ class QaWire:
 
     _decode = msgspec.json.Decoder(_Frame).decode
 
-    def auth_message(self, token: str) -> bytes:
-        """The auth frame."""
-        return _frame(_json({"type": "auth", "token": token}))
-
     def body(self, question: SquadQuestion) -> bytes:
         """The JSON without the id and the brace before it."""
         return _json({"question": question.question, "text": question.context})[1:]
 
     def request(self, request_id: int, body: bytes) -> bytes:
         """The frame of a request with this id."""
-        return _frame(b'{"id":%d,' % request_id + body)
+        return frame_of(b'{"id":%d,' % request_id + body)
 
     def replies(self, inbox: bytearray) -> Iterator[Reply]:
         """Takes the complete frames.
 
         Raises:
-            WireError: A frame is too long, or not a reply's JSON.
+            ProtocolError: A frame is too long, or not a reply's JSON.
         """
-        while len(inbox) >= _LENGTH.size:
-            end = _LENGTH.size + _LENGTH.unpack_from(inbox)[0]
-            if end - _LENGTH.size > _MAX_REPLY_BYTES:
-                raise WireError(f"a reply of {end - _LENGTH.size} bytes")
-            if len(inbox) < end:
-                return
-            body = bytes(inbox[_LENGTH.size : end])
-            del inbox[:end]
-            yield self._reply(body)
+        return map(self._reply, take_frames(inbox, MAX_RESPONSE_BYTES))
 
     def _reply(self, body: bytes) -> Reply:
         try:
             frame = self._decode(body)
         except msgspec.MsgspecError as error:
-            raise WireError(str(error)) from error
+            raise ProtocolError(str(error)) from error
         code = frame.error.code if frame.error else ""
         if (passage := frame.passage) and frame.start is not None and frame.end is not None:
             start, end = frame.start - passage.start, frame.end - passage.start
@@ -149,7 +127,3 @@ class CollectionWire(QaWire):
 def _json(fields: dict[str, Any]) -> bytes:
     # A lone surrogate cannot be sent; the server would refuse the whole frame for it.
     return json.dumps(fields, ensure_ascii=False).encode(errors="replace")
-
-
-def _frame(body: bytes) -> bytes:
-    return _LENGTH.pack(len(body)) + body

@@ -18,9 +18,10 @@ from benchmarks.tables import markdown, percentile, spread
 from benchmarks.targets import ours, running
 from benchmarks.texts import LONG_TEXT_WORDS, Item, mixed, uniform
 from harness.server import INSTANT
+from qa_service.client import ProtocolError
 from qa_service.data.squad import SquadQuestion, read_squad
 from qa_service.load.plan import Sample
-from qa_service.load.wire import Reply, WireError
+from qa_service.load.wire import Reply
 
 QUESTIONS = read_squad(Path(qa_service.__file__).parent / "data" / "questions.json")
 REPLY = b'{"answer": "Ada", "start": 0, "end": 3}'
@@ -117,7 +118,7 @@ class TestHttpWire:
     def test_what_is_no_reply_is_refused(self, reply):
         wire = HttpWire("/")
         wire.request(1, b"")
-        with pytest.raises(WireError):
+        with pytest.raises(ProtocolError):
             list(wire.replies(bytearray(reply)))
 
 
