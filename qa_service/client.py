@@ -48,7 +48,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypedDict, TypeVar, Unpack
 
 _LENGTH = struct.Struct(">I")
 MAX_RESPONSE_BYTES = 1 << 24
@@ -274,6 +274,31 @@ class Health:
     report: dict[str, Any]
 
 
+class AskOptions(TypedDict, total=False):
+    """How a question is asked; an option that is left out, or None, is left to the server.
+
+    Attributes:
+        top_k: How many spans to return, the best first; 1 if it is left out.
+        timeout_ms: How long the request may wait in the server's queue.
+        priority: 0 to 9, higher is served first.
+        model: A model or a route.
+        version: The number or label of a model's version.
+        collection: The collection that is to answer it, in place of a text.
+        max_passages: How many passages of the collection are read.
+        skim: Of a text, how many windows are read, those that match the question best; None for
+            all.
+    """
+
+    top_k: int
+    timeout_ms: float | None
+    priority: int | None
+    model: str | None
+    version: int | str | None
+    collection: str | None
+    max_passages: int | None
+    skim: int | None
+
+
 class QaClient:
     """A client of a QA server, or of several replicas; for any number of threads.
 
@@ -331,45 +356,18 @@ class QaClient:
         """Closes the unused connections; the client may be used again."""
         self._servers.close()
 
-    def ask(
-        self,
-        question: str,
-        text: str | None = None,
-        *,
-        top_k: int = 1,
-        timeout_ms: float | None = None,
-        priority: int | None = None,
-        model: str | None = None,
-        version: int | str | None = None,
-        collection: str | None = None,
-        max_passages: int | None = None,
-        skim: int | None = None,
-    ) -> Answer:
+    def ask(self, question: str, text: str | None = None, **options: Unpack[AskOptions]) -> Answer:
         """Asks one question and waits for its answer.
 
         Args:
             text: The text that should hold the answer; None if a collection is asked.
-            top_k: How many spans to return, the best first.
-            timeout_ms: How long the request may wait in the server's queue; None leaves it to the
-                server.
-            priority: 0 to 9, higher is served first; None leaves it to the server.
-            model: A model or a route; None leaves it to the server.
-            version: The number or label of a model's version; None leaves it to the server.
-            collection: The collection that is to answer it, in place of a text.
-            max_passages: How many passages of the collection are read; None leaves it to the
-                server.
-            skim: Of a text, how many windows are read, those that match the question best; None
-                for all.
+            options: See `AskOptions`.
 
         Raises:
             QaServerError: The server answered with an error.
             QaClientError: There was no answer, or it was malformed.
         """
-        [result] = self.ask_many(
-            [(question, text)], top_k=top_k, timeout_ms=timeout_ms, priority=priority,
-            model=model, version=version, collection=collection, max_passages=max_passages,
-            skim=skim,
-        )  # fmt: skip
+        [result] = self.ask_many([(question, text)], **options)
         if isinstance(result, QaClientError):
             raise result
         return result
@@ -378,17 +376,10 @@ class QaClient:
         self,
         pairs: Iterable[tuple[str, str | None]],
         *,
-        top_k: int = 1,
-        timeout_ms: float | None = None,
-        priority: int | None = None,
-        model: str | None = None,
-        version: int | str | None = None,
-        collection: str | None = None,
-        max_passages: int | None = None,
-        skim: int | None = None,
         max_in_flight: int = 32,
+        **options: Unpack[AskOptions],
     ) -> list[Answer | QaClientError]:
-        """Asks many questions, several in flight at a time; options as in `ask`.
+        """Asks many questions, several in flight at a time.
 
         A question that fails leaves its error in its place and does not affect the others. Those
         not yet sent fail too when, without a reply between, more connections than there are servers
@@ -397,6 +388,7 @@ class QaClient:
         Args:
             pairs: Question and text of each request, the text None if a collection is asked; taken
                 when there is room to send.
+            options: See `AskOptions`.
 
         Returns:
             For each pair, in their order, its answer or its error.
@@ -406,12 +398,9 @@ class QaClient:
         """
         if max_in_flight < 1:
             raise ValueError("max_in_flight must be at least 1")
-        settings = {"top_k": top_k, "timeout_ms": timeout_ms, "priority": priority,
-                    "model": model, "version": version, "collection": collection,
-                    "max_passages": max_passages, "skim": skim}  # fmt: skip
-        options = {name: value for name, value in settings.items() if value is not None}
+        fields = option_fields(options)
         requests = (
-            _Request(next(self._ids), index, {**question_fields(question, text), **options})
+            _Request(next(self._ids), index, {**question_fields(question, text), **fields})
             for index, (question, text) in enumerate(pairs)
         )
         return _Call(self._servers, requests, read_answer, max_in_flight).run()
@@ -1347,6 +1336,17 @@ def server_error(value: object) -> QaServerError:
 def question_fields(question: str, text: str | None) -> dict[str, Any]:
     """The fields of a question, without those that are not given."""
     return {"question": question} if text is None else {"question": question, "text": text}
+
+
+def option_fields(options: AskOptions) -> dict[str, Any]:
+    """The fields of a question's options.
+
+    Raises:
+        TypeError: One is no option.
+    """
+    for name in options.keys() - AskOptions.__annotations__.keys():
+        raise TypeError(f"{name!r} is not an option of a question")
+    return {name: value for name, value in {"top_k": 1, **options}.items() if value is not None}
 
 
 def read_answer(reply: dict[str, Any], latency_ms: float) -> Answer:

@@ -12,12 +12,13 @@ import math
 import ssl
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from qa_service.aio.connection import Connection, UnreadError, open_connection
 from qa_service.client import (
     MAX_RESPONSE_BYTES,
     Answer,
+    AskOptions,
     QaClientError,
     QaServerError,
     Server,
@@ -26,6 +27,7 @@ from qa_service.client import (
     Terms,
     decode_reply,
     encode_frame,
+    option_fields,
     question_fields,
     read_answer,
     server_error,
@@ -111,18 +113,7 @@ class AsyncQaClient:
             connection.close(_closed())
 
     async def ask(
-        self,
-        question: str,
-        text: str | None = None,
-        *,
-        top_k: int = 1,
-        timeout_ms: float | None = None,
-        priority: int | None = None,
-        model: str | None = None,
-        version: int | str | None = None,
-        collection: str | None = None,
-        max_passages: int | None = None,
-        skim: int | None = None,
+        self, question: str, text: str | None = None, **options: Unpack[AskOptions]
     ) -> Answer:
         """Asks one question and waits for its answer; the arguments are those of `QaClient.ask`.
 
@@ -130,24 +121,14 @@ class AsyncQaClient:
             QaServerError: The server answered with an error.
             QaClientError: There was no answer, or it was malformed.
         """
-        options = _given(top_k=top_k, timeout_ms=timeout_ms, priority=priority,
-                         model=model, version=version, collection=collection,
-                         max_passages=max_passages, skim=skim)  # fmt: skip
-        return await self._ask({**question_fields(question, text), **options})
+        return await self._ask({**question_fields(question, text), **option_fields(options)})
 
     async def ask_many(
         self,
         pairs: Iterable[tuple[str, str | None]],
         *,
-        top_k: int = 1,
-        timeout_ms: float | None = None,
-        priority: int | None = None,
-        model: str | None = None,
-        version: int | str | None = None,
-        collection: str | None = None,
-        max_passages: int | None = None,
-        skim: int | None = None,
         max_in_flight: int = 32,
+        **options: Unpack[AskOptions],
     ) -> list[Answer | QaClientError]:
         """Asks many questions, several in flight at a time, as `QaClient.ask_many` does.
 
@@ -158,21 +139,19 @@ class AsyncQaClient:
             ValueError: `max_in_flight` is less than 1.
         """
         _check_positive(max_in_flight)
-        options = _given(top_k=top_k, timeout_ms=timeout_ms, priority=priority,
-                         model=model, version=version, collection=collection,
-                         max_passages=max_passages, skim=skim)  # fmt: skip
+        fields = option_fields(options)
         results: dict[int, Answer | QaClientError] = {}
         numbered = enumerate(pairs)
         begun_at = self._losses.number
         async with asyncio.TaskGroup() as group:
             for _ in range(max_in_flight):
-                group.create_task(self._ask_in_turn(numbered, options, results, begun_at))
+                group.create_task(self._ask_in_turn(numbered, fields, results, begun_at))
         return [results[index] for index in range(len(results))]
 
     async def _ask_in_turn(
         self,
         numbered: Iterator[tuple[int, tuple[str, str | None]]],
-        options: dict[str, Any],
+        fields: dict[str, Any],
         results: dict[int, Answer | QaClientError],
         begun_at: int,
     ) -> None:
@@ -182,8 +161,7 @@ class AsyncQaClient:
                 results[index] = loss
                 continue
             try:
-                fields = {**question_fields(question, text), **options}
-                results[index] = await self._ask(fields)
+                results[index] = await self._ask({**question_fields(question, text), **fields})
             except QaClientError as error:
                 results[index] = error
 
@@ -325,10 +303,6 @@ def _retrieve(opening: asyncio.Task[Connection]) -> None:
     """Looks at a failure for which nobody waits any more; else asyncio would log it."""
     if not opening.cancelled():
         opening.exception()
-
-
-def _given(**options: object) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}
 
 
 def _check_positive(max_in_flight: int) -> None:

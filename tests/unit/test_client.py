@@ -108,6 +108,10 @@ class TestAsk:
             answer = client.ask("q", "a b", top_k=2, timeout_ms=1500, priority=9)
         assert answer.alternatives == (Span("a", 0.5, 0, 1), Span("", 0.9, None, None))
 
+    def test_an_option_that_there_is_not_is_refused(self):
+        with pytest.raises(TypeError, match="'topk' is not an option"):
+            QaClient().ask("q", "t", topk=2)
+
     def test_no_answer_in_the_text_is_an_answer(self):
         with (
             ScriptedPeer(lambda peer: peer.send(unknown_to(peer.receive()))) as peer,
