@@ -189,7 +189,7 @@ class QaServer:
             self.engines.close()
             self.catalog.close()
             self.catalog.kill()
-            self._gateway.kill()
+            self._gateway.program.kill()
             self._listeners.close()
             self._gpu_meter.close()
             self._tracing.kill()
@@ -225,7 +225,7 @@ class QaServer:
 
     def _refuse_new_work(self) -> None:
         self._gate.close()
-        self._gateway.close()
+        self._gateway.program.close()
 
     def reload(self) -> None:
         """Reads everything again; what serves goes on until what takes its place can."""
@@ -369,7 +369,7 @@ class QaServer:
     def _end_gently(self) -> None:
         self._phase = _Phase.STOPPING
         self._listeners.close()
-        self._gateway.close()
+        self._gateway.program.close()
         self.catalog.close()
         for connection in list(self._connections):
             connection.close_gently()
@@ -380,7 +380,7 @@ class QaServer:
     def _finish(self) -> None:
         """Waits for the last bytes to be read and the workers to end, but not for long."""
         now_s = self._loop.now_s()
-        ended = (self.catalog.reap(), self._tracing.reap(), self._gateway.reap())
+        ended = (self.catalog.reap(), self._tracing.reap(), self._gateway.program.reap())
         has_ended = all(ended) and not self._connections
         if has_ended or now_s >= self._exit_deadline_s:
             self._loop.stop()

@@ -27,52 +27,34 @@ MAX_REPORT_BYTES = 4096
 
 
 class Gateway:
-    """Starts the gateway if a port is given for it, and keeps it running.
+    """The gateway's program, if the server has a port for it.
 
     Args:
-        loop: The server's.
-        flags: The gateway's; without flags there is no gateway.
+        flags: The gateway's; without any, there is no gateway, and its program never runs.
 
     Attributes:
-        failure: Why the gateway could not start; empty if it did not fail.
-        has_started: Whether the gateway has listened, or none is wanted.
+        failure: Why the gateway cannot start; empty if it can.
+        has_started: Whether it has listened, or there is none.
     """
 
     def __init__(self, loop: EventLoop, flags: Sequence[str]) -> None:
         self.failure = ""
         self.has_started = not flags
+        self.program = SideProgram(
+            loop, "the gRPC gateway", GATEWAY_PROGRAM, flags,
+            on_data=self._on_data, on_death=self._on_death,
+        )  # fmt: skip
         self._loop = loop
         self._report = b""
-        self._program: SideProgram | None = None
-        if flags:
-            self._program = SideProgram(
-                loop, "the gRPC gateway", GATEWAY_PROGRAM, flags,
-                on_data=self._on_data, on_death=self._on_death,
-            )  # fmt: skip
 
     def start(self) -> None:
-        """Starts it."""
-        if self._program:
-            self._program.start()
+        """Starts it, if there is one."""
+        if not self.has_started:
+            self.program.start()
 
     def reload(self) -> None:
         """Has it read the certificates again."""
-        if self._program:
-            self._program.write(RELOAD)
-
-    def close(self) -> None:
-        """Has it drain and end."""
-        if self._program:
-            self._program.close()
-
-    def reap(self) -> bool:
-        """Whether it has ended, or there is none."""
-        return self._program is None or self._program.reap()
-
-    def kill(self) -> None:
-        """Ends it at once."""
-        if self._program:
-            self._program.kill()
+        self.program.write(RELOAD)
 
     def _on_data(self, data: bytes) -> None:
         self._report = (self._report + data)[-MAX_REPORT_BYTES:]

@@ -1,7 +1,7 @@
-"""All that a server listens on: its port, and a Unix socket where one is wanted.
+"""A server's listening sockets: its port, and a Unix socket if one is wanted.
 
-A gateway beside the server asks over the Unix socket; where the options name none, it stands in a
-folder of its own, which goes with it.
+The gRPC gateway asks over the Unix socket; if the options name none, the socket stands in a
+temporary folder of its own.
 """
 
 from __future__ import annotations
@@ -23,16 +23,14 @@ class Listeners:
     """The listening sockets, opened and closed together.
 
     Args:
-        loop: The loop that waits for clients.
-        options: Where they connect.
         on_client: Takes a client of the port, and its name.
         on_local_client: Takes one of the Unix socket.
 
     Attributes:
-        unix_path: Where the Unix socket stands; None without one.
+        unix_path: The Unix socket's path; None without one.
 
     Raises:
-        SetupError: An address cannot be had.
+        SetupError: An address cannot be used.
     """
 
     def __init__(
@@ -62,7 +60,7 @@ class Listeners:
         """Starts to listen.
 
         Raises:
-            SetupError: Another program listens there by now.
+            SetupError: Another program listens there.
         """
         for listener in self._all:
             listener.open()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from qa_service.telemetry.exposition import duration_samples
 from qa_service.telemetry.metrics import DURATION_BOUNDS_MS, Histogram
-from qa_service.wire.prometheus import Family, Sample
+from qa_service.wire.prometheus import Family, Labels, Sample
 
 SHADOW_OUTCOMES = ("agreed", "differed", "failed", "unpaired", "dropped")
 """Outcomes of a request chosen to be copied: the version that answers found the same span, or
@@ -56,12 +56,7 @@ class ShadowCounts:
 
 @dataclass(slots=True)
 class CollectionCounts:
-    """What was searched for in a collection.
-
-    Attributes:
-        search_ms: Milliseconds that searches took.
-        passages_total: Passages that they found and that were read.
-    """
+    """The counts of a collection: its searches, and the passages found by them that were read."""
 
     search_ms: Histogram = field(default_factory=lambda: Histogram(DURATION_BOUNDS_MS))
     passages_total: int = 0
@@ -72,7 +67,7 @@ class CollectionCounts:
 
 
 class ServiceCounts:
-    """The counts of all cascades, of all shadow traffic and of all collections."""
+    """The counts of all cascades, shadow traffic and collections; each from its first request."""
 
     def __init__(self) -> None:
         self.cascades: dict[str, CascadeCounts] = {}
@@ -80,11 +75,11 @@ class ServiceCounts:
         self.collections: dict[str, CollectionCounts] = {}
 
     def cascade(self, route: str) -> CascadeCounts:
-        """The counts of a route, from its first request on."""
+        """The counts of a route."""
         return self.cascades.setdefault(route, CascadeCounts())
 
     def shadow(self, model: str, version: int) -> ShadowCounts:
-        """The counts of a version that receives copies, from the first on."""
+        """The counts of a version that receives copies."""
         return self.shadows.setdefault((model, version), ShadowCounts())
 
     def collection(self, name: str) -> CollectionCounts:
@@ -106,7 +101,7 @@ class ServiceCounts:
         }
 
     def families(self) -> Iterator[Family]:
-        """The metrics; none without a cascade or shadow traffic."""
+        """The metrics; none of what there is not."""
         if self.cascades:
             yield from self._cascade_families()
         if self.shadows:
@@ -115,16 +110,15 @@ class ServiceCounts:
             yield from self._collection_families()
 
     def _cascade_families(self) -> Iterator[Family]:
+        cascades = [(counts, {"route": route}) for route, counts in self.cascades.items()]
         asked = [
-            Sample(count, {"route": route, "models_asked": str(number)})
-            for route, counts in self.cascades.items()
+            Sample(count, {**labels, "models_asked": str(number)})
+            for counts, labels in cascades
             for number, count in sorted(counts.models_asked.items())
         ]
         text = "Requests that a cascade has answered, by how many models it asked."
         yield Family("qa_cascade_requests_total", "counter", text, asked)
-        fallbacks = [
-            Sample(counts.fallbacks, {"route": route}) for route, counts in self.cascades.items()
-        ]
+        fallbacks = [Sample(counts.fallbacks, labels) for counts, labels in cascades]
         text = "Requests answered by a model that was not sure, as the next one failed."
         yield Family("qa_cascade_fallbacks_total", "counter", text, fallbacks)
 
@@ -133,8 +127,8 @@ class ServiceCounts:
             (counts, {"model": model, "version": str(version)})
             for (model, version), counts in self.shadows.items()
         ]
-        text = "Requests that could have been copied to a version."
         seen = [Sample(counts.seen, labels) for counts, labels in shadows]
+        text = "Requests that could have been copied to a version."
         yield Family("qa_shadow_seen_total", "counter", text, seen)
         outcomes = [
             Sample(count, {**labels, "outcome": outcome})
@@ -143,25 +137,22 @@ class ServiceCounts:
         ]
         text = "Requests chosen to be copied to a version, by what came of it."
         yield Family("qa_shadow_requests_total", "counter", text, outcomes)
-        durations = [
-            sample
-            for counts, labels in shadows
-            for sample in duration_samples(counts.request_ms, labels)
-        ]
         text = "Time from a copy to its answer."
-        yield Family("qa_shadow_request_seconds", "histogram", text, durations)
+        durations = [(counts.request_ms, labels) for counts, labels in shadows]
+        yield _durations("qa_shadow_request_seconds", text, durations)
 
     def _collection_families(self) -> Iterator[Family]:
-        durations = [
-            sample
-            for name, counts in self.collections.items()
-            for sample in duration_samples(counts.search_ms, {"collection": name})
-        ]
+        collections = [(counts, {"collection": name}) for name, counts in self.collections.items()]
         text = "Time of a search in a collection."
-        yield Family("qa_collection_search_seconds", "histogram", text, durations)
-        passages = [
-            Sample(counts.passages_total, {"collection": name})
-            for name, counts in self.collections.items()
-        ]
+        durations = [(counts.search_ms, labels) for counts, labels in collections]
+        yield _durations("qa_collection_search_seconds", text, durations)
+        passages = [Sample(counts.passages_total, labels) for counts, labels in collections]
         text = "Passages of a collection that were found and read."
         yield Family("qa_collection_passages_total", "counter", text, passages)
+
+
+def _durations(name: str, text: str, found: Iterable[tuple[Histogram, Labels]]) -> Family:
+    samples = [
+        sample for histogram, labels in found for sample in duration_samples(histogram, labels)
+    ]
+    return Family(name, "histogram", text, samples)

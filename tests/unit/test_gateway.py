@@ -19,8 +19,8 @@ def test_without_a_port_there_is_none():
     gateway = Gateway(loop, [])
     gateway.start()
     gateway.reload()
-    gateway.close()
-    assert (gateway.has_started, gateway.reap(), gateway.failure) == (True, True, "")
+    gateway.program.close()
+    assert (gateway.has_started, gateway.program.reap(), gateway.failure) == (True, True, "")
     loop.close()
 
 
@@ -67,8 +67,8 @@ class Started:
         self.changes += 1
 
     def close(self):
-        self.gateway.kill()
-        run_until(self.loop, self.gateway.reap)
+        self.gateway.program.kill()
+        run_until(self.loop, self.gateway.program.reap)
         self.loop.close()
 
 
