@@ -88,7 +88,7 @@ def main() -> int:
             spread([now / was for was, now in zip(*pairs[row], strict=True)], 2) for row in rows
         ]
         section.say(markdown(["now / before, pair by pair", *rows], [["", *ratios]]))
-    section.raw["cells"] = cells.raw()
+    section.raw["cells"] = cells.raw
     section.close()
     return 0
 

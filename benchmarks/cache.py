@@ -251,7 +251,7 @@ def main() -> int:
         say_memory(section)
     items = pairs(read_squad(flags.questions_file), QUESTIONS)
     section.raw["cells"] = {
-        name: say_part(section, flags, part, items).raw()
+        name: say_part(section, flags, part, items).raw
         for name, part in PARTS.items()
         if name in flags.parts
     }

@@ -57,11 +57,6 @@ def measure(
     `loop_us` that of its first one, for one request.
 
     Args:
-        server: It.
-        items: What to ask, over and over.
-        clients: How many ask.
-        warmup_s: For how long before the measurement.
-        duration_s: For how long.
         first: Which of the items to start with.
     """
     before_s, loop_before_s, own_s = server.cpu_s(), cpu_s(server.pid), time.process_time()

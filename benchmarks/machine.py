@@ -10,21 +10,16 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from qa_service.load.table import processor
+
 
 def machine() -> str:
     """Cores, processor and memory of this machine."""
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return (
-        f"{os.cpu_count()} cores of {_processor()}, {memory_gib:.0f} GiB, "
+        f"{os.cpu_count()} cores of {processor()}, {memory_gib:.0f} GiB, "
         f"{platform.system()} {platform.release().partition('-')[0]}"
     )
-
-
-def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(": ")[2].strip()
-    return platform.machine()
 
 
 def versions(*packages: str) -> str:

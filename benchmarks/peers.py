@@ -167,8 +167,7 @@ def report(section: Section, comparison: Comparison, targets: Sequence[Target]) 
     """Says it all in tables."""
     cells, rows = comparison.cells, comparison.rows
     section.say(markdown(["target", "settings"], [[c.name, c.settings] for c in targets]))
-    for name, error in cells.absent.items():
-        section.say(f"{name} did not take part: {error}")
+    cells.say_absent(section)
     for mix in dict.fromkeys(row.mix for row in rows):
         extra = [("sentence_p99", "p99 of the single sentences, ms", 0)] * (mix == "mixed")
         for name, label, digits in [*TABLES, *extra]:
@@ -188,7 +187,7 @@ def report(section: Section, comparison: Comparison, targets: Sequence[Target]) 
 
 def against_goal(cells: Cells, rows: Sequence[Row], figure: str) -> str:
     """A figure of this server over each other's; bold where it misses its goal."""
-    if OURS not in cells.targets:
+    if OURS not in cells.raw:
         return "This server did not take part."
     label, goal = GOALS[figure]
 
@@ -198,7 +197,7 @@ def against_goal(cells: Cells, rows: Sequence[Row], figure: str) -> str:
         return f"{value:.2f}" if is_met else f"**{value:.2f}**"
 
     names = [row.name for row in rows]
-    others = [target for target in cells.targets if target != OURS]
+    others = [target for target in cells.raw if target != OURS]
     lines = [[target, *[ratio(target, row) for row in names]] for target in others]
     bound = "most" if figure == "p99" else "least"
     return (
@@ -248,7 +247,6 @@ def main() -> int:
     )
     repeats = 1 if flags.quick else flags.repeats
     comparison.cells.measure(targets, flags.model, repeats, comparison.measure)
-    section.raw |= {"cells": comparison.cells.raw(), "absent": comparison.cells.absent}
     report(section, comparison, targets)
     section.close()
     return 0

@@ -36,7 +36,7 @@ def make_parser(doc: str) -> argparse.ArgumentParser:
 
 
 def checkouts_of(flags: argparse.Namespace) -> dict[str, tuple[Path, Path]]:
-    """Where the servers are, and their models: each checkout reads what it has prepared."""
+    """The checkouts and their models: each reads what was prepared in it."""
     now = {"now": (ROOT, flags.model)}
     if not flags.before:
         return now
@@ -47,9 +47,7 @@ class Section:
     """One benchmark's part of RESULTS.md, in the making.
 
     Args:
-        name: The benchmark's, and its files'.
-        title: Its headline.
-        flags: What it was called with.
+        name: That of its files.
         packages: Whose versions matter beside those of the serving libraries.
     """
 
@@ -58,7 +56,7 @@ class Section:
     ) -> None:
         self._name = f"{name}.quick" if flags.quick else name
         self._started_s = time.perf_counter()
-        # Told to stop, it still stops what it has started.
+        # At SIGTERM, `with` blocks still stop what they have started.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         self.raw: dict[str, object] = {
             "machine": machine(),

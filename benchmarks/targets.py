@@ -52,10 +52,8 @@ class Target:
     """A server to be measured.
 
     Attributes:
-        name: What the tables call it.
         module: Of `benchmarks/servers/`; empty for this project's server.
         flags: Its flags, but for port and model.
-        wire: Makes what a connection speaks.
         settings: What it was set to, in words.
     """
 
@@ -68,13 +66,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A target that has answered.
-
-    Attributes:
-        target: Which.
-        port: Where it listens.
-        pid: Of its first process.
-    """
+    """A target that has answered; `pid` is that of its first process."""
 
     target: Target
     port: int
@@ -139,8 +131,6 @@ def running(target: Target, model: Path, root: Path = ROOT) -> Iterator[Running]
     """Starts a target, warms its instances, and stops it with all of its processes.
 
     Args:
-        target: It.
-        model: What it serves.
         root: The checkout that this project's server runs in.
 
     Raises:

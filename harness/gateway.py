@@ -42,13 +42,9 @@ class GatewayServer:
         """The process ids of the instances."""
         return [pid for pid in self.server.worker_pids() if not _is_gateway(pid)]
 
-    def stats(self) -> dict:
-        """What the server has counted."""
-        return self.server.ask(type="stats")["stats"]
-
     def counted(self, code: str) -> int:
         """How many requests came to this."""
-        return self.stats()["counters"]["requests_total"].get(code, 0)
+        return self.server.stats()["counters"]["requests_total"].get(code, 0)
 
     def wait_for_count(self, code: str, count: int) -> None:
         """Waits until so many requests came to this."""
@@ -57,7 +53,8 @@ class GatewayServer:
     def wait_for_flight(self, count: int) -> None:
         """Waits until so many requests are in flight."""
         wait_until(
-            lambda: self.stats()["gauges"]["requests_in_flight"], lambda found: found == count
+            lambda: self.server.stats()["gauges"]["requests_in_flight"],
+            lambda found: found == count,
         )
 
 

@@ -38,8 +38,6 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=2)
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--wait_ms", type=int, default=0)
-    parser.add_argument("--num_api_servers", type=int, default=None)
-    parser.add_argument("--fast_queue", action="store_true")
     flags = parser.parse_args()
     set_batch_size(flags.batch)
     server = litserve.LitServer(
@@ -47,15 +45,8 @@ def main() -> None:
         accelerator="cpu",
         workers_per_device=flags.sessions,
         timeout=120,
-        fast_queue=flags.fast_queue,
     )
-    server.run(
-        host="127.0.0.1",
-        port=flags.port,
-        num_api_servers=flags.num_api_servers,
-        log_level="warning",
-        generate_client_file=False,
-    )
+    server.run(host="127.0.0.1", port=flags.port, log_level="warning", generate_client_file=False)
 
 
 if __name__ == "__main__":

@@ -20,24 +20,6 @@ from benchmarks.servers.reading import set_batch_size
 OBJECT_STORE_BYTES = 100 << 20
 
 
-class Unbatched:
-    """A replica that answers one question at a time."""
-
-    def __init__(self) -> None:
-        from benchmarks.servers import reading  # noqa: PLC0415 - in the replica's process
-
-        self._reading = reading
-        self._reader = reading.warm_reader()
-
-    async def __call__(self, request: Request) -> Response:
-        question = self._reading.decode(await request.body())
-        return self._response(self._reading.answers(self._reader, [question])[0])
-
-    def _response(self, answer: dict[str, Any]) -> Response:
-        """Written like everyone's, and with its length: what is only returned is sent in chunks."""
-        return Response(self._reading.encode(answer), media_type="application/json")
-
-
 class Instant:
     """A replica that answers at once, without a model."""
 
@@ -47,8 +29,26 @@ class Instant:
         self._reading = reading
 
     async def __call__(self, request: Request) -> Response:
-        answer = self._reading.instant_answer(self._reading.decode(await request.body()))
+        question = self._reading.decode(await request.body())
+        return self._response(await self._answer(question))
+
+    async def _answer(self, question: Any) -> dict[str, Any]:
+        return self._reading.instant_answer(question)
+
+    def _response(self, answer: dict[str, Any]) -> Response:
+        """Written like everyone's, and with its length: what is only returned is sent in chunks."""
         return Response(self._reading.encode(answer), media_type="application/json")
+
+
+class Unbatched(Instant):
+    """A replica that answers one question at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._reader = self._reading.warm_reader()
+
+    async def _answer(self, question: Any) -> dict[str, Any]:
+        return self._reading.answers(self._reader, [question])[0]
 
 
 class Batched(Unbatched):
@@ -62,8 +62,8 @@ class Batched(Unbatched):
         self._answers.set_max_batch_size(batching["size"])
         self._answers.set_batch_wait_timeout_s(batching["wait_s"])
 
-    async def __call__(self, request: Request) -> Response:
-        return self._response(await self._answers(self._reading.decode(await request.body())))
+    async def _answer(self, question: Any) -> dict[str, Any]:
+        return await self._answers(question)
 
 
 def main() -> None:

@@ -96,10 +96,11 @@ def machine() -> str:
         except importlib.metadata.PackageNotFoundError:
             continue
     system = f"{platform.system()} {platform.release().partition('-')[0]}"
-    return f"{os.cpu_count()} cores of {_processor()}, {system}; {', '.join(versions)}"
+    return f"{os.cpu_count()} cores of {processor()}, {system}; {', '.join(versions)}"
 
 
-def _processor() -> str:
+def processor() -> str:
+    """The processor's name."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -275,14 +275,14 @@ class TestHostile:
         client.close()
 
     def test_a_peer_has_one_connection_for_each_token(self, gateway):
-        open_before = gateway.stats()["gauges"]["connections_open"]
+        open_before = gateway.server.stats()["gauges"]["connections_open"]
         calls = []
         with held_still(gateway.instance_pids), stub_of(gateway) as stub:
             for number, token in enumerate([None, None, TOKEN, OTHER, OTHER], 1):
                 metadata = [("authorization", f"Bearer {token}")] if token else []
                 calls.append(stub.ModelInfer.future(request(), metadata=metadata))
                 gateway.wait_for_flight(number)
-            assert gateway.stats()["gauges"]["connections_open"] == open_before + 3
+            assert gateway.server.stats()["gauges"]["connections_open"] == open_before + 3
 
 
 class TestTokens:
