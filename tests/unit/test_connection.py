@@ -9,73 +9,68 @@ import socket
 import pytest
 
 from harness.frames import frame, receive
-from qa_service.errors import ERROR_KINDS, DeadlineExceededError, QueueFullError
-from qa_service.front.auth import Authenticator
-from qa_service.front.connection import (
-    COSTLY_MESSAGE_BYTES,
-    MESSAGES_A_TURN,
-    READ_AHEAD_BYTES,
-    Connection,
-)
-from qa_service.front.options import AuthOptions, ConnectionOptions
+from qa_service.errors import DeadlineExceededError, QueueFullError
+from qa_service.front.connection import COSTLY_MESSAGE_BYTES, MESSAGES_A_TURN, READ_AHEAD_BYTES
 from qa_service.net.stream import Stream
-from qa_service.telemetry.metrics import Metrics
 from qa_service.wire.codec import Wait
 from qa_service.wire.frame_codec import FrameCodec
-from qa_service.wire.messages import QUERY_TYPES, Answer, Request, RequestLimits, Timings
+from qa_service.wire.messages import Request, RequestLimits
 from qa_service.wire.trace_context import NO_TRACE
 from tests.support import FakeTimeLoop, run_until
+from tests.unit.connections import ScriptedStream, Surroundings
 
 ASK = {"question": "q?", "text": "some text"}
 LIMITS = RequestLimits(max_frame_bytes=1000, max_question_chars=100, max_text_chars=900)
 
 
-class Owner:
-    """Stands where the service is, and the server: remembers requests; refuses when told to."""
+def asks(*ids):
+    """A question of each id."""
+    return [{"id": i, **ASK} for i in ids]
+
+
+class Owner(Surroundings):
+    """A connection of a real socket and frames; its service refuses when told to."""
 
     def __init__(self, *, stream=None, codec=None, requests=LIMITS, **limits):
         self.loop = FakeTimeLoop()
-        self.calls, self.ended, self.refuse, self.cancelled = [], [], None, []
-        self.queries = []
-        self.metrics = Metrics(ERROR_KINDS, QUERY_TYPES)
+        self.refuse, self.queries = None, []
         ours, self.client = socket.socketpair()
         self.client.settimeout(20)
         limits = {"max_output_buffer_bytes": 10_000, "request_timeout_ms": 0, **limits}
         chosen = codec or FrameCodec(requests, requests.max_frame_bytes)
-        self.connection = Connection(
-            stream or Stream(self.loop, ours),
-            lambda _: chosen,
-            self,
-            ConnectionOptions(**limits),
-            clock=self.loop,
-            authenticator=Authenticator(AuthOptions()),
-            report=self.report,
-            metrics=self.metrics,
-            on_end=self.ended.append,
-            name="the client",
-        )
+        stream = stream or Stream(self.loop, ours)
+        super().__init__(stream, lambda _: chosen, self.loop, {}, **limits)
 
     @property
     def outcomes(self):
         return {code: n for code, n in self.metrics.requests_total.items() if n}
 
     def submit(self, call):
-        call.on_end(self.note)
         if self.refuse:
             call.fail(self.refuse)
         else:
-            self.calls.append(call)
-
-    def note(self, call):
-        if call.is_cancelled:
-            self.cancelled.append(call)
+            super().submit(call)
 
     def report(self, query):
         self.queries.append(query)
         return {"asked": query.type}
 
     def answer(self, call, text="some"):
-        call.resolve([Answer(text, 0.5, 0, len(text))], Timings(1.0, 2.0))
+        self.resolve(call, text)
+
+    def send(self, *messages, calls=None):
+        """Sends frames, and waits until so many calls were submitted in all."""
+        self.client.sendall(b"".join(map(frame, messages)))
+        if calls is not None:
+            self.run_until(lambda: len(self.calls) == calls)
+
+    def most_in_a_round(self, counted, total):
+        """Runs the loop until so many are counted; the most by which a round added to them."""
+        found = [0]
+        self.loop.after_each = lambda: (found.append(len(counted)), self.loop.stop())
+        while len(counted) < total:
+            self.loop.run()
+        return max(after - before for before, after in itertools.pairwise(found))
 
     def run_until(self, condition):
         run_until(self.loop, condition)
@@ -103,8 +98,7 @@ def make_owner():
 
 def test_answers_may_come_in_any_order(make_owner):
     owner = make_owner()
-    owner.client.sendall(b"".join(frame({"id": i, **ASK}) for i in range(3)))
-    owner.run_until(lambda: len(owner.calls) == 3)
+    owner.send(*asks(0, 1, 2), calls=3)
     for i in (2, 0, 1):
         owner.answer(owner.calls[i])
         assert receive(owner.client)["id"] == i
@@ -113,16 +107,14 @@ def test_answers_may_come_in_any_order(make_owner):
 
 def test_a_clients_priorities_weigh_more_and_share_its_one_flow(make_owner):
     owner = make_owner(max_priority=5)
-    owner.client.sendall(b"".join(frame({"id": n, "priority": n, **ASK}) for n in (0, 1, 9)))
-    owner.run_until(lambda: len(owner.calls) == 3)
+    owner.send(*({"priority": n, **ASK} for n in (0, 1, 9)), calls=3)
     assert [call.scope.weight for call in owner.calls] == [1.0, 2.0, 6.0]
     assert {call.scope.flow for call in owner.calls} == {"the client"}
 
 
 def test_a_request_is_settled_once(make_owner):
     owner = make_owner()
-    owner.client.sendall(frame(ASK))
-    owner.run_until(lambda: bool(owner.calls))
+    owner.send(ASK, calls=1)
     owner.answer(owner.calls[0])
     owner.calls[0].fail(DeadlineExceededError())
     owner.connection.close()
@@ -132,8 +124,7 @@ def test_a_request_is_settled_once(make_owner):
 
 def test_a_client_that_goes_has_its_requests_cancelled(make_owner):
     owner = make_owner()
-    owner.client.sendall(frame(ASK) * 2)
-    owner.run_until(lambda: len(owner.calls) == 2)
+    owner.send(ASK, ASK, calls=2)
     owner.client.close()
     owner.run_until(lambda: bool(owner.ended))
     assert set(owner.cancelled) == set(owner.calls)
@@ -143,12 +134,11 @@ def test_a_client_that_goes_has_its_requests_cancelled(make_owner):
 
 def test_an_id_in_flight_is_refused_and_free_again_once_answered(make_owner):
     owner = make_owner()
-    owner.client.sendall(frame({"id": 7, **ASK}) * 2)
+    owner.send(*asks(7, 7))
     assert_code(owner, 7, "duplicate_id")
     owner.answer(owner.calls[0])
     assert receive(owner.client)["answer"] == "some"
-    owner.client.sendall(frame({"id": 7, **ASK}))
-    owner.run_until(lambda: len(owner.calls) == 2)
+    owner.send(*asks(7), calls=2)
 
 
 CANCEL = {"id": 1, "type": "cancel"}
@@ -156,14 +146,11 @@ CANCEL = {"id": 1, "type": "cancel"}
 
 def test_a_cancelled_request_is_told_so_at_once_and_the_others_go_on(make_owner):
     owner = make_owner()
-    owner.client.sendall(b"".join(frame({"id": i, **ASK}) for i in range(3)) + frame(CANCEL))
+    owner.send(*asks(0, 1, 2), CANCEL)
     owner.run_until(lambda: len(owner.connection.calls) == 2)
     told = receive(owner.client)
-    assert (told["id"], told["error"]["code"], told["error"]["retryable"]) == (
-        1,
-        "cancelled",
-        False,
-    )
+    error = told["error"]
+    assert (told["id"], error["code"], error["retryable"]) == (1, "cancelled", False)
     for call in owner.calls:
         owner.answer(call)  # that of the cancelled one comes too late
     assert [receive(owner.client)["id"] for _ in range(2)] == [0, 2]
@@ -174,9 +161,7 @@ def test_a_cancelled_request_is_told_so_at_once_and_the_others_go_on(make_owner)
 
 def test_an_id_that_was_cancelled_is_free_again(make_owner):
     owner = make_owner()
-    ask = frame({"id": 1, **ASK})
-    owner.client.sendall(ask + frame(CANCEL) + ask)
-    owner.run_until(lambda: len(owner.calls) == 2)
+    owner.send(*asks(1), CANCEL, *asks(1), calls=2)
     owner.answer(owner.calls[1])
     assert receive(owner.client)["error"]["code"] == "cancelled"
     assert receive(owner.client)["answer"] == "some"
@@ -184,10 +169,9 @@ def test_an_id_that_was_cancelled_is_free_again(make_owner):
 
 def test_what_is_not_in_flight_cannot_be_cancelled_and_nothing_is_said(make_owner):
     owner = make_owner()
-    owner.client.sendall(frame(CANCEL) + frame({"id": 1, **ASK}))
-    owner.run_until(lambda: bool(owner.calls))
+    owner.send(CANCEL, *asks(1), calls=1)
     owner.answer(owner.calls[0])
-    owner.client.sendall(frame(CANCEL) + frame({"id": 2, "type": "health"}))
+    owner.send(CANCEL, {"id": 2, "type": "health"})
     assert receive(owner.client)["answer"] == "some"
     owner.run_until(lambda: bool(owner.queries))
     assert receive(owner.client)["id"] == 2
@@ -196,7 +180,7 @@ def test_what_is_not_in_flight_cannot_be_cancelled_and_nothing_is_said(make_owne
 
 def test_requests_without_an_id_are_cancelled_together(make_owner):
     owner = make_owner()
-    owner.client.sendall(frame(ASK) * 2 + frame({"id": 1, **ASK}) + frame({"type": "cancel"}))
+    owner.send(ASK, ASK, *asks(1), {"type": "cancel"})
     owner.run_until(lambda: len(owner.connection.calls) == 1)
     codes = [receive(owner.client)["error"]["code"] for _ in range(2)]
     assert codes == ["cancelled", "cancelled"]
@@ -206,18 +190,14 @@ def test_requests_without_an_id_are_cancelled_together(make_owner):
 
 def test_past_its_requests_in_flight_one_can_be_cancelled(make_owner):
     owner = make_owner(max_in_flight_per_connection=2)
-    owner.client.sendall(b"".join(frame({"id": i, **ASK}) for i in range(2)))
-    owner.run_until(lambda: len(owner.calls) == 2)
-    owner.client.sendall(frame(CANCEL) + frame({"id": 2, **ASK}))
-    owner.run_until(lambda: len(owner.calls) == 3)
+    owner.send(*asks(0, 1), calls=2)
+    owner.send(CANCEL, *asks(2), calls=3)
     assert receive(owner.client)["error"]["code"] == "cancelled"
 
 
 def test_a_request_that_waits_for_room_is_before_the_cancel_frame_behind_it(make_owner):
     owner = make_owner(max_in_flight_per_connection=1)
-    asked = b"".join(frame({"id": i, **ASK}) for i in range(2))
-    owner.client.sendall(asked + frame(CANCEL) + frame({"id": 2, **ASK}))
-    owner.run_until(lambda: bool(owner.calls))
+    owner.send(*asks(0, 1), CANCEL, *asks(2), calls=1)
     owner.answer(owner.calls[0])
     owner.run_until(lambda: len(owner.calls) == 3)
     assert [call.is_settled for call in owner.calls] == [True, True, False]
@@ -225,24 +205,21 @@ def test_a_request_that_waits_for_room_is_before_the_cancel_frame_behind_it(make
 
 def test_null_ids_may_be_in_flight_together(make_owner):
     owner = make_owner()
-    owner.client.sendall(frame(ASK) * 2)
-    owner.run_until(lambda: len(owner.calls) == 2)
+    owner.send(ASK, ASK, calls=2)
 
 
 def test_a_refused_request_is_answered_and_its_id_is_free(make_owner):
     owner = make_owner()
     owner.refuse = QueueFullError()
-    owner.client.sendall(frame({"id": "a", **ASK}))
+    owner.send(*asks("a"))
     assert_code(owner, "a", "queue_full")
     owner.refuse = None
-    owner.client.sendall(frame({"id": "a", **ASK}))
-    owner.run_until(lambda: len(owner.calls) == 1)
+    owner.send(*asks("a"), calls=1)
 
 
 def test_past_its_requests_in_flight_the_client_waits(make_owner):
     owner = make_owner(max_in_flight_per_connection=2)
-    owner.client.sendall(b"".join(frame({"id": i, **ASK}) for i in range(5)))
-    owner.run_until(lambda: len(owner.calls) == 2)
+    owner.send(*asks(*range(5)), calls=2)
     for taken in (3, 4, 5):
         owner.answer(owner.calls[taken - 3])
         owner.run_until(lambda taken=taken: len(owner.calls) == taken)
@@ -262,8 +239,7 @@ def test_past_its_requests_in_flight_little_is_read_ahead(make_owner):
 
 def test_a_client_that_hangs_up_while_it_waits_is_noticed(make_owner):
     owner = make_owner(max_in_flight_per_connection=1)
-    owner.client.sendall(frame(ASK) * 3)
-    owner.run_until(lambda: len(owner.calls) == 1)
+    owner.send(ASK, ASK, ASK, calls=1)
     owner.client.close()
     owner.run_until(lambda: bool(owner.ended))
 
@@ -291,13 +267,8 @@ def test_a_client_that_does_not_read_is_not_read_from(make_owner):
 
 def test_many_small_frames_do_not_hold_up_the_loop(make_owner):
     owner = make_owner(max_in_flight_per_connection=10_000, max_output_buffer_bytes=10_000_000)
-    owner.client.sendall(frame(ASK) * 1000)
-    a_round = []
-    owner.loop.after_each = lambda: (a_round.append(len(owner.calls)), owner.loop.stop())
-    while len(owner.calls) < 1000:
-        owner.loop.run()
-    steps = [b - a for a, b in itertools.pairwise([0, *a_round])]
-    assert max(steps) <= 2 * MESSAGES_A_TURN
+    owner.send(*[ASK] * 1000)
+    assert owner.most_in_a_round(owner.calls, 1000) <= 2 * MESSAGES_A_TURN
 
 
 @pytest.mark.parametrize("length", [1001, 2**32 - 1])
@@ -332,7 +303,7 @@ def test_an_end_inside_a_frame_is_an_end(make_owner):
 @pytest.mark.parametrize("kind", ["health", "stats"])
 def test_a_query_is_answered_beside_requests_in_flight(make_owner, kind):
     owner = make_owner(max_in_flight_per_connection=2)
-    owner.client.sendall(frame({"id": 1, **ASK}) + frame({"id": 1, "type": kind}))
+    owner.send(*asks(1), {"id": 1, "type": kind})
     owner.run_until(lambda: sent_to(owner.client))
     assert receive(owner.client) == {"id": 1, kind: {"asked": kind}}
     assert len(owner.calls) == 1
@@ -341,18 +312,13 @@ def test_a_query_is_answered_beside_requests_in_flight(make_owner, kind):
 
 def test_a_turn_ends_with_a_query(make_owner):
     owner = make_owner()
-    owner.client.sendall(frame({"type": "stats"}) * 50)
-    a_round = []
-    owner.loop.after_each = lambda: (a_round.append(len(owner.queries)), owner.loop.stop())
-    while len(owner.queries) < 50:
-        owner.loop.run()
-    assert max(b - a for a, b in itertools.pairwise([0, *a_round])) <= 2
+    owner.send(*[{"type": "stats"}] * 50)
+    assert owner.most_in_a_round(owner.queries, 50) <= 2
 
 
 def test_every_frame_has_one_outcome(make_owner):
     owner = make_owner()
-    owner.client.sendall(frame({"id": 1, **ASK}) * 2 + frame(b"junk") + frame({"id": 2, **ASK}))
-    owner.run_until(lambda: len(owner.calls) == 2)
+    owner.send(*asks(1, 1), b"junk", *asks(2), calls=2)
     owner.answer(owner.calls[0])
     owner.answer(owner.calls[0])
     owner.calls[1].fail(DeadlineExceededError())
@@ -371,34 +337,8 @@ def test_every_frame_has_one_outcome(make_owner):
 
 def test_a_turn_ends_with_a_costly_message(make_owner):
     owner = make_owner(requests=RequestLimits(max_frame_bytes=40_000, max_text_chars=40_000))
-    long = frame({**ASK, "text": "a" * (COSTLY_MESSAGE_BYTES + 1)})
-    owner.client.sendall(long * 3)
-    a_round = []
-    owner.loop.after_each = lambda: (a_round.append(len(owner.calls)), owner.loop.stop())
-    while len(owner.calls) < 3:
-        owner.loop.run()
-    assert max(b - a for a, b in itertools.pairwise([0, *a_round])) <= 2
-
-
-class FakeStream:
-    """A stream without a socket."""
-
-    is_open, output_bytes, waiting_since_s = True, 0, None
-
-    def __init__(self):
-        self.written = []
-
-    def start(self, on_data, on_end, on_flushed):
-        self.deliver = on_data
-
-    def write(self, data):
-        self.written.append(data)
-
-    def set_reading(self, reading):
-        pass
-
-    def close(self):
-        pass
+    owner.send(*[{**ASK, "text": "a" * (COSTLY_MESSAGE_BYTES + 1)}] * 3)
+    assert owner.most_in_a_round(owner.calls, 3) <= 2
 
 
 class FakeCodec:
@@ -417,21 +357,21 @@ class FakeCodec:
         return NO_TRACE
 
     def encode_answers(self, request, answers, timings, source):
-        return request.question + answers[0].answer
+        return (request.question + answers[0].answer).encode()
 
 
 def test_a_connection_needs_no_socket_and_no_frames():
-    stream = FakeStream()
+    stream = ScriptedStream()
     owner = Owner(stream=stream, codec=FakeCodec())
     stream.deliver(b"ab")
     owner.answer(owner.calls[1], "!")
     owner.answer(owner.calls[0], "?")
-    assert stream.written == ["b!", "a?"]
+    assert stream.written == b"b!a?"
 
 
 def test_what_has_been_read_and_waits_for_room_keeps_it_busy():
     """A drain does not end before it is answered."""
-    stream, codec = FakeStream(), FakeCodec()
+    stream, codec = ScriptedStream(), FakeCodec()
     owner = Owner(stream=stream, codec=codec)
     stream.output_bytes = 10_001
     codec.buffered_bytes = 2
@@ -445,8 +385,7 @@ def test_what_has_been_read_and_waits_for_room_keeps_it_busy():
 
 def test_an_idle_client_is_closed_and_a_waiting_one_is_not(make_owner):
     owner = make_owner(idle_timeout_ms=50)
-    owner.client.sendall(frame(ASK))
-    owner.run_until(lambda: bool(owner.calls))
+    owner.send(ASK, calls=1)
     owner.pass_s(0.1)
     assert owner.ended == []
     owner.answer(owner.calls[0])
@@ -461,8 +400,7 @@ def test_an_idle_client_is_closed_and_a_waiting_one_is_not(make_owner):
 def test_a_client_that_asks_now_and_then_stays(make_owner):
     owner = make_owner(idle_timeout_ms=50)
     for number in range(1, 4):
-        owner.client.sendall(frame(ASK))
-        owner.run_until(lambda number=number: len(owner.calls) == number)
+        owner.send(ASK, calls=number)
         owner.answer(owner.calls[-1])
         assert receive(owner.client)["answer"] == "some"
         owner.pass_s(0.04)
@@ -473,8 +411,7 @@ def test_a_client_that_asks_now_and_then_stays(make_owner):
 
 def test_an_old_connection_is_closed_when_nothing_is_in_flight(make_owner):
     owner = make_owner(max_connection_age_s=0.05)
-    owner.client.sendall(frame({"id": 1, **ASK}) + frame({"id": 2, **ASK}))
-    owner.run_until(lambda: len(owner.calls) == 2)
+    owner.send(*asks(1, 2), calls=2)
     owner.pass_s(0.06)
     owner.answer(owner.calls[0])
     assert receive(owner.client)["id"] == 1

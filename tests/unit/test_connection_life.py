@@ -9,16 +9,14 @@ import pytest
 
 from harness.frames import frame
 from harness.hostile_http import head
-from qa_service.errors import ERROR_KINDS, QueueFullError, ShuttingDownError
-from qa_service.front.auth import Authenticator
-from qa_service.front.connection import Connection
-from qa_service.front.options import AuthOptions, ConnectionOptions, HttpOptions
+from qa_service.errors import QueueFullError, ShuttingDownError
+from qa_service.front.options import HttpOptions
 from qa_service.front.protocols import Protocols
-from qa_service.telemetry.metrics import Metrics
 from qa_service.wire import http_routes
 from qa_service.wire.json_codec import MAX_AUTH_FRAME_BYTES
-from qa_service.wire.messages import QUERY_TYPES, Answer, RequestLimits, Timings
+from qa_service.wire.messages import RequestLimits
 from qa_service.wire.open_inference import InferCall
+from tests.unit.connections import ScriptedStream, Surroundings
 from tests.unit.services import ManualClock
 from tests.unit.test_http_codec import ASK, get, infer, post
 
@@ -42,72 +40,35 @@ class LoopClock(ManualClock):
             self.soon.pop(0)()
 
 
-class ScriptedStream:
-    """A stream whose client's part is played by the test, who reads everything at once."""
-
-    output_bytes, waiting_since_s = 0, None
-
-    def __init__(self):
-        self.is_open, self.is_dropped, self.written = True, False, b""
-
-    def start(self, on_data, on_end, on_flushed):
-        self.deliver = on_data
-
-    def write(self, data):
-        if self.is_open:
-            self.written += data
-
-    def set_reading(self, reading):
-        pass
-
-    def close(self):
-        self.is_open, self.is_dropped = False, True
-
-    def close_gently(self):
-        self.is_open = False
-
-
 class Health:
     ready = True
 
 
-class Setting:
-    """A connection, and what stands around it; as the service, it remembers what is submitted."""
+class Setting(Surroundings):
+    """A connection that chooses its protocol, and may want a token; its service may fail."""
 
     def __init__(self, tmp_path, *, tokens=False, rights="", **limits):
-        auth = {}
+        auth = {"auth_timeout_ms": 1_000}
         if tokens:
             auth["auth_token_file"] = tmp_path / "tokens"
             auth["auth_token_file"].write_text(f"{TOKEN}{rights}\n")
-        self.calls, self.cancelled, self.ended = [], [], []
         self.submitting = self.reporting = None
         self.clock, self.stream = LoopClock(), ScriptedStream()
-        self.metrics = Metrics(ERROR_KINDS, QUERY_TYPES)
         requests = RequestLimits(max_frame_bytes=20_000)
         protocols = Protocols(requests, HttpOptions(), is_loopback=False)
         limits = {"idle_timeout_ms": 60_000, "frame_timeout_ms": 5_000, **limits}
-        self.connection = Connection(
+        super().__init__(
             self.stream,
             lambda data: protocols.codec_for(data, wants_token=tokens),
-            self,
-            ConnectionOptions(**limits),
-            clock=self.clock,
-            authenticator=Authenticator(AuthOptions(auth_timeout_ms=1_000, **auth)),
-            report=self.report,
-            metrics=self.metrics,
-            on_end=self.ended.append,
-            name="the client",
+            self.clock,
+            auth,
+            **limits,
         )
 
     def submit(self, call):
-        self.calls.append(call)
-        call.on_end(self.note)
+        super().submit(call)
         if self.submitting:
             raise self.submitting
-
-    def note(self, call):
-        if call.is_cancelled:
-            self.cancelled.append(call)
 
     def report(self, query):
         if self.reporting:
@@ -119,7 +80,7 @@ class Setting:
         self.clock.run_soon()
 
     def answer(self, number=0):
-        self.calls[number].resolve([Answer("Ada", 0.5, 7, 10)], Timings(1.0, 2.0))
+        self.resolve(self.calls[number], "Ada")
         self.clock.run_soon()
 
     @property
