@@ -21,23 +21,18 @@ from qa_service.client import (
     TlsError,
     tls_context,
 )
+from tests.scripted_peer import answer_to, error_to
 from tests.scripted_server import FULL, SILENCE, ScriptedServer, listening
 
 PAIRS = [(f"q{i}", f"t{i}") for i in range(8)]
 
 
-def answer(request, answer=None):
-    text = answer or request["text"]
-    return {"id": request["id"], "answer": text, "score": 0.5, "start": 0, "end": len(text)}
-
-
 def answered(request, _count):
-    return answer(request)
+    return answer_to(request)
 
 
-def error_to(request, code="unavailable", **fields):
-    error = {"code": code, "message": "m", "retryable": True, **fields}
-    return {"id": request["id"], "error": error}
+def silent(_request, _count):
+    return SILENCE
 
 
 def play(scenario, *scripts, **settings):
@@ -78,10 +73,10 @@ def test_the_questions_of_all_tasks_are_pipelined_on_one_connection():
         asks = [asyncio.create_task(client.ask(*pair)) for pair in PAIRS]
         await until(lambda: len(server.requests) == len(PAIRS))  # none has been answered
         for request in reversed(server.requests):
-            server.send(answer(request))
+            server.send(answer_to(request))
         return [found.answer for found in await asyncio.gather(*asks)], server.connections
 
-    assert play(scenario, lambda *_: SILENCE) == ([text for _, text in PAIRS], 1)
+    assert play(scenario, silent) == ([text for _, text in PAIRS], 1)
 
 
 @pytest.mark.parametrize("max_in_flight", [1, 3, 100])
@@ -96,19 +91,23 @@ def test_no_more_are_in_flight_than_may_be():
     async def scenario(client, server):
         asks = [asyncio.create_task(client.ask(*pair)) for pair in PAIRS]
         await until(lambda: len(server.requests) == 2)
-        server.send(answer(server.requests[0]))
+        server.send(answer_to(server.requests[0]))
         await until(lambda: len(server.requests) == 3)
         for request in server.requests[1:]:
-            server.send(answer(request))
+            server.send(answer_to(request))
         server.script = answered
         await asyncio.gather(*asks)
 
-    play(scenario, lambda *_: SILENCE, max_in_flight=2)
+    play(scenario, silent, max_in_flight=2)
 
 
 def test_an_error_is_the_servers_and_leaves_the_others_alone():
     def refuse_one(request, _count):
-        return error_to(request, "text_too_long") if request["text"] == "t3" else answer(request)
+        return (
+            error_to(request["id"], "text_too_long")
+            if request["text"] == "t3"
+            else answer_to(request)
+        )
 
     async def scenario(client, _server):
         return await client.ask_many(PAIRS)
@@ -122,7 +121,7 @@ def test_an_error_is_the_servers_and_leaves_the_others_alone():
 
 def test_a_server_whose_queue_is_full_is_asked_again():
     def full_once(request, count):
-        return {"id": request["id"], "error": FULL} if count == 1 else answer(request)
+        return error_to(request["id"], **FULL) if count == 1 else answer_to(request)
 
     async def scenario(client, server):
         return (await client.ask("q", "t")).answer, len(server.requests)
@@ -134,7 +133,7 @@ def test_a_lost_connection_is_made_again_and_the_question_asked_again():
     async def scenario(client, server):
         return (await client.ask("q", "t")).answer, server.connections
 
-    assert play(scenario, lambda r, n: None if n == 1 else answer(r)) == ("t", 2)
+    assert play(scenario, lambda r, n: None if n == 1 else answer_to(r)) == ("t", 2)
 
 
 def test_a_question_that_every_server_loses_ends_with_the_error():
@@ -152,7 +151,7 @@ def test_another_server_takes_what_one_refuses():
         assert all(found.answer for found in results)
         return len(leaving.requests) <= len(PAIRS) * 4
 
-    assert play(scenario, lambda r, _: error_to(r, "shutting_down"), answered)
+    assert play(scenario, lambda r, _: error_to(r["id"], "shutting_down"), answered)
 
 
 def test_a_server_that_is_gone_is_not_missed():
@@ -193,7 +192,7 @@ def test_a_silent_server_is_given_up():
         server.script = answered
         return (await client.ask("q", "t")).answer, server.connections
 
-    assert play(scenario, lambda *_: SILENCE, timeout_s=0.1) == ("t", 2)
+    assert play(scenario, silent, timeout_s=0.1) == ("t", 2)
 
 
 @pytest.mark.parametrize("reply", [[5], {"id": 10**9}, {"id": "x"}, b"\xff", {"id": 1}])
@@ -203,15 +202,13 @@ def test_a_reply_that_is_none_costs_the_connection(reply):
             await client.ask("q", "t")
         return (await client.ask("q", "t")).answer, server.connections
 
-    assert play(scenario, lambda r, n: reply if n == 1 else answer(r)) == ("t", 2)
+    assert play(scenario, lambda r, n: reply if n == 1 else answer_to(r)) == ("t", 2)
 
 
 def test_only_the_frame_that_is_too_large_fails():
-    refusal = {"code": "frame_too_large", "message": "m", "retryable": False}
-
     def refuse(request, _count):
         is_large = len(request["text"]) > 100
-        return {"id": None, "error": refusal} if is_large else answer(request)
+        return error_to(None, "frame_too_large") if is_large else answer_to(request)
 
     async def scenario(client, _server):
         return await client.ask_many([("q", "t"), ("q", "t" * 200), ("q", "s")])
@@ -234,7 +231,7 @@ def test_a_token_is_shown_before_the_first_question():
         if count == 1:
             assert request == {"type": "auth", "token": "secret"}
             return {"id": None, "auth": "ok"}
-        return answer(request)
+        return answer_to(request)
 
     async def scenario(client, server):
         await client.ask_many(PAIRS)
@@ -244,20 +241,14 @@ def test_a_token_is_shown_before_the_first_question():
 
 
 def test_a_wrong_token_is_said():
-    refusal = {"code": "unauthorized", "message": "no", "retryable": False}
-
     async def scenario(client, _server):
         with pytest.raises(QaServerError, match="unauthorized"):
             await client.ask("q", "t")
 
-    play(scenario, lambda *_: {"id": None, "error": refusal}, token="wrong")
+    play(scenario, lambda *_: error_to(None, "unauthorized"), token="wrong")
 
 
 def test_a_server_without_tls_is_not_trusted():
-    async def scenario(client, _server):
-        with pytest.raises(TlsError):
-            await client.ask("q", "t")
-
     def talk_in_clear(reader, writer):
         writer.write(b"this is no TLS")
 
@@ -265,7 +256,8 @@ def test_a_server_without_tls_is_not_trusted():
         async with await asyncio.start_server(talk_in_clear, "127.0.0.1", 0) as listener:
             port = listener.sockets[0].getsockname()[1]
             async with AsyncQaClient("127.0.0.1", port, tls=tls_context()) as client:
-                await scenario(client, None)
+                with pytest.raises(TlsError):
+                    await client.ask("q", "t")
 
     asyncio.run(run())
 
@@ -280,11 +272,11 @@ def test_a_cancelled_question_is_withdrawn():
         await until(lambda: len(server.requests) == 2)
         asked, withdrawn = server.requests
         assert withdrawn == {"type": "cancel", "id": asked["id"]}
-        server.send(error_to(asked, "cancelled"))
+        server.send(error_to(asked["id"], "cancelled"))
         server.script = answered
         return (await client.ask("q", "t2")).answer, server.connections
 
-    assert play(scenario, lambda *_: SILENCE) == ("t2", 1)
+    assert play(scenario, silent) == ("t2", 1)
 
 
 def test_a_silent_server_is_given_up_also_if_each_task_gives_up_first():
@@ -296,7 +288,7 @@ def test_a_silent_server_is_given_up_also_if_each_task_gives_up_first():
             await asyncio.gather(asking, return_exceptions=True)
             await asyncio.sleep(0)
 
-    play(scenario, lambda *_: SILENCE, timeout_s=0.1)
+    play(scenario, silent, timeout_s=0.1)
 
 
 def test_a_cancelled_question_leaves_those_of_others_alone():
@@ -310,13 +302,13 @@ def test_a_cancelled_question_leaves_those_of_others_alone():
         requests = {request["text"]: request for request in server.requests[:3]}
         withdrawn = {request["id"] for request in server.requests[3:]}
         assert withdrawn == {requests["t0"]["id"], requests["t2"]["id"]}
-        server.send(answer(requests["t0"], "late"))  # dropped
-        server.send(answer(requests["t1"]))
-        server.send(error_to(requests["t2"], "cancelled"))
+        server.send(answer_to(requests["t0"]))  # dropped
+        server.send(answer_to(requests["t1"]))
+        server.send(error_to(requests["t2"]["id"], "cancelled"))
         found = await second
         return found.answer, server.ended, server.connections
 
-    assert play(scenario, lambda *_: SILENCE) == ("t1", 0, 1)
+    assert play(scenario, silent) == ("t1", 0, 1)
 
 
 def test_cancelling_many_cancels_each():
@@ -330,7 +322,7 @@ def test_cancelling_many_cancels_each():
         asked, withdrawn = server.requests[: len(PAIRS)], server.requests[len(PAIRS) :]
         assert {its["id"] for its in withdrawn} == {its["id"] for its in asked}
 
-    play(scenario, lambda *_: SILENCE)
+    play(scenario, silent)
 
 
 def test_one_who_gives_up_connecting_leaves_the_others_their_connection():
@@ -355,7 +347,7 @@ def test_closing_ends_what_is_in_flight_and_does_not_ask_again():
         server.script = answered
         return (await client.ask("q", "t")).answer, len(server.requests)
 
-    assert play(scenario, lambda *_: SILENCE) == ("t", 2)
+    assert play(scenario, silent) == ("t", 2)
 
 
 def test_closing_while_it_connects_is_no_cancellation():
