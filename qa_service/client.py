@@ -56,13 +56,13 @@ MAX_RESPONSE_BYTES = 1 << 24
 _RECEIVE_BYTES = 1 << 16
 """More than a TLS record, so that none stays inside the socket, where no selector sees it."""
 CONNECT_TIMEOUT_S = 5.0
-"""Longest wait for one server to accept a connection and authenticate the client."""
+"""Longest wait for one server to accept a connection and the token; a lost SYN is sent twice more."""
 _RESOLVE_INTERVAL_S = 30.0
-"""How long a name's addresses are valid; one second after a server has failed."""
+"""How soon a new replica is found, unless a server fails: then names are resolved after a second."""
 _MIN_REST_S, _MAX_REST_S = 0.1, 30.0
-"""How long a failed server is avoided at first, and at most; doubled by each failure."""
+"""How long a failed server is avoided at first, and at most; each failure doubles it."""
 _LATENCIES, _MIN_LATENCIES = 100, 20
-"""The p95 is that of the last 100 replies; there is none before 20."""
+"""The p95 is that of the last 100 replies, and follows the load; before 20 it says nothing."""
 _MORE_TRIES = 2
 """The first may reach, behind a load balancer, the server that was killed or is starting again."""
 _RESENT = {"connection_lost", "server_unreachable", "shutting_down", "unavailable", "queue_full"}
@@ -159,11 +159,9 @@ class Passage:
     Attributes:
         document: The document's name: its file's path in the folder that was indexed, perhaps with
             `#` and an id.
-        title: The document's title.
         heading: The headings above the passage; empty without any.
         start: Where it begins in the document, in Unicode code points.
         end: Where it ends, exclusive.
-        text: The passage.
     """
 
     document: str
@@ -266,7 +264,7 @@ class Health:
     Attributes:
         ready: Whether a question sent now can be expected to be answered.
         reason: Why the server is not ready; None if it is.
-        report: The server's whole report, by name.
+        report: The server's whole report.
     """
 
     ready: bool
@@ -1004,7 +1002,7 @@ class _Stage(enum.Enum):
 
 
 class Stream:
-    """A non-blocking socket with a buffer each way, opened step by step.
+    """A connection of a non-blocking socket, with a buffer each way; it is opened step by step.
 
         connecting ──▶ securing, with TLS ──▶ authenticating, with a token ──▶ open
 
@@ -1187,7 +1185,7 @@ class Stream:
 
 
 class _Connection(Stream):
-    """The connection of a call, or of none, to a server.
+    """A connection to a server, for one call at a time.
 
     Attributes:
         in_flight: Outstanding requests, by id.

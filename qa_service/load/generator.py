@@ -21,7 +21,9 @@ from qa_service.load.plan import LoadPlan, Sample
 from qa_service.load.report import Report
 
 _REPORT_INTERVAL_S = 0.1
+"""A progress bar moves smoothly, and the generator spends next to nothing on it."""
 _RECONNECT_PAUSE_S = 0.01
+"""A client whose server is gone does not fill a core with attempts."""
 
 
 def run_load(plan: LoadPlan) -> Iterator[list[Sample]]:
@@ -60,7 +62,7 @@ def measure(plan: LoadPlan, progress: Callable[[int], object] = lambda _: None) 
 
 
 class _Load:
-    """Shared by all clients: the loop, the questions in turn, the timeout, and the results."""
+    """What all clients share: the loop, the questions in turn, the timeout, and the results."""
 
     def __init__(self, plan: LoadPlan) -> None:
         self.plan = plan
@@ -155,7 +157,7 @@ class _ClosedLoop:
         return not self._num_asking and not self._staying
 
     def finished(self, connection: Connection) -> None:
-        """Called when a client has its last answer: another takes its place."""
+        """Replaces a client that has its last answer by another."""
         self._num_asking -= 1
         on_answered = self.load.plan.on_answered
         if on_answered is None:
@@ -167,7 +169,7 @@ class _ClosedLoop:
             on_answered()
 
     def left(self, connection: Connection, code: str) -> bool:
-        """Called when a connection is lost; returns whether its client had its last answer."""
+        """Drops a lost connection; returns whether its client had its last answer."""
         self.load.forget(connection)
         if connection not in self._staying:
             return False
@@ -271,7 +273,7 @@ class _OpenLoop:
             self._count_opening()
 
     def _count_opening(self) -> None:
-        """Begins when every first connection is open or has failed."""
+        """Starts the clock once every first connection is open or has failed."""
         self._num_opening -= 1
         if not self._num_opening:
             self._load.start_clock()

@@ -15,6 +15,7 @@ import qa_service
 _PROGRAM = [sys.executable, "-P", "-m", "qa_service.cli.server_main"]
 _READY = "QA server ready on "
 _STOP_TIMEOUT_S = 60.0
+"""Twice a server's own drain timeout: one that takes longer hangs."""
 
 
 class ServerStartError(Exception):

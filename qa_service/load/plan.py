@@ -20,7 +20,7 @@ def check_span(question: SquadQuestion, reply: Reply) -> str:
 
 
 def check_passage(_: SquadQuestion, reply: Reply) -> str:
-    """The same of an answer from a collection."""
+    """As `check_span`, for an answer from a collection."""
     return "" if reply.is_right(reply.passage or "") else WRONG_SPAN
 
 

@@ -1,7 +1,7 @@
 """The protocol of a connection of the load generator: requests to bytes, bytes to replies.
 
-`QaWire` is this project's protocol (docs/PROTOCOL.md). The load generator asks the same questions
-many times, so a question's JSON is made once, and only the id is put before it each time.
+`QaWire` is this project's protocol (docs/PROTOCOL.md). The same questions are asked many times, so
+a question's JSON is made once, and only its id is written each time.
 """
 
 from __future__ import annotations
@@ -108,11 +108,10 @@ class QaWire:
 
 
 class CollectionWire(QaWire):
-    """The same, of questions to a collection.
+    """The same, for questions to a collection.
 
     Args:
-        collection: Its name.
-        max_passages: How many of its passages are read; None leaves it to the server.
+        max_passages: How many passages are read; None leaves it to the server.
     """
 
     def __init__(self, collection: str, max_passages: int | None = None) -> None:

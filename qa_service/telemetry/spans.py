@@ -18,6 +18,7 @@ from qa_service.wire.frames import PREFIX
 MAX_CHILDREN = 256
 """Further children are not recorded: a long text has one for each of its segments."""
 MAX_MESSAGE_BYTES = 1 << 28
+"""Many times what the loop sends at once; a longer frame means that the stream is broken."""
 
 AttributeValue = str | bool | int | float
 
