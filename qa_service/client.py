@@ -56,9 +56,9 @@ MAX_RESPONSE_BYTES = 1 << 24
 _RECEIVE_BYTES = 1 << 16
 """More than a TLS record, so that none stays inside the socket, where no selector sees it."""
 CONNECT_TIMEOUT_S = 5.0
-"""Longest wait for one server to accept a connection and the token; a lost SYN is sent twice more."""
+"""Longest wait for one server to accept a connection and the token; a lost SYN is sent again."""
 _RESOLVE_INTERVAL_S = 30.0
-"""How soon a new replica is found, unless a server fails: then names are resolved after a second."""
+"""How soon a new replica is found; one second after a server has failed."""
 _MIN_REST_S, _MAX_REST_S = 0.1, 30.0
 """How long a failed server is avoided at first, and at most; each failure doubles it."""
 _LATENCIES, _MIN_LATENCIES = 100, 20
