@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-import socket
 import subprocess
 import sys
 import time
@@ -33,7 +32,7 @@ from harness.process import cpu_s
 from harness.questions import ASK
 from harness.server import EXACT_ENGINE, INSTANT, ROOT
 from qa_service.aio.connection import open_connection
-from qa_service.client import Terms, encode_frame
+from qa_service.client import MAX_RESPONSE_BYTES, Server, Terms, encode_frame, look_up
 from qa_service.grpc_gateway.messages import ModelInferRequest
 
 CLIENTS = (1, 32)
@@ -62,10 +61,9 @@ def grpc_request() -> bytes:
 
 @asynccontextmanager
 async def by_frame(port: int):
-    addresses = [(int(socket.AF_INET), ("127.0.0.1", port))]
-    connection = await open_connection(
-        "localhost", port, addresses, Terms(60.0, 1 << 24, None, None)
-    )
+    [addresses] = look_up("127.0.0.1", port)
+    terms = Terms(60.0, MAX_RESPONSE_BYTES, None, None)
+    connection = await open_connection(Server("127.0.0.1", port, addresses), terms)
     ids = itertools.count(1)
 
     async def ask() -> bytes:

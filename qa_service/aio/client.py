@@ -237,9 +237,7 @@ class AsyncQaClient:
 
     async def _open(self, server: Server) -> Connection:
         try:
-            connection = await open_connection(
-                server.host, server.port, server.addresses, self._terms
-            )
+            connection = await open_connection(server, self._terms)
         except QaClientError as error:
             self._count_loss(server, error)
             raise

@@ -1,6 +1,6 @@
 """One TCP connection of an asyncio program: frames out, replies in, matched by id.
 
-    connection = await open_connection("localhost", addresses, terms)
+    connection = await open_connection(server, terms)
     reply = await connection.ask(7, frame, decode_reply)
 
 A connection is closed when it is lost, when nothing comes for `timeout_s` while the server owes a
@@ -29,6 +29,7 @@ from qa_service.client import (
     QaClientError,
     QaServerError,
     RequestTimeoutError,
+    Server,
     ServerUnreachableError,
     Terms,
     TlsError,
@@ -61,18 +62,15 @@ class _Asked:
     frame_bytes: int
 
 
-async def open_connection(
-    host: str, port: int, addresses: Sequence[Address], terms: Terms
-) -> Connection:
+async def open_connection(server: Server, terms: Terms) -> Connection:
     """Connects to the first of a server's addresses that accepts, and sends the token.
 
     Raises:
         QaClientError: The server cannot be reached or trusted, or does not accept the client.
     """
-    where = f"{host}:{port}"
     try:
         async with asyncio.timeout(min(CONNECT_TIMEOUT_S, terms.timeout_s)):
-            connection = await _connect(host, addresses, terms)
+            connection = await _connect(server, terms)
             try:
                 if terms.token is not None:
                     await connection.authenticate(terms.token)
@@ -81,24 +79,24 @@ async def open_connection(
                 raise
             return connection
     except TimeoutError as error:
-        raise ServerUnreachableError(f"no server can be reached at {where} in time") from error
+        raise ServerUnreachableError(f"no server can be reached at {server} in time") from error
     except (ssl.SSLError, ssl.CertificateError) as error:
         kind = ServerUnreachableError if isinstance(error, LOST) else TlsError
-        raise kind(f"no TLS with {where}: {tls_reason(error)}") from error
+        raise kind(f"no TLS with {server}: {tls_reason(error)}") from error
     except OSError as error:
-        words = f"no server can be reached at {where} ({error_reason(error)})"
+        words = f"no server can be reached at {server} ({error_reason(error)})"
         raise ServerUnreachableError(words) from error
 
 
-async def _connect(host: str, addresses: Sequence[Address], terms: Terms) -> Connection:
+async def _connect(server: Server, terms: Terms) -> Connection:
     loop = asyncio.get_running_loop()
-    sock = await _connected_socket(addresses)
+    sock = await _connected_socket(server.addresses)
     try:
         _, connection = await loop.create_connection(
             lambda: Connection(terms),
             sock=sock,
             ssl=terms.tls,
-            server_hostname=host if terms.tls else None,
+            server_hostname=server.host if terms.tls else None,
         )
     except BaseException:
         sock.close()

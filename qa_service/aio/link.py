@@ -28,6 +28,7 @@ from qa_service.client import (
     QaClientError,
     QaServerError,
     RequestTimeoutError,
+    Server,
     ServerUnreachableError,
     Terms,
     TlsError,
@@ -153,9 +154,9 @@ class ServerLink:
         except (OSError, UnicodeError) as error:
             words = f"no server can be reached at {address} ({error_reason(error)})"
             raise ServerUnreachableError(words) from error
-        addresses = list(itertools.chain(*servers))
+        server = Server(address.host, address.port, tuple(itertools.chain(*servers)))
         terms = Terms(address.timeout_s, MAX_RESPONSE_BYTES, address.tls, address.token)
-        return await open_connection(address.host, address.port, addresses, terms)
+        return await open_connection(server, terms)
 
     async def _hold(self, connection: Connection) -> None:
         """Lets questions be asked until the connection is lost."""

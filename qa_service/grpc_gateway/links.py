@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from qa_service.aio.connection import Connection, open_connection
-from qa_service.client import QaClientError, QaServerError, Terms
+from qa_service.client import QaClientError, QaServerError, Server, Terms
 from qa_service.errors import (
     ERROR_KINDS,
     FrameTooLargeError,
@@ -125,8 +125,9 @@ class PeerLink:
     async def _connected(self) -> Connection:
         async with self._opening:
             if self._connection is None or not self._connection.can_ask:
-                addresses = [(int(socket.AF_UNIX), str(self._settings.unix_socket))]
-                self._connection = await open_connection("server", 0, addresses, self._terms)
+                address = (int(socket.AF_UNIX), str(self._settings.unix_socket))
+                server = Server("server", 0, (address,))
+                self._connection = await open_connection(server, self._terms)
             return self._connection
 
     async def _ask(self, connection: Connection, request: Request) -> Result:
