@@ -83,6 +83,17 @@ def answer_all(peer: PeerConnection) -> None:
         peer.send(answer_to(request))
 
 
+def answer_and_keep(requests: list[dict[str, Any]]) -> Script:
+    """Answers all, and keeps what was asked."""
+
+    def script(peer: PeerConnection) -> None:
+        while (request := peer.receive()) is not None:
+            requests.append(request)
+            peer.send(answer_to(request))
+
+    return script
+
+
 def answer_after(number: int, asked: list[tuple[PeerConnection, dict[str, Any]]]) -> Script:
     """Adds each request to `asked`, and answers them all when there are so many."""
     lock = threading.Lock()
@@ -98,11 +109,13 @@ def answer_after(number: int, asked: list[tuple[PeerConnection, dict[str, Any]]]
     return script
 
 
-def refuse_all(code: str, **fields: Any) -> Script:
-    """Answers each request with this error."""
+def refuse_all(code: str, asked: list | None = None, **fields: Any) -> Script:
+    """Answers each request with this error; keeps the peer's address for each in `asked`."""
 
     def script(peer: PeerConnection) -> None:
         while (request := peer.receive()) is not None:
+            if asked is not None:
+                asked.append(peer.sock.getsockname())
             peer.send(error_to(request["id"], code, **fields))
 
     return script

@@ -36,6 +36,21 @@ class ManualClock:
             callback()
 
 
+class LoopClock(ManualClock):
+    """One whose rounds are run by hand too."""
+
+    def __init__(self):
+        super().__init__()
+        self.soon = []
+
+    def call_soon(self, callback):
+        self.soon.append(callback)
+
+    def run_soon(self):
+        while self.soon:
+            self.soon.pop(0)()
+
+
 class FakeService:
     """Remembers what is submitted and cancelled; fails what comes if told to."""
 

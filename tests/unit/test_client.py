@@ -33,6 +33,7 @@ from tests.scripted_peer import (
     ScriptedPeer,
     answer_after,
     answer_all,
+    answer_and_keep,
     answer_to,
     close_at_once,
     error_to,
@@ -532,17 +533,6 @@ def client_of_all(*peers: ScriptedPeer, timeout_s: float = 20.0, **options) -> Q
     return QaClient([f"{peer.host}:{peer.port}" for peer in peers], 1, timeout_s, **options)
 
 
-def counting(requests: list) -> Script:
-    """Answers all, and keeps what was asked."""
-
-    def script(peer):
-        while (request := peer.receive()) is not None:
-            requests.append(request)
-            peer.send(answer_to(request))
-
-    return script
-
-
 class TestServers:
     """Several servers that stand for one."""
 
@@ -626,13 +616,7 @@ class TestServers:
 
     def test_each_is_asked_once_and_then_two_once_more(self):
         asked = []
-
-        def refuse(peer):
-            while (request := peer.receive()) is not None:
-                asked.append(peer.sock.getsockname())
-                peer.send(error_to(request["id"], "shutting_down"))
-
-        peers = [ScriptedPeer(refuse) for _ in range(3)]
+        peers = [ScriptedPeer(refuse_all("shutting_down", asked)) for _ in range(3)]
         a, b, c = peers
         with a, b, c, client_of_all(a, b, c) as client, pytest.raises(QaServerError, match="down"):
             client.ask("q", "t")
@@ -641,13 +625,9 @@ class TestServers:
 
     def test_what_is_the_requests_own_fault_is_not_sent_again(self):
         asked = []
-
-        def refuse(peer):
-            while (request := peer.receive()) is not None:
-                asked.append(request)
-                peer.send(error_to(request["id"], "worker_crashed", retryable=False))
-
-        a, b = ScriptedPeer(refuse), ScriptedPeer(refuse)
+        a, b = (
+            ScriptedPeer(refuse_all("worker_crashed", asked, retryable=False)) for _ in range(2)
+        )
         with a, b, client_of_all(a, b) as client, pytest.raises(QaServerError):
             client.ask("q", "t")
         assert len(asked) == 1
@@ -704,8 +684,8 @@ class TestServers:
 
     def test_the_addresses_of_one_name_are_servers(self, monkeypatch):
         seen = [[], []]
-        first = ScriptedPeer(counting(seen[0]))
-        second = ScriptedPeer(counting(seen[1]), host="127.0.0.2", port=first.port)
+        first = ScriptedPeer(answer_and_keep(seen[0]))
+        second = ScriptedPeer(answer_and_keep(seen[1]), host="127.0.0.2", port=first.port)
         found = [(socket.AF_INET, 0, 0, "", (peer.host, peer.port)) for peer in (first, second)]
         with first, second, QaClient("replicas.test", first.port) as client:
             monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)

@@ -17,27 +17,12 @@ from qa_service.wire.json_codec import MAX_AUTH_FRAME_BYTES
 from qa_service.wire.messages import RequestLimits
 from qa_service.wire.open_inference import InferCall
 from tests.unit.connections import ScriptedStream, Surroundings
-from tests.unit.services import ManualClock
+from tests.unit.services import LoopClock
 from tests.unit.test_http_codec import ASK, get, infer, post
 
 TOKEN = "a-token-of-this-test"
 BEARER = f"Authorization: Bearer {TOKEN}\r\n".encode()
 READY = "/v2/health/ready"
-
-
-class LoopClock(ManualClock):
-    """A clock whose rounds are run by hand."""
-
-    def __init__(self):
-        super().__init__()
-        self.soon = []
-
-    def call_soon(self, callback):
-        self.soon.append(callback)
-
-    def run_soon(self):
-        while self.soon:
-            self.soon.pop(0)()
 
 
 class Health:

@@ -30,6 +30,7 @@ from tests.scripted_peer import (
     ScriptedPeer,
     answer_after,
     answer_all,
+    answer_and_keep,
     answer_to,
     close_at_once,
     error_to,
@@ -67,16 +68,12 @@ def codes(samples) -> list[str]:
 class TestClosedLoop:
     def test_asks_in_turn_over_one_connection_a_client(self):
         seen = []
-
-        def script(peer):
-            while (request := peer.receive()) is not None:
-                seen.append((request["question"], request["text"]))
-                peer.send(answer_to(request))
-
-        with ScriptedPeer(script) as peer:
+        with ScriptedPeer(answer_and_keep(seen)) as peer:
             samples = samples_of(peer, **ONE_CLIENT, num_request_per_client=9)
             assert peer.connections == 1
-        assert seen == [(f"q{n % 7}?", f"text{n % 7} of it") for n in range(9)]
+        assert [(request["question"], request["text"]) for request in seen] == [
+            (f"q{n % 7}?", f"text{n % 7} of it") for n in range(9)
+        ]
         assert codes(samples) == [""] * 9
         assert all(0 < sample.latency_ms < 20_000 for sample in samples)
         assert sorted(samples) == samples
@@ -119,22 +116,13 @@ class TestClosedLoop:
 
     def test_every_client_has_its_turn_and_its_connection(self):
         seen = []
-
-        def script(peer):
-            while (request := peer.receive()) is not None:
-                seen.append(request["question"])
-                peer.send(answer_to(request))
-
-        numbers = {
-            "num_simultaneous_clients": 3,
-            "num_total_clients": 7,
-            "num_request_per_client": 2,
-        }
-        with ScriptedPeer(script) as peer:
-            samples = samples_of(peer, **numbers)
+        clients = {"num_simultaneous_clients": 3, "num_total_clients": 7}
+        with ScriptedPeer(answer_and_keep(seen)) as peer:
+            samples = samples_of(peer, **clients, num_request_per_client=2)
             assert peer.connections == 7
         assert codes(samples) == [""] * 14
-        assert sorted(seen) == sorted([f"q{n}?" for n in range(7)] * 2)
+        asked = Counter(request["question"] for request in seen)
+        assert asked == {f"q{n}?": 2 for n in range(7)}
 
     def test_clients_are_simultaneous(self):
         """No client is answered before all of them are there."""
@@ -148,13 +136,9 @@ class TestClosedLoop:
                     other.send(answer_to(its_request))
             assert peer.receive() is None
 
-        numbers = {
-            "num_simultaneous_clients": 5,
-            "num_total_clients": 3,
-            "num_request_per_client": 1,
-        }
+        clients = {"num_simultaneous_clients": 5, "num_total_clients": 3}
         with ScriptedPeer(script) as peer:
-            assert codes(samples_of(peer, **numbers)) == [""] * 3
+            assert codes(samples_of(peer, **clients, num_request_per_client=1)) == [""] * 3
 
     def test_a_client_gives_up_and_connects_again(self, use_clock):
         clock, has_come_back = use_clock(WatchedClock()), threading.Event()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.process import GIVE_UP_S
-from tests.scripted_peer import ScriptedPeer, answer_all, answer_to, error_to
+from tests.scripted_peer import ScriptedPeer, answer_all, answer_and_keep, answer_to, error_to
 from tests.terminal import Terminal
 
 PROGRAM = [sys.executable, str(Path(__file__).parents[2] / "stress_test.py")]
@@ -25,6 +25,18 @@ def questions_file(folder: Path, number: int) -> Path:
     file = folder / "questions.json"
     file.write_text(json.dumps({"data": [{"paragraphs": [{"context": "C.", "qas": qas}]}]}))
     return file
+
+
+def questions_of(requests: list[dict]) -> list[dict]:
+    """What was asked, but for which models there are."""
+    return [request for request in requests if "question" in request]
+
+
+def assert_one_clear_line(done: subprocess.CompletedProcess[str], words: str = "") -> None:
+    assert (done.stdout, done.returncode) == ("", 2)
+    assert done.stderr.startswith("Error: ")
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -63,19 +75,13 @@ def test_failures_are_counted_by_code():
 
 
 def test_asks_the_questions_of_a_file(tmp_path):
-    seen = set()
-
-    def script(peer):
-        while (request := peer.receive()) is not None:
-            if "question" in request:  # it also asks which models there are
-                seen.add((request["question"], request["text"]))
-            peer.send(answer_to(request))
-
+    seen = []
     file = questions_file(tmp_path, 3)
-    with ScriptedPeer(script) as peer:
+    with ScriptedPeer(answer_and_keep(seen)) as peer:
         done = run(*flags(peer, questions_file=file, num_total_clients=2))
     assert done.returncode == 0
-    assert seen == {(f"q{number}", "C.") for number in range(3)}
+    asked = {(each["question"], each["text"]) for each in questions_of(seen)}
+    assert asked == {(f"q{number}", "C.") for number in range(3)}
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]", '{"data": []}'])
@@ -83,19 +89,14 @@ def test_a_file_without_questions_is_one_clear_line(tmp_path, content):
     file = tmp_path / "questions.json"
     if content is not None:
         file.write_text(content)
-    done = run("--questions_file", str(file))
-    assert (done.stdout, done.returncode) == ("", 2)
-    assert done.stderr.startswith("Error: ")
-    assert done.stderr.count("\n") == 1
+    assert_one_clear_line(run("--questions_file", str(file)))
 
 
 def test_no_server_is_one_clear_line():
     with ScriptedPeer(answer_all) as peer:
         peer.stop_listening()
         done = run(*flags(peer))
-    assert (done.stdout, done.returncode) == ("", 2)
-    assert done.stderr.startswith("Error: no server can be reached at 127.0.0.1:")
-    assert done.stderr.count("\n") == 1
+    assert_one_clear_line(done, "Error: no server can be reached at 127.0.0.1:")
 
 
 @pytest.mark.parametrize("flag", ["num_simultaneous_clients", "num_total_clients", "port"])
@@ -108,17 +109,11 @@ def test_numbers_are_at_least_one(flag):
 def test_shuffle_asks_from_all_over_the_file_as_the_seed_has_it(tmp_path):
     def asked(seed: int) -> list[str]:
         seen = []
-
-        def script(peer):
-            while (request := peer.receive()) is not None:
-                seen.extend([request["question"]] if "question" in request else [])
-                peer.send(answer_to(request))
-
         file = questions_file(tmp_path, 1000)
-        with ScriptedPeer(script) as peer:
+        with ScriptedPeer(answer_and_keep(seen)) as peer:
             given = flags(peer, questions_file=file, num_total_clients=1, seed=seed)
             assert run(*given, "--shuffle").returncode == 0
-        return seen
+        return [each["question"] for each in questions_of(seen)]
 
     first = asked(seed=1)
     assert first == asked(seed=1) != asked(seed=2)
@@ -191,31 +186,24 @@ def test_flags_that_make_no_sense(given, words):
 def test_a_sweep_that_cannot_begin_is_one_clear_line(given, words):
     with ScriptedPeer(answer_all) as peer:
         done = run(*flags(peer), "--sweep", *given)
-    assert (done.stdout, done.returncode) == ("", 2)
-    assert done.stderr.startswith("Error: ")
-    assert words in done.stderr
-    assert done.stderr.count("\n") == 1
+    assert_one_clear_line(done, words)
 
 
-def test_ctrl_c_ends_a_sweep_with_what_was_measured():
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["--duration_s=1000", "--sweep"], "(cut short)"),
+        (["--num_request_per_client=1000000"], "Latency: "),
+    ],
+    ids=["a sweep", "a load"],
+)
+def test_ctrl_c_reports_what_was_measured(given, words):
     with (
         ScriptedPeer(answer_all) as peer,
-        Terminal([*PROGRAM, *flags(peer, duration_s=1000), "--sweep"]) as terminal,
+        Terminal([*PROGRAM, *flags(peer), *given]) as terminal,
     ):
         terminal.expect("request/s]")
         terminal.expect("request/s]")
         assert terminal.interrupt() == 130
-        assert "(cut short)" in terminal.rest
-        assert "Traceback" not in terminal.rest
-
-
-def test_ctrl_c_reports_what_was_measured():
-    with (
-        ScriptedPeer(answer_all) as peer,
-        Terminal([*PROGRAM, *flags(peer, num_request_per_client=1_000_000)]) as terminal,
-    ):
-        terminal.expect("request/s]")
-        terminal.expect("request/s]")
-        assert terminal.interrupt() == 130
-        assert "Latency: " in terminal.rest
+        assert words in terminal.rest
         assert "Traceback" not in terminal.rest

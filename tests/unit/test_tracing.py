@@ -9,7 +9,6 @@ import pytest
 from qa_service.config import ServerConfig
 from qa_service.errors import ERROR_KINDS, QueueFullError, SetupError, UnknownModelError
 from qa_service.logs import LogOptions
-from qa_service.net.timers import TimerQueue
 from qa_service.options import OptionError
 from qa_service.scheduling.call import Answered
 from qa_service.serving.tracing import Tracer, record_model, record_run
@@ -37,8 +36,8 @@ from qa_service.workers.trace_exporter import (
     MAX_PENDING,
     TraceExporter,
 )
-from tests.support import FakeClock
 from tests.unit.calls import make_call, make_ticket
+from tests.unit.services import LoopClock
 
 TRACE_ID, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 CODEC = FrameCodec(RequestLimits(), 1 << 16)
@@ -47,39 +46,11 @@ ANSWERS = Answered(
 )
 
 
-class Loop(FakeClock):
-    """A clock that calls back when it is told to."""
-
-    def __init__(self):
-        super().__init__()
-        self._timers = TimerQueue()
-        self.soon = []
-
-    def now_s(self):
-        return self.time_s
-
-    def call_at(self, when_s, callback):
-        return self._timers.add(when_s, callback)
-
-    def call_soon(self, callback):
-        self.soon.append(callback)
-
-    def pass_s(self, seconds):
-        super().pass_s(seconds)
-        while callback := self._timers.pop_due(self.time_s):
-            callback()
-
-    def end_round(self):
-        soon, self.soon = self.soon, []
-        for callback in soon:
-            callback()
-
-
 class Traced:
     """A tracer, and what it has handed on."""
 
     def __init__(self, sample_rate=1.0, draw=random.random):
-        self.loop = Loop()
+        self.loop = LoopClock()
         self.taken = []
         self.tracer = Tracer(self.loop, sample_rate, self.taken.append, draw=draw)
         self.tracer.server = "[::1]:9999"
@@ -117,7 +88,7 @@ def test_a_request_is_handed_on_once_with_its_outcome():
     traced = Traced()
     call = traced.begin(TraceContext(TRACE_ID, PARENT, is_sampled=True))
     assert traced.taken == []
-    traced.loop.pass_s(2)
+    traced.loop.advance(2)
     call.settle(ANSWERS)
     call.cancel()
     [trace] = traced.taken
@@ -174,19 +145,19 @@ def test_a_run_is_recorded_under_the_model_that_was_asked():
     call = traced.begin()
     child = call.child(call.request, "[small]")
     record_model(child, "small", call.scope.span, traced.loop)
-    ticket = make_ticket(1000.0, core=(5, 9), attempts=1)
-    results = Results(0, [], 1001.0, 60.0, StagesMs(10.0, 20.0, 30.0))
+    ticket = make_ticket(100.0, core=(5, 9), attempts=1)
+    results = Results(0, [], 101.0, 60.0, StagesMs(10.0, 20.0, 30.0))
     record_run(ticket, child.scope.span, results, 4)
-    traced.loop.pass_s(5)
+    traced.loop.advance(5)
     child.settle(ANSWERS)
     [model] = call.scope.span.children
-    assert (model.name, model.end_s, model.attributes["qa.version"]) == ("model", 1005.0, 3)
+    assert (model.name, model.end_s, model.attributes["qa.version"]) == ("model", 105.0, 3)
     queue, run = model.children
-    assert (queue.start_s, queue.end_s) == (1000.0, 1001.0)
+    assert (queue.start_s, queue.end_s) == (100.0, 101.0)
     assert run.attributes == {"qa.batch_size": 4, "qa.attempts": 2, "qa.segment": "5:9"}
     stages = [(one.name, round(one.start_s, 3), round(one.end_s, 3)) for one in run.children]
     assert stages == [
-        ("tokenize", 1001.0, 1001.01), ("model", 1001.01, 1001.03), ("read", 1001.03, 1001.06)
+        ("tokenize", 101.0, 101.01), ("model", 101.01, 101.03), ("read", 101.03, 101.06)
     ]  # fmt: skip
 
 
@@ -220,7 +191,7 @@ class Exporting:
 
     def __init__(self, monkeypatch):
         monkeypatch.setattr(trace_exporter, "SideProgram", FakeProgram)
-        self.loop = Loop()
+        self.loop = LoopClock()
         metrics = Metrics(ERROR_KINDS, QUERY_TYPES)
         self.counts = metrics.trace_spans_total
         self.exporter = TraceExporter(self.loop, "http://there", metrics, LogOptions())
@@ -231,7 +202,7 @@ class Exporting:
             root = Span("ask", 1.0, 2.0, {"qa.cached": True})
             root.child("queue", 1.0, 1.5)
             self.exporter.take(Trace(TRACE_ID, "", root))
-        self.loop.end_round()
+        self.loop.run_soon()
 
     @property
     def written(self):
@@ -245,16 +216,16 @@ def exporting(monkeypatch):
 
 def test_spans_go_to_the_program_after_a_while(exporting):
     exporting.take(3)
-    exporting.loop.pass_s(FLUSH_DELAY_S * 0.9)
+    exporting.loop.advance(FLUSH_DELAY_S * 0.9)
     assert exporting.written == []
-    exporting.loop.pass_s(FLUSH_DELAY_S * 0.2)
+    exporting.loop.advance(FLUSH_DELAY_S * 0.2)
     assert exporting.written == [3]
     [trace, *_] = exporting.program.written[0]
     assert (trace.trace_id, trace.root.count()) == (TRACE_ID, 2)
     assert trace.root.attributes == {"qa.cached": True}
     assert count_spans(exporting.program.written[0]) == 6
     exporting.take(1)
-    exporting.loop.pass_s(FLUSH_DELAY_S)
+    exporting.loop.advance(FLUSH_DELAY_S)
     assert exporting.written == [3, 1]
 
 
@@ -265,9 +236,9 @@ def test_many_go_at_the_end_of_the_round(exporting):
 
 def test_nothing_is_due_while_there_is_nothing(exporting):
     exporting.take(1)
-    exporting.loop.pass_s(FLUSH_DELAY_S)
-    exporting.loop.pass_s(100)
-    assert exporting.loop._timers.next_due_s() == float("inf")
+    exporting.loop.advance(FLUSH_DELAY_S)
+    exporting.loop.advance(100)
+    assert exporting.loop.timers.next_due_s() == float("inf")
 
 
 def test_what_the_program_does_not_read_is_bounded(exporting):
@@ -282,7 +253,7 @@ def test_what_the_program_does_not_read_is_bounded(exporting):
 def test_what_comes_while_the_program_is_down_is_dropped(exporting):
     exporting.program.is_running = False
     exporting.take(3)
-    exporting.loop.pass_s(FLUSH_DELAY_S)
+    exporting.loop.advance(FLUSH_DELAY_S)
     assert exporting.counts == {"exported": 0, "dropped": 6}
 
 
