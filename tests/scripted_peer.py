@@ -5,19 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-import struct
 import threading
 from collections.abc import Callable
 from typing import Any
 
+from harness.frames import PREFIX, frame
 from qa_service.client import QaClient
-
-LENGTH = struct.Struct(">I")
-
-
-def frame(message: Any) -> bytes:
-    body = message if isinstance(message, bytes) else json.dumps(message).encode()
-    return LENGTH.pack(len(body)) + body
 
 
 def answer_to(request: dict[str, Any], answer: str = "", **fields: Any) -> dict[str, Any]:
@@ -56,23 +49,16 @@ class PeerConnection:
 
     def receive(self) -> dict[str, Any] | None:
         """The next request, or None when the client has closed."""
-        header = self._exactly(LENGTH.size)
-        if header is None:
-            return None
-        body = self._exactly(LENGTH.unpack(header)[0])
-        return None if body is None else json.loads(body)
+        header = self._exactly(PREFIX.size)
+        body = header and self._exactly(PREFIX.unpack(header)[0])
+        return json.loads(body) if body else None
 
     def send(self, *messages: Any) -> None:
         self.sock.sendall(b"".join(map(frame, messages)))
 
     def _exactly(self, size: int) -> bytes | None:
-        data = bytearray()
-        while len(data) < size:
-            chunk = self.sock.recv(min(size - len(data), 1 << 16))
-            if not chunk:
-                return None
-            data += chunk
-        return bytes(data)
+        data = self.sock.recv(size, socket.MSG_WAITALL)
+        return data if len(data) == size else None
 
 
 Script = Callable[[PeerConnection], None]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import struct
 from contextlib import asynccontextmanager
 
-from harness.frames import frame
+from harness.frames import PREFIX, frame
 
 ANSWER = {"answer": "a", "score": 1.0}
 SILENCE = object()
@@ -29,7 +28,7 @@ class ScriptedServer:
         self.writers.append(writer)
         try:
             while True:
-                (length,) = struct.unpack(">I", await reader.readexactly(4))
+                (length,) = PREFIX.unpack(await reader.readexactly(PREFIX.size))
                 request = json.loads(await reader.readexactly(length))
                 self.requests.append(request)
                 reply = self.script(request, len(self.requests))
@@ -38,10 +37,8 @@ class ScriptedServer:
                 if reply is SILENCE:
                     continue
                 writer.write(frame(reply))
-                if (
-                    isinstance(reply, dict) and "error" in reply and reply["id"] is None
-                ):  # as a server does, it closes
-                    return
+                if isinstance(reply, dict) and "error" in reply and reply["id"] is None:
+                    return  # a server closes too
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:

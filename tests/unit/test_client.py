@@ -12,6 +12,7 @@ from collections import Counter
 
 import pytest
 
+from harness.frames import frame
 from harness.golden import GOLDEN
 from harness.server import ROOT
 from qa_service.client import (
@@ -37,7 +38,6 @@ from tests.scripted_peer import (
     answer_to,
     close_at_once,
     error_to,
-    frame,
     kept_connections,
     refuse_all,
     unknown_to,
