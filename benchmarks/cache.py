@@ -1,4 +1,4 @@
-"""What the response cache does to throughput and latency, what it costs, and its memory.
+"""The response cache: throughput and latency with it, its costs, its memory.
 
     python -m benchmarks.cache --questions_file dev.json
 
@@ -61,7 +61,7 @@ class AnsweringService:
 
 
 class StandingClock:
-    """There are no deadlines to wait for."""
+    """A clock that stands: there are no deadlines to wait for."""
 
     def now_s(self) -> float:
         return 0.0
@@ -194,14 +194,7 @@ def say_memory(section: Section) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A comparison of a server without a cache and one with it.
-
-    Attributes:
-        title: What is asked.
-        targets: The servers.
-        ask: Makes of the items what is asked.
-        warmup_s: For how long before the measurement.
-    """
+    """A comparison of a server without a cache and one with it; `ask` makes the questions."""
 
     title: str
     targets: Sequence[Target]

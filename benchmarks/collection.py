@@ -117,11 +117,9 @@ def index(source: Path, output: Path, text_bytes: int) -> tuple[Indexed, Collect
 def search(
     collection: Collection, questions: Sequence[SquadQuestion], numbers: dict[str, int]
 ) -> Searched:
-    """Asks for passages once to warm up, and once with a clock.
+    """Searches for each question, once to warm up and once with a clock.
 
     Args:
-        collection: Where to search.
-        questions: What to search for.
         numbers: The number of each paragraph in the file that was indexed.
     """
     durations_us, ranks, paragraph_ranks = [], [], []

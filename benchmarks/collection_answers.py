@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import random
-import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -44,11 +43,7 @@ TIMEOUT_MS = 600_000
 
 def index(folder: Path, name: str, files: Iterable[Path]) -> Path:
     """Makes a collection of files."""
-    source = folder / f"{name}-files"
-    source.mkdir()
-    for file in files:
-        shutil.copy(file, source / file.name)
-    build(Choices(sources=(source,), output=folder / name), Reporter())
+    build(Choices(sources=tuple(files), output=folder / name), Reporter())
     return folder / name
 
 

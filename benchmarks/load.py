@@ -59,10 +59,12 @@ def measure(
     Args:
         first: Which of the items to start with.
     """
+    first %= len(items)
+    items = [*items[first:], *items[:first]]
     before_s, loop_before_s, own_s = server.cpu_s(), cpu_s(server.pid), time.process_time()
     began_s = time.perf_counter()
     fields = {"num_simultaneous_clients": clients, "duration_s": warmup_s + duration_s}
-    samples = load(server, items, first=first, **fields)
+    samples = load(server, items, **fields)
     answered = max(1, len(samples))
     start_s = began_s + warmup_s
     kept = figures(samples, (start_s, start_s + duration_s), items) | {

@@ -63,12 +63,7 @@ def precision_of(shape: Shape, precision: str) -> str:
 
 @dataclass(slots=True)
 class Product:
-    """One shape, and the kernels that compute it.
-
-    Attributes:
-        kernels: By library.
-        times_ms: Of each library, a run in each round.
-    """
+    """One shape, and by library the kernels that compute it and the time of each run."""
 
     shape: Shape
     kernels: dict[str, Run]
@@ -111,7 +106,6 @@ def make_product(shape: Shape, precision: str) -> Product:
     """A product with every kernel that computes it here, each run once.
 
     Args:
-        shape: Its shape.
         precision: `fp32`, `bf16` or `int8`.
 
     Raises:

@@ -27,10 +27,8 @@ def make_random_bert(shape: str, tokenizer_of: Path, folder: Path, *, engine_typ
     Args:
         shape: One of `SHAPES`.
         tokenizer_of: A prepared model whose tokenizer, of BERT's 30,522 uncased words, is used.
-        folder: Where to make it.
-        engine_type: What is to run it. For ONNX Runtime it is prepared by `prepare_model.py`'s
-            code; for PyTorch nothing is to be exported, and the packages for that need not be
-            there.
+        engine_type: The engine that is to run it. For PyTorch nothing is exported, and the packages
+            for that need not be installed.
 
     Returns:
         The prepared model's folder.

@@ -22,11 +22,7 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A question and its text, of which kind.
-
-    Attributes:
-        kind: `sentence`, `paragraph` or `long`.
-    """
+    """A question and its text; `kind` is `sentence`, `paragraph` or `long`."""
 
     kind: str
     question: str
@@ -34,7 +30,7 @@ class Item:
 
     @property
     def asked(self) -> SquadQuestion:
-        """It as the load generator asks it."""
+        """The same for the load generator."""
         return SquadQuestion("", self.question, self.text, (), ())
 
 

@@ -27,12 +27,9 @@ def load_during(
 
     Args:
         disturb: Runs in a thread until its event is set.
-        server: The server.
-        num_clients: Clients at a time.
-        duration_s: For how long requests are sent.
 
     Returns:
-        What became of the requests, each client having read until the server closed.
+        The report on the requests; each client has read until the server closed.
     """
     answers, is_over = QuietAnswers(server.port), threading.Event()
 
@@ -57,12 +54,10 @@ def kill_workers(
     """A disturbance: kills the worker that has lived longest, again and again.
 
     Args:
-        server: The server.
         killed: Gets the process id of each worker killed.
-        interval_s: From kill to kill.
-        wait_until_whole: Kill no worker while another is being replaced. Where the machine
-            takes longer than the interval to start a worker, there would soon be none, and
-            a request that three kills meet is rightly answered `worker_crashed`.
+        wait_until_whole: Kill no worker while another is being replaced. Where a start takes longer
+            than the interval, there would soon be none, and a request that three kills meet is
+            rightly answered `worker_crashed`.
     """
     num_instances = len(server.worker_pids())
 

@@ -17,13 +17,7 @@ POLL_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A file of questions, its answers, and the program between them.
-
-    Attributes:
-        folder: Where both files are.
-        count: How many questions.
-        flags: Of `jobs.py run`.
-    """
+    """A file of `count` questions, its answers, and `jobs.py run` between them."""
 
     folder: Path
     count: int
@@ -31,11 +25,11 @@ class Run:
 
     @property
     def answers(self) -> Path:
-        """Its output."""
+        """The program's output."""
         return self.folder / "answers.jsonl"
 
     def write_questions(self) -> None:
-        """Writes its input."""
+        """Writes the program's input."""
         with (self.folder / "questions.jsonl").open("w") as file:
             file.writelines(json.dumps({"id": n, **ASK}) + "\n" for n in range(self.count))
 

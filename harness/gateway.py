@@ -1,4 +1,4 @@
-"""A server with a gRPC gateway, and what tritonclient's messages are to be asked with."""
+"""A server with a gRPC gateway, and tritonclient's inputs and answers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,7 @@ LISTENS = "the gRPC gateway listens on"
 
 
 class GatewayServer:
-    """A running server, and the port of its gateway.
-
-    Attributes:
-        server: It.
-        port: Its gateway's.
-        address: The gateway's, as clients of gRPC have it.
-    """
+    """A running server and its gateway, whose port and address these are."""
 
     def __init__(self, server: RunningServer, port: int) -> None:
         self.server = server
@@ -43,11 +37,11 @@ class GatewayServer:
         return [pid for pid in self.server.worker_pids() if not _is_gateway(pid)]
 
     def counted(self, code: str) -> int:
-        """How many requests came to this."""
+        """How many requests had this outcome."""
         return self.server.stats()["counters"]["requests_total"].get(code, 0)
 
     def wait_for_count(self, code: str, count: int) -> None:
-        """Waits until so many requests came to this."""
+        """Waits until so many requests had this outcome."""
         wait_until(lambda: self.counted(code), lambda found: found >= count)
 
     def wait_for_flight(self, count: int) -> None:
@@ -60,7 +54,7 @@ class GatewayServer:
 
 @contextmanager
 def running_gateway(model: Path, *flags: str) -> Iterator[GatewayServer]:
-    """Runs a server with a gateway; on a clean exit of the block, sees that both stop cleanly."""
+    """Runs a server with a gateway; on a clean exit of the block, checks that both stop cleanly."""
     port = reserve_port()
     with running_server(model, "--grpc_port", str(port), *flags) as server:
         gateway = GatewayServer(server, port)
@@ -93,6 +87,5 @@ def answers(result) -> list[str]:
     return [answer.decode() if isinstance(answer, bytes) else answer for answer in found]
 
 
-os.environ.setdefault(
-    "GRPC_ENABLE_FORK_SUPPORT", "0"
-)  # tests start programs beside grpcio's threads
+# Tests start programs beside grpcio's threads.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")

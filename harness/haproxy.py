@@ -15,7 +15,6 @@ from harness.server import ROOT
 HAPROXY = shutil.which("haproxy", path=f"{os.environ['PATH']}:/usr/sbin") or ""
 """Debian's; empty where it is not installed."""
 
-
 CONFIG = ROOT / "deploy" / "haproxy.cfg"
 
 
@@ -28,10 +27,9 @@ def config_for_http() -> str:
 
 
 class Balancer(LoggingProcess):
-    """HAProxy on a port of its own, before three servers on these.
+    """HAProxy on a port of its own, before three servers on these ports.
 
     Args:
-        ports: The servers'.
         config: Another configuration than deploy/haproxy.cfg.
     """
 

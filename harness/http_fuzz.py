@@ -43,12 +43,10 @@ TOKENS = [
 
 @dataclass(slots=True)
 class HttpFuzzReport:
-    """What came of the requests.
+    """The replies to the requests, by status.
 
     Attributes:
-        num_requests: How many were sent.
-        num_silent: How many got no reply where one was due: their first byte was a letter.
-        statuses: How often each status came.
+        num_silent: Requests without a reply where one was due: their first byte was a letter.
     """
 
     num_requests: int = 0

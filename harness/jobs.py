@@ -69,7 +69,7 @@ class RunningGateway(LoggingProcess):
 def running_gateway(
     url: str, server_port: int, names: Names, *flags: str
 ) -> Iterator[RunningGateway]:
-    """Runs a gateway that takes jobs; on a clean exit of the block, sees that it stops cleanly."""
+    """Runs a gateway that takes jobs; on a clean exit of the block, checks that it stops well."""
     gateway = RunningGateway(url, server_port, names, *flags)
     try:
         gateway.wait_for_log("taking jobs")

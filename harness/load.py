@@ -26,11 +26,7 @@ QUESTIONS_FILE = Path(qa_service.__file__).parent / "data" / "questions.json"
 
 
 class QuietAnswers:
-    """What a quiet server answers to the questions that ship with the project.
-
-    Attributes:
-        questions: They.
-    """
+    """A quiet server's answers to the questions that ship with the project."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -48,7 +44,7 @@ class QuietAnswers:
         return "" if (reply.answer, reply.start) == quiet else "wrong_answer"
 
     def plan(self, num_clients: int, duration_s: float, **fields: Any) -> LoadPlan:
-        """A load of these questions, whose answers are held against the quiet ones."""
+        """A load of these questions, whose answers are compared with the quiet ones."""
         return LoadPlan(
             "127.0.0.1",
             self._port,

@@ -36,7 +36,7 @@ def write_version(model: Path, number: int) -> Path:
 
 
 def write_manifest(folder: Path) -> None:
-    """Says of a folder's files that they are a model."""
+    """Makes a folder's files a model."""
     digests = {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()
         for path in folder.iterdir()
@@ -47,12 +47,7 @@ def write_manifest(folder: Path) -> None:
 
 
 class ModelFile:
-    """The file that says what is served.
-
-    Attributes:
-        path: Where it is.
-        model: The folder of the model `m`, whose versions are 1, 2, and so on.
-    """
+    """The file that says what is served: the model `m`, whose versions are 1, 2, and so on."""
 
     def __init__(self, folder: Path, num_versions: int = 2) -> None:
         self.path = folder / "server.toml"
@@ -61,7 +56,7 @@ class ModelFile:
             write_version(self.model, number)
 
     def write(self, keys: str, more: str = "") -> Path:
-        """Writes the file: the keys of `[models.m]`, and what comes behind them."""
+        """Writes the file: the keys of `[models.m]`, and more behind them."""
         self.path.write_text(f'[models.m]\npath = "{self.model}"\n{keys}\n{more}\n')
         return self.path
 

@@ -34,9 +34,8 @@ class Mutator:
     """An endless supply of broken bodies and frames, the same for the same seed.
 
     Args:
-        seed: What they depend on.
-        expiring: Gives each golden body a timeout that is over at once, so that what stays
-            valid is not run, if the timeout stays too.
+        expiring: Gives each golden body a timeout that is over at once, so that a body that stays
+            valid is not run, unless an edit hits the timeout.
     """
 
     def __init__(self, seed: int, *, expiring: bool = False) -> None:
@@ -101,7 +100,7 @@ class Mutator:
 
 
 def is_run(body: bytes) -> bool:
-    """Whether it is a request that waits for a session, were it only for a moment."""
+    """Whether it is a request that waits for an instance, if only for a moment."""
     try:
         request = parse_request(body, RequestLimits())
     except RejectedError:

@@ -50,14 +50,10 @@ class ReceivedSpan:
 
 
 class Receiver:
-    """What has arrived.
+    """A receiver, and what has arrived: spans, and each request's resources and headers.
 
     Attributes:
-        port: Where it listens.
         status: What it answers.
-        spans: Every span, in the order in which they came.
-        resources: What each request said its spans are of.
-        headers: The headers of each request.
     """
 
     def __init__(self, port: int = 0) -> None:

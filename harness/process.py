@@ -1,4 +1,4 @@
-"""Processes: what one holds, as the kernel counts it; waiting for one; one with a log."""
+"""Processes: memory, descriptors and time as the kernel counts them; waiting; logs."""
 
 from __future__ import annotations
 
@@ -34,12 +34,8 @@ def wait_until(look: Callable[[], Seen], is_so: Callable[[Seen], object] = bool)
 class LoggingProcess:
     """A process whose log is kept.
 
-    Attributes:
-        process: It.
-
     Args:
-        command: What it runs.
-        logs_to: Its streams that are its log.
+        logs_to: The streams that are its log.
         options: Further ones of `subprocess.Popen`.
     """
 

@@ -1,6 +1,4 @@
-"""A RabbitMQ of one's own: Debian's `rabbitmq-server` on loopback, with its ports, its node's
-name and its folder to itself, and stopped after.
-"""
+"""A RabbitMQ of a test's own: Debian's `rabbitmq-server` on loopback, in a temporary folder."""
 
 from __future__ import annotations
 
@@ -25,11 +23,7 @@ def is_installed() -> bool:
 
 
 class RunningRabbitMq:
-    """A broker of one node, which can be killed and started again with what it held.
-
-    Attributes:
-        url: Where it is.
-    """
+    """A broker of one node, which can be killed and started again with what it held."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -65,7 +59,7 @@ class RunningRabbitMq:
 
     @property
     def pid(self) -> int:
-        """Of the node that runs, at the head of its processes."""
+        """The process id of the running node."""
         assert self._process is not None
         return self._process.pid
 

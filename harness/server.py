@@ -24,26 +24,23 @@ EXACT_ENGINE = ("--inference_engine_type", "onnx", "--precision", "fp32")
 bf16, scores move with the batch, and so now and then the best span."""
 
 FIXED_ENGINE = (*EXACT_ENGINE, "--cost_table", "off")
-"""For a test that says why it does not take what is found fastest here, as users do."""
+"""For a test that says why it does not take the fastest engine, as users do."""
 
 ONE_BY_ONE = (*FIXED_ENGINE, "--num_inference_sessions", "1", "--max_batch_size", "1")
-"""Fixed, because what is fastest is measured anew for each bound on batches."""
+"""Fixed, because the fastest engine is measured again for each bound on batches."""
 
 
 class RunningServer(LoggingProcess):
     """A server process.
 
-    Attributes:
-        port: Where it listens.
-        ready_line: What it said when it was ready; empty until then.
-
     Args:
-        model: The model's folder.
-        flags: Its flags.
-        env: What its environment has beside this process's.
+        env: Variables added to this process's environment.
         root: The checkout that it runs in.
         is_ready: Whether to wait until it is ready; else only until it listens.
         wrapper: Words before its command: a program that starts it.
+
+    Attributes:
+        ready_line: The line that it printed when it was ready; empty until then.
     """
 
     def __init__(
@@ -148,7 +145,7 @@ def _is_zombie(pid: str) -> bool:
 def running_server(
     model: Path, *flags: str, root: Path = ROOT, wrapper: Sequence[str] = ()
 ) -> Iterator[RunningServer]:
-    """Runs a checkout's server; on a clean exit of the block, sees that it stops cleanly too."""
+    """Runs a checkout's server; on a clean exit of the block, checks that it stops cleanly too."""
     server = RunningServer(model, *flags, root=root, wrapper=wrapper)
     try:
         yield server

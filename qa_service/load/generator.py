@@ -70,7 +70,7 @@ class _Load:
         self._targets = itertools.cycle(_targets(plan))
         self._wire = plan.wire()
         self._bodies: dict[int, bytes] = {}
-        self._turns = itertools.count(plan.first)
+        self._turns = itertools.count()
         self._ids = itertools.count(1)
         self._samples: list[Sample] = []
         self._connections: set[Connection] = set()

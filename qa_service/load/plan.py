@@ -60,7 +60,6 @@ class LoadPlan:
     timeout_s: float = 60.0
     access: Access = field(default_factory=Access)
     wire: Callable[[], Wire] = QaWire
-    first: int = 0
     check: Callable[[SquadQuestion, Reply], str] = check_span
     on_answered: Callable[[], object] | None = None
 
