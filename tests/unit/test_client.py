@@ -60,6 +60,16 @@ def client_of(peer: ScriptedPeer, timeout_s: float | None = 20.0, **options) -> 
     return QaClient(peer.host, peer.port, timeout_s, **options)
 
 
+def assert_fails(script: Script, error: type[Exception], words=None, timeout_s=20.0) -> None:
+    """A question to this peer ends with the error."""
+    with (
+        ScriptedPeer(script) as peer,
+        client_of(peer, timeout_s) as client,
+        pytest.raises(error, match=words),
+    ):
+        client.ask("q", "t")
+
+
 def set_timeout(client: QaClient, timeout_s: float) -> None:
     client._servers.terms = client._servers.terms._replace(timeout_s=timeout_s)
 
@@ -176,12 +186,7 @@ class TestAsk:
             peer.send(error_to(None, "invalid_frame"))
             assert peer.receive() is None, "the client must close: the stream is in doubt"
 
-        with (
-            ScriptedPeer(script) as peer,
-            client_of(peer) as client,
-            pytest.raises(QaServerError, match="invalid_frame"),
-        ):
-            client.ask("q", "t")
+        assert_fails(script, QaServerError, "invalid_frame")
 
     @pytest.mark.parametrize("question", ["\ud800", 7j, None.__class__])
     def test_what_cannot_be_written_is_refused_here(self, question):
@@ -228,12 +233,7 @@ class TestLoss:
             peer.receive()
             peer.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
-        with (
-            ScriptedPeer(script) as peer,
-            client_of(peer) as client,
-            pytest.raises(ConnectionLostError),
-        ):
-            client.ask("q", "t")
+        assert_fails(script, ConnectionLostError)
 
     def test_a_connection_that_closed_while_idle_costs_no_question(self):
         closed = threading.Event()
@@ -271,12 +271,7 @@ class TestLoss:
                 peer.sock.sendall(bytes([byte]))
                 time.sleep(0.01)
 
-        with (
-            ScriptedPeer(trickle) as peer,
-            client_of(peer, 0.1) as client,
-            pytest.raises(RequestTimeoutError),
-        ):
-            client.ask("q", "t")
+        assert_fails(trickle, RequestTimeoutError, timeout_s=0.1)
 
     def test_an_interrupt_closes_the_connection(self):
         def interrupt():
@@ -651,12 +646,7 @@ class TestServers:
 
     def test_no_request_waits_past_its_deadline_for_a_full_server(self):
         script = refuse_all("queue_full", retry_after_ms=100_000)
-        with (
-            ScriptedPeer(script) as peer,
-            client_of(peer) as client,
-            pytest.raises(QaServerError, match="queue_full"),
-        ):
-            client.ask("q", "t")
+        assert_fails(script, QaServerError, "queue_full")
 
     def test_one_that_failed_rests_and_is_tried_again(self, monkeypatch):
         monkeypatch.setattr("qa_service.client._MIN_REST_S", 60.0)

@@ -61,6 +61,12 @@ def samples_of(peer: ScriptedPeer, **numbers) -> list[Sample]:
     return [sample for batch in run_load(plan) for sample in batch]
 
 
+def played(*scripts, **numbers) -> list[Sample]:
+    """The samples of a load on a peer of these scripts."""
+    with ScriptedPeer(*scripts) as peer:
+        return samples_of(peer, **numbers)
+
+
 def codes(samples) -> list[str]:
     return [sample.error_code for sample in samples]
 
@@ -110,8 +116,7 @@ class TestClosedLoop:
             peer.send(message)
             assert peer.receive() is None
 
-        with ScriptedPeer(script, answer_all) as peer:
-            samples = samples_of(peer, **ONE_CLIENT, num_request_per_client=2)
+        samples = played(script, answer_all, **ONE_CLIENT, num_request_per_client=2)
         assert codes(samples) == [code, ""]
 
     def test_every_client_has_its_turn_and_its_connection(self):
@@ -137,8 +142,7 @@ class TestClosedLoop:
             assert peer.receive() is None
 
         clients = {"num_simultaneous_clients": 5, "num_total_clients": 3}
-        with ScriptedPeer(script) as peer:
-            assert codes(samples_of(peer, **clients, num_request_per_client=1)) == [""] * 3
+        assert codes(played(script, **clients, num_request_per_client=1)) == [""] * 3
 
     def test_a_client_gives_up_and_connects_again(self, use_clock):
         clock, has_come_back = use_clock(WatchedClock()), threading.Event()
@@ -189,16 +193,14 @@ class TestClosedLoop:
         assert set(codes(samples)) == {""}
 
     def test_a_sample_names_its_question(self):
-        with ScriptedPeer(answer_all) as peer:
-            samples = samples_of(peer, **ONE_CLIENT, num_request_per_client=9)
+        samples = played(answer_all, **ONE_CLIENT, num_request_per_client=9)
         assert [sample.question_index for sample in samples] == [*range(7), 0, 1]
 
     def test_answers_are_checked_as_the_plan_says(self):
         def check(question, reply):
             return "" if question.question == "q1?" else "not the first"
 
-        with ScriptedPeer(answer_all) as peer:
-            samples = samples_of(peer, **ONE_CLIENT, num_request_per_client=3, check=check)
+        samples = played(answer_all, **ONE_CLIENT, num_request_per_client=3, check=check)
         assert codes(samples) == ["not the first", "", "not the first"]
 
     @pytest.mark.parametrize(("more", "expected"), [([], []), (["again"], ["protocol_error"])])
@@ -213,8 +215,7 @@ class TestClosedLoop:
                 peer.send(answer_to(request))
 
         numbers = {"num_total_clients": 3, "num_request_per_client": 1}
-        with ScriptedPeer(script) as peer:
-            samples = samples_of(peer, **numbers, on_answered=all_answered.set)
+        samples = played(script, **numbers, on_answered=all_answered.set)
         assert codes(samples) == [""] * 3 + expected * 3
 
 
@@ -231,8 +232,7 @@ class TestOpenLoop:
 
     def test_moments_are_those_of_a_poisson_process_and_of_the_seed(self):
         def moments(seed: int) -> list[float]:
-            with ScriptedPeer(answer_all) as peer:
-                samples = samples_of(peer, rate_per_s=2000.0, num_request_per_client=5, seed=seed)
+            samples = played(answer_all, rate_per_s=2000.0, num_request_per_client=5, seed=seed)
             starts_s = sorted(sample.started_s for sample in samples)
             return [later - sooner for sooner, later in itertools.pairwise(starts_s)]
 
@@ -318,8 +318,7 @@ class TestAccess:
             answer_all(peer)
 
         for rate_per_s in (None, 500.0):
-            with ScriptedPeer(script) as peer:
-                samples = samples_of(peer, access=self.TOKEN, **ONE_CLIENT, rate_per_s=rate_per_s)
+            samples = played(script, access=self.TOKEN, **ONE_CLIENT, rate_per_s=rate_per_s)
             assert codes(samples) == [""] * 10
 
     def test_an_unauthenticated_client_asks_nothing(self):
@@ -328,8 +327,7 @@ class TestAccess:
             peer.send(error_to(None, "unauthorized"))
             assert peer.receive() is None
 
-        with ScriptedPeer(script) as peer:
-            samples = samples_of(peer, access=self.TOKEN, **ONE_CLIENT, num_request_per_client=3)
+        samples = played(script, access=self.TOKEN, **ONE_CLIENT, num_request_per_client=3)
         assert codes(samples) == ["unauthorized"] * 3
 
     def test_no_answer_to_its_token_is_no_authentication(self):
@@ -338,18 +336,14 @@ class TestAccess:
             assert peer.receive() is None
 
         numbers = {"num_request_per_client": 1, "timeout_s": 0.1}
-        with ScriptedPeer(script) as peer:
-            samples = samples_of(peer, access=self.TOKEN, **ONE_CLIENT, **numbers)
+        samples = played(script, access=self.TOKEN, **ONE_CLIENT, **numbers)
         assert codes(samples) == ["server_unreachable"]
 
 
 class TestTls:
     @pytest.mark.parametrize("speaks", [close_at_once, lambda peer: peer.send(b"no TLS, this")])
     def test_a_peer_that_speaks_none_is_a_failure(self, speaks):
-        with ScriptedPeer(speaks) as peer:
-            samples = samples_of(
-                peer, access=Access(tls=True), **ONE_CLIENT, num_request_per_client=2
-            )
+        samples = played(speaks, access=Access(tls=True), **ONE_CLIENT, num_request_per_client=2)
         assert set(codes(samples)) <= {"tls_error", "server_unreachable"}
         assert len(samples) == 2
 
