@@ -16,6 +16,7 @@ from harness.frames import frame, receive
 from harness.process import GIVE_UP_S, LoggingProcess
 
 ROOT = Path(__file__).resolve().parents[1]
+LISTENING, READY = "QA server listening on ", "QA server ready on "
 INSTANT = ("--inference_engine_type", "instant", "--num_inference_sessions", "1")
 """Flags of a server that starts quickly: for tests in which no answer's quality matters."""
 
@@ -61,16 +62,19 @@ class RunningServer(LoggingProcess):
             env={**os.environ, **(env or {})},
         )
         self.ready_line = ""
-        self.port = int(port_of(self._wait_for_line("QA server listening on ")))
-        if is_ready:
+        line = self._wait_for_line(LISTENING, READY)  # an older checkout may have only the second
+        self.port = int(port_of(line))
+        if line.startswith(READY):
+            self.ready_line = line
+        elif is_ready:
             self.wait_until_ready()
 
     def wait_until_ready(self) -> None:
         """Waits until every model is loaded."""
-        self.ready_line = self._wait_for_line("QA server ready on ")
+        self.ready_line = self._wait_for_line(READY)
 
-    def _wait_for_line(self, words: str) -> str:
-        line = line_with(self.process.stdout, words)
+    def _wait_for_line(self, *words: str) -> str:
+        line = line_with(self.process.stdout, *words)
         assert line, f"the server did not start:\n{self.log}"
         return line
 
@@ -124,8 +128,8 @@ class RunningServer(LoggingProcess):
         return replies
 
 
-def line_with(output: Iterable[str], words: str) -> str:
-    """The first line of a server's output that begins with these words; empty if none does."""
+def line_with(output: Iterable[str], *words: str) -> str:
+    """The first line of a server's output that begins with one of these; empty if none does."""
     return next((line for line in output if line.startswith(words)), "")
 
 

@@ -1,13 +1,16 @@
-"""What tests stand on: a process whose log is read while it writes."""
+"""What tests and benchmarks stand on: processes whose output is read while they write."""
 
 from __future__ import annotations
 
 import sys
 
 from harness.process import LoggingProcess
+from harness.server import RunningServer
 
 LINES = 5000
 WRITE = f"import sys\nfor n in range({LINES}): print(n, file=sys.stderr, flush=True)"
+READY_LINE = "QA server ready on localhost:1234: a model\n"
+OLDER_SERVER = f"import signal\nprint({READY_LINE!r}, end='', flush=True)\nsignal.pause()"
 
 
 def test_a_log_that_is_read_while_it_is_written_loses_nothing():
@@ -18,3 +21,12 @@ def test_a_log_that_is_read_while_it_is_written_loses_nothing():
         assert process.log.splitlines() == [str(number) for number in range(LINES)]
     finally:
         process.close()
+
+
+def test_an_older_checkouts_server_says_only_that_it_is_ready(tmp_path):
+    (tmp_path / "server.py").write_text(OLDER_SERVER)
+    server = RunningServer(tmp_path, root=tmp_path)
+    try:
+        assert (server.port, server.ready_line) == (1234, READY_LINE)
+    finally:
+        server.close()
