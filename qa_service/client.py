@@ -943,8 +943,7 @@ class Servers:
             try:
                 servers = look_up(host, port)
             except (OSError, UnicodeError) as error:
-                words = f"no server can be reached at {host}:{port} ({error_reason(error)})"
-                failure = ServerUnreachableError(words)
+                failure = unreachable(f"{host}:{port}", error)
             else:
                 found += [Server(host, port, addresses) for addresses in servers]
         with self._lock:
@@ -1074,8 +1073,11 @@ class Stream:
         self._flush()
         self._receive()
         if self._stage is _Stage.AUTHENTICATING:
-            for body in itertools.islice(self._bodies(), 1):
-                self._on_authenticated(decode_reply(body))
+            body = next(self._bodies(), None)
+            if body is not None:
+                check_authenticated(decode_reply(body))
+                self._open()
+                self._flush()
 
     def _connect(self, error: OSError) -> None:
         """Begins to connect to the next address; raises the last error if there is none."""
@@ -1090,9 +1092,7 @@ class Stream:
                 return
             self.socket.close()
             error = OSError(code, os.strerror(code))
-        raise ServerUnreachableError(
-            f"no server can be reached at {self.server} ({error_reason(error)})"
-        ) from error
+        raise unreachable(self.server, error) from error
 
     def _is_connected(self) -> bool:
         code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -1136,14 +1136,6 @@ class Stream:
         else:
             self._stage = _Stage.AUTHENTICATING
             self._outbox += encode_frame({"type": "auth", "token": self._terms.token})
-
-    def _on_authenticated(self, reply: dict[str, Any]) -> None:
-        if "error" in reply:
-            raise server_error(reply["error"])
-        if reply.get("auth") != "ok":
-            raise ProtocolError("the server did not reply to the token")
-        self._open()
-        self._flush()
 
     def _open(self) -> None:
         self._stage = _Stage.OPEN
@@ -1256,6 +1248,11 @@ def error_reason(error: Exception) -> str:
     return str(getattr(error, "strerror", None) or error)
 
 
+def unreachable(server: object, error: Exception) -> ServerUnreachableError:
+    """The error of a server to which no connection could be made."""
+    return ServerUnreachableError(f"no server can be reached at {server} ({error_reason(error)})")
+
+
 def tls_reason(error: Exception) -> str:
     """Why TLS failed, in words for people."""
     match error:
@@ -1329,6 +1326,19 @@ def server_error(value: object) -> QaServerError:
             retry_after_ms: Any = rest.get("retry_after_ms")
             return QaServerError(code, message, retryable, retry_after_ms)
     raise ProtocolError("the server sent an error without code, message or retryable")
+
+
+def check_authenticated(reply: dict[str, Any]) -> None:
+    """Checks the reply to a token.
+
+    Raises:
+        QaServerError: The token is not accepted.
+        ProtocolError: The reply is malformed.
+    """
+    if "error" in reply:
+        raise server_error(reply["error"])
+    if reply.get("auth") != "ok":
+        raise ProtocolError("the server did not reply to the token")
 
 
 def question_fields(question: str, text: str | None) -> dict[str, Any]:

@@ -33,12 +33,13 @@ from qa_service.client import (
     ServerUnreachableError,
     Terms,
     TlsError,
+    check_authenticated,
     decode_reply,
     encode_frame,
-    error_reason,
     server_error,
     take_frames,
     tls_reason,
+    unreachable,
 )
 
 _Result = TypeVar("_Result")
@@ -84,8 +85,7 @@ async def open_connection(server: Server, terms: Terms) -> Connection:
         kind = ServerUnreachableError if isinstance(error, LOST) else TlsError
         raise kind(f"no TLS with {server}: {tls_reason(error)}") from error
     except OSError as error:
-        words = f"no server can be reached at {server} ({error_reason(error)})"
-        raise ServerUnreachableError(words) from error
+        raise unreachable(server, error) from error
 
 
 async def _connect(server: Server, terms: Terms) -> Connection:
@@ -168,11 +168,7 @@ class Connection(asyncio.Protocol):
         """
         self._auth_reply = self._loop.create_future()
         self._send(encode_frame({"type": "auth", "token": token}))
-        reply = await self._auth_reply
-        if "error" in reply:
-            raise server_error(reply["error"])
-        if reply.get("auth") != "ok":
-            raise ProtocolError("the server did not reply to the token")
+        check_authenticated(await self._auth_reply)
 
     async def ask(self, wire_id: int, frame: bytes, read: Callable[[bytes], _Result]) -> _Result:
         """Sends a question, and waits for its reply; if the task is cancelled, withdraws it.

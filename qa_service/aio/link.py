@@ -29,12 +29,11 @@ from qa_service.client import (
     QaServerError,
     RequestTimeoutError,
     Server,
-    ServerUnreachableError,
     Terms,
     TlsError,
-    error_reason,
     frame_of,
     look_up,
+    unreachable,
 )
 
 _FIRST_BACKOFF_S, _LAST_BACKOFF_S = 0.05, 1.0
@@ -152,8 +151,7 @@ class ServerLink:
         try:
             servers = await asyncio.to_thread(look_up, address.host, address.port)
         except (OSError, UnicodeError) as error:
-            words = f"no server can be reached at {address} ({error_reason(error)})"
-            raise ServerUnreachableError(words) from error
+            raise unreachable(address, error) from error
         server = Server(address.host, address.port, tuple(itertools.chain(*servers)))
         terms = Terms(address.timeout_s, MAX_RESPONSE_BYTES, address.tls, address.token)
         return await open_connection(server, terms)
