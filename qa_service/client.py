@@ -1020,7 +1020,7 @@ class Stream:
         self._terms = terms
         self._addresses = iter(server.addresses)
         self._stage: _Stage | None = None
-        self._tls_events = 0
+        self._opening_events = 0  # as long as it connects and secures
         self._inbox = bytearray()
         self._outbox = bytearray()
         self._held_back = bytearray()
@@ -1034,10 +1034,8 @@ class Stream:
     @property
     def events(self) -> int:
         """The events to wait for."""
-        if self._stage is _Stage.CONNECTING:
-            return selectors.EVENT_WRITE
-        if self._stage is _Stage.SECURING:
-            return self._tls_events
+        if self._opening_events:
+            return self._opening_events
         return selectors.EVENT_READ | (selectors.EVENT_WRITE if self._outbox else 0)
 
     def close(self) -> None:
@@ -1064,11 +1062,7 @@ class Stream:
         Raises:
             QaClientError: The connection failed.
         """
-        if not self.is_open and time.perf_counter() >= self.opens_by_s:
-            raise ServerUnreachableError(f"no server can be reached at {self.server} in time")
-        if self._stage is _Stage.CONNECTING and not self._is_connected():
-            return
-        if self._stage is _Stage.SECURING and not self._is_secured():
+        if not self.is_open and not self._is_secure():
             return
         self._flush()
         self._receive()
@@ -1078,6 +1072,14 @@ class Stream:
                 check_authenticated(decode_reply(body))
                 self._open()
                 self._flush()
+
+    def _is_secure(self) -> bool:
+        """Continues opening; returns whether bytes can be exchanged."""
+        if time.perf_counter() >= self.opens_by_s:
+            raise ServerUnreachableError(f"no server can be reached at {self.server} in time")
+        if self._stage is _Stage.CONNECTING and not self._is_connected():
+            return False
+        return self._stage is not _Stage.SECURING or self._is_secured()
 
     def _connect(self, error: OSError) -> None:
         """Begins to connect to the next address; raises the last error if there is none."""
@@ -1089,6 +1091,7 @@ class Stream:
             code = self.socket.connect_ex(address)
             if code in _IN_PROGRESS:
                 self._stage = _Stage.CONNECTING
+                self._opening_events = selectors.EVENT_WRITE
                 return
             self.socket.close()
             error = OSError(code, os.strerror(code))
@@ -1118,10 +1121,10 @@ class Stream:
         try:
             self.socket.do_handshake()
         except ssl.SSLWantReadError:
-            self._tls_events = selectors.EVENT_READ
+            self._opening_events = selectors.EVENT_READ
             return False
         except ssl.SSLWantWriteError:
-            self._tls_events = selectors.EVENT_WRITE
+            self._opening_events = selectors.EVENT_WRITE
             return False
         except (OSError, ValueError) as error:
             kind = ServerUnreachableError if isinstance(error, LOST) else TlsError
@@ -1131,6 +1134,7 @@ class Stream:
 
     def _authenticate(self) -> None:
         """Sends the token; questions wait for the server's reply to it."""
+        self._opening_events = 0
         if self._terms.token is None:
             self._open()
         else:
