@@ -28,7 +28,7 @@ from qa_service.data.squad import SquadQuestion, read_squad
 from qa_service.load.wire import QaWire
 
 IDLE = 5000
-FIRST_HIGH = 2048
+FIRST_HIGH = 2048  # above what `select` knows
 CLIENTS = (1, 10, 100, 1000)
 WARMUP_S, DURATION_S = 0.2, 1.0
 TARGETS = [

@@ -32,12 +32,12 @@ from qa_service.load.generator import run_load
 from qa_service.load.plan import LoadPlan
 from qa_service.load.wire import QaWire, Reply, Wire
 
-START_TIMEOUT_S = 120.0
-STOP_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 120.0  # Ray Serve takes 20 s on a busy machine
+STOP_TIMEOUT_S = 20.0  # then it is killed
 HOST = "127.0.0.1"
 REPLY_TIMEOUT_S = 60.0
 RECEIVE_BYTES = 1 << 16
-WARMUP_CLIENTS, WARMUP_REQUESTS_EACH = 4, 6
+WARMUP_CLIENTS, WARMUP_REQUESTS_EACH = 4, 6  # so that each instance has some
 WARMUP = SquadQuestion(
     "", "Who wrote the letter?", "The letter was written by Ada in 1843. " * 20, (), ()
 )

@@ -1,4 +1,4 @@
-"""What must hold of the decoder whatever it is fed."""
+"""Checks what must hold of the decoder, whatever it is fed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from qa_service.workers.messages import Batch, encode, to_worker_decoder
 LIMITS = RequestLimits(max_question_chars=200, max_text_chars=2000)
 MAX_FRAME_BYTES = 4096
 UNKNOWN = Answer("", 0.5, None, None)
-BURST = 50
+BURST = 50  # bodies in the buffer at a time
 
 
 def check_body(body: bytes) -> bool:

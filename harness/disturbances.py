@@ -1,4 +1,4 @@
-"""What is done to a server under load."""
+"""Disturbances of a server under load: kills and reloads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.load import QuietAnswers, report_of
 from harness.server import RunningServer
 from qa_service.load.report import Report
 
-FIRST_KILL_S = 0.5
+FIRST_KILL_S = 0.5  # by then the clients ask
 LOOK_INTERVAL_S = 0.05
 
 

@@ -18,7 +18,7 @@ from harness.process import GIVE_UP_S, Growth
 from harness.server import RunningServer
 
 CONNECTIONS = 64
-WARMUP_REQUESTS = 500
+WARMUP_REQUESTS = 500  # after which the server's memory grows no more by itself
 CLOSE = b"Connection: close\r\n"
 BAD = b'{"question": 5}'
 SEEDS = [

@@ -16,13 +16,13 @@ from qa_service.load.report import Report
 
 FRAMES_A_CONNECTION = 500
 FUZZERS = 4
-FRAMES_A_BURST = 20
+FRAMES_A_BURST = 20  # more than a turn of the connection takes
 HONEST_CLIENTS = 2
 QUIET_S = 2.0
 ENDLESS_S = 86400.0
 """Of a load that something else ends."""
 KINDS = {"answer", "error", "health", "stats", "models", "load", "unload"}
-RESET = b"\1\0\0\0\0\0\0\0"
+RESET = b"\1\0\0\0\0\0\0\0"  # SO_LINGER without time: closing resets the connection
 
 
 @dataclass(slots=True)

@@ -1,8 +1,8 @@
 """Loads whose every answer is checked, over `qa_service.load`.
 
-An answer is right if it is the one that the same question got in a quiet run. What is not right
-has an error code: the server's own, `wrong_answer`, `connection_lost` for a request that got no
-reply, `protocol_error` for a reply to nothing that was asked.
+An answer is right if the same question got it in a quiet run. Any other outcome has an error code:
+the server's own, `wrong_answer`, `connection_lost` for a request without a reply, `protocol_error`
+for a reply to nothing that was asked.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def offer(
 def beside(plan: LoadPlan) -> Iterator[list[Sample]]:
     """Makes a load for the time of the block, in a thread; fills the list.
 
-    Of what is in flight at the end of the block, it counts what a server that has closed its
-    connections by then leaves unanswered, and no more.
+    Of the requests in flight at the end of the block it counts only those that a server left
+    unanswered when it closed their connections.
     """
     samples: list[Sample] = []
     is_over = threading.Event()

@@ -10,14 +10,14 @@ from pathlib import Path
 from harness.process import wait_until
 from harness.server import RunningServer
 
-OBJECT_STORE_BYTES = 80 << 20
+OBJECT_STORE_BYTES = 80 << 20  # little more than the minimum
 QUICK = {
     "health_check_initial_delay_ms": 0,
     "health_check_period_ms": 500,
     "health_check_failure_threshold": 3,
     "gcs_rpc_server_reconnect_timeout_s": 5,
 }
-"""Losses are found out in seconds, so that a test can wait for them."""
+"""A test can wait for a loss: it is found within seconds."""
 
 
 class RayCluster:
