@@ -192,7 +192,10 @@ def against_goal(cells: Cells, rows: Sequence[Row], figure: str) -> str:
     label, goal = GOALS[figure]
 
     def ratio(target: str, row: str) -> str:
-        value = cells.median(OURS, row, figure) / cells.median(target, row, figure)
+        theirs = cells.median(target, row, figure)
+        if not theirs > 0:  # nothing was answered, or the target was absent
+            return "-"
+        value = cells.median(OURS, row, figure) / theirs
         is_met = value <= goal if figure == "p99" else value >= goal
         return f"{value:.2f}" if is_met else f"**{value:.2f}**"
 
