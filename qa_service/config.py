@@ -21,7 +21,7 @@ from msgspec import NODEFAULT, Meta, Struct, structs
 
 from qa_service.errors import SetupError
 from qa_service.front.options import AuthOptions, ConnectionOptions, HttpOptions
-from qa_service.logs import LogOptions
+from qa_service.logs import LogOptions, hide_password
 from qa_service.net.options import ListenOptions, TlsOptions
 from qa_service.options import (
     Option,
@@ -148,9 +148,17 @@ def find_config(arguments: Sequence[str] | None = None) -> ConfigSource:
     file, is_printed = given.pop("config"), given.pop("print_config")
     source = ConfigSource(file, given)
     if is_printed:
-        print(to_toml(source.read()), end="")
+        print(to_toml(_without_passwords(source.read())), end="")
         raise SystemExit(0)
     return source
+
+
+def _without_passwords(config: ServerConfig) -> ServerConfig:
+    collections = {
+        name: structs.replace(its, url=hide_password(its.url))
+        for name, its in config.collections.items()
+    }
+    return structs.replace(config, collections=collections)
 
 
 def _read_file(path: Path | None, given: Mapping[str, object]) -> ServerConfig:

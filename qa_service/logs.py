@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -24,6 +25,11 @@ class LogOptions(Struct, frozen=True, kw_only=True):
 def plural(number: int, noun: str) -> str:
     """`1 instance`, `2 instances`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def hide_password(url: str) -> str:
+    """A URL with `***` for its password, whichever characters that has."""
+    return re.sub(r"(//[^:/@]*):.*@", r"\1:***@", url)
 
 
 class JsonFormatter(logging.Formatter):

@@ -44,8 +44,14 @@ def show_stats(client: QaClient, as_json: bool = False) -> MonitorCode:
 
 
 def show_models(client: QaClient, as_json: bool = False) -> MonitorCode:
-    """Prints the versions of all models with their state, and the routes."""
-    return _show(client.models, _model_lines, as_json)
+    """Prints the versions of all models with their state, the routes and the collections."""
+
+    def lines(models: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+        yield from _model_lines(models)
+        for name in client.stats().get("collections", {}):
+            yield f"collection {name}"
+
+    return _show(client.models, lines, as_json)
 
 
 def _show(
@@ -53,10 +59,11 @@ def _show(
 ) -> MonitorCode:
     try:
         report = read()
+        shown = json.dumps(report) if as_json else "\n".join(lines(report))
     except QaClientError as error:
         print_error(error)
         return MonitorCode.ERROR
-    print(json.dumps(report) if as_json else "\n".join(lines(report)))
+    print(shown)
     return MonitorCode.READY
 
 

@@ -15,6 +15,7 @@ import msgspec
 
 from qa_service.collections.retriever import FoundPassage
 from qa_service.errors import SetupError, UnavailableError
+from qa_service.logs import hide_password
 from qa_service.wire.messages import Passage
 
 if TYPE_CHECKING:
@@ -54,12 +55,16 @@ class OpenSearchIndex:
         Raises:
             SetupError: The URL does not name an index, or opensearch-py is not installed.
         """
-        parts = urlsplit(url)
-        self._index = parts.path.strip("/")
-        if parts.scheme not in {"http", "https"} or not parts.hostname or "/" in self._index:
-            raise SetupError(f"{_shown(url)} is not http[s]://HOST:PORT/INDEX")
+        try:
+            parts = urlsplit(url)
+            is_one = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+        except ValueError:  # a malformed address or port
+            is_one = False
+        self._index = parts.path.strip("/") if is_one else ""
+        if not is_one or "/" in self._index:
+            raise SetupError(f"{hide_password(url)} is not http[s]://HOST:PORT/INDEX")
         if not self._index:
-            raise SetupError(f"{_shown(url)} names no index: http[s]://HOST:PORT/INDEX")
+            raise SetupError(f"{hide_password(url)} names no index: http[s]://HOST:PORT/INDEX")
         package = _load()
         self._errors = package.exceptions.OpenSearchException
         self._client: opensearchpy.OpenSearch = package.OpenSearch(
@@ -98,12 +103,6 @@ def _load() -> ModuleType:
         raise SetupError(
             "this collection needs the package opensearch-py: pip install 'qa-server[opensearch]'"
         ) from None
-
-
-def _shown(url: str) -> str:
-    """A URL without its password."""
-    parts = urlsplit(url)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def _passage(hit: dict[str, Any]) -> FoundPassage:

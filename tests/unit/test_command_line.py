@@ -223,6 +223,21 @@ class TestMonitor:
         assert done.stdout.startswith(f"{first.host}:\nready\n".encode())
         assert f"\n{second.host}:{second.port}:\nnot ready: ".encode() in done.stdout
 
+    def test_models_are_followed_by_routes_and_collections(self):
+        model = {
+            **{"name": "builtin", "version": "1", "state": "READY", "engine_type": "onnx"},
+            **{"share": 1.0, "alive": 2, "instances": 2, "memory_bytes": 0, "labels": []},
+            **{"failed_loads": 0},
+        }
+        route = {"name": "default", "cascade": ["builtin"], "is_ready": True}
+        reply = {"models": [route, model], "stats": {"collections": {"handbook": {}}}}
+        done = self.ask(reply, "--models")
+        assert (done.returncode, done.stderr) == (0, b"")
+        head, row, *others = done.stdout.decode().splitlines()
+        assert (head.split()[0], row.split()[:3]) == ("model", ["builtin", "1", "READY"])
+        assert others == ["route default: builtin; READY", "collection handbook"]
+        assert json.loads(self.ask(reply, "--models", "--json").stdout) == [route, model]
+
     def test_stats_of_a_server_that_has_done_nothing(self):
         nothing = dict.fromkeys(("max", "p50", "p90", "p99")) | {"count": 0, "sum": 0.0}
         stats = {"counters": {"batches_total": 0}, "histograms": {"queue_ms": nothing}}

@@ -201,6 +201,16 @@ def test_the_program_ends_with_code_2_and_one_line(tmp_path):
     )
 
 
+def test_the_password_of_a_collection_is_not_printed(tmp_path, capsys):
+    file = written(tmp_path, '[collections.c]\nurl = "https://me:secret@host:9200/index"\n')
+    with pytest.raises(SystemExit):
+        parse_server_flags(["--config", file, "--print_config"])
+    printed = capsys.readouterr().out
+    assert 'url = "https://me:***@host:9200/index"' in printed
+    assert "secret" not in printed
+    assert parse_server_flags(["--config", file]).collections["c"].url.count("secret") == 1
+
+
 def test_what_is_in_force_is_printed_and_can_be_read_back(tmp_path, capsys):
     flags = ["--port", "0", "--no-cuda_graphs", "--model", 'a "model"', "--precision", "int8"]
     with pytest.raises(SystemExit) as ended:

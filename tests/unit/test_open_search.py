@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -110,13 +111,25 @@ def test_a_cluster_that_is_not_there_is_unavailable(cluster):
         OpenSearchIndex(f"{cluster.url}/handbook").search("?", 1)
 
 
-@pytest.mark.parametrize("url", ["handbook", "ftp://a/b", "http://a", "http://a/b/c", "http:///b"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "handbook",
+        "ftp://a/b",
+        "http://a",
+        "http://a/b/c",
+        "http:///b",
+        "http://a:b/c",
+        "http://[a/b",
+    ],
+)
 def test_a_url_that_names_no_index_is_refused(url):
     with pytest.raises(SetupError, match="HOST"):
         OpenSearchIndex(url)
 
 
-def test_a_password_is_not_shown():
-    with pytest.raises(SetupError) as caught:
-        OpenSearchIndex("http://me:secret@host:9200/")
-    assert "secret" not in str(caught.value)
+@pytest.mark.parametrize("password", ["secret", "sec/ret", "sec@ret", "sec:ret"])
+def test_a_password_is_not_shown(password):
+    with pytest.raises(SetupError, match=re.escape("http://me:***@host:9200")) as caught:
+        OpenSearchIndex(f"http://me:{password}@host:9200/")
+    assert "ret" not in str(caught.value)
