@@ -13,29 +13,62 @@ attempt ends (see `Asker`), and the run ends with an error when the server is aw
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
+from tqdm import tqdm
 
 from qa_service.broker.asker import Asker
 from qa_service.broker.claim import Claim
-from qa_service.broker.job import (
-    as_server_error,
-    encode_answer,
-    encode_error,
-    parse_request,
-    refused,
-)
+from qa_service.broker.flags import address_from
+from qa_service.broker.job import as_server_error, encode_answer, encode_error, parse_request
 from qa_service.broker.ordered_output import OrderedOutput
-from qa_service.broker.questions_file import FileError, Row, read_rows
+from qa_service.broker.questions_file import FileError, Row, count_rows, read_rows
 from qa_service.broker.window import StoppedError
-from qa_service.client import QaClientError
+from qa_service.cli.flags import INTERRUPTED
+from qa_service.client import QaClientError, QaServerError
 
 MAX_AHEAD = 20_000
 """Answers that may wait for an earlier one; past it, no further question is asked."""
+
+
+async def main(flags: dict[str, Any]) -> int:
+    """Runs a file; returns the exit code: 1 if an answer is an error, 130 if it was stopped."""
+    path, output, collection = flags["questions"], flags["output"], flags["collection"]
+    asker = Asker(address_from(flags), flags["prefetch"], flags["num_connections"])
+    settings = RunSettings(
+        flags["prefetch"],
+        flags["max_attempts"],
+        tuple(flags["retry_delays_s"]),
+        flags["max_outage_s"],
+        collection,
+    )
+    total = count_rows(path, collection)
+    with tqdm(desc=path.name, total=total, unit="question", disable=None) as bar:
+        run = FileRun(asker, path, output, settings, bar.update)
+        _stop_at_signals(run)
+        summary = await run.run()
+    print(f"{summary}: {output}")
+    return INTERRUPTED if summary.is_stopped else int(summary.failed + summary.failed_before > 0)
+
+
+def _stop_at_signals(run: FileRun) -> None:
+    """Makes the first SIGTERM or Ctrl-C stop the run, and the second end the program."""
+    loop = asyncio.get_running_loop()
+    signals = (signal.SIGTERM, signal.SIGINT)
+
+    def stop() -> None:
+        run.stop()
+        for signum in signals:
+            loop.remove_signal_handler(signum)
+
+    for signum in signals:
+        loop.add_signal_handler(signum, stop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +102,12 @@ class RunSummary:
     failed: int = 0
     failed_before: int = 0
     is_stopped: bool = False
+
+    def __str__(self) -> str:
+        before = f"{self.resumed} had their answers already"
+        if self.failed_before:
+            before += f", of which {self.failed_before} failed"
+        return f"{self.answered} answered, {self.failed} failed, {before}"
 
 
 class FileRun:
@@ -172,7 +211,7 @@ class FileRun:
             attempts += 1
             try:
                 if row.fault:
-                    raise refused("invalid_frame", row.fault)
+                    raise QaServerError("invalid_frame", row.fault)
                 request = parse_request(row.body)
                 reply = await self._asker.ask(request, row.number)
             except QaClientError as error:

@@ -1,4 +1,4 @@
-"""The gateway: jobs from a broker's queue, answers into another.
+"""`jobs.py gateway`: jobs from a broker's queue, answers into another.
 
 A job is acknowledged only after the gateway has done one of these:
 
@@ -20,9 +20,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import signal
 import time
 from collections.abc import Coroutine
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +40,7 @@ from qa_service.broker.base import (
     UnreadableError,
     UnroutableError,
 )
+from qa_service.broker.flags import address_from, broker_url, names_from
 from qa_service.broker.job import (
     Job,
     as_server_error,
@@ -46,9 +48,9 @@ from qa_service.broker.job import (
     encode_error,
     parse_request,
     peek_id,
-    refused,
 )
 from qa_service.broker.metrics import GatewayMetrics
+from qa_service.broker.rabbitmq import RabbitMq
 from qa_service.broker.window import StoppedError
 from qa_service.client import QaClientError, QaServerError
 
@@ -59,6 +61,26 @@ MAX_NOT_TAKEN = 600
 
 _MAX_REASON_CHARS = 500
 _logger = logging.getLogger(__name__)
+
+
+async def main(flags: dict[str, Any]) -> int:
+    """Runs a gateway until SIGTERM or Ctrl-C; returns its exit code."""
+    metrics = GatewayMetrics()
+    names = names_from(flags)
+    gateway = Gateway(
+        RabbitMq(broker_url(flags), names),
+        Asker(address_from(flags), flags["prefetch"], flags["num_connections"]),
+        names,
+        GatewaySettings(flags["prefetch"], flags["max_attempts"], flags["drain_timeout_s"]),
+        metrics,
+    )
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(signum, gateway.stop)
+    with ExitStack() as stack:
+        if flags["metrics_port"] is not None:
+            stack.callback(metrics.serve(flags["metrics_host"], flags["metrics_port"]))
+        await gateway.run()
+    return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +209,7 @@ class Gateway:
         except Exception as error:
             _logger.exception("job %s", job.message_id)
             reason = f"the gateway failed with {type(error).__name__}"
-            await self._fail(job, refused("internal_error", reason))
+            await self._fail(job, QaServerError("internal_error", reason))
         else:
             await self._deliver(job, answer)
 
@@ -200,7 +222,7 @@ class Gateway:
     async def _answer(self, job: Job, order: int) -> bytes:
         """The answer's body."""
         if not job.message_id:
-            raise refused("invalid_request", "the job has no message_id")
+            raise QaServerError("invalid_request", "the job has no message_id")
         request = parse_request(job.body)
         deadline_s = None
         if job.expires_in_ms is not None:

@@ -14,9 +14,6 @@ import msgspec
 
 from qa_service.client import QaClientError, QaServerError
 
-LOWEST_PRIORITY = 0
-"""The priority of every job's request."""
-
 Reply = dict[str, msgspec.Raw]
 """A reply of the server, its fields as they were sent."""
 
@@ -53,35 +50,19 @@ class Job:
         return self.expires_in_ms - (now_s - self.arrived_s) * 1e3
 
 
-class Request(msgspec.Struct, omit_defaults=True):
+class Request(msgspec.Struct, omit_defaults=True, kw_only=True):
     """The fields of the wire's request that a job may have; others are ignored.
 
-    The server checks values of type `Any`; here they are only decoded, so that they are sent as
-    valid JSON.
+    `priority` is one of those: every job asks with the lowest, the server's default. The server
+    checks values of type `Any`; here they are only decoded, so that they are sent as valid JSON.
     """
 
-    question: str
-    text: str = ""
     id: Any = None
     type: Any = "question"
-    top_k: Any = 1
-    timeout_ms: float | None = None
-    model: Any = None
-    version: Any = None
-    collection: Any = None
-    max_passages: Any = None
-    skim: Any = None
-
-
-class _Asked(msgspec.Struct, omit_defaults=True):
-    """A request as it goes to the server."""
-
-    id: int
     question: str
     text: str = ""
     top_k: Any = 1
     timeout_ms: float | None = None
-    priority: int = LOWEST_PRIORITY
     model: Any = None
     version: Any = None
     collection: Any = None
@@ -114,11 +95,6 @@ _error_decoder = msgspec.json.Decoder(ErrorDetail)
 _encoder = msgspec.json.Encoder()
 
 
-def refused(code: str, message: str) -> QaServerError:
-    """An error of the gateway, in the server's form; it is not retryable."""
-    return QaServerError(code, message)
-
-
 def as_server_error(error: QaClientError) -> QaServerError:
     """A client's error in the server's form."""
     if isinstance(error, QaServerError):
@@ -136,13 +112,14 @@ def parse_request(body: bytes) -> Request:
         str(body, "utf-8")  # msgspec does not look at the strings in fields that it ignores
         request = _request_decoder.decode(body)
     except (UnicodeDecodeError, RecursionError):
-        raise refused("invalid_frame", "the body is not UTF-8 JSON that can be read") from None
+        words = "the body is not UTF-8 JSON that can be read"
+        raise QaServerError("invalid_frame", words) from None
     except msgspec.ValidationError as error:
-        raise refused("invalid_request", str(error)) from None
+        raise QaServerError("invalid_request", str(error)) from None
     except msgspec.DecodeError as error:
-        raise refused("invalid_frame", str(error)) from None
+        raise QaServerError("invalid_frame", str(error)) from None
     if request.type != "question":
-        raise refused("invalid_request", "`type` must be question")
+        raise QaServerError("invalid_request", "`type` must be question")
     return request
 
 
@@ -157,32 +134,8 @@ def peek_id(body: bytes) -> object:
 
 def encode_request(request: Request, wire_id: int, timeout_ms: float | None) -> bytes:
     """The body of the request's frame."""
-    return _encoder.encode(
-        _Asked(
-            id=wire_id,
-            question=request.question,
-            text=request.text,
-            top_k=request.top_k,
-            timeout_ms=timeout_ms,
-            model=request.model,
-            version=request.version,
-            collection=request.collection,
-            max_passages=request.max_passages,
-            skim=request.skim,
-        )
-    )
-
-
-def parse_error(reply: Reply) -> QaServerError | None:
-    """The error that a reply carries; None for an answer.
-
-    Raises:
-        msgspec.DecodeError: The error is malformed.
-    """
-    if "error" not in reply:
-        return None
-    detail = _error_decoder.decode(reply["error"])
-    return QaServerError(detail.code, detail.message, detail.retryable, detail.retry_after_ms)
+    asked = msgspec.structs.replace(request, id=wire_id, type="question", timeout_ms=timeout_ms)
+    return _encoder.encode(asked)
 
 
 def read_reply(body: bytes) -> Reply | QaServerError:
@@ -192,7 +145,10 @@ def read_reply(body: bytes) -> Reply | QaServerError:
         msgspec.DecodeError: The reply is malformed.
     """
     reply = _reply_decoder.decode(body)
-    return parse_error(reply) or reply
+    if "error" not in reply:
+        return reply
+    detail = _error_decoder.decode(reply["error"])
+    return QaServerError(detail.code, detail.message, detail.retryable, detail.retry_after_ms)
 
 
 def encode_answer(job_id: object, reply: Reply) -> bytes:

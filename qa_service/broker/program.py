@@ -32,15 +32,6 @@ _FAULTS = (
     *(OSError, UnicodeDecodeError, QaClientError),
     *(FlagError, FileError, BrokerError, SetupRefusedError),
 )
-# Each has a coroutine `main`, and is imported when it runs: `run` needs no broker's library.
-_MODULES = {
-    "gateway": "gateway_command",
-    "run": "run_command",
-    "submit": "submit",
-    "collect": "collect",
-    "dead": "dead",
-    "status": "status",
-}
 
 
 def main() -> int:
@@ -50,7 +41,9 @@ def main() -> int:
     for library in ("aio_pika", "aiormq"):  # the gateway logs the same events itself
         logging.getLogger(library).setLevel(logging.CRITICAL)
     try:
-        command = importlib.import_module(f"qa_service.broker.{_MODULES[flags['command']]}")
+        # Only the command that runs is imported: `run` needs no broker's library.
+        module = "file_run" if flags["command"] == "run" else flags["command"]
+        command = importlib.import_module(f"qa_service.broker.{module}")
         return int(asyncio.run(command.main(flags)))
     except ModuleNotFoundError as error:
         print(f"Error: {error.name} is missing: pip install 'qa-server[jobs]'", file=sys.stderr)

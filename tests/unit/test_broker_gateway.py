@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 import msgspec
 import pytest
 
+pytest.importorskip("aio_pika", reason="no aio-pika: pip install '.[jobs]'")
+
 from harness.server import ROOT
 from qa_service.broker.asker import ExpiredError
 from qa_service.broker.base import (
