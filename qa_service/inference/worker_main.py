@@ -144,7 +144,6 @@ def _load_engine(setup: Setup, manifest: Manifest) -> Engine:
         intra_op_num_threads=options.intra_op_num_threads,
         precision=options.precision,
         device=setup.device.device.partition(":")[0],
-        cuda_index=setup.device.cuda_index,
         gpu_memory_bytes=setup.device.gpu_memory_bytes,
         gpu_memory_fraction=options.gpu_memory_fraction,
         cuda_graphs=options.cuda_graphs,

@@ -77,6 +77,8 @@ class Worker(ABC):
         OSError: The instance cannot be started.
     """
 
+    is_blameless = False
+
     def __init__(
         self,
         number: int,
@@ -92,7 +94,6 @@ class Worker(ABC):
         self.rule = setup.options.batch_rule
         self.in_flight: dict[int, InFlight] = {}
         self.failure = ""
-        self.is_blameless = False
         self.is_leaving = False
         self._loop = loop
         self._listener = listener

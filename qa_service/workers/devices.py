@@ -29,14 +29,13 @@ class DeviceAssignment(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         device: `cpu` or `cuda:N`, as the server's process numbers GPUs.
-        cuda_index: The GPU's number for the instance's libraries; 0 if its process sees only one.
-        visible_as: CUDA_VISIBLE_DEVICES in the instance's process; empty hides every GPU.
+        visible_as: CUDA_VISIBLE_DEVICES in the instance's process, which so sees its own GPU alone,
+            as number 0; empty hides every GPU.
         gpu_memory_bytes: All the memory of the GPU; 0 on a CPU.
         may_fall_back: Whether it may run on the CPU if its libraries cannot use the GPU.
     """
 
     device: str = CPU
-    cuda_index: int = 0
     visible_as: str = ""
     gpu_memory_bytes: int = 0
     may_fall_back: bool = False
@@ -95,7 +94,6 @@ def on_gpu(gpu: Gpu, *, may_fall_back: bool) -> DeviceAssignment:
     """An instance's assignment to a GPU."""
     return DeviceAssignment(
         device=f"cuda:{gpu.index}",
-        cuda_index=gpu.index,
         visible_as=gpu.visible_as,
         gpu_memory_bytes=gpu.memory_bytes,
         may_fall_back=may_fall_back,

@@ -165,5 +165,5 @@ def with_engine(options: InstanceOptions, finding: Finding) -> InstanceOptions:
 def _on_trial(setup: Setup, candidate: Finding) -> Setup:
     """The setup of a candidate's instance: no fallback to the CPU, no cost table."""
     options = msgspec.structs.replace(with_engine(setup.options, candidate), cost_table="off")
-    device = msgspec.structs.replace(setup.device, cuda_index=0, may_fall_back=False)
+    device = msgspec.structs.replace(setup.device, may_fall_back=False)
     return msgspec.structs.replace(setup, options=options, device=device)

@@ -6,20 +6,17 @@ import functools
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
 from qa_service.engine_catalogue import is_installed
 from qa_service.errors import SetupError
 from qa_service.logs import LogOptions
 from qa_service.net.event_loop import EventLoop
 from qa_service.workers.base import Worker, WorkerListener
-from qa_service.workers.devices import DeviceAssignment, assign_devices
+from qa_service.workers.devices import CPU, DeviceAssignment, assign_devices
 from qa_service.workers.gpus import find_gpus
 from qa_service.workers.messages import Setup
 from qa_service.workers.options import InstanceOptions
 from qa_service.workers.pool import WorkerFactory
-from qa_service.workers.process import ProcessWorker
-from qa_service.workers.ray import RayWorker
+from qa_service.workers.process import ProcessWorker, RayWorker
 
 _find_gpus_once = functools.cache(find_gpus)
 
@@ -52,12 +49,12 @@ def make_factory(
             "python -m pip install 'qa-server[ray]'"
         )
     devices = devices_of(options.num_inference_sessions, options.devices)
-    setup = Setup(str(path), options, fingerprint=fingerprint)
+    remote = DeviceAssignment("cuda:0" if options.ray_num_gpus else CPU)
 
     def make(number: int, listener: WorkerListener) -> Worker:
-        if number >= len(devices):
-            return RayWorker(number, loop, listener, setup, logs=logs)
-        local = msgspec.structs.replace(setup, device=devices[number])
-        return ProcessWorker(number, loop, listener, local, logs=logs)
+        is_local = number < len(devices)
+        kind = ProcessWorker if is_local else RayWorker
+        setup = Setup(str(path), options, devices[number] if is_local else remote, fingerprint)
+        return kind(number, loop, listener, setup, logs=logs)
 
     return make

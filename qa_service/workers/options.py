@@ -11,10 +11,12 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from qa_service.engine_catalogue import AUTO, EngineType, Precision
-from qa_service.options import MAX_MS
+from qa_service.options import Ms
 from qa_service.scheduling.batch_cost import BatchRule
 
 _Count = Annotated[int, Meta(ge=0, le=1024)]
+_Amount = Annotated[float, Meta(ge=0, le=1024)]
+_Share = Annotated[float, Meta(gt=0, le=1)]
 _Range = Annotated[str, Meta(pattern=r"^(0|[1-9][0-9]{0,2}):[1-9][0-9]{0,2}\Z")]
 _DEVICE = r"(cpu|cuda:(0|[1-9][0-9]{0,3}))"
 
@@ -28,11 +30,9 @@ class InstanceOptions(Struct, frozen=True, kw_only=True):
     """The instances of a model: how many, where, on what engine, their batches and timeouts."""
 
     num_inference_sessions: Annotated[
-        int,
+        _Count,
         Meta(
-            ge=0,
-            le=1024,
-            description="inference instances, one worker process each; 0 only with --ray_instances",
+            description="inference instances, one worker process each; 0 only with --ray_instances"
         ),
     ] = 2
     ray_instances: Annotated[
@@ -45,12 +45,7 @@ class InstanceOptions(Struct, frozen=True, kw_only=True):
         ),
     ] = 0
     ray_idle_timeout_ms: Annotated[
-        int,
-        Meta(
-            ge=1,
-            le=MAX_MS,
-            description="milliseconds without work before there is one instance less on Ray",
-        ),
+        Ms, Meta(description="milliseconds without work before there is one instance less on Ray")
     ] = 60_000
     ray_address: Annotated[
         str,
@@ -61,15 +56,11 @@ class InstanceOptions(Struct, frozen=True, kw_only=True):
         ),
     ] = "auto"
     ray_num_cpus: Annotated[
-        float, Meta(ge=0, le=1024, description="CPUs of the cluster that an instance on it takes")
+        _Amount, Meta(description="CPUs of the cluster that an instance on it takes")
     ] = 1.0
     ray_num_gpus: Annotated[
-        float,
-        Meta(
-            ge=0,
-            le=1024,
-            description="GPUs of the cluster that an instance on it takes; 0 for the CPU",
-        ),
+        _Amount,
+        Meta(description="GPUs of the cluster that an instance on it takes; 0 for the CPU"),
     ] = 0.0
     ray_push_model: Annotated[
         bool,
@@ -95,12 +86,10 @@ class InstanceOptions(Struct, frozen=True, kw_only=True):
         ),
     ] = "auto"
     min_agreement: Annotated[
-        float,
+        _Share,
         Meta(
-            gt=0,
-            le=1,
             description="share of answers that an engine must have in common with fp32 for auto to "
-            "take it",
+            "take it"
         ),
     ] = 0.97
     devices: Annotated[
@@ -113,19 +102,16 @@ class InstanceOptions(Struct, frozen=True, kw_only=True):
         ),
     ] = "auto"
     gpu_memory_fraction: Annotated[
-        float,
-        Meta(gt=0, le=1, description="share of its GPU's memory that one instance may take"),
+        _Share, Meta(description="share of its GPU's memory that one instance may take")
     ] = 1.0
     cuda_graphs: Annotated[
         bool, Meta(description="whether a GPU's kernels are recorded and replayed")
     ] = True
     intra_op_num_threads: Annotated[
-        int,
+        _Count,
         Meta(
-            ge=0,
-            le=1024,
             description="threads within one operator, per instance; 0 is 1, or what auto found "
-            "faster if every instance has two cores",
+            "faster if every instance has two cores"
         ),
     ] = 0
     max_batch_size: Annotated[int, Meta(ge=1, le=4096, description="requests in a batch")] = 64
@@ -133,12 +119,10 @@ class InstanceOptions(Struct, frozen=True, kw_only=True):
         int, Meta(ge=1, le=2**24, description="tokens in a batch, padding included")
     ] = 16384
     max_batch_cost_ms: Annotated[
-        int,
+        Ms,
         Meta(
-            ge=1,
-            le=MAX_MS,
             description="milliseconds that a batch may cost by the table; what costs more runs "
-            "alone",
+            "alone"
         ),
     ] = 500
     cost_table: Annotated[
@@ -159,16 +143,10 @@ class InstanceOptions(Struct, frozen=True, kw_only=True):
         ),
     ] = 10
     execution_timeout_ms: Annotated[
-        int,
-        Meta(
-            ge=1,
-            le=MAX_MS,
-            description="milliseconds a batch may run before its instance is killed",
-        ),
+        Ms, Meta(description="milliseconds a batch may run before its instance is killed")
     ] = 120_000
     start_timeout_ms: Annotated[
-        int,
-        Meta(ge=1, le=MAX_MS, description="milliseconds an instance may take to load and warm up"),
+        Ms, Meta(description="milliseconds an instance may take to load and warm up")
     ] = 300_000
 
     @property

@@ -63,6 +63,8 @@ class WorkerPool:
 
     Attributes:
         model: The model of its instances; the defaults until one is ready.
+        size: How many instances it should have now.
+        is_booting: Whether it has not been complete since it started or last grew.
     """
 
     batches: BatchListener
@@ -76,6 +78,8 @@ class WorkerPool:
         name: str = "",
     ) -> None:
         self.model = ModelFacts()
+        self.size = 0
+        self.is_booting = True
         self._loop = loop
         self._options = options
         self._make_worker = make_worker
@@ -84,20 +88,18 @@ class WorkerPool:
         self._workers: dict[int, Worker] = {}
         self._ending: dict[Worker, float] = {}
         """Closed instances whose processes still run, and when each is killed."""
-        self._size = 0
         self._wanted: set[int] = set()
         self._deaths_in_row: defaultdict[int, int] = defaultdict(int)
         self._failed_starts: defaultdict[int, int] = defaultdict(int)
         self._restarts: dict[int, Timer] = {}
-        self._booting = True
         self._failure = ""
         self._is_closed = False
         self._overdue = LazyTimer(loop, self._end_overdue)
 
     def resize(self, size: int) -> None:
         """Starts instances, or ends some after their batches."""
-        first, self._size = self._size, size
-        self._booting = self._booting or size > first
+        first, self.size = self.size, size
+        self.is_booting = self.is_booting or size > first
         try:
             for number in range(first, size):
                 self._wanted.add(number)
@@ -116,20 +118,10 @@ class WorkerPool:
         return failure
 
     @property
-    def size(self) -> int:
-        """How many instances it should have now."""
-        return self._size
-
-    @property
     def is_complete(self) -> bool:
         """Whether an instance is ready, and every local one is."""
         ready = {w.number for w in self._workers.values() if w.state is WorkerState.READY}
         return bool(ready) and ready.issuperset(self._local)
-
-    @property
-    def is_booting(self) -> bool:
-        """Whether the pool has not been complete since it started or last grew."""
-        return self._booting
 
     @property
     def num_processes(self) -> int:
@@ -144,7 +136,7 @@ class WorkerPool:
     @property
     def _local(self) -> range:
         """The numbers of its local instances: all, except in a `RayPool`."""
-        return range(self._size)
+        return range(self.size)
 
     @property
     def workers(self) -> Iterable[Worker]:
@@ -228,7 +220,7 @@ class WorkerPool:
         if worker.ready:
             self.model = worker.ready.model
         self._failed_starts[worker.number] = 0
-        self._booting = self._booting and not self.is_complete
+        self.is_booting = self.is_booting and not self.is_complete
         self._loop.mark()
 
     def on_worker_run(self, worker: Worker) -> None:
@@ -264,7 +256,7 @@ class WorkerPool:
 
     def _is_needed(self, worker: Worker) -> bool:
         """Whether the pool cannot boot without this instance, which was never ready."""
-        return self._booting and worker.ready is None
+        return self.is_booting and worker.ready is None
 
     def _has_given_up(self) -> bool:
         """Whether no instance is alive and each local one has failed to start too often."""

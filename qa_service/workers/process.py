@@ -1,7 +1,7 @@
-"""An instance in a process of its own: a fresh interpreter, so that CUDA and fork never meet.
+"""An instance in a process of its own, which runs the model or drives an actor on a Ray cluster.
 
-The libraries under a model read their environment variables when they load, so the variables are
-set when the process starts.
+The process is a fresh interpreter, so that CUDA and fork never meet. The libraries under a model
+read their environment variables when they load, so the variables are set when the process starts.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import signal
 import socket
 import subprocess
 from typing import ClassVar
-
-import msgspec
 
 from qa_service.logs import LogOptions
 from qa_service.net.event_loop import EventLoop
@@ -26,9 +24,6 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS
 
 class ProcessWorker(Worker):
     """A worker process.
-
-    Args:
-        setup: The process sees no GPU but its own, as number 0; so `cuda_index` is not used.
 
     Raises:
         OSError: It cannot be started.
@@ -46,8 +41,7 @@ class ProcessWorker(Worker):
         logs: LogOptions,
     ) -> None:
         self._logs = logs
-        device = msgspec.structs.replace(setup.device, cuda_index=0)
-        super().__init__(number, loop, listener, msgspec.structs.replace(setup, device=device))
+        super().__init__(number, loop, listener, setup)
 
     def _launch(self) -> socket.socket:
         self._process, channel = launch(self.program, self.setup, self._logs)
@@ -63,6 +57,25 @@ class ProcessWorker(Worker):
         if code is None:
             return None
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+
+
+class RayWorker(ProcessWorker):
+    """The bridge to an actor on a Ray cluster.
+
+        loop ──channel── bridge process ──Ray── actor process on a node ──channel── local worker
+
+    To the loop it is a worker process like any other. The loop's process never imports Ray, which
+    ends its process when it loses the cluster's head.
+    """
+
+    program: ClassVar[str] = "qa_service.inference.ray_main"
+    is_blameless = True
+    """A request is to blame only if the actor's process itself died; the bridge then says so."""
+
+    @property
+    def device(self) -> str:
+        """The node and the device there; `ray` until that is known."""
+        return self.ready.device if self.ready else "ray"
 
 
 def launch(
