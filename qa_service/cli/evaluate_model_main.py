@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
-from qa_service.cli.flags import make_parser
+from qa_service.cli.flags import complain, make_parser
 from qa_service.engine_catalogue import MODEL_ENGINES, ROWS, precisions_of
 from qa_service.errors import SetupError
 from qa_service.load.plot import PlotError, check_plot
@@ -60,7 +59,7 @@ def main() -> int:
         else:
             _compare(flags, dev)
     except (PlotError, SetupError) as error:
-        print(f"evaluate_model.py: {error}", file=sys.stderr)
+        complain(error)
         return error.exit_code if isinstance(error, SetupError) else 1
     return 0
 
@@ -194,21 +193,17 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("model_dirs", nargs="+", type=Path, metavar="DIR", help="what prepare_model.py wrote")
     add("--dev", nargs="+", type=Path, required=True, metavar="FILE", help="SQuAD JSON")
-    add(
-        "--inference_engine_types",
-        nargs="+",
-        choices=MODEL_ENGINES,
-        default=[],
-        help="engines to measure; if not given, all that are installed, in each precision that the "
-        "server may take here",
+    engines = (
+        "engines to measure; if not given, all that are installed, in each precision that the "
+        "server may take here"
     )
-    add(
-        "--precisions",
-        nargs="+",
-        choices=sorted({precision for _, precision in ROWS}),
-        help="precisions to measure; if only engines are given, fp32 and those that have a file "
-        "of their own",
+    add("--inference_engine_types", nargs="+", choices=MODEL_ENGINES, default=[], help=engines)
+    precisions = (
+        "precisions to measure; if only engines are given, fp32 and those that have a file of "
+        "their own"
     )
+    known = sorted({precision for _, precision in ROWS})
+    add("--precisions", nargs="+", choices=known, help=precisions)
     add("--intra_op_num_threads", type=int, default=1, help="threads within one operator")
     _add_other_modes(parser)
     return parser
@@ -225,12 +220,8 @@ def _add_other_modes(parser: argparse.ArgumentParser) -> None:
         help="do not compare: measure F1 on the questions as they are, lower-cased, with typos, "
         "and with a distracting sentence before and after the text",
     )
-    add(
-        "--calibrate",
-        type=Path,
-        metavar="READING_JSON",
-        help="do not compare: choose the first model's reading settings and write them here",
-    )
+    settings = "do not compare: choose the first model's reading settings and write them here"
+    add("--calibrate", type=Path, metavar="READING_JSON", help=settings)
     add(
         "--cascade",
         action="store_true",

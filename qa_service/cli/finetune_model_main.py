@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import sys
 from pathlib import Path
 
+from qa_service.cli.flags import complain
 from qa_service.errors import SetupError
 from qa_service.preparation.encoders import MINILM
 from qa_service.preparation.loading import quiet_libraries
@@ -107,7 +107,7 @@ def main() -> int:
             run = run_labelling if is_labelling else run_training
             metrics = run(flags, encoder)
     except SetupError as error:
-        print(f"finetune_model.py: {error}", file=sys.stderr)
+        complain(error)
         return error.exit_code
     print(json.dumps(metrics))
     return 0

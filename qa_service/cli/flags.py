@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 from qa_service.client import split_hosts
@@ -30,6 +32,11 @@ def make_parser(docstring: str | None) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(
         description=description, epilog=notes, formatter_class=_HelpFormatter
     )
+
+
+def complain(words: object) -> None:
+    """Prints a line on stderr after the program's name, as it was started."""
+    print(f"{Path(sys.argv[0]).name}: {words}", file=sys.stderr)
 
 
 def hosts(value: str) -> str:

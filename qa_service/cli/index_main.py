@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from qa_service.cli.flags import INTERRUPTED, count, make_parser
+from qa_service.cli.flags import INTERRUPTED, complain, count, make_parser
 from qa_service.collections.build import LANGUAGE, Choices, Reporter, Summary, build
 from qa_service.collections.documents import ReadLimits
 from qa_service.collections.passages import PASSAGE_TOKENS
@@ -33,10 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with tqdm(unit="B", unit_scale=True, disable=None) as bar:
             summary = build(choices, _Bar(bar))
     except SetupError as error:
-        print(f"{_name()}: {error}", file=sys.stderr)
+        complain(error)
         return error.exit_code
     except KeyboardInterrupt:
-        print(f"{_name()}: interrupted; the same command goes on", file=sys.stderr)
+        complain("interrupted; the same command goes on")
         return INTERRUPTED
     print(_described(summary, choices))
     return int(summary.faulty > 0)
@@ -85,11 +85,6 @@ def _described(summary: Summary, choices: Choices) -> str:
         f"{choices.output}: {summary.documents} documents, {summary.passages} passages"
         f" (files: {files or 'none'})"
     )
-
-
-def _name() -> str:
-    """The program, as it was started."""
-    return Path(sys.argv[0]).name
 
 
 def _choices(flags: argparse.Namespace) -> Choices:

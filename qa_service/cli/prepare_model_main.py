@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from qa_service.cli.flags import INTERRUPTED
+from qa_service.cli.flags import INTERRUPTED, complain
 from qa_service.engine_catalogue import AUTO, precisions_of
 from qa_service.errors import SetupError
 from qa_service.preparation.prepare import Choices, prepare
@@ -18,17 +17,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         prepare(Choices(**vars(_parser().parse_args(arguments))))
     except SetupError as error:
-        print(f"{_name()}: {error}", file=sys.stderr)
+        complain(error)
         return error.exit_code
     except KeyboardInterrupt:
-        print(f"{_name()}: interrupted", file=sys.stderr)
+        complain("interrupted")
         return INTERRUPTED
     return 0
-
-
-def _name() -> str:
-    """The program, as it was started."""
-    return Path(sys.argv[0]).name
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from qa_service.cli.engines import measured_engines
+from qa_service.cli.flags import INTERRUPTED, complain
 from qa_service.config import find_config
 from qa_service.errors import SetupError
 from qa_service.logs import configure_logging, plural
@@ -32,10 +33,10 @@ def main() -> int:
             run_in_real_time()
         QaServer(config, _say_listening, _say_ready, source).run()
     except SetupError as error:
-        print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
+        complain(error)
         return error.exit_code
     except KeyboardInterrupt:  # the server handles the signal; what only measures does not
-        return 130
+        return INTERRUPTED
     _say("QA server stopped.")
     return 0
 
