@@ -52,6 +52,11 @@ class Terminal:
                 left = left[os.write(self._master, left[:512]) :]
             self.read(0)
 
+    def enter(self, prompt: str, line: str) -> None:
+        """Types a line when the prompt is shown."""
+        self.expect(prompt)
+        self.type(f"{line}\r")
+
     def interrupt(self) -> int:
         """Presses Ctrl-C until the program ends; returns its exit code.
 

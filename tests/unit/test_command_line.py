@@ -1,5 +1,6 @@
 """client.py as a user runs it, with a bare interpreter, against a scripted peer."""
 
+import contextlib
 import json
 import os
 import re
@@ -54,17 +55,33 @@ def serve(reply):
     return script
 
 
+def asked_for(seen, field):
+    """A script that notes a field of each request, and answers it."""
+    return serve(lambda request: seen.append(request[field]) or answer_to(request))
+
+
+def ask(reply, *flags, text="t"):
+    """Asks one question of a server that replies so."""
+    with ScriptedPeer(serve(reply)) as peer:
+        return run(*command(peer, "--question", "q", "--text", text, *flags))
+
+
+@contextlib.contextmanager
+def conversation(*scripts, flags=()):
+    """The terminal of a conversation with a server, and the server."""
+    with ScriptedPeer(*scripts) as peer, Terminal(command(peer, *flags)) as terminal:
+        yield terminal, peer
+
+
 class TestOneShot:
     def test_an_answer(self):
-        with ScriptedPeer(answer_all) as peer:
-            done = run(*command(peer, "--question", "q?", "--text", "Köln am Rhein"))
+        done = ask(answer_to, text="Köln am Rhein")
         assert (done.stdout.decode(), done.returncode) == ("Köln\n", 0)
         assert done.stderr.startswith(b"score 0.50, latency ")
         assert done.stderr.endswith(b" ms\n")
 
     def test_unknown(self):
-        with ScriptedPeer(serve(unknown_to)) as peer:
-            done = run(*command(peer, "--question", "q?", "--text", "t"))
+        done = ask(unknown_to)
         assert (done.stdout, done.returncode) == (b"Unknown\n", 1)
 
     @pytest.mark.parametrize("source", [["-"], ["--text_file", "-"], ["--text_file", "text"]])
@@ -73,30 +90,21 @@ class TestOneShot:
         monkeypatch.chdir(tmp_path)
         Path("text").write_bytes(text.encode())
         seen = []
-        with ScriptedPeer(serve(lambda r: seen.append(r["text"]) or answer_to(r))) as peer:
+        with ScriptedPeer(asked_for(seen, "text")) as peer:
             done = run(*command(peer, "--question", "q", *source), stdin=text.encode())
         assert done.returncode == 0
         assert seen == [text]
 
     def test_json_is_the_whole_response(self):
-        with ScriptedPeer(serve(lambda r: answer_to(r, "Köln", engine="onnx"))) as peer:
-            done = run(*command(peer, "--question", "q", "--text", "In Köln", "--json"))
+        done = ask(lambda r: answer_to(r, "Köln", engine="onnx"), "--json", text="In Köln")
         response = json.loads(done.stdout)
         assert response.pop("latency_ms") > 0
-        assert response == {
-            "id": 1,
-            "answer": "Köln",
-            "score": 0.5,
-            "start": 3,
-            "end": 7,
-            "timings_ms": {"queue": 0.1},
-            "engine": "onnx",
-        }
+        expected = {"id": 1, "answer": "Köln", "score": 0.5, "start": 3, "end": 7}
+        assert response == expected | {"timings_ms": {"queue": 0.1}, "engine": "onnx"}
         assert (done.stderr, done.returncode) == (b"", 0)
 
     def test_an_error_as_json(self):
-        with ScriptedPeer(serve(lambda r: error_to(r["id"], "queue_full"))) as peer:
-            done = run(*command(peer, "--question", "q", "--text", "t", "--json"))
+        done = ask(lambda request: error_to(request["id"], "queue_full"), "--json")
         error = {"code": "queue_full", "message": "it is queue_full", "retryable": True}
         assert json.loads(done.stdout) == {"error": error}
         assert (done.stderr, done.returncode) == (b"Error: it is queue_full (queue_full)\n", 2)
@@ -107,8 +115,7 @@ class TestOneShot:
             spans = [answer_to(request, "a"), answer_to(request, "b"), unknown_to(request)]
             return answer_to(request, "a", answers=spans)
 
-        with ScriptedPeer(serve(reply)) as peer:
-            done = run(*command(peer, "--question", "q", "--text", "a b", "--top_k", "3"))
+        done = ask(reply, "--top_k", "3", text="a b")
         assert (done.stdout, done.returncode) == (b"a\nb\nUnknown\n", 0)
         *scores, latency = done.stderr.splitlines()
         assert scores == [b"score 0.50", b"score 0.50", b"score 0.90"]
@@ -127,9 +134,7 @@ class TestOneShot:
         assert done.returncode == 2
 
     def test_a_server_that_never_answers(self):
-        with ScriptedPeer(serve(lambda _: None)) as peer:
-            flags = ["--question", "q", "--text", "t", "--timeout_s", "0.1"]
-            done = run(*command(peer, *flags))
+        done = ask(lambda _: None, "--timeout_s", "0.1")
         assert done.stderr == b"Error: the server did not reply within 0.1 s\n"
         assert done.returncode == 2
 
@@ -268,23 +273,17 @@ class TestPipedConversation:
 
 class TestConversation:
     def test_questions_to_one_text_then_another(self):
-        with ScriptedPeer(answer_all) as peer, Terminal(command(peer)) as terminal:
-            terminal.expect("Text: ")
-            terminal.type("Köln am Rhein\r")
+        with conversation(answer_all) as (terminal, peer):
+            terminal.enter("Text: ", "Köln am Rhein")
             for _ in range(2):
-                terminal.expect("Question: ")
-                terminal.type("Wo?\r")
+                terminal.enter("Question: ", "Wo?")
                 shown = terminal.expect(" ms")
                 assert "Answer: Köln" in shown
                 assert "latency " in shown
-            terminal.expect("Question: ")
-            terminal.type("\r")
-            terminal.expect("Text: ")
-            terminal.type(" \r")
-            terminal.expect("Text: ")
-            terminal.type("Bonn\r")
-            terminal.expect("Question: ")
-            terminal.type("Wo?\r")
+            terminal.enter("Question: ", "")
+            terminal.enter("Text: ", " ")
+            terminal.enter("Text: ", "Bonn")
+            terminal.enter("Question: ", "Wo?")
             terminal.expect("Answer: Bonn")
             assert peer.connections == 1
 
@@ -292,19 +291,16 @@ class TestConversation:
         def reply(request):
             return unknown_to(request) | {"answers": [unknown_to(request), answer_to(request)]}
 
-        with (
-            ScriptedPeer(serve(reply)) as peer,
-            Terminal(command(peer, "--top_k", "2", "--text", "the text")) as terminal,
-        ):
-            terminal.expect("Question: ")
-            terminal.type("Wo?\r")
+        flags = ["--top_k", "2", "--text", "the text"]
+        with conversation(serve(reply), flags=flags) as (terminal, _):
+            terminal.enter("Question: ", "Wo?")
             terminal.expect("Answer: Unknown")
             terminal.expect("  0.90  Unknown\r\n  0.50  the\r\n")
 
     @pytest.mark.parametrize("key", ["\x04", "\x03"], ids=["Ctrl-D", "Ctrl-C"])
     @pytest.mark.parametrize("prompt", ["Text: ", "Question: "])
     def test_ends_cleanly(self, key, prompt):
-        with ScriptedPeer(answer_all) as peer, Terminal(command(peer)) as terminal:
+        with conversation(answer_all) as (terminal, _):
             terminal.expect("Text: ")
             if prompt != "Text: ":
                 terminal.type("t\r")
@@ -319,12 +315,8 @@ class TestConversation:
 
     def test_ctrl_c_ends_a_wait_for_the_answer(self):
         asked = []
-        with (
-            ScriptedPeer(serve(asked.append)) as peer,
-            Terminal(command(peer, "--text", "t")) as terminal,
-        ):
-            terminal.expect("Question: ")
-            terminal.type("q\r")
+        with conversation(serve(asked.append), flags=["--text", "t"]) as (terminal, _):
+            terminal.enter("Question: ", "q")
             terminal.expect("q")
             while not asked:
                 terminal.read()
@@ -333,15 +325,10 @@ class TestConversation:
 
     def test_arrow_keys_edit_and_recall(self):
         asked = []
-        with (
-            ScriptedPeer(serve(lambda r: asked.append(r["question"]) or answer_to(r))) as peer,
-            Terminal(command(peer)) as terminal,
-        ):
-            terminal.expect("Text: ")
-            terminal.type("t\r")
-            for keys in ("Who\x1b[D\x1b[D\x7fS\r", "\x1b[A!\r", "\x1b[A\x1b[A\r"):
-                terminal.expect("Question: ")
-                terminal.type(keys)
+        with conversation(asked_for(asked, "question")) as (terminal, _):
+            terminal.enter("Text: ", "t")
+            for keys in ("Who\x1b[D\x1b[D\x7fS", "\x1b[A!", "\x1b[A\x1b[A"):
+                terminal.enter("Question: ", keys)
                 terminal.expect(" ms")
         assert asked == ["Sho", "Sho!", "Sho"]
 
@@ -349,62 +336,48 @@ class TestConversation:
         text = "first line\n\n\tthird: déjà vu\n" + "word " * 20 + "\n"
         text += (text * 600)[: 100_000 - len(text)]
         seen = []
-        with (
-            ScriptedPeer(serve(lambda r: seen.append(r["text"]) or answer_to(r))) as peer,
-            Terminal(command(peer)) as terminal,
-        ):
+        with conversation(asked_for(seen, "text")) as (terminal, _):
             terminal.expect("Text: ")
             terminal.paste(text)
             terminal.type("\r")
-            terminal.expect("Question: ")
-            terminal.type("q\r")
+            terminal.enter("Question: ", "q")
             terminal.expect("Answer: first")
         assert seen == [text]
 
     def test_a_paste_that_the_terminal_does_not_bracket_is_one_text(self):
         seen = []
-        with (
-            ScriptedPeer(serve(lambda r: seen.append(r["text"]) or answer_to(r))) as peer,
-            Terminal(command(peer)) as terminal,
-        ):
+        with conversation(asked_for(seen, "text")) as (terminal, _):
             terminal.expect("Text: ")
             terminal.type("first line\r\rthird\rhalf of the last")
             terminal.expect("half of the last")
             terminal.type("\r")
-            terminal.expect("Question: ")
-            terminal.type("q\r")
+            terminal.enter("Question: ", "q")
             terminal.expect("Answer: first")
         assert seen == ["first line\n\nthird\nhalf of the last"]
 
     def test_ctrl_c_clears_a_half_typed_question(self):
         asked = []
-        with (
-            ScriptedPeer(serve(lambda r: asked.append(r["question"]) or answer_to(r))) as peer,
-            Terminal(command(peer, "--text", "t")) as terminal,
-        ):
+        with conversation(asked_for(asked, "question"), flags=["--text", "t"]) as (terminal, _):
             terminal.expect("Question: ")
             terminal.type("half")
             terminal.expect("half")
             terminal.wait_for_keys()
             terminal.type("\x03")
-            terminal.expect("Question: ")
-            terminal.type("whole\r")
+            terminal.enter("Question: ", "whole")
             terminal.expect("Answer: t")
         assert asked == ["whole"]
 
     @pytest.mark.parametrize("word", ["quit", "Exit "])
     @pytest.mark.parametrize("text", ["", "t"])
     def test_a_word_ends_it(self, word, text):
-        with ScriptedPeer(answer_all) as peer, Terminal(command(peer, "--text", text)) as terminal:
-            terminal.expect("Question: " if text else "Text: ")
-            terminal.type(f"{word}\r")
+        with conversation(answer_all, flags=["--text", text]) as (terminal, _):
+            terminal.enter("Question: " if text else "Text: ", word)
             assert terminal.wait() == 0
 
     def test_a_server_that_comes_late(self, absent):
         with Terminal([*CLIENT, *absent, "--text", "t"]) as terminal:
             terminal.expect("Error: no server can be reached")
-            terminal.expect("Question: ")
-            terminal.type("q\r")
+            terminal.enter("Question: ", "q")
             terminal.expect("Error: no server can be reached")
             terminal.expect("Question: ")
 
@@ -412,13 +385,8 @@ class TestConversation:
         def dies(peer):
             peer.receive()
 
-        with (
-            ScriptedPeer(dies, dies, dies, answer_all) as peer,
-            Terminal(command(peer, "--text", "t")) as terminal,
-        ):
-            terminal.expect("Question: ")
-            terminal.type("q\r")
+        with conversation(dies, dies, dies, answer_all, flags=["--text", "t"]) as (terminal, _):
+            terminal.enter("Question: ", "q")
             terminal.expect("Error: the server closed the connection before it answered\r\n")
-            terminal.expect("Question: ")
-            terminal.type("q\r")
+            terminal.enter("Question: ", "q")
             terminal.expect("Answer: t")
