@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 import time
@@ -14,6 +15,7 @@ import pytest
 pytest.importorskip("aio_pika", reason="no aio-pika: pip install '.[jobs]'")
 
 from harness.server import ROOT
+from qa_service.broker import gateway
 from qa_service.broker.asker import ExpiredError
 from qa_service.broker.base import (
     BrokerError,
@@ -92,42 +94,34 @@ class FakeAsker:
         return outcome
 
     def running(self):
-        return _Nothing()
+        return contextlib.nullcontext()
 
     async def connected(self):
         pass
 
 
-class _Nothing:
-    async def __aenter__(self):
-        pass
-
-    async def __aexit__(self, *_):
-        pass
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch):
+    monkeypatch.setattr(gateway, "_NOT_TAKEN_PAUSE_S", 0)
+    monkeypatch.setattr(gateway, "_RECONNECT_S", 0)
 
 
-def make_job(message_id="m1", body=BODY, **fields):
-    missing = {"correlation_id": None, "reply_to": None, "expires_in_ms": None, "attempts": 0}
-    return Job(
-        body,
-        message_id,
-        **{**missing, **fields},
-        reason=None,
-        arrived_s=time.monotonic(),
-        receipt=None,
-    )
+def make_job(message_id="m1", **fields):
+    usual = dict.fromkeys(("correlation_id", "reply_to", "expires_in_ms", "reason", "receipt"))
+    usual |= {"attempts": 0, "arrived_s": time.monotonic()}
+    return Job(BODY, message_id, **(usual | fields))
 
 
 def play(broker, asker, settings=None, until=lambda broker: True):
     """Runs a gateway until the broker has been given all that it was to be given."""
 
     async def run():
-        gateway = Gateway(broker, asker, NAMES, settings or GatewaySettings(), GatewayMetrics())
-        running = asyncio.ensure_future(gateway.run())
+        played = Gateway(broker, asker, NAMES, settings or GatewaySettings(), GatewayMetrics())
+        running = asyncio.ensure_future(played.run())
         async with asyncio.timeout(20):
             while not until(broker):
                 await asyncio.sleep(0)
-        gateway.stop()
+        played.stop()
         await running
 
     asyncio.run(run())
@@ -217,14 +211,12 @@ def test_a_job_whose_answer_has_no_queue_is_dead():
     assert (queue, job.headers["qa-reason"]) == ("qa.dead", "unroutable: there is no queue r1")
 
 
-def test_what_the_broker_does_not_take_is_published_again(monkeypatch):
-    monkeypatch.setattr("qa_service.broker.gateway._NOT_TAKEN_PAUSE_S", 0)
+def test_what_the_broker_does_not_take_is_published_again():
     broker = play_one({"id": b"1"}, refusals=[NotTakenError("full"), NotTakenError("full")])
     assert [queue for queue, _ in broker.published] == ["qa.results"]
 
 
-def test_a_job_whose_answer_is_never_taken_is_given_back(monkeypatch):
-    monkeypatch.setattr("qa_service.broker.gateway._NOT_TAKEN_PAUSE_S", 0)
+def test_a_job_whose_answer_is_never_taken_is_given_back():
     broker = FakeBroker([make_job()], refusals=[NotTakenError("full")] * 2 * MAX_NOT_TAKEN)
     play(broker, FakeAsker({"id": b"1"}), until=lambda broker: broker.given_back)
     assert len(broker.refusals) == MAX_NOT_TAKEN
@@ -246,8 +238,7 @@ def test_a_job_that_was_not_asked_is_given_back():
     assert not broker.is_consuming
 
 
-def test_a_broker_that_was_lost_is_opened_again(monkeypatch):
-    monkeypatch.setattr("qa_service.broker.gateway._RECONNECT_S", 0)
+def test_a_broker_that_was_lost_is_opened_again():
     broker = FakeBroker([])
 
     def lose_once(broker):
@@ -259,8 +250,7 @@ def test_a_broker_that_was_lost_is_opened_again(monkeypatch):
     assert broker.opened == 2
 
 
-def test_after_a_message_that_cannot_be_read_the_next_jobs_are_taken_one_at_a_time(monkeypatch):
-    monkeypatch.setattr("qa_service.broker.gateway._RECONNECT_S", 0)
+def test_after_a_message_that_cannot_be_read_the_next_jobs_are_taken_one_at_a_time():
     broker = FakeBroker([], loss=UnreadableError("bad"))
 
     def lose_once(broker):

@@ -48,13 +48,15 @@ def test_the_limit_stays_within_its_bounds(outcomes, most):
         assert 1 <= limit.value <= most
 
 
-def run(scenario, most=1):
-    async def play():
-        window = Window(AdaptiveLimit(most, start=most))
-        window.set_open(True)
-        return await scenario(window)
+def with_window(scenario):
+    """A test that plays a scenario with an open window of one place."""
 
-    return asyncio.run(play())
+    async def play():
+        window = Window(AdaptiveLimit(1))
+        window.set_open(True)
+        await scenario(window)
+
+    return lambda: asyncio.run(play())
 
 
 async def settle():
@@ -63,86 +65,74 @@ async def settle():
         await asyncio.sleep(0)
 
 
-def test_those_who_wait_are_admitted_by_order():
-    async def scenario(window):
-        entered = []
+@with_window
+async def test_those_who_wait_are_admitted_by_order(window):
+    entered = []
 
-        async def enter(order):
-            await window.enter(order)
-            entered.append(order)
-            window.leave()
-
-        await window.enter(0)
-        tasks = [asyncio.ensure_future(enter(order)) for order in (3, 1, 2)]
-        await settle()
-        assert entered == []
+    async def enter(order):
+        await window.enter(order)
+        entered.append(order)
         window.leave()
-        await asyncio.gather(*tasks)
-        return entered
 
-    assert run(scenario) == [1, 2, 3]
-
-
-def test_nobody_is_admitted_while_it_is_shut():
-    async def scenario(window):
-        window.set_open(False)
-        task = asyncio.ensure_future(window.enter(1))
-        await settle()
-        assert not task.done()
-        window.set_open(True)
-        await task
-        return window.in_flight
-
-    assert run(scenario) == 1
+    await window.enter(0)
+    tasks = [asyncio.ensure_future(enter(order)) for order in (3, 1, 2)]
+    await settle()
+    assert entered == []
+    window.leave()
+    await asyncio.gather(*tasks)
+    assert entered == [1, 2, 3]
 
 
-def test_nobody_is_admitted_during_a_pause_and_all_after_it():
-    async def scenario(window):
-        window.pause(0.2)  # so long that everybody has had a turn meanwhile
-        window.pause(0)  # a longer pause stays
-        task = asyncio.ensure_future(window.enter(1))
-        await settle()
-        assert not task.done()
-        await task
-
-    run(scenario)
-
-
-def test_one_who_gives_up_waiting_takes_no_place():
-    async def scenario(window):
-        await window.enter(0)
-        gone = asyncio.ensure_future(window.enter(1))
-        await settle()
-        gone.cancel()
-        await settle()
-        window.leave()
-        await window.enter(2)
-        return window.in_flight
-
-    assert run(scenario) == 1
+@with_window
+async def test_nobody_is_admitted_while_it_is_shut(window):
+    window.set_open(False)
+    task = asyncio.ensure_future(window.enter(1))
+    await settle()
+    assert not task.done()
+    window.set_open(True)
+    await task
+    assert window.in_flight == 1
 
 
-def test_one_who_gives_up_when_just_admitted_gives_the_place_back():
-    async def scenario(window):
-        await window.enter(0)
-        gone = asyncio.ensure_future(window.enter(1))
-        await settle()
-        window.leave()  # lets it in
-        gone.cancel()  # before it has run
-        await settle()
-        return window.in_flight
-
-    assert run(scenario) == 0
+@with_window
+async def test_nobody_is_admitted_during_a_pause_and_all_after_it(window):
+    window.pause(0.2)  # so long that everybody has had a turn meanwhile
+    window.pause(0)  # a longer pause stays
+    task = asyncio.ensure_future(window.enter(1))
+    await settle()
+    assert not task.done()
+    await task
 
 
-def test_a_stopped_window_sends_everyone_away():
-    async def scenario(window):
-        await window.enter(0)
-        waiting = asyncio.ensure_future(window.enter(1))
-        await settle()
-        window.stop()
-        for attempt in (waiting, window.enter(2)):
-            with pytest.raises(StoppedError):
-                await attempt
+@with_window
+async def test_one_who_gives_up_waiting_takes_no_place(window):
+    await window.enter(0)
+    gone = asyncio.ensure_future(window.enter(1))
+    await settle()
+    gone.cancel()
+    await settle()
+    window.leave()
+    await window.enter(2)
+    assert window.in_flight == 1
 
-    run(scenario)
+
+@with_window
+async def test_one_who_gives_up_when_just_admitted_gives_the_place_back(window):
+    await window.enter(0)
+    gone = asyncio.ensure_future(window.enter(1))
+    await settle()
+    window.leave()  # lets it in
+    gone.cancel()  # before it has run
+    await settle()
+    assert window.in_flight == 0
+
+
+@with_window
+async def test_a_stopped_window_sends_everyone_away(window):
+    await window.enter(0)
+    waiting = asyncio.ensure_future(window.enter(1))
+    await settle()
+    window.stop()
+    for attempt in (waiting, window.enter(2)):
+        with pytest.raises(StoppedError):
+            await attempt
