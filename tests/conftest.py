@@ -16,7 +16,7 @@ from qa_service.preparation.prepare import Choices, prepare
 from qa_service.repository.manifest import load_manifest
 from qa_service.workers.engine_choice import choose_engine
 from qa_service.workers.engine_table import Measurement
-from qa_service.workers.factory import devices_of
+from qa_service.workers.factory import first_device
 from qa_service.workers.options import InstanceOptions
 from qa_service.workers.trial_process import TrialRequest
 from tests.certificates import Certificates
@@ -43,7 +43,7 @@ def builtin_model() -> Path:
     with (model.parent / ".builtin.engines.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for options in (InstanceOptions(), InstanceOptions(num_inference_sessions=1)):
-            device = devices_of(options.num_inference_sessions, options.devices)[0]
+            device = first_device(options)
             found = choose_engine(options, device, model, load_manifest(model))
             if isinstance(found, Measurement):
                 assert not reply_to(TrialRequest(found, LogOptions())).failure

@@ -14,7 +14,7 @@ from qa_service.serving.plan import make_plan
 from qa_service.workers.engine_choice import choose_engine
 from qa_service.workers.engine_table import Measurement
 from qa_service.workers.engine_trial import try_engines
-from qa_service.workers.factory import devices_of
+from qa_service.workers.factory import first_device
 from qa_service.workers.options import InstanceOptions
 
 
@@ -49,12 +49,12 @@ def _versions(config: ServerConfig) -> dict[str, tuple[Path, InstanceOptions]]:
 def _measured(config: ServerConfig, folder: Path, options: InstanceOptions) -> str:
     if not options.is_engine_open:
         return f"{options.inference_engine_type} {options.precision}, as the options say"
-    if not options.num_inference_sessions:
+    device = first_device(options)
+    if device is None:
         raise SetupError("all instances are on Ray, whose engines this machine cannot measure")
-    device = devices_of(options.num_inference_sessions, options.devices)[0]
     found = choose_engine(options, device, folder, load_manifest(folder), is_whole=True)
     if isinstance(found, Measurement):
-        table = found.table(try_engines(found, config.logs, is_whole=True))
+        table = try_engines(found, config.logs, is_whole=True)
         keep(Path(found.path), table)
         found = found.choice(table)
     its = found.options

@@ -27,7 +27,7 @@ def reply_to(request: TrialRequest) -> TrialReply:
     """Measures the candidates."""
     measurement = request.measurement
     try:
-        table = measurement.table(try_engines(measurement, request.logs))
+        table = try_engines(measurement, request.logs)
     except (SetupError, OSError) as error:
         return TrialReply(failure=str(error))
     keep(Path(measurement.path), table)

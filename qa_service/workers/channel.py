@@ -18,6 +18,7 @@ from qa_service.workers.messages import (
 )
 
 READ_BYTES = 1 << 16
+"""A batch of usual texts in one call."""
 
 
 class WorkerChannel:

@@ -73,35 +73,26 @@ def assign_devices(
     devices: str,
     find: Callable[[], Gpus] = find_gpus,
 ) -> list[DeviceAssignment]:
-    """Decides where the instances run.
-
-    Args:
-        devices: `auto`, or a list such as `cuda:0,cuda:1`.
-        find: Asks for the GPUs; not called for `cpu`.
+    """Decides where the instances run; `find` is not called if `devices` is `cpu`.
 
     Raises:
         DeviceError: A GPU is named that CUDA does not see.
     """
     gpus = _choose(devices, find)
-    assigned = [gpus[number % len(gpus)] for number in range(num_instances)]
-    may_fall_back = devices == AUTO
-    return [
-        on_gpu(gpu, may_fall_back=may_fall_back) if gpu else DeviceAssignment() for gpu in assigned
+    assigned = [
+        on_gpu(gpu, may_fall_back=devices == AUTO) if gpu else DeviceAssignment() for gpu in gpus
     ]
+    return [assigned[number % len(assigned)] for number in range(num_instances)]
 
 
 def on_gpu(gpu: Gpu, *, may_fall_back: bool) -> DeviceAssignment:
     """An instance's assignment to a GPU."""
-    return DeviceAssignment(
-        device=f"cuda:{gpu.index}",
-        visible_as=gpu.visible_as,
-        gpu_memory_bytes=gpu.memory_bytes,
-        may_fall_back=may_fall_back,
-    )
+    device = f"cuda:{gpu.index}"
+    return DeviceAssignment(device, gpu.visible_as, gpu.memory_bytes, may_fall_back)
 
 
 def _choose(devices: str, find: Callable[[], Gpus]) -> Sequence[Gpu | None]:
-    """Returns the devices to take in turn; None is the CPU."""
+    """The devices to take in turn; None is the CPU."""
     if devices == CPU:
         return [None]
     gpus = find()

@@ -38,7 +38,7 @@ from qa_service.repository.costs_dir import COSTS_DIR
 from qa_service.repository.manifest import Manifest, load_manifest, model_files
 from qa_service.workers.devices import CPU, DeviceAssignment
 from qa_service.workers.engine_table import Choice, EngineTable, Finding, Measurement, with_engine
-from qa_service.workers.factory import devices_of
+from qa_service.workers.factory import first_device
 from qa_service.workers.messages import Setup
 from qa_service.workers.options import InstanceOptions
 from qa_service.workers.trial_process import TrialProcess, TrialReply, TrialRequest
@@ -51,7 +51,7 @@ REFERENCE = ("onnx", "fp32")
 REFERENCE_WITHOUT_ONNX = ("pytorch", "fp32")
 """The reference of a model that cannot be converted to ONNX."""
 
-_ONLY_BY_NAME = ("pytorch", "fp32")
+_ONLY_BY_NAME = REFERENCE_WITHOUT_ONNX
 """Not measured on a CPU unless named: it is slower than ONNX there, and takes seconds to load."""
 
 _Key = tuple[Path, str, InstanceOptions]
@@ -151,17 +151,14 @@ class EngineChoices:
         if key in self._waiting:
             return None
         folder, _, options = key
-        devices: Sequence[DeviceAssignment] = ()
-        if options.is_engine_open:
-            devices = devices_of(options.num_inference_sessions, options.devices)
-        device = devices[0] if devices else None
+        device = first_device(options) if options.is_engine_open else None
         found = choose_engine(options, device, folder, load_manifest(folder))
         if isinstance(found, Choice):
             return self._keep(key, found)
         if not may_measure:
             why = "not while the server serves; restart it to have them measured"
             return self._settle(key, found, TrialReply(failure=why))
-        self._waiting.setdefault(key, found)
+        self._waiting[key] = found
         return None
 
 
@@ -176,7 +173,7 @@ def choose_engine(
     """Chooses an engine, or returns what has to be measured first.
 
     Args:
-        device: The first instance's; None if that does not run on this machine.
+        device: `first_device` of the options.
         is_whole: Whether a table from which a start left candidates out is measured again.
     """
     if device is None or not options.is_engine_open:

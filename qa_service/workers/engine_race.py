@@ -27,6 +27,8 @@ from qa_service.wire.messages import Task
 from qa_service.workers.engine_table import TIE, Finding
 
 MIN_ROUNDS, MAX_ROUNDS = 3, 12
+"""Of fewer than three ratios, a deviation says little; what twelve leave open, their mean decides, so
+that a duel ends."""
 SURE = 3.0
 """Standard errors by which an outcome must be clear: by chance, one duel in hundreds is wrong."""
 MIN_SPREAD = 0.03
@@ -64,8 +66,7 @@ class Record:
         alone_ms: Of each round, the mean time of a question by itself.
         batched_ms: Of each round, the time of its batch over the questions in it.
         ratio: Its time as a share of the reference's; 0 if it has been in no duel.
-        answers: To the questions of each round that it was asked.
-        is_compared: Whether its answers were compared with the reference's.
+        answers: By the round's number.
     """
 
     finding: Finding
@@ -88,7 +89,7 @@ class Record:
         """Answers a round's questions, the first half one by one, the second as a batch.
 
         Returns:
-            Milliseconds: a question alone, plus one in the batch, or alone again if that is faster:
+            Milliseconds of a question alone, plus of one in the batch or, if that is faster, alone:
             the scheduler forms batches only where they pay.
         """
         self._attempt(lambda: self._run(number, questions))
@@ -163,10 +164,9 @@ def is_faster(ratios: Sequence[float]) -> bool | None:
 
 
 class Race:
-    """Compares candidates.
+    """Compares candidates: the reference, then the others, the likely fastest first.
 
     Args:
-        records: The candidates: the reference, then the others, the likely fastest first.
         limit_s: No other candidate begins after this time.
         end_s: After this time, no more answers are compared than `MIN_ANSWERS`.
     """
@@ -190,7 +190,7 @@ class Race:
         self._limit_s, self._end_s = limit_s, end_s
 
     def run(self) -> list[Finding]:
-        """Returns a finding for each candidate, in their order.
+        """A finding for each candidate, in their order.
 
         Raises:
             SetupError: The reference cannot run.
@@ -254,7 +254,6 @@ class Race:
                 break
 
     def _agrees(self, record: Record) -> bool:
-        """Whether a candidate answers as the reference does."""
         self._say(f"the answers of {record.finding}", len(self._others))
         both = (record, self._reference)
         with ThreadPoolExecutor(len(both)) as threads:
@@ -276,5 +275,4 @@ class Race:
         return is_late and self._is_enough(num_same, num_answers)
 
     def _is_enough(self, num_same: int, num_answers: int) -> bool:
-        """Whether the share of equal answers is large enough."""
         return num_answers - num_same <= self._max_different * num_answers

@@ -25,6 +25,7 @@ class Finding(msgspec.Struct, frozen=True):
         ratio: Its time as a share of the reference's: the product of its duel's median ratio and
             the ratio of the candidate that it duelled with.
         num_answers: How many answers were compared; 0 if another candidate was faster.
+        num_same: How many of them equal the reference's.
         failure: Why it cannot run; empty if it can.
     """
 

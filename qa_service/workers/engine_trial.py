@@ -21,7 +21,7 @@ from qa_service.logs import LogOptions
 from qa_service.wire.messages import Task
 from qa_service.workers.channel import WorkerChannel
 from qa_service.workers.engine_race import MAX_ROUNDS, Offsets, Race, Record
-from qa_service.workers.engine_table import Finding, Measurement
+from qa_service.workers.engine_table import EngineTable, Measurement
 from qa_service.workers.messages import (
     Answers,
     Batch,
@@ -51,10 +51,11 @@ and measure their cost tables takes 4 to 5 s more of the 15."""
 
 ROUND_SIZE = 8
 SAY_EVERY_S = 3.0
+"""The interval of the log's lines: two or three of them at a first start."""
 
 
 def bundled_rounds() -> list[list[Task]]:
-    """The bundled questions, eight a round."""
+    """The bundled questions, `ROUND_SIZE` a round."""
     items = read_squad(QUESTIONS)
     contexts = list(dict.fromkeys(item.context for item in items))
     rounds: list[list[Task]] = []
@@ -72,7 +73,7 @@ def bundled_rounds() -> list[list[Task]]:
 
 def try_engines(
     measurement: Measurement, logs: LogOptions, *, is_whole: bool = False
-) -> list[Finding]:
+) -> EngineTable:
     """Starts an instance for each candidate, compares them, and ends them.
 
     Args:
@@ -90,7 +91,7 @@ def try_engines(
             Record(finding, stack.enter_context(Instance(setup, logs)))
             for finding, setup in candidates
         ]
-        return Race(
+        race = Race(
             records,
             bundled_rounds(),
             measurement.setup.options.min_agreement,
@@ -98,15 +99,12 @@ def try_engines(
             say=progress.say,
             limit_s=limit_s,
             end_s=end_s,
-        ).run()
+        )
+        return measurement.table(race.run())
 
 
 class Progress:
-    """Shows what is measured: a line that changes at a terminal, else a log line now and then.
-
-    Args:
-        end_s: When the measurement should end; infinity for no limit.
-    """
+    """Shows what is measured: a line that changes at a terminal, else a log line now and then."""
 
     def __init__(self, model: str, num_candidates: int, end_s: float) -> None:
         self._model, self._num_candidates, self._end_s = model, num_candidates, end_s
@@ -137,11 +135,7 @@ class Progress:
 
 
 class Instance:
-    """A candidate in a worker process.
-
-    Attributes:
-        process: None until it is started or asked.
-    """
+    """A `Candidate` in a worker process."""
 
     def __init__(self, setup: Setup, logs: LogOptions) -> None:
         self.process: subprocess.Popen[bytes] | None = None
@@ -155,7 +149,7 @@ class Instance:
         self.stop()
 
     def stop(self) -> None:
-        """See `Candidate.stop`."""
+        """Ends the process, which frees its memory."""
         if self.process:
             self._socket.close()
             self.process.kill()
@@ -163,7 +157,7 @@ class Instance:
             self.process, self._is_ready = None, False
 
     def start(self) -> None:
-        """See `Candidate.start`."""
+        """Starts the process; does not wait until the model is loaded."""
         if self.process:
             return
         try:
@@ -175,7 +169,11 @@ class Instance:
             raise SetupError(f"its process cannot be started: {error}") from None
 
     def ask(self, tasks: Sequence[Task]) -> tuple[float, list[Offsets | None]]:
-        """See `Candidate.ask`."""
+        """Answers a batch, once the model is loaded.
+
+        Raises:
+            SetupError: The process ended, hangs or cannot run the model.
+        """
         self.start()
         try:
             if not self._is_ready:

@@ -22,13 +22,18 @@ _find_gpus_once = functools.cache(find_gpus)
 
 
 @functools.cache
-def devices_of(num_instances: int, devices: str) -> Sequence[DeviceAssignment]:
-    """The devices of a number of instances; GPUs are looked for, and logged, once.
+def _devices_of(num_instances: int, devices: str) -> Sequence[DeviceAssignment]:
+    """The devices of a number of instances; that there is no GPU is logged once."""
+    return assign_devices(num_instances, devices, _find_gpus_once)
+
+
+def first_device(options: InstanceOptions) -> DeviceAssignment | None:
+    """The first instance's device, on which engines are measured; None if all are on Ray.
 
     Raises:
         DeviceError: A GPU is named that CUDA does not see.
     """
-    return assign_devices(num_instances, devices, _find_gpus_once)
+    return next(iter(_devices_of(options.num_inference_sessions, options.devices)), None)
 
 
 def make_factory(
@@ -48,7 +53,7 @@ def make_factory(
             f"--ray_instances {options.ray_instances}: Ray is not installed: "
             "python -m pip install 'qa-server[ray]'"
         )
-    devices = devices_of(options.num_inference_sessions, options.devices)
+    devices = _devices_of(options.num_inference_sessions, options.devices)
     remote = DeviceAssignment("cuda:0" if options.ray_num_gpus else CPU)
 
     def make(number: int, listener: WorkerListener) -> Worker:
