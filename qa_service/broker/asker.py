@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Callable
 from qa_service.aio.link import ServerAddress, ServerLink
 from qa_service.broker.job import Reply, Request, encode_request, read_reply
 from qa_service.broker.window import AdaptiveLimit, Window
-from qa_service.client import ConnectionLostError, QaServerError
+from qa_service.client import ConnectionLostError, QaClientError, QaServerError
 
 MAX_LOSSES = 10
 """Connections that a question may lose before it is suspected of breaking them."""
@@ -33,9 +33,12 @@ FIRST_REST_S, LAST_REST_S = 0.01, 10.0
 """What a question waits after its first refusal; doubled by each further one, up to the last."""
 
 RETRY_PAUSE_S = 1.0
+"""A server that starts or ends does so for seconds."""
 _LONGEST_PAUSE_S = 30.0
+"""A server may name a longer one, and have room before that is over."""
 _OF_THE_SERVER = {"shutting_down", "unavailable"}
 _FIRST_WINDOW = 16
+"""Enough to keep an instance busy at once; a window that is too large halves soon."""
 
 
 class ExpiredError(QaServerError):
@@ -48,8 +51,7 @@ class ExpiredError(QaServerError):
 class Asker:
     """Asks questions over one or more connections, as many at a time as the window allows.
 
-    Attributes:
-        on_queue_full: Called when the server has no room for a question.
+    It calls `on_queue_full` when the server has no room for a question.
     """
 
     def __init__(self, address: ServerAddress, most: int, num_connections: int = 1) -> None:
@@ -79,7 +81,7 @@ class Asker:
             QaClientError: The connection failed.
         """
         await asyncio.gather(*(link.settled() for link in self._links))
-        if error := next((link.last_error for link in self._links if link.last_error), None):
+        if error := self._last_error():
             raise error
 
     async def connected(self) -> None:
@@ -93,9 +95,8 @@ class Asker:
             try:
                 await asyncio.wait_for(self._connected.wait(), duration_s)
             except TimeoutError:
-                errors = [link.last_error for link in self._links if link.last_error]
                 words = f"the server has been away for {duration_s:g} s"
-                raise errors[0] if errors else ConnectionLostError(words) from None
+                raise self._last_error() or ConnectionLostError(words) from None
 
     async def ask(self, request: Request, order: int, deadline_s: float | None = None) -> Reply:
         """Asks until there is an answer, or an error that asking again at once cannot cure.
@@ -149,6 +150,9 @@ class Asker:
             raise
         limit.answered()
         return reply
+
+    def _last_error(self) -> QaClientError | None:
+        return next((link.last_error for link in self._links if link.last_error), None)
 
     def _changed(self) -> None:
         is_connected = any(link.is_connected for link in self._links)

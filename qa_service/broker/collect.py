@@ -20,15 +20,16 @@ from qa_service.broker.job import Job
 from qa_service.broker.rabbitmq import RabbitMq
 
 _PREFETCH = 1000
+"""Answers that one write to the disk may have."""
 _IDLE_S = 0.5
+"""The interval at which an empty queue is looked at."""
 
 
 @dataclass(slots=True)
 class Collector:
-    """Collects until there is no more, or enough.
+    """Collects until the file has `count` answers; without a count, until the queue is empty.
 
     Attributes:
-        count: None for all there are.
         follow: Whether to wait for more answers when the queue is empty.
         num_dropped: Second answers to one job, and bodies that are no answer.
     """
@@ -42,7 +43,7 @@ class Collector:
     num_dropped: int = 0
 
     async def run(self, queue: str) -> None:
-        """Collects.
+        """Collects from a queue.
 
         Raises:
             BrokerError: The connection was lost; written answers stay.
@@ -59,7 +60,9 @@ class Collector:
                     await self._keep(jobs)
                 elif lost.done():
                     lost.result()  # raises
-                elif not self._waits() and (await self.broker.count(queue))[0] == 0:
+                elif self.follow or self.count is not None:
+                    continue
+                elif (await self.broker.count(queue))[0] == 0:
                     return
         finally:
             lost.cancel()
@@ -67,9 +70,6 @@ class Collector:
     def _num_wanted(self) -> int:
         """How many answers the file still lacks; without a count, `_PREFETCH`."""
         return _PREFETCH if self.count is None else self.count - len(self.file.names)
-
-    def _waits(self) -> bool:
-        return self.follow or self.count is not None
 
     async def _keep(self, jobs: list[Job]) -> None:
         """Writes answers until there are enough, and gives back the rest."""

@@ -11,6 +11,7 @@ from qa_service.broker.rabbitmq import RabbitMq
 from qa_service.client import QaServerError
 
 _QUESTION_CHARS = 60
+"""So that a job takes one line of a terminal."""
 
 
 async def main(flags: dict[str, Any]) -> int:

@@ -91,11 +91,7 @@ class RunSettings:
 
 @dataclass(slots=True)
 class RunSummary:
-    """The outcomes of the questions.
-
-    Attributes:
-        resumed: Answered by an earlier run.
-    """
+    """The outcomes of the questions; `resumed` were answered by an earlier run."""
 
     resumed: int = 0
     answered: int = 0
@@ -111,10 +107,7 @@ class RunSummary:
 
 
 class FileRun:
-    """One run.
-
-    Args:
-        output: The file of answers; its content is kept.
+    """One run, which keeps what the file of answers holds already.
 
     Raises:
         FileError: Another run writes to the answers, or they belong to other questions.
@@ -195,7 +188,6 @@ class FileRun:
             raise FileError(f"{self._path}, line {row.number}: not an answer to this question file")
 
     async def _lane(self) -> None:
-        """Asks one question after another."""
         with suppress(StoppedError):
             while not self._stopping.is_set():
                 await self._room.wait()
@@ -232,7 +224,7 @@ class FileRun:
             self._room.clear()
 
     async def _flush_as_they_come(self) -> None:
-        """Writes at once all answers that arrived in one turn of the loop."""
+        """Writes all answers of one turn of the event loop at once."""
         while True:
             await self._has_new.wait()
             self._has_new.clear()

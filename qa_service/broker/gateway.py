@@ -55,11 +55,13 @@ from qa_service.broker.window import StoppedError
 from qa_service.client import QaClientError, QaServerError
 
 _RECONNECT_S = 0.2
+"""So short that little time is lost when the broker is back; an attempt costs little."""
 _NOT_TAKEN_PAUSE_S = 1.0
 MAX_NOT_TAKEN = 600
 """Ten minutes; RabbitMQ waits thirty for the acknowledgement."""
 
 _MAX_REASON_CHARS = 500
+"""A header must fit into one AMQP frame with all others."""
 _logger = logging.getLogger(__name__)
 
 
@@ -85,11 +87,7 @@ async def main(flags: dict[str, Any]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
-    """How the gateway works.
-
-    Attributes:
-        drain_timeout_s: How long a stopping gateway waits for the jobs in flight.
-    """
+    """How the gateway works; a stopping one waits `drain_timeout_s` for the jobs in flight."""
 
     prefetch: int = 64
     max_attempts: int = 5
@@ -220,7 +218,6 @@ class Gateway:
                 self._all_alone_done.set()
 
     async def _answer(self, job: Job, order: int) -> bytes:
-        """The answer's body."""
         if not job.message_id:
             raise QaServerError("invalid_request", "the job has no message_id")
         request = parse_request(job.body)

@@ -74,8 +74,6 @@ class GatewayMetrics:
 
 
 class _Server(ThreadingHTTPServer):
-    """Listens for scrapes."""
-
     def __init__(self, host: str, port: int, metrics: GatewayMetrics) -> None:
         # http.server binds only IPv4 by default.
         self.address_family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[
@@ -86,8 +84,6 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One client of `GET /metrics`."""
-
     timeout = _CLIENT_TIMEOUT_S
     server: _Server
 

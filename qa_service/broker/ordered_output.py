@@ -18,6 +18,7 @@ from qa_service.broker.claim import ahead_of
 from qa_service.broker.job import is_error
 
 _MAX_AHEAD_BYTES = 1 << 24
+"""Above this, the second file is rewritten without the answers that are in order by now."""
 _CHUNK_BYTES = 1 << 20
 
 

@@ -26,6 +26,7 @@ from qa_service.data.squad import read_squad
 
 FORMATS = (".jsonl", ".csv", ".json")
 _MAX_CSV_FIELD = 1 << 27
+"""Far above any server's `--max_frame_bytes`, which decides how long a text may be."""
 _NUMBERS = ("top_k", "timeout_ms")
 _UNREADABLE = (OSError, EOFError, zlib.error, ValueError, RecursionError)
 _encoder = msgspec.json.Encoder(order="deterministic")
@@ -61,7 +62,6 @@ def read_rows(path: Path, collection: str | None = None) -> Iterator[Row]:
     """Reads a file's questions, in its order.
 
     Args:
-        path: The file.
         collection: What is to answer them in place of their texts; None leaves that to each.
 
     Raises:

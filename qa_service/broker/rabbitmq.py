@@ -47,6 +47,7 @@ from qa_service.broker.base import (
 from qa_service.broker.job import Job
 
 CONNECT_TIMEOUT_S = 10.0
+"""Longer than three lost SYN packets: 1, 2 and 4 s (RFC 6298)."""
 _LOST = (AMQPError, ChannelInvalidStateError, OSError)
 _REFUSED = (AuthenticationError, ChannelAccessRefused, ChannelPreconditionFailed)
 

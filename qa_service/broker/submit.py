@@ -22,6 +22,7 @@ from qa_service.broker.questions_file import Row, count_rows, read_rows
 from qa_service.broker.rabbitmq import RabbitMq
 
 _MAX_UNCONFIRMED = 256
+"""Enough to fill the connection while confirmations are on their way."""
 Progress = Callable[[int], object]
 
 
@@ -40,7 +41,8 @@ async def main(flags: dict[str, Any]) -> int:
             bar.update(number)
 
         rows = _unanswered(flags["files"], answered, counts, bar.update)
-        jobs = (_job(row, flags["reply_to"], expires_in_ms) for row in rows)
+        reply_to = flags["reply_to"]
+        jobs = (Message(r.body, r.message_id, None, reply_to, expires_in_ms) for r in rows)
         await broker.open()
         try:
             await submit(broker, names.jobs, jobs, progress)
@@ -58,8 +60,6 @@ async def main(flags: dict[str, Any]) -> int:
 
 @dataclass(slots=True)
 class _Counts:
-    """The outcomes of the rows."""
-
     submitted: int = 0
     answered: int = 0
     faulty: int = 0
@@ -104,7 +104,3 @@ def _unanswered(
                 progress(1)
             else:
                 yield row
-
-
-def _job(row: Row, reply_to: str | None, expires_in_ms: int | None) -> Message:
-    return Message(row.body, row.message_id, reply_to=reply_to, expires_in_ms=expires_in_ms)

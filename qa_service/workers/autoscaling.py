@@ -16,8 +16,8 @@ from dataclasses import dataclass
 LOOK_INTERVAL_S = 1.0
 """Seconds pass before an instance has started, so that looking more often would show no more."""
 GROW_AT_S = 1.0
-"""How long all instances together may need for the queue; an instance takes longer to start, and would
-come too late for a shorter one."""
+"""How long all instances together may need for the queue; an instance takes longer to start, and
+would come too late for a shorter one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,8 @@ from qa_service.wire.messages import Task
 from qa_service.workers.engine_table import TIE, Finding
 
 MIN_ROUNDS, MAX_ROUNDS = 3, 12
-"""Of fewer than three ratios, a deviation says little; what twelve leave open, their mean decides, so
-that a duel ends."""
+"""The deviation of fewer than three ratios says little; what twelve leave open, their mean decides,
+so that a duel ends."""
 SURE = 3.0
 """Standard errors by which an outcome must be clear: by chance, one duel in hundreds is wrong."""
 MIN_SPREAD = 0.03
