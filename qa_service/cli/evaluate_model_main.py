@@ -193,15 +193,11 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("model_dirs", nargs="+", type=Path, metavar="DIR", help="what prepare_model.py wrote")
     add("--dev", nargs="+", type=Path, required=True, metavar="FILE", help="SQuAD JSON")
-    engines = (
-        "engines to measure; if not given, all that are installed, in each precision that the "
-        "server may take here"
-    )
+    engines = "engines to measure; if not given, all that are installed, in each precision that "
+    engines += "the server may take here"
     add("--inference_engine_types", nargs="+", choices=MODEL_ENGINES, default=[], help=engines)
-    precisions = (
-        "precisions to measure; if only engines are given, fp32 and those that have a file of "
-        "their own"
-    )
+    precisions = "precisions to measure; if only engines are given, fp32 and those that have a "
+    precisions += "file of their own"
     known = sorted({precision for _, precision in ROWS})
     add("--precisions", nargs="+", choices=known, help=precisions)
     add("--intra_op_num_threads", type=int, default=1, help="threads within one operator")
@@ -210,24 +206,17 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_other_modes(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of the other modes."""
     add = parser.add_argument
     kinds = "also print F1 by question word and by length of the answer"
     add("--by_kind", action="store_true", help=kinds)
-    add(
-        "--probes",
-        action="store_true",
-        help="do not compare: measure F1 on the questions as they are, lower-cased, with typos, "
-        "and with a distracting sentence before and after the text",
-    )
+    probes = "do not compare: measure F1 on the questions as they are, lower-cased, with typos, "
+    probes += "and with a distracting sentence before and after the text"
+    add("--probes", action="store_true", help=probes)
     settings = "do not compare: choose the first model's reading settings and write them here"
     add("--calibrate", type=Path, metavar="READING_JSON", help=settings)
-    add(
-        "--cascade",
-        action="store_true",
-        help="do not compare: what asking the models in turn, the next one only where the score is "
-        "below min_score, would come to: F1 and cost for a range of min_scores",
-    )
+    cascade = "do not compare: what asking the models in turn, the next one only where the score "
+    cascade += "is below min_score, would come to: F1 and cost for a range of min_scores"
+    add("--cascade", action="store_true", help=cascade)
     unknown = "with --cascade: ask the next model too where one finds no answer"
     add("--ask_next_if_unknown", action="store_true", help=unknown)
     add("--plot", type=Path, metavar="FILE", help="with --cascade: draw F1 against cost")

@@ -36,7 +36,6 @@ def parse_flags(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def _add_data(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of the files."""
     add = parser.add_argument
     add(
         "--base",
@@ -57,7 +56,6 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_training(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of the training."""
     add = parser.add_argument
     whole = "train all weights but the embeddings; the adapter is the nearest of its rank"
     add("--whole", action="store_true", help=whole)
@@ -69,19 +67,13 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
     add("--max_tokens", type=int, default=256, help="of a row (default: %(default)s)")
     share = "of the questions, put to a text without the answer (default: %(default)s)"
     add("--unanswerable_share", type=float, default=0.12, help=share)
-    add(
-        "--swap_words",
-        type=float,
-        default=0.0,
-        metavar="SHARE",
-        help="of a row's rare words, put for others alike, in question and text "
-        "(default: %(default)s)",
-    )
+    words = "of a row's rare words, put for others alike, in question and text "
+    words += "(default: %(default)s)"
+    add("--swap_words", type=float, default=0.0, metavar="SHARE", help=words)
     add("--seed", type=int, default=0, help="(default: %(default)s)")
 
 
 def _add_other_modes(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of the other modes."""
     add = parser.add_argument
     for name, contexts in (("--label", "texts"), ("--label_sentences", "sentences")):
         add(
@@ -102,9 +94,8 @@ def main() -> int:
     try:
         check_files(flags)
         encoder = Encoder(flags.base, base_dir(flags.base))
+        run = run_labelling if flags.label or flags.label_sentences else run_training
         with quiet_libraries():
-            is_labelling = flags.label or flags.label_sentences
-            run = run_labelling if is_labelling else run_training
             metrics = run(flags, encoder)
     except SetupError as error:
         complain(error)

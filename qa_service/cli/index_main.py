@@ -13,6 +13,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
@@ -24,11 +25,12 @@ from qa_service.collections.tantivy_index import LANGUAGES
 from qa_service.errors import SetupError
 
 _MIN_PASSAGE_TOKENS = 20
+"""About a sentence: what is shorter answers nothing by itself."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the program; returns its exit code."""
-    choices = _choices(_parser().parse_args(arguments))
+    choices = _choices(vars(_parser().parse_args(arguments)))
     try:
         with tqdm(unit="B", unit_scale=True, disable=None) as bar:
             summary = build(choices, _Bar(bar))
@@ -87,19 +89,10 @@ def _described(summary: Summary, choices: Choices) -> str:
     )
 
 
-def _choices(flags: argparse.Namespace) -> Choices:
-    return Choices(
-        sources=tuple(flags.sources),
-        output=flags.output,
-        language=flags.language,
-        passage_tokens=flags.passage_tokens,
-        update=flags.update,
-        limits=ReadLimits(
-            max_file_bytes=flags.max_file_bytes,
-            max_document_cpu_s=flags.max_document_cpu_s,
-            max_memory_bytes=flags.max_memory_bytes,
-        ),
-    )
+def _choices(flags: dict[str, Any]) -> Choices:
+    names = ("max_file_bytes", "max_document_cpu_s", "max_memory_bytes")
+    limits = ReadLimits(**{name: flags.pop(name) for name in names})
+    return Choices(sources=tuple(flags.pop("sources")), limits=limits, **flags)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -108,17 +101,10 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("sources", nargs="+", type=Path, metavar="SOURCE", help="a folder, or a file, to read")
     add("--output", type=Path, required=True, help="the collection's folder")
-    add(
-        "--update",
-        action="store_true",
-        help="keep what has not changed, and the collection's language and passage_tokens",
-    )
-    add(
-        "--language",
-        choices=LANGUAGES,
-        metavar="LANGUAGE",
-        help=f"whose word stems are searched for ({LANGUAGE} if not given): {', '.join(LANGUAGES)}",
-    )
+    kept = "keep what has not changed, and the collection's language and passage_tokens"
+    add("--update", action="store_true", help=kept)
+    stems = f"whose word stems are searched for ({LANGUAGE} if not given): {', '.join(LANGUAGES)}"
+    add("--language", choices=LANGUAGES, metavar="LANGUAGE", help=stems)
     passages = f"about how long passages are ({PASSAGE_TOKENS} if not given)"
     add("--passage_tokens", type=_passage_tokens, help=passages)
     file = "longest file, unpacked; of JSON lines, the longest line"

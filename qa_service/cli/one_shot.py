@@ -9,7 +9,7 @@ from typing import Any
 
 from qa_service.cli.conversation import Ask, print_error
 from qa_service.cli.sources import describe_source
-from qa_service.client import Answer, QaClientError, Span
+from qa_service.client import Answer, QaClientError
 
 
 class ExitCode(enum.IntEnum):
@@ -27,10 +27,11 @@ def ask_once(ask: Ask, question: str, text: str | None, *, as_json: bool = False
     except QaClientError as error:
         print_error(error)
         if as_json:
-            _print_json({"error": _error_fields(error)})
+            print(json.dumps({"error": _error_fields(error)}, ensure_ascii=False))
         return ExitCode.ERROR
     if as_json:
-        _print_json({**answer.response, "latency_ms": round(answer.latency_ms, 3)})
+        response = {**answer.response, "latency_ms": round(answer.latency_ms, 3)}
+        print(json.dumps(response, ensure_ascii=False))
     else:
         _print_answers(answer)
     return ExitCode.ANSWER if answer.known else ExitCode.UNKNOWN
@@ -39,32 +40,17 @@ def ask_once(ask: Ask, question: str, text: str | None, *, as_json: bool = False
 def _print_answers(answer: Answer) -> None:
     """Prints each answer to stdout, and the scores and the latency to stderr."""
     latency = f"latency {answer.latency_ms:.1f} ms"
-    if not answer.alternatives:
-        print(_words(answer), flush=True)
-        _print_source(answer)
-        print(f"score {answer.score:.2f}, {latency}", file=sys.stderr)
-        return
-    for span in answer.alternatives:
-        print(_words(span), flush=True)
-        _print_source(span)
-        print(f"score {span.score:.2f}", file=sys.stderr)
-    print(latency, file=sys.stderr)
-
-
-def _print_source(span: Span) -> None:
-    for line in describe_source(span):
-        print(line, file=sys.stderr)
-
-
-def _words(span: Span) -> str:
-    return span.answer if span.known else "Unknown"
+    for span in answer.alternatives or [answer]:
+        print(span.answer if span.known else "Unknown", flush=True)
+        for line in describe_source(span):
+            print(line, file=sys.stderr)
+        score = f"score {span.score:.2f}"
+        print(score if answer.alternatives else f"{score}, {latency}", file=sys.stderr)
+    if answer.alternatives:
+        print(latency, file=sys.stderr)
 
 
 def _error_fields(error: QaClientError) -> dict[str, Any]:
     """The error in the protocol's form, the client's own too."""
     message = getattr(error, "message", str(error))
     return {"code": error.code, "message": message, "retryable": error.retryable}
-
-
-def _print_json(message: dict[str, Any]) -> None:
-    print(json.dumps(message, ensure_ascii=False))

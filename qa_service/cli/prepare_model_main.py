@@ -58,13 +58,9 @@ def _parser() -> argparse.ArgumentParser:
         help="let the model abstain unless an answer's logits exceed the null answer's by this "
         "much; if not given, the model's own or 0",
     )
-    add(
-        "--precision",
-        choices=(AUTO, *precisions_of("onnx")),
-        default=AUTO,
-        help="also write the model in this precision; fp32 is always written; auto writes int8 "
-        "as far as the model can be had in it; int8 is for ONNX Runtime and for OpenVINO",
-    )
+    also = "also write the model in this precision; fp32 is always written; auto writes int8 as "
+    also += "far as the model can be had in it; int8 is for ONNX Runtime and for OpenVINO"
+    add("--precision", choices=(AUTO, *precisions_of("onnx")), default=AUTO, help=also)
     tensorrt = "also write what the server's tensorrt engine needs"
     add("--tensorrt", action="store_true", help=tensorrt)
     return parser
