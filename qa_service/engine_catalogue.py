@@ -127,4 +127,7 @@ def precisions_of(engine_type: str) -> tuple[str, ...]:
 
 def is_installed(module: str) -> bool:
     """Whether it could be imported."""
-    return importlib.util.find_spec(module) is not None
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of a package that it is in
+        return False

@@ -58,11 +58,7 @@ _Key = tuple[Path, str, InstanceOptions]
 
 
 class EngineChoices:
-    """Chooses engines, and remembers its choices.
-
-    Attributes:
-        tables: By the model's folder.
-    """
+    """Chooses engines; remembers its choices, and their tables by the model's folder."""
 
     def __init__(self, loop: EventLoop, logs: LogOptions, on_found: Callable[[], None]) -> None:
         self.tables: dict[Path, EngineTable] = {}
@@ -217,9 +213,9 @@ def _candidates(options: InstanceOptions, manifest: Manifest, device: str) -> li
 
 
 def _in_any_order(options: InstanceOptions, manifest: Manifest, device: str) -> Iterator[Finding]:
-    """Every engine and precision for a device that the options allow, the reference first.
+    """The reference, for comparison, then all others that the options allow on a device.
 
-    The reference is always there, for comparison. Candidates that cannot run have a `failure`.
+    Those that cannot run have a `failure`.
     """
     threads = [options.intra_op_num_threads or 1]
     has_spare_cores = (os.cpu_count() or 1) >= 2 * options.num_inference_sessions

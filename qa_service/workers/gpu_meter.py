@@ -22,17 +22,15 @@ logger = logging.getLogger(__name__)
 
 METER_PROGRAM = "qa_service.inference.gpu_meter_main"
 MAX_REPORT_BYTES = 1 << 20
+"""A thousand times what eight GPUs take."""
 REAP_DELAY_S = 1.0
+"""A program that closed its descriptor has ended by then."""
 
 _decoder = msgspec.msgpack.Decoder(list[GpuReading])
 
 
 class GpuMeter:
-    """Starts the program and keeps its last report.
-
-    Attributes:
-        readings: One for each GPU; empty without a GPU or without a report.
-    """
+    """Starts the program and keeps its last report: `readings`, one for each GPU."""
 
     def __init__(self, loop: EventLoop) -> None:
         self.readings: Sequence[GpuReading] = ()

@@ -16,16 +16,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 _PROBE_TIMEOUT_S = 60.0
+"""Without NVIDIA's persistence mode, `cuInit` takes seconds for each GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU.
-
-    Attributes:
-        index: Its number for CUDA in this process.
-        visible_as: The CUDA_VISIBLE_DEVICES with which a process sees this GPU only.
-    """
+    """A GPU: its number for CUDA here, and the CUDA_VISIBLE_DEVICES that shows it alone."""
 
     index: int
     visible_as: str
@@ -34,23 +30,14 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Gpus:
-    """What the driver answered.
-
-    Attributes:
-        found: The GPUs that CUDA sees, in the order of their index.
-        why_none: Why there are none; empty if that is not known.
-    """
+    """The GPUs that CUDA sees, in the order of their index, or why there are none, if known."""
 
     found: tuple[Gpu, ...]
     why_none: str = ""
 
 
 def find_gpus(environ: Mapping[str, str] | None = None) -> Gpus:
-    """Asks the driver in a child process; if that fails, there is no GPU.
-
-    Args:
-        environ: The child's environment; this process's if None.
-    """
+    """Asks the driver in a child process of this environment; if that fails, there is no GPU."""
     environ = os.environ if environ is None else environ
     try:
         child = subprocess.run(
@@ -76,10 +63,7 @@ def visible_as(index: int, environ: Mapping[str, str]) -> str:
 
 
 def _ask_driver() -> list[int]:
-    """Returns the memory of each GPU, in bytes.
-
-    The calls are those of the CUDA driver API's "Initialization" and "Device Management".
-    """
+    """The memory of each GPU, in bytes; CUDA driver API, "Initialization", "Device Management"."""
     driver = ctypes.CDLL("libcuda.so.1")
 
     def call(name: str, *arguments: object) -> None:

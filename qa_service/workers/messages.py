@@ -20,11 +20,7 @@ from qa_service.workers.options import InstanceOptions
 
 
 class Setup(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """An instance's model, options and device.
-
-    Attributes:
-        fingerprint: SHA-256 that the model's manifest must have; empty for any.
-    """
+    """An instance's model, options and device; the manifest's SHA-256, empty for any."""
 
     model_dir: str
     options: InstanceOptions
@@ -45,7 +41,7 @@ class ModelFacts(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         window_tokens: Its longest window; a longer text has several.
         overlap_tokens: Tokens that two neighbouring windows share.
-        null_log_score: The log score of the null answer; None if the model cannot abstain.
+        null_log_score: Of the null answer; None if the model cannot abstain.
         fingerprint: SHA-256 of the manifest.
         passage_weight: What a point of a passage's search score adds to its log scores.
     """
@@ -76,8 +72,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):
 class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The instance cannot start, or must end.
 
-    Attributes:
-        is_blameless: Whether no request can be the cause: the machine was lost, not the program.
+    It is blameless if no request can be the cause: the machine was lost, not the program.
     """
 
     message: str
@@ -102,7 +97,6 @@ class Results(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
     Attributes:
         started_s: When the batch began to run, on the clock that processes share.
-        inference_ms: How long the batch ran.
         costs: The new cost table; None if it has not changed.
     """
 
@@ -121,6 +115,7 @@ to_worker_decoder = msgspec.msgpack.Decoder(ToWorker)
 to_loop_decoder = msgspec.msgpack.Decoder(ToLoop)
 
 MAX_MESSAGE_BYTES = 2**32 - 1
+"""All that a frame's prefix can say: texts are bounded as they come, and neither end is hostile."""
 
 _encoder = msgspec.msgpack.Encoder()
 

@@ -212,7 +212,7 @@ class WorkerPool:
     @property
     def is_gone(self) -> bool:
         """Whether no process is left."""
-        return not self._ending and not self._workers
+        return not self.num_processes
 
     def on_worker_ready(self, worker: Worker) -> None:
         """Notes its model, and that it started."""

@@ -19,8 +19,6 @@ def start_program(
     """Runs `python -m MODULE FD PARENT ARGUMENT…`: the descriptor, and this process's id.
 
     Args:
-        module: The program.
-        arguments: What follows the two.
         environment: Variables to add to this process's.
 
     Returns:

@@ -23,15 +23,15 @@ logger = logging.getLogger(__name__)
 
 FIRST_BACKOFF_S = 0.1
 MAX_BACKOFF_S = 10.0
+"""A program that always dies takes a core for a moment each time."""
 STEADY_S = 30.0
 """A program that ran this long before it died is restarted after the first backoff."""
 
 
 class SideProgram:
-    """Starts a program, and restarts it with a backoff when it dies.
+    """Starts a program, `python -m MODULE`, and restarts it with a backoff when it dies.
 
     Args:
-        module: What `python -m` runs.
         environment: Variables added to the server's.
         on_start: Called after each start; the program can then be written to.
         on_death: Called each time that it dies by itself.
@@ -49,7 +49,6 @@ class SideProgram:
         on_data: Callable[[bytes], None] = lambda data: None,
         on_death: Callable[[], None] = lambda: None,
     ) -> None:
-        self.restarts_total = 0
         self._loop = loop
         self._name = name
         self._module = module
@@ -142,7 +141,6 @@ class SideProgram:
             if code is None:
                 self._process.kill()  # it closed its descriptor, so it is of no more use
             logger.warning("%s %s; it starts again", self._name, _how(code))
-        self.restarts_total += 1
         self.start()
 
 

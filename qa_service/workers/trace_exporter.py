@@ -7,8 +7,7 @@ dropped. Each span is counted once, as exported or as dropped, also if the progr
 
 from __future__ import annotations
 
-import importlib.util
-
+from qa_service.engine_catalogue import is_installed
 from qa_service.errors import SetupError
 from qa_service.logs import LogOptions
 from qa_service.net.event_loop import EventLoop
@@ -16,7 +15,6 @@ from qa_service.net.timers import LazyTimer
 from qa_service.telemetry.metrics import DROPPED, EXPORTED, Metrics
 from qa_service.telemetry.spans import (
     MAX_MESSAGE_BYTES,
-    Report,
     Trace,
     count_spans,
     encode,
@@ -28,9 +26,11 @@ from qa_service.workers.side_program import SideProgram
 EXPORTER_PROGRAM = "qa_service.inference.trace_exporter_main"
 EXPORTER_PACKAGE = "opentelemetry.exporter.otlp.proto.http"
 FLUSH_DELAY_S = 1.0
+"""So soon a trace is on its way: people look for it after seconds."""
 MAX_PENDING = 64
 """Requests in one message, so that a round's encoding takes about a millisecond at most."""
 MAX_OUTPUT_BYTES = 1 << 20
+"""Hundreds of messages: a program that is so far behind does not follow."""
 
 
 class TraceExporter:
@@ -41,7 +41,10 @@ class TraceExporter:
     """
 
     def __init__(self, loop: EventLoop, endpoint: str, metrics: Metrics, logs: LogOptions) -> None:
-        _check_package()
+        if not is_installed(EXPORTER_PACKAGE):
+            raise SetupError(
+                "--otlp_endpoint needs OpenTelemetry: python -m pip install 'qa-server[otlp]'"
+            )
         self._loop = loop
         self._counts = metrics.trace_spans_total
         self._pending: list[Trace] = []
@@ -82,26 +85,13 @@ class TraceExporter:
     def _on_data(self, data: bytes) -> None:
         self._frames.feed(data)
         while (frame := self._frames.next_frame()) is not None:
-            self._on_report(report_decoder.decode(frame))
-
-    def _on_report(self, report: Report) -> None:
-        self._handed -= report.exported + report.dropped
-        self._counts[EXPORTED] += report.exported
-        self._counts[DROPPED] += report.dropped
+            report = report_decoder.decode(frame)
+            self._handed -= report.exported + report.dropped
+            self._counts[EXPORTED] += report.exported
+            self._counts[DROPPED] += report.dropped
 
     def _on_death(self) -> None:
         """Counts spans that the program took and has not reported as dropped."""
         self._counts[DROPPED] += self._handed
         self._handed = 0
         self._frames = FrameReader(MAX_MESSAGE_BYTES)
-
-
-def _check_package() -> None:
-    try:
-        found = importlib.util.find_spec(EXPORTER_PACKAGE)
-    except ModuleNotFoundError:
-        found = None
-    if not found:
-        raise SetupError(
-            "--otlp_endpoint needs OpenTelemetry: python -m pip install 'qa-server[otlp]'"
-        )

@@ -19,6 +19,7 @@ from qa_service.workers.program import start_program
 
 TRIAL_PROGRAM = "qa_service.inference.trial_main"
 MAX_MESSAGE_BYTES = 1 << 24
+"""A table takes some kilobytes."""
 
 
 class TrialRequest(msgspec.Struct, frozen=True):
