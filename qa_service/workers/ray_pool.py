@@ -12,7 +12,7 @@ import logging
 
 from qa_service.net.event_loop import EventLoop
 from qa_service.telemetry.metrics import ModelMetrics
-from qa_service.workers.autoscaling import LOOK_INTERVAL_S, Autoscaler, Situation
+from qa_service.workers.autoscaling import LOOK_INTERVAL_S, Autoscaler
 from qa_service.workers.base import Worker, WorkerState
 from qa_service.workers.options import InstanceOptions
 from qa_service.workers.pool import WorkerFactory, WorkerPool
@@ -62,14 +62,14 @@ class RayPool(WorkerPool):
         remote = [worker for worker in self.workers if worker.number not in self._local]
         there = [w for w in remote if w.state is WorkerState.READY and not w.is_leaving]
         wanted = len(self._wanted) - len(self._local)
-        found = Situation(
+        change = -wanted + self._autoscaler.wanted(
+            self._loop.now_s(),
             remote=wanted,
             alive=self.alive,
             starting=wanted - len(there),
             idle=sum(worker.is_idle for worker in there),
             waiting_s=self.batches.waiting_s,
         )
-        change = self._autoscaler.wanted(found, self._loop.now_s()) - wanted
         if self.size < self._options.num_instances:
             change = 0  # the pool still grows, or another version is replacing this one
         if change:
@@ -77,7 +77,7 @@ class RayPool(WorkerPool):
                 "%sinstances on Ray: %+d; %.1f s of work wait",
                 self._prefix,
                 change,
-                found.waiting_s,
+                self.batches.waiting_s,
             )
         for _ in range(change):
             self._add_remote()
