@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +16,8 @@ from tqdm import tqdm
 
 from qa_service.broker.answers_file import AnswersFile
 from qa_service.broker.base import Broker
-from qa_service.broker.flags import broker_url, names_from
 from qa_service.broker.job import Job
-from qa_service.broker.rabbitmq import RabbitMq
+from qa_service.broker.rabbitmq import connected
 
 _PREFETCH = 1000
 """Answers that one write to the disk may have."""
@@ -102,20 +102,15 @@ async def _next_batch(arrived: asyncio.Queue[Job]) -> list[Job]:
 
 async def main(flags: dict[str, Any]) -> int:
     """Runs the command; returns its exit code."""
-    names = names_from(flags)
-    file = AnswersFile(flags["output"])
-    broker = RabbitMq(broker_url(flags), names)
-    had = len(file.names)
-    with tqdm(
-        desc=names.results, total=flags["count"], initial=had, unit="answer", disable=None
-    ) as bar:
-        collector = Collector(broker, file, flags["count"], flags["follow"], bar.update)
-        try:
-            await broker.open()
-            await collector.run(names.results)
-        finally:
-            await broker.close()
-            file.close()
+    total = flags["count"]
+    with closing(AnswersFile(flags["output"])) as file:
+        async with connected(flags) as (broker, names):
+            had = len(file.names)
+            with tqdm(
+                desc=names.results, total=total, initial=had, unit="answer", disable=None
+            ) as bar:
+                collector = Collector(broker, file, total, flags["follow"], bar.update)
+                await collector.run(names.results)
     print(
         f"{collector.num_new} answers added, {collector.num_dropped} dropped as duplicates, "
         f"{len(file.names)} in {flags['output']}"

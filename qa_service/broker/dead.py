@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from qa_service.broker.base import Broker, Message, Names
-from qa_service.broker.flags import broker_url, names_from
 from qa_service.broker.job import Job, parse_request
-from qa_service.broker.rabbitmq import RabbitMq
+from qa_service.broker.rabbitmq import connected
 from qa_service.client import QaServerError
 
 _QUESTION_CHARS = 60
@@ -16,14 +15,9 @@ _QUESTION_CHARS = 60
 
 async def main(flags: dict[str, Any]) -> int:
     """Runs the command; returns its exit code: 1 if a named job is not in the queue."""
-    names = names_from(flags)
-    broker = RabbitMq(broker_url(flags), names)
     wanted = set(flags["message_id"])
-    await broker.open()
-    try:
+    async with connected(flags) as (broker, names):
         found = await _go_through(broker, names, flags["action"], wanted)
-    finally:
-        await broker.close()
     missing = wanted - {job.message_id for job in found}
     for message_id in sorted(missing):
         print(f"{message_id} is not in {names.dead}")

@@ -36,6 +36,7 @@ from qa_service.broker.base import (
     ATTEMPTS_HEADER,
     EXPIRES_HEADER,
     REASON_HEADER,
+    Broker,
     BrokerError,
     Message,
     Names,
@@ -44,12 +45,31 @@ from qa_service.broker.base import (
     UnreadableError,
     UnroutableError,
 )
+from qa_service.broker.flags import broker_url, names_from
 from qa_service.broker.job import Job
 
 CONNECT_TIMEOUT_S = 10.0
 """Longer than three lost SYN packets: 1, 2 and 4 s (RFC 6298)."""
 _LOST = (AMQPError, ChannelInvalidStateError, OSError)
 _REFUSED = (AuthenticationError, ChannelAccessRefused, ChannelPreconditionFailed)
+
+
+@contextlib.asynccontextmanager
+async def connected(flags: dict[str, Any]) -> AsyncIterator[tuple[Broker, Names]]:
+    """The broker and the queues that the flags name.
+
+    Raises:
+        FlagError: The broker's address is not one.
+        BrokerError: The broker cannot be reached.
+        SetupRefusedError: It refuses the queues or the credentials.
+    """
+    names = names_from(flags)
+    broker = RabbitMq(broker_url(flags), names)
+    try:
+        await broker.open()
+        yield broker, names
+    finally:
+        await broker.close()
 
 
 class RabbitMq:

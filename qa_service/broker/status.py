@@ -7,21 +7,15 @@ import datetime
 from typing import Any
 
 from qa_service.broker.base import Broker, Names
-from qa_service.broker.flags import broker_url, names_from
-from qa_service.broker.rabbitmq import RabbitMq
+from qa_service.broker.rabbitmq import connected
 
 
 async def main(flags: dict[str, Any]) -> int:
     """Runs the command; returns its exit code."""
-    names = names_from(flags)
-    broker = RabbitMq(broker_url(flags), names)
-    await broker.open()
-    try:
+    async with connected(flags) as (broker, names):
         before = await _counts(broker, names)
         await asyncio.sleep(flags["interval_s"])
         after = await _counts(broker, names)
-    finally:
-        await broker.close()
     print(report(names, before, after, flags["interval_s"]))
     return 0
 

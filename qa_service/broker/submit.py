@@ -17,9 +17,8 @@ from tqdm import tqdm
 
 from qa_service.broker.answers_file import AnswersFile
 from qa_service.broker.base import Broker, Message
-from qa_service.broker.flags import broker_url, names_from
 from qa_service.broker.questions_file import Row, count_rows, read_rows
-from qa_service.broker.rabbitmq import RabbitMq
+from qa_service.broker.rabbitmq import connected
 
 _MAX_UNCONFIRMED = 256
 """Enough to fill the connection while confirmations are on their way."""
@@ -28,29 +27,24 @@ Progress = Callable[[int], object]
 
 async def main(flags: dict[str, Any]) -> int:
     """Runs the command; returns its exit code: 1 if a row cannot be read."""
-    names = names_from(flags)
     answered = AnswersFile.names_in(flags["answers"]) if flags["answers"] else set()
-    broker = RabbitMq(broker_url(flags), names)
     total = sum(map(count_rows, flags["files"]))
     expires_in_ms = round(flags["expiration_s"] * 1000) if flags["expiration_s"] else None
-    counts = _Counts()
-    with tqdm(desc=names.jobs, total=total, unit="job", disable=None) as bar:
+    reply_to, counts = flags["reply_to"], _Counts()
+    async with connected(flags) as (broker, names):
+        with tqdm(desc=names.jobs, total=total, unit="job", disable=None) as bar:
 
-        def progress(number: int) -> None:
-            counts.submitted += number
-            bar.update(number)
+            def progress(number: int) -> None:
+                counts.submitted += number
+                bar.update(number)
 
-        rows = _unanswered(flags["files"], answered, counts, bar.update)
-        reply_to = flags["reply_to"]
-        jobs = (Message(r.body, r.message_id, None, reply_to, expires_in_ms) for r in rows)
-        await broker.open()
-        try:
-            await submit(broker, names.jobs, jobs, progress)
-        except BaseException:
-            print(f"{counts.submitted} jobs submitted before it stopped", file=sys.stderr)
-            raise
-        finally:
-            await broker.close()
+            rows = _unanswered(flags["files"], answered, counts, bar.update)
+            jobs = (Message(r.body, r.message_id, None, reply_to, expires_in_ms) for r in rows)
+            try:
+                await submit(broker, names.jobs, jobs, progress)
+            except BaseException:
+                print(f"{counts.submitted} jobs submitted before it stopped", file=sys.stderr)
+                raise
     print(
         f"{counts.submitted} jobs submitted to {names.jobs}, {counts.answered} are answered already"
         + (f", {counts.faulty} cannot be read" if counts.faulty else "")

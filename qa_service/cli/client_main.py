@@ -26,10 +26,10 @@ from pathlib import Path
 
 from qa_service.access import Access
 from qa_service.cli.conversation import Conversation, print_error
-from qa_service.cli.flags import INTERRUPTED, count, hosts, make_parser, port, seconds
+from qa_service.cli.flags import INTERRUPTED, ExitCode, count, hosts, make_parser, port, seconds
 from qa_service.cli.line_editor import LineEditor
 from qa_service.cli.monitor import show_health, show_models, show_stats
-from qa_service.cli.one_shot import ExitCode, ask_once
+from qa_service.cli.one_shot import ask_once
 from qa_service.client import QaClient, QaClientError
 
 STDIN = Path("-")
@@ -142,7 +142,7 @@ def main() -> int:
             )
             if parsed.question is None:
                 Conversation(client, LineEditor(), ask).run(text)
-                return ExitCode.ANSWER
+                return ExitCode.YES
             return ask_once(ask, parsed.question, text, as_json=parsed.json)
     except (OSError, UnicodeDecodeError, QaClientError) as error:
         print_error(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import enum
 import math
 import sys
 from collections.abc import Callable
@@ -12,6 +13,17 @@ from typing import TypeVar
 from qa_service.client import split_hosts
 
 _T = TypeVar("_T")
+
+
+class ExitCode(enum.IntEnum):
+    """The exit codes of a question, of `--health` and of `--stats`."""
+
+    YES = 0
+    """An answer; a server that is ready."""
+    NO = 1
+    """Unknown; a server that is not ready."""
+    ERROR = 2
+
 
 INTERRUPTED = 130
 """The exit code of a program that Ctrl-C ended, as in shells."""

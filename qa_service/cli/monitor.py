@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import enum
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from qa_service.cli.conversation import print_error
+from qa_service.cli.flags import ExitCode
 from qa_service.client import QaClient, QaClientError
 
 _Report = TypeVar("_Report")
@@ -15,35 +15,27 @@ _SHADOW_FIGURES = ("seen", "agreed", "differed", "failed", "share", "agreement")
 _COLUMNS = ("count", "mean", "p50", "p90", "p99", "max")
 
 
-class MonitorCode(enum.IntEnum):
-    """The exit codes of `--health` and `--stats`."""
-
-    READY = 0
-    NOT_READY = 1
-    ERROR = 2
-
-
-def show_health(client: QaClient, as_json: bool = False) -> MonitorCode:
+def show_health(client: QaClient, as_json: bool = False) -> ExitCode:
     """Prints whether the server is ready, and why not if it is not."""
     try:
         health = client.health()
     except QaClientError as error:
         print_error(error)
-        return MonitorCode.ERROR
+        return ExitCode.ERROR
     if as_json:
         print(json.dumps(health.report))
     else:
         print("ready" if health.ready else f"not ready: {health.reason}")
         print(*_lines(health.report), sep="\n")
-    return MonitorCode.READY if health.ready else MonitorCode.NOT_READY
+    return ExitCode.YES if health.ready else ExitCode.NO
 
 
-def show_stats(client: QaClient, as_json: bool = False) -> MonitorCode:
+def show_stats(client: QaClient, as_json: bool = False) -> ExitCode:
     """Prints the server's counts, as a table or as one line of JSON."""
     return _show(client.stats, _table, as_json)
 
 
-def show_models(client: QaClient, as_json: bool = False) -> MonitorCode:
+def show_models(client: QaClient, as_json: bool = False) -> ExitCode:
     """Prints the versions of all models with their state, the routes and the collections."""
 
     def lines(models: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -56,15 +48,15 @@ def show_models(client: QaClient, as_json: bool = False) -> MonitorCode:
 
 def _show(
     read: Callable[[], _Report], lines: Callable[[_Report], Iterable[str]], as_json: bool
-) -> MonitorCode:
+) -> ExitCode:
     try:
         report = read()
         shown = json.dumps(report) if as_json else "\n".join(lines(report))
     except QaClientError as error:
         print_error(error)
-        return MonitorCode.ERROR
+        return ExitCode.ERROR
     print(shown)
-    return MonitorCode.READY
+    return ExitCode.YES
 
 
 def _model_lines(models: Sequence[Mapping[str, Any]]) -> Iterator[str]:

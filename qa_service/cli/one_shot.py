@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import enum
 import json
 import sys
 from typing import Any
 
 from qa_service.cli.conversation import Ask, print_error
+from qa_service.cli.flags import ExitCode
 from qa_service.cli.sources import describe_source
 from qa_service.client import Answer, QaClientError
-
-
-class ExitCode(enum.IntEnum):
-    """The exit codes of a single question."""
-
-    ANSWER = 0
-    UNKNOWN = 1
-    ERROR = 2
 
 
 def ask_once(ask: Ask, question: str, text: str | None, *, as_json: bool = False) -> ExitCode:
@@ -34,7 +26,7 @@ def ask_once(ask: Ask, question: str, text: str | None, *, as_json: bool = False
         print(json.dumps(response, ensure_ascii=False))
     else:
         _print_answers(answer)
-    return ExitCode.ANSWER if answer.known else ExitCode.UNKNOWN
+    return ExitCode.YES if answer.known else ExitCode.NO
 
 
 def _print_answers(answer: Answer) -> None:
