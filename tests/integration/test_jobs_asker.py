@@ -100,12 +100,20 @@ def test_another_error_is_raised(code, retryable):
     assert play(lambda r, _: {"id": r["id"], "error": error}, scenario) == (code, retryable)
 
 
-def test_a_lost_connection_is_made_again_and_the_question_asked_again():
+@pytest.mark.parametrize(
+    ("first", "address"),
+    [(None, {}), ([5], {}), (SILENCE, {"timeout_s": 0.1})],
+    ids=["a lost connection", "a reply that is none", "a server that stays silent"],
+)
+def test_a_question_is_asked_again_over_another_connection_after(first, address):
+    def script(request, count):
+        return answered(request, count) if count > 1 else first
+
     async def scenario(asker, server):
         await asker.ask(ASK, 0)
         return server.connections
 
-    assert play(lambda r, count: answered(r, count) if count > 1 else None, scenario) == 2
+    assert play(script, scenario, **address) == 2
 
 
 def test_a_question_that_always_loses_its_connection_is_given_up(monkeypatch):
@@ -117,28 +125,6 @@ def test_a_question_that_always_loses_its_connection_is_given_up(monkeypatch):
         return server.connections
 
     assert play(lambda *_: None, scenario) >= MAX_LOSSES
-
-
-def test_a_reply_that_is_none_costs_the_connection():
-    def garbage_once(request, count):
-        return answered(request, count) if count > 1 else [5]
-
-    async def scenario(asker, server):
-        await asker.ask(ASK, 0)
-        return server.connections
-
-    assert play(garbage_once, scenario) == 2
-
-
-def test_a_server_that_stays_silent_costs_the_connection():
-    def silent_once(request, count):
-        return answered(request, count) if count > 1 else SILENCE
-
-    async def scenario(asker, server):
-        await asker.ask(ASK, 0)
-        return server.connections
-
-    assert play(silent_once, scenario, timeout_s=0.1) == 2
 
 
 def test_a_frame_that_is_too_large_for_the_server_is_not_sent():
@@ -174,19 +160,14 @@ def test_of_two_deadlines_the_shorter_goes_with_the_question(own_ms, job_s):
 
 
 def test_a_server_that_went_away_for_too_long_is_said():
-    async def run():
-        server = ScriptedServer(answered)
-        async with listening(server) as port:
-            asker = Asker(ServerAddress("127.0.0.1", port), 1)
-            running = asker.running()
-            await running.__aenter__()
-            await asker.ask(ASK, 0)
-            server.close_connections()
+    async def scenario(asker, server):
+        await asker.ask(ASK, 0)
+        server.stop_listening()
+        server.close_connections()
         with pytest.raises((ServerUnreachableError, ConnectionLostError)):
             await asker.lost_for(0.01)
-        await running.__aexit__(None, None, None)
 
-    asyncio.run(run())
+    play(answered, scenario)
 
 
 def test_a_wrong_token_is_said():

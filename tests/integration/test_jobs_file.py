@@ -80,12 +80,6 @@ def test_a_question_that_is_never_taken_fails_and_holds_nothing_back_for_ever(ru
     assert asked == MAX_REFUSALS * SETTINGS.max_attempts
 
 
-def test_a_changed_file_of_questions_is_not_done_already(run):
-    run([question(0), question(1)])
-    with pytest.raises(FileError, match="name another --output"):
-        run([question(0), question(2)])
-
-
 def test_further_questions_are_asked(run):
     run([question(0)])
     summary, answers, server = run([question(0), question(1)])

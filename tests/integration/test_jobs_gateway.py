@@ -43,6 +43,12 @@ def names():
     return names_of(f"gateway{next(numbers)}", retry_delays_s=(1,))
 
 
+@pytest.fixture
+def flags(rabbit, names):
+    """The flags of the queues and of the broker."""
+    return [*flags_of(names), f"--broker_url={rabbit.url}"]
+
+
 def outcome(message) -> dict:
     return json.loads(message.body)
 
@@ -79,11 +85,8 @@ def test_a_job_without_a_queue_for_its_answer_is_dead(rabbit, server, names):
     with running_gateway(rabbit.url, server.port, names):
         [dead] = play(publish(rabbit.url, names.jobs, jobs), take(rabbit.url, names.dead, 1))
         [answer] = play(take(rabbit.url, names.results, 1))
-    assert (dead.message_id, dead.headers["qa-reason"]) == (
-        "m1",
-        "unroutable: there is no queue nowhere",
-    )
-    assert answer.message_id == "m2"
+    assert (dead.message_id, answer.message_id) == ("m1", "m2")
+    assert dead.headers["qa-reason"] == "unroutable: there is no queue nowhere"
 
 
 POISON = [
@@ -166,20 +169,18 @@ def test_the_metrics_are_served(rabbit, server, names):
     }
 
 
-def test_a_queue_that_is_not_as_it_should_be_is_named(rabbit, server, names):
+def test_a_queue_that_is_not_as_it_should_be_is_named(rabbit, server, names, flags):
     with running_gateway(rabbit.url, server.port, names):
         pass
-    flags = [*flags_of(names), "--delivery_limit=7", f"--broker_url={rabbit.url}"]
-    ran = run_jobs("gateway", f"--port={server.port}", *flags)
+    ran = run_jobs("gateway", f"--port={server.port}", *flags, "--delivery_limit=7")
     assert ran.returncode == 2
     assert names.jobs in ran.stderr
 
 
-def test_submit_collect_and_status(rabbit, server, names, tmp_path):
+def test_submit_collect_and_status(rabbit, server, names, flags, tmp_path):
     questions, answers = tmp_path / "questions.jsonl", tmp_path / "answers.jsonl"
     lines = [json.dumps(ASK | {"id": f"n{i}"}) for i in range(50)]
     questions.write_text("\n".join(lines))
-    flags = [*flags_of(names), f"--broker_url={rabbit.url}"]
     ran = run_jobs("submit", str(questions), *flags)
     assert ran.stdout == f"50 jobs submitted to {names.jobs}, 0 are answered already\n"
     ran = run_jobs("status", "--interval_s=0.1", *flags)
@@ -199,27 +200,23 @@ def test_submit_collect_and_status(rabbit, server, names, tmp_path):
     with running_gateway(rabbit.url, server.port, names):
         run_jobs("collect", f"--output={answers}", "--count=51", *flags)
     found = [json.loads(line) for line in answers.read_text().splitlines()]
-    assert sorted(answer["id"] for answer in found) == sorted(
-        [*(f"n{i}" for i in range(50)), "new"]
-    )
+    expected = sorted([*(f"n{i}" for i in range(50)), "new"])
+    assert sorted(answer["id"] for answer in found) == expected
 
 
-def test_collect_drops_a_second_answer(rabbit, names, tmp_path):
-    flags = [*flags_of(names), f"--broker_url={rabbit.url}"]
+def test_collect_drops_a_second_answer(rabbit, names, flags, tmp_path):
     run_jobs("status", "--interval_s=0.1", *flags)  # declares the queues
     answers = [job("m1", {"answer": "a"}), job("m1", {"answer": "b"}), job("m2", {"answer": "c"})]
     play(publish(rabbit.url, names.results, answers))
     path = tmp_path / "answers.jsonl"
     ran = run_jobs("collect", f"--output={path}", *flags)
     assert ran.stdout == f"2 answers added, 1 dropped as duplicates, 2 in {path}\n"
-    assert (
-        path.read_text() == '{"message_id":"m1","answer":"a"}\n{"message_id":"m2","answer":"c"}\n'
-    )
+    first, second = '{"message_id":"m1","answer":"a"}\n', '{"message_id":"m2","answer":"c"}\n'
+    assert path.read_text() == first + second
     assert play(depth(rabbit.url, names.results)) == 0
 
 
-def test_collect_takes_as_many_as_it_was_told_and_leaves_the_rest(rabbit, names, tmp_path):
-    flags = [*flags_of(names), f"--broker_url={rabbit.url}"]
+def test_collect_takes_as_many_as_it_was_told_and_leaves_the_rest(rabbit, names, flags, tmp_path):
     run_jobs("status", "--interval_s=0.1", *flags)  # declares the queues
     answers = [job(f"m{i}", {"answer": "a"}) for i in range(30)]
     play(publish(rabbit.url, names.results, [*answers[:8], *answers[:4], *answers[8:]]))
@@ -230,16 +227,15 @@ def test_collect_takes_as_many_as_it_was_told_and_leaves_the_rest(rabbit, names,
         assert play(depth(rabbit.url, names.results)) == 30 - count
 
 
-def test_status_sees_who_takes_jobs(rabbit, server, names):
-    flags = [*flags_of(names), "--interval_s=0.1", f"--broker_url={rabbit.url}"]
+def test_status_sees_who_takes_jobs(rabbit, server, names, flags):
     with running_gateway(rabbit.url, server.port, names):
-        _, jobs, *_, verdict = run_jobs("status", *flags).stdout.splitlines()
+        ran = run_jobs("status", "--interval_s=0.1", *flags)
+    _, jobs, *_, verdict = ran.stdout.splitlines()
     assert (jobs.split()[0], jobs.split()[-1]) == (names.jobs, "1")
     assert verdict == "no job waits"
 
 
-def test_dead_jobs_are_listed_retried_and_dropped(rabbit, server, names):
-    flags = [*flags_of(names), f"--broker_url={rabbit.url}"]
+def test_dead_jobs_are_listed_retried_and_dropped(rabbit, server, names, flags):
     with running_gateway(rabbit.url, server.port, names):
         bad = [job(f"m{i}", {"question": "q", "text": ""}) for i in range(3)]
         play(publish(rabbit.url, names.jobs, bad), take(rabbit.url, names.results, 3))
@@ -247,10 +243,8 @@ def test_dead_jobs_are_listed_retried_and_dropped(rabbit, server, names):
         assert len(listed) == 4
         assert "m0  invalid_request: `text` is empty  'q'" in listed
         ran = run_jobs("dead", "retry", "--message_id=m1", "--message_id=m9", *flags)
-        assert (ran.returncode, ran.stdout.splitlines()[1:]) == (
-            1,
-            [f"1 jobs put back from {names.dead}", f"m9 is not in {names.dead}"],
-        )
+        words = [f"1 jobs put back from {names.dead}", f"m9 is not in {names.dead}"]
+        assert (ran.returncode, ran.stdout.splitlines()[1:]) == (1, words)
         [again] = play(take(rabbit.url, names.results, 1))
         assert again.message_id == "m1"
     ran = run_jobs("dead", "drop", *flags)
