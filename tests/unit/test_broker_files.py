@@ -95,6 +95,12 @@ def test_a_file_that_is_not_there(tmp_path):
         count_rows(tmp_path / "nothing.jsonl")
 
 
+@pytest.fixture
+def path(tmp_path):
+    """The file of answers."""
+    return tmp_path / "answers.jsonl"
+
+
 def abandon(output: OrderedOutput) -> None:
     """What a kill leaves: what was written, and nothing closed in order."""
     output._file.close()
@@ -123,8 +129,7 @@ def test_killed_anywhere_it_goes_on_without_asking_twice(tmp_path_factory, order
     assert [file.name for file in path.parent.iterdir()] == ["answers.jsonl"]
 
 
-def test_lines_that_were_cut_short_are_dropped(tmp_path):
-    path = tmp_path / "answers.jsonl"
+def test_lines_that_were_cut_short_are_dropped(path):
     path.write_bytes(b"zero\none\ntw")
     path.with_name("answers.jsonl.ahead").write_bytes(b"1\told\n3\tthree\n4\tfo")
     output = OrderedOutput(path)
@@ -134,14 +139,12 @@ def test_lines_that_were_cut_short_are_dropped(tmp_path):
     assert path.read_bytes() == b"zero\none\ntwo\nthree\n"
 
 
-def test_an_ahead_file_that_is_none_is_not_taken(tmp_path):
-    path = tmp_path / "answers.jsonl"
+def test_an_ahead_file_that_is_none_is_not_taken(path):
     path.with_name("answers.jsonl.ahead").write_bytes(b"1\tone\nno record\n2\ttwo\n")
     assert [OrderedOutput(path).has(i) for i in range(3)] == [False, True, False]
 
 
-def test_error_answers_are_counted_wherever_they_stand(tmp_path):
-    path = tmp_path / "answers.jsonl"
+def test_error_answers_are_counted_wherever_they_stand(path):
     error = b'{"id":1,"error":{"code":"c"}}'
     path.write_bytes(b'{"id":1}\n' + error + b"\n")
     path.with_name("answers.jsonl.ahead").write_bytes(b"3\t" + error + b"\n")
@@ -151,24 +154,22 @@ def test_error_answers_are_counted_wherever_they_stand(tmp_path):
     assert output.num_errors == 3
 
 
-def test_what_is_ahead_is_bounded_on_the_disk(tmp_path, monkeypatch):
+def test_what_is_ahead_is_bounded_on_the_disk(path, monkeypatch):
     monkeypatch.setattr(ordered_output, "_MAX_AHEAD_BYTES", 100)
-    output = OrderedOutput(tmp_path / "answers.jsonl")
+    output = OrderedOutput(path)
     output.put(1, b"x" * 10)
     for index in range(0, 200, 2):  # there is always one that waits for one before it
         output.put(index, b"x" * 10)
         output.put(index + 3, b"x" * 10)
         output.flush()
     assert output.num_ahead == 1
-    ahead = tmp_path / "answers.jsonl.ahead"
-    assert ahead.stat().st_size < 300
+    assert path.with_name("answers.jsonl.ahead").stat().st_size < 300
     abandon(output)
-    again = OrderedOutput(tmp_path / "answers.jsonl")
+    again = OrderedOutput(path)
     assert (again.num_written, again.has(201)) == (200, True)
 
 
-def test_a_collected_answer_is_written_once(tmp_path):
-    path = tmp_path / "answers.jsonl"
+def test_a_collected_answer_is_written_once(path):
     file = AnswersFile(path)
     assert file.add("m1", b'{"id":1,"answer":"a"}')
     assert not file.add("m1", b'{"id":1,"answer":"a"}')
@@ -179,8 +180,7 @@ def test_a_collected_answer_is_written_once(tmp_path):
     assert AnswersFile.names_in(path) == {"m1"}
 
 
-def test_two_programs_do_not_collect_into_one_file(tmp_path):
-    path = tmp_path / "answers.jsonl"
+def test_two_programs_do_not_collect_into_one_file(path):
     first = AnswersFile(path)
     with pytest.raises(FileError, match="another run is writing"):
         AnswersFile(path)
@@ -188,14 +188,13 @@ def test_two_programs_do_not_collect_into_one_file(tmp_path):
     AnswersFile(path).close()
 
 
-def test_a_collected_answer_with_json_nested_deeply_is_dropped(tmp_path):
-    file = AnswersFile(tmp_path / "answers.jsonl")
+def test_a_collected_answer_with_json_nested_deeply_is_dropped(path):
+    file = AnswersFile(path)
     assert not file.add("m1", b'{"a":' + b"[" * 50_000 + b"]" * 50_000 + b"}")
     file.close()
 
 
-def test_a_file_of_something_else_is_not_added_to(tmp_path):
-    path = tmp_path / "answers.jsonl"
+def test_a_file_of_something_else_is_not_added_to(path):
     path.write_text('{"id": 1}\n')
     with pytest.raises(FileError, match="line 1"):
         AnswersFile(path)

@@ -66,6 +66,10 @@ class Listening:
         awaited = WorkerState.DEAD if end else WorkerState.READY
         run_until(self.loop, lambda: worker.state is awaited)
 
+    def hear_ready(self, *numbers):
+        for number in numbers:
+            self.hear(number, Ready())
+
     def close(self):
         self.pool.close()
         for worker in self.workers.values():
@@ -88,11 +92,11 @@ def start():
 
 def test_a_pool_does_not_wait_for_remote_instances(start):
     listening = start(num_local=1, num_remote=2)
-    listening.hear(1, Ready())
+    listening.hear_ready(1)
     assert not listening.is_ready
-    listening.hear(0, Ready())
+    listening.hear_ready(0)
     assert listening.is_ready
-    listening.hear(2, Ready())
+    listening.hear_ready(2)
     assert (listening.is_ready, listening.pool.alive) == (True, 3)
 
 
@@ -100,26 +104,25 @@ def test_a_pool_marks_that_it_is_whole_again(start):
     """A version that grows may have waited for that."""
     seen = []
     listening = start(num_local=2, num_remote=0)
-    listening.hear(0, Ready())
-    listening.hear(1, Ready())
+    listening.hear_ready(0, 1)
     listening.hear(0, end=True)
     run_until(listening.loop, lambda: listening.workers[0].state is WorkerState.STARTING)
     assert not listening.is_ready
     listening.loop.on_mark = lambda: seen.append(listening.is_ready)
-    listening.hear(0, Ready())
+    listening.hear_ready(0)
     assert (seen, listening.pool.alive) == ([True], 2)
 
 
 def test_a_remote_instance_that_cannot_start_is_no_failure_beside_local_ones(start):
     listening = start(num_local=1, num_remote=1)
     listening.hear(1, Failed("no cluster"), end=True)
-    listening.hear(0, Ready())
+    listening.hear_ready(0)
     assert (listening.is_ready, listening.pool.take_failure()) == (True, "")
 
 
 def test_without_local_ones_the_first_remote_one_makes_it_ready(start):
     listening = start(num_local=0, num_remote=2)
-    listening.hear(1, Ready())
+    listening.hear_ready(1)
     assert listening.is_ready
 
 
@@ -133,7 +136,7 @@ def test_without_local_ones_the_first_failure_says_why(start):
 @pytest.mark.parametrize("is_blameless", [True, False])
 def test_what_was_lost_with_a_node_has_not_been_tried(start, is_blameless):
     listening = start(num_local=0, num_remote=1)
-    listening.hear(0, Ready())
+    listening.hear_ready(0)
     worker = listening.workers[0]
     worker.run([make_ticket()])
     listening.hear(0, Failed("it is gone", is_blameless=is_blameless), end=True)
@@ -145,8 +148,7 @@ def growing(start, monkeypatch):
     """One local instance, and one to three on Ray; it is looked at in every round."""
     monkeypatch.setattr("qa_service.workers.ray_pool.LOOK_INTERVAL_S", 0.0)
     listening = start(num_local=1, num_remote="1:3", idle_timeout_ms=1)
-    for number in (0, 1):
-        listening.hear(number, Ready())
+    listening.hear_ready(0, 1)
     listening.waiting_s = 100.0
     run_until(listening.loop, lambda: len(listening.workers) == 4)
     return listening
@@ -158,8 +160,7 @@ def test_it_grows_with_what_waits(growing):
 
 
 def test_what_is_too_many_finishes_what_it_runs(growing):
-    for number in (2, 3):
-        growing.hear(number, Ready())
+    growing.hear_ready(2, 3)
     first, last = growing.workers[1], growing.workers[3]
     first.run([make_ticket()])
     last.run([make_ticket()])
@@ -174,8 +175,7 @@ def test_what_is_too_many_finishes_what_it_runs(growing):
 
 
 def test_one_that_dies_while_it_is_too_many_is_not_started_again(growing):
-    for number in (2, 3):
-        growing.hear(number, Ready())
+    growing.hear_ready(2, 3)
     growing.workers[3].run([make_ticket()])
     growing.waiting_s = 0.0
     run_until(growing.loop, lambda: growing.workers[3].is_leaving)
