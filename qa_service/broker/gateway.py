@@ -40,7 +40,7 @@ from qa_service.broker.base import (
     UnreadableError,
     UnroutableError,
 )
-from qa_service.broker.flags import address_from, broker_url, names_from
+from qa_service.broker.flags import address_from
 from qa_service.broker.job import (
     Job,
     as_server_error,
@@ -50,7 +50,7 @@ from qa_service.broker.job import (
     peek_id,
 )
 from qa_service.broker.metrics import GatewayMetrics
-from qa_service.broker.rabbitmq import RabbitMq
+from qa_service.broker.rabbitmq import broker_from
 from qa_service.broker.window import StoppedError
 from qa_service.client import QaClientError, QaServerError
 
@@ -68,9 +68,9 @@ _logger = logging.getLogger(__name__)
 async def main(flags: dict[str, Any]) -> int:
     """Runs a gateway until SIGTERM or Ctrl-C; returns its exit code."""
     metrics = GatewayMetrics()
-    names = names_from(flags)
+    broker, names = broker_from(flags)
     gateway = Gateway(
-        RabbitMq(broker_url(flags), names),
+        broker,
         Asker(address_from(flags), flags["prefetch"], flags["num_connections"]),
         names,
         GatewaySettings(flags["prefetch"], flags["max_attempts"], flags["drain_timeout_s"]),

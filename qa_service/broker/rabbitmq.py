@@ -54,17 +54,26 @@ _LOST = (AMQPError, ChannelInvalidStateError, OSError)
 _REFUSED = (AuthenticationError, ChannelAccessRefused, ChannelPreconditionFailed)
 
 
+def broker_from(flags: dict[str, Any]) -> tuple[Broker, Names]:
+    """The broker, not connected yet, and the queues that the flags name.
+
+    Raises:
+        FlagError: The broker's address is not one.
+    """
+    names = names_from(flags)
+    return _RabbitMq(broker_url(flags), names), names
+
+
 @contextlib.asynccontextmanager
 async def connected(flags: dict[str, Any]) -> AsyncIterator[tuple[Broker, Names]]:
-    """The broker and the queues that the flags name.
+    """The broker and the queues that the flags name, as long as the block runs.
 
     Raises:
         FlagError: The broker's address is not one.
         BrokerError: The broker cannot be reached.
         SetupRefusedError: It refuses the queues or the credentials.
     """
-    names = names_from(flags)
-    broker = RabbitMq(broker_url(flags), names)
+    broker, names = broker_from(flags)
     try:
         await broker.open()
         yield broker, names
@@ -72,7 +81,7 @@ async def connected(flags: dict[str, Any]) -> AsyncIterator[tuple[Broker, Names]
         await broker.close()
 
 
-class RabbitMq:
+class _RabbitMq:
     """`Broker` for RabbitMQ 3.10 and later, at `amqp://user:password@host:port/vhost`."""
 
     def __init__(self, url: str, names: Names) -> None:
@@ -84,7 +93,6 @@ class RabbitMq:
         self._lost: asyncio.Future[BrokerError]
 
     async def open(self) -> None:
-        """Connects, and declares the queues."""
         self._lost = asyncio.get_running_loop().create_future()
         with _translated():
             self._connection = await self._connect()
@@ -97,19 +105,15 @@ class RabbitMq:
             await self._declare()
 
     async def close(self) -> None:
-        """Closes the connection; unacknowledged jobs go back to their queue."""
         connection, self._connection = self._connection, None
         if connection is not None:
             with contextlib.suppress(*_LOST, asyncio.TimeoutError):
                 await asyncio.wait_for(connection.close(), CONNECT_TIMEOUT_S)
 
     async def lost(self) -> None:
-        """Raises the reason when the connection is lost."""
         raise await asyncio.shield(self._lost)
 
     async def consume(self, queue: str, take: Callable[[Job], None], prefetch: int) -> None:
-        """Delivers jobs, a bounded number of them unacknowledged."""
-
         async def deliver(message: AbstractIncomingMessage) -> None:
             take(_job(message))
 
@@ -119,7 +123,6 @@ class RabbitMq:
         self._consumer = self._queues[queue], tag
 
     async def stop_consuming(self) -> None:
-        """Ends the delivery."""
         if self._consumer is not None:
             queue, tag = self._consumer
             self._consumer = None
@@ -127,7 +130,6 @@ class RabbitMq:
                 await queue.cancel(tag)
 
     async def publish(self, queue: str, message: Message) -> None:
-        """Publishes a message, and waits for the broker's confirmation."""
         if len(queue.encode()) > 255:
             raise UnroutableError(f"{queue[:40]}… is too long for a queue's name")
         with _translated():
@@ -137,17 +139,14 @@ class RabbitMq:
                 raise UnroutableError(f"there is no queue {queue}") from None
 
     async def acknowledge(self, job: Job) -> None:
-        """Removes a finished job from its queue."""
         with _translated():
             await job.receipt.ack()
 
     async def give_back(self, job: Job) -> None:
-        """Puts a job back to its place in the queue."""
         with _translated():
             await job.receipt.nack(requeue=True)
 
     async def drain(self, queue: str) -> AsyncIterator[Job]:
-        """Yields the jobs of a queue until it is empty."""
         while True:
             with _translated():
                 message = await self._queues[queue].get(fail=False)
@@ -156,7 +155,6 @@ class RabbitMq:
             yield _job(message)
 
     async def count(self, queue: str) -> tuple[int, int]:
-        """How many messages wait in a queue, and how many consumers it has."""
         with _translated():
             declared = await self._channel.declare_queue(queue, passive=True)
         result = declared.declaration_result
