@@ -80,11 +80,7 @@ class Worker(ABC):
     is_blameless = False
 
     def __init__(
-        self,
-        number: int,
-        loop: EventLoop,
-        listener: WorkerListener,
-        setup: Setup,
+        self, number: int, loop: EventLoop, listener: WorkerListener, setup: Setup
     ) -> None:
         self.number = number
         self.state = WorkerState.STARTING

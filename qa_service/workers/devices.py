@@ -69,9 +69,7 @@ def run_in_real_time() -> None:
 
 
 def assign_devices(
-    num_instances: int,
-    devices: str,
-    find: Callable[[], Gpus] = find_gpus,
+    num_instances: int, devices: str, find: Callable[[], Gpus] = find_gpus
 ) -> list[DeviceAssignment]:
     """Decides where the instances run; `find` is not called if `devices` is `cpu`.
 

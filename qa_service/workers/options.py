@@ -59,8 +59,7 @@ class InstanceOptions(Struct, frozen=True, kw_only=True):
         _Amount, Meta(description="CPUs of the cluster that an instance on it takes")
     ] = 1.0
     ray_num_gpus: Annotated[
-        _Amount,
-        Meta(description="GPUs of the cluster that an instance on it takes; 0 for the CPU"),
+        _Amount, Meta(description="GPUs of the cluster that an instance on it takes; 0 for the CPU")
     ] = 0.0
     ray_push_model: Annotated[
         bool,
@@ -137,9 +136,7 @@ class InstanceOptions(Struct, frozen=True, kw_only=True):
     worker_niceness: Annotated[
         int,
         Meta(
-            ge=0,
-            le=19,
-            description="how far below the loop's the priority of worker processes is",
+            ge=0, le=19, description="how far below the loop's the priority of worker processes is"
         ),
     ] = 10
     execution_timeout_ms: Annotated[
