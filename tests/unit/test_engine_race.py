@@ -204,9 +204,7 @@ def test_of_seven_noisy_engines_one_of_the_fastest_is_taken():
     for seed in range(200):
         rng = random.Random(seed)
         order = [1.0, *(shares[1:] if seed % 2 else rng.sample(shares[1:], 6))]
-        candidates = [
-            Candidate(20 * share, noise=0.1, seed=rng.random()) for share in order
-        ]  # fmt: skip
+        candidates = [Candidate(20 * share, noise=0.1, seed=rng.random()) for share in order]
         findings = run(*candidates)
         taken = order["abcdefg".index(best(findings))]
         wrong += taken > 1.05 * min(order)

@@ -30,15 +30,9 @@ class Beside:
         self.loop = loop
         self.received = b""
         self.deaths = self.starts = 0
+        heard = {"on_start": self._on_start, "on_data": self._on_data, "on_death": self._on_death}
         self.program = SideProgram(
-            loop,
-            "the echo",
-            "echo_beside",
-            ["hello"],
-            environment={"BESIDE": "here"},
-            on_start=self._on_start,
-            on_data=self._on_data,
-            on_death=self._on_death,
+            loop, "the echo", "echo_beside", ["hello"], environment={"BESIDE": "here"}, **heard
         )
 
     def _on_start(self):
