@@ -18,7 +18,8 @@ import msgspec
 
 from qa_service.broker.questions_file import FileError
 
-_CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 20
+"""What is read of a file at a time: it may be larger than the memory."""
 
 
 class _Record(msgspec.Struct):
@@ -105,7 +106,7 @@ class Claim:
 def _feed(digest: hashlib._Hash, file: BinaryIO, num_bytes: int) -> int:
     """Hashes up to so many bytes; returns how many it read."""
     left = num_bytes
-    while left > 0 and (chunk := file.read(min(left, _CHUNK_BYTES))):
+    while left > 0 and (chunk := file.read(min(left, CHUNK_BYTES))):
         digest.update(chunk)
         left -= len(chunk)
     return num_bytes - left

@@ -58,7 +58,7 @@ _RECONNECT_S = 0.2
 """So short that little time is lost when the broker is back; an attempt costs little."""
 _NOT_TAKEN_PAUSE_S = 1.0
 MAX_NOT_TAKEN = 600
-"""Ten minutes; RabbitMQ waits thirty for the acknowledgement."""
+"""With the pauses, ten minutes; RabbitMQ waits thirty for the acknowledgement."""
 
 _MAX_REASON_CHARS = 500
 """A header must fit into one AMQP frame with all others."""

@@ -21,6 +21,7 @@ from qa_service.wire.prometheus import (
 
 _PUBLISH_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _CLIENT_TIMEOUT_S = 10.0
+"""Prometheus's default `scrape_timeout`."""
 _PUBLISH_HELP = "From publishing a message to the broker's confirmation."
 
 

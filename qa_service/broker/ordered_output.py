@@ -14,12 +14,11 @@ import os
 from pathlib import Path
 from typing import BinaryIO
 
-from qa_service.broker.claim import ahead_of
+from qa_service.broker.claim import CHUNK_BYTES, ahead_of
 from qa_service.broker.job import is_error
 
 _MAX_AHEAD_BYTES = 1 << 24
 """Above this, the second file is rewritten without the answers that are in order by now."""
-_CHUNK_BYTES = 1 << 20
 
 
 class OrderedOutput:
@@ -138,7 +137,7 @@ def _count_lines(file: BinaryIO) -> tuple[int, int, int, bytes | None]:
     """Whole lines, the error answers among them, where the last one ends, and that line."""
     count, errors, end, last, tail = 0, 0, 0, None, b""
     file.seek(0)
-    while chunk := file.read(_CHUNK_BYTES):
+    while chunk := file.read(CHUNK_BYTES):
         *lines, tail = (tail + chunk).split(b"\n")
         if lines:
             last = lines[-1]

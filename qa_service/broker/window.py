@@ -19,6 +19,7 @@ import heapq
 import itertools
 
 _DECREASE = 0.5
+"""As in RFC 5681, 3.1."""
 
 
 class AdaptiveLimit:

@@ -50,6 +50,7 @@ END_S = 8.0
 and measure their cost tables takes 4 to 5 s more of the 15."""
 
 ROUND_SIZE = 8
+"""Four questions alone, and four in a batch."""
 SAY_EVERY_S = 3.0
 """The interval of the log's lines: two or three of them at a first start."""
 

@@ -22,6 +22,7 @@ from qa_service.workers.program import start_program
 logger = logging.getLogger(__name__)
 
 FIRST_BACKOFF_S = 0.1
+"""One that died once is missed for no longer than that."""
 MAX_BACKOFF_S = 10.0
 """A program that always dies takes a core for a moment each time."""
 STEADY_S = 30.0
