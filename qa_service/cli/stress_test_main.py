@@ -56,7 +56,7 @@ from qa_service.load.wire import CollectionWire
 
 QUESTIONS_FILE = Path(qa_service.__file__).parent / "data" / "questions.json"
 CLOSED_LOOP_CLIENTS, OPEN_LOOP_CLIENTS = 5, 50
-"""The prototype's five; fifty, so that the requests of a rate come from as many as a server's do."""
+"""The prototype's five; fifty, so that a rate comes from as many as the users of a server are."""
 CLIENTS_HELP = (
     f"clients at a time (default: {CLOSED_LOOP_CLIENTS}); with --rate, connections that the "
     f"requests take in turn (default: {OPEN_LOOP_CLIENTS})"
