@@ -73,14 +73,14 @@ class Message:
 
     Attributes:
         message_id: Consumers deduplicate by it.
-        expires_in_ms: The broker moves a waiting message to `dead` after this; None for never.
+        expiration_s: The broker moves a waiting message to `dead` after this; None for never.
     """
 
     body: bytes
     message_id: str | None = None
     correlation_id: str | None = None
     reply_to: str | None = None
-    expires_in_ms: int | None = None
+    expiration_s: float | None = None
     headers: dict[str, str | int] = field(default_factory=dict)
 
     @classmethod

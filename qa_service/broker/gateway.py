@@ -221,10 +221,7 @@ class Gateway:
         if not job.message_id:
             raise QaServerError("invalid_request", "the job has no message_id")
         request = parse_request(job.body)
-        deadline_s = None
-        if job.expires_in_ms is not None:
-            deadline_s = job.arrived_s + job.expires_in_ms / 1e3
-        return encode_answer(request.id, await self._asker.ask(request, order, deadline_s))
+        return encode_answer(request.id, await self._asker.ask(request, order, job.deadline_s))
 
     async def _deliver(self, job: Job, answer: bytes) -> None:
         try:
@@ -254,11 +251,11 @@ class Gateway:
         """
         queue, delay_s = self._names.retry_queue(attempts)
         headers: dict[str, str | int] = {ATTEMPTS_HEADER: attempts, REASON_HEADER: code}
-        left_ms = job.left_ms(time.monotonic())
-        if left_ms is not None:
-            if left_ms <= delay_s * 1e3:
+        if job.deadline_s is not None:
+            left_s = job.deadline_s - time.monotonic() - delay_s
+            if left_s <= 0:
                 raise ExpiredError
-            headers[EXPIRES_HEADER] = int(left_ms - delay_s * 1e3)
+            headers[EXPIRES_HEADER] = int(left_s * 1e3)
         _logger.info("job %s: %s; again in %d s", job.message_id, code, delay_s)
         await self._publish(queue, Message.of(job, headers))
         self._metrics.retried[code] += 1

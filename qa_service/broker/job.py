@@ -27,7 +27,7 @@ class Job:
         message_id: Consumers deduplicate by it; None is an error.
         correlation_id: Copied into the answer; None stands for `message_id`.
         reply_to: The queue for the answer; None for the results queue.
-        expires_in_ms: Counted from the job's arrival; None for never.
+        deadline_s: When the job expires, by `time.monotonic`; None for never.
         attempts: Failed attempts before this delivery.
         reason: Why the job is in a retry queue or the dead queue; None if unknown.
         arrived_s: By `time.monotonic`.
@@ -37,17 +37,11 @@ class Job:
     message_id: str | None
     correlation_id: str | None
     reply_to: str | None
-    expires_in_ms: float | None
+    deadline_s: float | None
     attempts: int
     reason: str | None
     arrived_s: float
     receipt: Any
-
-    def left_ms(self, now_s: float) -> float | None:
-        """The time until the job expires; at most 0 if it has, None for never."""
-        if self.expires_in_ms is None:
-            return None
-        return self.expires_in_ms - (now_s - self.arrived_s) * 1e3
 
 
 class Request(msgspec.Struct, omit_defaults=True, kw_only=True):

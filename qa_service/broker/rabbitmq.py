@@ -205,18 +205,19 @@ def _passing_on(queue: str) -> dict[str, Any]:
 
 
 def _job(message: AbstractIncomingMessage) -> Job:
-    expires_in_ms: float | None = _count(message.headers, EXPIRES_HEADER)
+    now_s, left_ms = time.monotonic(), _count(message.headers, EXPIRES_HEADER)
+    left_s = None if left_ms is None else left_ms / 1e3
     if isinstance(message.expiration, int | float):
-        expires_in_ms = message.expiration * 1e3
+        left_s = message.expiration
     return Job(
         body=message.body,
         message_id=message.message_id,
         correlation_id=message.correlation_id,
         reply_to=message.reply_to,
-        expires_in_ms=expires_in_ms,
+        deadline_s=None if left_s is None else now_s + left_s,
         attempts=_count(message.headers, ATTEMPTS_HEADER) or 0,
         reason=_reason(message.headers),
-        arrived_s=time.monotonic(),
+        arrived_s=now_s,
         receipt=message,
     )
 
@@ -238,7 +239,6 @@ def _reason(headers: Mapping[str, Any]) -> str | None:
 
 
 def _outgoing(message: Message) -> aio_pika.Message:
-    expires_in_ms = message.expires_in_ms
     return aio_pika.Message(
         message.body,
         headers=dict(message.headers),
@@ -246,7 +246,7 @@ def _outgoing(message: Message) -> aio_pika.Message:
         delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
         correlation_id=message.correlation_id,
         reply_to=message.reply_to,
-        expiration=None if expires_in_ms is None else expires_in_ms / 1e3,
+        expiration=message.expiration_s,
         message_id=message.message_id,
     )
 

@@ -29,8 +29,7 @@ async def main(flags: dict[str, Any]) -> int:
     """Runs the command; returns its exit code: 1 if a row cannot be read."""
     answered = AnswersFile.names_in(flags["answers"]) if flags["answers"] else set()
     total = sum(map(count_rows, flags["files"]))
-    expires_in_ms = round(flags["expiration_s"] * 1000) if flags["expiration_s"] else None
-    reply_to, counts = flags["reply_to"], _Counts()
+    reply_to, expiration_s, counts = flags["reply_to"], flags["expiration_s"], _Counts()
     async with connected(flags) as (broker, names):
         with tqdm(desc=names.jobs, total=total, unit="job", disable=None) as bar:
 
@@ -39,7 +38,7 @@ async def main(flags: dict[str, Any]) -> int:
                 bar.update(number)
 
             rows = _unanswered(flags["files"], answered, counts, bar.update)
-            jobs = (Message(r.body, r.message_id, None, reply_to, expires_in_ms) for r in rows)
+            jobs = (Message(r.body, r.message_id, None, reply_to, expiration_s) for r in rows)
             try:
                 await submit(broker, names.jobs, jobs, progress)
             except BaseException:

@@ -107,7 +107,7 @@ def _no_pauses(monkeypatch):
 
 
 def make_job(message_id="m1", **fields):
-    usual = dict.fromkeys(("correlation_id", "reply_to", "expires_in_ms", "reason", "receipt"))
+    usual = dict.fromkeys(("correlation_id", "reply_to", "deadline_s", "reason", "receipt"))
     usual |= {"attempts": 0, "arrived_s": time.monotonic()}
     return Job(BODY, message_id, **(usual | fields))
 
@@ -189,13 +189,13 @@ def test_a_failure_of_the_gateways_own_is_the_jobs_alone(caplog):
 
 def test_a_job_that_expires_before_its_retry_is_dead():
     error = QaServerError("deadline_exceeded", "late", retryable=True)
-    assert dead(play_one(error, expires_in_ms=500))[0] == "deadline_exceeded"
+    assert dead(play_one(error, deadline_s=time.monotonic() + 0.5))[0] == "deadline_exceeded"
     assert dead(play_one(ExpiredError()))[0] == "deadline_exceeded"
 
 
 def test_a_retry_keeps_what_is_left_of_its_time():
     error = QaServerError("deadline_exceeded", "late", retryable=True)
-    broker = play_one(error, expires_in_ms=60_000)
+    broker = play_one(error, deadline_s=time.monotonic() + 60)
     assert 50_000 < broker.published[0][1].headers["qa-expires-in-ms"] < 59_001
 
 
