@@ -59,10 +59,7 @@ class Row:
 
 
 def read_rows(path: Path, collection: str | None = None) -> Iterator[Row]:
-    """Reads a file's questions, in its order.
-
-    Args:
-        collection: What is to answer them in place of their texts; None leaves that to each.
+    """Reads a file's questions, in its order; a collection answers them in place of their texts.
 
     Raises:
         FileError: The file cannot be read, or is not in the format of its suffix.

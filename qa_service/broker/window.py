@@ -23,11 +23,7 @@ _DECREASE = 0.5
 
 
 class AdaptiveLimit:
-    """The limit and its arithmetic.
-
-    Attributes:
-        epoch: How often the limit was decreased; noted when a question is asked.
-    """
+    """The limit; `epoch` is how often it was decreased, noted when a question is asked."""
 
     def __init__(self, most: int, start: int = 1) -> None:
         self.most = most

@@ -30,8 +30,7 @@ class Conversation:
     def run(self, text: str | None = "") -> None:
         """Runs until Ctrl-D, quit, exit, Ctrl-C with nothing typed, or the end of the input.
 
-        Args:
-            text: The text of the first questions; empty to ask for it, None for a collection.
+        An empty text is asked for; None is for the questions to a collection.
         """
         try:
             self._begin()

@@ -19,10 +19,7 @@ from qa_service.workers.options import InstanceOptions
 
 
 def measured_engines(config: ServerConfig) -> Iterator[str]:
-    """Measures the engines of each version that the configuration serves, unless they are known.
-
-    Yields:
-        A version's table, or why there is none.
+    """Yields each version's table, or why there is none; measures the engines that it lacks.
 
     Raises:
         SetupError: The configuration cannot be served, or a version's reference cannot run.

@@ -63,10 +63,8 @@ class InFlight(msgspec.Struct):
 class Worker(ABC):
     """One inference instance, from the loop's side of its channel.
 
-    Args:
-        number: Which instance of the pool it is, from 0.
-
     Attributes:
+        number: Which instance of the pool it is, from 0.
         since_s: When it started, got a batch while idle, or sent results, whichever was last.
         rule: The bounds on its batches; once ready, with its present cost table.
         failure: Why it could not start or had to end; empty if that is not known.

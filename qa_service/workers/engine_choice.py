@@ -81,8 +81,7 @@ class EngineChoices:
     ) -> InstanceOptions:
         """Fills in the engine, precision and threads that the options leave open.
 
-        Returns:
-            The options; unchanged while their engine waits to be measured.
+        While the engine waits to be measured, the options stay as they are.
 
         Raises:
             SetupError: The manifest cannot be read, or a device cannot be had.

@@ -148,10 +148,7 @@ def is_faster(ratios: Sequence[float]) -> bool | None:
     """Whether a candidate replaces the champion, by its time as a share of the champion's.
 
     It should if it saves `TIE` or more, and should not if it saves nothing; between the two either
-    is right.
-
-    Returns:
-        None if another round is needed to be sure.
+    is right. None if another round is needed to be sure.
     """
     if len(ratios) < MIN_ROUNDS:
         return None

@@ -77,8 +77,7 @@ def try_engines(
 ) -> EngineTable:
     """Starts an instance for each candidate, compares them, and ends them.
 
-    Args:
-        is_whole: Whether all candidates are measured, however long it takes.
+    All are measured if `is_whole`, however long that takes.
 
     Raises:
         SetupError: The reference cannot run.

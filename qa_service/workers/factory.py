@@ -39,10 +39,7 @@ def first_device(options: InstanceOptions) -> DeviceAssignment | None:
 def make_factory(
     loop: EventLoop, logs: LogOptions, path: Path, fingerprint: str, options: InstanceOptions
 ) -> WorkerFactory:
-    """Returns the function that starts a version's instances.
-
-    Args:
-        fingerprint: SHA-256 that the model's manifest must have.
+    """Returns the function that starts a version's instances; a fingerprint is its manifest's.
 
     Raises:
         DeviceError: A GPU is named that CUDA does not see.

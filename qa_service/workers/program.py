@@ -18,8 +18,7 @@ def start_program(
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """Runs `python -m MODULE FD PARENT ARGUMENT…`: the descriptor, and this process's id.
 
-    Args:
-        environment: Variables to add to this process's.
+    The environment is added to this process's.
 
     Returns:
         The process, and this end of the socketpair.

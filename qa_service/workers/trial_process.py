@@ -43,10 +43,7 @@ def encode(message: TrialRequest | TrialReply) -> bytes:
 
 
 class TrialProcess:
-    """Starts the program and passes its reply on.
-
-    Args:
-        on_end: Called once with the reply; not after `close`.
+    """Starts the program and calls `on_end` with its reply, once; not after `close`.
 
     Raises:
         OSError: It cannot be started.
