@@ -23,11 +23,10 @@ from typing import Any
 from qa_service.broker.base import BrokerError, SetupRefusedError
 from qa_service.broker.flags import FlagError, make_flags
 from qa_service.broker.questions_file import FileError
-from qa_service.cli.flags import INTERRUPTED
+from qa_service.cli.flags import INTERRUPTED, ExitCode
 from qa_service.client import QaClientError
 from qa_service.logs import configure_logging
 
-ERROR = 2
 _FAULTS = (
     *(OSError, UnicodeDecodeError, QaClientError),
     *(FlagError, FileError, BrokerError, SetupRefusedError),
@@ -47,9 +46,9 @@ def main() -> int:
         return int(asyncio.run(command.main(flags)))
     except ModuleNotFoundError as error:
         print(f"Error: {error.name} is missing: pip install 'qa-server[jobs]'", file=sys.stderr)
-        return ERROR
+        return ExitCode.ERROR
     except _FAULTS as error:
         print(f"Error: {error}", file=sys.stderr)
-        return ERROR
+        return ExitCode.ERROR
     except KeyboardInterrupt:
         return INTERRUPTED
