@@ -30,7 +30,7 @@ class Conversation:
     def run(self, text: str | None = "") -> None:
         """Runs until Ctrl-D, quit, exit, Ctrl-C with nothing typed, or the end of the input.
 
-        An empty text is asked for; None is for the questions to a collection.
+        It asks for the text if that is empty; None is for questions to a collection.
         """
         try:
             self._begin()

@@ -19,7 +19,7 @@ from qa_service.workers.options import InstanceOptions
 
 
 def measured_engines(config: ServerConfig) -> Iterator[str]:
-    """Yields each version's table, or why there is none; measures the engines that it lacks.
+    """Yields each version's table, or why there is none; measures what no table has yet.
 
     Raises:
         SetupError: The configuration cannot be served, or a version's reference cannot run.

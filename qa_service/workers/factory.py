@@ -39,7 +39,7 @@ def first_device(options: InstanceOptions) -> DeviceAssignment | None:
 def make_factory(
     loop: EventLoop, logs: LogOptions, path: Path, fingerprint: str, options: InstanceOptions
 ) -> WorkerFactory:
-    """Returns the function that starts a version's instances; a fingerprint is its manifest's.
+    """The function that starts a version's instances; `fingerprint` is its manifest's SHA-256.
 
     Raises:
         DeviceError: A GPU is named that CUDA does not see.

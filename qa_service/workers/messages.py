@@ -20,7 +20,7 @@ from qa_service.workers.options import InstanceOptions
 
 
 class Setup(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """An instance's model, options and device; the manifest's SHA-256, empty for any."""
+    """An instance's model, options and device; `fingerprint` is the manifest's, empty for any."""
 
     model_dir: str
     options: InstanceOptions
