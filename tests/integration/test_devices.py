@@ -1,7 +1,5 @@
 """Instances of a real server on their devices and cores; GPUs are only said to be there."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

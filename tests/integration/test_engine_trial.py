@@ -1,7 +1,5 @@
 """Candidates in processes of their own, on the built-in model."""
 
-from __future__ import annotations
-
 import os
 import signal
 

@@ -1,7 +1,5 @@
 """Asking the server from asyncio: over real sockets, a server that does what a test scripts."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 

@@ -1,7 +1,5 @@
 """A run through a file, over real sockets, with a server that does what a test scripts."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 

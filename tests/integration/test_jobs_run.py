@@ -1,7 +1,5 @@
 """`jobs.py run` stopped and killed on its way through a file, against a real server."""
 
-from __future__ import annotations
-
 import json
 import signal
 

@@ -1,7 +1,5 @@
 """A worker whose instance is the test: the test holds the other end of its channel."""
 
-from __future__ import annotations
-
 import socket
 
 from qa_service.workers.base import Worker

@@ -1,7 +1,5 @@
 """How many remote instances there should be, by a clock of the test's own."""
 
-from __future__ import annotations
-
 from qa_service.workers.autoscaling import Autoscaler
 
 IDLE_S = 60.0

@@ -1,7 +1,5 @@
 """A file of answers is one run's at a time, and of the questions that it began with."""
 
-from __future__ import annotations
-
 import pytest
 
 from qa_service.broker.claim import Claim, ahead_of

@@ -1,7 +1,5 @@
 """A job's body, what is asked of the server, and what is answered."""
 
-from __future__ import annotations
-
 import json
 
 import msgspec

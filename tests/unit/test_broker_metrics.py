@@ -1,7 +1,5 @@
 """The gateway's metrics over HTTP, as Prometheus scrapes them."""
 
-from __future__ import annotations
-
 import urllib.error
 import urllib.request
 

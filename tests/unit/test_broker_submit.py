@@ -1,7 +1,5 @@
 """What is said of jobs that were submitted before something stopped it."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

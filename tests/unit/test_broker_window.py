@@ -1,7 +1,5 @@
 """The window of questions in flight."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

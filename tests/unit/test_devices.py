@@ -1,7 +1,5 @@
 """Instances on devices."""
 
-from __future__ import annotations
-
 import pytest
 
 from qa_service.errors import DeviceError

@@ -1,7 +1,5 @@
 """What CUDA's driver says; where there is none, a stand-in for its library is compiled."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

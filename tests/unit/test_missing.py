@@ -1,7 +1,5 @@
 """What a program says to an interpreter that lacks its packages, as the system's does."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Instances on other machines: what the pool expects of them, and how they find their model."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """A program beside the loop: what it is sent, when it is started again, how it ends."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """A worker as the loop sees it; the test is the instance at the channel's other end."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
