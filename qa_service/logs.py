@@ -29,7 +29,7 @@ def plural(number: int, noun: str) -> str:
 
 def hide_password(url: str) -> str:
     """A URL with `***` for its password, whichever characters that has."""
-    return re.sub(r"(//[^:/@]*):.*@", r"\1:***@", url)
+    return re.sub(r"(?s)^((?:\w+://)?[^:/@]*):.*@", r"\1:***@", url)
 
 
 class JsonFormatter(logging.Formatter):

@@ -133,3 +133,12 @@ def test_a_password_is_not_shown(password):
     with pytest.raises(SetupError, match=re.escape("http://me:***@host:9200")) as caught:
         OpenSearchIndex(f"http://me:{password}@host:9200/")
     assert "ret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["me:secret@host/i", "http:me:secret@host/i", "http://me:a\nsecret@h/"]
+)
+def test_a_password_is_not_shown_of_what_is_no_url(url):
+    with pytest.raises(SetupError, match=r":\*\*\*@h") as caught:
+        OpenSearchIndex(url)
+    assert "secret" not in str(caught.value)
