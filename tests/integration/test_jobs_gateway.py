@@ -1,7 +1,5 @@
 """The gateway and the tools against a real RabbitMQ and a real server, each a process."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Files of questions, of answers in order, and of collected answers."""
 
-from __future__ import annotations
-
 import gzip
 import json
 

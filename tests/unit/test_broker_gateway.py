@@ -1,7 +1,5 @@
 """What the gateway makes of each outcome, with a broker in memory and a server that is scripted."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

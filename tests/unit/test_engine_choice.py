@@ -1,7 +1,5 @@
 """Which engine is taken, without running one: what is measured is given."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

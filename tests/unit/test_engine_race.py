@@ -1,7 +1,5 @@
 """The race of engines: duels that end when they are safe, and the answers of who wins."""
 
-from __future__ import annotations
-
 import math
 import random
 

@@ -1,7 +1,5 @@
 """The program qa-index: what it prints, and its exit code."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The retriever over OpenSearch, against an HTTP server that speaks as a cluster does."""
 
-from __future__ import annotations
-
 import json
 import re
 import threading
