@@ -21,8 +21,6 @@ logger = logging.getLogger(__name__)
 AUTO = "auto"
 CPU = "cpu"
 
-_NO_GPU = "its driver counts none"
-
 
 class DeviceAssignment(msgspec.Struct, frozen=True, array_like=True):
     """Where one instance runs.
@@ -96,7 +94,7 @@ def _choose(devices: str, find: Callable[[], Gpus]) -> Sequence[Gpu | None]:
     gpus = find()
     if devices == AUTO:
         if not gpus.found:
-            logger.info("instances run on the CPU: CUDA sees no GPU (%s)", gpus.why_none or _NO_GPU)
+            logger.info("instances run on the CPU: CUDA sees no GPU (%s)", gpus.why_none)
         return gpus.found or [None]
     return [_named(word, gpus) for word in devices.split(",")]
 
@@ -108,7 +106,7 @@ def _named(word: str, gpus: Gpus) -> Gpu | None:
     if index < len(gpus.found):
         return gpus.found[index]
     there = ", ".join(f"cuda:{gpu.index}" for gpu in gpus.found)
-    seen = f"only {there}" if there else f"no GPU ({gpus.why_none or _NO_GPU})"
+    seen = f"only {there}" if there else f"no GPU ({gpus.why_none})"
     raise DeviceError(f"--devices names {word}, but CUDA sees {seen}")
 
 

@@ -30,7 +30,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Gpus:
-    """The GPUs that CUDA sees, in the order of their index, or why there are none, if known."""
+    """The GPUs that CUDA sees, in the order of their index; `why_none` is for when it sees none."""
 
     found: tuple[Gpu, ...]
     why_none: str = ""
@@ -82,7 +82,7 @@ def _ask_driver() -> list[int]:
 
 
 def _main() -> None:
-    sizes, why_none = [], ""
+    sizes, why_none = [], "its driver counts none"
     try:
         sizes = _ask_driver()
     except (OSError, AttributeError) as error:
