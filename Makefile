@@ -13,6 +13,7 @@ PYTEST := $(BIN)/python -m pytest
 # that dies ends the run and is named: with another in its place the run has been seen to hang.
 PARALLEL := --numprocesses 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
+# A process of these has a core to itself, so that more threads would be in each other's way.
 COMPUTING := tests/simulation tests/integration/test_architectures.py
 
 .PHONY: help demo run test soak test-fast lint model clean
@@ -33,7 +34,7 @@ test: $(TEST)  ## Runs every test but those of long loads.
 
 soak: $(TEST)  ## Runs the tests of long loads one by one, and those that only compute on all cores.
 	$(PYTEST) -m soak $(COMPUTING:%=--ignore %)
-	$(PYTEST) -m soak --numprocesses auto --max-worker-restart 0 $(COMPUTING)
+	OMP_NUM_THREADS=1 $(PYTEST) -m soak --numprocesses auto --max-worker-restart 0 $(COMPUTING)
 
 test-fast: $(TEST)  ## Runs the tests to have beside you while you write: no faults, no slow ones.
 	$(PYTEST) $(PARALLEL) -m "not soak and not slow" tests/integration tests/unit

@@ -122,8 +122,8 @@ class Growth:
     def end(self) -> None:
         """Takes the second measure, once the process has had time to let go."""
         num_before = self.before[1]
-        wait_until(lambda: num_descriptors(self._pid), lambda count: count <= num_before)
-        self.after = (rss_bytes(self._pid), num_descriptors(self._pid))
+        num_after = wait_until(lambda: num_descriptors(self._pid), lambda num: num <= num_before)
+        self.after = (rss_bytes(self._pid), num_after)  # a second look may see one that is opened
 
     @property
     def is_small(self) -> bool:

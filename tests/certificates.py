@@ -9,15 +9,7 @@ import trustme
 
 
 class Certificates:
-    """A server's and a client's certificate, and the authority that signed both.
-
-    Attributes:
-        ca: The authority's certificate.
-        cert: The server's, for localhost.
-        key: Its private key.
-        client_cert: The client's.
-        client_key: Its private key.
-    """
+    """The certificate of an authority, and those of a server at localhost and of a client."""
 
     def __init__(self, folder: Path) -> None:
         authority = trustme.CA()

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from harness.frames import PREFIX, frame
+from harness.process import GIVE_UP_S
 from qa_service.client import QaClient
 
 
@@ -142,7 +143,7 @@ class ScriptedPeer:
     def __exit__(self, *_: object) -> None:
         self.stop_listening()
         for thread in self._threads:
-            thread.join(timeout=60)
+            thread.join(timeout=GIVE_UP_S)
             assert not thread.is_alive(), "a script still waits for something"
         if self._errors:
             raise self._errors[0]

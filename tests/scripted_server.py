@@ -1,7 +1,5 @@
 """A server in an asyncio program's own loop, that does with each request what a test says."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from contextlib import asynccontextmanager
@@ -59,6 +57,11 @@ class ScriptedServer:
 
 def answered(request, _count):
     return {"id": request["id"], **ANSWER}
+
+
+def full_for_the_first(request, _count):
+    """Answers all but the question `q0`, for which there is no room."""
+    return {"id": request["id"], **({"error": FULL} if request["question"] == "q0" else ANSWER)}
 
 
 def refused_for_ever(request, _count):

@@ -14,6 +14,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from harness.process import GIVE_UP_S
+
 # What a terminal acts on rather than shows: cursor movements, modes, bells.
 _CONTROL = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\x07")
 
@@ -82,7 +84,7 @@ class Terminal:
         """Pastes as terminals do where a program asked for bracketed pastes."""
         self.type(f"\x1b[200~{text}\x1b[201~")
 
-    def expect(self, text: str, timeout_s: float = 60.0) -> str:
+    def expect(self, text: str, timeout_s: float = GIVE_UP_S) -> str:
         """Reads until the text is shown; returns what was shown up to its end."""
         deadline_s = time.monotonic() + timeout_s
         while text.encode() not in (shown := _CONTROL.sub(b"", self._unread)):
@@ -91,12 +93,12 @@ class Terminal:
         before, _, self._unread = shown.partition(text.encode())
         return before.decode() + text
 
-    def wait(self, timeout_s: float = 60.0) -> int:
+    def wait(self, timeout_s: float = GIVE_UP_S) -> int:
         """Reads on until the program ends; returns its exit code."""
         deadline_s = time.monotonic() + timeout_s
         while self.read(0.1) is not None:
             assert time.monotonic() < deadline_s, self._unread
-        return self.process.wait(timeout=60)
+        return self.process.wait(timeout=GIVE_UP_S)
 
     @property
     def rest(self) -> str:

@@ -11,14 +11,10 @@ from contextlib import contextmanager, suppress
 
 from harness.frames import frame, receive
 from harness.process import GIVE_UP_S
-from harness.questions import FIRST_WORD
+from harness.questions import ASK, FIRST_WORD
 from harness.server import INSTANT, RunningServer
 from tests.certificates import Certificates
 
-ASK = {
-    "question": "Who wrote the notes?",
-    "text": "Ada Lovelace wrote the notes in London in 1843.",
-}
 TOKEN = "3bQ1xT0yqWcV7uKfJm2sZg"
 EXPIRED = "Zt0xT0yqWcV7uKfJm2sZgA"
 AUTH = {"type": "auth", "token": TOKEN}
@@ -35,6 +31,11 @@ def secured(server: RunningServer, context: ssl.SSLContext) -> Iterator[ssl.SSLS
         context.wrap_socket(sock, server_hostname="localhost") as wrapped,
     ):
         yield wrapped
+
+
+def is_let_in(sock: socket.socket, token: str = TOKEN) -> bool:
+    sock.sendall(frame({**AUTH, "token": token}))
+    return receive(sock) == AUTHENTICATED
 
 
 def is_served(sock: socket.socket) -> bool:

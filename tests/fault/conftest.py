@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 
-from harness.server import INSTANT, RunningServer
+from harness.server import INSTANT, RunningServer, running_server
+from tests.fault.authentication import EXPIRED, FEW, LONG_MS, SHORT_MS, TOKEN
 from tests.fault.faults import FAULTY_WORKER, Permits
+from tests.programs import token_flags
 
 
 @pytest.fixture
@@ -26,3 +29,56 @@ def faulty_server(builtin_model):
             server.close()
 
     return start
+
+
+# With TLS, client certificates or tokens.
+
+
+@pytest.fixture(scope="module")
+def token_file(tmp_path_factory) -> Path:
+    lines = ("# tests", TOKEN, f"{EXPIRED} 2020-01-01T00:00:00Z")
+    return Path(token_flags(tmp_path_factory.mktemp("tokens"), *lines)[1])
+
+
+@pytest.fixture(scope="module")
+def start(builtin_model):
+    """Starts servers, which run until the module's tests are done."""
+    with ExitStack() as stack:
+        yield lambda *flags: stack.enter_context(running_server(builtin_model, *FEW, *flags))
+
+
+@pytest.fixture(scope="module")
+def tls(start, certificates):
+    """A server that speaks TLS and wants no token."""
+    flags = ("--tls_handshake_timeout_ms", str(LONG_MS), "--max_frame_bytes", str(1 << 20))
+    return start(*certificates.server_flags, *flags)
+
+
+@pytest.fixture(scope="module")
+def hasty_tls(start, certificates):
+    """The same for clients that stall."""
+    return start(*certificates.server_flags, "--tls_handshake_timeout_ms", str(SHORT_MS))
+
+
+@pytest.fixture(scope="module")
+def mutual(start, certificates):
+    """A server that wants a client's certificate."""
+    return start(*certificates.server_flags, "--tls_client_ca", str(certificates.ca))
+
+
+@pytest.fixture(scope="module")
+def with_tokens(start, token_file):
+    """A server that wants a token."""
+    return start("--auth_token_file", str(token_file), "--auth_timeout_ms", str(LONG_MS))
+
+
+@pytest.fixture(scope="module")
+def hasty_with_tokens(start, token_file):
+    """The same for clients that show none."""
+    return start("--auth_token_file", str(token_file), "--auth_timeout_ms", str(SHORT_MS))
+
+
+@pytest.fixture(scope="module")
+def plain(start):
+    """A server without TLS and tokens."""
+    return start()

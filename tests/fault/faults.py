@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 from harness.frames import frame, receive
-from harness.process import held_still
-from harness.questions import ASK, TEXT
+from harness.process import held_still, wait_until
+from harness.questions import ASK, FIRST_WORD, TEXT
 from harness.server import RunningServer
 
 FAULTY_WORKER = Path(__file__).parent / "faulty_worker"
@@ -26,6 +27,11 @@ def stopped(server: RunningServer) -> AbstractContextManager[None]:
     return held_still(server.worker_pids())
 
 
+def fresh_worker(server: RunningServer, old: Sequence[int]) -> int:
+    """Waits for a worker that is none of the old ones."""
+    return wait_until(lambda: [pid for pid in server.worker_pids() if pid not in old])[0]
+
+
 def send_one_batch(server: RunningServer, sock: socket.socket, *requests: dict) -> None:
     """Holds the only instance still first, so that what follows waits and leaves together."""
     with stopped(server):
@@ -36,6 +42,16 @@ def send_one_batch(server: RunningServer, sock: socket.socket, *requests: dict) 
     assert receive(sock)["id"] == "first"
 
 
+def error_beside_neighbours(server: RunningServer, sock: socket.socket, marker: str) -> dict:
+    """The error of a request in a batch with six that do not misbehave, and are answered."""
+    neighbours = [{"id": i, **ASK} for i in range(6)]
+    send_one_batch(server, sock, *neighbours[:3], marked(marker, "guilty"), *neighbours[3:])
+    replies = replies_by_id(sock, 7)
+    guilty = replies.pop("guilty")["error"]
+    assert [reply["answer"] for reply in replies.values()] == [FIRST_WORD] * 6
+    return guilty
+
+
 def replies_by_id(sock: socket.socket, count: int) -> dict:
     replies = [receive(sock) for _ in range(count)]
     by_id = {reply["id"]: reply for reply in replies}
@@ -43,18 +59,25 @@ def replies_by_id(sock: socket.socket, count: int) -> dict:
     return by_id
 
 
+WORKER = "qa_service.inference.worker_main"
+
+
 class Permits:
     """Without one, no worker of a server with this environment starts; each takes one.
+
+    Args:
+        program: The module of another program that waits in place of the workers.
 
     Attributes:
         env: What the server's environment has besides.
     """
 
-    def __init__(self, folder: Path, number: int) -> None:
+    def __init__(self, folder: Path, number: int, program: str = WORKER) -> None:
         self._folder = folder / "permits"
         self._folder.mkdir()
         self._given = 0
-        self.env = {"PYTHONPATH": str(FAULTY_WORKER), "QA_TEST_PERMITS": str(self._folder)}
+        permits = f"{program}:{self._folder}"
+        self.env = {"PYTHONPATH": str(FAULTY_WORKER), "QA_TEST_PERMITS": permits}
         self.give(number)
 
     def give(self, number: int = 1) -> None:

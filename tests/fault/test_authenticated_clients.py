@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 
 import pytest
 
-from harness.questions import FIRST_WORD
-from harness.server import ROOT, running_server
+from harness.questions import ASK, FIRST_WORD
 from qa_service.client import QaClient, QaServerError, TlsError, tls_context
 from tests.certificates import Certificates
-from tests.fault.authentication import ASK, EXPIRED, FEW, TOKEN
+from tests.fault.authentication import EXPIRED, TOKEN
+from tests.programs import run_python
 from tests.scripted_peer import kept_connections
-
-pytest_plugins = ["tests.fault.authentication_servers"]
 
 
 class TestClient:
@@ -47,10 +44,6 @@ class TestClient:
             pytest.raises(TlsError, match="asks for a client's certificate"),
         ):
             client.ask(**ASK)
-
-    def test_a_token(self, with_tokens):
-        with QaClient("localhost", with_tokens.port, token=TOKEN) as client:
-            assert [a.answer for a in client.ask_many([tuple(ASK.values())] * 3)][2]
 
     def test_health_and_stats_want_a_token_too(self, with_tokens):
         with QaClient("localhost", with_tokens.port, token=TOKEN) as client:
@@ -115,18 +108,20 @@ class TestPrograms:
     ONE = ("client.py", "--question", ASK["question"], "--text", ASK["text"])
     LOAD = ("stress_test.py", "--num_simultaneous_clients", "2", "--num_total_clients", "4")
 
-    @pytest.mark.parametrize(("program", "result"), [(ONE, FIRST_WORD), (LOAD, "40")])
-    def test_are_authenticated(self, builtin_model, certificates, token_file, program, result):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def guarded(cls, start, certificates, token_file):
+        """A server that wants a certificate and a token."""
         ca = ("--tls_client_ca", str(certificates.ca))
-        flags = (*certificates.server_flags, *ca, "--auth_token_file", str(token_file))
-        files = (str(path) for path in (certificates.client_cert, certificates.client_key))
-        with running_server(builtin_model, *FEW, *flags) as server:
-            names = ("--ca_file", "--client_cert", "--client_key")
-            access = [*zip(names, (str(certificates.ca), *files), strict=True)]
-            words = [word for pair in access for word in pair]
-            for token in ({"QA_SERVER_TOKEN": TOKEN}, ("--token_file", str(token_file))):
-                done = run_program(server, *program, *words, token=token)
-                assert (done.returncode, result in done.stdout) == (0, True), done.stderr
+        return start(*certificates.server_flags, *ca, "--auth_token_file", str(token_file))
+
+    @pytest.mark.parametrize(("program", "result"), [(ONE, FIRST_WORD), (LOAD, "40")])
+    def test_are_authenticated(self, guarded, certificates, token_file, program, result):
+        words = ("--ca_file", certificates.ca, "--client_cert", certificates.client_cert)
+        words += ("--client_key", certificates.client_key)
+        for token in ({"QA_SERVER_TOKEN": TOKEN}, ("--token_file", token_file)):
+            done = run_program(guarded, *program, *words, token=token)
+            assert (done.returncode, result in done.stdout) == (0, True), done.stderr
 
     @pytest.mark.parametrize("program", [ONE, LOAD])
     def test_say_in_one_line_why_they_are_not(self, with_tokens, plain, tmp_path, program):
@@ -150,5 +145,4 @@ def run_program(server, *words, token) -> subprocess.CompletedProcess[str]:
     environment = {"PATH": "/usr/bin:/bin"} | (token if isinstance(token, dict) else {})
     name, *flags = words
     more = () if isinstance(token, dict) else token
-    command = [sys.executable, str(ROOT / name), "--port", str(server.port), *flags, *more]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    return run_python(name, "--port", server.port, *flags, *more, env=environment)

@@ -1,24 +1,19 @@
 """Tokens of a server, from its start through its reloads."""
 
-from __future__ import annotations
-
 import json
 import signal
 import socket
 import ssl
-import subprocess
-import sys
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from harness.frames import frame, receive
-from harness.questions import FIRST_WORD
+from harness.questions import ASK, FIRST_WORD
 from harness.server import ROOT, running_server
 from tests.certificates import Certificates
 from tests.fault.authentication import (
-    ASK,
     AUTH,
     AUTHENTICATED,
     EXPIRED,
@@ -27,11 +22,11 @@ from tests.fault.authentication import (
     client_hello,
     error_code,
     everything,
+    is_let_in,
     is_served,
     secured,
 )
-
-pytest_plugins = ["tests.fault.authentication_servers"]
+from tests.programs import fail_to_start, run
 
 
 class TestTokens:
@@ -84,8 +79,7 @@ class TestTokens:
         with ExitStack() as open_sockets:
             while True:
                 sock = open_sockets.enter_context(hasty_with_tokens.connect())
-                sock.sendall(frame(AUTH))
-                if receive(sock) == AUTHENTICATED:
+                if is_let_in(sock):
                     break
             silent = open_sockets.enter_context(hasty_with_tokens.connect())
             assert receive(silent)["error"]["code"] == "unauthorized"
@@ -110,20 +104,6 @@ class TestTokens:
                 sock.sendall(hello)
                 assert error_code(everything(sock)) == code
 
-    def test_both_together(self, builtin_model, certificates, token_file):
-        flags = (*certificates.server_flags, "--auth_token_file", str(token_file))
-        with (
-            running_server(builtin_model, *FEW, *flags) as server,
-            secured(server, certificates.client_context()) as welcome,
-            secured(server, certificates.client_context()) as unknown,
-        ):
-            unknown.sendall(frame({"id": 1, **ASK}))
-            assert receive(unknown)["error"]["code"] == "unauthorized"
-            assert receive(unknown) is None
-            welcome.sendall(frame(AUTH))
-            assert receive(welcome) == AUTHENTICATED
-            assert is_served(welcome)
-
 
 class TestReload:
     def test_tokens_and_certificates_are_read_again(self, builtin_model, tmp_path):
@@ -135,15 +115,13 @@ class TestReload:
             running_server(builtin_model, *FEW, *flags) as server,
             secured(server, first.client_context()) as old,
         ):
-            old.sendall(frame(AUTH))
-            assert receive(old) == AUTHENTICATED
+            assert is_let_in(old)
 
             tokens.write_text("two words more")
             server.signal(signal.SIGHUP)
             server.wait_for_log("certificates and tokens stay as they were")
             with secured(server, first.client_context()) as sock:
-                sock.sendall(frame(AUTH))
-                assert receive(sock) == AUTHENTICATED
+                assert is_let_in(sock)
 
             second = Certificates(tmp_path)
             soon = datetime.now(UTC) + timedelta(hours=1)
@@ -154,8 +132,7 @@ class TestReload:
                 sock.sendall(frame(AUTH))
                 assert receive(sock)["error"]["code"] == "unauthorized"
             with secured(server, second.client_context()) as sock:
-                sock.sendall(frame({"type": "auth", "token": EXPIRED}))
-                assert receive(sock) == AUTHENTICATED
+                assert is_let_in(sock, EXPIRED)
             assert is_served(old), "who is in stays in"
             assert TOKEN not in server.log
             assert EXPIRED not in server.log
@@ -178,13 +155,9 @@ class TestStart:
         self, builtin_model, certificates, flags, words
     ):
         flags = [flag.format(**vars(certificates)) for flag in flags]
-        command = [sys.executable, str(ROOT / "server.py"), "--model", str(builtin_model)]
-        done = subprocess.run(
-            [*command, "--port", "0", *flags], capture_output=True, text=True, check=False
-        )
-        assert (done.returncode, done.stdout) == (2, "")
-        assert words in done.stderr
-        assert done.stderr.count("\n") == 1
+        ended = fail_to_start("--model", builtin_model, *flags)
+        assert (ended.stdout, ended.stderr.count("\n")) == ("", 1)
+        assert words in ended.stderr
 
     @pytest.mark.parametrize(
         ("host", "with_token", "words"),
@@ -240,9 +213,8 @@ def test_the_commands_of_the_page_make_certificates_that_do(builtin_model, tmp_p
     """Also for the stricter checks that later Pythons make by default."""
     page = (ROOT / "docs" / "SECURITY.md").read_text()
     commands = page.split("```bash\n")[1].split("```")[0]
-    subprocess.run(
-        ["bash", "-c", f"set -e\n{commands}"], check=True, cwd=tmp_path, capture_output=True
-    )
+    ran = run("bash", "-c", f"set -e\n{commands}", cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
     certs = tmp_path / "certs"
     context = ssl.create_default_context(cafile=certs / "ca.pem")
     context.verify_flags |= ssl.VERIFY_X509_STRICT

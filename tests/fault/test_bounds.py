@@ -15,7 +15,7 @@ from harness.load import QuietAnswers, assert_all_right, offer, report_of
 from harness.memory import bound_bytes
 from harness.process import MIB, rss_bytes
 from harness.questions import ASK, FIRST_WORD
-from harness.server import EXACT_ENGINE, INSTANT, RunningServer, running_server
+from harness.server import EXACT_ENGINE, RunningServer, running_server
 from qa_service.config import ServerConfig
 from qa_service.options import MAX_MS
 from tests.fault.faults import marked
@@ -55,17 +55,6 @@ def test_three_times_what_the_server_can_do(builtin_model):
     assert set(report.errors) == {"queue_full"}
     assert report.throughput > per_s / 2
     assert refused.percentiles_ms[50] < report.percentiles_ms[50]
-
-
-def test_a_full_queue_says_when_to_try_again(builtin_model):
-    flags = ("--max_queue_size", "2", "--num_inference_sessions", "1", "--max_batch_size", "1")
-    with running_server(builtin_model, *INSTANT, *flags) as server, server.connect() as sock:
-        sock.sendall(b"".join(frame({"id": i, **ASK}) for i in range(10)))
-        errors = [
-            reply["error"] for reply in (receive(sock) for _ in range(10)) if "error" in reply
-        ]
-    assert errors
-    assert all(error["retryable"] and error["retry_after_ms"] > 0 for error in errors)
 
 
 def test_memory_stays_within_its_bound(faulty_server):

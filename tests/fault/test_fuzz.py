@@ -3,8 +3,6 @@
 A tenth of what `python -m benchmarks.fuzz decoder` and `python -m benchmarks.fuzz server` do.
 """
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import socket
 import ssl
-import stat
-import subprocess
-import sys
 import threading
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,22 +15,23 @@ from harness.frames import frame, receive
 from harness.gateway import LISTENS, GatewayServer, answers, inputs, running_gateway
 from harness.ports import reserve_port
 from harness.process import GIVE_UP_S, held_still, wait_until
-from harness.questions import ASK, FIRST_WORD, TEXT
-from harness.server import INSTANT, ROOT, RunningServer, running_server
-from qa_service.aio import AsyncQaClient
-from qa_service.client import QaClient
+from harness.questions import ASK, FIRST_WORD
+from harness.server import INSTANT, RunningServer
 from tests.certificates import Certificates
-
-grpc = pytest.importorskip("grpc", reason="there is no grpcio")
-triton = pytest.importorskip("tritonclient.grpc", reason="there is no tritonclient")
-
-from grpc_health.v1 import health_pb2, health_pb2_grpc  # noqa: E402
-from tritonclient.grpc import service_pb2, service_pb2_grpc  # noqa: E402
+from tests.grpc_requests import (
+    Health,
+    HealthRequest,
+    Stub,
+    failure,
+    grpc,
+    refused,
+    triton,
+    typed_request,
+)
+from tests.programs import fail_to_start, token_flags
 
 CODES = grpc.StatusCode
-HEALTH = health_pb2_grpc.HealthStub
 TOKEN, OTHER = "3bQ1xT0yqWcV7uKfJm2sZg", "Zt0xT0yqWcV7uKfJm2sZgA"
-BEARER = {"authorization": f"Bearer {TOKEN}"}
 SERVING, NOT_SERVING = 1, 2
 
 
@@ -44,41 +40,7 @@ def is_answered(client, **options) -> bool:
 
 
 def code_of(call, *arguments, **options):
-    with pytest.raises(grpc.RpcError) as caught:
-        call(*arguments, **options)
-    return caught.value.code()
-
-
-def refusal(call, *arguments, **options) -> str:
-    """The status by which a call of Triton's client fails."""
-    with pytest.raises(triton.InferenceServerException) as caught:
-        call(*arguments, **options)
-    return caught.value.status().removeprefix("StatusCode.")
-
-
-@contextmanager
-def stub_of(gateway, service=service_pb2_grpc.GRPCInferenceServiceStub):
-    with grpc.insecure_channel(gateway.address) as channel:
-        yield service(channel)
-
-
-def start(*flags, **env):
-    """Runs a server that cannot start."""
-    return subprocess.run(
-        [sys.executable, "server.py", "--port", "0", *INSTANT, *flags],
-        capture_output=True, text=True, cwd=ROOT, timeout=GIVE_UP_S, check=False,
-        env={**os.environ, **env},
-    )  # fmt: skip
-
-
-def request() -> service_pb2.ModelInferRequest:
-    """A question with typed contents."""
-    columns = {"question": ASK["question"], "text": TEXT}
-    made = service_pb2.ModelInferRequest(model_name="builtin")
-    for name, word in columns.items():
-        its = made.inputs.add(name=name, datatype="BYTES", shape=[1])
-        its.contents.bytes_contents.append(word.encode())
-    return made
+    return failure(call, *arguments, **options).code()
 
 
 class TestDeath:
@@ -102,9 +64,12 @@ class TestDeath:
 
     def test_a_call_in_flight_is_told(self, builtin_model):
         flags = (*INSTANT, "--max_batch_size", "1")
-        with running_gateway(builtin_model, *flags) as gateway, stub_of(gateway) as stub:
+        with (
+            running_gateway(builtin_model, *flags) as gateway,
+            grpc.insecure_channel(gateway.address) as channel,
+        ):
             with held_still(gateway.instance_pids):
-                call = stub.ModelInfer.future(request())
+                call = Stub(channel).ModelInfer.future(typed_request())
                 gateway.wait_for_flight(1)
                 os.kill(gateway.pid, signal.SIGKILL)
                 assert call.exception(GIVE_UP_S).code() is CODES.UNAVAILABLE
@@ -124,16 +89,15 @@ class TestDeath:
         """A module of this name that raises what Python does where there is none."""
         fault = 'raise ModuleNotFoundError("No module named \'grpc\'", name="grpc")'
         (tmp_path / "grpc.py").write_text(fault)
-        flags = ("--model", str(builtin_model), "--grpc_port", str(reserve_port()))
-        ran = start(*flags, PYTHONPATH=str(tmp_path))
-        assert ran.returncode == 2
-        assert ran.stderr.endswith("grpc is missing: pip install 'qa-server[grpc]'\n")
+        flags = ("--model", builtin_model, "--grpc_port", reserve_port(), *INSTANT)
+        ended = fail_to_start(*flags, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+        assert ended.stderr.endswith("grpc is missing: pip install 'qa-server[grpc]'\n")
 
     def test_a_port_that_is_taken_fails_the_start(self, builtin_model):
         with socket.create_server(("127.0.0.1", port := reserve_port())):
-            ran = start("--model", str(builtin_model), "--grpc_port", str(port))
-        assert ran.returncode == 2
-        assert ran.stderr.endswith(f"the gRPC gateway cannot listen on localhost:{port}\n")
+            ended = fail_to_start("--model", builtin_model, "--grpc_port", port, *INSTANT)
+        said = f"the gRPC gateway cannot listen on localhost:{port}\n"
+        assert ended.stderr.endswith(said)
 
 
 class TestDrain:
@@ -143,10 +107,11 @@ class TestDrain:
         begun = threading.Barrier(6)
 
         def ask(gateway):
-            with stub_of(gateway) as stub:
+            with grpc.insecure_channel(gateway.address) as channel:
+                stub = Stub(channel)
                 begun.wait(GIVE_UP_S)
                 while True:
-                    calls = [stub.ModelInfer.future(request()) for _ in range(8)]
+                    calls = [stub.ModelInfer.future(typed_request()) for _ in range(8)]
                     errors = [call.exception(GIVE_UP_S) for call in calls]
                     outcomes.extend(error and error.code() for error in errors)
                     if any(errors):
@@ -170,17 +135,14 @@ class TestDrain:
     def test_calls_in_flight_are_answered_and_streams_end(self, builtin_model):
         found: list[tuple[object, object]] = []
         flags = (*INSTANT, "--max_batch_size", "1")
-        with (
-            running_gateway(builtin_model, *flags) as gateway,
-            stub_of(gateway, HEALTH) as health,
-            stub_of(gateway) as stub,
-        ):
+        with running_gateway(builtin_model, *flags) as gateway:
+            channel = grpc.insecure_channel(gateway.address)
             client = triton.InferenceServerClient(gateway.address)
-            watching = health.Watch(health_pb2.HealthCheckRequest())
+            watching = Health(channel).Watch(HealthRequest())
             assert next(watching).status == SERVING
             client.start_stream(lambda result, error: found.append((result, error)))
             with held_still(gateway.instance_pids):
-                call = stub.ModelInfer.future(request())
+                call = Stub(channel).ModelInfer.future(typed_request())
                 for number in range(3):
                     client.async_stream_infer(
                         "builtin", inputs(triton, ["Who?"]), request_id=str(number)
@@ -195,15 +157,18 @@ class TestDrain:
             client.stop_stream()
             assert [answers(result) for result, _ in found[:3]] == [[FIRST_WORD]] * 3
             assert [error.status() for _, error in found[3:]] == ["StatusCode.UNAVAILABLE"]
+            channel.close()
 
     def test_health_says_so_while_the_server_serves_on(self, builtin_model):
         flags = ("--drain_delay_ms", "300000")
         with running_gateway(builtin_model, *INSTANT, *flags) as gateway:
-            with stub_of(gateway, HEALTH) as health, stub_of(gateway) as stub:
+            with grpc.insecure_channel(gateway.address) as channel:
+                health = Health(channel)
                 gateway.server.signal(signal.SIGTERM)
                 gateway.server.wait_for_log("draining")
-                assert health.Check(health_pb2.HealthCheckRequest()).status == NOT_SERVING
-                assert stub.ModelInfer(request()).model_name == "builtin"
+                told = health.Check(HealthRequest()).status
+                assert told == NOT_SERVING
+                assert Stub(channel).ModelInfer(typed_request()).model_name == "builtin"
             gateway.server.signal(signal.SIGTERM)
             assert gateway.server.wait() == 0
 
@@ -277,10 +242,11 @@ class TestHostile:
     def test_a_peer_has_one_connection_for_each_token(self, gateway):
         open_before = gateway.server.stats()["gauges"]["connections_open"]
         calls = []
-        with held_still(gateway.instance_pids), stub_of(gateway) as stub:
+        with held_still(gateway.instance_pids), grpc.insecure_channel(gateway.address) as channel:
+            stub = Stub(channel)
             for number, token in enumerate([None, None, TOKEN, OTHER, OTHER], 1):
                 metadata = [("authorization", f"Bearer {token}")] if token else []
-                calls.append(stub.ModelInfer.future(request(), metadata=metadata))
+                calls.append(stub.ModelInfer.future(typed_request(), metadata=metadata))
                 gateway.wait_for_flight(number)
             assert gateway.server.stats()["gauges"]["connections_open"] == open_before + 3
 
@@ -289,21 +255,19 @@ class TestTokens:
     @pytest.fixture(scope="class")
     @classmethod
     def gateway(cls, builtin_model, tmp_path_factory):
-        tokens = tmp_path_factory.mktemp("tokens") / "tokens"
-        tokens.write_text(f"{TOKEN}\n{OTHER} admin\n")
-        tokens.chmod(0o600)
-        flags = (*INSTANT, "--auth_token_file", str(tokens))
-        with running_gateway(builtin_model, *flags) as running:
+        tokens = token_flags(tmp_path_factory.mktemp("tokens"), TOKEN, f"{OTHER} admin")
+        with running_gateway(builtin_model, *INSTANT, *tokens) as running:
             yield running
 
     def test_a_token_is_wanted(self, gateway):
         with triton.InferenceServerClient(gateway.address) as client:
-            assert is_answered(client, headers=BEARER)
+            assert is_answered(client, headers={"authorization": f"Bearer {TOKEN}"})
             for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": TOKEN}):
-                assert refusal(is_answered, client, headers=headers) == "UNAUTHENTICATED"
-                metadata = client.get_model_metadata
-                assert refusal(metadata, "builtin", headers=headers) == "UNAUTHENTICATED"
-            assert is_answered(client, headers=BEARER)
+                with refused("UNAUTHENTICATED"):
+                    is_answered(client, headers=headers)
+                with refused("UNAUTHENTICATED"):
+                    client.get_model_metadata("builtin", headers=headers)
+            assert is_answered(client, headers={"authorization": f"Bearer {TOKEN}"})
 
     def test_a_stream_wants_one(self, gateway):
         found: list[object] = []
@@ -315,16 +279,19 @@ class TestTokens:
         assert "wants a token" in error.message()
 
     def test_health_is_open(self, gateway):
-        with stub_of(gateway, HEALTH) as health:
-            assert health.Check(health_pb2.HealthCheckRequest()).status == SERVING
-            of_model = health_pb2.HealthCheckRequest(service="builtin")
+        with grpc.insecure_channel(gateway.address) as channel:
+            health = Health(channel)
+            assert health.Check(HealthRequest()).status == SERVING
+            of_model = HealthRequest(service="builtin")
             assert code_of(health.Check, of_model) is CODES.UNAUTHENTICATED
-            assert health.Check(of_model, metadata=list(BEARER.items())).status == SERVING
+            metadata = [("authorization", f"Bearer {TOKEN}")]
+            assert health.Check(of_model, metadata=metadata).status == SERVING
 
     def test_models_are_loaded_with_the_right(self, gateway):
         with triton.InferenceServerClient(gateway.address) as client:
             client.load_model("builtin", headers={"authorization": f"Bearer {OTHER}"})
-            assert refusal(client.unload_model, "builtin", headers=BEARER) == "PERMISSION_DENIED"
+            with refused("PERMISSION_DENIED"):
+                client.unload_model("builtin", headers={"authorization": f"Bearer {TOKEN}"})
 
 
 class TestTls:
@@ -334,14 +301,6 @@ class TestTls:
         if with_certificate:
             files |= {"private_key": str(its.client_key), "certificate_chain": str(its.client_cert)}
         return triton.InferenceServerClient(gateway.address, ssl=True, **files)
-
-    def test_with_the_servers_certificate(self, builtin_model, tmp_path):
-        its = Certificates(tmp_path)
-        with running_gateway(builtin_model, *INSTANT, *its.server_flags) as gateway:
-            with self.client(gateway, its) as client:
-                assert is_answered_over_tls(client)
-            with triton.InferenceServerClient(gateway.address) as plain:
-                assert refusal(plain.is_server_live) == "UNAVAILABLE"
 
     def test_a_new_certificate_is_taken_at_a_reload(self, builtin_model, tmp_path):
         its = Certificates(tmp_path)
@@ -355,14 +314,15 @@ class TestTls:
             with self.client(gateway, renewed) as client:
                 assert is_answered_over_tls(client)
 
-    def test_client_certificates(self, builtin_model, tmp_path):
-        its = Certificates(tmp_path)
-        flags = (*its.server_flags, "--tls_client_ca", str(its.ca))
+    def test_client_certificates(self, builtin_model, certificates):
+        flags = (*certificates.server_flags, "--tls_client_ca", str(certificates.ca))
         with running_gateway(builtin_model, *INSTANT, *flags) as gateway:
-            with self.client(gateway, its, with_certificate=True) as client:
+            with self.client(gateway, certificates, with_certificate=True) as client:
                 assert is_answered_over_tls(client)
-            with self.client(gateway, its) as client:
-                assert refusal(client.is_server_live) == "UNAVAILABLE"
+            with self.client(gateway, certificates) as client, refused("UNAVAILABLE"):
+                client.is_server_live()
+            with triton.InferenceServerClient(gateway.address) as plain, refused("UNAVAILABLE"):
+                plain.is_server_live()
 
 
 def is_answered_over_tls(client) -> bool:
@@ -384,62 +344,3 @@ def served_certificate(gateway) -> bytes:
 def first_certificate(path: Path) -> bytes:
     end = "-----END CERTIFICATE-----"
     return ssl.PEM_cert_to_DER_cert(path.read_text().partition(end)[0] + end)
-
-
-class TestUnixSocket:
-    def test_it_is_for_its_user_alone_and_goes_with_the_server(self, builtin_model, tmp_path):
-        path = tmp_path / "socket"
-        with running_server(builtin_model, *INSTANT, "--unix_socket", str(path)):
-            assert stat.S_IMODE(path.stat().st_mode) == 0o600
-            with socket.socket(socket.AF_UNIX) as sock:
-                sock.connect(str(path))
-                sock.sendall(frame(ASK))
-                assert receive(sock)["answer"] == FIRST_WORD
-        assert not path.exists()
-
-    def test_our_clients_ask_by_its_path(self, builtin_model, tmp_path):
-        path = str(tmp_path / "socket")
-
-        async def ask():
-            async with AsyncQaClient(path) as client:
-                return await client.ask(ASK["question"], TEXT)
-
-        with running_server(builtin_model, *INSTANT, "--unix_socket", path):
-            with QaClient(path) as client:
-                assert client.ask(ASK["question"], TEXT).answer == FIRST_WORD
-            assert asyncio.run(ask()).answer == FIRST_WORD
-
-    def test_what_a_killed_server_has_left_is_replaced(self, builtin_model, tmp_path):
-        path = tmp_path / "socket"
-        flags = ("--unix_socket", str(path))
-        killed = RunningServer(builtin_model, *INSTANT, *flags)
-        killed.close()
-        assert path.is_socket()
-        with running_server(builtin_model, *INSTANT, *flags):
-            again = start(*flags)
-            assert again.returncode == 2
-            assert f"cannot listen on {path}" in again.stderr
-
-    def test_a_gateway_of_its_own(self, builtin_model, tmp_path):
-        """It waits for the server, and tells calls meanwhile that there is none."""
-        path, port = tmp_path / "socket", reserve_port()
-        command = [sys.executable, "-m", "qa_service.grpc_gateway.program", "--unix_socket",
-                   str(path), "--port", str(port)]  # fmt: skip
-        gateway = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-        try:
-            assert LISTENS in gateway.stderr.readline()
-            with triton.InferenceServerClient(f"localhost:{port}") as client:
-                assert not client.is_server_live()
-                assert refusal(is_answered, client) == "UNAVAILABLE"
-                for _ in range(2):
-                    with running_server(
-                        builtin_model, *INSTANT, "--no-http", "--unix_socket", str(path)
-                    ):
-                        assert client.is_server_ready()
-                        assert is_answered(client)
-            gateway.terminate()
-            assert gateway.wait(GIVE_UP_S) == 0
-        finally:
-            gateway.kill()
-            gateway.wait()
-            gateway.stderr.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import time
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ import pytest
 
 from harness.frames import frame, receive
 from harness.hostile_frames import HOSTILE, OK
-from harness.process import MIB, Growth, num_descriptors, rss_bytes, wait_until
+from harness.process import GIVE_UP_S, MIB, Growth, num_descriptors, rss_bytes, wait_until
 from harness.questions import ASK, FIRST_WORD
 from harness.server import INSTANT, RunningServer, running_server
 from qa_service.client import QaClient
@@ -54,11 +53,7 @@ def test_a_hostile_frame_is_answered_and_the_connection_goes_on(server, neighbou
 
 @pytest.mark.parametrize(
     "start",
-    [
-        b"\xff\xff\xff\xff",
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-        b"\x7fELF\x02\x01\x01",
-    ],
+    [b"\xff\xff\xff\xff", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"\x7fELF\x02\x01\x01"],
     ids=["4 GB", "TLS", "a program"],
 )
 def test_another_protocol_is_refused_on_its_first_four_bytes(server, neighbour, start):
@@ -68,21 +63,6 @@ def test_another_protocol_is_refused_on_its_first_four_bytes(server, neighbour, 
         assert receive(sock)["error"]["code"] == "frame_too_large"
         assert receive(sock) is None
     assert rss_bytes(server.process.pid) - before < Growth.MAX_BYTES
-
-
-def test_a_hundred_thousand_deep_and_a_hundred_thousand_digits(server, neighbour):
-    """The same as above at the very figures that are promised."""
-    hundred_thousand = 100_000
-    bodies = {
-        "depth": b'{"more":' + b"[" * hundred_thousand + b"]" * hundred_thousand + b"}",
-        "depth in an id": b'{"id":' + b"[" * hundred_thousand,
-        "digits": b'{"id":1,"top_k":' + b"9" * hundred_thousand + b"}",
-        "digits in an id": b'{"id":' + b"9" * hundred_thousand + b"}",
-    }
-    with server.connect() as sock:
-        for body in bodies.values():
-            sock.sendall(frame(body))
-            assert receive(sock)["error"]["code"] in {"invalid_frame", "invalid_request"}
 
 
 def test_connections_as_fast_as_they_come(server, neighbour):
@@ -166,7 +146,7 @@ class TestTimeouts:
             else:
                 pytest.fail("the frame had all the time that it took")
             took_s = time.monotonic() - started_s
-            sock.settimeout(20)
+            sock.settimeout(GIVE_UP_S)
             assert first
             assert receive(sock)["error"]["code"] == "frame_timeout"
             assert receive(sock) is None
@@ -186,7 +166,7 @@ class TestTimeouts:
     def test_a_client_that_never_reads_is_dropped(self, builtin_model):
         flags = ("--client_stall_timeout_ms", "300", "--max_output_buffer_bytes", "10000")
         with running_server(builtin_model, *INSTANT, *flags) as server, server.connect() as sock:
-            sock.settimeout(20)
+            sock.settimeout(GIVE_UP_S)
             with pytest.raises(ConnectionError):
                 while True:  # each costs an error, which fills first the kernel, then the buffer
                     sock.sendall(frame({"id": "x" * 200}) * 100)
@@ -202,13 +182,3 @@ class TestTimeouts:
             ends = [[end[-5:] for end in line[1:3]] for line in lines]
             timers = [line[5][:2] for line, end in zip(lines, ends, strict=True) if end == ports]
         assert timers == ["02"]
-
-
-def test_a_request_within_a_stream_of_garbage_errors_is_in_its_place(server):
-    """Bad bodies between good ones: each gets its own reply."""
-    with server.connect() as sock:
-        requests = [{"id": i, **ASK} if i % 3 == 0 else {"id": i, "text": 5} for i in range(30)]
-        sock.sendall(b"".join(map(frame, requests)))
-        replies = {reply["id"]: reply for reply in (receive(sock) for _ in requests)}
-    assert [("answer" in replies[i]) for i in range(30)] == [i % 3 == 0 for i in range(30)]
-    assert json.dumps(replies[1]["error"]).isascii()

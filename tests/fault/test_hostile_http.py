@@ -1,7 +1,5 @@
 """Hostile HTTP against a running server: one reply, the end of the connection, and no harm."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

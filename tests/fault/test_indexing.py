@@ -5,8 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import signal
-import subprocess
-import sys
 import zlib
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from harness.process import MIB
 from qa_service.collections.build import Choices, Reporter, build
 from qa_service.collections.collection import Collection
 from qa_service.collections.manifest import INDEX, PROGRESS_FILE, load_manifest
+from tests.programs import run_python
 from tests.unit.pdf_files import packed_stream, pdf_file, pdf_of
 
 KILLED = """
@@ -26,9 +25,12 @@ from qa_service.collections.progress import Progress
 from qa_service.collections.tantivy_index import IndexWriter
 
 writing.COMMIT_PASSAGES = 3
-step, times, owner = sys.argv[3].split(":")[0], int(sys.argv[3].split(":")[1]), None
-owner = {"commit": IndexWriter, "save": writing}.get(step, Progress)
-name = {"commit": "commit", "save": "save_manifest", "begin": "__init__", "note": "add"}[step]
+step, _, times = sys.argv[3].partition(":")
+times = int(times)
+owner, name = {
+    "begin": (Progress, "__init__"), "note": (Progress, "add"),
+    "commit": (IndexWriter, "commit"), "save": (writing, "save_manifest"),
+}[step]
 kept = getattr(owner, name)
 
 def counted(*arguments):
@@ -46,6 +48,18 @@ build(Choices(
 """
 
 
+PROGRAM = """
+import pathlib, re, resource, sys
+from qa_service.cli.index_main import main
+code = main()
+status = pathlib.Path("/proc/self/status").read_text()
+print(re.search(r"VmHWM:\\s*(\\d+)", status)[1])
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+sys.exit(code)
+"""
+"""`qa-index`, which then prints how much memory it and its processes have taken at most, in KiB."""
+
+
 @pytest.fixture
 def docs(tmp_path) -> Path:
     folder = tmp_path / "docs"
@@ -58,6 +72,11 @@ def docs(tmp_path) -> Path:
 @pytest.fixture
 def output(tmp_path) -> Path:
     return tmp_path / "collection"
+
+
+def kill_at(step: str, docs: Path, output: Path, mode: str = "new") -> None:
+    """Has a run end by SIGKILL at a step, as often as the step says before."""
+    assert run_python("-c", KILLED, docs, output, step, mode).returncode == -signal.SIGKILL
 
 
 def documents(collection: Collection, question: str) -> list[str]:
@@ -74,8 +93,7 @@ def test_a_run_that_is_killed_goes_on(docs, output, step, mode):
     for number in range(0, 10, 2):
         (docs / f"{number}.txt").write_text(f"Lake number{number} is deep. It rests.")
     (docs / "9.txt").unlink()
-    command = [sys.executable, "-c", KILLED, str(docs), str(output), step, mode]
-    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    kill_at(step, docs, output, mode)
     assert not collection.refresh()
     assert len(documents(Collection(output), "River")) == 10, "what was served is"
     (docs / "1.txt").write_text("Pond number1 is small.")
@@ -90,16 +108,14 @@ def test_a_run_that_is_killed_goes_on(docs, output, step, mode):
 
 
 def test_a_run_that_goes_on_reads_only_what_is_left(docs, output):
-    command = [sys.executable, "-c", KILLED, str(docs), str(output), "note:5", "new"]
-    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    kill_at("note:5", docs, output)
     summary = build(Choices(sources=(docs,), output=output), Reporter())
     assert (summary.read, summary.kept) == (4, 6)
     assert summary.passages == 10
 
 
 def test_a_torn_line_of_progress_is_read_again(docs, output):
-    command = [sys.executable, "-c", KILLED, str(docs), str(output), "note:5", "new"]
-    subprocess.run(command, check=False)
+    kill_at("note:5", docs, output)
     with (output / PROGRESS_FILE).open("rb+") as file:
         file.truncate(file.seek(0, 2) - 5)
     assert build(Choices(sources=(docs,), output=output), Reporter()).read == 5
@@ -164,22 +180,10 @@ def test_hostile_documents_break_nothing_and_cost_bounded_memory(tmp_path):
     folder = tmp_path / "docs"
     folder.mkdir()
     hostile = hostile_files()
-    for name, (data, _) in hostile.items():
+    for name, data in [*((name, data) for name, (data, _) in hostile.items()), *READ.items()]:
         (folder / name).write_bytes(data)
-    for name, data in READ.items():
-        (folder / name).write_bytes(data)
-    code = (
-        "import pathlib, re, resource, sys\n"
-        "from qa_service.cli.index_main import main\n"
-        "code = main()\n"
-        "status = pathlib.Path('/proc/self/status').read_text()\n"
-        "print(re.search(r'VmHWM:\\s*(\\d+)', status)[1])\n"
-        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)\n"
-        "sys.exit(code)"
-    )
-    flags = ("--max_file_bytes", str(MAX_FILE_BYTES), "--max_document_cpu_s", str(MAX_CPU_S))
-    command = [sys.executable, "-c", code, str(folder), "--output", str(tmp_path / "out"), *flags]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    flags = ("--max_file_bytes", MAX_FILE_BYTES, "--max_document_cpu_s", MAX_CPU_S)
+    done = run_python("-c", PROGRAM, folder, "--output", tmp_path / "out", *flags)
     assert done.returncode == 1
     for name, (_, why) in hostile.items():
         lines = [row for row in done.stderr.splitlines() if row.startswith(f"left out: {name}")]
@@ -201,10 +205,8 @@ def test_memory_that_reading_takes_has_a_bound(tmp_path):
     (tmp_path / "docs" / "large.json").write_text(
         json.dumps({"data": [{"paragraphs": [{"context": "x" * 200}] * 200_000}]})
     )
-    code = "import sys; from qa_service.cli.index_main import main; sys.exit(main())"
-    flags = ("--output", str(tmp_path / "out"), "--max_memory_bytes", str(100 * MIB))
-    command = [sys.executable, "-c", code, str(tmp_path / "docs"), *flags]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    flags = ("--output", tmp_path / "out", "--max_memory_bytes", 100 * MIB)
+    done = run_python("-c", PROGRAM, tmp_path / "docs", *flags)
     assert done.returncode == 1
     assert "left out: large.json: reading it takes more memory" in done.stderr
     assert documents(Collection(tmp_path / "out"), "Nile") == ["good.txt"]

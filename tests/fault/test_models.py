@@ -1,23 +1,20 @@
 """What may go wrong while several models and versions are served, loaded and ended."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from contextlib import closing, contextmanager
 
 import pytest
 
 from harness.load import QuietAnswers, assert_all_right, beside
-from harness.models import ModelFile, count_versions, states, write_manifest, write_version
-from harness.process import GIVE_UP_S, wait_until
-from harness.questions import ASK, FIRST_WORD
-from harness.server import ROOT, RunningServer, running_server
+from harness.models import ModelFile, count_versions, states, write_manifest
+from harness.process import wait_until
+from harness.questions import ASK
+from harness.server import RunningServer, running_server
 from qa_service.load.report import Report
-from tests.fault.faults import FAULTY_WORKER, Permits, marked
+from tests.fault.faults import FAULTY_WORKER, Permits, fresh_worker, marked
+from tests.programs import fail_to_start
 
 
 @pytest.fixture
@@ -29,15 +26,6 @@ def file(tmp_path):
 def serving(file, *flags):
     with running_server(file.model, *file.flags(*flags)) as server:
         yield server
-
-
-def fresh_worker(server, old):
-    return wait_until(lambda: [pid for pid in server.worker_pids() if pid not in old])[0]
-
-
-def refusal(*flags) -> subprocess.CompletedProcess:
-    command = [sys.executable, str(ROOT / "server.py"), "--port", "0", *flags]
-    return subprocess.run(command, capture_output=True, text=True, timeout=GIVE_UP_S, check=False)
 
 
 # Faults of the file.
@@ -66,8 +54,7 @@ def refusal(*flags) -> subprocess.CompletedProcess:
     ],
 )
 def test_a_fault_in_the_file_is_one_line_at_the_start(file, keys, fault):
-    ended = refusal("--config", str(file.write(keys)))
-    assert ended.returncode == 2
+    ended = fail_to_start("--config", file.write(keys))
     (line,) = [line for line in ended.stderr.splitlines() if line.startswith("server.py: ")]
     assert line.startswith(f"server.py: {file.path}")
     assert fault in line
@@ -157,16 +144,14 @@ def test_a_half_copied_folder_is_loaded_when_its_manifest_comes(file):
 
 def test_a_crash_loop_in_the_canary_does_not_disturb_the_stable_version(file):
     file.write("traffic = { 1 = 95, 2 = 5 }\nlabels = { canary = 2 }")
-    server = RunningServer(file.model, *file.flags(), env={"PYTHONPATH": str(FAULTY_WORKER)})
-    try:
-        for _ in range(3):
+    env = {"PYTHONPATH": str(FAULTY_WORKER)}
+    with closing(RunningServer(file.model, *file.flags(), env=env)) as server:
+        for _ in range(2):
             dying = server.ask(**{**marked("!!kill!!", 1), "version": "canary"})
             assert dying["error"]["code"] == "worker_crashed"
             counted = count_versions(server, 200)
             assert counted[1] + counted[2] == 200
         assert states(server)["m/1"] == "READY"
-    finally:
-        server.close()
 
 
 def test_a_load_for_which_there_is_no_memory_is_refused_before_it_starts(file):
@@ -193,8 +178,8 @@ def test_a_canary_that_cannot_be_loaded_does_not_stop_the_start(file):
 def test_a_model_with_no_version_that_can_be_loaded_stops_the_start(file):
     for number in (1, 2):
         (file.model / str(number) / "tokenizer.json").write_text("{")
-    ended = refusal(*file.flags(), "--config", str(file.write('versions = "all"')))
-    assert ended.returncode == 2
+    file.write('versions = "all"')
+    ended = fail_to_start(*file.flags())
     assert "tokenizer.json is not what its manifest says" in ended.stderr.splitlines()[-1]
 
 
@@ -256,12 +241,3 @@ def test_shares_are_what_the_file_says_and_follow_it(file):
         file.apply(server, "traffic = { 1 = 50, 2 = 50 }")
         wait_until(lambda: count_versions(server, 200)[2] > 60)
         assert abs(count_versions(server, 2_000)[2] / 2_000 - 0.5) < 0.05
-
-
-def test_an_answer_is_the_same_whoever_gives_it(file):
-    file.write("")
-    with serving(file) as server:
-        reply = server.ask(**ASK, model="m", version="2")
-        assert (reply["answer"], reply["model"], reply["version"]) == (FIRST_WORD, "m", 2)
-        write_version(file.model, 3)
-        assert server.ask(**ASK, version=3)["error"]["code"] == "unknown_model"

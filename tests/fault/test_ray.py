@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
 
 import pytest
 
 from harness.load import QuietAnswers, assert_all_right, beside
 from harness.process import GIVE_UP_S, held_still, wait_until
 from harness.questions import ASK
-from harness.server import FIXED_ENGINE, ROOT, RunningServer
+from harness.server import FIXED_ENGINE, RunningServer
 from qa_service.load.plan import LoadPlan
 from qa_service.load.report import Report
+from tests.programs import fail_to_start
 
 ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
 
@@ -90,15 +89,10 @@ def test_a_node_that_hangs_gives_its_requests_back(server, cluster, quiet):
 
 
 def test_a_cluster_of_another_version_is_told_in_a_line(builtin_model, cluster):
+    flags = ("--num_inference_sessions", "0", "--ray_instances", "1")
     with another_version(cluster):
-        flags = ["--port", "0", "--num_inference_sessions", "0", "--ray_instances", "1"]
-        command = [sys.executable, str(ROOT / "server.py"), "--model", str(builtin_model), *flags]
-        done = subprocess.run(
-            [*command, "--ray_address", cluster.address],
-            capture_output=True, text=True, check=False, timeout=GIVE_UP_S,
-        )  # fmt: skip
-    last_line = done.stderr.splitlines()[-1]
-    assert done.returncode == 2
+        ended = fail_to_start("--model", builtin_model, *flags, "--ray_address", cluster.address)
+    last_line = ended.stderr.splitlines()[-1]
     assert "Version mismatch" in last_line
     assert "0.0.1" in last_line
 

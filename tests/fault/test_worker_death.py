@@ -1,7 +1,5 @@
 """Workers that die, in every way a process can, in the middle of a batch."""
 
-from __future__ import annotations
-
 import os
 import resource
 import signal
@@ -9,45 +7,45 @@ from contextlib import ExitStack
 
 import pytest
 
-from harness.disturbances import kill_workers, load_during
 from harness.frames import frame
-from harness.load import assert_all_right
-from harness.process import num_descriptors, wait_until
+from harness.load import QuietAnswers, assert_all_right, beside
+from harness.process import GIVE_UP_S, num_descriptors, wait_until
 from harness.questions import ASK, FIRST_WORD
 from harness.server import FIXED_ENGINE, INSTANT, running_server
-from tests.fault.faults import ONE_SESSION, marked, replies_by_id, send_one_batch, stopped
+from qa_service.load.report import Report
+from tests.fault.faults import ONE_SESSION, error_beside_neighbours, marked, replies_by_id, stopped
 from tests.integration.test_health import query
 
+NUM_KILLS = 4
 DEADLY = ["!!kill!!", "!!segfault!!", "!!sigterm!!", "!!exit!!", "!!sys_exit!!", "!!abort!!"]
 
 
 @pytest.mark.soak
-def test_a_worker_killed_every_second_under_fifty_clients(builtin_model):
+def test_workers_killed_one_after_another_under_fifty_clients(builtin_model):
     """In short; `python -m benchmarks.fault kill` does it for a minute.
 
-    Batches are small, so that even on a slow machine the retries of one kill are over before the
-    next: a request that three kills meet is rightly answered `worker_crashed`.
+    A request that three kills meet is rightly answered `worker_crashed`: so before the next, all
+    workers are there again, and more requests are answered than were in flight.
     """
-    killed = []
     # What is fastest is measured anew for each bound on batches.
     with running_server(builtin_model, *FIXED_ENGINE, "--max_batch_size", "2") as server:
-        killing = kill_workers(server, killed, interval_s=1, wait_until_whole=True)
-        report = load_during(killing, server, num_clients=50, duration_s=8)
-        assert server.wait() == 0, server.log
-    print(f"\n{len(killed)} workers killed\n{report}")
-    assert len(killed) >= 3
+        num_ready = server.log.count("is ready")
+        with beside(QuietAnswers(server.port).plan(50, GIVE_UP_S)) as samples:
+            for number in range(1, NUM_KILLS + 1):
+                before = len(samples)
+                wait_until(lambda before=before: len(samples) - before >= 100)
+                os.kill(server.worker_pids()[0], signal.SIGKILL)
+                server.wait_for_log("is ready", num_ready + number)
+    report = Report.of(samples)
+    print(f"\n{report}")
     assert_all_right(report)
 
 
 @pytest.mark.parametrize("marker", DEADLY)
 def test_a_request_that_kills_three_workers_takes_nobody_with_it(faulty_server, marker):
-    neighbours = [{"id": i, **ASK} for i in range(6)]
     with faulty_server(*ONE_SESSION) as server, server.connect() as sock:
-        send_one_batch(server, sock, *neighbours[:3], marked(marker, "guilty"), *neighbours[3:])
-        replies = replies_by_id(sock, 7)
-        guilty = replies.pop("guilty")["error"]
+        guilty = error_beside_neighbours(server, sock, marker)
         assert (guilty["code"], guilty["retryable"]) == ("worker_crashed", False)
-        assert [reply["answer"] for reply in replies.values()] == [FIRST_WORD] * 6
         assert server.log.count("it held 7 requests") == 1
         assert server.log.count("it held 1 request") == 2
         assert server.ask(**ASK)["answer"] == FIRST_WORD
@@ -71,37 +69,12 @@ def test_what_lay_ready_behind_a_request_that_kills_is_not_blamed(faulty_server)
 
 @pytest.mark.parametrize("marker", ["!!exception!!", "!!memory!!"])
 def test_an_exception_fails_its_request_alone_and_costs_no_worker(faulty_server, marker):
-    neighbours = [{"id": i, **ASK} for i in range(6)]
     with faulty_server(*ONE_SESSION) as server, server.connect() as sock:
         pids = server.worker_pids()
-        send_one_batch(server, sock, *neighbours[:3], marked(marker, "guilty"), *neighbours[3:])
-        replies = replies_by_id(sock, 7)
-        guilty = replies.pop("guilty")["error"]
+        guilty = error_beside_neighbours(server, sock, marker)
         assert (guilty["code"], guilty["retryable"]) == ("internal_error", False)
         assert not any(words in guilty["message"] for words in ("asked", "Memory", "Error", "/"))
-        assert [reply["answer"] for reply in replies.values()] == [FIRST_WORD] * 6
         assert server.worker_pids() == pids
-
-
-@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
-def test_a_batch_whose_worker_is_killed_once_is_answered(faulty_server, signum):
-    with faulty_server(*ONE_SESSION) as server, server.connect() as sock:
-        (pid,) = server.worker_pids()
-        with stopped(server):
-            sock.sendall(b"".join(frame({"id": i, **ASK}) for i in range(3)))
-            server.wait_for_queue(sock)
-            os.kill(pid, signum)
-        replies = replies_by_id(sock, 3)
-        assert [reply["answer"] for reply in replies.values()] == [FIRST_WORD] * 3
-        assert server.worker_pids() != [pid]
-
-
-def test_an_idle_worker_that_is_killed_costs_nobody_anything(builtin_model):
-    with running_server(builtin_model, *INSTANT, *ONE_SESSION) as server:
-        (pid,) = server.worker_pids()
-        os.kill(pid, signal.SIGKILL)
-        assert server.ask(**ASK)["answer"] == FIRST_WORD
-        assert server.worker_pids() != [pid]
 
 
 def test_a_request_whose_client_has_gone_is_not_retried(faulty_server):

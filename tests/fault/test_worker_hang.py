@@ -1,7 +1,5 @@
 """Workers that hang, and instances that cannot be started any more."""
 
-from __future__ import annotations
-
 import os
 import select
 import signal
@@ -10,7 +8,7 @@ from harness.frames import frame, receive
 from harness.process import GIVE_UP_S
 from harness.questions import ANSWER, ASK, FIRST_WORD
 from harness.server import FIXED_ENGINE, RunningServer
-from tests.fault.faults import ONE_SESSION, marked, replies_by_id, send_one_batch
+from tests.fault.faults import ONE_SESSION, error_beside_neighbours, marked, replies_by_id
 
 READS_MODEL_ONNX = (*FIXED_ENGINE, *ONE_SESSION)
 """The engine that reads the file which is broken."""
@@ -19,14 +17,10 @@ HASTY = ("--execution_timeout_ms", "3000")
 
 def test_a_hung_worker_is_killed_and_its_neighbours_are_answered(faulty_server):
     """It hangs in C and holds the interpreter: nothing but SIGKILL ends it."""
-    neighbours = [{"id": i, **ASK} for i in range(6)]
     with faulty_server(*ONE_SESSION, *HASTY) as server, server.connect() as sock:
         (pid,) = server.worker_pids()
-        send_one_batch(server, sock, *neighbours[:3], marked("!!hang!!", "guilty"), *neighbours[3:])
-        replies = replies_by_id(sock, 7)
-        guilty = replies.pop("guilty")["error"]
+        guilty = error_beside_neighbours(server, sock, "!!hang!!")
         assert (guilty["code"], guilty["retryable"]) == ("worker_crashed", False)
-        assert [reply["answer"] for reply in replies.values()] == [FIRST_WORD] * 6
         assert pid not in server.worker_pids()
         assert server.log.count("still busy after its time") == 3
 

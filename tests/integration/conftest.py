@@ -1,7 +1,5 @@
 """A server as users start it."""
 
-from __future__ import annotations
-
 import pytest
 
 from harness.server import running_server

@@ -1,28 +1,24 @@
 """AsyncQaClient and the FastAPI example with real servers."""
 
-from __future__ import annotations
-
 import asyncio
 import http.client
 import json
 import os
 import signal
 import ssl
-import subprocess
 import sys
-import urllib.error
-import urllib.request
 from contextlib import ExitStack, contextmanager
 
 import pytest
 
 from harness.ports import reserve_port
-from harness.process import GIVE_UP_S, held_still
+from harness.process import GIVE_UP_S, LoggingProcess, held_still, wait_until
 from harness.questions import ANSWER, ASK
 from harness.server import INSTANT, ROOT, running_server
 from qa_service.aio import AsyncQaClient
 from qa_service.client import QaServerError, TlsError
-from tests.certificates import Certificates
+from tests.http_calls import post
+from tests.programs import token_flags
 
 PAIR = (ASK["question"], ASK["text"])
 TOKEN = "3bQ1xT0yqWcV7uKfJm2sZg"
@@ -45,10 +41,7 @@ def cancelled(server):
 
 
 async def until(condition):
-    """Waits until what a server is asked for holds."""
-    async with asyncio.timeout(GIVE_UP_S):
-        while not await asyncio.to_thread(condition):
-            pass
+    await asyncio.to_thread(wait_until, condition)
 
 
 def test_questions_are_pipelined_on_one_connection(server):
@@ -117,44 +110,22 @@ def test_a_question_cancelled_beside_others_is_withdrawn(server):
     assert play(scenario, host_of(server)) == {ANSWER}
 
 
-def test_tls_and_a_token(builtin_model, tmp_path):
-    certificates = Certificates(tmp_path)
-    tokens = tmp_path / "tokens"
-    tokens.write_text(f"{TOKEN}\n")
-    tokens.chmod(0o600)
-    flags = (*INSTANT, *certificates.server_flags, "--auth_token_file", str(tokens))
+def test_tls_certificates_and_a_token(builtin_model, certificates, tmp_path):
+    ca = ("--tls_client_ca", str(certificates.ca))
+    flags = (*INSTANT, *certificates.server_flags, *ca, *token_flags(tmp_path, TOKEN))
     with running_server(builtin_model, *flags) as server:
-        tls = certificates.client_context()
-        answered = play(lambda client: client.ask(*PAIR), host_of(server), tls=tls, token=TOKEN)
-        assert answered.response["id"]
+
+        def ask(tls, token=TOKEN):
+            return play(lambda client: client.ask(*PAIR), host_of(server), tls=tls, token=token)
+
+        mine = certificates.client_context(with_certificate=True)
+        assert ask(mine).response["id"]
         with pytest.raises(QaServerError, match="unauthorized"):
-            play(lambda client: client.ask(*PAIR), host_of(server), tls=tls, token="wrong")
-
-        untrusting = ssl.create_default_context()
+            ask(mine, token="wrong")
         with pytest.raises(TlsError, match="certificate is not trusted"):
-            play(lambda client: client.ask(*PAIR), host_of(server), tls=untrusting, token=TOKEN)
-
-
-def test_a_client_certificate_that_is_missing_is_said(builtin_model, tmp_path):
-    certificates = Certificates(tmp_path)
-    flags = (*INSTANT, *certificates.server_flags, "--tls_client_ca", str(certificates.ca))
-    with running_server(builtin_model, *flags) as server:
+            ask(ssl.create_default_context())
         with pytest.raises(TlsError, match="asks for a client's certificate"):
-            play(
-                lambda client: client.ask(*PAIR), host_of(server), tls=certificates.client_context()
-            )
-        tls = certificates.client_context(with_certificate=True)
-        assert play(lambda client: client.ask(*PAIR), host_of(server), tls=tls)
-
-
-def post(port, **body):
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{port}/ask",
-        json.dumps(body).encode(),
-        {"Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(request, timeout=GIVE_UP_S) as response:
-        return json.load(response)
+            ask(certificates.client_context())
 
 
 @contextmanager
@@ -163,23 +134,19 @@ def running_fastapi(server):
     port = reserve_port()
     command = [sys.executable, "-m", "uvicorn", "fastapi_app:app", "--port", str(port)]
     env = {**os.environ, "QA_HOST": host_of(server), "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(
-        command, cwd=ROOT / "examples", env=env, stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            assert any("Uvicorn running on" in line for line in process.stderr), "it did not start"
-            yield port
-        finally:
-            process.terminate()
+    fastapi = LoggingProcess(command, cwd=ROOT / "examples", env=env)
+    try:
+        fastapi.wait_for_log("Uvicorn running on")
+        yield port
+    finally:
+        fastapi.close()
 
 
 def test_fastapi_answers_through_it(server):
     with running_fastapi(server) as port:
-        found = post(port, **ASK)
+        found = post(port, "/ask", ASK).json
         assert found["answer"] == ANSWER == ASK["text"][found["start"] : found["end"]]
-        with pytest.raises(urllib.error.HTTPError) as caught:
-            post(port, question="Who?", text=" ")
-        assert caught.value.code == 422
+        assert post(port, "/ask", {"question": "Who?", "text": " "}).status == 422
 
 
 def test_a_client_that_leaves_fastapi_has_its_question_dropped(builtin_model):
@@ -191,6 +158,6 @@ def test_a_client_that_leaves_fastapi_has_its_question_dropped(builtin_model):
         body = json.dumps(ASK)
         connection = http.client.HTTPConnection("127.0.0.1", port)
         connection.request("POST", "/ask", body, {"Content-Type": "application/json"})
-        asyncio.run(until(lambda: server.stats()["gauges"]["requests_in_flight"] == 1))
+        wait_until(lambda: server.stats()["gauges"]["requests_in_flight"] == 1)
         connection.close()
-        asyncio.run(until(lambda: cancelled(server) == 1))
+        wait_until(lambda: cancelled(server) == 1)

@@ -1,7 +1,5 @@
 """The parts that every benchmark stands on: the load, the peers' wire, the texts, the tables."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter
@@ -109,11 +107,7 @@ class TestHttpWire:
         assert list(wire.replies(inbox)) == [Reply(1, "http_408")]
 
     @pytest.mark.parametrize(
-        "reply",
-        [
-            b"HTTP/1.1 200 OK\r\n\r\n",
-            b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n{",
-        ],
+        "reply", [b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n{"]
     )
     def test_what_is_no_reply_is_refused(self, reply):
         wire = HttpWire("/")

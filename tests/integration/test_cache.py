@@ -1,9 +1,5 @@
 """The response cache in a real server: hits, single flight, and a reload of another model."""
 
-from __future__ import annotations
-
-import json
-import shutil
 import signal
 
 import pytest
@@ -11,7 +7,7 @@ import pytest
 from harness.frames import frame, receive
 from harness.questions import ANSWER, ASK
 from harness.server import running_server
-from qa_service.repository.manifest import MANIFEST_FILE
+from tests.programs import change_reading
 
 FLAGS = ("--cache_bytes", "1000000", "--num_inference_sessions", "1")
 
@@ -56,15 +52,11 @@ def test_fifty_equal_requests_of_as_many_clients_make_one_run(server):
 
 
 @pytest.mark.slow
-def test_a_reload_of_another_model_asks_it(builtin_model, tmp_path):
-    folder = tmp_path / "builtin"
-    shutil.copytree(builtin_model, folder)
-    with running_server(folder, *FLAGS) as server:
+def test_a_reload_of_another_model_asks_it(own_model):
+    with running_server(own_model, *FLAGS) as server:
         assert "cached" not in server.ask(**ASK)
         assert server.ask(**ASK)["cached"]
-        manifest = json.loads((folder / MANIFEST_FILE).read_text())
-        manifest["reading"]["temperature"] *= 2
-        (folder / MANIFEST_FILE).write_text(json.dumps(manifest))
+        change_reading(own_model, temperature=3.0)
         server.signal(signal.SIGHUP)
         server.wait_for_log("the reloaded model serves")
         reply = server.ask(**ASK)

@@ -1,29 +1,24 @@
 """QaClient, client.py and stress_test.py against the real server."""
 
 import json
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-import qa_service
+from harness.load import QUESTIONS_FILE
 from harness.ports import reserve_port
-from harness.process import GIVE_UP_S
 from harness.server import ROOT, running_server
 from qa_service.client import Answer, QaClient
 from qa_service.data.squad import f1_score, read_squad
+from tests.programs import run_python
 from tests.terminal import Terminal
 
 pytestmark = pytest.mark.slow
 
-QUESTIONS = read_squad(Path(qa_service.__file__).parent / "data" / "questions.json")
-CLIENT = [sys.executable, "-S", "-E", "-s", str(ROOT / "client.py")]
+QUESTIONS = read_squad(QUESTIONS_FILE)
+CLIENT = ("-S", "-E", "-s", str(ROOT / "client.py"))
+"""With the standard library alone."""
 TEXT = "Ada Lovelace wrote the notes in London in 1843."
-
-
-def run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, check=False, text=True, timeout=GIVE_UP_S)
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +55,9 @@ def test_items_that_the_server_refuses_cost_only_themselves(port):
 
 def test_one_question_from_a_script(port):
     given = ["--port", port, "--question", "Who wrote the notes?", "--text", TEXT]
-    done = run(*CLIENT, *given)
+    done = run_python(*CLIENT, *given)
     assert (done.stdout, done.returncode) == ("Ada Lovelace\n", 0)
-    response = json.loads(run(*CLIENT, *given, "--json", "--top_k", "2").stdout)
+    response = json.loads(run_python(*CLIENT, *given, "--json", "--top_k", "2").stdout)
     assert response["answer"] == TEXT[response["start"] : response["end"]] == "Ada Lovelace"
     assert len(response["answers"]) == 2
     assert response["latency_ms"] > response["timings_ms"]["inference"] > 0
@@ -71,7 +66,7 @@ def test_one_question_from_a_script(port):
 def test_the_readmes_question_of_the_article_that_ships(port):
     article = ROOT / "examples" / "article.txt"
     given = ["--question", "When did the New York Times print it?", "--text_file", str(article)]
-    done = run(*CLIENT, "--port", port, *given)
+    done = run_python(*CLIENT, "--port", port, *given)
     assert (done.stdout, done.returncode) == ("July 22, 2014\n", 0)
 
 
@@ -79,7 +74,7 @@ def test_a_conversation_outlives_the_server(builtin_model):
     port = str(reserve_port())
     flags = ("--num_inference_sessions", "1", "--port", port)
     with running_server(builtin_model, *flags):
-        terminal = Terminal([*CLIENT, "--port", port, "--text", TEXT])
+        terminal = Terminal([sys.executable, *CLIENT, "--port", port, "--text", TEXT])
         terminal.expect("Question: ")
         terminal.type("Who wrote the notes?\r")
         terminal.expect("Answer: Ada Lovelace")
@@ -96,19 +91,11 @@ def test_a_conversation_outlives_the_server(builtin_model):
             assert terminal.wait() == 0
 
 
-def test_a_small_load(port):
-    flags = ["--port", port, "--num_total_clients", "6", "--num_request_per_client", "5"]
-    done = run(sys.executable, str(ROOT / "stress_test.py"), *flags)
-    assert done.returncode == 0, done.stderr
-    assert "Requests:    30 answered" in done.stdout
-    assert done.stdout.endswith("Errors:      0\n")
-
-
 def test_a_sweep_starts_and_stops_servers_of_its_own(builtin_model):
     flags = ["--sweep", "--sessions", "1,2", "--clients", "1,4", "--num_total_clients", "4"]
     ours = ["--model", str(builtin_model), "--num_request_per_client", "3"]
     ours += ["--inference_engine_type", "instant"]
-    done = run(sys.executable, str(ROOT / "stress_test.py"), *flags, *ours)
+    done = run_python("stress_test.py", *flags, *ours)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert [line.split()[1] for line in lines if line.startswith("|  ")] == ["1", "4"] * 2

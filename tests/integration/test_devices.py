@@ -1,16 +1,14 @@
 """Instances of a real server on their devices and cores; GPUs are only said to be there."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from harness.frames import frame, receive
-from harness.server import FIXED_ENGINE, ROOT, RunningServer, running_server
+from harness.server import FIXED_ENGINE, RunningServer, running_server
 from qa_service.workers.gpus import find_gpus
 from tests.gpu_driver import compile_driver
+from tests.programs import fail_to_start, run_python
 
 pytestmark = [
     pytest.mark.slow,
@@ -23,12 +21,6 @@ def with_driver(tmp_path_factory):
     return compile_driver(tmp_path_factory.mktemp("driver"))
 
 
-def stats(server):
-    with server.connect() as sock:
-        sock.sendall(frame({"type": "stats", "id": 1}))
-        return receive(sock)["stats"]
-
-
 def environment(pid):
     words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     return dict(word.decode().split("=", 1) for word in words if word)
@@ -38,7 +30,7 @@ def test_a_session_on_the_cpu_sees_no_gpu(builtin_model):
     flags = ["--devices", "cpu", "--inference_engine_type", "instant"]
     with running_server(builtin_model, *flags) as server:
         assert "2 instances on cpu, model" in server.ready_line
-        sessions = stats(server)["sessions"]
+        sessions = server.stats()["sessions"]
         assert sessions == [{"session": i, "device": "cpu"} for i in range(2)]
         pids = server.worker_pids()
         assert {environment(pid)["CUDA_VISIBLE_DEVICES"] for pid in pids} == {""}
@@ -68,8 +60,7 @@ def test_real_time_priority_that_is_not_permitted_is_said_so():
 
 def run_in_a_child(*lines):
     imports = "import os, resource", "from qa_service.workers.devices import run_in_real_time"
-    command = [sys.executable, "-c", "\n".join((*imports, *lines))]
-    return subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
+    return run_python("-c", "\n".join((*imports, *lines)))
 
 
 def test_auto_falls_back_to_the_cpu_if_the_engine_cannot_use_the_gpu(builtin_model, with_driver):
@@ -98,13 +89,7 @@ def test_auto_falls_back_to_the_cpu_if_the_engine_cannot_use_the_gpu(builtin_mod
 def test_a_gpu_that_was_asked_for_is_never_replaced_by_the_cpu(
     builtin_model, with_driver, flags, words
 ):
-    command = [sys.executable, str(ROOT / "server.py"), "--port", "0", "--model", builtin_model]
-    command += FIXED_ENGINE  # one that the parameters replace in part
-    flags = [*flags, "--num_inference_sessions", "1", "--log_level", "error"]
-    ran = subprocess.run(
-        [*command, *flags], env=with_driver, capture_output=True, text=True, check=False
-    )
-    assert ran.returncode == 2
-    assert "QA server ready" not in ran.stdout
-    assert words in ran.stderr.splitlines()[-1]
-    assert "Traceback" not in ran.stderr
+    # A fixed engine, which the parameters replace in part.
+    usual = ("--model", builtin_model, *FIXED_ENGINE, "--num_inference_sessions", "1")
+    ended = fail_to_start(*usual, *flags, "--log_level", "error", env=with_driver)
+    assert words in ended.stderr.splitlines()[-1]

@@ -5,12 +5,11 @@ What a server replies has the shape that is shown: the same keys, and values of 
 
 from __future__ import annotations
 
-import http.client
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
@@ -26,11 +25,12 @@ from harness.documents import (
     shown_programs,
 )
 from harness.frames import frame, receive
-from harness.process import GIVE_UP_S
 from harness.questions import ANSWER, ASK, TEXT
 from harness.server import running_server
 from qa_service.data.squad import read_squad
 from qa_service.engine_catalogue import ENGINES, is_installed
+from tests import programs
+from tests.http_calls import call
 from tests.terminal import Terminal
 
 pytestmark = pytest.mark.slow
@@ -60,26 +60,21 @@ def server(request, builtin_model):
     module = ENGINES[request.param].module
     if module and not is_installed(module):
         pytest.skip(f"{module} is not installed")
-    flags = ("--inference_engine_type", request.param, "--precision", "fp32")
-    with running_server(builtin_model, *flags) as running:
+    flags = ("--inference_engine_type", request.param, "--precision", "fp32", "--cost_table", "off")
+    with running_server(builtin_model, *flags, "--num_inference_sessions", "1") as running:
         yield running
 
 
 @pytest.mark.parametrize("path", documented_gets())
 def test_every_get_is_answered_whatever_the_engine(server, path):
-    found = []
-    for method in ("GET", "HEAD"):
-        connection = http.client.HTTPConnection("localhost", server.port, timeout=GIVE_UP_S)
-        connection.request(method, path)
-        response = connection.getresponse()
-        found.append((response.status, response.getheader("Content-Type"), response.read()))
-        connection.close()
-    (status, kind, body), head = found
-    assert (status, head) == (200, (200, kind, b""))
+    reply, head = (call(server.port, method, path) for method in ("GET", "HEAD"))
+    kind = reply.headers["Content-Type"]
+    assert (reply.status, head.status) == (200, 200)
+    assert (head.headers["Content-Type"], head.body) == (kind, b"")
     if kind == "application/json":
-        json.loads(body)
+        json.loads(reply.body)
     else:
-        assert body or kind is None
+        assert reply.body or kind is None
 
 
 def test_the_paths_are_found():
@@ -138,23 +133,15 @@ def test_a_command_that_asks_a_server_is_answered(running, folder, words, output
         check_output(output, done.stdout + done.stderr * (words[0] != "curl"))
 
 
-def run(words: list[str], port: int, folder: Path) -> subprocess.CompletedProcess[str]:
+def run(words: list[str], port: int, folder: Path) -> CompletedProcess[str]:
     """Runs a command against the server at this port."""
     if words[0] == "curl":
         command = [word.replace("localhost:9999", f"localhost:{port}") for word in words]
-    else:
-        program, *flags = words if words[0].startswith("qa-") else words[1:]
-        name = program.removeprefix("qa-").replace("-", "_").removesuffix(".py")
-        command = [sys.executable, str(ROOT / f"{name}.py"), *flags, "--port", str(port)]
-    return subprocess.run(
-        command,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        input="",
-        timeout=GIVE_UP_S,
-        check=False,
-    )
+        return programs.run(*command, cwd=folder)
+    program, *flags = words if words[0].startswith("qa-") else words[1:]
+    name = program.removeprefix("qa-").replace("-", "_").removesuffix(".py")
+    program = ROOT / f"{name}.py"
+    return programs.run_python(program, *flags, "--port", port, cwd=folder, input="")
 
 
 def test_a_server_says_when_it_is_ready_as_it_is_shown(running):
@@ -239,10 +226,9 @@ def test_a_program_that_asks_a_server_is_answered(running, program):
         pytest.importorskip("tritonclient.http", reason="no tritonclient: pip install '.[test]'")
     here = program.replace("localhost:9999", f"localhost:{running.port}")
     here = here.replace('"localhost", 9999', f'"localhost", {running.port}')
-    command = [sys.executable, "-c", here]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=GIVE_UP_S, check=False)
+    done = programs.run_python("-c", here)
     assert done.returncode == 0, done.stderr
-    assert b"Ada Lovelace" in done.stdout
+    assert ANSWER in done.stdout
 
 
 def test_a_question_has_its_answer_whatever_the_engine(server):

@@ -1,19 +1,14 @@
 """`evaluate_model.py` on the built-in model: every engine and precision that it has files for."""
 
-import subprocess
-import sys
-
 import pytest
 
-from harness.process import GIVE_UP_S
-from harness.server import ROOT
+from harness.load import QUESTIONS_FILE
 from qa_service.engine_catalogue import OPENVINO_INT8_FILE
 from qa_service.repository.manifest import load_manifest
 from qa_service.workers.engine_choice import runnable
+from tests.programs import run_python
 
 pytestmark = pytest.mark.slow
-
-DEV = ROOT / "qa_service" / "data" / "questions.json"
 
 
 @pytest.fixture
@@ -21,10 +16,8 @@ def evaluate(builtin_model):
     """Runs the program; returns the F1 of each engine and precision in its table."""
 
     def run(*flags):
-        program = [sys.executable, ROOT / "evaluate_model.py", builtin_model, "--dev", DEV, *flags]
-        done = subprocess.run(
-            program, capture_output=True, text=True, timeout=GIVE_UP_S, check=True
-        )
+        done = run_python("evaluate_model.py", builtin_model, "--dev", QUESTIONS_FILE, *flags)
+        assert done.returncode == 0, done.stderr
         lines = done.stdout.splitlines()
         rows = [line.split()[1:] for line in lines if line.startswith(str(builtin_model))]
         return {(engine, precision): float(f1) for engine, precision, _, f1, *_ in rows}

@@ -5,8 +5,6 @@ import multiprocessing
 import os
 import re
 import shutil
-import subprocess
-import sys
 
 import msgspec
 import numpy as np
@@ -14,7 +12,8 @@ import onnxruntime
 import pytest
 import torch
 
-from harness.server import ROOT
+from harness.load import QUESTIONS_FILE
+from harness.process import GIVE_UP_S
 from qa_service.data.squad import read_squad
 from qa_service.engine_catalogue import ONNX_FILE, PLAIN_ONNX_FILE
 from qa_service.errors import DeviceError, SetupError
@@ -26,10 +25,10 @@ from qa_service.repository.manifest import load_manifest
 from qa_service.scheduling.batch_cost import BatchRule
 from qa_service.wire.messages import Question
 from tests.integration.engine_cache_user import take_turn
+from tests.programs import run_python
 
 pytestmark = pytest.mark.slow
 
-QUESTIONS = ROOT / "qa_service" / "data" / "questions.json"
 SMALL = EngineConfig(max_batch_size=3, max_batch_tokens=160)
 MAX_DIFFERENCE = {"fp32": 1e-3, "fp16": 0.1, "bf16": 0.5}
 """Logits of the built-in model go up to 10; bf16 keeps 8 bits of a number."""
@@ -100,7 +99,7 @@ def test_pytorch_buckets_choose_the_spans_that_the_reader_would(
     rule = BatchRule(SMALL.max_batch_size, SMALL.max_batch_tokens)
     plain = Reader(gpu_model, manifest, reference.logits, rule)
     choosing = Reader(gpu_model, manifest, engine.logits, rule, engine.best_spans)
-    questions = [Question(item.question, item.context) for item in read_squad(QUESTIONS)]
+    questions = [Question(item.question, item.context) for item in read_squad(QUESTIONS_FILE)]
     asked = [*questions[:24], msgspec.structs.replace(questions[24], top_k=3)]
     assert {len(answers) for answers in choosing.read(asked)} == {1, 3}
     for one, other in zip(plain.read(asked), choosing.read(asked), strict=True):
@@ -190,11 +189,11 @@ def test_sessions_take_turns_at_the_engine_cache(tmp_path, manifest):
     with onnx_gpu.engine_cache(tmp_path, SMALL, grid) as cache:
         other = context.Process(target=take_turn, args=(tmp_path, manifest, SMALL, turns))
         other.start()
-        assert turns.get(timeout=60) == ("waits", "")
-        other.join(timeout=1)
+        assert turns.get(timeout=GIVE_UP_S) == ("waits", "")
+        other.join(timeout=0.2)
         assert turns.empty()
         assert other.is_alive()
-    assert turns.get(timeout=30) == ("enters", cache.name)
+    assert turns.get(timeout=GIVE_UP_S) == ("enters", cache.name)
     other.join()
     assert cache.name == "fp32-3x384"
 
@@ -209,14 +208,7 @@ def test_an_engine_cache_that_cannot_be_written_is_told(tmp_path, manifest):
 
 
 def test_the_benchmark_without_a_gpu_is_one_clear_line():
-    ran = subprocess.run(
-        [sys.executable, "-m", "benchmarks.gpu"],
-        cwd=ROOT,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ran = run_python("-m", "benchmarks.gpu", env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
     assert (ran.returncode, ran.stdout) == (2, "")
     assert re.fullmatch(r"benchmarks\.gpu: CUDA sees no GPU here.*\n", ran.stderr)
 

@@ -7,21 +7,24 @@ import json
 import os
 import queue
 import shutil
-import subprocess
-import sys
-from contextlib import contextmanager
 
 import pytest
 
 from harness.gateway import answers, inputs, running_gateway
-from harness.process import GIVE_UP_S, held_still
+from harness.process import GIVE_UP_S
 from harness.questions import ANSWER, ASK, QUESTIONS, TEXT
-from harness.server import EXACT_ENGINE, ONE_BY_ONE, ROOT
-
-grpc = pytest.importorskip("grpc", reason="there is no grpcio")
-triton = pytest.importorskip("tritonclient.grpc", reason="there is no tritonclient")
-
-from tritonclient.grpc import service_pb2, service_pb2_grpc  # noqa: E402
+from harness.server import EXACT_ENGINE, ROOT
+from tests.grpc_requests import (
+    Health,
+    HealthRequest,
+    Stub,
+    failure,
+    grpc,
+    refused,
+    triton,
+    typed_request,
+)
+from tests.programs import run, run_python
 
 CODES = grpc.StatusCode
 FOUR = list(QUESTIONS)
@@ -47,40 +50,14 @@ def channel(gateway):
 
 @pytest.fixture
 def stub(channel):
-    return service_pb2_grpc.GRPCInferenceServiceStub(channel)
+    return Stub(channel)
 
 
-@contextmanager
-def streaming(client, **options):
-    """Opens a client's stream; yields what takes its next result and error."""
+def stream_of(client, **options) -> queue.Queue:
+    """Opens the client's stream; what comes on it goes into the queue."""
     found: queue.Queue = queue.Queue()
     client.start_stream(lambda result, error: found.put((result, error)), **options)
-    yield lambda: found.get(timeout=GIVE_UP_S)
-    client.stop_stream()
-
-
-async def with_stub(gateway, ask):
-    async with grpc.aio.insecure_channel(gateway.address) as channel:
-        await ask(service_pb2_grpc.GRPCInferenceServiceStub(channel))
-
-
-def typed_request(questions, **fields):
-    """A request as KServe's clients write it: its data in `contents`."""
-    columns = {"question": questions, "text": [TEXT] * len(questions)}
-    tensors = [
-        service_pb2.ModelInferRequest.InferInputTensor(
-            name=name, datatype="BYTES", shape=[len(column)],
-            contents=service_pb2.InferTensorContents(bytes_contents=[w.encode() for w in column]),
-        )
-        for name, column in columns.items()
-    ]  # fmt: skip
-    return service_pb2.ModelInferRequest(model_name="builtin", inputs=tensors, **fields)
-
-
-def failure(call, *arguments, **options):
-    with pytest.raises(grpc.RpcError) as caught:
-        call(*arguments, **options)
-    return caught.value
+    return found
 
 
 class TestTritonClient:
@@ -163,70 +140,55 @@ class TestTritonClient:
 
     def test_more_calls_than_one_connection_may_have_in_flight(self, gateway):
         """None is refused, again and again: they wait."""
-        request = typed_request([ASK["question"]])
-
-        async def ask(stub):
-            for _ in range(5):
-                await asyncio.gather(*(stub.ModelInfer(request) for _ in range(200)))
-
-        asyncio.run(with_stub(gateway, ask))
-
-    def test_streams_that_are_silent_are_in_nobodys_way(self, gateway):
-        request = typed_request([ASK["question"]])
-
-        async def ask(stub):
-            streams = [stub.ModelStreamInfer() for _ in range(70)]
-            for stream in streams:
-                await stream.write(request)
-                assert not (await stream.read()).error_message
-            await stub.ModelInfer(request)
-            for stream in streams:
-                await stream.done_writing()
-
-        asyncio.run(with_stub(gateway, ask))
-
-    def test_a_stream_from_asyncio(self, gateway):
-        import tritonclient.grpc.aio as aio
+        request = typed_request()
 
         async def ask():
-            async def requests():
-                for number, question in enumerate(FOUR):
-                    yield {
-                        "model_name": "builtin",
-                        "inputs": inputs(aio, [question]),
-                        "request_id": str(number),
-                    }
+            async with grpc.aio.insecure_channel(gateway.address) as channel:
+                stub = Stub(channel)
+                for _ in range(5):
+                    await asyncio.gather(*(stub.ModelInfer(request) for _ in range(200)))
 
-            async with aio.InferenceServerClient(gateway.address) as client:
-                stream = client.stream_infer(requests())
-                return {
-                    int(result.get_response().id): answers(result)[0]
-                    async for result, error in stream
-                    if error is None
-                }
+        asyncio.run(ask())
 
-        assert asyncio.run(ask()) == dict(enumerate(QUESTIONS.values()))
+    def test_streams_that_are_silent_are_in_nobodys_way(self, gateway):
+        async def ask():
+            async with grpc.aio.insecure_channel(gateway.address) as channel:
+                stub, request = Stub(channel), typed_request()
+                streams = [stub.ModelStreamInfer() for _ in range(70)]
+                for stream in streams:
+                    await stream.write(request)
+                    assert not (await stream.read()).error_message
+                await stub.ModelInfer(request)
+                for stream in streams:
+                    await stream.done_writing()
+
+        asyncio.run(ask())
 
     def test_a_stream(self, client):
-        with streaming(client) as take:
-            for number, question in enumerate(FOUR * 50):
-                its = inputs(triton, [question])
-                client.async_stream_infer("builtin", its, request_id=str(number))
-            got = [take() for _ in FOUR * 50]
+        found = stream_of(client)
+        for number, question in enumerate(FOUR * 50):
+            client.async_stream_infer("builtin", inputs(triton, [question]), request_id=str(number))
+        got = [found.get(timeout=GIVE_UP_S) for _ in FOUR * 50]
+        client.stop_stream()
         by_id = {int(result.get_response().id): answers(result)[0] for result, _ in got}
         assert by_id == dict(enumerate(list(QUESTIONS.values()) * 50))
 
     def test_an_error_leaves_the_stream_open(self, client):
-        with streaming(client) as take:
-            client.async_stream_infer("other", inputs(triton, ["Who?"]))
-            assert "there is no model other" in take()[1].message()
-            client.async_stream_infer("builtin", inputs(triton, [ASK["question"]]))
-            assert answers(take()[0]) == [ANSWER]
+        found = stream_of(client)
+        client.async_stream_infer("other", inputs(triton, ["Who?"]))
+        _, error = found.get(timeout=GIVE_UP_S)
+        assert "there is no model other" in error.message()
+        client.async_stream_infer("builtin", inputs(triton, [ASK["question"]]))
+        result, _ = found.get(timeout=GIVE_UP_S)
+        assert answers(result) == [ANSWER]
+        client.stop_stream()
 
     def test_an_error_ends_the_stream_where_that_is_wanted(self, client):
-        with streaming(client, headers={"triton_grpc_error": "true"}) as take:
-            client.async_stream_infer("other", inputs(triton, ["Who?"]))
-            assert take()[1].status() == "StatusCode.NOT_FOUND"
+        found = stream_of(client, headers={"triton_grpc_error": "true"})
+        client.async_stream_infer("other", inputs(triton, ["Who?"]))
+        _, error = found.get(timeout=GIVE_UP_S)
+        assert error.status() == "StatusCode.NOT_FOUND"
+        client.stop_stream()
 
     @pytest.mark.parametrize(
         ("options", "status"),
@@ -238,16 +200,13 @@ class TestTritonClient:
         ],
     )
     def test_errors_are_told(self, client, options, status):
-        with pytest.raises(triton.InferenceServerException) as caught:
+        with refused(status):
             client.infer(inputs=inputs(triton, ["Who?"]), **options)
-        assert caught.value.status() == f"StatusCode.{status}"
-        assert 0 < len(caught.value.message()) < 300
 
     def test_what_there_is_not(self, client):
         for call in (client.get_log_settings, client.get_system_shared_memory_status):
-            with pytest.raises(triton.InferenceServerException) as caught:
+            with refused("UNIMPLEMENTED"):
                 call()
-            assert caught.value.status() == "StatusCode.UNIMPLEMENTED"
 
     def test_models_are_not_loaded_without_the_right(self, client):
         with pytest.raises(triton.InferenceServerException, match="a token with the right"):
@@ -311,29 +270,22 @@ class TestMessages:
         ours = "import qa_service.grpc_gateway.messages"
         theirs = "import tritonclient.grpc"
         for code in (f"{ours}\n{theirs}", f"{theirs}\n{ours}"):
-            subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=GIVE_UP_S)
+            ran = run_python("-c", code)
+            assert ran.returncode == 0, ran.stderr
 
 
 class TestHealth:
     @pytest.fixture
     def health(self, channel):
-        from grpc_health.v1 import health_pb2_grpc
-
-        return health_pb2_grpc.HealthStub(channel)
-
-    @staticmethod
-    def asked(service):
-        from grpc_health.v1 import health_pb2
-
-        return health_pb2.HealthCheckRequest(service=service)
+        return Health(channel)
 
     @pytest.mark.parametrize("service", ["", "inference.GRPCInferenceService", "builtin"])
     def test_check(self, health, service):
-        assert health.Check(self.asked(service)).status == 1  # SERVING
+        assert health.Check(HealthRequest(service=service)).status == 1  # SERVING
 
     def test_an_unknown_service(self, health):
-        assert failure(health.Check, self.asked("other")).code() is CODES.NOT_FOUND
-        watching = health.Watch(self.asked("other"))
+        assert failure(health.Check, HealthRequest(service="other")).code() is CODES.NOT_FOUND
+        watching = health.Watch(HealthRequest(service="other"))
         assert next(watching).status == 3  # SERVICE_UNKNOWN
         watching.cancel()
 
@@ -371,67 +323,6 @@ class TestReflection:
         assert len(reply.list_services_response.service) == 4
 
 
-@pytest.fixture(scope="module")
-def busy(builtin_model):
-    """A server with one instance, which takes one question at a time."""
-    flags = (*ONE_BY_ONE, "--max_queue_size", "20", "--log_level", "debug", "--log_format", "json")
-    with running_gateway(builtin_model, *flags) as running:
-        yield running
-
-
-class TestTimes:
-    @pytest.fixture
-    def stub(self, busy):
-        with grpc.insecure_channel(busy.address) as channel:
-            yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
-
-    def test_what_is_late_is_not_run(self, busy, stub):
-        with held_still(busy.instance_pids):
-            first = stub.ModelInfer.future(typed_request(FOUR))
-            busy.wait_for_flight(4)  # more than the instance takes beforehand
-            told = failure(stub.ModelInfer, typed_request([ASK["question"]]), timeout=1.0)
-            assert told.code() is CODES.DEADLINE_EXCEEDED
-            busy.wait_for_flight(4)  # by its timeout, or because gRPC has cancelled the late call
-        assert first.result(GIVE_UP_S).model_name == "builtin"
-
-    def test_cancelled_calls_are_withdrawn(self, busy, stub):
-        with held_still(busy.instance_pids):
-            before = busy.counted("cancelled")
-            calls = [stub.ModelInfer.future(typed_request(["Who?"])) for _ in range(2)]
-            busy.wait_for_flight(2)
-            for call in calls:
-                call.cancel()
-            busy.wait_for_count("cancelled", before + 2)
-
-    def test_a_call_cancelled_beside_others_is_withdrawn(self, busy, stub):
-        before = busy.counted("cancelled")
-        with held_still(busy.instance_pids):
-            first = stub.ModelInfer.future(typed_request(FOUR))
-            busy.wait_for_flight(4)
-            second = stub.ModelInfer.future(typed_request(FOUR))
-            busy.wait_for_flight(8)
-            second.cancel()
-            busy.wait_for_count("cancelled", before + 4)
-        assert first.result(GIVE_UP_S).model_name == "builtin"
-        busy.wait_for_flight(0)
-        assert busy.counted("cancelled") == before + 4
-
-    def test_a_full_queue_says_when_to_ask_again(self, busy, stub):
-        with held_still(busy.instance_pids):
-            told = failure(stub.ModelInfer, typed_request(["Who?"] * 40))
-        assert told.code() is CODES.RESOURCE_EXHAUSTED
-        trailers = dict(told.trailing_metadata())
-        assert trailers["qa-error"] == "queue_full"
-        assert int(trailers["retry-after"]) >= 1
-        assert int(trailers["grpc-retry-pushback-ms"]) > 0
-
-    def test_a_trace_goes_on(self, busy, stub):
-        trace = "0af7651916cd43dd8448eb211c80319c"
-        metadata = [("traceparent", f"00-{trace}-b7ad6b7169203331-01")]
-        stub.ModelInfer(typed_request([ASK["question"]]), metadata=metadata)
-        busy.server.wait_for_log(trace)
-
-
 NODE = shutil.which("node")
 NODE_CLIENT = ROOT / "tests" / "integration" / "grpc_client.js"
 
@@ -440,14 +331,12 @@ NODE_CLIENT = ROOT / "tests" / "integration" / "grpc_client.js"
 @pytest.mark.skipif(not NODE or not shutil.which("npm"), reason="there is no node with npm")
 def test_the_client_of_node(gateway, tmp_path):
     packages = ("@grpc/grpc-js@1.14.7", "@grpc/proto-loader@0.8.0")
-    npm = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(tmp_path)]
-    subprocess.run([*npm, *packages], check=True, timeout=GIVE_UP_S)
+    npm = ("npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", tmp_path)
+    installed = run(*npm, *packages)
+    assert installed.returncode == 0, installed.stderr
     proto = ROOT / "qa_service" / "grpc_gateway" / "inference.proto"
-    command = [NODE, str(NODE_CLIENT), gateway.address, str(proto), json.dumps(FOUR), TEXT]
     env = {**os.environ, "NODE_PATH": str(tmp_path / "node_modules")}
-    ran = subprocess.run(
-        command, capture_output=True, text=True, env=env, timeout=GIVE_UP_S, check=False
-    )
+    ran = run(NODE, NODE_CLIENT, gateway.address, proto, json.dumps(FOUR), TEXT, env=env)
     assert ran.returncode == 0, ran.stderr
     told = json.loads(ran.stdout)
     assert told["answers"] == list(QUESTIONS.values())
@@ -481,9 +370,6 @@ print(json.dumps([a.decode() if isinstance(a, bytes) else a for a in found]))
 def test_the_kserve_client(gateway):
     """Beside the gateway's messages in one process, where Triton's client cannot be."""
     asked = json.dumps([gateway.address, FOUR, TEXT])
-    command = [KSERVE_PYTHON, "-c", ASK_BY_KSERVE, asked]
-    ran = subprocess.run(
-        command, capture_output=True, text=True, cwd=ROOT, timeout=GIVE_UP_S, check=False
-    )
+    ran = run(KSERVE_PYTHON, "-c", ASK_BY_KSERVE, asked)
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout.splitlines()[-1]) == list(QUESTIONS.values())

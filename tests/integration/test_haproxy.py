@@ -7,18 +7,18 @@ import json
 import signal
 import threading
 from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
 
 from harness.haproxy import HAPROXY, Balancer, config_for_http
 from harness.ports import reserve_port
-from harness.process import wait_until
-from harness.server import RunningServer
+from harness.process import GIVE_UP_S, wait_until
+from harness.questions import ASK, FIRST_WORD
+from harness.server import INSTANT, RunningServer
 from qa_service.client import QaClient, QaClientError
-
-TEXT = "Ada Lovelace wrote the notes in London in 1843."
-INSTANT = ("--inference_engine_type", "instant", "--num_inference_sessions", "1")
 
 pytestmark = [
     pytest.mark.slow,
@@ -51,83 +51,38 @@ class Replicas:
 
     def stats(self) -> list[dict]:
         """What each has counted."""
-        found = []
-        for server in self.servers:
-            with QaClient("127.0.0.1", server.port) as client:
-                found.append(client.stats())
-        return found
+        return [server.stats() for server in self.servers]
 
     def wait_for_equal_shares(self, num_connections: int) -> None:
         """Waits until each has as many connections as the others, within one of them."""
-        each = num_connections / 3
-        wait_until(self._connections, lambda counts: all(abs(n - each) <= 1 for n in counts))
 
-    def _connections(self) -> list[int]:
-        """The connections of each, without ours."""
-        return [stats["gauges"]["connections_open"] - 1 for stats in self.stats()]
+        def are_equal(stats) -> bool:
+            counts = [its["gauges"]["connections_open"] - 1 for its in stats]  # one is ours
+            return all(abs(count - num_connections / 3) <= 1 for count in counts)
+
+        wait_until(self.stats, are_equal)
 
 
 class Crowd:
-    """Clients in threads of their own, who share one QaClient and keep an account."""
+    """Clients in threads of their own, which ask until they are stopped.
 
-    def __init__(self, port: int, num_clients: int) -> None:
-        self._client = QaClient("127.0.0.1", port)
+    Args:
+        clients: Of each, what asks once and returns what came of it.
+    """
+
+    def __init__(self, clients: Sequence[Callable[[], object]]) -> None:
         self._stopped = threading.Event()
-        self._counts: list[Counter] = []
+        self._counts: list[Counter] = [Counter() for _ in clients]
         self._threads = [
-            threading.Thread(target=self._ask, daemon=True) for _ in range(num_clients)
+            threading.Thread(target=self._ask, args=each, daemon=True)
+            for each in zip(clients, self._counts, strict=True)
         ]
         for thread in self._threads:
             thread.start()
 
-    def _ask(self) -> None:
-        counts: Counter = Counter()
-        self._counts.append(counts)
+    def _ask(self, client: Callable[[], object], counts: Counter) -> None:
         while not self._stopped.is_set():
-            try:
-                answer = self._client.ask("Who wrote the notes?", TEXT)
-                is_right = TEXT[answer.start : answer.end] == answer.answer
-                counts["right" if is_right else "wrong"] += 1
-            except QaClientError as error:
-                counts[error.code] += 1
-
-    def stop(self) -> Counter:
-        """Ends them when they have their answers."""
-        self._stopped.set()
-        for thread in self._threads:
-            thread.join()
-        self._client.close()
-        return sum(self._counts, Counter())
-
-
-class KeepAlive:
-    """HTTP clients in threads of their own; each keeps its connection until it is told to close."""
-
-    def __init__(self, port: int, num_clients: int) -> None:
-        self._port = port
-        self._stopped = threading.Event()
-        self._counts: list[Counter] = []
-        self._threads = [
-            threading.Thread(target=self._ask, daemon=True) for _ in range(num_clients)
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def _ask(self) -> None:
-        counts: Counter = Counter()
-        self._counts.append(counts)
-        body = json.dumps({"question": "Who wrote the notes?", "text": TEXT})
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=30)
-        while not self._stopped.is_set():
-            try:
-                connection.request("POST", "/qa", body)  # connects again where it was closed
-                reply = connection.getresponse()
-                reply.read()
-                counts[reply.status] += 1
-            except (OSError, http.client.HTTPException) as error:
-                counts[type(error).__name__] += 1
-                connection.close()
-        connection.close()
+            counts[client()] += 1
 
     def total(self) -> int:
         """How many requests have ended so far."""
@@ -139,6 +94,35 @@ class KeepAlive:
         for thread in self._threads:
             thread.join()
         return sum(self._counts, Counter())
+
+
+def client_of_frames(client: QaClient) -> str:
+    try:
+        return client.ask(**ASK).answer
+    except QaClientError as error:
+        return error.code
+
+
+def client_of_http(connection: http.client.HTTPConnection) -> object:
+    """Keeps its connection until it is told to close."""
+    try:
+        connection.request("POST", "/qa", json.dumps(ASK))  # connects again where it was closed
+        reply = connection.getresponse()
+        reply.read()
+        return reply.status
+    except (OSError, http.client.HTTPException) as error:
+        connection.close()
+        return type(error).__name__
+
+
+def frames_crowd(port: int, num_clients: int) -> Crowd:
+    """Clients that share one `QaClient`."""
+    return Crowd([partial(client_of_frames, QaClient("127.0.0.1", port))] * num_clients)
+
+
+def http_crowd(port: int, num_clients: int) -> Crowd:
+    connect = partial(http.client.HTTPConnection, "127.0.0.1", port, GIVE_UP_S)
+    return Crowd([partial(client_of_http, connect()) for _ in range(num_clients)])
 
 
 @pytest.fixture
@@ -155,7 +139,7 @@ def test_each_server_gets_its_share(start_replicas):
         clients = [stack.enter_context(QaClient("127.0.0.1", port)) for _ in range(45)]
         for _ in range(20):
             for client in clients:
-                assert client.ask("Who wrote the notes?", TEXT).answer == "Ada"
+                assert client.ask(**ASK).answer == FIRST_WORD
         answered = [s["counters"]["requests_total"]["answered"] for s in replicas.stats()]
     assert answered == [300, 300, 300]
 
@@ -164,7 +148,8 @@ def test_each_server_gets_its_share(start_replicas):
 def test_a_drain_refuses_and_loses_nothing(start_replicas, config):
     """HAProxy hears that a server is to end before that server refuses what is asked."""
     replicas = start_replicas("--drain_delay_ms", "3000", config=config)
-    crowd, clients = Crowd(replicas.balancer.port, 6), KeepAlive(replicas.balancer.port, 12)
+    port = replicas.balancer.port
+    crowd, clients = frames_crowd(port, 6), http_crowd(port, 12)
     first = replicas.servers[0]
     first.signal(signal.SIGTERM)
     replicas.balancer.wait_for_log("qa/qa1 is stopping")
@@ -173,13 +158,13 @@ def test_a_drain_refuses_and_loses_nothing(start_replicas, config):
     ended = clients.total()
     wait_until(lambda: clients.total() >= ended + 100)
     assert set(clients.stop()) == {200}
-    assert set(crowd.stop()) == {"right"}
+    assert set(crowd.stop()) == {FIRST_WORD}
 
 
 @pytest.mark.soak
 def test_no_request_is_lost_whatever_becomes_of_a_server(start_replicas):
     replicas = start_replicas("--max_connection_age_s", "2")
-    crowd = Crowd(replicas.balancer.port, 30)
+    crowd = frames_crowd(replicas.balancer.port, 30)
     first, second, third = replicas.servers
     first.signal(signal.SIGTERM)
     assert first.wait() == 0
@@ -193,4 +178,4 @@ def test_no_request_is_lost_whatever_becomes_of_a_server(start_replicas):
     replicas.balancer.wait_for_log("qa/qa3 is UP")
     replicas.wait_for_equal_shares(30)
     counts = crowd.stop()
-    assert set(counts) == {"right"}, counts
+    assert set(counts) == {FIRST_WORD}, counts

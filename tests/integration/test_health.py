@@ -1,30 +1,24 @@
 """What a server says of itself, while it is asked too much, stops, hangs or is killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
-import shutil
 import signal
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from harness.frames import frame, receive
-from harness.process import GIVE_UP_S, wait_until
-from harness.server import INSTANT, ONE_BY_ONE, ROOT, running_server
-from qa_service.client import QaClient
+from harness.process import wait_until
+from harness.questions import ASK, FIRST_WORD, TEXT
+from harness.server import INSTANT, ONE_BY_ONE, running_server
 from qa_service.scheduling.admission import MAX_RETRY_AFTER_MS
 from tests.fault.faults import stopped
+from tests.programs import run_python, token_flags
 
 pytestmark = pytest.mark.slow
 
-TEXT = "Ada Lovelace wrote the notes in London in 1843."
-ASK = {"question": "Who wrote the notes?", "text": TEXT}
 ONE, TWO = ("--num_inference_sessions", "1"), ("--num_inference_sessions", "2")
 ENDLESS_COSTS = Path(__file__).with_name("endless_costs.json")
 NOTHING_AHEAD = (
@@ -33,14 +27,8 @@ NOTHING_AHEAD = (
 )
 """One instance that is given nothing in advance: its half-time is never thought to come."""
 OUTCOMES = {
-    "answered",
-    "invalid_frame",
-    "invalid_request",
-    "duplicate_id",
-    "queue_full",
-    "question_too_long",
-    "deadline_exceeded",
-    "frame_too_large",
+    *("answered", "invalid_frame", "invalid_request", "duplicate_id", "queue_full"),
+    *("question_too_long", "deadline_exceeded", "frame_too_large"),
 }
 
 
@@ -59,15 +47,14 @@ def requests(count, **more):
     return [frame({"id": i, **ASK, **more}) for i in range(count)]
 
 
-def cli(*flags):
-    command = [sys.executable, str(ROOT / "client.py"), *flags]
-    return subprocess.run(command, capture_output=True, text=True, timeout=GIVE_UP_S, check=False)
+def cli(server, *flags):
+    return run_python("client.py", "--port", server.port, *flags)
 
 
 class TestStats:
     def test_outcomes_add_up_to_what_was_sent(self, builtin_model):
         flags = ("--max_queue_size", "8", "--max_in_flight_per_connection", "1000", *NOTHING_AHEAD)
-        with running_server(builtin_model, *flags) as running, running.connect() as monitor:
+        with running_server(builtin_model, *flags) as running:
             seen = Counter()
             for load in (
                 requests(40),
@@ -87,22 +74,20 @@ class TestStats:
                     sock.sendall(frame({"id": 1, **ASK, "timeout_ms": 20}))
                     seen.update(["invalid_frame", outcome_of(receive(sock))])
                 seen[outcome_of(receive(sock))] += 1
-            counted = query(monitor, "stats")["counters"]["requests_total"]
+            counted = running.stats()["counters"]["requests_total"]
             assert {code: count for code, count in counted.items() if count} == seen
             assert set(seen) == OUTCOMES
 
     def test_requests_of_clients_that_hang_up_are_abandoned(self, builtin_model):
-        with running_server(builtin_model, *NOTHING_AHEAD) as running, running.connect() as monitor:
+        with running_server(builtin_model, *NOTHING_AHEAD) as running:
             with stopped(running):
                 with running.connect() as sock:
                     sock.sendall(b"".join(requests(5)))
                     running.wait_for_queue(sock)
-                    gauges = query(monitor, "stats")["gauges"]
+                    gauges = running.stats()["gauges"]
                     assert (gauges["requests_in_flight"], gauges["queue_length"]) == (5, 4)
                     assert gauges["connections_open"] == 2
-                gone = wait_until(
-                    lambda: query(monitor, "stats"), lambda s: s["gauges"]["connections_open"] == 1
-                )
+                gone = wait_until(running.stats, lambda s: s["gauges"]["connections_open"] == 1)
             assert gone["counters"]["requests_total"]["abandoned"] == 5
             assert gone["gauges"]["requests_in_flight"] == gone["gauges"]["queue_length"] == 0
 
@@ -164,57 +149,43 @@ class TestHealth:
 
     def test_a_full_queue_does_not_hold_it_up(self, builtin_model):
         flags = ("--max_queue_size", "4", *NOTHING_AHEAD)
-        with (
-            running_server(builtin_model, *flags) as running,
-            running.connect() as sock,
-            running.connect() as monitor,
-        ):
+        with running_server(builtin_model, *flags) as running, running.connect() as sock:
             running.ask(**ASK)
             with stopped(running):
                 sock.sendall(b"".join(requests(8)))
                 refused = [receive(sock)["error"] for _ in range(3)]
                 assert {error["code"] for error in refused} == {"queue_full"}
+                assert all(error["retryable"] for error in refused)
                 assert all(1 <= e["retry_after_ms"] <= MAX_RETRY_AFTER_MS for e in refused)
-                health = query(monitor, "health")
+                health = running.health()
                 assert (health["ready"], health["queue_length"]) == (True, 4)
                 assert query(sock, "health")["queue_length"] == 4
             assert [outcome_of(receive(sock)) for _ in range(5)] == ["answered"] * 5
-            assert query(monitor, "health")["queue_length"] == 0
+            assert running.health()["queue_length"] == 0
 
     def test_sessions_that_hang_are_not_ready(self, builtin_model):
-        with (
-            running_server(builtin_model, "--ready_timeout_ms", "50", *NOTHING_AHEAD) as running,
-            running.connect() as sock,
-            running.connect() as monitor,
-        ):
+        flags = ("--ready_timeout_ms", "50", *NOTHING_AHEAD)
+        with running_server(builtin_model, *flags) as running, running.connect() as sock:
             with stopped(running):
-                assert query(monitor, "health")["ready"]
+                assert running.health()["ready"]
                 sock.sendall(frame(ASK))
-                hung = wait_until(lambda: query(monitor, "health"), lambda h: not h["ready"])
+                hung = wait_until(running.health, lambda h: not h["ready"])
                 assert hung["reason"] == "no instance has answered for 50 ms"
                 assert (hung["sessions_alive"], hung["sessions_answering"]) == (1, 0)
                 # Nobody waits for the answer any more, but the instance still hangs.
                 sock.close()
-                wait_until(
-                    lambda: query(monitor, "stats"), lambda s: s["gauges"]["connections_open"] == 1
-                )
-                assert not query(monitor, "health")["ready"]
-            wait_until(lambda: query(monitor, "health"), lambda h: h["ready"])
+                wait_until(running.stats, lambda s: s["gauges"]["connections_open"] == 1)
+                assert not running.health()["ready"]
+            wait_until(running.health, lambda h: h["ready"])
 
     def test_one_session_that_answers_is_enough(self, builtin_model):
         flags = (*ONE_BY_ONE, *TWO, "--ready_timeout_ms", "50")
-        with (
-            running_server(builtin_model, *flags) as running,
-            running.connect() as sock,
-            running.connect() as monitor,
-        ):
+        with running_server(builtin_model, *flags) as running, running.connect() as sock:
             hung = running.worker_pids()[0]
             os.kill(hung, signal.SIGSTOP)
-            sock.sendall(b"".join(requests(2, text=TEXT * 20)))
+            sock.sendall(b"".join(requests(2, text=TEXT * 6)))
             assert "answer" in receive(sock)
-            health = wait_until(
-                lambda: query(monitor, "health"), lambda h: h["sessions_answering"] == 1
-            )
+            health = wait_until(running.health, lambda h: h["sessions_answering"] == 1)
             assert health["ready"]
             assert health["sessions_alive"] == 2
             os.kill(hung, signal.SIGCONT)
@@ -244,113 +215,83 @@ class TestHealth:
             assert running.wait() == 0
 
     def test_killed_sessions_are_missed_and_come_back(self, builtin_model):
-        with running_server(builtin_model, *INSTANT, *TWO) as running, running.connect() as monitor:
+        with running_server(builtin_model, *INSTANT, *TWO) as running:
             for pid in running.worker_pids():
                 os.kill(pid, signal.SIGKILL)
-            dead = wait_until(lambda: query(monitor, "health"), lambda h: h["sessions_alive"] == 0)
+            dead = wait_until(running.health, lambda h: h["sessions_alive"] == 0)
             assert (dead["ready"], dead["reason"]) == (False, "no instance is alive")
             assert dead["sessions_wanted"] == 2
-            wait_until(lambda: query(monitor, "health"), lambda h: h["sessions_alive"] == 2)
-            assert query(monitor, "health")["ready"]
-            assert query(monitor, "stats")["counters"]["session_restarts_total"] == 2
+            wait_until(running.health, lambda h: h["sessions_alive"] == 2)
+            assert running.health()["ready"]
+            assert running.stats()["counters"]["session_restarts_total"] == 2
 
     def test_a_reload_is_not_felt(self, builtin_model):
-        with running_server(builtin_model, *INSTANT, *TWO) as running, running.connect() as monitor:
+        with running_server(builtin_model, *INSTANT, *TWO) as running:
             old = set(running.worker_pids())
             running.signal(signal.SIGHUP)
 
             def look():
-                health = query(monitor, "health")
+                health = running.health()
                 assert (health["ready"], health["sessions_alive"]) == (True, 2)
+                assert running.ask(**ASK)["answer"] == FIRST_WORD
                 return set(running.worker_pids())
 
             wait_until(look, lambda pids: len(pids) == 2 and not pids & old)
-            assert query(monitor, "stats")["counters"]["session_restarts_total"] == 0
+            assert running.stats()["counters"]["session_restarts_total"] == 0
 
-    def test_it_names_the_model_that_serves(self, builtin_model, tmp_path):
-        model = shutil.copytree(builtin_model, tmp_path / "model")
-        manifest = json.loads((model / "manifest.json").read_text())
-        with running_server(model, *ONE) as running, running.connect() as monitor:
-            assert query(monitor, "health")["model"] == "builtin"
-            (model / "manifest.json").write_text(json.dumps({**manifest, "name": "another"}))
+    def test_it_names_the_model_that_serves(self, own_model):
+        file = own_model / "manifest.json"
+        manifest = json.loads(file.read_text())
+        with running_server(own_model, *INSTANT) as running:
+            assert running.health()["model"] == "builtin"
+            file.write_text(json.dumps({**manifest, "name": "another"}))
             running.signal(signal.SIGHUP)
-            wait_until(lambda: query(monitor, "health")["model"], lambda name: name == "another")
-
-    def test_a_retry_is_counted(self, builtin_model):
-        with running_server(builtin_model, *NOTHING_AHEAD) as running, running.connect() as sock:
-            [pid] = running.worker_pids()
-            with stopped(running):
-                sock.sendall(frame(ASK))
-                running.wait_for_queue(sock)
-                os.kill(pid, signal.SIGKILL)
-            assert "answer" in receive(sock)
-            counters = query(sock, "stats")["counters"]
-            assert (counters["request_retries_total"], counters["batches_total"]) == (1, 1)
+            wait_until(lambda: running.health()["model"], lambda name: name == "another")
 
 
 class TestFromOutside:
     """The client library and `client.py --health`, as a container's health check runs it."""
 
-    def test_the_client_library(self, builtin_model):
-        with running_server(builtin_model, *ONE) as running, QaClient(port=running.port) as client:
-            health = client.health()
-            assert (health.ready, health.reason) == (True, None)
-            assert client.ask(**ASK).answer == "Ada Lovelace"
-            assert client.stats()["counters"]["requests_total"]["answered"] == 1
-            assert health.report["model"] == "builtin"
-
     def test_exit_codes(self, builtin_model):
         flags = ("--ready_timeout_ms", "1", *NOTHING_AHEAD)
         with running_server(builtin_model, *flags) as running:
-            port = ("--port", str(running.port))
-            ready = cli("--health", *port)
+            ready = cli(running, "--health")
             assert (ready.returncode, ready.stdout.splitlines()[0]) == (0, "ready")
             with stopped(running), running.connect() as sock:
                 sock.sendall(frame(ASK))
                 running.wait_for_queue(sock)
-                hung = cli("--health", *port)
+                hung = cli(running, "--health")
                 assert hung.returncode == 1
                 assert hung.stdout.startswith("not ready: no instance has answered for 1 ms\n")
-                assert not json.loads(cli("--health", "--json", *port).stdout)["ready"]
-        unreachable = cli("--health", *port)
+                assert not json.loads(cli(running, "--health", "--json").stdout)["ready"]
+        unreachable = cli(running, "--health")
         assert (unreachable.returncode, unreachable.stdout) == (2, "")
         assert unreachable.stderr.startswith("Error: no server can be reached")
 
     def test_where_a_token_is_wanted_it_is_wanted_here_too(self, builtin_model, tmp_path):
-        token = tmp_path / "token"
-        token.write_text("3bQ1xT0yqWcV7uKfJm2sZg\n")
-        token.chmod(0o600)
-        with running_server(builtin_model, *INSTANT, "--auth_token_file", str(token)) as running:
+        tokens = token_flags(tmp_path, "3bQ1xT0yqWcV7uKfJm2sZg")
+        with running_server(builtin_model, *INSTANT, *tokens) as running:
             with running.connect() as unauthenticated:
                 unauthenticated.sendall(frame({"id": 1, "type": "health"}))
                 assert outcome_of(receive(unauthenticated)) == "unauthorized"
                 assert receive(unauthenticated) is None
-            flags = ("--port", str(running.port), "--token_file", str(token))
-            assert cli("--health", *flags).returncode == 0
-            counters = json.loads(cli("--stats", "--json", *flags).stdout)["counters"]
+            flags = ("--token_file", tokens[1])
+            assert cli(running, "--health", *flags).returncode == 0
+            counters = json.loads(cli(running, "--stats", "--json", *flags).stdout)["counters"]
             counted = {code: n for code, n in counters["requests_total"].items() if n}
             assert counted == {"unauthorized": 1}
-            assert cli("--health", "--port", str(running.port)).returncode == 2
+            assert cli(running, "--health").returncode == 2
 
     def test_the_table_of_counts(self, builtin_model):
         with running_server(builtin_model, *INSTANT, *TWO) as running:
-            port = ("--port", str(running.port))
             running.ask(**ASK)
-            table = cli("--stats", *port).stdout
+            table = cli(running, "--stats").stdout
             assert re.search(r"^ +requests_total\{answered\} +1$", table, re.MULTILINE)
             assert re.search(r"^ +instance 1 +cpu$", table, re.MULTILINE)
             assert re.search(r"^ +batch_size +1 +1 +1 +1 +1 +1$", table, re.MULTILINE)
-            stats = json.loads(cli("--stats", "--json", *port).stdout)
-            kinds = {
-                "counters",
-                "gauges",
-                "histograms",
-                "cascades",
-                "shadows",
-                "sessions",
-                "collections",
-            }
-            assert stats.keys() == kinds
+            stats = json.loads(cli(running, "--stats", "--json").stdout)
+            kinds = "counters gauges histograms cascades shadows sessions collections"
+            assert stats.keys() == set(kinds.split())
 
 
 class TestLog:

@@ -1,57 +1,41 @@
 """HTTP clients as they are, against a running server: curl, Triton's, and plain sockets."""
 
-from __future__ import annotations
-
 import asyncio
 import http.client
 import json
 import os
 import shutil
-import subprocess
 
 import numpy as np
 import pytest
 
 from harness.gateway import answers, inputs
-from harness.process import GIVE_UP_S, held_still
+from harness.process import GIVE_UP_S, held_still, wait_until
 from harness.questions import ANSWER, ASK, QUESTIONS, TEXT
 from harness.server import ONE_BY_ONE, running_server
-from tests.certificates import Certificates
+from tests.http_calls import bearer, get
+from tests.programs import run, token_flags
 
 TOKEN = "a-token-of-the-tests"
-
-
-def call(port, method, path, body=None, headers=None):
-    """One request on a connection of its own: status, headers and body."""
-    connection = http.client.HTTPConnection("localhost", port, timeout=GIVE_UP_S)
-    try:
-        connection.request(method, path, body, headers or {})
-        response = connection.getresponse()
-        return response.status, response.headers, response.read()
-    finally:
-        connection.close()
+needs_curl = pytest.mark.skipif(not shutil.which("curl"), reason="there is no curl")
 
 
 class TestPlain:
-    @pytest.mark.skipif(not shutil.which("curl"), reason="there is no curl")
+    @needs_curl
     def test_curl(self, server):
         command = ["curl", "-sS", f"localhost:{server.port}/qa", "-d", json.dumps(ASK)]
-        ran = subprocess.run(command, capture_output=True, check=True, timeout=GIVE_UP_S)
-        reply = json.loads(ran.stdout)
+        reply = json.loads(run(*command).stdout)
         assert (reply["answer"], TEXT[reply["start"] : reply["end"]]) == (ANSWER, ANSWER)
 
-    @pytest.mark.skipif(not shutil.which("curl"), reason="there is no curl")
+    @needs_curl
     def test_curl_waits_to_be_told_to_go_on(self, server, tmp_path):
         body = tmp_path / "body"
         body.write_text(json.dumps({**ASK, "text": TEXT + " And so on." * 100}))
         command = ["curl", "-sSv", "-H", "Expect: 100-continue", f"localhost:{server.port}/qa",
                    "-d", f"@{body}", "--expect100-timeout", "30"]  # fmt: skip
-        ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=GIVE_UP_S)
+        ran = run(*command)
         assert "< HTTP/1.1 100 Continue" in ran.stderr
         assert json.loads(ran.stdout)["answer"] == ANSWER
-
-    def test_frames_are_served_beside_it(self, server):
-        assert server.ask(**ASK)["answer"] == ANSWER
 
     def test_one_connection_serves_many(self, server):
         connection = http.client.HTTPConnection("localhost", server.port, timeout=GIVE_UP_S)
@@ -71,13 +55,12 @@ class TestPlain:
         ],
     )
     def test_documents(self, server, path, expected):
-        status, headers, body = call(server.port, "GET", path)
-        assert (status, headers["Content-Type"]) == (200, "application/json")
-        assert json.loads(body) == expected
+        reply = get(server.port, path)
+        assert (reply.status, reply.headers["Content-Type"]) == (200, "application/json")
+        assert reply.json == expected
 
     def test_another_name_is_not_served_on_a_loopback_address(self, server):
-        status, _, _ = call(server.port, "GET", "/v2", headers={"Host": "rebound.example"})
-        assert status == 421
+        assert get(server.port, "/v2", {"Host": "rebound.example"}).status == 421
 
     def test_it_can_be_turned_off(self, builtin_model):
         with running_server(builtin_model, "--no-http") as frames, frames.connect() as sock:
@@ -234,42 +217,34 @@ print(json.dumps(asyncio.run(ask(*json.loads(sys.argv[1])))))
 """
 
 
-@pytest.mark.skipif(
-    not KSERVE_PYTHON,
-    reason="KSERVE_PYTHON names no interpreter with kserve",
-)
+@pytest.mark.skipif(not KSERVE_PYTHON, reason="KSERVE_PYTHON names no interpreter with kserve")
 def test_the_kserve_client(server):
     asked = json.dumps([f"http://localhost:{server.port}", list(QUESTIONS), TEXT])
-    command = [KSERVE_PYTHON, "-c", ASK_BY_KSERVE, asked]
-    ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=GIVE_UP_S)
+    ran = run(KSERVE_PYTHON, "-c", ASK_BY_KSERVE, asked)
+    assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout.splitlines()[-1]) == list(QUESTIONS.values())
 
 
 @pytest.fixture(scope="module")
 def with_tokens(builtin_model, tmp_path_factory):
-    tokens = tmp_path_factory.mktemp("tokens") / "tokens"
-    tokens.write_text(f"{TOKEN}\n")
-    tokens.chmod(0o600)
-    with running_server(builtin_model, "--auth_token_file", str(tokens)) as running:
-        yield running
+    with running_server(builtin_model, *token_flags(tmp_path_factory.mktemp("t"), TOKEN)) as its:
+        yield its
 
 
 class TestAccess:
     @pytest.mark.parametrize("path", ["/v2/health/live", "/v2/health/ready", "/"])
     def test_some_paths_are_open(self, with_tokens, path):
-        assert call(with_tokens.port, "GET", path)[0] == 200
+        assert get(with_tokens.port, path).status == 200
 
     @pytest.mark.parametrize("path", ["/v2", "/metrics", "/stats", "/openapi.json", "/nothing"])
     @pytest.mark.parametrize("value", [None, "Bearer wrong", f"Basic {TOKEN}", f"Bearer {TOKEN} x"])
     def test_others_are_not(self, with_tokens, path, value):
-        headers = {"Authorization": value} if value else {}
-        status, fields, _ = call(with_tokens.port, "GET", path, headers=headers)
-        assert (status, fields["WWW-Authenticate"]) == (401, "Bearer")
+        reply = get(with_tokens.port, path, {"Authorization": value} if value else {})
+        assert (reply.status, reply.headers["WWW-Authenticate"]) == (401, "Bearer")
 
     def test_a_token_is_shown_with_each_request(self, with_tokens):
         connection = http.client.HTTPConnection("localhost", with_tokens.port, timeout=GIVE_UP_S)
-        authorization = {"Authorization": f"Bearer {TOKEN}"}
-        for headers, expected in ((authorization, 200), (authorization, 200), ({}, 401)):
+        for headers, expected in ((bearer(TOKEN), 200), (bearer(TOKEN), 200), ({}, 401)):
             connection.request("POST", "/qa", json.dumps(ASK), headers)
             response = connection.getresponse()
             assert response.status == expected
@@ -281,12 +256,10 @@ class TestAccess:
             sock.sendall(b"POST /qa HTTP/1.1\r\nHost: localhost\r\nContent-Length: 200000\r\n\r\n")
             assert sock.recv(1000).startswith(b"HTTP/1.1 401 ")
 
-    def test_over_tls(self, builtin_model, tmp_path):
-        certificates = Certificates(tmp_path)
-        context = certificates.client_context()
+    def test_over_tls(self, builtin_model, certificates):
         with running_server(builtin_model, *certificates.server_flags) as running:
             connection = http.client.HTTPSConnection(
-                "localhost", running.port, timeout=GIVE_UP_S, context=context
+                "localhost", running.port, timeout=GIVE_UP_S, context=certificates.client_context()
             )
             connection.request("POST", "/qa", json.dumps(ASK))
             assert json.loads(connection.getresponse().read())["answer"] == ANSWER
@@ -295,31 +268,26 @@ class TestAccess:
 
 def test_a_client_that_goes_frees_its_work(builtin_model):
     with running_server(builtin_model, *ONE_BY_ONE) as server:
-        body = {
-            "inputs": [
-                {"name": name, "shape": [60], "datatype": "BYTES", "data": [ASK[name]] * 60}
-                for name in ("question", "text")
-            ]
-        }
-        data = json.dumps(body).encode()
+        inputs = [
+            {"name": name, "shape": [60], "datatype": "BYTES", "data": [ASK[name]] * 60}
+            for name in ("question", "text")
+        ]
+        data = json.dumps({"inputs": inputs}).encode()
         line = b"POST /v2/models/builtin/infer HTTP/1.1\r\nHost: localhost\r\n"
         with held_still(server.worker_pids()):
             with server.connect() as sock:
                 sock.sendall(line + b"Content-Length: %d\r\n\r\n" % len(data) + data)
-                while counts(server)["requests_in_flight"] < 60:
-                    pass
-            while (seen := counts(server))["requests_in_flight"]:
-                pass
-        assert seen["abandoned"] == 60
+                wait_until(lambda: in_flight(server), lambda count: count == 60)
+            wait_until(lambda: in_flight(server), lambda count: count == 0)
+        assert server.stats()["counters"]["requests_total"]["abandoned"] == 60
 
 
-def counts(server):
-    report = json.loads(call(server.port, "GET", "/stats")[2])
-    return {**report["gauges"], **report["counters"]["requests_total"]}
+def in_flight(server):
+    return get(server.port, "/stats").json["gauges"]["requests_in_flight"]
 
 
 def test_the_description_is_valid(server):
     validator = pytest.importorskip("openapi_spec_validator", reason="there is no validator")
-    description = json.loads(call(server.port, "GET", "/openapi.json")[2])
+    description = get(server.port, "/openapi.json").json
     validator.validate(description)
     assert "/qa" in description["paths"]

@@ -14,11 +14,11 @@ from qa_service.broker.job import Request
 from qa_service.broker.window import StoppedError
 from qa_service.client import ConnectionLostError, QaServerError, ServerUnreachableError
 from tests.scripted_server import (
-    ANSWER,
     FULL,
     SILENCE,
     ScriptedServer,
     answered,
+    full_for_the_first,
     listening,
     refused_for_ever,
 )
@@ -70,10 +70,6 @@ def test_others_are_asked_while_a_refused_question_rests(monkeypatch):
     monkeypatch.setattr(asker_module, "FIRST_REST_S", 1e6)
     monkeypatch.setattr(asker_module, "LAST_REST_S", 1e6)
 
-    def full_for_the_first(request, count):
-        refuses = request["question"] == "q0"
-        return {"id": request["id"], **({"error": FULL} if refuses else ANSWER)}
-
     async def scenario(asker, server):
         asks = [asker.ask(Request(question=f"q{i}", text="t"), i) for i in range(5)]
         refused, *others = map(asyncio.ensure_future, asks)
@@ -99,19 +95,19 @@ def test_another_error_is_raised(code, retryable):
 
 
 @pytest.mark.parametrize(
-    ("first", "address"),
-    [(None, {}), ([5], {}), (SILENCE, {"timeout_s": 0.1})],
-    ids=["a lost connection", "a reply that is none", "a server that stays silent"],
+    ("first", "timeout_s"),
+    [(None, GIVE_UP_S), ([5], GIVE_UP_S), (SILENCE, 1.0)],
+    ids=["closed", "no reply to anything", "silence"],
 )
-def test_a_question_is_asked_again_over_another_connection_after(first, address):
-    def script(request, count):
-        return answered(request, count) if count > 1 else first
-
+def test_a_connection_that_is_lost_is_made_again_and_the_question_asked_again(first, timeout_s):
     async def scenario(asker, server):
         await asker.ask(ASK, 0)
         return server.connections
 
-    assert play(script, scenario, **address) == 2
+    def script(request, count):
+        return answered(request, count) if count > 1 else first
+
+    assert play(script, scenario, timeout_s=timeout_s) == 2
 
 
 def test_a_question_that_always_loses_its_connection_is_given_up(monkeypatch):

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from harness.process import GIVE_UP_S
 from qa_service.aio.link import ServerAddress
 from qa_service.broker import asker as asker_module
 from qa_service.broker.asker import MAX_REFUSALS, Asker
@@ -12,10 +13,9 @@ from qa_service.broker.file_run import FileRun, RunSettings
 from qa_service.broker.questions_file import FileError
 from qa_service.client import QaClientError
 from tests.scripted_server import (
-    ANSWER,
-    FULL,
     ScriptedServer,
     answered,
+    full_for_the_first,
     listening,
     refused_for_ever,
 )
@@ -34,7 +34,7 @@ def run(tmp_path, monkeypatch):
 
         async def scenario():
             server = ScriptedServer(script)
-            async with asyncio.timeout(20), listening(server) as port:
+            async with asyncio.timeout(GIVE_UP_S), listening(server) as port:
                 asker = Asker(ServerAddress("127.0.0.1", port), settings.lanes)
                 run = FileRun(asker, questions, tmp_path / "answers.jsonl", settings)
                 watch(run, server)
@@ -66,10 +66,6 @@ def test_a_malformed_line_fails_alone_and_is_counted_each_time(run):
 
 
 def test_a_question_that_is_never_taken_fails_and_holds_nothing_back_for_ever(run):
-    def full_for_the_first(request, count):
-        refuses = request["question"] == "q0"
-        return {"id": request["id"], **({"error": FULL} if refuses else ANSWER)}
-
     summary, answers, server = run([question(number) for number in range(50)], full_for_the_first)
     assert (summary.answered, summary.failed) == (49, 1)
     assert [answer["id"] for answer in answers] == [f"n{number}" for number in range(50)]

@@ -138,16 +138,6 @@ def test_a_message_whose_properties_cannot_be_read_dies_alone(rabbit, server):
     assert play(depth(rabbit.url, names.dead)) == 1
 
 
-def test_a_stopped_gateway_leaves_the_rest_in_the_queue(rabbit, server, names):
-    with running_gateway(rabbit.url, server.port, names):
-        pass
-    play(publish(rabbit.url, names.jobs, [job(f"m{i}", ASK) for i in range(10)]))
-    assert play(depth(rabbit.url, names.jobs)) == 10
-    with running_gateway(rabbit.url, server.port, names):
-        answers = play(take(rabbit.url, names.results, 10))
-    assert sorted(answer.message_id for answer in answers) == [f"m{i}" for i in range(10)]
-
-
 def test_the_metrics_are_served(rabbit, server, names):
     port = reserve_port()
     with running_gateway(rabbit.url, server.port, names, f"--metrics_port={port}"):

@@ -1,8 +1,5 @@
 """A long text that a server cuts has the answers that the reader finds in the whole."""
 
-from __future__ import annotations
-
-import json
 import shutil
 
 import pytest
@@ -12,9 +9,10 @@ from harness.server import EXACT_ENGINE, FIXED_ENGINE, running_server
 from qa_service.data.squad import read_squad
 from qa_service.inference.engines import EngineConfig, make_engine
 from qa_service.inference.reader.reader import Reader
-from qa_service.repository.manifest import MANIFEST_FILE, load_manifest
+from qa_service.repository.manifest import load_manifest
 from qa_service.scheduling.batch_cost import BatchRule
 from qa_service.wire.messages import Question
+from tests.programs import change_reading
 
 pytestmark = pytest.mark.slow
 
@@ -24,11 +22,8 @@ NUM_CHARS = 9_538
 @pytest.fixture(scope="module", params=[96, 384])
 def model(builtin_model, tmp_path_factory, request):
     """The built-in model with a window of so many tokens."""
-    copy = tmp_path_factory.mktemp("model") / "model"
-    shutil.copytree(builtin_model, copy)
-    manifest = json.loads((copy / MANIFEST_FILE).read_text())
-    manifest["reading"]["window_tokens"] = request.param
-    (copy / MANIFEST_FILE).write_text(json.dumps(manifest))
+    copy = shutil.copytree(builtin_model, tmp_path_factory.mktemp("model") / "model")
+    change_reading(copy, window_tokens=request.param)
     return copy
 
 
@@ -44,7 +39,7 @@ def test_a_server_answers_a_long_text_as_the_reader_does(model, reader):
     items = read_squad(QUESTIONS_FILE)
     text = "\n".join(dict.fromkeys(item.context for item in items))
     text = (text * (1 + NUM_CHARS // len(text)))[:NUM_CHARS]
-    asked = [Question(item.question, text, 3) for item in items[:6]]
+    asked = [Question(item.question, text, 3) for item in items[:3]]
     with running_server(model, *FIXED_ENGINE) as server:
         for question, answers in zip(asked, reader.read(asked), strict=True):
             reply = server.ask(question=question.question, text=text, top_k=3)

@@ -1,16 +1,13 @@
 """The OpenVINO engine, on the built-in model."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
-from harness.process import GIVE_UP_S
 from qa_service.errors import DeviceError, SetupError
 from qa_service.inference.engines import EngineConfig, make_engine
 from qa_service.preparation import openvino_int8, quantize
 from qa_service.repository.manifest import load_manifest
+from tests.programs import run_python
 
 openvino = pytest.importorskip("openvino")
 from qa_service.inference.engines import openvino as engine_module  # noqa: E402
@@ -89,8 +86,7 @@ def test_a_processor_without_bf16_says_so(builtin_model, precision, without):
 
 
 def test_a_signal_is_handled_after_one_engine_took_the_place_of_another(builtin_model):
-    command = [sys.executable, "-c", ONE_AFTER_ANOTHER, str(builtin_model)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=GIVE_UP_S)
+    done = run_python("-c", ONE_AFTER_ANOTHER, builtin_model)
     assert (done.stdout, done.returncode) == ("handled\n", 0)
 
 

@@ -1,7 +1,5 @@
 """The page at `/` in a real browser, its policy in force."""
 
-from __future__ import annotations
-
 import json
 from urllib.parse import quote
 
@@ -12,6 +10,7 @@ from harness.collections import ANSWERS, index, write_documents
 from harness.models import ModelFile
 from harness.questions import ANSWER, ASK
 from harness.server import running_server
+from tests.programs import token_flags
 
 pytestmark = [
     pytest.mark.slow,
@@ -146,10 +145,7 @@ def test_the_policy_lets_nothing_else_run(page):
 
 
 def test_a_token_is_asked_for_and_kept(builtin_model, tmp_path, browser):
-    tokens = tmp_path / "tokens"
-    tokens.write_text(f"{TOKEN}\n")
-    tokens.chmod(0o600)
-    with running_server(builtin_model, "--auth_token_file", str(tokens)) as with_tokens:
+    with running_server(builtin_model, *token_flags(tmp_path, TOKEN)) as with_tokens:
         browser.open(f"http://localhost:{with_tokens.port}/")
         browser.wait_for("document.querySelector('#access').open")
         browser.evaluate(

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForQuestionAnswering, BertConfig, BertModel
 
 import prepare_model
-from harness.process import GIVE_UP_S
+from harness.server import ROOT
 from qa_service.engine_catalogue import OPENVINO_INT8_FILE
 from qa_service.errors import SetupError
 from qa_service.inference.engines import EngineConfig, make_engine
@@ -30,10 +30,9 @@ from qa_service.preparation.prepare import Choices, prepare
 from qa_service.preparation.sources import Source
 from qa_service.repository.manifest import load_manifest
 from tests.integration.tiny_models import KINDS, MAX_SEQUENCE_TOKENS, make_tiny_model
+from tests.programs import run_python
 
 pytestmark = pytest.mark.slow
-
-_ROOT = Path(prepare_model.__file__).parent
 
 
 @pytest.fixture(scope="module")
@@ -60,14 +59,8 @@ def _flags(model: Path | str, output_dir: Path) -> list[str]:
 
 def _run_offline(model: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Runs the program with the hub's cache in a folder, and the hub out of reach."""
-    return subprocess.run(
-        [sys.executable, str(_ROOT / "prepare_model.py"), *_flags(model, folder / "out")],
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hub")},
-        capture_output=True,
-        text=True,
-        timeout=GIVE_UP_S,
-        check=False,
-    )
+    env = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hub")}
+    return run_python("prepare_model.py", *_flags(model, folder / "out"), env=env)
 
 
 def _refusal(source: Path, output_dir: Path, capsys: pytest.CaptureFixture[str]) -> str:
@@ -171,12 +164,8 @@ def test_folder_that_is_not_up_to_date_is_made_again(tmp_path, damage):
     assert sorted(path.name for path in target.parent.iterdir()) == [".model.lock", "model"]
 
 
-def test_model_without_a_trained_head_is_refused(tmp_path, capsys):
-    source = tmp_path / "encoder"
-    make_tiny_model("bert", source)
+def _write_no_trained_head(source):
     BertModel(BertConfig.from_pretrained(source)).save_pretrained(source)
-    assert "qa_outputs" in _refusal(source, tmp_path / "out", capsys)
-    assert [path.name for path in (tmp_path / "out").iterdir()] == [".encoder.lock"]
 
 
 def _write_head_of_three_labels(source):
@@ -198,6 +187,7 @@ def _write_code_for_the_loader(source):
 
 
 _BROKEN = {
+    "qa_outputs": _write_no_trained_head,
     "was not trained for extractive": _write_head_of_three_labels,
     "more tokens than its model": _write_larger_vocabulary,
     "transformers cannot load": _write_code_for_the_loader,
@@ -212,6 +202,7 @@ def test_broken_model_is_refused_in_one_line(tmp_path, words, capsys):
     _BROKEN[words](source)
     assert words in _refusal(source, tmp_path / "out", capsys)
     assert not (source / "ran").exists()
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [".broken.lock"]
 
 
 def test_adapter_over_a_local_directory_is_merged_into_it(sources, tmp_path):
@@ -381,7 +372,7 @@ prepare_model.main(sys.argv[1:])
 def test_killed_run_is_cleared_up_by_the_next(sources, tmp_path):
     arguments = _flags(sources / "bert", tmp_path)
     command = [sys.executable, "-c", _STALLED_RUN, *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=_ROOT) as run:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as run:
         assert run.stdout is not None
         assert any(line.strip() == "exporting" for line in run.stdout)
         run.kill()

@@ -1,17 +1,13 @@
 """Cascades, shadow traffic and the cache over several real models, from one file."""
 
-from __future__ import annotations
-
-import json
 import shutil
-import urllib.request
 
 import pytest
 
-from harness.frames import frame, receive
 from harness.questions import ANSWER, ASK, QUESTIONS, TEXT
 from harness.server import running_server
-from qa_service.repository.manifest import MANIFEST_FILE
+from tests.http_calls import get
+from tests.programs import change_reading
 
 NUM_SHADOWED = 12
 INSTANCES = "num_inference_sessions = 1"
@@ -24,9 +20,7 @@ def server(builtin_model, tmp_path_factory):
     copy = folder / "versions" / "2"
     shutil.copytree(builtin_model, copy)
     (folder / "versions" / "1").symlink_to(builtin_model)
-    manifest = json.loads((copy / MANIFEST_FILE).read_text())
-    manifest["reading"]["temperature"] *= 2
-    (copy / MANIFEST_FILE).write_text(json.dumps(manifest))
+    change_reading(copy, temperature=3.0)
     config = folder / "server.toml"
     config.write_text(f"""
 [models.small]
@@ -95,16 +89,14 @@ def test_a_shadow_answers_nobody_and_is_compared(server):
         for question in QUESTIONS
     ]
     assert {(reply["model"], reply["version"]) for reply in replies} == {("small", 1)}
-    with server.connect() as sock:  # copies may still run: what asks after them waits for them
-        sock.sendall(frame({"model": "small", "version": 2, **ASK, "text": TEXT * 2}))
-        receive(sock)
+    # Copies may still run: what asks after them waits for them.
+    server.ask(model="small", version=2, **{**ASK, "text": TEXT * 2})
     [shadow] = server.stats()["shadows"]
     assert (shadow["model"], shadow["version"]) == ("small", 2)
     compared = shadow["agreed"] + shadow["differed"]
     assert compared > 0
     assert shadow["failed"] == 0
     assert shadow["agreement"] == 1.0
-    with urllib.request.urlopen(f"http://localhost:{server.port}/metrics") as reply:
-        text = reply.read().decode()
+    text = get(server.port, "/metrics").body.decode()
     assert 'qa_shadow_requests_total{model="small",version="2",outcome="agreed"}' in text
     assert 'qa_cascade_requests_total{route="default",models_asked="1"}' in text

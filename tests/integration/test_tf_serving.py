@@ -1,31 +1,23 @@
 """TensorFlow Serving's clients as people write them, against a running server."""
 
-from __future__ import annotations
-
 import json
-import urllib.error
-import urllib.request
 
 import pytest
 
 from harness.models import ModelFile
-from harness.process import GIVE_UP_S, held_still
+from harness.process import GIVE_UP_S, held_still, wait_until
 from harness.questions import ANSWER, ASK, QUESTIONS, TEXT
 from harness.server import ONE_BY_ONE, running_server
+from tests.http_calls import get, post
 
 ROWS = [{"question": question, "text": TEXT} for question in QUESTIONS]
 AVAILABLE = {"state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
 
 
 def call(server, path, body=None):
-    """The status and the JSON of a reply, by urllib."""
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(f"http://localhost:{server.port}{path}", data)
-    try:
-        with urllib.request.urlopen(request, timeout=GIVE_UP_S) as reply:
-            return reply.status, json.load(reply)
-    except urllib.error.HTTPError as error:
-        return error.code, json.load(error)
+    """The status and the JSON of a reply."""
+    reply = get(server.port, path) if body is None else post(server.port, path, body)
+    return reply.status, reply.json
 
 
 def test_the_snippet_of_every_tutorial(server):
@@ -99,6 +91,8 @@ def test_a_full_queue_and_a_deadline(builtin_model):
     with running_server(builtin_model, *flags) as server:
         with held_still(server.worker_pids()):
             assert call(server, path, {"instances": [ASK] * 50})[0] == 429
+            # The siblings of a failed row are cancelled.
+            wait_until(lambda: server.stats()["gauges"]["requests_in_flight"] == 0)
             assert call(server, path, {"instances": [ASK] * 4})[0] == 504
         status, body = call(server, path, {"instances": [ASK]})
     assert (status, body["predictions"][0]["answer"]) == (200, ANSWER)

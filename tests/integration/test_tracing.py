@@ -1,8 +1,5 @@
 """Spans of requests, sent to a real receiver by OpenTelemetry's own exporter."""
 
-from __future__ import annotations
-
-import http.client
 import json
 import os
 import select
@@ -15,9 +12,10 @@ import pytest
 from harness.frames import frame, receive
 from harness.otlp import receiving
 from harness.ports import reserve_port
-from harness.process import GIVE_UP_S, held_still
+from harness.process import GIVE_UP_S, held_still, wait_until
 from harness.questions import ANSWER, ASK, TEXT
 from harness.server import INSTANT, running_server
+from tests.http_calls import post
 
 TRACE, CLIENT_SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED, UNSAMPLED = (f"00-{TRACE}-{CLIENT_SPAN}-{flags}" for flags in ("01", "00"))
@@ -73,15 +71,6 @@ def traced(server, module_receiver):
     return ask
 
 
-def post(server, body, **headers):
-    connection = http.client.HTTPConnection("localhost", server.port, timeout=GIVE_UP_S)
-    connection.request("POST", "/qa", json.dumps(body), headers)
-    reply = connection.getresponse()
-    reply.read()
-    connection.close()
-    return reply.status
-
-
 def exporter_of(server):
     for pid in server.worker_pids():
         if b"trace_exporter_main" in Path(f"/proc/{pid}/cmdline").read_bytes():
@@ -90,15 +79,11 @@ def exporter_of(server):
 
 
 def spans_of(server):
-    return server.ask(type="stats")["stats"]["counters"]["trace_spans_total"]
+    return server.stats()["counters"]["trace_spans_total"]
 
 
 def wait_for_spans(server, condition):
-    give_up_s = time.monotonic() + GIVE_UP_S
-    while not condition(spans := spans_of(server)):
-        assert time.monotonic() < give_up_s, spans
-        time.sleep(0.01)  # what it counts is only to be asked for
-    return spans
+    return wait_until(lambda: spans_of(server), condition)
 
 
 def test_a_frames_spans_say_where_its_time_went(traced, server):
@@ -108,12 +93,9 @@ def test_a_frames_spans_say_where_its_time_went(traced, server):
     assert (root.kind, root.child("queue").kind) == (SERVER_KIND, INTERNAL_KIND)
     assert (root.parent_id, root.is_error) == ("", False)
     queue, run = root.children
-    assert queue.end_s - queue.start_s == pytest.approx(
-        reply["timings_ms"]["queue"] / 1e3, abs=ROUNDING_S
-    )
-    assert run.end_s - run.start_s == pytest.approx(
-        reply["timings_ms"]["inference"] / 1e3, abs=ROUNDING_S
-    )
+    for span, name in ((queue, "queue"), (run, "inference")):
+        told_s = reply["timings_ms"][name] / 1e3
+        assert span.end_s - span.start_s == pytest.approx(told_s, abs=ROUNDING_S)
     ordered = [root.start_s, queue.end_s, *(stage.end_s for stage in run.children), root.end_s]
     assert ordered == sorted(ordered)
     assert root.attributes == {
@@ -156,7 +138,7 @@ def test_a_trace_that_begins_here_is_in_the_log(traced, server):
 def test_an_http_request_is_traced_as_its_client_says(server, module_receiver):
     before = len(module_receiver.roots)
     for traceparent in (UNSAMPLED, SAMPLED):
-        assert post(server, ASK, traceparent=traceparent) == 200
+        assert post(server.port, "/qa", ASK, {"traceparent": traceparent}).status == 200
     [root] = module_receiver.wait_for(before + 1)[before:]
     assert (root.trace_id, root.parent_id) == (TRACE, CLIENT_SPAN)
     assert root.attributes["http.request.method"] == "POST"

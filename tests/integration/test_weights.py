@@ -12,11 +12,9 @@ from harness.frames import frame, receive
 from harness.process import GIVE_UP_S
 from harness.questions import ASK
 from harness.server import running_server
+from tests.programs import token_flags
 
-TOKENS = """\
-token-of-the-heavy-one name=heavy weight=8
-token-of-the-light-one name=light
-"""
+TOKENS = ("token-of-the-heavy-one name=heavy weight=8", "token-of-the-light-one name=light")
 IN_FLIGHT = 60
 WARM_UP, COUNTED = 200, 500
 
@@ -37,11 +35,8 @@ class Asker:
 
 @pytest.fixture(scope="module")
 def server(builtin_model, tmp_path_factory):
-    tokens = tmp_path_factory.mktemp("tokens") / "tokens"
-    tokens.write_text(TOKENS)
-    tokens.chmod(0o600)
-    flags = ("--auth_token_file", str(tokens), "--num_inference_sessions", "2")
-    with running_server(builtin_model, *flags) as running:
+    tokens = token_flags(tmp_path_factory.mktemp("tokens"), *TOKENS)
+    with running_server(builtin_model, *tokens, "--num_inference_sessions", "2") as running:
         yield running
 
 

@@ -11,13 +11,11 @@ reloads, swaps, drains. A minute of the server takes a few milliseconds.
 `checks` sees what clients see: each request is answered once, with the answer that can only be its
 own, or with an error that has a cause; no connection is closed without a reason. `run` looks after
 every step whether bounds are kept, and at the end whether all is answered, every planned version
-serves, and nothing is held. Each tenth seed measures shares instead. `inside` has all that looks
+serves, and nothing is held. Each 25th seed measures shares instead. `inside` has all that looks
 into the server.
 
     .venv/bin/python -m tests.simulation --seeds 0:1000     runs seeds
     .venv/bin/python -m tests.simulation --seed 123         runs one; if it fails, leaves out what
                                                             events it can (`shrink`), and prints it
     ... --seed 123 --log debug                              with the server's log, in simulated time
-
-A fault that is known and not mended stands in `known`.
 """

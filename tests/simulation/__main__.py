@@ -11,7 +11,6 @@ from msgspec import structs
 
 from qa_service.config import ServerConfig, changed_options
 from qa_service.serving.options import ModelOptions
-from tests.simulation.known import KNOWN
 from tests.simulation.run import run
 from tests.simulation.scenario import Scenario, draw
 from tests.simulation.shrink import shrink
@@ -21,31 +20,29 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, help="run this one, and shrink it if it fails")
     parser.add_argument("--seeds", default="0:200", help="run those from A up to B, as in 0:200")
-    parser.add_argument("--known", default=",".join(KNOWN), help="checks to leave out; or none")
     parser.add_argument("--log", default="", help="print the server's log from this level on")
     parser.add_argument("--whole", action="store_true", help="do not leave out events")
     its = parser.parse_args()
-    known = set(its.known.split(",")) - {"none"}
     if its.seed is not None:
-        return _replay(its.seed, known, its.log, is_whole=its.whole)
+        return _replay(its.seed, its.log, is_whole=its.whole)
     first, _, end = its.seeds.partition(":")
-    return _run_all(range(int(first), int(end)), known)
+    return _run_all(range(int(first), int(end)))
 
 
-def _replay(seed: int, known: set[str], log_level: str, *, is_whole: bool) -> int:
+def _replay(seed: int, log_level: str, *, is_whole: bool) -> int:
     scenario = draw(seed)
-    report = run(scenario, known)
+    report = run(scenario)
     if report.failure and not is_whole:
-        scenario = shrink(scenario, lambda other: _fails_so(other, known, report.failure.check))
+        scenario = shrink(scenario, lambda other: _fails_so(other, report.failure.check))
     print(*_say(scenario), sep="\n")
-    report = run(scenario, known, log_level)
+    report = run(scenario, log_level)
     print(f"seed {seed}: {report.failure or 'all holds'}; {report.steps} steps,", end=" ")
     print(", ".join(f"{code} {count}" for code, count in report.outcomes.items()))
     return int(report.failure is not None)
 
 
-def _fails_so(scenario: Scenario, known: set[str], check: str) -> bool:
-    failure = run(scenario, known).failure
+def _fails_so(scenario: Scenario, check: str) -> bool:
+    failure = run(scenario).failure
     return failure is not None and failure.check == check
 
 
@@ -70,18 +67,18 @@ def _changed(config: ServerConfig):
         yield f"routes {config.routes}"
 
 
-def _run_all(seeds: range, known: set[str]) -> int:
+def _run_all(seeds: range) -> int:
     began_s = time.perf_counter()
     steps = rounds = 0
     failures: Counter[str] = Counter()
     outcomes: Counter[str] = Counter()
     for seed in seeds:
-        report = run(draw(seed), known)
+        report = run(draw(seed))
         steps, rounds = steps + report.steps, rounds + report.rounds
         outcomes += report.outcomes
         if report.failure:
             failures[report.failure.check] += 1
-            first = str(report.failure).splitlines()[-1] if report.failure else ""
+            first = str(report.failure).splitlines()[-1]
             print(f"seed {seed}: {report.failure.check}: {first[:300]}", flush=True)
     took_s = time.perf_counter() - began_s
     print(f"{len(seeds)} seeds in {took_s:.1f} s: {steps} steps, {steps / took_s:.0f} a second;"

@@ -55,9 +55,7 @@ def check_reply(sim: Simulation, talk: Talk, reply: Reply) -> None:
     code = code_of(reply)
     is_last = talk.client.plan.wire == "http" and not talk.wire.outstanding
     if code == "shutting_down" and is_last and not reply.says_close:
-        sim.raise_unless_known(
-            "leaving", "a draining server refuses and keeps the connection alive"
-        )
+        raise Violation("leaving", "a draining server refuses and keeps the connection alive")
     if asked.kind == "bad":
         if not reply.code:
             raise Violation("accepted", f"{asked.what} was answered: {reply.body}")
@@ -65,7 +63,7 @@ def check_reply(sim: Simulation, talk: Talk, reply: Reply) -> None:
         pass  # it is not ready, and says so
     elif reply.code:
         if fault := _why_not(sim, talk, asked, code):
-            sim.raise_unless_known(code, f"{fault}: {_say(asked)}: {reply.body}")
+            raise Violation(code, f"{fault}: {_say(asked)}: {reply.body}")
     elif asked.subjects:
         _check_answers(sim, asked, reply)
     elif "error" in reply.body:
@@ -120,18 +118,21 @@ def _fingerprints(sim: Simulation, reply: Reply) -> set[str]:
 
 def _why_not(sim: Simulation, talk: Talk, asked: Asked | None, code: str) -> str | None:
     """Why an error should not have come; None if it may."""
+    if code in _ALLOWED:
+        is_allowed, otherwise = _ALLOWED[code]
+        return None if is_allowed(sim, talk, asked) else otherwise
     rule = _RULES.get(code)
-    return rule(sim, talk, asked) if rule else "no request gets this"
+    return rule(sim, asked) if rule else "no request gets this"
 
 
-def _queue_full(sim, talk, asked):
+def _queue_full(sim, asked):
     alone = asked.was_alone and sim.num_outstanding <= 1 and len(asked.subjects) == 1
     if alone and sim.empty_since_s < asked.sent_s - TOLERANCE_S:
         return "nothing waits and the queue is full"
     return None
 
 
-def _deadline_exceeded(sim, talk, asked):
+def _deadline_exceeded(sim, asked):
     timeout_ms = min(asked.options.get("timeout_ms", 1e9), sim.request_timeout_ms)
     waited_ms = (sim.world.time_s - asked.sent_s) * 1e3
     if timeout_ms > 10 and waited_ms < timeout_ms - 1:
@@ -139,77 +140,56 @@ def _deadline_exceeded(sim, talk, asked):
     return None
 
 
-def _long_text(sim, talk, asked):
-    is_long = any(subject.tokens > LONG_TOKENS for subject in asked.subjects)
-    return None if is_long else "the text is short"
-
-
-def _worker_crashed(sim, talk, asked):
+def _worker_crashed(sim, asked):
     deaths = max(sim.machine.deaths[subject.question] for subject in asked.subjects)
     if deaths >= MAX_DEATHS or any(subject.kind == POISON for subject in asked.subjects):
         return None
     return f"{deaths} instances have died running it"
 
 
-def _unavailable(sim, talk, asked):
-    if sim.notes or sim.started_s is None or asked.sent_s <= sim.started_s:
-        return None
-    return "all instances are well"
+def _is_long(_sim, _talk, asked):
+    return any(subject.tokens > LONG_TOKENS for subject in asked.subjects)
 
 
-def _shutting_down(sim, talk, asked):
-    return None if sim.stop_s is not None else "nobody has stopped it"
+def _is_faulty(_sim, _talk, asked):
+    return any(subject.kind == FAULT for subject in asked.subjects)
 
 
-def _unknown_model(sim, talk, asked):
-    its = asked.options
-    is_named = its.get("model") or its.get("version")
-    return None if is_named or sim.may_be_unknown else "it is asked for by nothing"
-
-
-def _fails_alone(sim, talk, asked):
-    return None if any(s.kind == FAULT for s in asked.subjects) else "it is valid"
-
-
-def _cancelled(sim, talk, asked):
-    return None if asked.is_cancelled else "its client has not cancelled it"
-
-
-def _unauthorized(sim, talk, asked):
-    return None if talk.client.plan.token == "wrong" else "the token is good"
-
-
-def _frame_timeout(sim, talk, asked):
-    return None if talk.reasons else "it was sent at once"
-
-
-def _frame_too_large(sim, talk, asked):
-    return None if "bad length" in talk.reasons else "no frame was too large"
-
-
-def _invalid_request(sim, talk, asked):
+def _may_be_invalid(sim, talk, asked):
     """Open Inference errors have no code: with them 400 is a text that is too long as well."""
-    if asked.kind == "infer" and _long_text(sim, talk, asked) is None:
-        return None
-    return _fails_alone(sim, talk, asked)
+    return _is_faulty(sim, talk, asked) or (asked.kind == "infer" and _is_long(sim, talk, asked))
+
+
+def _may_be_unavailable(sim, _talk, asked):
+    return sim.notes or sim.started_s is None or asked.sent_s <= sim.started_s
+
+
+def _may_be_unknown(sim, _talk, asked):
+    return asked.options.get("model") or asked.options.get("version") or sim.may_be_unknown
 
 
 _RULES = {
     "queue_full": _queue_full,
     "deadline_exceeded": _deadline_exceeded,
-    "execution_timeout": _long_text,
-    "text_too_long": _long_text,
-    "cancelled": _cancelled,
     "worker_crashed": _worker_crashed,
-    "unavailable": _unavailable,
-    "shutting_down": _shutting_down,
-    "unknown_model": _unknown_model,
-    "question_too_long": _fails_alone,
-    "unauthorized": _unauthorized,
-    "frame_timeout": _frame_timeout,
-    "frame_too_large": _frame_too_large,
-    "invalid_request": _invalid_request,
 }
+_ALLOWED = {
+    "execution_timeout": (_is_long, "the text is short"),
+    "text_too_long": (_is_long, "the text is short"),
+    "question_too_long": (_is_faulty, "it is valid"),
+    "invalid_request": (_may_be_invalid, "it is valid"),
+    "unavailable": (_may_be_unavailable, "all instances are well"),
+    "unknown_model": (_may_be_unknown, "it is asked for by nothing"),
+    "cancelled": (lambda _sim, _talk, asked: asked.is_cancelled, "its client has not cancelled it"),
+    "shutting_down": (lambda sim, *_: sim.stop_s is not None, "nobody has stopped it"),
+    "unauthorized": (lambda _, talk, __: talk.client.plan.token == "wrong", "the token is good"),
+    "frame_timeout": (lambda _, talk, __: talk.reasons, "it was sent at once"),
+    "frame_too_large": (
+        lambda _, talk, __: "bad length" in talk.reasons,
+        "no frame was too large",
+    ),
+}
+"""By the error's code: when it may come, and what is wrong if it comes otherwise."""
 
 
 # The end of a connection.

@@ -1,41 +1,25 @@
 """Clients: what they send, how fast they read, and when they go.
 
 A client has one connection at a time, and another when that has ended. What it sends goes out in
-pieces, one behind the other. Each reply goes to the judge, and so does the end of a connection.
+pieces, one behind the other. The simulation is told of each reply, and of a connection's end.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from tests.simulation.network import Network, Peer
 from tests.simulation.wires import Asked, FrameWire, HttpWire, Reply
+
+if TYPE_CHECKING:
+    from tests.simulation.run import Simulation
 
 READ_EVERY_S = 0.01
 CONNECT_EVERY_S = 0.05
 MAX_ATTEMPTS = 100
 READ_BYTES = 1 << 20
-
-
-class Judge(Protocol):
-    """Says whether what comes back is right."""
-
-    def on_sent(self, talk: Talk, asked: Asked) -> None:
-        """Its last byte has been sent."""
-
-    def on_reply(self, talk: Talk, reply: Reply) -> None:
-        """A reply has come."""
-
-    def on_end(self, talk: Talk) -> None:
-        """The server has closed the connection."""
-
-    def on_hang_up(self, talk: Talk) -> None:
-        """The client has gone."""
-
-    def on_refused(self) -> None:
-        """Nobody listens."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +28,7 @@ class ClientPlan:
 
     Attributes:
         wire: `frames` or `http`.
-        token: What it shows; None for none.
-        read_bytes: How much it reads every 10 ms; 0 for all there is, at once.
+        read_bytes: How much it reads every `READ_EVERY_S`; 0 for all there is, at once.
     """
 
     wire: str
@@ -54,19 +37,13 @@ class ClientPlan:
 
 
 class Client:
-    """A client.
+    """A client, with one connection at a time."""
 
-    Args:
-        plan: What it is like.
-        network: Where it finds the server.
-        judge: Sees what comes back.
-    """
-
-    def __init__(self, plan: ClientPlan, network: Network, judge: Judge) -> None:
+    def __init__(self, plan: ClientPlan, network: Network, sim: Simulation) -> None:
         self.plan = plan
         self.talks: list[Talk] = []
         self.flood: Flood | None = None
-        self._network, self._judge = network, judge
+        self._network, self._sim = network, sim
         self._waiting: deque[tuple[Asked, int, float]] = deque()
         self._attempts = 0
 
@@ -95,9 +72,9 @@ class Client:
             talk.send(*self._waiting.popleft())
 
     def _connect(self) -> Talk | None:
-        talk = Talk(self, self.plan, self._network, self._judge)
+        talk = Talk(self, self.plan, self._network, self._sim)
         if not self._network.connect(talk):
-            self._judge.on_refused()
+            self._sim.on_refused()
             return None
         self.talks.append(talk)
         talk.begin()
@@ -108,20 +85,19 @@ class Talk(Peer):
     """One connection of a client.
 
     Attributes:
-        wire: What it speaks.
         reasons: Why the server may close it.
         has_ended: Whether either side has closed it.
         is_gone: Whether the client has, without waiting for its answers.
         quiet_since_s: When it last sent or got something.
     """
 
-    def __init__(self, client: Client, plan: ClientPlan, network: Network, judge: Judge) -> None:
+    def __init__(self, client: Client, plan: ClientPlan, network: Network, sim: Simulation) -> None:
         self.client = client
         self.wire = (FrameWire if plan.wire == "frames" else HttpWire)(plan.token)
         self.reasons: set[str] = set()
         self.has_ended = self.is_gone = False
         self.quiet_since_s = network.world.time_s
-        self._world, self._judge = network.world, judge
+        self._world, self._sim = network.world, sim
         self._read_bytes = plan.read_bytes
         self._reads = True
         self._is_reading_later = False
@@ -176,7 +152,7 @@ class Talk(Peer):
         if asked:
             asked.sent_s = self._world.time_s
             asked.end = self.sock.num_sent + len(data)
-            self._judge.on_sent(self, asked)
+            self._sim.on_sent(self, asked)
         self.sock.deliver(data)
 
     def hurry(self) -> None:
@@ -200,7 +176,7 @@ class Talk(Peer):
         """Goes without waiting for what it has asked."""
         if not self.has_ended:
             self.has_ended = self.is_gone = True
-            self._judge.on_hang_up(self)
+            self._sim.on_hang_up(self)
             self.sock.reset() if how == "reset" else self.sock.end_input()
 
     def pump(self) -> None:
@@ -228,23 +204,16 @@ class Talk(Peer):
         if data := self.sock.take(size):
             self.quiet_since_s = self._world.time_s
             for reply in self.wire.feed(data):
-                self._judge.on_reply(self, reply)
+                self._sim.on_reply(self, reply)
                 if self.client.flood:
                     self.client.flood.on_reply(reply)
         if self.sock.out_ended and not self.sock.out and not self.has_ended:
             self.has_ended = True
-            self._judge.on_end(self)
+            self._sim.on_end(self)
 
 
 class Flood:
-    """Keeps so many requests of a client in flight until it is ended.
-
-    Args:
-        client: Who asks.
-        in_flight: How many at a time.
-        make: Makes the next request.
-        total: How many in all.
-    """
+    """Keeps `in_flight` requests of a client in flight, until it has asked `total`."""
 
     def __init__(self, client: Client, in_flight: int, make, total: int) -> None:
         self._client, self._make, self._left = client, make, total

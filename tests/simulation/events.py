@@ -138,24 +138,11 @@ def _measure(sim):
 
 
 EFFECTS = {
-    "ask": _ask,
-    "infer": _infer,
-    "cancel": _cancel,
-    "flood": _flood,
-    "end_floods": _end_floods,
-    "query": _query,
-    "bad": _bad,
-    "command": _command,
-    "hang_up": _hang_up,
-    "stall": _stall,
-    "kill": _kill,
-    "slow": _slow,
-    "bad_start": _bad_start,
-    "bad_batch": _bad_batch,
-    "disk": _disk,
-    "configure": _configure,
-    "stop": _stop,
-    "measure": _measure,
+    effect.__name__.removeprefix("_"): effect
+    for effect in (
+        *(_ask, _infer, _cancel, _flood, _end_floods, _query, _bad, _command, _hang_up, _stall),
+        *(_kill, _slow, _bad_start, _bad_batch, _disk, _configure, _stop, _measure),
+    )
 }
 
 

@@ -10,7 +10,6 @@ and what its peer has not read by then is lost, as with TCP.
 
 from __future__ import annotations
 
-import random
 import socket
 from collections.abc import Callable
 from selectors import EVENT_READ, EVENT_WRITE
@@ -25,8 +24,6 @@ class SimulatedSocket:
     """The server's end of a connection.
 
     Args:
-        world: Where it is.
-        peer: The other end.
         capacity: Bytes that may be under way to the peer.
 
     Attributes:
@@ -135,16 +132,13 @@ class SimulatedSocket:
         self._world.soon(self._peer.pump)
 
     def _some(self, size):
-        return self._world.random.randint(1, size) if _is_short(self._world.random) else size
+        draws = self._world.random
+        return draws.randint(1, size) if draws.random() < SHORT_READS else size
 
     def _update(self):
         readable = self._in or self._in_ended or self._is_reset
         writable = len(self.out) < self._capacity or self._is_reset
         self.ready = (EVENT_READ if readable else 0) | (EVENT_WRITE if writable else 0)
-
-
-def _is_short(draws: random.Random) -> bool:
-    return draws.random() < SHORT_READS
 
 
 class Peer:
@@ -157,12 +151,7 @@ class Peer:
 
 
 class Network:
-    """Where clients connect to the server's listening socket.
-
-    Attributes:
-        listening: The socket; None until the server has made it.
-        is_open: Whether a client's attempt to connect succeeds.
-    """
+    """Where clients connect to the server's listening socket."""
 
     def __init__(self, world: World, capacity: int) -> None:
         self.world = world
@@ -172,6 +161,7 @@ class Network:
 
     @property
     def is_open(self) -> bool:
+        """Whether a client's attempt to connect succeeds."""
         return bool(self.listening and self.listening.listens)
 
     def connect(self, peer: Peer) -> bool:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import logging
 import random
 import signal
-import time
 from collections import Counter
-from collections.abc import Collection
 from dataclasses import dataclass
 
 from qa_service.errors import SetupError
 from tests.simulation import checks, inside
 from tests.simulation.clients import Client, ClientPlan, Talk
 from tests.simulation.events import happen
-from tests.simulation.known import KNOWN
 from tests.simulation.network import Network
 from tests.simulation.questions import Subject
 from tests.simulation.scenario import TOKENS, Scenario, draw
@@ -38,7 +35,6 @@ class Report:
         failure: What does not hold; None if all does.
         steps: How often time has moved on.
         rounds: How many rounds the loop has run.
-        seconds: How long the run took.
         outcomes: Replies by their code; `answered` for answers.
         trace: A digest of all replies and when they came.
     """
@@ -46,15 +42,13 @@ class Report:
     failure: Violation | None
     steps: int
     rounds: int
-    seconds: float
     outcomes: Counter[str]
     trace: int
 
 
-def run(scenario: Scenario, known: Collection[str] = KNOWN, log_level: str = "") -> Report:
+def run(scenario: Scenario, log_level: str = "") -> Report:
     """Runs a scenario; the same one comes to the same."""
-    sim = Simulation(scenario, known)
-    began_s = time.perf_counter()
+    sim = Simulation(scenario)
     state = random.getstate()
     random.seed(scenario.seed)
     failure = None
@@ -65,18 +59,16 @@ def run(scenario: Scenario, known: Collection[str] = KNOWN, log_level: str = "")
         failure = violation
     finally:
         random.setstate(state)
-    seconds = time.perf_counter() - began_s
-    world = sim.world
-    return Report(failure, world.steps, world.rounds, seconds, sim.outcomes, sim.trace)
+    return Report(failure, sim.world.steps, sim.world.rounds, sim.outcomes, sim.trace)
 
 
-def check_seeds(seeds: range, known: Collection[str] = KNOWN) -> None:
+def check_seeds(seeds: range) -> None:
     """Runs the scenarios of some seeds.
 
     Raises:
         AssertionError: Some fail; with the commands that run these alone, and shrink them.
     """
-    failures = {seed: run(draw(seed), known).failure for seed in seeds}
+    failures = {seed: run(draw(seed)).failure for seed in seeds}
     found = [f"{REPLAY} {seed}   {failure}" for seed, failure in failures.items() if failure]
     assert not found, "\n".join(found)
 
@@ -85,26 +77,17 @@ class Simulation:
     """A server, its clients and its workers.
 
     Attributes:
-        scenario: What happens.
-        known: Faults that are not looked at.
-        world: Time.
-        machine: The workers'.
-        clients: Who asks.
-        floods: Clients that ask all the time.
-        source: What the server reads again.
         disk: Fingerprints of the versions that are there, by model.
         fingerprints: All that a version has ever had, by model and number.
         notes: What has happened that makes some errors right.
         exceptions: Tracebacks in the server's log.
-        outcomes: Replies by their code.
         stop_s: When the server was told to stop; None until then.
         started_s: When all versions were ready for the first time; None until then.
         empty_since_s: Since when no request waits for an instance.
-        is_over: Whether the server has ended.
     """
 
-    def __init__(self, scenario: Scenario, known: Collection[str]) -> None:
-        self.scenario, self.known = scenario, known
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
         self.world = World(scenario.seed)
         self.machine = Machine(self.world, **scenario.machine)
         self.network = Network(self.world, scenario.capacity)
@@ -235,12 +218,12 @@ class Simulation:
         for what in inside.flows_held(self.server):
             raise Violation("flows", what)
         for check, what in inside.strays(self.server):
-            self.raise_unless_known(check, what)
+            raise Violation(check, what)
         if "command" not in self.notes and self.source.config is not None:
             planned = inside.planned(self.source.config)
             if planned is not None and planned != inside.wanted(self.server):
                 what = f"{inside.wanted(self.server)} is planned and not {planned}"
-                self.raise_unless_known("plan", what)
+                raise Violation("plan", what)
         self.stop()
         self.world.after(0.0, self._await_end)
 
@@ -268,12 +251,7 @@ class Simulation:
             self.empty_since_s = self.world.time_s
         if self.world.steps % STRAYS_EVERY == 0 or self.stop_s is not None:
             for check, what in inside.strays(self.server):
-                self.raise_unless_known(check, what)
-
-    def raise_unless_known(self, check: str, message: str) -> None:
-        """Fails, unless what the check finds is known."""
-        if check not in self.known:
-            raise Violation(check, message)
+                raise Violation(check, what)
 
     @property
     def may_not_start(self) -> bool:
@@ -292,7 +270,7 @@ class Simulation:
             len(its.models) > 1 and "default" not in its.routes for its in configs
         )
 
-    # What clients see: `clients.Judge`.
+    # What clients see.
 
     def on_sent(self, talk: Talk, asked: Asked) -> None:
         self.num_outstanding += 1
@@ -320,7 +298,7 @@ class Simulation:
 
     def on_refused(self) -> None:
         if self.stop_s is None and not (self.is_over or self.may_not_start):
-            self.raise_unless_known("listening", "nobody listens")
+            raise Violation("listening", "nobody listens")
 
     # Shares.
 
@@ -334,7 +312,7 @@ class Simulation:
         for client, (share, tolerance) in self.scenario.shares.items():
             if total and measured[client] < share * (1 - tolerance) * total:
                 what = f"client {client} has {measured[client]} of {total}, not {share:.0%}"
-                self.raise_unless_known("shares", what)
+                raise Violation("shares", what)
 
 
 class _Log(logging.Handler):

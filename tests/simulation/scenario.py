@@ -7,6 +7,7 @@ something: that is how a failing run is made small.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,8 @@ TOKENS = {name: f"{name}-token-0000000" for name in ("one", "another", "eight", 
 ADMIN = TOKENS["one"]
 FOLDER = Path("/simulated")
 LONG_WORDS = 150
-SHARES_EVERY = 10
+SHARES_EVERY = 25
+"""Such a run takes six times as long as another; in 200 seeds, each of `_SHARES` is drawn twice."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,8 @@ class Event:
 
     Attributes:
         at_s: When, from the start.
-        kind: What: a name in `events.EFFECTS`.
-        values: Its arguments.
+        kind: A name in `events.EFFECTS`.
+        values: The effect's arguments.
     """
 
     at_s: float
@@ -56,14 +58,12 @@ class Scenario:
     """A run, but for what is left to chance while it runs.
 
     Attributes:
-        seed: What it was drawn from.
         configs: The first is the server's at its start; events have it read another.
         disk: Fingerprints of the versions that are there at the start, by model.
-        clients: Who asks.
-        events: What happens, in order.
-        machine: What the workers' machine is like.
+        machine: What the workers' machine is like: fields of `workers.Machine`.
         capacity: Bytes that may be under way to a client.
-        shares: Of a run that measures shares, what each client's should be at the minimum.
+        shares: Of a run that measures shares, what each client's should be at the minimum, and how
+            much of that may be missing.
     """
 
     seed: int
@@ -77,7 +77,7 @@ class Scenario:
 
 
 def draw(seed: int) -> Scenario:
-    """The scenario of a seed; every tenth measures shares."""
+    """The scenario of a seed; each `SHARES_EVERY`th measures shares."""
     draws = random.Random(seed)
     return draw_shares(seed, draws) if seed % SHARES_EVERY == 0 else _Drawn(seed, draws).scenario()
 
@@ -112,7 +112,7 @@ class _Drawn:
     # Configurations.
 
     def _first_config(self) -> ServerConfig:
-        draws, pick = self.draws, self.draws.choice
+        pick = self.draws.choice
         connections = ConnectionOptions(
             max_in_flight_per_connection=pick([2, 8, 64]),
             max_output_buffer_bytes=pick([200, 4096, 1 << 20]),
@@ -141,12 +141,12 @@ class _Drawn:
             instances=self._instances(),
             server=ServerOptions(drain_timeout_ms=pick([50, 2000, 30_000])),
         )
-        return self._with_models(config) if draws and self.is_table else config
+        return self._with_models(config) if self.is_table else config
 
     def _variant(self, config: ServerConfig) -> ServerConfig:
         if self.is_table:
             return self._with_models(config)
-        return _replace(config, instances=self._instances())
+        return structs.replace(config, instances=self._instances())
 
     def _instances(self) -> InstanceOptions:
         pick = self.draws.choice
@@ -173,7 +173,7 @@ class _Drawn:
                 ask_next_if_unknown=pick([True, False]),
             )
             routes = {pick(["default", "both"]): route}
-        return _replace(config, models=models, routes=routes)
+        return structs.replace(config, models=models, routes=routes)
 
     def _model(self, name: str) -> ModelOptions:
         pick, its = self.draws.choice, self._instances()
@@ -238,7 +238,10 @@ class _Drawn:
             if calm and kind not in _CALM:
                 kind = "ask"
             at_s = round(starts_late + draws.uniform(0, duration_s), 4)
-            values = getattr(self, f"_{kind}")()
+            if kind in _CHOICES:
+                values = {name: draws.choice(of) for name, of in _CHOICES[kind].items()}
+            else:
+                values = getattr(self, f"_{kind}")()
             if kind in _OF_CLIENTS:
                 values = {"client": draws.randrange(num_clients), **values}
             events.append(Event(at_s, kind, values))
@@ -282,34 +285,6 @@ class _Drawn:
         self.next_subject += 100
         return {"first": self.next_subject - 100, "in_flight": draws.choice([5, 40]), "total": 60}
 
-    def _query(self):
-        return {"what": self.draws.choice(["health", "stats", "models", "live"])}
-
-    def _bad(self):
-        return {"what": self.draws.choice(["json", "empty", "length", "path", "version"])}
-
-    def _command(self):
-        return {"what": self.draws.choice(["load", "unload", "load"]),
-                "model": self.draws.choice(["a", "b"])}  # fmt: skip
-
-    def _hang_up(self):
-        return {"how": self.draws.choice(["end", "reset"])}
-
-    def _stall(self):
-        return {"seconds": self.draws.choice([0.05, 0.5])}
-
-    def _kill(self):
-        return {"number": self.draws.randrange(4)}
-
-    def _slow(self):
-        return {"factor": self.draws.choice([3, 30]), "seconds": self.draws.choice([0.1, 1.0])}
-
-    def _bad_start(self):
-        return {"how": self.draws.choice(["refuse", "fail", "die", "hang"])}
-
-    def _bad_batch(self):
-        return {"how": self.draws.choice(["die", "hang", "short", "long", "garbage"])}
-
     def _disk(self):
         draws = self.draws
         number = draws.choice([1, 2, 3])
@@ -318,24 +293,31 @@ class _Drawn:
         return {"model": draws.choice(["a", "a", "b"]), "number": number,
                 "fingerprint": fingerprint}  # fmt: skip
 
-    def _configure(self):
-        return {"number": self.draws.randrange(3)}
-
 
 _WEIGHTS = {"ask": 50, "infer": 8, "cancel": 8, "flood": 3, "query": 5, "bad": 4, "hang_up": 5,
             "stall": 3, "kill": 4, "slow": 3, "bad_start": 3, "bad_batch": 4, "disk": 3,
             "configure": 5, "command": 2}  # fmt: skip
+_CHOICES: dict[str, dict[str, Sequence[object]]] = {
+    "query": {"what": ["health", "stats", "models", "live"]},
+    "bad": {"what": ["json", "empty", "length", "path", "version"]},
+    "command": {"what": ["load", "unload", "load"], "model": ["a", "b"]},
+    "hang_up": {"how": ["end", "reset"]},
+    "stall": {"seconds": [0.05, 0.5]},
+    "kill": {"number": range(4)},
+    "slow": {"factor": [3, 30], "seconds": [0.1, 1.0]},
+    "bad_start": {"how": ["refuse", "fail", "die", "hang"]},
+    "bad_batch": {"how": ["die", "hang", "short", "long", "garbage"]},
+    "configure": {"number": range(3)},
+}
+"""What each value of an event may be, where one does not depend on another."""
+
 _CALM = {"ask", "infer", "cancel", "flood", "query"}
 _OF_CLIENTS = {"ask", "infer", "cancel", "flood", "query", "bad", "hang_up", "stall", "command"}
 
 
-def _replace(config: ServerConfig, **fields: object) -> ServerConfig:
-    return structs.replace(config, **fields)
-
-
 def draw_shares(seed: int, draws: random.Random) -> Scenario:
     """Clients that have more to ask than can be answered, and what share each should have."""
-    names, floods, shares = _SHARES[seed // SHARES_EVERY % len(_SHARES)]()
+    names, floods, shares = _SHARES[seed // SHARES_EVERY % len(_SHARES)]
     clients = [ClientPlan(draws.choice(["frames", "http"]), TOKENS[name]) for name in names]
     events = [
         Event(0.1, "flood", {"client": client, "first": seed * 1000 + 10_000 * client, **flood})
@@ -357,31 +339,24 @@ def draw_shares(seed: int, draws: random.Random) -> Scenario:
     return Scenario(seed, [config], disk, clients, events, machine, shares=shares)
 
 
-def _two_weights():
-    flood = {"in_flight": 60, "total": 5000}
-    return ["eight", "one"], [flood, flood], {0: (8 / 9, 0.1), 1: (1 / 9, 0.25)}
-
-
-def _three_weights():
-    flood = {"in_flight": 60, "total": 5000}
-    return (
+_FLOOD = {"in_flight": 60, "total": 5000}
+_SHARES = (
+    (["eight", "one"], [_FLOOD] * 2, {0: (8 / 9, 0.1), 1: (1 / 9, 0.25)}),
+    (
+        ["two", "one", "tiny"],
+        [_FLOOD, _FLOOD, {**_FLOOD, "in_flight": 1}],
+        {0: (2 / 3, 0.1), 1: (1 / 3, 0.15)},
+    ),
+    # Who spreads requests over priorities has no more than who asks all with the highest.
+    (
+        ["one", "another"],
+        [{**_FLOOD, "priorities": list(range(10))}, {**_FLOOD, "priorities": [9]}],
+        {1: (0.5, 0.1)},
+    ),
+    (
         ["eight", "two", "one"],
-        [flood] * 3,
+        [_FLOOD] * 3,
         {0: (8 / 11, 0.1), 1: (2 / 11, 0.25), 2: (1 / 11, 0.3)},
-    )
-
-
-def _tiny_weight():
-    floods = [{"in_flight": 60, "total": 5000}, {"in_flight": 60, "total": 5000},
-              {"in_flight": 1, "total": 5000}]  # fmt: skip
-    return ["two", "one", "tiny"], floods, {0: (2 / 3, 0.1), 1: (1 / 3, 0.15)}
-
-
-def _priorities():
-    """Who spreads requests over priorities has no more than who asks all with the highest."""
-    floods = [{"in_flight": 60, "total": 5000, "priorities": list(range(10))},
-              {"in_flight": 60, "total": 5000, "priorities": [9]}]  # fmt: skip
-    return ["one", "another"], floods, {1: (0.5, 0.1)}
-
-
-_SHARES = (_two_weights, _tiny_weight, _priorities, _three_weights)
+    ),
+)
+"""The clients' tokens, what each asks, and the shares, as in `Scenario`."""

@@ -9,12 +9,7 @@ from tests.simulation.scenario import Event, Scenario
 
 
 def shrink(scenario: Scenario, fails: Callable[[Scenario], bool]) -> Scenario:
-    """The scenario with as few events as still fail.
-
-    Args:
-        scenario: One that fails.
-        fails: Whether another one fails in the same way.
-    """
+    """The scenario with as few events as still fail; `fails` says whether one fails that way."""
     events: Sequence[Event] = scenario.events
     parts = 2
     while len(events) >= 1:

@@ -1,7 +1,5 @@
 """The simulated machine: what it promises of the server, and that it finds what is wrong."""
 
-from __future__ import annotations
-
 from unittest.mock import patch
 
 import pytest

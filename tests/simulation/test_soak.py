@@ -1,7 +1,5 @@
 """Ten thousand seeds of the simulated machine, other ones than those of every `make test`."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.simulation.run import check_seeds

@@ -42,18 +42,22 @@ class Asked:
     was_alone: bool = True
     is_cancelled: bool = False
 
+    @property
+    def body(self) -> dict:
+        """Of one that asks a single question."""
+        [subject] = self.subjects
+        more = {"top_k": subject.top_k} if subject.top_k > 1 else {}
+        return {"question": subject.question, "text": subject.text, **more, **self.options}
+
 
 @dataclass
 class Reply:
     """What has come of something asked.
 
     Attributes:
-        asked: What it is the reply to.
+        asked: None for a reply to nothing.
         code: The error's code, or `http 503` where there is only a status; empty for an answer.
         answers: Of each question, `(answer, score, start, end)`.
-        model: What has answered.
-        version: Its version.
-        body: All of it.
         says_close: Whether it says that the connection ends.
         message: The error's message.
     """
@@ -93,10 +97,7 @@ class FrameWire:
             return self._frame(asked, {"type": asked.what, **asked.options})
         if asked.kind == "bad":
             return self._bad(asked)
-        [subject] = asked.subjects
-        more = {"top_k": subject.top_k} if subject.top_k > 1 else {}
-        body = {"question": subject.question, "text": subject.text, **more, **asked.options}
-        return self._frame(asked, body)
+        return self._frame(asked, asked.body)
 
     def cancel(self, number: int) -> bytes:
         """A frame that cancels one of the questions outstanding; empty without any."""
@@ -166,10 +167,7 @@ class HttpWire:
             return self._request("POST", *_BAD[asked.what])
         if asked.kind == "infer":
             return self._request("POST", *_infer(asked))
-        [subject] = asked.subjects
-        more = {"top_k": subject.top_k} if subject.top_k > 1 else {}
-        body = {"question": subject.question, "text": subject.text, **more, **asked.options}
-        return self._request("POST", "/qa", json.dumps(body).encode())
+        return self._request("POST", "/qa", json.dumps(asked.body).encode())
 
     def _request(self, method, path, body=b""):
         token = f"Authorization: Bearer {self._token}\r\n" if self._token is not None else ""

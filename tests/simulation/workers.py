@@ -50,16 +50,13 @@ class Machine:
     """All processes of the workers, and what is wrong with them.
 
     Attributes:
-        world: Where it is.
         saving: The share of a row's cost that a batch saves.
         measures: Whether instances say what batches cost.
-        load_s: How long an instance takes to load.
         slowness: How many times longer batches take than they cost.
         bad_starts: How the next instances fail to start: `refuse`, `fail`, `die`, `hang`.
         bad_batches: What becomes of the next batches: `die`, `hang`, `short`, `long`, `garbage`.
         processes: Those that have not ended.
         deaths: By question, how many instances have died running it.
-        num_failed_starts: How many instances could not start.
     """
 
     world: World
@@ -71,7 +68,6 @@ class Machine:
     bad_batches: deque[str] = field(default_factory=deque)
     processes: list[Process] = field(default_factory=list)
     deaths: Counter[str] = field(default_factory=Counter)
-    num_failed_starts: int = 0
 
     def heal(self) -> None:
         """Nothing is wrong from now on; what hangs is still hung."""
@@ -101,7 +97,6 @@ class SimulatedWorker(Worker):
 
     def _launch(self):
         start = self._machine.bad_starts.popleft() if self._machine.bad_starts else ""
-        self._machine.num_failed_starts += bool(start)
         if start == "refuse":
             raise OSError("out of processes")
         self._process = Process(self._machine, start)
@@ -118,7 +113,6 @@ class Process(Peer):
     """The program of an instance.
 
     Args:
-        machine: Where it runs.
         start: How it fails to start; empty if it does start.
     """
 

@@ -36,17 +36,12 @@ class Violation(BaseException):
 class World:
     """The clock, what is to happen, and which sockets are ready.
 
-    Args:
-        seed: Everything that is drawn while it runs comes of it.
-
     Attributes:
-        time_s: The time.
         steps: How often time has moved on.
         rounds: How many rounds the loop has run.
         random: Draws what is left to chance.
         signals: What the server does at a signal, by its number.
         at_rest: Called each time the loop has nothing left to do at this moment.
-        when_idle: Called when nothing is to happen any more; says whether it has found something.
     """
 
     def __init__(self, seed: int) -> None:
@@ -55,7 +50,6 @@ class World:
         self.random = random.Random(seed)
         self.signals: dict[int, Callable[[], None]] = {}
         self.at_rest: Callable[[], None] = lambda: None
-        self.when_idle: Callable[[], bool] = lambda: False
         self.selector = Selector(self)
         self._happenings: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
@@ -94,7 +88,7 @@ class World:
         self.at_rest()
         self.steps += 1
         limit_s = math.inf if timeout_s is None else self.time_s + timeout_s
-        if not self._happenings and not self.when_idle() and limit_s == math.inf:
+        if not self._happenings and limit_s == math.inf:
             raise Violation("wait", "the loop waits for ever: no timer, and nothing is to happen")
         if self._happenings and self._happenings[0][0] <= limit_s:
             at_s, _, happening = heapq.heappop(self._happenings)

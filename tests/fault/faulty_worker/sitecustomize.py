@@ -40,7 +40,7 @@ def hang_in_c():
 
 
 def wait_for_permit(folder):
-    """Takes a file away; which worker gets which does not matter."""
+    """Takes a file away; which process gets which does not matter."""
     while True:
         for permit in folder.iterdir():
             with contextlib.suppress(FileNotFoundError):
@@ -78,17 +78,10 @@ def install():
     InstantReader.answer = faulty_answer
 
 
-def wait_at_start():
-    """Waits until a test opens the pipe that `QA_TEST_HOLD` names for this program."""
-    program, _, pipe = os.environ.get("QA_TEST_HOLD", "").partition(":")
-    if program and program in sys.orig_argv and Path(pipe).exists():
-        Path(pipe).read_bytes()
-
-
-wait_at_start()
+program, _, permits = os.environ.get("QA_TEST_PERMITS", "").partition(":")
+if program and program in sys.orig_argv:
+    wait_for_permit(Path(permits))
 if "qa_service.inference.worker_main" in sys.orig_argv:
-    if permits := os.environ.get("QA_TEST_PERMITS"):
-        wait_for_permit(Path(permits))
     install()
 if "QA_TEST_WITHOUT" in os.environ:
     sys.modules[os.environ["QA_TEST_WITHOUT"]] = None
