@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("aio_pika", reason="no aio-pika: pip install '.[jobs]'")
 
+from benchmarks import fault_jobs
 from harness.jobs import (
     RunningGateway,
     depth,
@@ -120,3 +122,22 @@ def test_a_stopped_gateway_finishes_what_is_in_flight(rabbit, faulty_server):
         left = asyncio.run(depth(rabbit.url, names.jobs))
         done = asyncio.run(depth(rabbit.url, names.results))
     assert left + done == 2
+
+
+class DeadStack:
+    """Parts that do not start again; nobody is at the broker's port."""
+
+    def __init__(self):
+        self.broker = SimpleNamespace(url=f"amqp://127.0.0.1:{reserve_port()}/")
+
+    def is_well(self, _kind):
+        return True
+
+    def kill(self, kind):
+        raise OSError(f"the {kind} does not start")
+
+
+def test_a_run_of_kills_ends_when_what_it_killed_does_not_start_again():
+    jobs, _ = fault_jobs.make_jobs(1, num_poison=0)
+    with pytest.raises(ExceptionGroup):
+        asyncio.run(fault_jobs.play(DeadStack(), ["server"], 0.0, jobs, fault_jobs.Tally()))
