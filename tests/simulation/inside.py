@@ -50,11 +50,7 @@ class SimulatedLoop(EventLoop):
 
 
 class Source:
-    """Where the server reads its configuration again.
-
-    Attributes:
-        config: What it reads.
-    """
+    """Where the server reads its configuration again."""
 
     file = Path("simulated.toml")
 

@@ -35,14 +35,7 @@ PLAIN, ABSENT, POISON, FAULT = "where is", "whither went", "who dies of", "what 
 
 @dataclass(frozen=True)
 class Subject:
-    """What is asked, by its number.
-
-    Attributes:
-        number: Two of one number and all else equal are the same question.
-        words: How long the text is.
-        kind: What the question begins with.
-        top_k: How many answers are wanted.
-    """
+    """What is asked: two of one number, with all else equal, are the same question."""
 
     number: int
     words: int = 8

@@ -32,7 +32,6 @@ class Report:
     """What a run came to.
 
     Attributes:
-        failure: What does not hold; None if all does.
         steps: How often time has moved on.
         rounds: How many rounds the loop has run.
         outcomes: Replies by their code; `answered` for answers.

@@ -36,13 +36,7 @@ SHARES_EVERY = 25
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happens.
-
-    Attributes:
-        at_s: When, from the start.
-        kind: A name in `events.EFFECTS`.
-        values: The effect's arguments.
-    """
+    """An effect of `events.EFFECTS`, with its arguments, so long after the start."""
 
     at_s: float
     kind: str
