@@ -7,7 +7,7 @@ over its own protocol. Each repeat starts each of them again, one after another,
 all rows to it; the order of targets moves on by one from repeat to repeat. Before the first
 of its rows its answers are held against those of the reading code called directly. With
 `--engine onnx:int8` all of them compute with that engine and precision; with `--ours onnx:int8`
-this server alone, while the others have ONNX Runtime in float32.
+this server alone, measured with theirs (ONNX Runtime in float32) too.
 `--mixes paragraphs --clients 20 50 --only "mosec, no batching" --only LitServe` measures a part.
 The extra `peers` installs the peers; one that is missing is reported, the others go on.
 """
@@ -223,16 +223,24 @@ def make_flags() -> argparse.ArgumentParser:
     return parser
 
 
+def _ours_on(name: str, engine_and_precision: str) -> Target:
+    engine, precision = engine_and_precision.split(":")
+    flags = ("--inference_engine_type", engine, "--precision", precision)
+    return ours(name, *flags, settings=f"its defaults, {engine} {precision}")
+
+
 def main() -> int:
     flags = make_flags().parse_args()
     engine, precision = flags.engine.split(":")
     os.environ |= {ENGINE_VARIABLE: engine, PRECISION_VARIABLE: precision}
     own = flags.ours or flags.engine
     own_engine, own_precision = own.split(":")
-    own_flags = ("--inference_engine_type", own_engine, "--precision", own_precision)
-    us = ours(OURS, *own_flags, settings=f"its defaults, {own_engine} {own_precision}")
     words = flags.only or [""]
-    targets = [us, *(other for other in PEERS if any(word in other.name for word in words))]
+    targets = [
+        _ours_on(OURS, own),
+        *([] if own == flags.engine else [_ours_on(f"{OURS} on {flags.engine}", flags.engine)]),
+        *(other for other in PEERS if any(word in other.name for word in words)),
+    ]
     name = f"peers_{engine}_{precision}"
     title = f"The peers on {engine} {precision}"
     if own != flags.engine:
