@@ -26,7 +26,9 @@ import bisect
 import heapq
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from qa_service.scheduling.ticket import Ticket
 
@@ -39,28 +41,24 @@ NO_COST = 1e-6
 _Place = tuple[float, float, str]
 """Sorts the flows: when the flow's turn starts, the number of its first request, its name."""
 
+_Further = tuple[_Place, int]
+"""A later place of a flow, and the index of the request in its line."""
+
 _Segment = tuple[tuple[float, int], int, Ticket]
 _InLine = tuple[float, tuple[float, int], int, Ticket]
 
 
-class Turn(NamedTuple):
-    """A request's turn.
+class Turn(msgspec.Struct, frozen=True):
+    """A request's turn, in virtual time.
 
     Attributes:
-        start: In virtual time.
         flow: The flow that pays; for a segment of a long text, it may not be the ticket's.
     """
 
     start: float
+    end: float
     ticket: Ticket
     flow: Flow
-
-    @property
-    def end(self) -> float:
-        """When the turn ends, in virtual time."""
-        ticket, flow = self.ticket, self.flow
-        weight = ticket.weight if ticket.flow == flow.name else flow.weight
-        return self.start + ticket.turn_cost / weight
 
 
 class Flow:
@@ -72,22 +70,25 @@ class Flow:
         start: When its next turn starts.
         finish: When a fair machine would finish its short requests.
         texts_finish: When a fair machine would finish its long texts; until then it has turns, in
-            which other flows' texts may be read.
+            which other flows' texts may be read. -infinity without texts.
         waiting: The cost of the line.
         reserved: The cost of the segments of its long texts that are not queued yet.
         last_batch: The number of the last batch with a request or a turn of it; -infinity for none.
         place: Its place among the flows; None if it has no turn.
+        counted: Its part in the sum of the weights.
     """
 
     __slots__ = (
-        "finish", "last_batch", "line", "name", "place", "reserved", "start", "texts_finish",
-        "waiting", "weight",
+        "counted", "finish", "last_batch", "line", "name", "place", "reserved", "start",
+        "texts_finish", "waiting", "weight",
     )  # fmt: skip
 
     def __init__(self, name: str, start: float) -> None:
         self.name = name
         self.line: list[_InLine] = []
-        self.weight = self.waiting = self.reserved = self.finish = self.texts_finish = 0.0
+        self.weight = self.counted = self.waiting = self.reserved = 0.0
+        self.finish = 0.0
+        self.texts_finish = -math.inf
         self.start = start
         self.last_batch = -math.inf
         self.place: _Place | None = None
@@ -130,6 +131,9 @@ class Flows:
         self.weight = 0.0
         self.num_instances = 1
         self._flows: dict[str, Flow] = {}
+        self._without_turn: dict[str, Flow] = {}
+        """Flows that linger, have only reserved work, or have paid beyond the virtual time."""
+        self._has_texts = False
         self._places: list[_Place] = []
         self._segments: list[_Segment] = []
         self._virtual_time = 0.0
@@ -142,7 +146,7 @@ class Flows:
     def add(self, ticket: Ticket) -> None:
         """Puts a request into its flow's line."""
         flow = self._known(ticket.flow)
-        if not _is_segment(ticket):
+        if ticket.core is None:
             begin = max(flow.start, flow.finish)
             flow.finish = begin + ticket.turn_cost / ticket.weight
             ticket.finish = flow.finish, ticket.number
@@ -151,11 +155,10 @@ class Flows:
     def begin(self, text: Ticket) -> None:
         """Reserves a long text's work; notes in `finish` when a fair machine would be done."""
         flow = self._known(text.flow)
-        before = self._counted(flow)
-        flow.weight = max(before, text.weight)
-        self.weight += flow.weight - before
+        flow.weight = max(flow.counted, text.weight)
         flow.texts_finish = max(flow.start, flow.texts_finish) + text.cost / text.weight
         text.finish = flow.texts_finish, text.number
+        self._has_texts = True
         self.reserve(text, text.cost)
 
     def put_back(self, ticket: Ticket) -> None:
@@ -166,9 +169,9 @@ class Flows:
 
     def remove(self, ticket: Ticket) -> None:
         """Removes a request that will not run; its flow pays nothing."""
-        flow = self._flows[ticket.flow]
-        self._remove(flow, ticket)
-        self._forget([flow])
+        flow = self._remove(ticket)
+        self._set_place(flow)
+        self._count(flow)
 
     def reserve(self, text: Ticket, cost: float) -> None:
         """Adds to a long text's reserved cost; a negative cost releases some."""
@@ -176,7 +179,7 @@ class Flows:
         before = flow.reserved
         flow.reserved = before + cost if before + cost > NO_COST else 0.0
         self.cost += flow.reserved - before
-        self._forget([flow])
+        self._count(flow)
 
     def take(self, turns: Sequence[Turn]) -> None:
         """Removes requests that run together, the first turn first; their flows pay."""
@@ -184,38 +187,48 @@ class Flows:
         self._virtual_time = max(self._virtual_time, turns[0].start) + work / self.weight
         self._num_batches += 1
         for turn in turns:
-            flow = self._flows[turn.ticket.flow]
-            self._remove(flow, turn.ticket)
-            flow.last_batch = turn.flow.last_batch = self._num_batches
-            turn.flow.start += turn.end - turn.start
-            self._set_place(turn.flow)
-        if not self.size:  # an idle machine: all flows start equal
-            for flow in self._flows.values():
-                flow.start, flow.last_batch = self._virtual_time, -math.inf
-        self._count_present()
-
-    def _count_present(self) -> None:
-        """Adds up the weights of the flows that are present; drops the others."""
-        since_batch = self._since_batch
-        weight, has_texts, gone = 0.0, bool(self._segments), []
-        for flow in self._flows.values():
-            if flow.place or flow.reserved or flow.last_batch > since_batch:
-                weight += flow.weight
-                has_texts = has_texts or flow.reserved > 0.0
-            elif flow.start <= self._virtual_time:
-                gone.append(flow)
-        self.weight = weight
-        if not has_texts:
-            gone += self._end_turns_for_texts()
-        self._forget(gone)
-
-    def _end_turns_for_texts(self) -> list[Flow]:
-        """Ends the turns of flows with an empty line: no text is left to use them."""
-        ended = [flow for flow in self._flows.values() if flow.place and not flow.line]
-        for flow in ended:
-            flow.texts_finish = 0.0
+            payer = turn.flow
+            payer.start += turn.end - turn.start
+            payer.last_batch = self._num_batches
+            flow = self._remove(turn.ticket)
+            if flow is not payer:
+                flow.last_batch = self._num_batches
+                self._set_place(payer)
             self._set_place(flow)
-        return ended
+        if self._has_texts:
+            self._end_turns_for_texts()
+        if self.size:
+            self._count_gone()
+        else:
+            self._start_equal()
+
+    def _start_equal(self) -> None:
+        """On an idle machine no flow has a debt: only those of long texts are kept."""
+        kept = [flow for flow in self._flows.values() if flow.reserved or flow.place]
+        self._flows = {flow.name: flow for flow in kept}
+        self._without_turn = {flow.name: flow for flow in kept if flow.place is None}
+        self.cost = self.weight = 0.0  # removes rounding errors
+        for flow in kept:
+            flow.start, flow.last_batch = self._virtual_time, -math.inf
+            self.cost += flow.reserved
+            self.weight += flow.counted
+
+    def _end_turns_for_texts(self) -> None:
+        """Ends the turns of flows with an empty line if no text is left to use them."""
+        if self._segments or any(flow.reserved for flow in self._flows.values()):
+            return
+        self._has_texts = False
+        for flow in self._flows.values():
+            flow.texts_finish = -math.inf
+            if flow.place and not flow.line:
+                self._set_place(flow)
+
+    def _count_gone(self) -> None:
+        """Takes the flows that are no longer present out of `weight`."""
+        since_batch = self._since_batch
+        flows = self._without_turn.values()
+        for flow in [f for f in flows if f.last_batch <= since_batch and not f.reserved]:
+            self._count(flow)
 
     def first(self) -> Turn | None:
         """The first turn; None if the queue is empty."""
@@ -224,33 +237,42 @@ class Flows:
     def turns(self) -> Iterator[Turn]:
         """All turns, in their order."""
         segments = iter(self._segments)
-        places: list[tuple[_Place, int]] = []
+        further: list[_Further] = []
         for place in self._places:
-            while places and places[0][0] < place:
-                yield from self._next_of(places, segments)
-            heapq.heappush(places, (place, 0))
-        while places:
-            yield from self._next_of(places, segments)
+            while further and further[0][0] < place:
+                if turn := self._turn_at(*heapq.heappop(further), segments, further):
+                    yield turn
+            if turn := self._turn_at(place, 0, segments, further):
+                yield turn
+        while further:
+            if turn := self._turn_at(*heapq.heappop(further), segments, further):
+                yield turn
 
-    def _next_of(
-        self,
-        places: list[tuple[_Place, int]],
-        segments: Iterator[_Segment],
-    ) -> Iterator[Turn]:
-        """Yields the first place's turn, if it has one, and pushes its flow's next place."""
-        (start, _, name), index = heapq.heappop(places)
+    def _turn_at(
+        self, place: _Place, index: int, segments: Iterator[_Segment], further: list[_Further]
+    ) -> Turn | None:
+        """The turn at a place of a flow, if there is a request for it.
+
+        Args:
+            index: The request's, in the flow's line.
+            segments: Those that have no turn yet.
+            further: A heap, which gets the flow's next place.
+        """
+        start, _, name = place
         flow = self._flows[name]
-        ticket = flow.line[index][3] if index < len(flow.line) else None
-        if ticket is None or _is_segment(ticket):
+        line = flow.line
+        ticket = line[index][3] if index < len(line) else None
+        if ticket is None or ticket.core is not None:
             if (segment := next(segments, None)) is None:
-                return
+                return None
             ticket = segment[2]
-        turn = Turn(start, ticket, flow)
-        if index + 1 < len(flow.line):
-            heapq.heappush(places, ((turn.end, flow.line[index + 1][2], name), index + 1))
-        elif turn.end < flow.texts_finish:
-            heapq.heappush(places, ((turn.end, math.inf, name), index + 1))
-        yield turn
+        weight = ticket.weight if ticket.flow == name else flow.weight
+        end = start + ticket.turn_cost / weight
+        if index + 1 < len(line):
+            heapq.heappush(further, ((end, line[index + 1][2], name), index + 1))
+        elif end < flow.texts_finish:
+            heapq.heappush(further, ((end, math.inf, name), index + 1))
+        return Turn(start, end, ticket, flow)
 
     def cost_before(self, ticket: Ticket) -> float:
         """The cost of all that would run before a request that is not queued yet."""
@@ -286,10 +308,11 @@ class Flows:
 
     def _known(self, name: str) -> Flow:
         """The flow of a name; one without a turn starts at the virtual time or later."""
-        if name not in self._flows:
-            self._flows[name] = Flow(name, self._virtual_time)
-        flow = self._flows[name]
-        if flow.place is None:
+        flow = self._flows.get(name)
+        if flow is None:
+            flow = Flow(name, self._virtual_time)
+            self._flows[name] = self._without_turn[name] = flow
+        elif flow.place is None:
             flow.start = max(flow.start, self._virtual_time)
         return flow
 
@@ -297,52 +320,54 @@ class Flows:
     def _since_batch(self) -> int:
         return self._num_batches - LINGER_BATCHES * self.num_instances
 
-    def _counted(self, flow: Flow) -> float:
-        """The flow's part in `weight`: its weight if it is present, else 0."""
-        return flow.weight if flow.is_present(self._since_batch) else 0.0
-
     def _insert(self, flow: Flow, ticket: Ticket) -> None:
-        before = self._counted(flow)
         flow.insert(ticket)
-        self.weight += flow.weight - before
-        if _is_segment(ticket):
+        self._weigh(flow, flow.weight)
+        if ticket.core is not None:
             bisect.insort(self._segments, _in_line(ticket)[1:])
         self.size += 1
         self.cost += ticket.cost
         self._set_place(flow)
 
-    def _remove(self, flow: Flow, ticket: Ticket) -> None:
-        before = flow.weight
+    def _remove(self, ticket: Ticket) -> Flow:
+        """Takes a request out of its flow's line; the flow's place is set by the caller."""
+        flow = self._flows[ticket.flow]
         flow.remove(ticket)
-        self.weight += flow.weight - before
-        if _is_segment(ticket):
+        self._weigh(flow, flow.weight)
+        if ticket.core is not None:
             _remove(self._segments, _in_line(ticket)[1:])
         self.size -= 1
         self.cost -= ticket.cost
-        self._set_place(flow)
+        return flow
 
     def _set_place(self, flow: Flow) -> None:
         """Moves a flow to its present place, for its first request or a turn for long texts."""
         if flow.place:
             del self._places[bisect.bisect_left(self._places, flow.place)]
-        flow.place = None
         if flow.line or flow.start < flow.texts_finish:
             number = flow.line[0][2] if flow.line else math.inf
             flow.place = (flow.start, number, flow.name)
             bisect.insort(self._places, flow.place)
+            self._without_turn.pop(flow.name, None)
+        else:
+            flow.place = None
+            self._without_turn[flow.name] = flow
 
-    def _forget(self, flows: Sequence[Flow]) -> None:
-        """Drops flows that are not present, unless they have paid beyond the virtual time."""
-        since_batch = self._since_batch
-        for flow in flows:
-            if not flow.is_present(since_batch) and flow.start <= self._virtual_time:
-                del self._flows[flow.name]
-        if not self._flows:
-            self.cost = self.weight = 0.0  # removes rounding errors
+    def _count(self, flow: Flow) -> None:
+        """Counts a flow's weight if it is present; else drops it, unless it is in debt."""
+        if flow.is_present(self._since_batch):
+            self._weigh(flow, flow.weight)
+            return
+        self._weigh(flow, 0.0)
+        if flow.start <= self._virtual_time:
+            del self._flows[flow.name], self._without_turn[flow.name]
+            if not self._flows:
+                self.cost = self.weight = 0.0  # removes rounding errors
 
-
-def _is_segment(ticket: Ticket) -> bool:
-    return ticket.core is not None
+    def _weigh(self, flow: Flow, weight: float) -> None:
+        """Replaces a flow's part in `weight`."""
+        self.weight += weight - flow.counted
+        flow.counted = weight
 
 
 def _in_line(ticket: Ticket) -> _InLine:

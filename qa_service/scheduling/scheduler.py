@@ -16,6 +16,7 @@ import bisect
 import itertools
 import math
 from collections import deque
+from collections.abc import Iterator
 
 from qa_service.errors import QueueFullError
 from qa_service.scheduling.batch_cost import BatchRule
@@ -140,9 +141,12 @@ class Scheduler:
         if self._retries and is_idle:
             return [self._retries.popleft()]
         self._flows.num_instances = num_instances
-        if (leader := self._flows.first()) is None:
+        turns = self._flows.turns()
+        if (leader := next(turns, None)) is None:
             return []
-        batch = self._with_members(leader, rule, self._flows.size / num_instances)
+        batch = [leader]
+        if self._flows.size > 1:
+            batch = self._with_members(leader, turns, rule, self._flows.size / num_instances)
         if now_s < leader.ticket.arrived_s + self._options.max_queue_delay_s and (
             rule.admits(len(batch), leader.ticket.tokens, leader.ticket.tokens)
         ):
@@ -152,12 +156,18 @@ class Scheduler:
             self._forget_deadline(turn.ticket)
         return [turn.ticket for turn in batch]
 
-    def _with_members(self, leader: Turn, rule: BatchRule, num_waiting: float) -> list[Turn]:
-        """Adds requests nearest to the leader in length, on either side until one is refused."""
+    def _with_members(
+        self, leader: Turn, turns: Iterator[Turn], rule: BatchRule, num_waiting: float
+    ) -> list[Turn]:
+        """Adds requests nearest to the leader in length, on either side until one is refused.
+
+        Args:
+            turns: Those after the leader's.
+        """
         tokens = leader.ticket.tokens
         if not rule.admits(1, tokens, tokens, num_waiting):
             return [leader]  # if an equally long request would not pay, no request does
-        others = self._candidates(leader, rule)
+        others = self._candidates(leader, turns, rule)
         others.sort(key=lambda turn: (turn.ticket.tokens, turn.ticket.number))
         batch, longest = [leader], tokens
         after = bisect.bisect_left(others, tokens, key=lambda turn: turn.ticket.tokens)
@@ -179,22 +189,22 @@ class Scheduler:
                 break
         return batch
 
-    def _candidates(self, leader: Turn, rule: BatchRule) -> list[Turn]:
+    def _candidates(self, leader: Turn, turns: Iterator[Turn], rule: BatchRule) -> list[Turn]:
         """The requests that may join the leader's batch without a change in any flow's share.
 
         Their turns start before the leader's ends, or while a fair machine would run the batch.
         The leader's turn counts as longer where a batch does more rows in that time.
         """
-        work, weight = 0.0, self._flows.weight
+        work, weight = leader.ticket.turn_cost, self._flows.weight
         within = leader.start + (leader.end - leader.start) * rule.gain(leader.ticket.tokens)
         ahead = BATCHES_AHEAD * rule.rows(leader.ticket.tokens, self._flows.size)
         found: list[Turn] = []
-        for turn in itertools.islice(self._flows.turns(), ahead):
+        for turn in itertools.islice(turns, ahead - 1):
             work += turn.ticket.turn_cost
             if turn.start > max(within, leader.start + work / weight):
                 break
             found.append(turn)
-        return found[1:]
+        return found
 
     def next_deadline_s(self) -> float:
         """When the next request expires; infinity for never."""
