@@ -342,9 +342,10 @@ class Connection:
 
     def _is_due_to_leave(self) -> bool:
         """Whether it is old and idle."""
+        if not self._times.leaves and self._clock.now_s() < self._times.ages_at_s:
+            return False
         is_free = not self.calls and not self._codec.buffered_bytes and not self._turn_is_due
-        is_old = self._times.leaves or self._clock.now_s() >= self._times.ages_at_s
-        return is_free and is_old and self._state in _LASTING
+        return is_free and self._state in _LASTING
 
     def _leave(self, _: Timeout) -> None:
         if self._is_due_to_leave():

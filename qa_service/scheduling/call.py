@@ -92,7 +92,7 @@ class Call:
         self.scope = scope
         self.is_settled = self.is_cancelled = False
         self._completions: list[Completion] = []
-        self._holders: list[Callable[[Call], None]] = []
+        self._holders: list[Callable[[Call], object]] = []
         self._children: dict[Call, None] = {}
         self._parent: Call | None = None
 
@@ -101,7 +101,7 @@ class Call:
         if not self.is_settled:
             self._completions.append(completion)
 
-    def on_end(self, drop: Callable[[Call], None]) -> None:
+    def on_end(self, drop: Callable[[Call], object]) -> None:
         """Runs `drop` once when the call ends in any way; at once if it has ended."""
         if self.is_settled:
             drop(self)

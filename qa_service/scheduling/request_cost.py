@@ -52,11 +52,15 @@ def estimate_tokens(request: Request) -> int:
 
 def tokens_of(text: str) -> float:
     """Estimates a text's tokens; a long text's from samples."""
-    sample = text
-    if len(text) > SAMPLES * SAMPLE_CHARS:
-        starts = range(0, len(text), len(text) // SAMPLES)
-        sample = "".join([text[start : start + SAMPLE_CHARS] for start in starts])
-    data = sample.encode()
-    num_signs = len(data) - len(data.translate(None, SIGNS))
-    num_tokens = max(len(data) / 4, num_signs + (len(data) - num_signs) / 5)
-    return num_tokens * len(text) / max(1, len(sample))
+    if len(text) <= SAMPLES * SAMPLE_CHARS:
+        return _tokens_in(text.encode())
+    starts = range(0, len(text), len(text) // SAMPLES)
+    sample = "".join([text[start : start + SAMPLE_CHARS] for start in starts])
+    return _tokens_in(sample.encode()) * len(text) / len(sample)
+
+
+def _tokens_in(data: bytes) -> float:
+    num_bytes = len(data)
+    num_others = len(data.translate(None, SIGNS))
+    num_signs = num_bytes - num_others
+    return max(num_bytes / 4, num_signs + num_others / 5)

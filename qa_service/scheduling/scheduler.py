@@ -34,7 +34,8 @@ class Scheduler:
     """Holds requests until an instance takes a batch of them."""
 
     def __init__(self, options: QueueOptions) -> None:
-        self._options = options
+        self._max_size = options.max_queue_size
+        self._max_delay_s = options.max_queue_delay_s
         self._numbers = itertools.count()
         self._retries: deque[Ticket] = deque()
         self._flows = Flows()
@@ -47,7 +48,7 @@ class Scheduler:
     @property
     def is_full(self) -> bool:
         """Whether the queue has reached its bound."""
-        return len(self) >= self._options.max_queue_size
+        return self._flows.size + len(self._retries) >= self._max_size
 
     @property
     def waiting_cost(self) -> float:
@@ -147,7 +148,7 @@ class Scheduler:
         batch = [leader]
         if self._flows.size > 1:
             batch = self._with_members(leader, turns, rule, self._flows.size / num_instances)
-        if now_s < leader.ticket.arrived_s + self._options.max_queue_delay_s and (
+        if now_s < leader.ticket.arrived_s + self._max_delay_s and (
             rule.admits(len(batch), leader.ticket.tokens, leader.ticket.tokens)
         ):
             return []
@@ -208,15 +209,14 @@ class Scheduler:
 
     def next_deadline_s(self) -> float:
         """When the next request expires; infinity for never."""
-        times_s = [ticket.deadline_s for ticket in self._retries]
-        times_s += [item[0] for item in self._deadlines[:1]]
-        return min(times_s, default=math.inf)
+        first_s = self._deadlines[0][0] if self._deadlines else math.inf
+        return min([first_s, *[ticket.deadline_s for ticket in self._retries]])
 
     def next_departure_s(self) -> float | None:
         """When `next_batch` returns a batch if no more requests come; None if none waits."""
         if (leader := self._flows.first()) is None:
             return None
-        return leader.ticket.arrived_s + self._options.max_queue_delay_s
+        return leader.ticket.arrived_s + self._max_delay_s
 
 
 def _is_nearer(longer: Turn, shorter: Turn | None, leader: Turn) -> bool:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from functools import partial
 
 from qa_service.errors import (
     ERROR_KINDS,
@@ -60,6 +59,8 @@ class Dispatcher:
     ) -> None:
         self._admission = admission
         self._costs = RequestCosts()
+        self._window_rule: BatchRule | None = None
+        self._cost_of_window = self._costs.of(MAX_TURN_TOKENS, None)
         self._clock = clock
         self._scheduler = scheduler
         self._metrics = metrics
@@ -82,8 +83,7 @@ class Dispatcher:
         ticket = Ticket(call, estimate_tokens(call.request))
         try:
             self.admit(ticket)
-            window_tokens = min(self.instances.model.window_tokens, MAX_TURN_TOKENS)
-            ticket.turn_cost = max(ticket.cost, self.cost_of(window_tokens))
+            ticket.turn_cost = max(ticket.cost, self._window_cost())
             self._add(ticket)
         except QaError as error:
             call.fail(error)
@@ -131,6 +131,15 @@ class Dispatcher:
     def cost_of(self, tokens: int) -> float:
         """Estimates what tokens cost, in milliseconds of an instance."""
         return self._costs.of(tokens, self._rule())
+
+    def _window_cost(self) -> float:
+        """What a full window costs; computed again only if the rule is another."""
+        rule = self._rule()
+        if rule is not self._window_rule:
+            self._window_rule = rule
+            window_tokens = min(self.instances.model.window_tokens, MAX_TURN_TOKENS)
+            self._cost_of_window = self._costs.of(window_tokens, rule)
+        return self._cost_of_window
 
     @property
     def _ms_per_cost(self) -> float:
@@ -222,11 +231,7 @@ class Dispatcher:
     def _add(self, ticket: Ticket) -> None:
         self._scheduler.add(ticket)
         self._expiry.arm(ticket.deadline_s)
-        ticket.call.on_end(partial(self._drop, ticket))
-
-    def _drop(self, ticket: Ticket, _: Call) -> None:
-        """Removes a call that has ended from the queue, if it is still there."""
-        self._scheduler.remove(ticket)
+        ticket.call.on_end(lambda _: self._scheduler.remove(ticket))
 
     def _dispatch_one(self, now_s: float) -> bool:
         workers = [(w.takes_from_s(), w.number, w) for w in self.instances.workers]
@@ -245,16 +250,16 @@ class Dispatcher:
             is_idle=worker.is_idle,
             num_instances=self._num_instances,
         )
-        if batch:
+        if not batch:
+            return False
+        if logger.isEnabledFor(logging.DEBUG):
             for ticket in batch:
+                scope, number = ticket.call.scope, worker.number
                 logger.debug(
-                    "request %s: given to instance %d",
-                    ticket.call.scope.name,
-                    worker.number,
-                    extra=ticket.call.scope.log_extra,
+                    "request %s: given to instance %d", scope.name, number, extra=scope.log_extra
                 )
-            worker.run(batch)
-        return bool(batch)
+        worker.run(batch)
+        return True
 
     def _next_turn_s(self, now_s: float) -> float:
         """When an instance can take a batch, unless one sends results before."""

@@ -9,7 +9,6 @@ a segment when its client goes, and estimates of its tokens are corrected as the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 
 import msgspec
@@ -20,7 +19,7 @@ from qa_service.scheduling.request_cost import estimate_tokens, tokens_of
 from qa_service.scheduling.ticket import Ticket
 from qa_service.serving.dispatcher import Dispatcher
 from qa_service.wire.messages import Timings
-from qa_service.wire.sections import Section, sections
+from qa_service.wire.sections import Section, is_one_section, sections
 from qa_service.wire.spans import SegmentResult, merge, to_answers
 from qa_service.workers.messages import ModelFacts
 
@@ -38,8 +37,7 @@ class Segments:
     def submit(self, call: Call) -> None:
         """Passes a short text on, and begins with a long one."""
         model = self._dispatcher.instances.model
-        first = next(_cut(call, model))
-        if first.core_end == len(call.request.text):
+        if is_one_section(call.request, model.window_tokens, model.overlap_tokens):
             self._dispatcher.submit(call)
             return
         text = Ticket(call, estimate_tokens(call.request))
@@ -51,17 +49,13 @@ class Segments:
         _Reading(text, model, self._dispatcher).submit_next()
 
 
-def _cut(call: Call, model: ModelFacts) -> Iterator[Section]:
-    return sections(call.request, model.window_tokens, model.overlap_tokens)
-
-
 class _Reading:
     """One long text under way."""
 
     def __init__(self, whole: Ticket, model: ModelFacts, dispatcher: Dispatcher) -> None:
         self._whole = whole
         self._model = model
-        self._sections = _cut(whole.call, model)
+        self._sections = sections(whole.call.request, model.window_tokens, model.overlap_tokens)
         self._dispatcher = dispatcher
         self._text = whole.call.request.text
         self._chars_per_token = max(1.0, len(self._text) / whole.tokens)

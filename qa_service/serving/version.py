@@ -12,6 +12,8 @@ from __future__ import annotations
 import logging
 from enum import Enum, auto
 
+import msgspec
+
 from qa_service.errors import UnavailableError
 from qa_service.net.timers import Clock
 from qa_service.scheduling.call import Answered, Call, Outcome
@@ -56,6 +58,7 @@ class Version:
         self._dispatcher = dispatcher
         self._service = service
         self._in_flight: dict[Call, None] = {}
+        self._source = AnswerSource(spec.model, spec.number)
 
     def submit(self, call: Call) -> None:
         """Takes a call, and adds the version to its answer; fails it if the version has ended."""
@@ -126,7 +129,9 @@ class Version:
             self.metrics.model_requests_total[outcome.code] += 1
             return None
         self.metrics.model_requests_total[ANSWERED] += 1
-        source = AnswerSource(self.spec.model, self.spec.number, outcome.source.is_cached)
+        source = self._source
+        if outcome.source.is_cached:
+            source = msgspec.structs.replace(source, is_cached=True)
         return Answered(outcome.answers, outcome.timings, source)
 
     def _drop(self, call: Call) -> None:
@@ -143,7 +148,7 @@ class Version:
         self._clock.mark()
 
 
-_HAS_ENDED = {VersionState.ENDING, VersionState.GONE}
+_HAS_ENDED = (VersionState.ENDING, VersionState.GONE)
 _NEXT = {
     VersionState.LOADING: {VersionState.READY, VersionState.ENDING},
     VersionState.READY: {VersionState.DRAINING, VersionState.ENDING},

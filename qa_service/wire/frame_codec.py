@@ -109,8 +109,9 @@ class FrameCodec:
         source: AnswerSource = UNKNOWN_SOURCE,
     ) -> bytearray:
         """Encodes the response frame; the request's id is free again."""
-        self._ids.discard(request.id_json)
-        return encode_answers(request.id_json, answers, timings, request.top_k, source)
+        id_json = request.id_json
+        self._ids.discard(id_json)
+        return encode_answers(id_json, answers, timings, request.top_k, source)
 
     def encode_error(self, request: Request, error: QaError) -> bytearray:
         """Encodes an error frame; the request's id is free again."""

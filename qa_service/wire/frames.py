@@ -45,8 +45,7 @@ class FrameReader:
         end = PREFIX.size + length
         if len(self._buffer) < end:
             return None
-        with memoryview(self._buffer) as view:
-            body = bytes(view[PREFIX.size : end])
+        body = bytes(self._buffer[PREFIX.size : end])
         del self._buffer[:end]
         return body
 

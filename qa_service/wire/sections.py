@@ -62,10 +62,8 @@ def sections(asked: Question, window_tokens: int, overlap_tokens: int) -> Iterat
         overlap_tokens: Tokens that two neighbouring windows share.
     """
     text = asked.text
-    room, overlap = _room_and_overlap(asked.question, window_tokens, overlap_tokens)
-    step = room - overlap
-    core_tokens = step * max(MIN_WINDOWS, CORE_TOKENS // step)
-    if _utf8_bytes_at_most(text, BYTES_PER_TOKEN * (core_tokens + overlap)):
+    core_tokens, overlap = _core_and_overlap(asked.question, window_tokens, overlap_tokens)
+    if _is_short(text, core_tokens + overlap):
         yield Section(0, 0, len(text), len(text))
         return
     core_end = 0
@@ -73,6 +71,16 @@ def sections(asked: Question, window_tokens: int, overlap_tokens: int) -> Iterat
         section = _next_section(text, core_end, core_tokens, overlap)
         core_end = section.core_end
         yield section
+
+
+def is_one_section(asked: Question, window_tokens: int, overlap_tokens: int) -> bool:
+    """Whether `sections` leaves a text whole."""
+    if _is_short(asked.text, CORE_TOKENS // 2):  # for every window, a core has more tokens
+        return True
+    core_tokens, overlap = _core_and_overlap(asked.question, window_tokens, overlap_tokens)
+    if _is_short(asked.text, core_tokens + overlap):
+        return True
+    return _next_section(asked.text, 0, core_tokens, overlap).core_end == len(asked.text)
 
 
 def windows(asked: Question, window_tokens: int, overlap_tokens: int) -> list[Section]:
@@ -93,7 +101,16 @@ def _room_and_overlap(question: str, window_tokens: int, overlap_tokens: int) ->
     return room, min(overlap_tokens, room // 2)
 
 
-def _utf8_bytes_at_most(text: str, limit: int) -> bool:
+def _core_and_overlap(question: str, window_tokens: int, overlap_tokens: int) -> tuple[int, int]:
+    """About how many tokens the core of a section has, and how many two windows share."""
+    room, overlap = _room_and_overlap(question, window_tokens, overlap_tokens)
+    step = room - overlap
+    return step * max(MIN_WINDOWS, CORE_TOKENS // step), overlap
+
+
+def _is_short(text: str, tokens: int) -> bool:
+    """Whether a text has no more than so many tokens, by its bytes."""
+    limit = BYTES_PER_TOKEN * tokens
     if text.isascii() or len(text) > limit:
         return len(text) <= limit
     return len(text.encode()) <= limit

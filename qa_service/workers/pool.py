@@ -151,7 +151,7 @@ class WorkerPool:
     @property
     def alive(self) -> int:
         """How many instances are ready."""
-        return sum(w.state is WorkerState.READY for w in self._workers.values())
+        return len([w for w in self._workers.values() if w.state is WorkerState.READY])
 
     def answering(self, since_s: float) -> int:
         """How many instances are idle, or have been busy only since `since_s`."""
