@@ -58,7 +58,7 @@ def check_stream(data: bytes) -> None:
             check_body(body)
     except FrameTooLargeError:
         pass
-    assert reader.buffered_bytes <= len(data)
+    assert len(reader.buffer) <= len(data)
 
 
 def fuzz(count: int, seed: int) -> int:

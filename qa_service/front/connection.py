@@ -168,7 +168,8 @@ class Connection:
         code, reply = encode_outcome(self._codec, call, outcome)
         if code != ANSWERED:
             self._abandon_unwanted()
-        logger.debug("request %s: %s", call.scope.name, code, extra=call.scope.log_extra)
+        if logger.isEnabledFor(logging.DEBUG):
+            logger.debug("request %s: %s", call.scope.name, code, extra=call.scope.log_extra)
         self._metrics.requests_total[code] += 1
         self._times.active_s = self._clock.now_s()
         self._write(reply)
@@ -209,7 +210,7 @@ class Connection:
         for _ in range(MESSAGES_A_TURN):
             if self._state not in _TAKES_MESSAGES or not self._stream.is_open:
                 return
-            if not self._has_room():
+            if not self._codec.buffered_bytes or not self._has_room():
                 break
             if (event := next_event(self._codec, self.name)) is None:
                 is_starved = self._codec.waits_for is Wait.BYTES
@@ -283,9 +284,9 @@ class Connection:
         if self._tracer:
             since_s = self._times.message_since_s
             self._tracer.begin(call, trace, self._codec, self.name, since_s)
-        logger.debug(
-            "request %s: received, its id is %r", name, request.id_json, extra=call.scope.log_extra
-        )
+        if logger.isEnabledFor(logging.DEBUG):
+            extra = call.scope.log_extra
+            logger.debug("request %s: received, its id is %r", name, request.id_json, extra=extra)
         call.then(partial(self._on_settled, call))
         self.calls.add(call)
         submit(self._service, call)

@@ -27,6 +27,7 @@ class Timeouts:
         self.leaves = False
         self._auth_deadline_s = now_s + auth_timeout_s
         self._limits = limits
+        self._idle_timeout_s = limits.idle_timeout_s
 
     def leave(self, when_idle_s: float) -> None:
         """Closes after the next answer, or at `when_idle_s` if it is idle then."""
@@ -50,7 +51,7 @@ class Timeouts:
             return self.message_since_s + limits.frame_timeout_ms / 1e3, Timeout.SENDING
         if calls:
             return math.inf, Timeout.ASKING
-        idle_deadline_s = self.active_s + limits.idle_timeout_s
+        idle_deadline_s = self.active_s + self._idle_timeout_s
         if state is not State.CLOSING and self.ages_at_s < idle_deadline_s:
             return self.ages_at_s, Timeout.LEAVING
         return idle_deadline_s, Timeout.ASKING

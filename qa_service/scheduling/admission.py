@@ -18,7 +18,8 @@ class Admission:
     """Lets work into the queue, within bounds."""
 
     def __init__(self, options: QueueOptions) -> None:
-        self._options = options
+        self._max_text_tokens = options.max_text_tokens
+        self._cost_limit_ms = options.queue_cost_limit_ms
 
     def admit(
         self, ticket: Ticket, scheduler: Scheduler, *, ms_per_cost: float, time_ms: float
@@ -69,18 +70,17 @@ class Admission:
     def _check_request(self, ticket: Ticket, time_ms: float) -> None:
         if time_ms <= 0.0:
             raise DeadlineExceededError
-        limit = self._options.max_text_tokens
+        limit = self._max_text_tokens
         if ticket.tokens > limit:
             raise _too_long(ticket, f"; at most {limit} are accepted", "fewer `max_passages`")
 
     def _check_queue(self, scheduler: Scheduler, ms_per_cost: float) -> float:
         """Returns how long the queue takes to run, in milliseconds."""
         total_ms = scheduler.waiting_cost * ms_per_cost
-        limit_ms = self._options.queue_cost_limit_ms
         if scheduler.is_full:
             raise QueueFullError(retry_after_ms=_retry_after_ms(total_ms))
-        if total_ms > limit_ms:
-            raise QueueFullError(retry_after_ms=_retry_after_ms(total_ms - limit_ms))
+        if total_ms > self._cost_limit_ms:
+            raise QueueFullError(retry_after_ms=_retry_after_ms(total_ms - self._cost_limit_ms))
         return total_ms
 
 

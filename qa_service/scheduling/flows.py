@@ -26,7 +26,6 @@ import bisect
 import heapq
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import msgspec
 
@@ -106,7 +105,7 @@ class Flow:
 
     def remove(self, ticket: Ticket) -> None:
         """Takes a request out of the line."""
-        _remove(self.line, _in_line(ticket))
+        del self.line[bisect.bisect_left(self.line, _in_line(ticket))]
         self.weight = -self.line[0][0] if self.line else self.weight
         self.waiting = self.waiting - ticket.cost if self.line else 0.0
 
@@ -335,7 +334,7 @@ class Flows:
         flow.remove(ticket)
         self._weigh(flow, flow.weight)
         if ticket.core is not None:
-            _remove(self._segments, _in_line(ticket)[1:])
+            del self._segments[bisect.bisect_left(self._segments, _in_line(ticket)[1:])]
         self.size -= 1
         self.cost -= ticket.cost
         return flow
@@ -373,7 +372,3 @@ class Flows:
 def _in_line(ticket: Ticket) -> _InLine:
     """A line's sort key, with the ticket."""
     return -ticket.weight, ticket.finish, ticket.number, ticket
-
-
-def _remove(line: list[Any], entry: tuple[Any, ...]) -> None:
-    del line[bisect.bisect_left(line, entry)]

@@ -14,7 +14,7 @@ MS_PER_TOKEN = 0.1
 
 SAMPLES = 64
 SAMPLE_CHARS = 64
-SIGNS = string.punctuation.encode()
+NO_SIGNS = bytes(set(range(256)).difference(string.punctuation.encode()))
 
 
 class RequestCosts:
@@ -47,7 +47,7 @@ def estimate_tokens(request: Request) -> int:
     With BERT's vocabularies, a token has about four bytes of UTF-8 in English, and three, one
     character, in Chinese and Japanese. Each punctuation mark is a token.
     """
-    return 3 + int(tokens_of(request.question) + tokens_of(request.text))
+    return 3 + int(tokens_of(request.question + request.text))
 
 
 def tokens_of(text: str) -> float:
@@ -60,7 +60,5 @@ def tokens_of(text: str) -> float:
 
 
 def _tokens_in(data: bytes) -> float:
-    num_bytes = len(data)
-    num_others = len(data.translate(None, SIGNS))
-    num_signs = num_bytes - num_others
-    return max(num_bytes / 4, num_signs + num_others / 5)
+    num_signs = len(data.translate(None, NO_SIGNS))
+    return max(len(data) / 4, num_signs + (len(data) - num_signs) / 5)

@@ -83,7 +83,6 @@ class Dispatcher:
         ticket = Ticket(call, estimate_tokens(call.request))
         try:
             self.admit(ticket)
-            ticket.turn_cost = max(ticket.cost, self._window_cost())
             self._add(ticket)
         except QaError as error:
             call.fail(error)
@@ -107,7 +106,9 @@ class Dispatcher:
         """
         if self._scheduler.is_full:
             self.dispatch()  # instances may be idle for calls that came in this round
-        ticket.cost = self.cost_of(ticket.tokens)
+        rule = self._rule()
+        ticket.cost = self._costs.of(ticket.tokens, rule)
+        ticket.turn_cost = max(ticket.cost, self._window_cost(rule))
         check = self._admission.admit_long if is_long else self._admission.admit
         check(
             ticket,
@@ -132,9 +133,8 @@ class Dispatcher:
         """Estimates what tokens cost, in milliseconds of an instance."""
         return self._costs.of(tokens, self._rule())
 
-    def _window_cost(self) -> float:
+    def _window_cost(self, rule: BatchRule | None) -> float:
         """What a full window costs; computed again only if the rule is another."""
-        rule = self._rule()
         if rule is not self._window_rule:
             self._window_rule = rule
             window_tokens = min(self.instances.model.window_tokens, MAX_TURN_TOKENS)

@@ -54,7 +54,7 @@ class FrameCodec:
     @property
     def buffered_bytes(self) -> int:
         """Bytes of frames that were not taken out yet."""
-        return self._frames.buffered_bytes
+        return len(self._frames.buffer)
 
     @property
     def next_is_cancel(self) -> bool:

@@ -19,15 +19,19 @@ PREFIX = struct.Struct(">I")
 
 
 class FrameReader:
-    """Cuts a stream of bytes into frames."""
+    """Cuts a stream of bytes into frames.
+
+    Attributes:
+        buffer: Part of a frame, or frames not taken out yet.
+    """
 
     def __init__(self, max_frame_bytes: int) -> None:
         self.max_frame_bytes = max_frame_bytes
-        self._buffer = bytearray()
+        self.buffer = bytearray()
 
     def feed(self, data: bytes) -> None:
         """Takes bytes as they come from the stream."""
-        self._buffer += data
+        self.buffer += data
 
     def next_frame(self) -> bytes | None:
         """Takes out the next frame's body; None if it is not all there yet.
@@ -35,28 +39,23 @@ class FrameReader:
         Raises:
             FrameTooLargeError: The next length is over the limit.
         """
-        if len(self._buffer) < PREFIX.size:
+        if len(self.buffer) < PREFIX.size:
             return None
-        (length,) = PREFIX.unpack_from(self._buffer)
+        (length,) = PREFIX.unpack_from(self.buffer)
         if length > self.max_frame_bytes:
             raise FrameTooLargeError(
                 f"a frame of {length} bytes; at most {self.max_frame_bytes} are accepted"
             )
         end = PREFIX.size + length
-        if len(self._buffer) < end:
+        if len(self.buffer) < end:
             return None
-        body = bytes(self._buffer[PREFIX.size : end])
-        del self._buffer[:end]
+        body = bytes(self.buffer[PREFIX.size : end])
+        del self.buffer[:end]
         return body
 
     def peek(self, max_bytes: int) -> bytes:
         """The next frame's body, which stays; empty if it is longer or not all there."""
-        end = PREFIX.size + int.from_bytes(self._buffer[: PREFIX.size])
-        if not PREFIX.size < end <= min(len(self._buffer), PREFIX.size + max_bytes):
+        end = PREFIX.size + int.from_bytes(self.buffer[: PREFIX.size])
+        if not PREFIX.size < end <= min(len(self.buffer), PREFIX.size + max_bytes):
             return b""
-        return bytes(self._buffer[PREFIX.size : end])
-
-    @property
-    def buffered_bytes(self) -> int:
-        """Bytes of frames that were not taken out yet."""
-        return len(self._buffer)
+        return bytes(self.buffer[PREFIX.size : end])

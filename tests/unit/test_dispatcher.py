@@ -24,7 +24,7 @@ from qa_service.workers.messages import Answers, Failure, ModelFacts, Results
 from tests.unit.calls import make_call, make_ticket
 from tests.unit.services import ManualClock
 
-TEXT = "Ada " * 96
+TEXT = "Ada " * 97
 """With a question, about a hundred tokens."""
 
 
