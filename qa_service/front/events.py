@@ -30,9 +30,10 @@ def next_event(codec: Codec, name: str) -> Message | RejectedError | QaError | N
 
 def kind_of(event: object) -> object:
     """The key of an event in a connection's table: a timeout itself, else its type."""
-    if isinstance(event, Timeout):
+    kind = type(event)
+    if kind is Timeout:
         return event
-    return QaError if isinstance(event, QaError) else type(event)
+    return QaError if issubclass(kind, QaError) else kind
 
 
 def say(event: object) -> str:

@@ -14,6 +14,8 @@ class State(Enum):
     CLOSING = auto()
     CLOSED = auto()
 
+    __hash__ = object.__hash__  # a state is looked up for each message, and Enum's own is slow
+
 
 class Timeout(Enum):
     """What a client is late with; LEAVING closes an old connection."""

@@ -44,6 +44,7 @@ class ByteStream(Protocol):
     """A connection's transport: `Stream` or `TlsStream`.
 
     Attributes:
+        is_open: Whether it still reads and writes.
         output_bytes: Bytes written that the kernel has not taken.
         waiting_since_s: When the peer last took bytes while output waits; None without waiting
             output.
@@ -98,6 +99,7 @@ class Stream:
         self._reading = False
         self._interest = (False, False)
         self._state = _OPEN
+        self.is_open = True
         self.waiting_since_s: float | None = None
         self._linger: Timer | None = None
 
@@ -105,11 +107,6 @@ class Stream:
         """Begins to read, at most `READ_BYTES` a round."""
         self._on_data, self._on_end, self._on_flushed = on_data, on_end, on_flushed
         self.set_reading(True)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it still reads and writes."""
-        return self._state is _OPEN
 
     @property
     def output_bytes(self) -> int:
@@ -135,6 +132,7 @@ class Stream:
         if self._state is _CLOSED:
             return
         self._state = _CLOSED
+        self.is_open = False
         if self._linger:
             self._linger.cancel()
         self._loop.watch(self._sock)
@@ -145,6 +143,7 @@ class Stream:
         if self._state is not _OPEN:
             return
         self._state = _CLOSING
+        self.is_open = False
         self._reading = True
         self._linger = self._loop.call_at(self._loop.now_s() + LINGER_S, self._ended)
         self._update_interest()

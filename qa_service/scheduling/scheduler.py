@@ -15,6 +15,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
+import operator
 from collections import deque
 from collections.abc import Iterator
 
@@ -169,9 +170,9 @@ class Scheduler:
         if not rule.admits(1, tokens, tokens, num_waiting):
             return [leader]  # if an equally long request would not pay, no request does
         others = self._candidates(leader, turns, rule)
-        others.sort(key=lambda turn: (turn.ticket.tokens, turn.ticket.number))
+        others.sort(key=_by_length)
         batch, longest = [leader], tokens
-        after = bisect.bisect_left(others, tokens, key=lambda turn: turn.ticket.tokens)
+        after = bisect.bisect_left(others, (tokens, 0), key=_by_length)
         before = after - 1
         while before >= 0 or after < len(others):
             shorter = others[before] if before >= 0 else None
@@ -217,6 +218,9 @@ class Scheduler:
         if (leader := self._flows.first()) is None:
             return None
         return leader.ticket.arrived_s + self._max_delay_s
+
+
+_by_length = operator.attrgetter("ticket.tokens", "ticket.number")
 
 
 def _is_nearer(longer: Turn, shorter: Turn | None, leader: Turn) -> bool:

@@ -32,7 +32,7 @@ from qa_service.telemetry.metrics import ModelMetrics
 from qa_service.wire.messages import Timings
 from qa_service.wire.spans import SegmentResult
 from qa_service.workers.base import Worker
-from qa_service.workers.messages import Failure, Results
+from qa_service.workers.messages import Answers, Results
 from qa_service.workers.pool import WorkerPool
 
 logger = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ class Dispatcher:
         check(
             ticket,
             self._scheduler,
-            ms_per_cost=self._ms_per_cost,
+            ms_per_cost=self._ms_per_cost(),
             time_ms=self._time_ms(ticket),
         )
 
@@ -127,7 +127,7 @@ class Dispatcher:
 
     def can_finish(self, text: Ticket, cost: float) -> bool:
         """Whether the text's rest, of that cost, can be done in time if nothing else runs."""
-        return cost * self._costs.pace / self._num_instances <= self._time_ms(text)
+        return cost * self._costs.pace / self._num_instances() <= self._time_ms(text)
 
     def cost_of(self, tokens: int) -> float:
         """Estimates what tokens cost, in milliseconds of an instance."""
@@ -141,18 +141,16 @@ class Dispatcher:
             self._cost_of_window = self._costs.of(window_tokens, rule)
         return self._cost_of_window
 
-    @property
     def _ms_per_cost(self) -> float:
         """Milliseconds that all instances together need for a unit of cost.
 
         With an empty queue, a slow pace from earlier load does not count.
         """
         pace = self._costs.pace if self.queue_length else min(1.0, self._costs.pace)
-        return pace / self._num_instances
+        return pace / self._num_instances()
 
-    @property
     def _num_instances(self) -> int:
-        return max(1, self.instances.alive)
+        return self.instances.alive or 1
 
     def _time_ms(self, ticket: Ticket) -> float:
         return (ticket.deadline_s - self._clock.now_s()) * 1e3
@@ -192,12 +190,12 @@ class Dispatcher:
             timings = Timings(queue_ms, results.inference_ms)
             if ticket.call.scope.span:
                 record_run(ticket, ticket.call.scope.span, results, len(batch))
-            if isinstance(outcome, Failure):
-                ticket.call.fail(ERROR_KINDS[outcome.code](outcome.message))
+            if isinstance(outcome, Answers):
+                ticket.call.settle(Answered(outcome.answers, timings))
             elif isinstance(outcome, SegmentResult):
                 ticket.call.settle(Answered((), timings, segment=outcome))
             else:
-                ticket.call.settle(Answered(outcome.answers, timings))
+                ticket.call.fail(ERROR_KINDS[outcome.code](outcome.message))
 
     def on_lost(self, batch: Sequence[Ticket], *, were_running: bool) -> None:
         """Takes back an instance's batch when it dies.
@@ -248,7 +246,7 @@ class Dispatcher:
             now_s,
             worker.rule,
             is_idle=worker.is_idle,
-            num_instances=self._num_instances,
+            num_instances=self._num_instances(),
         )
         if not batch:
             return False

@@ -62,6 +62,7 @@ class WorkerPool:
     """Keeps instances alive and gives them work.
 
     Attributes:
+        alive: How many instances are ready.
         model: The model of its instances; the defaults until one is ready.
         size: How many instances it should have now.
         is_booting: Whether it has not been complete since it started or last grew.
@@ -78,7 +79,7 @@ class WorkerPool:
         name: str = "",
     ) -> None:
         self.model = ModelFacts()
-        self.size = 0
+        self.alive = self.size = 0
         self.is_booting = True
         self._loop = loop
         self._options = options
@@ -148,11 +149,6 @@ class WorkerPool:
         """The devices of its instances, in the order of their numbers."""
         return [InstanceDevice(number, w.device) for number, w in sorted(self._workers.items())]
 
-    @property
-    def alive(self) -> int:
-        """How many instances are ready."""
-        return len([w for w in self._workers.values() if w.state is WorkerState.READY])
-
     def answering(self, since_s: float) -> int:
         """How many instances are idle, or have been busy only since `since_s`."""
         return sum(
@@ -219,6 +215,7 @@ class WorkerPool:
         logger.info("%sinstance %d is ready", self._prefix, worker.number)
         if worker.ready:
             self.model = worker.ready.model
+        self._count_alive()
         self._failed_starts[worker.number] = 0
         self.is_booting = self.is_booting and not self.is_complete
         self._loop.mark()
@@ -270,10 +267,14 @@ class WorkerPool:
 
     def _end(self, worker: Worker) -> None:
         worker.close()
+        self._count_alive()
         if self._workers.pop(worker.number, None):
             self._ending[worker] = self._loop.now_s() + self._options.execution_timeout_s
             if len(self._ending) == 1:
                 self._reap_later()
+
+    def _count_alive(self) -> None:
+        self.alive = sum(w.state is WorkerState.READY for w in self._workers.values())
 
     def _reap_later(self) -> None:
         self._loop.call_at(self._loop.now_s() + REAP_DELAY_S, self._reap_until_none)
