@@ -17,7 +17,6 @@ answered `internal_error`, and the connection stays open if the start of the nex
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
@@ -274,7 +273,9 @@ class Connection:
 
     def _submit(self, request: Request) -> None:
         now_s = self._clock.now_s()
-        timeout_s = min(self._limits.request_timeout_s, (request.timeout_ms or math.inf) / 1e3)
+        timeout_s = self._times.request_timeout_s
+        if request.timeout_ms is not None:
+            timeout_s = min(timeout_s, request.timeout_ms / 1e3)
         self._num_requests += 1
         name = f"{self.name}#{self._num_requests}"
         flow, weight = self._grant.share(request.priority)

@@ -9,12 +9,16 @@ from collections.abc import Collection
 from qa_service.front.options import ConnectionOptions
 from qa_service.front.states import State, Timeout
 
+# Looked up for each message; as an attribute of the enum each takes 0.1 µs in Python 3.11.
+_UNAUTHENTICATED, _CLOSING, _ASKING = State.UNAUTHENTICATED, State.CLOSING, Timeout.ASKING
+
 
 class Timeouts:
     """The times from which a connection's timeouts count.
 
     Attributes:
         active_s: When the client last sent something, or was answered.
+        request_timeout_s: How long a request may wait for an instance; infinity for any time.
         message_since_s: When the incomplete message began; None without one.
     """
 
@@ -28,6 +32,7 @@ class Timeouts:
         self._auth_deadline_s = now_s + auth_timeout_s
         self._limits = limits
         self._idle_timeout_s = limits.idle_timeout_s
+        self.request_timeout_s = limits.request_timeout_s
 
     def leave(self, when_idle_s: float) -> None:
         """Closes after the next answer, or at `when_idle_s` if it is idle then."""
@@ -43,15 +48,15 @@ class Timeouts:
             unread_since_s: When the client last read; None if no answer waits to be read.
         """
         limits = self._limits
-        if state is State.UNAUTHENTICATED:
+        if state is _UNAUTHENTICATED:
             return self._auth_deadline_s, Timeout.AUTHENTICATING
         if unread_since_s is not None:
             return unread_since_s + limits.client_stall_timeout_ms / 1e3, Timeout.READING
         if self.message_since_s is not None:
             return self.message_since_s + limits.frame_timeout_ms / 1e3, Timeout.SENDING
         if calls:
-            return math.inf, Timeout.ASKING
+            return math.inf, _ASKING
         idle_deadline_s = self.active_s + self._idle_timeout_s
-        if state is not State.CLOSING and self.ages_at_s < idle_deadline_s:
+        if state is not _CLOSING and self.ages_at_s < idle_deadline_s:
             return self.ages_at_s, Timeout.LEAVING
-        return idle_deadline_s, Timeout.ASKING
+        return idle_deadline_s, _ASKING

@@ -77,7 +77,7 @@ class Admission:
     def _check_queue(self, scheduler: Scheduler, ms_per_cost: float) -> float:
         """Returns how long the queue takes to run, in milliseconds."""
         total_ms = scheduler.waiting_cost * ms_per_cost
-        if scheduler.is_full:
+        if scheduler.is_full():
             raise QueueFullError(retry_after_ms=_retry_after_ms(total_ms))
         if total_ms > self._cost_limit_ms:
             raise QueueFullError(retry_after_ms=_retry_after_ms(total_ms - self._cost_limit_ms))

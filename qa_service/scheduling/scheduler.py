@@ -46,7 +46,6 @@ class Scheduler:
         """Requests waiting, retries included."""
         return self._flows.size + len(self._retries)
 
-    @property
     def is_full(self) -> bool:
         """Whether the queue has reached its bound."""
         return self._flows.size + len(self._retries) >= self._max_size
@@ -62,7 +61,7 @@ class Scheduler:
         Raises:
             QueueFullError: The queue is full, and this is no segment of an admitted text.
         """
-        if self.is_full and ticket.core is None:
+        if ticket.core is None and self.is_full():
             raise QueueFullError
         ticket.number = next(self._numbers)
         self._flows.add(ticket)

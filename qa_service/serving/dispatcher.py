@@ -104,7 +104,7 @@ class Dispatcher:
             TextTooLongError: The text has too many tokens, or takes too long even alone.
             QueueFullError: The queue is full, or too long for the request's deadline.
         """
-        if self._scheduler.is_full:
+        if self._scheduler.is_full():
             self.dispatch()  # instances may be idle for calls that came in this round
         rule = self._rule()
         ticket.cost = self._costs.of(ticket.tokens, rule)
@@ -146,7 +146,7 @@ class Dispatcher:
 
         With an empty queue, a slow pace from earlier load does not count.
         """
-        pace = self._costs.pace if self.queue_length else min(1.0, self._costs.pace)
+        pace = self._costs.pace if self._scheduler else min(1.0, self._costs.pace)
         return pace / self._num_instances()
 
     def _num_instances(self) -> int:
@@ -165,14 +165,14 @@ class Dispatcher:
 
         The loop calls this at the end of each round, when all of the round's calls are queued.
         """
-        if not self.queue_length:
+        if not self._scheduler:
             return
         now_s = self._clock.now_s()
         if self._scheduler.next_deadline_s() <= now_s:
             self._fail_expired()
-        while self.queue_length and self._dispatch_one(now_s):
+        while self._scheduler and self._dispatch_one(now_s):
             pass
-        if self.queue_length:
+        if self._scheduler:
             self._wake.arm(self._next_turn_s(now_s))
 
     # Reports of the pool.

@@ -138,7 +138,7 @@ class Version:
         del self._in_flight[call]
         if call.is_cancelled:
             self.metrics.model_requests_total[ABANDONED] += 1
-        if self.state is VersionState.DRAINING and not self._in_flight:
+        if not self._in_flight and self.state is VersionState.DRAINING:
             self._clock.mark()
 
     def _become(self, state: VersionState) -> None:
