@@ -332,7 +332,8 @@ class Flows:
         """Takes a request out of its flow's line; the flow's place is set by the caller."""
         flow = self._flows[ticket.flow]
         flow.remove(ticket)
-        self._weigh(flow, flow.weight)
+        if flow.weight != flow.counted:
+            self._weigh(flow, flow.weight)
         if ticket.core is not None:
             del self._segments[bisect.bisect_left(self._segments, _in_line(ticket)[1:])]
         self.size -= 1
