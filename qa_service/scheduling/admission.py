@@ -38,7 +38,7 @@ class Admission:
         self._check_request(ticket, time_ms)
         total_ms = self._check_queue(scheduler, ms_per_cost)
         if total_ms > time_ms:
-            _check_time(scheduler.cost_before(ticket) * ms_per_cost, time_ms)
+            _check_time(scheduler.flows.cost_before(ticket) * ms_per_cost, time_ms)
 
     def admit_long(
         self, ticket: Ticket, scheduler: Scheduler, *, ms_per_cost: float, time_ms: float
@@ -65,7 +65,7 @@ class Admission:
                 "fewer `max_passages`, or a longer `timeout_ms`",
             )
         self._check_queue(scheduler, ms_per_cost)
-        _check_time(scheduler.cost_until_done(ticket) * ms_per_cost, time_ms)
+        _check_time(scheduler.flows.cost_until_done(ticket) * ms_per_cost, time_ms)
 
     def _check_request(self, ticket: Ticket, time_ms: float) -> None:
         if time_ms <= 0.0:
@@ -76,7 +76,7 @@ class Admission:
 
     def _check_queue(self, scheduler: Scheduler, ms_per_cost: float) -> float:
         """Returns how long the queue takes to run, in milliseconds."""
-        total_ms = scheduler.waiting_cost * ms_per_cost
+        total_ms = scheduler.flows.cost * ms_per_cost
         if scheduler.is_full():
             raise QueueFullError(retry_after_ms=_retry_after_ms(total_ms))
         if total_ms > self._cost_limit_ms:

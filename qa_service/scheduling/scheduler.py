@@ -32,28 +32,27 @@ with this number; with 3 it is within 1.2 of first come, first served (`test_sha
 
 
 class Scheduler:
-    """Holds requests until an instance takes a batch of them."""
+    """Holds requests until an instance takes a batch of them.
+
+    Attributes:
+        flows: The requests that wait for their first run, and what they cost.
+    """
 
     def __init__(self, options: QueueOptions) -> None:
         self._max_size = options.max_queue_size
         self._max_delay_s = options.max_queue_delay_s
         self._numbers = itertools.count()
         self._retries: deque[Ticket] = deque()
-        self._flows = Flows()
+        self.flows = Flows()
         self._deadlines: list[tuple[float, int, Ticket]] = []
 
     def __len__(self) -> int:
         """Requests waiting, retries included."""
-        return self._flows.size + len(self._retries)
+        return self.flows.size + len(self._retries)
 
     def is_full(self) -> bool:
         """Whether the queue has reached its bound."""
-        return self._flows.size + len(self._retries) >= self._max_size
-
-    @property
-    def waiting_cost(self) -> float:
-        """The cost of the requests that wait for their first run, reserved work included."""
-        return self._flows.cost
+        return self.flows.size + len(self._retries) >= self._max_size
 
     def add(self, ticket: Ticket) -> None:
         """Queues a request in its flow's line.
@@ -64,29 +63,17 @@ class Scheduler:
         if ticket.core is None and self.is_full():
             raise QueueFullError
         ticket.number = next(self._numbers)
-        self._flows.add(ticket)
+        self.flows.add(ticket)
         self._note_deadline(ticket)
-
-    def cost_before(self, ticket: Ticket) -> float:
-        """The cost of all that would run before a request that is not queued yet."""
-        return self._flows.cost_before(ticket)
-
-    def cost_until_done(self, ticket: Ticket) -> float:
-        """The cost of all that will have run when a text that has not begun is done."""
-        return self._flows.cost_until_done(ticket)
 
     def begin(self, text: Ticket) -> None:
         """Reserves the work of a long text whose segments will be queued."""
         text.number = next(self._numbers)
-        self._flows.begin(text)
-
-    def reserve(self, ticket: Ticket, cost: float) -> None:
-        """Adds to a long text's reserved cost; a negative cost releases some."""
-        self._flows.reserve(ticket, cost)
+        self.flows.begin(text)
 
     def put_back(self, ticket: Ticket) -> None:
         """Queues an accepted request again, at its old turn; the bound does not apply."""
-        self._flows.put_back(ticket)
+        self.flows.put_back(ticket)
         self._note_deadline(ticket)
 
     def _note_deadline(self, ticket: Ticket) -> None:
@@ -111,7 +98,7 @@ class Scheduler:
         """Removes a request whose client has gone; False if it was not waiting."""
         if ticket.is_queued:
             self._forget_deadline(ticket)
-            self._flows.remove(ticket)
+            self.flows.remove(ticket)
             return True
         if ticket in self._retries:
             self._retries.remove(ticket)
@@ -141,18 +128,18 @@ class Scheduler:
         """
         if self._retries and is_idle:
             return [self._retries.popleft()]
-        self._flows.num_instances = num_instances
-        turns = self._flows.turns()
+        self.flows.num_instances = num_instances
+        turns = self.flows.turns()
         if (leader := next(turns, None)) is None:
             return []
         batch = [leader]
-        if self._flows.size > 1:
-            batch = self._with_members(leader, turns, rule, self._flows.size / num_instances)
+        if self.flows.size > 1:
+            batch = self._with_members(leader, turns, rule, self.flows.size / num_instances)
         if now_s < leader.ticket.arrived_s + self._max_delay_s and (
             rule.admits(len(batch), leader.ticket.tokens, leader.ticket.tokens)
         ):
             return []
-        self._flows.take(batch)
+        self.flows.take(batch)
         for turn in batch:
             self._forget_deadline(turn.ticket)
         return [turn.ticket for turn in batch]
@@ -196,9 +183,9 @@ class Scheduler:
         Their turns start before the leader's ends, or while a fair machine would run the batch.
         The leader's turn counts as longer where a batch does more rows in that time.
         """
-        work, weight = leader.ticket.turn_cost, self._flows.weight
+        work, weight = leader.ticket.turn_cost, self.flows.weight
         within = leader.start + (leader.end - leader.start) * rule.gain(leader.ticket.tokens)
-        ahead = BATCHES_AHEAD * rule.rows(leader.ticket.tokens, self._flows.size)
+        ahead = BATCHES_AHEAD * rule.rows(leader.ticket.tokens, self.flows.size)
         found: list[Turn] = []
         for turn in itertools.islice(turns, ahead - 1):
             work += turn.ticket.turn_cost
@@ -214,7 +201,7 @@ class Scheduler:
 
     def next_departure_s(self) -> float | None:
         """When `next_batch` returns a batch if no more requests come; None if none waits."""
-        if (leader := self._flows.first()) is None:
+        if (leader := self.flows.first()) is None:
             return None
         return leader.ticket.arrived_s + self._max_delay_s
 

@@ -76,7 +76,7 @@ class Dispatcher:
     @property
     def waiting_s(self) -> float:
         """How long one instance would need for the queue."""
-        return self._scheduler.waiting_cost * self._costs.pace / 1e3
+        return self._scheduler.flows.cost * self._costs.pace / 1e3
 
     def submit(self, call: Call) -> None:
         """Queues a call; fails it if there is no room or no time for it."""
@@ -123,7 +123,7 @@ class Dispatcher:
 
     def reserve(self, text: Ticket, cost: float) -> None:
         """Adds to a long text's reserved cost; a negative cost releases some."""
-        self._scheduler.reserve(text, cost)
+        self._scheduler.flows.reserve(text, cost)
 
     def can_finish(self, text: Ticket, cost: float) -> bool:
         """Whether the text's rest, of that cost, can be done in time if nothing else runs."""

@@ -176,7 +176,7 @@ def over_bounds(server: QaServer) -> Iterator[str]:
 
 def _queued(scheduler):
     """What waits for its first run."""
-    return [turn.ticket for turn in scheduler._flows.turns()]
+    return [turn.ticket for turn in scheduler.flows.turns()]
 
 
 def _most_replies(server):
@@ -212,8 +212,8 @@ def _held_by_version(version):
     scheduler = version._dispatcher._scheduler
     if len(scheduler) or _queued(scheduler):
         yield f"{len(scheduler)} requests wait"
-    if abs(scheduler.waiting_cost) > NO_COST:
-        yield f"work is reserved: {scheduler.waiting_cost}"
+    if abs(scheduler.flows.cost) > NO_COST:
+        yield f"work is reserved: {scheduler.flows.cost}"
     if version._in_flight:
         yield f"{len(version._in_flight)} requests in flight"
     for worker in version.pool.workers:
@@ -230,7 +230,7 @@ def _held_by_version(version):
 def flows_held(server: QaServer) -> Iterator[str]:
     """The flows that are still active, where the last batch has emptied a queue."""
     for version in server.catalog.versions:
-        flows = version._dispatcher._scheduler._flows
+        flows = version._dispatcher._scheduler.flows
         if len(flows) and version.state is VersionState.READY:
             yield f"{version.spec}: {len(flows)} flows are known"
 

@@ -93,7 +93,7 @@ def test_flows_that_have_gone_are_forgotten():
     for number in range(1, 1000):
         queue.add(make_ticket(flow=str(number)))
         queue.next_batch(9.0)
-    assert len(queue._flows) <= 4
+    assert len(queue.flows) <= 4
 
 
 def test_flows_whose_requests_are_removed_are_forgotten():
@@ -101,7 +101,7 @@ def test_flows_whose_requests_are_removed_are_forgotten():
     for number in range(1000):
         queue.add(ticket := make_ticket(flow=str(number)))
         queue.remove(ticket)
-        assert len(queue._flows) == 0
+        assert len(queue.flows) == 0
 
 
 def test_what_was_removed_costs_its_flow_nothing():
@@ -144,26 +144,26 @@ def test_members_taken_out_of_turn_do_not_put_a_new_flow_behind_those_they_passe
 
 def test_work_that_waits_is_counted_by_flow():
     queue = scheduler(make_ticket(flow="a"), make_ticket(flow="b", tokens=500), max_batch_size=1)
-    assert queue.waiting_cost == 600.0
-    assert queue.cost_before(make_ticket(flow="c")) == 600.0
+    assert queue.flows.cost == 600.0
+    assert queue.flows.cost_before(make_ticket(flow="c")) == 600.0
     later = make_ticket(flow="a")
-    queue.reserve(later, 50.0)
-    queue.reserve(later, -50.0)
+    queue.flows.reserve(later, 50.0)
+    queue.flows.reserve(later, -50.0)
     served(queue, 2)
-    assert queue.waiting_cost == 0.0
+    assert queue.flows.cost == 0.0
 
 
 def test_who_asks_short_questions_is_taken_to_go_on_and_long_texts_to_end():
     queue = scheduler(make_ticket(flow="short", weight=2.0))
     queue.begin(make_ticket(flow="long", cost=50.0))
-    assert queue.cost_until_done(make_ticket(flow="mine", cost=200.0)) == 200.0 + 400.0 + 50.0
+    assert queue.flows.cost_until_done(make_ticket(flow="mine", cost=200.0)) == 200.0 + 400.0 + 50.0
 
 
 def test_what_goes_before_a_request_is_by_turns_and_weights():
     queue = scheduler(*[make_ticket(flow="a") for _ in range(9)], max_batch_size=1)
     for weight in (1.0, 3.0):
         queue.add(make_ticket(flow="mine", weight=weight))
-    cost = queue.cost_before(make_ticket(flow="mine", weight=1.0))
+    cost = queue.flows.cost_before(make_ticket(flow="mine", weight=1.0))
     assert cost == pytest.approx(200.0 + 700.0 / 3)
 
 

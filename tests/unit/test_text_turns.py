@@ -46,7 +46,7 @@ class Reading:
                 finish=text.finish, text=name,
             )  # fmt: skip
             self.scheduler.add(segment)
-            self.scheduler.reserve(text, -SEGMENT_COST)
+            self.scheduler.flows.reserve(text, -SEGMENT_COST)
 
     def ask(self, flow):
         cost = PARAGRAPH_COST
@@ -131,15 +131,15 @@ def test_a_text_whose_client_goes_leaves_its_turns_and_nothing_else():
     scheduler = reading.scheduler
     for _ in range(5):
         reading.step()
-    for turn in list(scheduler._flows.turns()):
+    for turn in list(scheduler.flows.turns()):
         assert scheduler.remove(turn.ticket)
     for name, left in reading.left_to_queue.items():
-        scheduler.reserve(reading.texts[name], -left * SEGMENT_COST)
+        scheduler.flows.reserve(reading.texts[name], -left * SEGMENT_COST)
     assert len(scheduler) == 0
-    assert scheduler.waiting_cost == pytest.approx(0.0)
+    assert scheduler.flows.cost == pytest.approx(0.0)
     scheduler.add(make_ticket(flow="new"))
     assert len(scheduler.next_batch(9.0, BatchRule(1))) == 1
-    assert len(scheduler._flows) == 0
+    assert len(scheduler.flows) == 0
 
 
 actions = st.lists(
@@ -157,7 +157,7 @@ actions = st.lists(
 @given(actions)
 def test_whatever_happens_the_order_holds_what_waits_and_nothing_is_kept_for_ever(steps):
     scheduler = Scheduler(QueueOptions(max_queue_size=1000))
-    flows = scheduler._flows
+    flows = scheduler.flows
     waiting, taken, texts = [], [], []
 
     def queue(flow, weight, **fields):
@@ -184,9 +184,9 @@ def test_whatever_happens_the_order_holds_what_waits_and_nothing_is_kept_for_eve
             waiting.append(taken.pop(number % len(taken)))
             scheduler.put_back(waiting[-1])
         elif action == "end" and texts:
-            scheduler.reserve(texts.pop(number % len(texts)), -300.0)
+            scheduler.flows.reserve(texts.pop(number % len(texts)), -300.0)
         assert len(scheduler) == len(waiting)
-        assert scheduler.waiting_cost == pytest.approx(
+        assert scheduler.flows.cost == pytest.approx(
             sum(ticket.cost for ticket in waiting) + 300.0 * len(texts)
         )
         present = {ticket.flow for ticket in waiting}
@@ -194,7 +194,7 @@ def test_whatever_happens_the_order_holds_what_waits_and_nothing_is_kept_for_eve
         turns = [turn.ticket for turn in flows.turns()]
         assert sorted(map(id, turns)) == sorted(map(id, waiting))
     for text in texts:
-        scheduler.reserve(text, -300.0)
+        scheduler.flows.reserve(text, -300.0)
     while scheduler.next_batch(9.0, BatchRule(2)):
         pass
     assert len(scheduler) == 0

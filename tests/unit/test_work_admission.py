@@ -56,12 +56,12 @@ def test_a_long_text_that_cannot_be_done_beside_others_is_refused_at_once():
     scheduler = queue_of()
     for number in range(20):
         text = make_ticket(flow=f"client {number}", cost=200.0)
-        if scheduler.cost_until_done(text) * 0.5 <= 1000.0:
+        if scheduler.flows.cost_until_done(text) * 0.5 <= 1000.0:
             admit(Admission(QueueOptions()), scheduler, cost=200.0, long=True)
             scheduler.begin(text)
     with pytest.raises(QueueFullError) as caught:
         admit(Admission(QueueOptions()), scheduler, cost=200.0, long=True)
-    assert scheduler.waiting_cost == 2000.0
+    assert scheduler.flows.cost == 2000.0
     assert 1 <= caught.value.retry_after_ms <= MAX_RETRY_AFTER_MS
 
 
