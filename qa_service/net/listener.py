@@ -25,11 +25,9 @@ would try again without a pause."""
 
 
 class Listener:
-    """Accepts clients at a socket.
+    """Accepts clients at a bound socket.
 
     Args:
-        sock: The socket, bound.
-        address: What people call it.
         on_client: Takes a new client's socket and name.
     """
 
@@ -105,10 +103,9 @@ class TcpListener(Listener):
     """A TCP port.
 
     Args:
-        loop: The loop that waits for clients.
         host: Address to bind; `::` takes IPv4 clients too.
         port: Port to bind; 0 for a free one.
-        keepalive_s: Silence, in seconds, after which the kernel probes whether a client is there.
+        keepalive_s: Silence after which the kernel probes whether a client is there.
         on_client: Takes a new client's socket and its name, `host:port`.
 
     Raises:
@@ -147,11 +144,9 @@ class TcpListener(Listener):
 class UnixListener(Listener):
     """A Unix socket, which only this user may connect to.
 
-    What a server that was killed has left at the path is replaced.
+    A socket that a killed server left at the path is replaced; closing removes the socket.
 
     Args:
-        loop: The loop that waits for clients.
-        path: Where it stands; it is removed when the listener is closed.
         on_client: Takes a new client's socket and its name, `unix:number`.
 
     Raises:

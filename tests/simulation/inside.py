@@ -280,6 +280,11 @@ def _forget(dispatcher, batch, *, were_running):
     """Forgets what an instance died with."""
 
 
+def _queue_for_ever(dispatcher, ticket):
+    """Leaves a call that has ended in the queue."""
+    dispatcher._scheduler.add(ticket)
+
+
 def _reload_when_ready(server, reload=QaServer.reload):
     """Loses a reload that comes during the start."""
     if server._phase_name == "serving":
@@ -293,6 +298,6 @@ PLANTED = {
     "bound": (Connection, "_has_room", lambda _: True),
     "orphans": (SimulatedWorker, "kill", lambda _: None),
     "held": (Version, "_drop", lambda *_: None),
-    "settled": (Dispatcher, "_drop", lambda *_: None),
+    "settled": (Dispatcher, "_add", _queue_for_ever),
 }
 """By the check that is to find it: whose method it replaces, and with what."""

@@ -1,6 +1,16 @@
 """Property tests find the same examples on every run, however slow the machine."""
 
+import pytest
 from hypothesis import settings
+
+from qa_service.net.event_loop import EventLoop
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=100)
 settings.load_profile("repeatable")
+
+
+@pytest.fixture
+def loop():
+    made = EventLoop()
+    yield made
+    made.close()

@@ -9,19 +9,9 @@ import socket
 import threading
 from functools import partial
 
-import pytest
-
 from qa_service.net.background import Background
-from qa_service.net.event_loop import EventLoop
 from qa_service.net.timers import MIN_SWEEP, LazyTimer
 from tests.support import run_until
-
-
-@pytest.fixture
-def loop():
-    made = EventLoop()
-    yield made
-    made.close()
 
 
 def test_timers_run_in_order_of_their_times(loop):

@@ -6,7 +6,6 @@ import types
 import pytest
 
 from qa_service.inference.gpu_meter_main import NvmlReader
-from qa_service.net.event_loop import EventLoop
 from qa_service.telemetry.gpus import gpu_families
 from qa_service.wire.prometheus import write_text
 from qa_service.workers.gpu_meter import GpuMeter
@@ -58,12 +57,10 @@ nv_energy_consumption{gpu_uuid="GPU-0"} 0.0
 
 
 @pytest.fixture
-def meter():
-    loop = EventLoop()
+def meter(loop):
     meter = GpuMeter(loop)
     yield meter
     meter.close()
-    loop.close()
 
 
 @pytest.fixture

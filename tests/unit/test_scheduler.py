@@ -220,19 +220,14 @@ def test_what_is_put_back_has_cost_its_flow_nothing():
 
 
 def test_no_more_padded_tokens_than_allowed():
-    leader, longer, shorter = (
-        make_ticket(0.0, tokens=400),
-        make_ticket(1, tokens=501),
-        make_ticket(1, tokens=390),
-    )
+    leader, longer, shorter = (make_ticket(tokens=tokens) for tokens in (400, 501, 390))
     assert scheduler(leader, longer, shorter).next_batch(2.0) == [leader, shorter]
 
 
 def test_a_request_longer_than_a_batch_goes_alone():
-    giant, small = make_ticket(0.0, tokens=5000), make_ticket(1.0, tokens=10)
+    giant, small = make_ticket(tokens=5000), make_ticket(tokens=10)
     queue = scheduler(giant, small)
-    assert queue.next_batch(2.0) == [giant]
-    assert queue.next_batch(2.0) == [small]
+    assert [queue.next_batch(2.0) for _ in range(2)] == [[giant], [small]]
 
 
 def test_full_queue_refuses():
@@ -242,13 +237,18 @@ def test_full_queue_refuses():
     assert len(queue) == 2
 
 
-def test_a_retry_runs_first_and_alone_even_when_the_queue_is_full():
-    waiting, lost = make_ticket(0.0), make_ticket(0.0)
+def full_with_a_retry():
+    """A full queue, the request that waits in it, and one to be tried again."""
+    waiting, lost = make_ticket(), make_ticket()
     queue = scheduler(waiting, max_queue_size=1)
     queue.retry(lost)
     assert len(queue) == 2
-    assert queue.next_batch(0.0) == [lost]
-    assert queue.next_batch(0.0) == [waiting]
+    return queue, waiting, lost
+
+
+def test_a_retry_runs_first_and_alone_even_when_the_queue_is_full():
+    queue, waiting, lost = full_with_a_retry()
+    assert [queue.next_batch(0.0) for _ in range(2)] == [[lost], [waiting]]
 
 
 def test_delay_waits_for_members_until_the_leaders_time_is_up():
@@ -313,16 +313,10 @@ CORE = CostTable((16, 384), (1, 2), ((1.0, 2.0), (30.0, 64.0)))
 GPU = CostTable((16, 384), (1, 64), ((1.0, 2.0), (2.0, 20.0)))
 
 
-def test_no_members_where_it_costs_more_than_it_saves():
-    first, second = make_ticket(0.0), make_ticket(1.0)
-    queue = scheduler(first, second, costs=CORE)
-    assert queue.next_batch(2.0) == [first]
-    assert queue.next_batch(2.0) == [second]
-
-
-def test_members_where_it_saves():
-    tickets = [make_ticket(0.0) for _ in range(4)]
-    assert len(scheduler(*tickets, costs=GPU).next_batch(2.0)) == 4
+@pytest.mark.parametrize(("costs", "size"), [(CORE, 1), (GPU, 4)], ids=["core", "gpu"])
+def test_members_join_where_it_saves_more_than_it_costs(costs, size):
+    queue = scheduler(*[make_ticket() for _ in range(4)], costs=costs)
+    assert {len(queue.next_batch(2.0)) for _ in range(4 // size)} == {size}
 
 
 def test_nobody_waits_for_members_that_would_not_be_taken():
@@ -332,11 +326,8 @@ def test_nobody_waits_for_members_that_would_not_be_taken():
 
 
 def test_a_retry_goes_to_an_idle_instance_and_holds_up_no_other():
-    waiting, lost = make_ticket(0.0), make_ticket(0.0)
-    queue = scheduler(waiting)
-    queue.retry(lost)
-    assert queue.next_batch(1.0, is_idle=False) == [waiting]
-    assert queue.next_batch(1.0, is_idle=False) == []
+    queue, waiting, lost = full_with_a_retry()
+    assert [queue.next_batch(1.0, is_idle=False) for _ in range(2)] == [[waiting], []]
     assert queue.next_batch(1.0) == [lost]
 
 
@@ -372,20 +363,11 @@ def test_each_request_comes_out_exactly_once_and_every_batch_is_within_bounds(
     figures, max_batch_size, max_batch_tokens, costs
 ):
     tickets = [
-        make_ticket(
-            arrived_s,
-            tokens=tokens,
-            flow=flow,
-            deadline_s=deadline_s,
-        )
+        make_ticket(arrived_s, tokens=tokens, flow=flow, deadline_s=deadline_s)
         for arrived_s, tokens, flow, deadline_s in figures
     ]
-    queue = scheduler(
-        *tickets,
-        max_batch_size=max_batch_size,
-        max_batch_tokens=max_batch_tokens,
-        costs=costs,
-    )
+    bounds = {"max_batch_size": max_batch_size, "max_batch_tokens": max_batch_tokens}
+    queue = scheduler(*tickets, **bounds, costs=costs)
     out = queue.expired(100.0)
     assert all(item.deadline_s <= 100.0 for item in out)
     while batch := queue.next_batch(100.0):

@@ -6,7 +6,6 @@ import socket
 
 import pytest
 
-from qa_service.net.event_loop import EventLoop
 from qa_service.net.stream import READ_BYTES, Stream
 from tests.support import run_until
 
@@ -16,8 +15,8 @@ BIG = bytes(range(256)) * 40_000
 class Peer:
     """A stream, the socket at its other end, and what the stream has reported."""
 
-    def __init__(self) -> None:
-        self.loop = EventLoop()
+    def __init__(self, loop):
+        self.loop = loop
         ours, self.sock = socket.socketpair()
         self.sock.settimeout(20)
         self.data = bytearray()
@@ -41,12 +40,11 @@ class Peer:
 
 
 @pytest.fixture
-def peer():
-    made = Peer()
+def peer(loop):
+    made = Peer(loop)
     yield made
     made.stream.close()
     made.sock.close()
-    made.loop.close()
 
 
 def test_bytes_come_in_as_they_were_sent(peer):

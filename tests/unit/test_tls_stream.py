@@ -9,7 +9,6 @@ from contextlib import suppress
 import pytest
 
 from qa_service.front.protocols import reply_without_tls
-from qa_service.net.event_loop import EventLoop
 from qa_service.net.stream import READ_BYTES
 from qa_service.net.tls import RECORD_BYTES, server_context
 from qa_service.net.tls_stream import STEPS_A_ROUND, HandshakeQueue, TlsStream, TlsTerms
@@ -21,8 +20,8 @@ BIG = bytes(range(256)) * 40_000
 class Peer:
     """A stream, a client at its other end, and what the stream has reported."""
 
-    def __init__(self, certificates, loop=None, queue=None, *, handshake_timeout_s=20.0):
-        self.loop = loop or EventLoop()
+    def __init__(self, certificates, loop, queue=None, *, handshake_timeout_s=20.0):
+        self.loop = loop
         ours, self.sock = socket.socketpair()
         self.sock.setblocking(False)
         self.data = bytearray()
@@ -90,19 +89,17 @@ class Peer:
 
 
 @pytest.fixture
-def make_peer(certificates):
+def make_peer(certificates, loop):
     made = []
 
     def make(*arguments, **options):
-        made.append(Peer(certificates, *arguments, **options))
+        made.append(Peer(certificates, loop, *arguments, **options))
         return made[-1]
 
     yield make
     for peer in made:
         peer.stream.close()
         peer.sock.close()
-    for loop in {peer.loop for peer in made}:
-        loop.close()
 
 
 def test_bytes_go_both_ways(make_peer):
@@ -237,9 +234,8 @@ def test_a_fault_in_handling_data_ends_that_stream_alone(make_peer, caplog):
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_handshakes_take_turns(make_peer):
+def test_handshakes_take_turns(loop):
     """A round takes a few steps; the rest wait, and none is forgotten."""
-    loop = EventLoop()
     queue = HandshakeQueue(loop)
     taken, a_round = [], []
     for number in range(10):
@@ -249,24 +245,20 @@ def test_handshakes_take_turns(make_peer):
         loop.run()
     assert taken == list(range(10))
     assert a_round[0] == STEPS_A_ROUND
-    loop.close()
 
 
-def test_a_fault_in_one_turn_does_not_stop_the_others(caplog):
-    loop = EventLoop()
+def test_a_fault_in_one_turn_does_not_stop_the_others(loop, caplog):
     queue = HandshakeQueue(loop)
     taken = []
     queue.add(lambda: 1 / 0)
     queue.add(lambda: taken.append(1))
     run_until(loop, lambda: bool(taken))
-    loop.close()
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_many_at_once_all_get_in(make_peer):
-    loop = EventLoop()
+def test_many_at_once_all_get_in(make_peer, loop):
     queue = HandshakeQueue(loop)
-    peers = [make_peer(loop, queue) for _ in range(30)]
+    peers = [make_peer(queue) for _ in range(30)]
 
     def step():
         for peer in peers:

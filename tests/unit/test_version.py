@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from qa_service.errors import ERROR_KINDS, InternalError, UnavailableError
-from qa_service.net.event_loop import EventLoop
 from qa_service.repository.models import FoundVersion
 from qa_service.scheduling.admission import Admission
 from qa_service.scheduling.call import Answered
@@ -42,13 +41,6 @@ class HungWorker(HandledWorker):
 
     def exit_status(self):
         return "killed" if self.is_killed else None
-
-
-@pytest.fixture
-def loop():
-    made = EventLoop()
-    yield made
-    made.close()
 
 
 def make_version(loop, service=None):
