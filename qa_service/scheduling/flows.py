@@ -229,10 +229,6 @@ class Flows:
         for flow in [f for f in flows if f.last_batch <= since_batch and not f.reserved]:
             self._count(flow)
 
-    def first(self) -> Turn | None:
-        """The first turn; None if the queue is empty."""
-        return next(self.turns(), None)
-
     def turns(self) -> Iterator[Turn]:
         """All turns, in their order."""
         segments = iter(self._segments)
@@ -250,12 +246,10 @@ class Flows:
     def _turn_at(
         self, place: _Place, index: int, segments: Iterator[_Segment], further: list[_Further]
     ) -> Turn | None:
-        """The turn at a place of a flow, if there is a request for it.
+        """The turn at a place of a flow, for the request of that index in its line.
 
-        Args:
-            index: The request's, in the flow's line.
-            segments: Those that have no turn yet.
-            further: A heap, which gets the flow's next place.
+        None if the turn is for a long text, and every segment has an earlier one. The flow's next
+        place goes on `further`, a heap.
         """
         start, _, name = place
         flow = self._flows[name]

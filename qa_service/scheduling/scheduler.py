@@ -201,7 +201,7 @@ class Scheduler:
 
     def next_departure_s(self) -> float | None:
         """When `next_batch` returns a batch if no more requests come; None if none waits."""
-        if (leader := self.flows.first()) is None:
+        if (leader := next(self.flows.turns(), None)) is None:
             return None
         return leader.ticket.arrived_s + self._max_delay_s
 

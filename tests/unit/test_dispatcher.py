@@ -61,12 +61,9 @@ class Setting:
         self.clock, self.instance, self.outcomes = ManualClock(), FakeInstance(), []
         self.metrics = ModelMetrics(ERROR_KINDS)
         queue = QueueOptions(**{"max_queue_size": 10, **options})
+        instances, admission = FakeInstances(self.instance), Admission(queue)
         self.dispatcher = Dispatcher(
-            self.clock,
-            Scheduler(queue),
-            FakeInstances(self.instance),
-            self.metrics,
-            Admission(queue),
+            self.clock, Scheduler(queue), instances, self.metrics, admission
         )
 
     def submit(self, service=None, **fields):
@@ -76,6 +73,13 @@ class Setting:
         call = make_call(100.0, text=TEXT, on_settled=settle, **fields)
         (service or self.dispatcher).submit(call)
         return call
+
+    def lose(self, *, were_running):
+        """Gives the instance its request, which is lost with it; returns the ticket."""
+        self.dispatcher.dispatch()
+        [ticket] = batch = self.instance.batches.pop()
+        self.dispatcher.on_lost(batch, were_running=were_running)
+        return ticket
 
     def finish(self, *outcomes):
         batch = self.instance.batches.pop(0)
@@ -105,7 +109,7 @@ def test_one_bad_request_does_not_fail_its_batch(setting):
     assert setting.outcomes == ["question_too_long", ADA]
 
 
-def test_a_full_queue_refuses_and_says_when_to_come_back(setting):
+def test_a_full_queue_refuses():
     setting = Setting(max_queue_size=1)
     setting.instance.batches.append([])  # it is busy
     setting.submit()
@@ -186,8 +190,7 @@ def test_what_three_instances_die_of_is_not_run_again(setting):
     setting.submit()
     for num_retries in (1, 2, 2):
         assert setting.outcomes == []
-        setting.dispatcher.dispatch()
-        setting.dispatcher.on_lost(setting.instance.batches.pop(), were_running=True)
+        setting.lose(were_running=True)
         assert setting.metrics.request_retries_total == num_retries
     assert setting.outcomes == ["worker_crashed"]
 
@@ -195,8 +198,7 @@ def test_what_three_instances_die_of_is_not_run_again(setting):
 def test_a_request_whose_retry_meets_another_death_is_answered_by_the_third_instance(setting):
     setting.submit()
     for _ in range(2):
-        setting.dispatcher.dispatch()
-        setting.dispatcher.on_lost(setting.instance.batches.pop(), were_running=True)
+        setting.lose(were_running=True)
     setting.dispatcher.dispatch()
     setting.finish(Answers(ADA))
     assert setting.outcomes == [ADA]
@@ -204,19 +206,14 @@ def test_a_request_whose_retry_meets_another_death_is_answered_by_the_third_inst
 
 def test_what_had_not_begun_is_queued_again_without_blame(setting):
     setting.submit()
-    setting.dispatcher.dispatch()
-    [ticket] = setting.instance.batches[0]
-    setting.dispatcher.on_lost(setting.instance.batches.pop(), were_running=False)
-    assert ticket.attempts == 0
+    assert setting.lose(were_running=False).attempts == 0
     assert setting.dispatcher.queue_length == 1
 
 
 def test_what_loses_its_instance_without_blame_is_not_moved_for_ever(setting):
     setting.submit()
     for _ in range(MAX_MOVES + 1):
-        setting.dispatcher.dispatch()
-        [ticket] = setting.instance.batches[0]
-        setting.dispatcher.on_lost(setting.instance.batches.pop(), were_running=False)
+        ticket = setting.lose(were_running=False)
     assert ticket.attempts == 0
     assert setting.outcomes == ["unavailable"]
 

@@ -79,10 +79,11 @@ def test_cores_follow_each_other_without_gap_or_overlap():
     assert at == len(text)
 
 
-def test_only_a_few_segments_are_under_way_and_all_count_for_the_clients_flow():
+def test_only_a_few_segments_are_under_way_and_have_their_texts_flow_and_place():
     setting = Setting(WORDS * 2000, trace_id="4bf92f3577b34da6")
     assert len(setting.dispatcher.submitted) == 4
     assert {segment.flow for segment in setting.dispatcher.submitted} == {"ada"}
+    assert {segment.finish for segment in setting.dispatcher.submitted} == {(7.0, 7)}
     assert {one.call.scope.trace_id for one in setting.dispatcher.submitted} == {"4bf92f3577b34da6"}
     setting.settle(setting.dispatcher.submitted[0])
     assert len(setting.dispatcher.submitted) == 5
@@ -123,21 +124,19 @@ def test_a_segment_that_cannot_be_read_fails_the_text_once():
     assert len(setting.dispatcher.submitted) == 4
 
 
-@pytest.mark.parametrize(("num_read", "code"), [(0, "deadline_exceeded"), (1, "execution_timeout")])
-def test_what_was_begun_and_given_up_has_a_code_of_its_own(num_read, code):
+def test_a_text_that_was_not_begun_in_its_time_has_the_code_of_short_ones():
     setting = Setting(WORDS * 2000)
-    for segment in setting.dispatcher.submitted[:num_read]:
-        setting.settle(segment)
     setting.dispatcher.submitted[-1].call.fail(DeadlineExceededError())
-    assert [outcome.code for outcome in setting.outcomes] == [code]
+    assert [outcome.code for outcome in setting.outcomes] == ["deadline_exceeded"]
 
 
-def test_what_was_given_up_is_told_with_how_far_it_came():
+def test_what_was_begun_and_given_up_is_told_with_how_far_it_came():
     setting = Setting(WORDS * 2000)
     setting.settle(setting.dispatcher.submitted[0])
     begin, end = setting.dispatcher.submitted[0].core
     setting.dispatcher.submitted[-1].call.fail(DeadlineExceededError())
     (error,) = setting.outcomes
+    assert error.code == "execution_timeout"
     assert f"{end - begin} of {len(WORDS * 2000)} characters" in error.message
     assert "its time was over" in error.message
 
@@ -162,11 +161,6 @@ def test_a_dense_beginning_says_nothing_of_the_rest():
     first = setting.dispatcher.submitted[0]
     setting.settle(first, tokens=len(first.call.request.text) * 2 // 3)
     assert setting.outcomes == []
-
-
-def test_segments_have_their_texts_place_in_the_order():
-    setting = Setting(WORDS * 2000)
-    assert {segment.finish for segment in setting.dispatcher.submitted} == {(7.0, 7)}
 
 
 def test_a_text_that_is_not_admitted_is_told_at_once():
