@@ -68,7 +68,7 @@ class _Reading:
         self._read_chars = self._read_tokens = 0
         self._estimated_tokens = 0.0
         dispatcher.begin(whole)
-        whole.call.on_end(self._release_rest)
+        whole.call.on_end(lambda _: self._release(self._reserved))
 
     def submit_next(self) -> None:
         """Submits segments, as many as may be under way."""
@@ -91,9 +91,6 @@ class _Reading:
         self._num_under_way += 1
         self._dispatcher.submit_segment(segment)
         self._release(segment.cost)
-
-    def _release_rest(self, _: Call) -> None:
-        self._release(self._reserved)
 
     def _release(self, cost: float) -> None:
         """Takes back what was reserved, as far as there is any; a negative cost reserves more."""
