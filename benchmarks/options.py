@@ -104,7 +104,8 @@ def openvino_variants(path: Path, inputs: tuple[str, ...], flags: argparse.Names
         "hint: latency": {"PERFORMANCE_HINT": "LATENCY"},
         "hint: throughput": {"PERFORMANCE_HINT": "THROUGHPUT"},
         "no hyper-threading": {"ENABLE_HYPER_THREADING": False},
-        "activations quantised by groups of 64": {"DYNAMIC_QUANTIZATION_GROUP_SIZE": "64"},
+        "activations quantised by groups of 32": {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 32},
+        "activations quantised by groups of 128": {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 128},
     }
 
     def run_of(model: object, extra: dict[str, object], step: int = STEP_TOKENS) -> Run:

@@ -28,6 +28,9 @@ STEP_TOKENS = 16
 WARMING_S = 0.5
 """Bounds how long warming delays a start; lengths that it leaves out compile at their first use."""
 CACHE_DIR = "openvino"
+GROUP_VALUES = 64
+"""So many values of an activation share a scale in int8: OpenVINO's own 32 take longer, 128
+and more change more answers (`docs/DECISIONS.md`)."""
 
 
 class OpenVinoEngine(Engine):
@@ -103,6 +106,7 @@ def options(config: EngineConfig, folder: Path) -> dict[str, str | int | bool]:
         "NUM_STREAMS": 1,
         "ENABLE_CPU_PINNING": False,
         "INFERENCE_PRECISION_HINT": ROWS["openvino", config.precision].needs or "f32",
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": GROUP_VALUES,
         "CACHE_DIR": str(folder / "costs" / CACHE_DIR),
     }
 
