@@ -29,7 +29,7 @@ from msgspec import Meta, Struct, inspect, structs
 MAX_MS = 2**31 - 1
 """The longest time of an option, in milliseconds: the bound of epoll_wait."""
 
-MAX_COUNT = 1_000_000
+MAX_COUNT = 1_000_000  # more than any option has a use for
 
 Ms = Annotated[int, Meta(ge=1, le=MAX_MS)]
 OptionalMs = Annotated[int, Meta(ge=0, le=MAX_MS)]

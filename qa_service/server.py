@@ -57,7 +57,7 @@ from qa_service.workers.gpu_meter import GpuMeter
 
 logger = logging.getLogger(__name__)
 
-REAP_INTERVAL_S = 0.02
+REAP_INTERVAL_S = 0.02  # a process that ends gives the loop no event
 EXIT_TIMEOUT_S = 3.0
 """Longer than connections linger; with a drain of 30 s, within Docker's 40 in docs/OPERATING.md."""
 

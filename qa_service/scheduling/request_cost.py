@@ -14,6 +14,8 @@ MS_PER_TOKEN = 0.1
 
 SAMPLES = 64
 SAMPLE_CHARS = 64
+"""A long text is estimated by so many samples of so many characters: they are read in microseconds,
+and a passage of signs anywhere in a text weighs what it should."""
 NO_SIGNS = bytes(set(range(256)).difference(string.punctuation.encode()))
 
 

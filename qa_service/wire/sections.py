@@ -24,12 +24,14 @@ from qa_service.wire.messages import Question
 
 CORE_TOKENS = 512
 MIN_WINDOWS = 2
+"""A core has about so many tokens, and at least so many windows: a longer section holds up other
+requests for longer, and a shorter one is mostly its neighbours' context, read twice."""
 BYTES_PER_TOKEN = 4
 """Bytes of UTF-8. English has about five, so that sections rather have too few tokens."""
 
-_SPECIAL_TOKENS = 4
-_MAX_CHARS_PER_TOKEN = 8
-_WORD_CHARS = 64
+_SPECIAL_TOKENS = 4  # RoBERTa's; BERT's pairs have three
+_MAX_CHARS_PER_TOKEN = 8  # as in PIECES; a text of white space has no pieces
+_WORD_CHARS = 64  # what is longer is no word, and may be cut
 
 PIECES = re.compile(r"[^\W\u2e80-\U0010ffff]{1,8}|\S")
 """About a token each: up to eight letters, a sign, an ideograph."""
