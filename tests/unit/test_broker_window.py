@@ -63,6 +63,13 @@ async def settle():
         await asyncio.sleep(0)
 
 
+async def begins_to_wait(window):
+    """Has a task ask for a place, as far as it comes."""
+    task = asyncio.ensure_future(window.enter(1))
+    await settle()
+    return task
+
+
 @with_window
 async def test_those_who_wait_are_admitted_by_order(window):
     entered = []
@@ -84,8 +91,7 @@ async def test_those_who_wait_are_admitted_by_order(window):
 @with_window
 async def test_nobody_is_admitted_while_it_is_shut(window):
     window.set_open(False)
-    task = asyncio.ensure_future(window.enter(1))
-    await settle()
+    task = await begins_to_wait(window)
     assert not task.done()
     window.set_open(True)
     await task
@@ -96,8 +102,7 @@ async def test_nobody_is_admitted_while_it_is_shut(window):
 async def test_nobody_is_admitted_during_a_pause_and_all_after_it(window):
     window.pause(0.2)  # so long that everybody has had a turn meanwhile
     window.pause(0)  # a longer pause stays
-    task = asyncio.ensure_future(window.enter(1))
-    await settle()
+    task = await begins_to_wait(window)
     assert not task.done()
     await task
 
@@ -105,8 +110,7 @@ async def test_nobody_is_admitted_during_a_pause_and_all_after_it(window):
 @with_window
 async def test_one_who_gives_up_waiting_takes_no_place(window):
     await window.enter(0)
-    gone = asyncio.ensure_future(window.enter(1))
-    await settle()
+    gone = await begins_to_wait(window)
     gone.cancel()
     await settle()
     window.leave()
@@ -117,8 +121,7 @@ async def test_one_who_gives_up_waiting_takes_no_place(window):
 @with_window
 async def test_one_who_gives_up_when_just_admitted_gives_the_place_back(window):
     await window.enter(0)
-    gone = asyncio.ensure_future(window.enter(1))
-    await settle()
+    gone = await begins_to_wait(window)
     window.leave()  # lets it in
     gone.cancel()  # before it has run
     await settle()
@@ -128,8 +131,7 @@ async def test_one_who_gives_up_when_just_admitted_gives_the_place_back(window):
 @with_window
 async def test_a_stopped_window_sends_everyone_away(window):
     await window.enter(0)
-    waiting = asyncio.ensure_future(window.enter(1))
-    await settle()
+    waiting = await begins_to_wait(window)
     window.stop()
     for attempt in (waiting, window.enter(2)):
         with pytest.raises(StoppedError):
