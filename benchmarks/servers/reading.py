@@ -69,7 +69,7 @@ def warm_reader(
         "intra_op_num_threads": 1,
     }
     options = InstanceOptions(max_batch_size=size, cost_table="off", **(fixed | settings))
-    reader, _ = load_reader(Setup(str(model), options))
+    reader = load_reader(Setup(str(model), options)).reader
     assert isinstance(reader, Reader)
     reader.read([WARMUP])
     return reader

@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -24,6 +24,7 @@ from qa_service.inference.costs import AUTO, MEASURE, find_costs
 from qa_service.inference.engines import EngineConfig, make_engine
 from qa_service.inference.engines.base import Engine
 from qa_service.inference.learned_costs import LearnedCosts
+from qa_service.inference.memory import resident_bytes
 from qa_service.inference.parent import end_with_parent
 from qa_service.inference.reader.instant import InstantReader
 from qa_service.inference.reader.measuring import measure_costs
@@ -56,7 +57,7 @@ def serve(channel: WorkerChannel) -> None:
     if not isinstance(setup, Setup):
         return
     try:
-        reader, device = load_reader(setup)
+        loaded = load_reader(setup)
     except SetupError as error:
         channel.send(Failed(str(error)))
         return
@@ -64,16 +65,23 @@ def serve(channel: WorkerChannel) -> None:
         engine_type = setup.options.inference_engine_type
         channel.send(Failed(f"the {engine_type} engine cannot be imported: {error}"))
         return
-    channel.send(Ready(reader.model, reader.rule.costs, device, _memory_bytes()))
-    runs = received if device == CPU else received_ahead
+    reader, memory_bytes = loaded.reader, resident_bytes() + loaded.later_bytes
+    channel.send(Ready(reader.model, reader.rule.costs, loaded.device, memory_bytes))
+    runs = received if loaded.device == CPU else received_ahead
     answer_batches(runs(reader, channel), channel)
 
 
-def load_reader(setup: Setup) -> tuple[Reader | InstantReader, str]:
-    """Loads the model into its engine, and measures its costs unless they are known.
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A reader, the device that it really runs on, and the memory that it may still take."""
 
-    Returns:
-        The reader, and the device that it really runs on.
+    reader: Reader | InstantReader
+    device: str = CPU
+    later_bytes: int = 0
+
+
+def load_reader(setup: Setup) -> Loaded:
+    """Loads the model into its engine, and measures its costs unless they are known.
 
     Raises:
         SetupError: There is no prepared model, or the engine cannot load it or use the device.
@@ -90,7 +98,7 @@ def load_reader(setup: Setup) -> tuple[Reader | InstantReader, str]:
             instant.model, name=manifest.name, fingerprint=fingerprint
         )
         instant.answer([WARMUP], Stopwatch())
-        return instant, CPU
+        return Loaded(instant)
     engine = _load_engine(setup, manifest)
     best_spans = engine.best_spans if engine.chooses_spans else None
     reader = Reader(model_dir, manifest, engine.logits, options.batch_rule, best_spans)
@@ -108,7 +116,8 @@ def load_reader(setup: Setup) -> tuple[Reader | InstantReader, str]:
     reader.rule = replace(reader.rule, costs=costs)
     if costs and options.cost_table in (AUTO, MEASURE):
         reader.learned = LearnedCosts(costs)
-    return reader, CPU if engine.device == CPU else setup.device.device
+    device = CPU if engine.device == CPU else setup.device.device
+    return Loaded(reader, device, engine.later_bytes)
 
 
 def _check_answers(reader: Reader, name: str) -> None:
@@ -131,12 +140,6 @@ def _check_fingerprint(model_dir: Path, expected: str) -> str:
     return fingerprint
 
 
-def _memory_bytes() -> int:
-    """The memory that this process has in use. Linux, proc_pid_statm(5)."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
 def _load_engine(setup: Setup, manifest: Manifest) -> Engine:
     """Loads the model into its engine, on its device or, if it may, on the CPU."""
     options = setup.options
@@ -149,6 +152,7 @@ def _load_engine(setup: Setup, manifest: Manifest) -> Engine:
         cuda_graphs=options.cuda_graphs,
         max_batch_size=options.max_batch_size,
         max_batch_tokens=options.max_batch_tokens,
+        static_shapes_bytes=options.static_shapes_bytes,
     )
     engine_type, model_dir = options.inference_engine_type, Path(setup.model_dir)
     with _running_model(f"{engine_type} {options.precision}"):

@@ -147,7 +147,8 @@ def _triton(versions: Sequence[ModelReport]) -> Iterator[Family]:
 _VERSIONS: dict[str, tuple[str, Callable[[ModelReport], float]]] = {
     "ready": ("Whether a version takes requests.", lambda one: int(one.is_ready)),
     "instances": ("Instances of a version that can take batches.", lambda one: one.alive),
-    "memory_bytes": ("Memory of a version's instances when they were ready.",
+    "memory_bytes": ("Memory of a version's instances when they were ready, with what "
+                     "static shapes may add.",
                      lambda one: one.memory_bytes),
     "traffic": ("A version's share of the requests that name none, 0 to 1.",
                 lambda one: one.share),

@@ -164,7 +164,8 @@ def with_engine(options: InstanceOptions, finding: Finding) -> InstanceOptions:
 
 
 def _on_trial(setup: Setup, candidate: Finding) -> Setup:
-    """The setup of a candidate's instance: no fallback to the CPU, no cost table."""
-    options = msgspec.structs.replace(with_engine(setup.options, candidate), cost_table="off")
+    """The setup of a candidate's instance; it neither measures nor compiles anything meanwhile."""
+    options = with_engine(setup.options, candidate)
+    options = msgspec.structs.replace(options, cost_table="off", static_shapes_bytes=0)
     device = msgspec.structs.replace(setup.device, may_fall_back=False)
     return msgspec.structs.replace(setup, options=options, device=device)

@@ -60,7 +60,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):
     Attributes:
         costs: The instance's cost table; None with `--cost_table off`.
         device: `cpu` or `cuda:N`, as the server's process numbers GPUs.
-        memory_bytes: The memory of its process, without a GPU's.
+        memory_bytes: The memory of its process, without a GPU's, and what static shapes may add.
     """
 
     model: ModelFacts = ModelFacts()

@@ -106,6 +106,15 @@ class InstanceOptions(Struct, frozen=True, kw_only=True):
     cuda_graphs: Annotated[
         bool, Meta(description="whether a GPU's kernels are recorded and replayed")
     ] = True
+    static_shapes_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=2**50,
+            description="bytes of memory that an OpenVINO instance may take for static shapes: the "
+            "model compiled for a length that occurs often, each by itself; 0 for none",
+        ),
+    ] = 512 * 2**20
     intra_op_num_threads: Annotated[
         _Count,
         Meta(

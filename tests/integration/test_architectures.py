@@ -190,5 +190,5 @@ def test_costs_are_measured_of_rows_that_the_model_takes(tmp_path):
         options = InstanceOptions(
             inference_engine_type="pytorch", precision="fp32", intra_op_num_threads=1
         )
-        reader, _ = load_reader(Setup(str(target), options))
+        reader = load_reader(Setup(str(target), options)).reader
         assert reader.rule.costs.batch_sizes[-1] == (64 if kind == "longformer" else 1)

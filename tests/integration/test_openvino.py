@@ -11,8 +11,11 @@ from tests.programs import run_python
 
 openvino = pytest.importorskip("openvino")
 from qa_service.inference.engines import openvino as engine_module  # noqa: E402
+from qa_service.inference.engines.static_shapes import OFTEN  # noqa: E402
 
 MAX_LOGIT_DIFFERENCE = 1e-3
+MAX_DIFFERENCES = {"fp32": MAX_LOGIT_DIFFERENCE, "int8": 0.2}
+"""Of logits with static shapes from those with dynamic ones."""
 
 ONE_AFTER_ANOTHER = """
 import os, signal, sys
@@ -59,6 +62,20 @@ def test_what_a_run_returned_is_not_overwritten_by_the_next(engines):
     kept = start.copy()
     assert (logits(engines[0], 20) == first).all()
     assert (start == kept).all()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_a_length_that_is_compiled_gives_the_same_logits(builtin_model, precision):
+    engine = make(builtin_model, precision=precision, static_shapes_bytes=2**30)
+    lengths = (17, 90, 176, 384)
+    dynamic = [logits(engine, length) for length in lengths]
+    for length in lengths:
+        for _ in range(OFTEN):
+            logits(engine, length)
+    engine.static_shapes.wait()
+    for length, before in zip(lengths, dynamic, strict=True):
+        assert engine.static_shapes.find(engine_module.padded_tokens(length, 384))
+        assert np.abs(logits(engine, length) - before).max() < MAX_DIFFERENCES[precision]
 
 
 def test_rows_are_padded_to_a_few_lengths_up_to_the_longest():

@@ -65,7 +65,7 @@ def test_what_batches_cost_is_measured_once_and_kept(builtin_model, tmp_path):
             inference_engine_type="onnx", precision="fp32", intra_op_num_threads=1,
             cost_table=cost_table,
         )  # fmt: skip
-        reader, _ = load_reader(Setup(str(model), options))
+        reader = load_reader(Setup(str(model), options)).reader
         start = reader.rule.costs
         for _ in range(TABLE_EVERY):
             reader.read([Question("Who?", TEXT)])

@@ -32,6 +32,7 @@ class EngineConfig:
     cuda_graphs: bool = True
     max_batch_size: int = 8
     max_batch_tokens: int = 4096
+    static_shapes_bytes: int = 0
 
 
 def check_precision(engine_type: str, precision: str) -> None:

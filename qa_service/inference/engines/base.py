@@ -19,10 +19,12 @@ class Engine(ABC):
         device: `cpu` or `cuda`: where it really runs.
         runtime: Library, version and device; part of the key of the cost table.
         chooses_spans: Whether it has `best_spans`; on a CPU the reader has the logits anyway.
+        later_bytes: Memory that it may take while it runs, beyond that when it is made.
     """
 
     device = "cpu"
     chooses_spans = False
+    later_bytes = 0
     runtime: str
 
     @abstractmethod

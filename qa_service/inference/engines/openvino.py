@@ -2,8 +2,9 @@
 
 OpenVINO compiles kernels for each new shape, which takes about as long as a question. So rows are
 padded to a few lengths, each of which runs once at the start, as far as `WARMING_S` allows; the
-padding is masked, and cut off from the output. The compiled model is kept in a folder beside the
-model, by processor and version, for the next start.
+padding is masked, and cut off from the output. The model with dynamic shapes is kept in a folder
+beside the model, by processor and version, for the next start; single rows of lengths that occur
+often get models of their own, with static shapes.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from qa_service.errors import DeviceError, SetupError
 from qa_service.inference.arrays import Int64Array, Logits
 from qa_service.inference.engines import EngineConfig
 from qa_service.inference.engines.base import Engine, describe_cpu, named_inputs
+from qa_service.inference.engines.static_shapes import StaticShapes
+from qa_service.repository.costs_dir import COSTS_DIR
 from qa_service.repository.manifest import Manifest, prepared_file
 
 STEP_TOKENS = 16
@@ -36,6 +39,9 @@ and more change more answers (`docs/DECISIONS.md`)."""
 class OpenVinoEngine(Engine):
     """Runs a prepared model's ONNX file, or its int8 twin.
 
+    Attributes:
+        static_shapes: What it compiled for lengths that occur often.
+
     Raises:
         DeviceError: The processor has no instructions for the precision.
         SetupError: There is no such file, or OpenVINO cannot load it.
@@ -43,13 +49,17 @@ class OpenVinoEngine(Engine):
 
     def __init__(self, model_dir: Path, manifest: Manifest, config: EngineConfig) -> None:
         _check_processor(config.precision)
-        path = prepared_file(model_dir, manifest, ROWS["openvino", config.precision].file)
+        self._path = prepared_file(model_dir, manifest, ROWS["openvino", config.precision].file)
+        self._options = options(config)
+        kept_in = {"CACHE_DIR": str(model_dir / COSTS_DIR / CACHE_DIR)}
         try:
-            compiled = shared_core().compile_model(str(path), "CPU", options(config, path.parent))
+            compiled = shared_core().compile_model(str(self._path), "CPU", self._options | kept_in)
         except RuntimeError as error:
             reason = str(error).strip().replace("\n", " ")
-            raise SetupError(f"OpenVINO cannot load {path.name}: {reason}") from None
+            raise SetupError(f"OpenVINO cannot load {self._path.name}: {reason}") from None
         self._request = compiled.create_infer_request()
+        self.static_shapes = StaticShapes(self._compiled_for, config.static_shapes_bytes)
+        self.later_bytes = config.static_shapes_bytes
         names = {name for item in compiled.inputs for name in item.get_names()}
         self._inputs = [name for name in manifest.inputs if name in names]
         self._pad_token_id = manifest.pad_token_id
@@ -70,8 +80,10 @@ class OpenVinoEngine(Engine):
             _widened(mask, width, 0),
             _widened(types, width, 0),
         )
-        self._request.infer(batch, share_inputs=True)
-        start, end = (self._request.get_output_tensor(number).data for number in range(2))
+        fixed = self.static_shapes.find(width) if len(ids) == 1 else None
+        request = fixed or self._request
+        request.infer(batch, share_inputs=True)
+        start, end = (request.get_output_tensor(number).data for number in range(2))
         # Copies, since the next run overwrites the output.
         return start[:, :tokens].astype(np.float32), end[:, :tokens].astype(np.float32)
 
@@ -83,6 +95,23 @@ class OpenVinoEngine(Engine):
                 return
             row = np.full((1, tokens), self._pad_token_id, np.int64)
             self.logits(row, np.ones_like(row), np.zeros_like(row))
+
+    def _compiled_for(self, tokens: int) -> openvino.InferRequest:
+        """Compiles the model for one row of so many tokens.
+
+        All lengths are made of one model that was read once: they share its weights, though not
+        those that OpenVINO rearranges for its kernels.
+        """
+        self._model.reshape({name: [1, tokens] for name in self._inputs})
+        compiled = shared_core().compile_model(self._model, "CPU", self._options)
+        request = compiled.create_infer_request()
+        request.infer({name: np.ones((1, tokens), np.int64) for name in self._inputs})
+        return request
+
+    @functools.cached_property
+    def _model(self) -> openvino.Model:
+        """The model as it is in its file."""
+        return shared_core().read_model(str(self._path))
 
 
 @functools.cache
@@ -96,7 +125,7 @@ def shared_core() -> openvino.Core:
     return openvino.Core()
 
 
-def options(config: EngineConfig, folder: Path) -> dict[str, str | int | bool]:
+def options(config: EngineConfig) -> dict[str, str | int | bool]:
     """The options with which a model is compiled.
 
     Threads are not pinned to cores: every process would pin to the first.
@@ -107,7 +136,6 @@ def options(config: EngineConfig, folder: Path) -> dict[str, str | int | bool]:
         "ENABLE_CPU_PINNING": False,
         "INFERENCE_PRECISION_HINT": ROWS["openvino", config.precision].needs or "f32",
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": GROUP_VALUES,
-        "CACHE_DIR": str(folder / "costs" / CACHE_DIR),
     }
 
 

@@ -1,0 +1,78 @@
+"""Compiles a model for single rows of the lengths that occur often, one model a length.
+
+An engine with dynamic shapes runs any length. Where the shape is known, OpenVINO fuses more
+operators, and has nothing to set up between runs. A thread compiles, since that takes as long as
+tens of questions; until it is done, the engine runs its dynamic model.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Generic, TypeVar
+
+from qa_service.inference.memory import resident_bytes
+
+logger = logging.getLogger(__name__)
+
+OFTEN = 32
+"""Runs of a length before it is compiled: more than measuring a cost table makes of any length, and
+few beside the hundred after which a seventh of a run's time has paid for compiling."""
+
+Compiled = TypeVar("Compiled")
+
+
+class StaticShapes(Generic[Compiled]):
+    """The lengths that are compiled, and how often the others ran.
+
+    Once `max_bytes` of memory are taken, or a length cannot be compiled, it compiles no more.
+    """
+
+    def __init__(
+        self,
+        compile_for: Callable[[int], Compiled],
+        max_bytes: int,
+        *,
+        memory_bytes: Callable[[], int] = resident_bytes,
+    ) -> None:
+        self._compile_for = compile_for
+        self._left_bytes = max_bytes
+        self._last_bytes = 0
+        self._memory_bytes = memory_bytes
+        self._num_runs: Counter[int] = Counter()
+        self._compiled: dict[int, Compiled] = {}
+        self._thread = ThreadPoolExecutor(1, "static-shapes")
+
+    def find(self, tokens: int) -> Compiled | None:
+        """What is compiled for a row that is about to run; None if that is nothing yet."""
+        found = self._compiled.get(tokens)
+        if found is None and self._left_bytes > self._last_bytes:
+            self._num_runs[tokens] += 1
+            if self._num_runs[tokens] == OFTEN:
+                self._thread.submit(self._add, tokens)
+        return found
+
+    def wait(self) -> None:
+        """Waits until all that is to be compiled so far is."""
+        self._thread.submit(int).result()
+
+    def _add(self, tokens: int) -> None:
+        """Compiles a length, in the thread."""
+        if self._left_bytes <= self._last_bytes:
+            return
+        before_bytes, started_s = self._memory_bytes(), time.monotonic()
+        try:
+            self._compiled[tokens] = self._compile_for(tokens)
+        except Exception:
+            logger.exception("%d tokens cannot be compiled; other lengths will not be", tokens)
+            self._left_bytes = 0
+            return
+        self._last_bytes = max(0, self._memory_bytes() - before_bytes)
+        self._left_bytes -= self._last_bytes
+        logger.debug(
+            "compiled the model for %d tokens: %.2f s, %d bytes",
+            *(tokens, time.monotonic() - started_s, self._last_bytes),
+        )

@@ -1,0 +1,74 @@
+"""Which lengths are compiled, and when."""
+
+import threading
+
+from qa_service.inference.engines.static_shapes import OFTEN, StaticShapes
+
+
+class Compiler:
+    """Compiles a length to its name; each takes `each_bytes` of a pretended memory."""
+
+    def __init__(self, max_bytes=1000, each_bytes=100):
+        self.asked, self.used_bytes, self.each_bytes = [], 5000, each_bytes
+        self.may_end = threading.Event()
+        self.may_end.set()
+        self.shapes = StaticShapes(self.compile, max_bytes, memory_bytes=lambda: self.used_bytes)
+
+    def compile(self, tokens):
+        self.asked.append(tokens)
+        self.may_end.wait()
+        self.used_bytes += self.each_bytes
+        return f"for {tokens}"
+
+    def run(self, tokens, times):
+        found = [self.shapes.find(tokens) for _ in range(times)]
+        assert set(found) == {None}
+
+
+def test_a_length_that_runs_often_is_compiled_once():
+    compiler = Compiler()
+    compiler.run(64, OFTEN - 1)
+    compiler.run(80, OFTEN - 1)
+    compiler.shapes.wait()
+    assert compiler.asked == []
+    compiler.run(80, 1)
+    compiler.shapes.wait()
+    assert [compiler.shapes.find(80) for _ in range(2 * OFTEN)] == ["for 80"] * 2 * OFTEN
+    assert compiler.asked == [80]
+
+
+def test_nothing_waits_for_the_compiler():
+    compiler = Compiler()
+    compiler.may_end.clear()
+    compiler.run(64, 3 * OFTEN)
+    compiler.may_end.set()
+    compiler.shapes.wait()
+    assert (compiler.asked, compiler.shapes.find(64)) == ([64], "for 64")
+
+
+def test_it_ends_before_its_memory_is_exceeded():
+    compiler = Compiler(max_bytes=350)
+    for tokens in (16, 32, 48, 64, 80):
+        compiler.run(tokens, OFTEN)
+    compiler.shapes.wait()
+    assert compiler.asked == [16, 32, 48]
+    assert [compiler.shapes.find(tokens) for tokens in (48, 64)] == ["for 48", None]
+
+
+def test_without_memory_it_compiles_nothing():
+    compiler = Compiler(max_bytes=0)
+    compiler.run(64, 2 * OFTEN)
+    compiler.shapes.wait()
+    assert compiler.asked == []
+
+
+def test_a_length_that_cannot_be_compiled_is_the_last(caplog):
+    def refuse(tokens):
+        raise RuntimeError("no memory")
+
+    shapes = StaticShapes(refuse, 1000)
+    for tokens in (64, 80):
+        assert {shapes.find(tokens) for _ in range(2 * OFTEN)} == {None}
+    shapes.wait()
+    (record,) = caplog.records
+    assert "64 tokens cannot be compiled" in record.getMessage()
