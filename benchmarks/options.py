@@ -16,7 +16,6 @@ import os
 import random
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -95,7 +94,7 @@ def openvino_variants(path: Path, inputs: tuple[str, ...], flags: argparse.Names
 
     from qa_service.inference.engines.openvino import options  # noqa: PLC0415
 
-    core, chosen = openvino.Core(), options(EngineConfig(precision=flags.precision), flags.folder)
+    core, chosen = openvino.Core(), options(EngineConfig(precision=flags.precision))
     more = {
         OWN: {},
         SAME: {},
@@ -117,11 +116,11 @@ def openvino_variants(path: Path, inputs: tuple[str, ...], flags: argparse.Names
         return run
 
     static: dict[int, Run] = {}
+    model = core.read_model(str(path))
 
     def run_static(tokens: int) -> object:
         width = -(-tokens // STEP_TOKENS) * STEP_TOKENS
         if width not in static:
-            model = core.read_model(str(path))
             model.reshape({name: [1, width] for name in inputs})
             static[width] = run_of(model, {})
         return static[width](tokens)
@@ -187,12 +186,10 @@ def main() -> int:
     if flags.precision not in precisions_of(flags.engine):
         parser.error(f"{flags.engine} has {', '.join(precisions_of(flags.engine))}")
     path = flags.model / ROWS[flags.engine, flags.precision].file
-    with tempfile.TemporaryDirectory() as folder:
-        flags.folder = Path(folder)
-        runs = dict(VARIANTS[flags.engine](path, load_manifest(flags.model).inputs, flags))
-        lengths = f"{SHORTEST} to {LONGEST} tokens"
-        print(f"{flags.engine} {flags.precision}, one thread, {lengths}\n")
-        print(table(runs, flags.rounds))
+    runs = dict(VARIANTS[flags.engine](path, load_manifest(flags.model).inputs, flags))
+    lengths = f"{SHORTEST} to {LONGEST} tokens"
+    print(f"{flags.engine} {flags.precision}, one thread, {lengths}\n")
+    print(table(runs, flags.rounds))
     return 0
 
 

@@ -130,10 +130,10 @@ class Worker(ABC):
             return math.inf
         if not self.in_flight:
             return -math.inf
-        if any(batch.is_retry for batch in self.in_flight.values()):
+        if len(self.in_flight) > 1:
             return math.inf
-        batches = list(self.in_flight.values())
-        return batches[0].since_s + batches[0].cost_s / 2 if len(batches) == 1 else math.inf
+        (batch,) = self.in_flight.values()
+        return math.inf if batch.is_retry else batch.since_s + batch.cost_s / 2
 
     def run(self, members: Sequence[Ticket]) -> None:
         """Gives it a batch."""

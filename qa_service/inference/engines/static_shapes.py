@@ -18,7 +18,7 @@ from qa_service.inference.memory import resident_bytes
 
 logger = logging.getLogger(__name__)
 
-OFTEN = 32
+OFTEN = 16
 """Runs of a length before it is compiled: more than measuring a cost table makes of any length, and
 few beside the hundred after which a seventh of a run's time has paid for compiling."""
 
