@@ -37,8 +37,8 @@ USUAL = "as documented: batches of 8, 10 ms for batch members"
 GOALS = {"work": ("throughput", 0.97), "p99": ("p99", 1.2)}
 """Figures of this server over each other's: 3 % behind in throughput at most, 20 % in p99."""
 
-WARMUP_S, WARMUP_CLIENTS = 6.0, 4
-"""Before a target's first row: until OpenVINO has compiled the model for the common lengths."""
+WARMUP_S, WARMUP_CLIENTS = 20.0, 20
+"""Before a target's first row: until OpenVINO has compiled the model for all but rare lengths."""
 
 CHECKED = 6
 """Answers of each mix that are compared with direct ones: enough to notice another model."""

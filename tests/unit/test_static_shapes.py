@@ -1,5 +1,6 @@
 """Which lengths are compiled, and when."""
 
+import os
 import threading
 
 from qa_service.inference.engines.static_shapes import OFTEN, StaticShapes
@@ -53,6 +54,20 @@ def test_it_ends_before_its_memory_is_exceeded():
     compiler.shapes.wait()
     assert compiler.asked == [16, 32, 48]
     assert [compiler.shapes.find(tokens) for tokens in (48, 64)] == ["for 48", None]
+
+
+def test_questions_have_the_core_before_the_compiler():
+    niceness = []
+
+    def compile_for(tokens):
+        niceness.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+
+    shapes = StaticShapes(compile_for, 1000)
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    for _ in range(OFTEN):
+        shapes.find(64)
+    shapes.wait()
+    assert (niceness, os.getpriority(os.PRIO_PROCESS, 0)) == ([19], before)
 
 
 def test_without_memory_it_compiles_nothing():

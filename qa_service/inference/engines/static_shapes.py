@@ -1,13 +1,15 @@
 """Compiles a model for single rows of the lengths that occur often, one model a length.
 
 An engine with dynamic shapes runs any length. Where the shape is known, OpenVINO fuses more
-operators, and has nothing to set up between runs. A thread compiles, since that takes as long as
-tens of questions; until it is done, the engine runs its dynamic model.
+operators, and has nothing to set up between runs. Compiling takes as long as tens of questions: a
+thread of the lowest priority does it, and the engine runs its dynamic model until it is done.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -21,6 +23,9 @@ logger = logging.getLogger(__name__)
 OFTEN = 16
 """Runs of a length before it is compiled: more than measuring a cost table makes of any length, and
 few beside the hundred after which a seventh of a run's time has paid for compiling."""
+
+LOWEST_PRIORITY = 19
+"""As a nice value; beside a worker's 10, the thread then has an eighth of a core."""
 
 Compiled = TypeVar("Compiled")
 
@@ -44,7 +49,7 @@ class StaticShapes(Generic[Compiled]):
         self._memory_bytes = memory_bytes
         self._num_runs: Counter[int] = Counter()
         self._compiled: dict[int, Compiled] = {}
-        self._thread = ThreadPoolExecutor(1, "static-shapes")
+        self._thread = ThreadPoolExecutor(1, "static-shapes", initializer=_lower_priority)
 
     def find(self, tokens: int) -> Compiled | None:
         """What is compiled for a row that is about to run; None if that is nothing yet."""
@@ -76,3 +81,8 @@ class StaticShapes(Generic[Compiled]):
             "compiled the model for %d tokens: %.2f s, %d bytes",
             *(tokens, time.monotonic() - started_s, self._last_bytes),
         )
+
+
+def _lower_priority() -> None:
+    """Gives way to questions where the two share a core. On Linux a priority is a thread's own."""
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
