@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +38,7 @@ USUAL = "as documented: batches of 8, 10 ms for batch members"
 GOALS = {"work": ("throughput", 0.97), "p99": ("p99", 1.2)}
 """Figures of this server over each other's: 3 % behind in throughput at most, 20 % in p99."""
 
-WARMUP_S, WARMUP_CLIENTS = 20.0, 20
+WARMUP_S, WARMUP_CLIENTS, PAUSE_S = 20.0, 20, 3.0
 """Before a target's first row: until OpenVINO has compiled the model for all but rare lengths."""
 
 CHECKED = 6
@@ -145,6 +146,7 @@ class Comparison:
             self._check(server)
         first = self._items[self.rows[0].mix]
         measure(server, first, WARMUP_CLIENTS, 0.0, WARMUP_S * self._longer)
+        time.sleep(PAUSE_S)
         for row in self.rows:
             kept = measure(
                 server,

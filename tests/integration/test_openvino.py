@@ -72,7 +72,7 @@ def test_a_length_that_is_compiled_gives_the_same_logits(builtin_model, precisio
     for length in lengths:
         for _ in range(OFTEN):
             logits(engine, length)
-    engine.static_shapes.wait()
+        engine.static_shapes.wait()
     for length, before in zip(lengths, dynamic, strict=True):
         assert engine.static_shapes.find(engine_module.padded_tokens(length, 384))
         assert np.abs(logits(engine, length) - before).max() < MAX_DIFFERENCES[precision]

@@ -47,11 +47,24 @@ def test_nothing_waits_for_the_compiler():
     assert (compiler.asked, compiler.shapes.find(64)) == ([64], "for 64")
 
 
+def test_one_length_is_compiled_at_a_time():
+    compiler = Compiler()
+    compiler.may_end.clear()
+    compiler.run(64, OFTEN)
+    compiler.run(80, 3 * OFTEN)
+    compiler.may_end.set()
+    compiler.shapes.wait()
+    assert compiler.asked == [64]
+    compiler.run(80, 1)
+    compiler.shapes.wait()
+    assert (compiler.asked, compiler.shapes.find(80)) == ([64, 80], "for 80")
+
+
 def test_it_ends_before_its_memory_is_exceeded():
     compiler = Compiler(max_bytes=350)
     for tokens in (16, 32, 48, 64, 80):
         compiler.run(tokens, OFTEN)
-    compiler.shapes.wait()
+        compiler.shapes.wait()
     assert compiler.asked == [16, 32, 48]
     assert [compiler.shapes.find(tokens) for tokens in (48, 64)] == ["for 48", None]
 
@@ -84,6 +97,6 @@ def test_a_length_that_cannot_be_compiled_is_the_last(caplog):
     shapes = StaticShapes(refuse, 1000)
     for tokens in (64, 80):
         assert {shapes.find(tokens) for _ in range(2 * OFTEN)} == {None}
-    shapes.wait()
+        shapes.wait()
     (record,) = caplog.records
     assert "64 tokens cannot be compiled" in record.getMessage()

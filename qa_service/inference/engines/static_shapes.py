@@ -13,7 +13,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, TypeVar
 
 from qa_service.inference.memory import resident_bytes
@@ -49,25 +48,29 @@ class StaticShapes(Generic[Compiled]):
         self._memory_bytes = memory_bytes
         self._num_runs: Counter[int] = Counter()
         self._compiled: dict[int, Compiled] = {}
-        self._thread = ThreadPoolExecutor(1, "static-shapes", initializer=_lower_priority)
+        self._thread = threading.Thread()
 
     def find(self, tokens: int) -> Compiled | None:
         """What is compiled for a row that is about to run; None if that is nothing yet."""
+        # Asked before `_compiled`, so that a length which is done just now is not compiled again.
+        is_free = not self._thread.is_alive()
         found = self._compiled.get(tokens)
         if found is None and self._left_bytes > self._last_bytes:
             self._num_runs[tokens] += 1
-            if self._num_runs[tokens] == OFTEN:
-                self._thread.submit(self._add, tokens)
+            if is_free and self._num_runs[tokens] >= OFTEN:
+                self._thread = threading.Thread(target=self._add, args=(tokens,))
+                self._thread.start()
         return found
 
     def wait(self) -> None:
-        """Waits until all that is to be compiled so far is."""
-        self._thread.submit(int).result()
+        """Waits until a length that is being compiled is done."""
+        if self._thread.is_alive():
+            self._thread.join()
 
     def _add(self, tokens: int) -> None:
-        """Compiles a length, in the thread."""
-        if self._left_bytes <= self._last_bytes:
-            return
+        """Compiles a length, in the thread, which gives way to questions."""
+        # On Linux each thread has a priority of its own.
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
         before_bytes, started_s = self._memory_bytes(), time.monotonic()
         try:
             self._compiled[tokens] = self._compile_for(tokens)
@@ -81,8 +84,3 @@ class StaticShapes(Generic[Compiled]):
             "compiled the model for %d tokens: %.2f s, %d bytes",
             *(tokens, time.monotonic() - started_s, self._last_bytes),
         )
-
-
-def _lower_priority() -> None:
-    """Gives way to questions where the two share a core. On Linux a priority is a thread's own."""
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
