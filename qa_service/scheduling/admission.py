@@ -62,7 +62,7 @@ class Admission:
                 ticket,
                 f", which take about {alone_ms:,.0f} ms; "
                 f"about {limit} can be read in its {time_ms:,.0f} ms",
-                "fewer `max_passages`, or a longer `timeout_ms`",
+                ", or a longer `timeout_ms`",
             )
         self._check_queue(scheduler, ms_per_cost)
         _check_time(scheduler.flows.cost_until_done(ticket) * ms_per_cost, time_ms)
@@ -72,7 +72,7 @@ class Admission:
             raise DeadlineExceededError
         limit = self._max_text_tokens
         if ticket.tokens > limit:
-            raise _too_long(ticket, f"; at most {limit} are accepted", "fewer `max_passages`")
+            raise _too_long(ticket, f"; at most {limit} are accepted")
 
     def _check_queue(self, scheduler: Scheduler, ms_per_cost: float) -> float:
         """Returns how long the queue takes to run, in milliseconds."""
@@ -84,12 +84,17 @@ class Admission:
         return total_ms
 
 
-def _too_long(ticket: Ticket, why: str, what_helps: str) -> TextTooLongError:
-    """The error; a question to a collection is told what helps, as its client knows no text."""
-    if ticket.call.request.collection is None:
+def _too_long(ticket: Ticket, why: str, what_helps_too: str = "") -> TextTooLongError:
+    """The error; says what helps where the client did not choose how much text is read."""
+    request = ticket.call.request
+    if request.collection is not None:
+        what, helps = "the question's passages have", "fewer `max_passages`"
+    elif request.skim is not None:
+        what, helps = "the text's windows have", "a smaller `skim`"
+    else:
         return TextTooLongError(f"the text has about {ticket.tokens} tokens{why}")
-    what = f"the question's passages have about {ticket.tokens} tokens"
-    return TextTooLongError(f"{what}{why}: ask for {what_helps}")
+    message = f"{what} about {ticket.tokens} tokens{why}: ask for {helps}{what_helps_too}"
+    return TextTooLongError(message)
 
 
 def _check_time(needed_ms: float, time_ms: float) -> None:

@@ -32,7 +32,7 @@ from qa_service.net.background import Background, Done, Work, result_of
 from qa_service.net.timers import Clock
 from qa_service.scheduling.call import Call
 from qa_service.serving.options import CollectionOptions, check_name
-from qa_service.telemetry.services import CollectionCounts, ServiceCounts
+from qa_service.telemetry.services import ServiceCounts
 from qa_service.wire.messages import Request
 
 logger = logging.getLogger(__name__)
@@ -115,8 +115,8 @@ class Retrieval:
                 served[name] = known
             else:
                 served[name] = self._opened(name, its)
+        self._counts.keep_collections(served)
         for name, collection in served.items():
-            self._counts.collection(name)
             if collection is self._served.get(name):
                 self._refresh(collection)
             else:
@@ -197,7 +197,7 @@ class Retrieval:
 
     def _on_searched(self, served: ServedCollection, on_found: Found, result: object) -> None:
         if isinstance(result, _Searched):
-            _count(self._counts.collection(served.name), served, result)
+            self._count(served, result)
             on_found(result.found)
         elif isinstance(result, QaError):
             on_found(result)
@@ -205,11 +205,11 @@ class Retrieval:
             logger.error("collection %s: a search failed: %r", served.name, result)
             on_found(InternalError())
 
-
-def _count(counts: CollectionCounts, served: ServedCollection, result: _Searched) -> None:
-    counts.search_ms.observe(result.took_ms)
-    counts.passages_total += len(result.found)
-    if served.search_ms == math.inf:
-        served.search_ms = result.took_ms
-    else:
-        served.search_ms += SMOOTHING * (result.took_ms - served.search_ms)
+    def _count(self, served: ServedCollection, result: _Searched) -> None:
+        if counts := self._counts.collections.get(served.name):
+            counts.search_ms.observe(result.took_ms)
+            counts.passages_total += len(result.found)
+        if served.search_ms == math.inf:
+            served.search_ms = result.took_ms
+        else:
+            served.search_ms += SMOOTHING * (result.took_ms - served.search_ms)

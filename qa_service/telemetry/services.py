@@ -82,9 +82,9 @@ class ServiceCounts:
         """The counts of a version that receives copies."""
         return self.shadows.setdefault((model, version), ShadowCounts())
 
-    def collection(self, name: str) -> CollectionCounts:
-        """The counts of a collection."""
-        return self.collections.setdefault(name, CollectionCounts())
+    def keep_collections(self, names: Iterable[str]) -> None:
+        """Counts these collections from now on; what others counted is forgotten."""
+        self.collections = {name: self.collections.get(name, CollectionCounts()) for name in names}
 
     def report(self) -> dict[str, object]:
         """Their part of the reply to a `stats` query."""

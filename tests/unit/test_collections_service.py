@@ -212,8 +212,8 @@ def test_slow_searches_are_made_beside_the_loop(setting):
         setting.ask()
         assert setting.aside.waiting
         setting.aside.do()
-    assert setting.counts.collection("docs").search_ms.sum == pytest.approx(15.0)
-    assert setting.counts.collection("docs").passages_total == 9
+    assert setting.counts.collections["docs"].search_ms.sum == pytest.approx(15.0)
+    assert setting.counts.collections["docs"].passages_total == 9
 
 
 def test_a_search_that_nobody_waits_for_is_not_made(setting):
@@ -292,6 +292,13 @@ def test_collections_come_and_go(setting):
     assert setting.retrieval.find("more")
     with pytest.raises(UnknownCollectionError):
         setting.retrieval.find("docs")
+
+
+def test_a_collection_that_has_gone_is_not_reported(setting):
+    setting.ask()
+    setting.retrieval.use({"more": CollectionOptions(path="more")})
+    setting.aside.do()
+    assert list(setting.counts.report()["collections"]) == ["more"]
 
 
 @pytest.mark.parametrize(

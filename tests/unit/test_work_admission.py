@@ -87,14 +87,24 @@ def test_a_text_of_too_many_tokens_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("options", "cost", "message"),
+    ("asked", "what", "helps"),
     [
-        ({}, 4000.0, r"in its 1,000 ms: ask for fewer `max_passages`, or a longer `timeout_ms`$"),
-        ({"max_text_tokens": 99}, 10.0, r"at most 99 are accepted: ask for fewer `max_passages`$"),
+        ({"collection": "docs", "text": ""}, "the question's passages", "fewer `max_passages`"),
+        ({"skim": 50}, "the text's windows", "a smaller `skim`"),
+    ],
+    ids=["collection", "skim"],
+)
+@pytest.mark.parametrize(
+    ("options", "cost", "why", "helps_too"),
+    [
+        ({}, 4000.0, "in its 1,000 ms", ", or a longer `timeout_ms`"),
+        ({"max_text_tokens": 99}, 10.0, "at most 99 are accepted", ""),
     ],
     ids=["time", "tokens"],
 )
-def test_who_asks_a_collection_is_told_what_helps(options, cost, message):
+def test_who_does_not_choose_how_much_is_read_is_told_what_helps(
+    asked, what, helps, options, cost, why, helps_too
+):
     admission = Admission(QueueOptions(**options))
-    with pytest.raises(TextTooLongError, match=rf"^the question's passages .*{message}"):
-        admit(admission, queue_of(), cost=cost, long=True, collection="docs", text="")
+    with pytest.raises(TextTooLongError, match=rf"^{what} .*{why}: ask for {helps}{helps_too}$"):
+        admit(admission, queue_of(), cost=cost, long=True, **asked)
