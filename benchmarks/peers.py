@@ -40,7 +40,8 @@ GOALS = {"work": ("throughput", 0.97), "p99": ("p99", 1.2)}
 
 WARMUP_BURSTS, BURST_S, PAUSE_S, WARMUP_CLIENTS = 30, 1.0, 0.5, 20
 """Before a target's first row: in each pause an OpenVINO instance compiles the model for the length
-that has become frequent. At full load a peer, which gives its instances no priority, takes minutes."""
+that has become frequent. At full load that takes half a minute, and longer in a peer, whose
+instances have the priority of all else."""
 
 CHECKED = 6
 """Answers of each mix that are compared with direct ones: enough to notice another model."""
