@@ -45,9 +45,11 @@ WARMUP_REQUESTS = 2 * CLIENTS
 REQUESTS_TO_SPARE = 4
 """Of each client, so that all are still asking when the last one that counts is answered."""
 NUM_QUESTIONS = 280
-WARMUP_PASSES = 12
-"""Over all questions: at full load an OpenVINO instance takes half a minute of its spare time to
-compile the model for each common length."""
+WARMUP_PASSES, PAUSE_S = 20, 1.0
+"""Over all questions, and after each: an OpenVINO instance takes some ten seconds of time that
+nothing else wants to compile the model for each common length."""
+SERVER_ROUNDS = 3
+"""How often the server is asked each question in a measurement: once is over in a second."""
 GOAL = 0.85
 
 Found = dict[str, float]
@@ -135,7 +137,7 @@ class Limit:
 
 
 def server_throughput_per_s(server: Running, items: Sequence[Item]) -> tuple[float, float]:
-    """Answers a second while every question is answered once, and the generator's CPU share."""
+    """Answers a second while all are asked once, and the generator's CPU share."""
     requests_each = math.ceil((WARMUP_REQUESTS + len(items)) / CLIENTS) + REQUESTS_TO_SPARE
     cpu_s, started_s = time.process_time(), time.perf_counter()
     samples = counted(server, items, CLIENTS, requests_each)
@@ -163,7 +165,7 @@ def one_repeat(limit: Limit, server: Running, items: Sequence[Item], lengths: li
     own_ms = limit.run(at_own_lengths, lengths)["engine"]
     changing_ms = limit.run(at_changing_lengths, lengths)["engine"]
     read = limit.run(by_the_reader, tasks_of(items))
-    rate_per_s, cpu_share = server_throughput_per_s(server, items)
+    rate_per_s, cpu_share = server_throughput_per_s(server, list(items) * SERVER_ROUNDS)
     server_ms = SESSIONS * 1e3 / rate_per_s
     return {
         "the engine at one length, alone": alone_ms,
@@ -194,6 +196,7 @@ def compare(
         for _ in range(WARMUP_PASSES):
             limit.run(by_the_reader, tasks_of(items))
             server_throughput_per_s(server, items)
+            time.sleep(PAUSE_S)
         found = [one_repeat(limit, server, items, lengths) for _ in range(repeats)]
     limit.close()
     return {name: [one[name] for one in found] for name in found[0]}
@@ -237,7 +240,7 @@ def main() -> int:
     report(section, f"{engine} {precision}", found)
     section.say(f"The load generator used {max(found['cpu_share']):.1%} of one core at most.")
     section.say(
-        f"{len(items)} questions each time, {SESSIONS} instances of one thread, {CLIENTS} clients. "
+        f"{len(items)} questions, the server's {SERVER_ROUNDS} times; {SESSIONS} instances of one thread, {CLIENTS} clients. "
         "Medians of the repeats, with the minimum and the maximum; each step is what it adds to "
         "those above it, in the same repeat."
     )

@@ -68,6 +68,8 @@ def make_figure(cells: Sequence[Cell]) -> Figure:
 
 def _draw_latency(axes: Axes, cells: Sequence[Cell]) -> None:
     """Draws each percentile in its line style, on a logarithmic scale."""
+    from matplotlib.ticker import LogFormatter  # noqa: PLC0415 - only --plot needs it
+
     for colour, _, row in _rows(cells):
         for percent, style in _STYLES.items():
             values = [cell.report.percentiles_ms[percent] for cell in row]
@@ -79,6 +81,7 @@ def _draw_latency(axes: Axes, cells: Sequence[Cell]) -> None:
             axes.plot([], [], color=colour, label=label)
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(LogFormatter())
     axes.set_ylabel("latency (ms, logarithmic)")
     axes.set_title("Latency", loc="left")
     axes.legend(frameon=False, ncols=2)
