@@ -240,9 +240,9 @@ def main() -> int:
     report(section, f"{engine} {precision}", found)
     section.say(f"The load generator used {max(found['cpu_share']):.1%} of one core at most.")
     section.say(
-        f"{len(items)} questions, the server's {SERVER_ROUNDS} times; {SESSIONS} instances of one thread, {CLIENTS} clients. "
-        "Medians of the repeats, with the minimum and the maximum; each step is what it adds to "
-        "those above it, in the same repeat."
+        f"{len(items)} questions, the server's {SERVER_ROUNDS} times; {SESSIONS} instances of one "
+        f"thread, {CLIENTS} clients. Medians of the repeats, with the minimum and the maximum; "
+        "each step is what it adds to those above it, in the same repeat."
     )
     section.close()
     return 0
