@@ -8,10 +8,10 @@ from __future__ import annotations
 import io
 import os
 import socket
-import tarfile
 import tempfile
 import threading
 import time
+import zipfile
 from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -137,12 +137,12 @@ def find_model(model_dir: Path, fingerprint: str, pushed: Sequence[Any]) -> Path
 
 
 def pack(model_dir: Path) -> bytes:
-    """A model's folder as a tar archive, without the folders of measured tables."""
+    """A model's folder as a zip archive, without the folders of measured tables."""
     data = io.BytesIO()
-    with tarfile.open(fileobj=data, mode="w") as tar:
+    with zipfile.ZipFile(data, "w", strict_timestamps=False) as archive:
         for path in sorted(model_dir.iterdir()):
             if path.is_file():
-                tar.add(path, arcname=path.name)
+                archive.write(path, arcname=path.name)
     return data.getvalue()
 
 
@@ -154,8 +154,8 @@ def _unpacked(name: str, pushed: Sequence[Any]) -> Path:
         return folder
     cache.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(dir=cache))
-    with tarfile.open(fileobj=io.BytesIO(_fetch(pushed[0]))) as tar:
-        tar.extractall(unfinished, filter="data")
+    with zipfile.ZipFile(io.BytesIO(_fetch(pushed[0]))) as archive:
+        archive.extractall(unfinished)
     try:
         unfinished.rename(folder)
     except OSError:  # another instance was first
