@@ -25,7 +25,7 @@ from harness.load import QuietAnswers, beside
 from harness.mutate import Mutator
 from harness.process import MIB, num_descriptors, rss_bytes
 from harness.questions import ANSWER, ASK
-from harness.server import EXACT_ENGINE, RunningServer, running_server
+from harness.server import RunningServer, running_server
 from qa_service.load.plan import Sample
 from qa_service.load.report import Report
 from qa_service.repository.options import DEFAULT_MODEL
@@ -159,8 +159,13 @@ def main() -> int:
     parser.add_argument("--interval_s", type=float, default=60.0, help="from line to line")
     parser.add_argument("--rate", type=float, default=35.0, help="steady requests a second")
     parser.add_argument("--model", type=Path, default=DEFAULT_MODEL, help="a prepared model")
+    parser.add_argument(
+        "--engine", default="onnx:fp32", help="and precision: one whose answers stay, so not bf16"
+    )
     flags = parser.parse_args()
-    with running_server(flags.model, *EXACT_ENGINE) as server:
+    engine, precision = flags.engine.split(":")
+    settings = ("--inference_engine_type", engine, "--precision", precision)
+    with running_server(flags.model, *settings) as server:
         soak = Soak(server, QuietAnswers(server.port))
         asyncio.run(soak.run(flags.rate, flags.duration_s, flags.interval_s))
         restarts = server.log.count(" ended (")
