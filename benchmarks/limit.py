@@ -46,8 +46,8 @@ REQUESTS_TO_SPARE = 4
 """Of each client, so that all are still asking when the last one that counts is answered."""
 NUM_QUESTIONS = 280
 WARMUP_PASSES, PAUSE_S = 20, 1.0
-"""Over all questions, and after each: an OpenVINO instance takes some ten seconds of time that
-nothing else wants to compile the model for each common length."""
+"""Over all questions, and after each: an OpenVINO instance compiles the model for lengths that have
+become frequent, one after another and in time that nothing else wants."""
 SERVER_ROUNDS = 3
 """How often the server is asked each question in a measurement: once is over in a second."""
 GOAL = 0.85

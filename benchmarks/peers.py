@@ -29,6 +29,7 @@ from benchmarks.servers.reading import ENGINE_VARIABLE, PRECISION_VARIABLE, answ
 from benchmarks.tables import markdown
 from benchmarks.targets import LITSERVE, MOSEC, RAY, NotStartedError, Running, Target, ours, peer
 from benchmarks.texts import Item, mixed, uniform
+from harness.server import engine_flags
 from qa_service.data.squad import read_squad
 from qa_service.load.wire import QaWire
 from qa_service.wire.messages import Question
@@ -235,9 +236,8 @@ def make_flags() -> argparse.ArgumentParser:
 
 
 def _ours_on(name: str, engine_and_precision: str) -> Target:
-    engine, precision = engine_and_precision.split(":")
-    flags = ("--inference_engine_type", engine, "--precision", precision)
-    return ours(name, *flags, settings=f"its defaults, {engine} {precision}")
+    settings = f"its defaults, {engine_and_precision.replace(':', ' ')}"
+    return ours(name, *engine_flags(engine_and_precision), settings=settings)
 
 
 def main() -> int:

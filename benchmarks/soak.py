@@ -16,6 +16,7 @@ import itertools
 import statistics
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +26,7 @@ from harness.load import QuietAnswers, beside
 from harness.mutate import Mutator
 from harness.process import MIB, num_descriptors, rss_bytes
 from harness.questions import ANSWER, ASK
-from harness.server import RunningServer, running_server
+from harness.server import RunningServer, engine_flags, running_server
 from qa_service.load.plan import Sample
 from qa_service.load.report import Report
 from qa_service.repository.options import DEFAULT_MODEL
@@ -64,6 +65,7 @@ class Soak:
         self._server = server
         self._answers = answers
         self.num_sent = self.num_right = 0
+        self.errors: Counter[str] = Counter()
         self.lines: list[Line] = []
 
     async def run(self, rate_per_s: float, duration_s: float, interval_s: float) -> None:
@@ -118,6 +120,7 @@ class Soak:
         del samples[:number]  # an hour of them would be our own leak
         self.num_sent += number
         self.num_right += report.num_answered
+        self.errors.update(report.errors)
         pid = self._server.process.pid
         return Line(
             rss_bytes(pid) / MIB,
@@ -163,13 +166,13 @@ def main() -> int:
         "--engine", default="onnx:fp32", help="and precision: one whose answers stay, so not bf16"
     )
     flags = parser.parse_args()
-    engine, precision = flags.engine.split(":")
-    settings = ("--inference_engine_type", engine, "--precision", precision)
-    with running_server(flags.model, *settings) as server:
+    with running_server(flags.model, *engine_flags(flags.engine)) as server:
         soak = Soak(server, QuietAnswers(server.port))
         asyncio.run(soak.run(flags.rate, flags.duration_s, flags.interval_s))
         restarts = server.log.count(" ended (")
     print(f"{soak.num_sent} sent, {soak.num_right} right, workers that died: {restarts}")
+    for code, number in soak.errors.items():
+        print(f"{number} {code}")
     is_right = soak.num_sent == soak.num_right
     return 0 if is_flat(soak.lines) and is_right and not restarts else 1
 

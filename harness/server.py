@@ -145,6 +145,12 @@ def _is_zombie(pid: str) -> bool:
         return True
 
 
+def engine_flags(engine_and_precision: str) -> tuple[str, ...]:
+    """The server's flags for what benchmarks take as `ENGINE:PRECISION`."""
+    engine, precision = engine_and_precision.split(":")
+    return "--inference_engine_type", engine, "--precision", precision
+
+
 @contextmanager
 def running_server(
     model: Path, *flags: str, root: Path = ROOT, wrapper: Sequence[str] = ()
