@@ -10,6 +10,9 @@ least squares with forgetting):
 * A cell that does not run becomes uncertain in time. Now and then a trial table, within that
   uncertainty, makes requests run alone or together that otherwise would not; without trials, a
   table that wrongly refuses or prefers batches would never be corrected.
+* The table says what costs are to each other, its pace what they are to the start's. A turn's least
+  cost is the fixed point: so no client pays more because it was queued before the table was
+  corrected.
 * A run that differs far more than is likely counts as a bad measurement: one run that the kernel
   delayed changes almost nothing; a machine that became slower is believed after some tens of runs.
 """
@@ -26,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qa_service.scheduling.batch_cost import CostTable
+from qa_service.scheduling.request_cost import MAX_TURN_TOKENS
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -86,6 +90,9 @@ class LearnedCosts:
         self._covariance = self._unknown
         self._shares = np.zeros(len(cells))
         """Logarithms."""
+        length = max(0, bisect_right(start.lengths, MAX_TURN_TOKENS) - 1)
+        self._turn = np.flatnonzero(self._sizes == 0.0)[length]
+        """The cell whose cost is a turn's least."""
         self._num_runs = 0
         self._trial: Trial | None = None
 
@@ -129,7 +136,7 @@ class LearnedCosts:
         return weights
 
     def _table(self) -> CostTable:
-        pace = self._shares.mean()
+        pace = self._shares[self._turn]
         shares = self._shares - pace
         if self._trial:
             shares = shares + (-DOUBT if self._trial.is_larger else DOUBT) * self._doubts()

@@ -24,7 +24,7 @@ from qa_service.net.timers import Clock, LazyTimer
 from qa_service.scheduling.admission import Admission
 from qa_service.scheduling.batch_cost import BatchRule
 from qa_service.scheduling.call import Answered, Call
-from qa_service.scheduling.request_cost import RequestCosts, estimate_tokens
+from qa_service.scheduling.request_cost import MAX_TURN_TOKENS, RequestCosts, estimate_tokens
 from qa_service.scheduling.scheduler import Scheduler
 from qa_service.scheduling.ticket import Ticket
 from qa_service.serving.tracing import record_run
@@ -42,8 +42,6 @@ MAX_ATTEMPTS = 3
 MAX_MOVES = 10
 """How often a request may be put back because its instance ended before it ran it, as with a lost
 node. A bound is needed because the request may have no deadline."""
-MAX_TURN_TOKENS = 512
-"""A turn costs at least a full window, or this many tokens if the window is longer."""
 
 
 class Dispatcher:

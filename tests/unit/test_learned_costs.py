@@ -134,6 +134,16 @@ def test_a_machine_that_becomes_slower_is_slower_for_what_never_runs_too():
     assert table.cost_ms(1, 180) == pytest.approx(ms_of(CORE[1], 1, 180), rel=0.2)
 
 
+@pytest.mark.parametrize(("lengths", "turn"), [(LENGTHS, 384), ((16, 512, 4096), 512)])
+def test_what_a_turn_costs_at_least_never_moves_so_whoever_waits_pays_no_more(lengths, turn):
+    start = CostTable(lengths, (1, 2), tuple((tokens / 10, tokens / 6) for tokens in lengths))
+    learned = LearnedCosts(start)
+    for _ in range(200):
+        learned.observe(1, 20, 10 * start.cost_ms(1, 20))
+    assert learned.table.cost_ms(1, 20) > 1.2 * start.cost_ms(1, 20)
+    assert learned.table.cost_ms(1, turn) == pytest.approx(turn / 10)
+
+
 def test_the_bound_on_a_batchs_time_goes_by_the_pace():
     slow = CostTable((10, 20), (1, 2), ((1.0, 1.2), (2.0, 2.4)), pace=2.0)
     assert BatchRule(2, 100, 2.4, slow).admits(1, 10, 10)
