@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import msgspec
 import numpy as np
 import pytest
@@ -129,6 +131,17 @@ def test_what_a_change_of_shape_costs_is_counted():
 
     table = measured(ms_of_shape, 32, BatchRule(4, 1000))
     assert min(map(min, table.costs_ms)) == 2.0
+
+
+def test_a_slow_model_is_measured_once_after_its_sizes_are_known():
+    num_runs = Counter()
+
+    def ms_of_shape(*shape):
+        num_runs[shape] += 1
+        return 100.0 * shape[0]
+
+    measured(ms_of_shape, 64, BatchRule(8, 1000))
+    assert num_runs == dict.fromkeys([(1, 16), (2, 16), (1, 32), (2, 32), (1, 64), (2, 64)], 4)
 
 
 def test_a_table_is_measured_once_and_kept(tmp_path):

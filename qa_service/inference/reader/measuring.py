@@ -25,10 +25,11 @@ SHORTEST_TOKENS = 16
 """The shortest window that a model may have; few questions and texts are shorter together."""
 FIRST_RUNS = 2
 """Runs that decide whether a size pays; the faster one counts, since one may be disturbed."""
-MIN_PASSES, MAX_PASSES = 3, 9
-"""Three, since one or two may be disturbed; nine bound the passes of a small, fast grid."""
+MAX_PASSES = 9
+"""It bounds the passes of a small, fast grid."""
 ENOUGH_S = 0.5
-"""A start waits for these; what they measure is corrected by every batch that runs."""
+"""No pass begins after this time, since a start waits for them: a slow model has one, whose long
+runs are disturbed by a smaller share. Every batch that runs corrects what they measure."""
 
 
 def measure_costs(
@@ -89,9 +90,9 @@ def _in_passes(
     """The minimum of each shape over some passes: anything above it is noise."""
     least_ms = dict.fromkeys(shapes, math.inf)
     started_s = clock_s()
-    for count in range(1, MAX_PASSES + 1):
+    for _ in range(MAX_PASSES):
         for shape in shapes:
             least_ms[shape] = min(least_ms[shape], round(run_ms(*shape), 4))
-        if count >= MIN_PASSES and clock_s() - started_s >= ENOUGH_S:
+        if clock_s() - started_s >= ENOUGH_S:
             break
     return least_ms
