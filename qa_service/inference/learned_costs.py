@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qa_service.scheduling.batch_cost import CostTable
-from qa_service.scheduling.request_cost import MAX_TURN_TOKENS
+from qa_service.scheduling.request_cost import MIN_TURN_TOKENS
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -90,7 +90,7 @@ class LearnedCosts:
         self._covariance = self._unknown
         self._shares = np.zeros(len(cells))
         """Logarithms."""
-        length = max(0, bisect_right(start.lengths, MAX_TURN_TOKENS) - 1)
+        length = max(0, bisect_right(start.lengths, MIN_TURN_TOKENS) - 1)
         self._turn = np.flatnonzero(self._sizes == 0.0)[length]
         """The cell whose cost is a turn's least."""
         self._num_runs = 0

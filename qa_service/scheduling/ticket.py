@@ -15,7 +15,7 @@ class Ticket:
         attempts: How many instances died while they ran it.
         moves: How often an instance ended before it ran it.
         cost: An estimate, in milliseconds of an instance.
-        turn_cost: What its flow pays for its turn: the cost, but at least a full window's.
+        turn_cost: What its flow pays for its turn: the cost, or that of `MIN_TURN_TOKENS` if more.
         finish: When a fair machine would finish it, in virtual time, and a number that breaks ties;
             a segment has its text's.
         number: Its place in the order of arrival.

@@ -24,7 +24,7 @@ from qa_service.net.timers import Clock, LazyTimer
 from qa_service.scheduling.admission import Admission
 from qa_service.scheduling.batch_cost import BatchRule
 from qa_service.scheduling.call import Answered, Call
-from qa_service.scheduling.request_cost import MAX_TURN_TOKENS, RequestCosts, estimate_tokens
+from qa_service.scheduling.request_cost import MIN_TURN_TOKENS, RequestCosts, estimate_tokens
 from qa_service.scheduling.scheduler import Scheduler
 from qa_service.scheduling.ticket import Ticket
 from qa_service.serving.tracing import record_run
@@ -57,8 +57,8 @@ class Dispatcher:
     ) -> None:
         self._admission = admission
         self._costs = RequestCosts()
-        self._window_rule: BatchRule | None = None
-        self._cost_of_window = self._costs.of(MAX_TURN_TOKENS, None)
+        self._turn_rule: BatchRule | None = None
+        self._min_turn_cost = self._costs.of(MIN_TURN_TOKENS, None)
         self._clock = clock
         self._scheduler = scheduler
         self._metrics = metrics
@@ -106,7 +106,7 @@ class Dispatcher:
             self.dispatch()  # instances may be idle for calls that came in this round
         rule = self._rule()
         ticket.cost = self._costs.of(ticket.tokens, rule)
-        ticket.turn_cost = max(ticket.cost, self._window_cost(rule))
+        ticket.turn_cost = max(ticket.cost, self._turn_cost(rule))
         check = self._admission.admit_long if is_long else self._admission.admit
         check(
             ticket,
@@ -131,13 +131,12 @@ class Dispatcher:
         """Estimates what tokens cost, in milliseconds of an instance."""
         return self._costs.of(tokens, self._rule())
 
-    def _window_cost(self, rule: BatchRule | None) -> float:
-        """What a full window costs; computed again only if the rule is another."""
-        if rule is not self._window_rule:
-            self._window_rule = rule
-            window_tokens = min(self.instances.model.window_tokens, MAX_TURN_TOKENS)
-            self._cost_of_window = self._costs.of(window_tokens, rule)
-        return self._cost_of_window
+    def _turn_cost(self, rule: BatchRule | None) -> float:
+        """What a turn costs at least; computed again only if the rule is another."""
+        if rule is not self._turn_rule:
+            self._turn_rule = rule
+            self._min_turn_cost = self._costs.of(MIN_TURN_TOKENS, rule)
+        return self._min_turn_cost
 
     def _ms_per_cost(self) -> float:
         """Milliseconds that all instances together need for a unit of cost.

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from qa_service.scheduling.batch_cost import BatchRule, CostTable
 from qa_service.scheduling.options import QueueOptions
+from qa_service.scheduling.request_cost import MIN_TURN_TOKENS
 from qa_service.scheduling.scheduler import Scheduler
 from tests.unit.calls import make_ticket
 
@@ -81,7 +82,7 @@ class Machine:
         cost = self.costs.cost_ms(1, tokens)
         ticket = make_ticket(
             self.now_ms, tokens=tokens, flow=client.name, cost=cost,
-            turn_cost=max(cost, self.costs.cost_ms(1, WINDOW_TOKENS)),
+            turn_cost=max(cost, self.costs.cost_ms(1, MIN_TURN_TOKENS)),
             weight=next(self._weights[client.name]),
         )  # fmt: skip
         self.scheduler.add(ticket)

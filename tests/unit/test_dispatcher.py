@@ -135,11 +135,11 @@ def test_whose_time_is_over_at_an_idle_server_is_told_so(setting, left_s):
     assert setting.instance.batches == []
 
 
-def test_a_turn_costs_a_full_window_but_no_more_work_waits_for_that(setting):
+def test_a_turn_costs_a_page_but_no_more_work_waits_for_that(setting):
     setting.instance.batches.append([])
     setting.submit()
     [ticket] = [turn.ticket for turn in setting.dispatcher._scheduler.flows.turns()]
-    assert (ticket.tokens, ticket.turn_cost) == (100, pytest.approx(3.84 * ticket.cost))
+    assert (ticket.tokens, ticket.turn_cost) == (100, pytest.approx(5.12 * ticket.cost))
     assert setting.dispatcher.waiting_s == pytest.approx(ticket.cost / 1e3)
 
 

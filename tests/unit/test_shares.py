@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import statistics
 
 import pytest
 from hypothesis import given, settings
@@ -107,6 +108,14 @@ def test_the_tail_of_equal_clients_is_that_of_first_come_first_served(num_client
     assert _p99_ms(fair) <= 1.2 * _p99_ms(plain)
     assert fair.num_batches < 0.9 * plain.num_batches
     assert fair.now_ms < plain.now_ms
+
+
+def test_whoever_asked_for_a_page_does_not_wait_longer_next_time():
+    """The neighbours all pay the same, so each of them goes before one that pays a little more."""
+    page = Client("page", 1, lengths=[100, 450])
+    machine = Machine([page, *[Client(str(n), 1) for n in range(49)]], NO_GAIN).run(4000)
+    waited_ms = machine.waited_ms["page"][1:]
+    assert max(waited_ms) <= 1.2 * statistics.median(waited_ms)
 
 
 def _p99_ms(machine):
