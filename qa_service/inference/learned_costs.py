@@ -10,9 +10,8 @@ least squares with forgetting):
 * A cell that does not run becomes uncertain in time. Now and then a trial table, within that
   uncertainty, makes requests run alone or together that otherwise would not; without trials, a
   table that wrongly refuses or prefers batches would never be corrected.
-* The table says what costs are to each other, its pace what they are to the start's. A turn's least
-  cost is the fixed point: so no client pays more because it was queued before the table was
-  corrected.
+* The table holds costs relative to each other, its pace relates them to the start's. A turn's
+  minimum cost never changes: so no client pays more because it was queued before a correction.
 * A run that differs far more than is likely counts as a bad measurement: one run that the kernel
   delayed changes almost nothing; a machine that became slower is believed after some tens of runs.
 """
@@ -92,7 +91,7 @@ class LearnedCosts:
         """Logarithms."""
         length = max(0, bisect_right(start.lengths, MIN_TURN_TOKENS) - 1)
         self._turn = np.flatnonzero(self._sizes == 0.0)[length]
-        """The cell whose cost is a turn's least."""
+        """The cell whose cost is a turn's minimum."""
         self._num_runs = 0
         self._trial: Trial | None = None
 

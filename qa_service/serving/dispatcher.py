@@ -132,7 +132,7 @@ class Dispatcher:
         return self._costs.of(tokens, self._rule())
 
     def _turn_cost(self, rule: BatchRule | None) -> float:
-        """What a turn costs at least; computed again only if the rule is another."""
+        """A turn's minimum cost; computed again only if the rule is another."""
         if rule is not self._turn_rule:
             self._turn_rule = rule
             self._min_turn_cost = self._costs.of(MIN_TURN_TOKENS, rule)
