@@ -11,7 +11,7 @@ from tests.programs import run_python
 
 openvino = pytest.importorskip("openvino")
 from qa_service.inference.engines import openvino as engine_module  # noqa: E402
-from qa_service.inference.engines.static_shapes import OFTEN  # noqa: E402
+from qa_service.inference.engines import static_shapes  # noqa: E402
 
 MAX_LOGIT_DIFFERENCE = 1e-3
 MAX_DIFFERENCES = {"fp32": MAX_LOGIT_DIFFERENCE, "int8": 0.2, "bf16": 0.2, "int8_bf16": 0.4}
@@ -65,13 +65,15 @@ def test_what_a_run_returned_is_not_overwritten_by_the_next(engines):
 
 
 @pytest.mark.parametrize("precision", MAX_DIFFERENCES)
-def test_a_length_that_is_compiled_gives_the_same_logits(builtin_model, precision):
+def test_a_length_that_is_compiled_gives_the_same_logits(builtin_model, precision, monkeypatch):
     skip_without_bf16(precision)
+    # Beside other tests, a thread of the lowest priority takes minutes.
+    monkeypatch.setattr(static_shapes, "LOWEST_PRIORITY", 0)
     engine = make(builtin_model, precision=precision, static_shapes_bytes=2**30)
     lengths = (17, 90, 176, 384)
     dynamic = [logits(engine, length) for length in lengths]
     for length in lengths:
-        for _ in range(OFTEN):
+        for _ in range(static_shapes.OFTEN):
             logits(engine, length)
         engine.static_shapes.wait()
     for length, before in zip(lengths, dynamic, strict=True):

@@ -133,15 +133,16 @@ def test_what_a_change_of_shape_costs_is_counted():
     assert min(map(min, table.costs_ms)) == 2.0
 
 
-def test_a_slow_model_is_measured_once_after_its_sizes_are_known():
+def test_a_slow_model_runs_a_shape_twice_and_the_second_counts():
     num_runs = Counter()
 
-    def ms_of_shape(*shape):
-        num_runs[shape] += 1
-        return 100.0 * shape[0]
+    def ms_of_shape(rows, length):
+        num_runs[rows, length] += 1
+        return 1000.0 * rows / num_runs[rows, length]
 
-    measured(ms_of_shape, 64, BatchRule(8, 1000))
-    assert num_runs == dict.fromkeys([(1, 16), (2, 16), (1, 32), (2, 32), (1, 64), (2, 64)], 4)
+    table = measured(ms_of_shape, 64, BatchRule(8, 1000))
+    assert num_runs == dict.fromkeys([(1, 16), (2, 16), (1, 32), (2, 32), (1, 64), (2, 64)], 2)
+    assert table.costs_ms == ((500.0, 1000.0),) * 3
 
 
 def test_a_table_is_measured_once_and_kept(tmp_path):

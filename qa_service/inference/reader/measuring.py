@@ -3,7 +3,9 @@
 At each length the sizes double until a doubling stops paying, so that a CPU core, where it never
 pays, takes a few seconds, and a GPU is measured up to its bounds. Then the grid is timed in passes,
 each shape once in a pass: so changes of the machine's speed affect all shapes alike, and each run
-follows one of another shape, as in service, which costs some engines time.
+follows one of another shape, as in service, which costs some engines time. A start waits for all
+this: of a slow model, whose long runs are disturbed by a smaller share, a run that decided whether
+a size pays is also its measurement.
 """
 
 from __future__ import annotations
@@ -11,13 +13,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 
 from qa_service.inference.arrays import LogitsFunction, Rows
 from qa_service.scheduling.batch_cost import MIN_SAVING, BatchRule, CostTable
 
-Shape = tuple[int, int]
-"""Rows, and tokens of each."""
 RunShape = Callable[[int, int], float]
 """Runs a batch of a shape; returns its milliseconds."""
 
@@ -27,9 +27,8 @@ FIRST_RUNS = 2
 """Runs that decide whether a size pays; the faster one counts, since one may be disturbed."""
 MAX_PASSES = 9
 """It bounds the passes of a small, fast grid."""
-ENOUGH_S = 0.5
-"""No pass begins after this time, since a start waits for them: a slow model has one, whose long
-runs are disturbed by a smaller share. Every batch that runs corrects what they measure."""
+ENOUGH_S = 1.0
+"""From then on no shape runs again that was timed. Every batch that runs corrects the table."""
 
 
 def measure_costs(
@@ -45,19 +44,30 @@ def measure_costs(
 
     def run_ms(size: int, length: int) -> float:
         rows = make_rows(size, length)
-        started_s = clock_s()
+        run_at_s = clock_s()
         logits(*rows)
-        return (clock_s() - started_s) * 1e3
+        return round((clock_s() - run_at_s) * 1e3, 4)
 
+    def has_time() -> bool:
+        return clock_s() < enough_at_s
+
+    enough_at_s = clock_s() + ENOUGH_S
     lengths = tuple(_doubling(SHORTEST_TOKENS, window_tokens))
     sizes = tuple(_doubling(1, limits.max_batch_size))
-    grid = [
-        [(size, length) for size in _sizes_that_pay(run_ms, length, sizes, limits)]
-        for length in lengths
+    first_ms = [_while_it_pays(run_ms, length, sizes, limits, has_time) for length in lengths]
+    shapes = [
+        (size, length)
+        for length, row in zip(lengths, first_ms, strict=True)
+        for size in sizes[: len(row)]
     ]
-    costs_ms = _in_passes(run_ms, list(chain.from_iterable(grid)), clock_s)
-    rows = tuple(tuple(costs_ms[shape] for shape in row) for row in grid)
-    return CostTable(lengths, sizes, rows, runtime)
+    passes: list[list[float]] = []
+    while len(passes) < MAX_PASSES and has_time():
+        passes.append([run_ms(*shape) for shape in shapes])
+    # The minimum of the passes: anything above it is noise.
+    costs_ms = map(min, zip(*passes, strict=True)) if passes else chain.from_iterable(first_ms)
+    return CostTable(
+        lengths, sizes, tuple(tuple(islice(costs_ms, len(row))) for row in first_ms), runtime
+    )
 
 
 def _doubling(first: int, last: int) -> Iterator[int]:
@@ -68,31 +78,24 @@ def _doubling(first: int, last: int) -> Iterator[int]:
     yield last
 
 
-def _sizes_that_pay(
-    run_ms: RunShape, length: int, sizes: tuple[int, ...], limits: BatchRule
-) -> tuple[int, ...]:
-    """The sizes for the table: up to the first that makes a row no cheaper."""
+def _while_it_pays(
+    run_ms: RunShape,
+    length: int,
+    sizes: Sequence[int],
+    limits: BatchRule,
+    has_time: Callable[[], bool],
+) -> list[float]:
+    """Milliseconds of a batch of each size, up to the first that makes a row no cheaper."""
+    found_ms: list[float] = []
     before_ms = math.inf
-    for count, size in enumerate(sizes, 1):
+    for size in sizes:
         if size > 1 and size * length > limits.max_batch_tokens:
-            return sizes[: count - 1]
-        run_ms(size, length)  # the first run of a shape also allocates, compiles or captures
-        a_row_ms = min(run_ms(size, length) for _ in range(FIRST_RUNS)) / size
-        if a_row_ms > (1 - MIN_SAVING / 2) * before_ms:
-            return sizes[:count]
-        before_ms = a_row_ms
-    return sizes
-
-
-def _in_passes(
-    run_ms: RunShape, shapes: Sequence[Shape], clock_s: Callable[[], float]
-) -> dict[Shape, float]:
-    """The minimum of each shape over some passes: anything above it is noise."""
-    least_ms = dict.fromkeys(shapes, math.inf)
-    started_s = clock_s()
-    for _ in range(MAX_PASSES):
-        for shape in shapes:
-            least_ms[shape] = min(least_ms[shape], round(run_ms(*shape), 4))
-        if clock_s() - started_s >= ENOUGH_S:
             break
-    return least_ms
+        run_ms(size, length)  # the first run of a shape also allocates, compiles or captures
+        num_runs = FIRST_RUNS if has_time() else 1
+        found_ms.append(min(run_ms(size, length) for _ in range(num_runs)))
+        a_row_ms = found_ms[-1] / size
+        if a_row_ms > (1 - MIN_SAVING / 2) * before_ms:
+            break
+        before_ms = a_row_ms
+    return found_ms
