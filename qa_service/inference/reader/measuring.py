@@ -4,8 +4,7 @@ At each length the sizes double until a doubling stops paying, so that a CPU cor
 pays, takes a few seconds, and a GPU is measured up to its bounds. Then the grid is timed in passes,
 each shape once in a pass: so changes of the machine's speed affect all shapes alike, and each run
 follows one of another shape, as in service, which costs some engines time. A start waits for all
-this: of a slow model, whose long runs are disturbed by a smaller share, a run that decided whether
-a size pays is also its measurement.
+this, so of a slow model the runs that decided whether a size pays are also its measurement.
 """
 
 from __future__ import annotations
@@ -23,12 +22,13 @@ RunShape = Callable[[int, int], float]
 
 SHORTEST_TOKENS = 16
 """The shortest window that a model may have; few questions and texts are shorter together."""
-FIRST_RUNS = 2
-"""Runs that decide whether a size pays; the faster one counts, since one may be disturbed."""
+FIRST_RUNS, MIN_RUNS = 3, 2
+"""Runs that decide whether a size pays, and those of a slow model. The fastest counts: one may be
+disturbed, and the first one may also allocate, compile or capture."""
 MAX_PASSES = 9
 """It bounds the passes of a small, fast grid."""
 ENOUGH_S = 1.0
-"""From then on no shape runs again that was timed. Every batch that runs corrects the table."""
+"""From then on no shape runs more often than it must. Every batch that runs corrects the table."""
 
 
 def measure_costs(
@@ -91,8 +91,7 @@ def _while_it_pays(
     for size in sizes:
         if size > 1 and size * length > limits.max_batch_tokens:
             break
-        run_ms(size, length)  # the first run of a shape also allocates, compiles or captures
-        num_runs = FIRST_RUNS if has_time() else 1
+        num_runs = FIRST_RUNS if has_time() else MIN_RUNS
         found_ms.append(min(run_ms(size, length) for _ in range(num_runs)))
         a_row_ms = found_ms[-1] / size
         if a_row_ms > (1 - MIN_SAVING / 2) * before_ms:
