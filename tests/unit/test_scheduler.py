@@ -202,7 +202,7 @@ def test_of_a_clients_own_requests_the_heavier_goes_first():
     assert [queue.next_batch(9.0) for _ in range(2)] == [[heavy], [light]]
 
 
-def test_a_turn_costs_its_flow_a_full_window_at_least():
+def test_a_turn_costs_its_flow_its_minimum_at_least():
     queue = scheduler(max_batch_size=1)
     for tokens in (300, 10):
         for _ in range(20):
