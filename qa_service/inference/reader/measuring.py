@@ -27,8 +27,9 @@ FIRST_RUNS, MIN_RUNS = 3, 2
 disturbed, and the first one may also allocate, compile or capture."""
 MAX_PASSES = 9
 """It bounds the passes of a small, fast grid."""
-ENOUGH_S = 1.0
-"""From then on no shape runs more often than it must. Every batch that runs corrects the table."""
+ENOUGH_S = 0.5
+"""No pass begins after this time, and none at all with a slow model, one that takes longer to run
+each shape once. Every batch that runs corrects the table."""
 
 
 def measure_costs(
@@ -44,30 +45,35 @@ def measure_costs(
 
     def run_ms(size: int, length: int) -> float:
         rows = make_rows(size, length)
-        run_at_s = clock_s()
+        started_s = clock_s()
         logits(*rows)
-        return round((clock_s() - run_at_s) * 1e3, 4)
+        return round((clock_s() - started_s) * 1e3, 4)
 
-    def has_time() -> bool:
-        return clock_s() < enough_at_s
-
-    enough_at_s = clock_s() + ENOUGH_S
     lengths = tuple(_doubling(SHORTEST_TOKENS, window_tokens))
     sizes = tuple(_doubling(1, limits.max_batch_size))
-    first_ms = [_while_it_pays(run_ms, length, sizes, limits, has_time) for length in lengths]
+    first_ms: list[list[float]] = []
+    for length in lengths:
+        num_runs = MIN_RUNS if _is_slow(first_ms) else FIRST_RUNS
+        first_ms.append(_while_it_pays(run_ms, length, sizes, limits, num_runs))
     shapes = [
         (size, length)
         for length, row in zip(lengths, first_ms, strict=True)
         for size in sizes[: len(row)]
     ]
     passes: list[list[float]] = []
-    while len(passes) < MAX_PASSES and has_time():
+    enough_at_s = clock_s() + ENOUGH_S
+    while len(passes) < MAX_PASSES and clock_s() < enough_at_s and not _is_slow(first_ms):
         passes.append([run_ms(*shape) for shape in shapes])
     # The minimum of the passes: anything above it is noise.
     costs_ms = map(min, zip(*passes, strict=True)) if passes else chain.from_iterable(first_ms)
     return CostTable(
         lengths, sizes, tuple(tuple(islice(costs_ms, len(row))) for row in first_ms), runtime
     )
+
+
+def _is_slow(first_ms: Sequence[Sequence[float]]) -> bool:
+    """Whether a run of each of these shapes takes too long for passes."""
+    return sum(map(sum, first_ms)) > ENOUGH_S * 1e3
 
 
 def _doubling(first: int, last: int) -> Iterator[int]:
@@ -83,7 +89,7 @@ def _while_it_pays(
     length: int,
     sizes: Sequence[int],
     limits: BatchRule,
-    has_time: Callable[[], bool],
+    num_runs: int,
 ) -> list[float]:
     """Milliseconds of a batch of each size, up to the first that makes a row no cheaper."""
     found_ms: list[float] = []
@@ -91,7 +97,6 @@ def _while_it_pays(
     for size in sizes:
         if size > 1 and size * length > limits.max_batch_tokens:
             break
-        num_runs = FIRST_RUNS if has_time() else MIN_RUNS
         found_ms.append(min(run_ms(size, length) for _ in range(num_runs)))
         a_row_ms = found_ms[-1] / size
         if a_row_ms > (1 - MIN_SAVING / 2) * before_ms:
