@@ -61,14 +61,14 @@ def measure_costs(
         for size in sizes[: len(row)]
     ]
     passes: list[list[float]] = []
+    max_passes = 0 if _is_slow(first_ms) else MAX_PASSES
     enough_at_s = clock_s() + ENOUGH_S
-    while len(passes) < MAX_PASSES and clock_s() < enough_at_s and not _is_slow(first_ms):
+    while len(passes) < max_passes and clock_s() < enough_at_s:
         passes.append([run_ms(*shape) for shape in shapes])
     # The minimum of the passes: anything above it is noise.
     costs_ms = map(min, zip(*passes, strict=True)) if passes else chain.from_iterable(first_ms)
-    return CostTable(
-        lengths, sizes, tuple(tuple(islice(costs_ms, len(row))) for row in first_ms), runtime
-    )
+    rows = tuple(tuple(islice(costs_ms, len(row))) for row in first_ms)
+    return CostTable(lengths, sizes, rows, runtime)
 
 
 def _is_slow(first_ms: Sequence[Sequence[float]]) -> bool:
