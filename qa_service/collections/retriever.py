@@ -20,6 +20,29 @@ class FoundPassage(msgspec.Struct, frozen=True):
     passage: Passage
 
 
+class ReadText(msgspec.Struct, frozen=True):
+    """What a reader is given of a passage: a line that says where it stands, then the passage.
+
+    Attributes:
+        start: Where the passage begins in the text, in code points; no answer lies before it.
+    """
+
+    text: str
+    start: int
+
+
+def read_text(title: str, heading: str, passage: str) -> ReadText:
+    """The text that a reader is given; it was trained on the same.
+
+    Args:
+        heading: The headings above the passage, joined by " > ".
+    """
+    is_repeated = heading == title or heading.startswith(f"{title} > ")
+    line = heading if is_repeated else " > ".join(filter(None, (title, heading)))
+    context = f"{line}\n" if line else ""
+    return ReadText(context + passage, len(context))
+
+
 class Retriever(Protocol):
     """Searches passages."""
 

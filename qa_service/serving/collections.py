@@ -3,8 +3,9 @@
     submit ──a text──▶ the next service
        └──a collection──▶ search ──▶ passages, a child call each ──findings──▶ merged ▸ resolved
 
-One softmax over the spans and the null answers of all passages makes the scores. The passage's
-score in the search, times `ModelFacts.passage_weight`, is added to the log score of each.
+A passage is read below a line with its document's title and headings, in which no answer lies. One
+softmax over the spans and the null answers of all passages makes the scores. The passage's score in
+the search, times `ModelFacts.passage_weight`, is added to the log score of each.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from functools import partial
 
 import msgspec
 
-from qa_service.collections.retriever import FoundPassage
+from qa_service.collections.retriever import FoundPassage, ReadText, read_text
 from qa_service.errors import QaError
 from qa_service.scheduling.call import Call
 from qa_service.serving.dispatcher import Dispatcher
 from qa_service.serving.parts import Part, read_parts
 from qa_service.serving.retrieval import Retrieval
 from qa_service.serving.service import Service
-from qa_service.wire.messages import Answer, Request, Timings
+from qa_service.wire.messages import Answer, Passage, Request, Timings
 from qa_service.wire.spans import NO_ANSWER, ReadPassage, SegmentResult, answers_from_passages
 from qa_service.workers.messages import ModelFacts
 
@@ -53,16 +54,17 @@ class Collections:
             call.resolve([NO_ANSWER], Timings(0.0, 0.0))
         else:
             merge = partial(_merge, found, self._dispatcher.instances.model, call.request.top_k)
-            parts = [_part_of(call.request, its.passage.text) for its in found]
+            parts = [_part_of(call.request, its.passage) for its in found]
             read_parts(call, parts, merge, self._dispatcher)
 
 
-def _part_of(request: Request, passage: str) -> Part:
+def _part_of(request: Request, passage: Passage) -> Part:
     """The question to one passage, for one answer: a document gives no more to the result."""
+    read = _read_text(passage)
     asked = msgspec.structs.replace(
-        request, text=passage, top_k=1, collection=None, max_passages=None
+        request, text=read.text, top_k=1, collection=None, max_passages=None
     )
-    return asked, (0, len(passage))
+    return asked, (read.start, len(read.text))
 
 
 def _merge(
@@ -70,7 +72,15 @@ def _merge(
 ) -> list[Answer]:
     # Relative to the best passage: of BM25, only differences within one search mean something.
     read = [
-        ReadPassage(its.passage, model.passage_weight * (its.score - passages[0].score), spans)
+        ReadPassage(
+            its.passage,
+            model.passage_weight * (its.score - passages[0].score),
+            spans.moved(-_read_text(its.passage).start),
+        )
         for its, spans in zip(passages, found, strict=True)
     ]
     return answers_from_passages(read, model.null_log_score, top_k)
+
+
+def _read_text(passage: Passage) -> ReadText:
+    return read_text(passage.title, passage.heading, passage.text)

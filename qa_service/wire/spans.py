@@ -47,6 +47,11 @@ class SegmentResult(msgspec.Struct, frozen=True, tag=True, array_like=True):
     log_total: float
     tokens: int
 
+    def moved(self, offset: int) -> SegmentResult:
+        """The same in a text with `offset` more code points before it."""
+        spans = [span.moved(offset) for span in self.spans]
+        return SegmentResult(spans, self.log_total, self.tokens)
+
 
 def merge(parts: Sequence[tuple[int, SegmentResult]], top_k: int) -> SegmentResult:
     """Merges the results of a text's parts; each span is in one part only.

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from qa_service.collections.retriever import FoundPassage
+from qa_service.collections.retriever import FoundPassage, read_text
 from qa_service.errors import (
     QueueFullError,
     SetupError,
@@ -105,7 +105,8 @@ class Setting:
     def settle(self, number, log_score):
         """Says that the first word of a passage is its best span."""
         ticket = self.dispatcher.submitted[number]
-        spans = [ScoredSpan(log_score, 0, 3)]
+        begin = ticket.core[0]
+        spans = [ScoredSpan(log_score, begin, begin + 3)]
         result = SegmentResult(spans, log_score, 10)
         ticket.call.settle(Answered((), TIMINGS, segment=result))
 
@@ -123,11 +124,29 @@ def test_a_text_passes(setting):
     assert setting.texts.submitted == [call]
 
 
+@pytest.mark.parametrize(
+    ("title", "heading", "line"),
+    [
+        ("Guide", "", "Guide\n"),
+        ("", "Install > Linux", "Install > Linux\n"),
+        ("Guide", "Install > Linux", "Guide > Install > Linux\n"),
+        ("Guide", "Guide > Linux", "Guide > Linux\n"),
+        ("Guide", "Guidelines", "Guide > Guidelines\n"),
+        ("", "", ""),
+    ],
+)
+def test_a_passage_is_read_below_its_title_and_headings(title, heading, line):
+    read = read_text(title, heading, "Ada wrote it.")
+    assert read.text == f"{line}Ada wrote it."
+    assert read.text[read.start :] == "Ada wrote it."
+
+
 def test_each_passage_is_read_with_the_turn_of_one_text(setting):
     setting.ask_and_search(question="Who?", top_k=2, priority=3)
     tickets = setting.dispatcher.submitted
-    assert [ticket.call.request.text for ticket in tickets] == [its.passage.text for its in FOUND]
-    assert [ticket.core for ticket in tickets] == [(0, 13)] * 3
+    texts = [ticket.call.request.text for ticket in tickets]
+    assert texts == [f"Title\n{its.passage.text}" for its in FOUND]
+    assert [ticket.core for ticket in tickets] == [(6, 19)] * 3
     assert all(ticket.call.request.collection is None for ticket in tickets)
     assert setting.dispatcher.reserved == 0.0
     assert setting.outcomes == []
