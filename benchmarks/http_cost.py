@@ -34,6 +34,7 @@ from benchmarks.targets import MOSEC, Running, ours, peer, running
 from benchmarks.texts import Item, uniform
 from harness.frames import frame
 from qa_service.data.squad import SquadQuestion, read_squad
+from qa_service.front.protocols import HttpDate
 from qa_service.load.wire import Reply
 from qa_service.wire.codec import Codec
 from qa_service.wire.frame_codec import FrameCodec
@@ -68,7 +69,7 @@ TENSORS = [
 
 
 def http() -> Codec:
-    return HttpCodec(HttpSite(LIMITS, HttpAccess(is_loopback=True)), wants_token=False)
+    return HttpCodec(HttpSite(LIMITS, HttpAccess(is_loopback=True), HttpDate()), wants_token=False)
 
 
 KINDS: dict[str, tuple[Callable[[], Codec], bytes]] = {

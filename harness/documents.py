@@ -19,6 +19,7 @@ _PROGRAM = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _BLOCK = re.compile(r"^```(?:bash|sh)?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _LINE = re.compile(r"(?:\$ )?((?:\w+=\S* )*(?:(?:\S*/)?python |qa-\w|curl ).*)")
 _INLINE = re.compile(r"`((?:\S*/)?(?:python|qa-\w+) [^`]+)`")
+_DATE = re.compile(r"^Date: .*$", re.MULTILINE)
 _ASSIGNMENT = re.compile(r"\w+=\S*")
 
 
@@ -112,6 +113,7 @@ def check_output(shown: str, printed: str) -> None:
 
 
 def _without_numbers(words: str) -> str:
+    words = _DATE.sub("Date:", words)
     return re.sub(r" +", " ", re.sub(r"\d+(\.\d+)?", "0", words))
 
 

@@ -109,7 +109,10 @@ MALFORMED: dict[str, tuple[bytes, int]] = {
     "an LF in an extension": (chunked(b'3;x="a\nb"\r\nabc\r\n0\r\n\r\n'), 400),
     "a malformed trailer": (chunked(b"0\r\nX\r\n\r\n"), 400),
     "a length in a trailer": (chunked(b"0\r\nContent-Length: 5\r\n\r\n"), 400),
-    "many chunks": (chunked(b"1\r\na\r\n" * 1025 + b"0\r\n\r\n"), 413),
+    "chunks of more framing than a size takes": (
+        chunked(b"1;extension=12345\r\na\r\n" * 5000 + b"0\r\n\r\n"),
+        400,
+    ),
     "a long chunk": (chunked(b"186a1\r\n" + b"a" * 100_001), 413),
     "a long extension": (chunked(b"3;x=" + b"y" * 33_000 + b"\r\nabc\r\n0\r\n\r\n"), 400),
     "long trailers": (chunked(b"0\r\n" + (b"X: " + b"y" * 4000 + b"\r\n") * 9 + b"\r\n"), 400),

@@ -6,6 +6,10 @@ line, which is skipped (RFC 9112, section 2.2). TLS is already decrypted here.
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+from email.utils import formatdate
+
 from qa_service.errors import TlsRequiredError
 from qa_service.front.options import HttpOptions
 from qa_service.wire.codec import Codec
@@ -21,14 +25,17 @@ class Protocols:
     """Makes the codecs of a server's connections.
 
     Args:
-        options: Who may ask by HTTP; on the Unix socket everyone may.
+        options: Who may ask by HTTP; on the Unix socket everyone may, and under any name, since
+            no browser reaches it.
         is_loopback: Whether the server listens for this machine alone.
     """
 
     def __init__(self, limits: RequestLimits, options: HttpOptions, *, is_loopback: bool) -> None:
         origins = {origin.strip() for origin in options.http_cors_origin.split(",")}
         self._limits = limits
-        self._site = HttpSite(limits, HttpAccess(is_loopback, frozenset(origins - {""})))
+        access = HttpAccess(is_loopback, frozenset(origins - {""}))
+        self._site = HttpSite(limits, access, HttpDate())
+        self._local_site = replace(self._site, access=replace(access, is_loopback=False))
         self._on_port = options.http
 
     def codec_for(self, data: bytes, *, wants_token: bool, is_local: bool = False) -> Codec:
@@ -39,10 +46,26 @@ class Protocols:
             is_local: Whether the client is at the Unix socket.
         """
         if (self._on_port or is_local) and _is_http(data):
-            return HttpCodec(self._site, wants_token=wants_token)
+            site = self._local_site if is_local else self._site
+            return HttpCodec(site, wants_token=wants_token)
         size = self._limits.max_frame_bytes
         first = min(size, MAX_AUTH_FRAME_BYTES) if wants_token else size
         return FrameCodec(self._limits, first)
+
+
+class HttpDate:
+    """The time as a reply's `Date` has it, made once a second."""
+
+    def __init__(self) -> None:
+        self._second = 0
+        self._text = ""
+
+    def __call__(self) -> str:
+        """The time now."""
+        second = int(time.time())
+        if second != self._second:
+            self._second, self._text = second, formatdate(second, usegmt=True)
+        return self._text
 
 
 def reply_without_tls(data: bytes) -> bytes:
@@ -50,7 +73,7 @@ def reply_without_tls(data: bytes) -> bytes:
     if _is_http(data):
         body = b"This port speaks TLS: use https:// in place of http://\n"
         reply = HttpReply(body, status=400, content_type="text/plain; charset=utf-8")
-        return encode_reply(reply, is_last=True)
+        return encode_reply(reply, date=HttpDate()(), is_last=True)
     return bytes(encode_error(NULL_ID, TlsRequiredError())) if data[0] == 0 else b""
 
 

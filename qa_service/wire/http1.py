@@ -124,7 +124,7 @@ class HttpReader:
         head = head_of(data)
         self._is_last = head.is_last
         if head.body_bytes is None:
-            self._chunks = ChunkedBody(data, self._max_body_bytes)
+            self._chunks = ChunkedBody(self._max_body_bytes)
             self._state = _State.CHUNKS
         else:
             self._expect_body(head.body_bytes)

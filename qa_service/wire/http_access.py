@@ -28,7 +28,7 @@ class HttpAccess:
     """Which sites' pages may ask.
 
     Attributes:
-        is_loopback: Whether the server listens for this machine alone.
+        is_loopback: Whether only this machine's programs, browsers among them, reach the server.
         cors_origins: The other sites whose pages may ask, as `https://example.com`.
     """
 

@@ -87,10 +87,12 @@ class HttpSite:
 
     Attributes:
         limits: Bounds on one request; a frame's bound holds for a body, compressed and inflated.
+        date: Returns the time as a reply's `Date` has it (RFC 9110, section 5.6.7).
     """
 
     limits: RequestLimits
     access: HttpAccess
+    date: Callable[[], str]
 
 
 class HttpCodec:
@@ -309,6 +311,7 @@ class HttpCodec:
         exchange.reply = encode_reply(
             reply,
             self._site.access.fields(head) if head.method else {},
+            date=self._site.date(),
             is_last=self._reader.is_closed and exchange is self._exchanges[-1],
             is_http_1_0=head.is_http_1_0,
             is_head=head.method == "HEAD",

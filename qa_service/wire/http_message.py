@@ -19,17 +19,18 @@ MAX_FIELDS = 64
 """Several times what browsers and proxies send."""
 MAX_TARGET_BYTES = 8192
 """RFC 9112, section 3, recommends to take request lines of 8,000 bytes."""
-MAX_CHUNKS = 1024
-"""Each costs calls from the parser into Python. The chunks of a client's library have kilobytes."""
 MAX_FRAMING_BYTES = 32768
-"""Chunk sizes, extensions and trailers of a chunked body together: without a bound, a client could
-send framing for ever and never reach the body's limit."""
+"""Chunk sizes, extensions and trailers of a chunked body together, beyond `FRAMING_PER_BYTE`:
+without a bound, a client could send framing for ever and never reach the body's limit."""
+FRAMING_PER_BYTE = 12
+"""What a chunk of one byte may have around it: its size in eight digits, and two line ends."""
 
 _REMEMBERED_HEADS, _REMEMBERED_BYTES = 512, 512
 """256 KiB of heads at most; those of most clients are shorter than 512 bytes."""
 _AUTHORITY = re.compile(r"(?:[a-z0-9._~-]+|\[[0-9a-f:.]+\])(?::[0-9]{0,5})?\Z")
 _ABSOLUTE = re.compile(r"https?://([^/?#@]*)((?:[/?][^#]*)?)\Z", re.IGNORECASE)
 _LENGTH = re.compile(r"(?:0|[1-9][0-9]*)\Z")
+_CHUNKED_HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 class HttpHead(msgspec.Struct, frozen=True):
@@ -109,7 +110,7 @@ def _parse(parser: httptools.HttpRequestParser, data: bytes) -> None:
     try:
         parser.feed_data(data)
     except httptools.HttpParserUpgrade:
-        pass  # ignored: the response is an HTTP/1.1 one, and the last
+        pass  # ignored (RFC 9110, section 7.8): the next request is an HTTP/1.1 one too
     except httptools.HttpParserError as error:
         raise HttpError(f"malformed HTTP: {error}") from None
 
@@ -121,15 +122,15 @@ class ChunkedBody:
         is_whole: Whether all of it is there.
     """
 
-    def __init__(self, head: bytes, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._num_chunks = 0
         self._fed_bytes = 0
         self._fault: HttpError | None = None
         self.data = bytearray()
         self.is_whole = False
         self._parser: httptools.HttpRequestParser = httptools.HttpRequestParser(self)
-        _parse(self._parser, head)
+        # Not the request's own head: after one with an upgrade the parser reads no chunks.
+        self._parser.feed_data(_CHUNKED_HEAD)
 
     def feed(self, data: bytes) -> None:
         """Parses the next bytes, which must not reach behind the body.
@@ -142,14 +143,9 @@ class ChunkedBody:
         except HttpError as error:
             raise self._fault or error from None
         self._fed_bytes += len(data)
-        if self._fed_bytes - len(self.data) > MAX_FRAMING_BYTES:
+        framing_bytes = self._fed_bytes - len(self.data)
+        if framing_bytes > MAX_FRAMING_BYTES + FRAMING_PER_BYTE * len(self.data):
             raise HttpError("the body's chunks and trailers are too long")
-
-    def on_chunk_header(self) -> None:
-        """The parser has read the size of a chunk."""
-        self._num_chunks += 1
-        if self._num_chunks > MAX_CHUNKS + 1:  # the last, empty one included
-            self._refuse(HttpError(f"over {MAX_CHUNKS} chunks", status=413))
 
     def on_body(self, data: bytes) -> None:
         """The parser has read some of a chunk."""
@@ -211,9 +207,7 @@ def _check_host(host: str | None, version: str) -> str:
 
 
 def _is_last(fields: Mapping[str, str], version: str) -> bool:
-    """Whether the connection ends after this request, as it does after one for an upgrade."""
-    if "upgrade" in fields:
-        return True
+    """Whether the connection ends after this request."""
     if (connection := fields.get("connection")) is None:
         return version != "1.1"
     options = {option.strip() for option in connection.lower().split(",")}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 import zlib
 from collections.abc import Mapping
+from functools import lru_cache
 from http import HTTPStatus
 
 import msgspec
@@ -53,14 +55,10 @@ def timed_reply(value: object, timings: Timings) -> HttpReply:
 
 
 def compressed(reply: HttpReply, accept_encoding: str) -> HttpReply:
-    """The reply in a coding that the client accepts; unchanged if there is none."""
+    """The reply in the coding that the client prefers; unchanged if it accepts none."""
     if not accept_encoding:
         return reply
-    accepted: dict[str, bool] = {}
-    for item in accept_encoding.lower().split(","):
-        name, _, weight = item.partition(";")
-        accepted[name.strip()] = weight.replace(" ", "") not in {"q=0", "q=0.0"}
-    coding = next((coding for coding in _CODINGS if accepted.get(coding)), None)
+    coding = _preferred(accept_encoding)
     if coding is None:
         return reply
     packer = zlib.compressobj(level=1, wbits=_CODINGS[coding])
@@ -71,6 +69,26 @@ def compressed(reply: HttpReply, accept_encoding: str) -> HttpReply:
 
 _CODINGS = {"gzip": 31, "deflate": 15}
 """zlib's `wbits` for the names of RFC 9110, whose `deflate` is the zlib format."""
+_ALIASES = {"x-gzip": "gzip"}
+"""Section 8.4.1.3."""
+_REMEMBERED_ACCEPTS = 64
+"""A client's library always sends the same one."""
+_WEIGHT = re.compile(r"q=(0(?:\.[0-9]*)?|1(?:\.0*)?)\Z")
+
+
+@lru_cache(_REMEMBERED_ACCEPTS)
+def _preferred(accept_encoding: str) -> str | None:
+    """The coding with the greatest weight (RFC 9110, section 12.5.3); None if `identity` has it."""
+    weights: dict[str, float] = {}
+    for item in accept_encoding.lower().split(","):
+        name, _, parameter = (part.strip() for part in item.partition(";"))
+        found = _WEIGHT.match(parameter)
+        if found or not parameter:
+            weights[_ALIASES.get(name, name)] = float(found[1]) if found else 1.0
+    others = weights.get("*", 0.0)
+    coding = max(_CODINGS, key=lambda coding: weights.get(coding, others))
+    weight = weights.get(coding, others)
+    return coding if weight > 0.0 and weight >= weights.get("identity", 0.0) else None
 
 
 def decompress(body: bytes, coding: str, max_bytes: int) -> bytes:
@@ -80,27 +98,59 @@ def decompress(body: bytes, coding: str, max_bytes: int) -> bytes:
         HttpError: The coding is unknown, the body is malformed, or it inflates to over `max_bytes`.
     """
     coding = coding.lower()
+    coding = _ALIASES.get(coding, coding)
     if coding in {"", "identity"}:
         return body
     if coding not in _CODINGS:
         fields = {"Accept-Encoding": ", ".join(_CODINGS)}
         raise HttpError(f"bodies may be in {' or '.join(_CODINGS)}", status=415, fields=fields)
-    unpacker = zlib.decompressobj(_CODINGS[coding])
     try:
-        inflated = unpacker.decompress(body, max_bytes + 1)
-    except zlib.error:
-        raise HttpError(f"the body is not in {coding}") from None
+        inflated, num_members = _inflate(body, _CODINGS[coding], max_bytes)
+    except (zlib.error, EOFError):
+        raise HttpError(f"the body is not in {coding}, or not all of it") from None
     if len(inflated) > max_bytes:
         raise HttpError(f"the body inflates to over {max_bytes} bytes", status=413)
-    if not unpacker.eof or unpacker.unused_data:
-        raise HttpError(f"the body is not in {coding}, or not all of it")
-    return inflated
+    if num_members > (MAX_MEMBERS if coding == "gzip" else 1):
+        raise HttpError(f"the body goes on behind its {coding} data")
+    return bytes(inflated)
+
+
+def _inflate(body: bytes, wbits: int, max_bytes: int) -> tuple[bytearray, int]:
+    """The data, of which more than `max_bytes` or `MAX_MEMBERS` members are not all read.
+
+    A gzip file has members, one after the other (RFC 1952, section 2.2).
+
+    Raises:
+        zlib.error: The body is malformed.
+        EOFError: It ends within a member.
+    """
+    inflated, num_members, at = bytearray(), 0, 0
+    while at < len(body) and len(inflated) <= max_bytes and num_members <= MAX_MEMBERS:
+        unpacker = zlib.decompressobj(wbits)
+        num_members += 1
+        while not unpacker.eof and len(inflated) <= max_bytes:
+            if at >= len(body):
+                raise EOFError
+            piece = body[at : at + _PIECE_BYTES]
+            inflated += unpacker.decompress(piece, max_bytes + 1 - len(inflated))
+            at += len(piece) - len(unpacker.unused_data)
+    if not num_members:
+        raise EOFError
+    return inflated, num_members
+
+
+MAX_MEMBERS = 1024
+"""Each costs some microseconds, however little is in it. Programs that write several put about
+64 KiB into each."""
+_PIECE_BYTES = 4096
+"""What is behind a member's end is copied: no more than this."""
 
 
 def encode_reply(
     reply: HttpReply,
     fields: Mapping[str, str] = {},
     *,
+    date: str,
     is_last: bool = False,
     is_http_1_0: bool = False,
     is_head: bool = False,
@@ -109,11 +159,12 @@ def encode_reply(
 
     Args:
         fields: Header fields beside the reply's own.
+        date: The time now, as `Date` has it.
         is_last: Whether the connection ends after it.
         is_http_1_0: Whether the client must be told if the connection stays.
         is_head: Whether the method is HEAD, whose reply has no body.
     """
-    head = _FIRST_LINES[reply.status]
+    head = f"{_FIRST_LINES[reply.status]}Date: {date}\r\n"
     if reply.status != NO_CONTENT:
         head += f"Content-Type: {reply.content_type}\r\nContent-Length: {len(reply.body)}\r\n"
     for name, value in (*reply.fields.items(), *fields.items()):

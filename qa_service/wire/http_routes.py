@@ -16,7 +16,7 @@ import msgspec
 
 from qa_service import __version__
 from qa_service.errors import HttpError, InvalidRequestError, QaError
-from qa_service.wire import model_reports, openapi, page, prometheus, tf_serving
+from qa_service.wire import model_reports, openapi, openapi_page, page, prometheus, tf_serving
 from qa_service.wire.http_message import HttpHead
 from qa_service.wire.http_reply import HttpReply, error_reply, json_reply, timed_reply
 from qa_service.wire.json_codec import answers_body, error_body, parse_request
@@ -32,9 +32,14 @@ _REMEMBERED_PATHS = 256
 
 TF_SERVING = "/v1/"
 """The beginning of TensorFlow Serving's paths, where errors have its form."""
+_ENCODED_COLON = re.compile("%3a", re.IGNORECASE)
+"""As some clients write the colon before a verb (RFC 3986, section 2.2, lets them)."""
 
-OPEN_PATHS = {"/", "/v2/health/live", "/v2/health/ready"}
-"""Served without a token: the page holds no secrets, and a browser sends no token for it."""
+LIVE_PATHS = {"/v2/health/live", "/livez"}
+READY_PATHS = {"/v2/health/ready", "/readyz", "/health", "/healthz"}
+"""Under the names that probes of other servers use too."""
+OPEN_PATHS = {"/", "/docs", *LIVE_PATHS, *READY_PATHS}
+"""Served without a token: the pages hold no secrets, and a browser sends no token for them."""
 
 
 class QaCall(msgspec.Struct, frozen=True):
@@ -109,6 +114,8 @@ def route(head: HttpHead, body: bytes, limits: RequestLimits) -> QuestionsCall |
 @lru_cache(_REMEMBERED_PATHS)
 def _find_route(path: str) -> tuple[Mapping[str, Handler], str, str]:
     """The handlers of a path by method, and the model and the version in the path."""
+    if path.startswith(TF_SERVING):
+        path = _ENCODED_COLON.sub(":", path)
     for pattern, handlers in _ROUTES:
         if found := pattern.match(path):
             names = {name: unquote(value or "") for name, value in found.groupdict().items()}
@@ -245,12 +252,13 @@ _PATHS: dict[str, dict[str, Handler]] = {
     "/qa": {"POST": _ask},
     f"{_MODEL}/infer": {"POST": _infer},
     "/": {"GET": lambda _: _document(page.REPLY)},
+    "/docs": {"GET": lambda _: _document(openapi_page.reply())},
     "/openapi.json": {"GET": lambda _: _document(openapi.reply())},
     "/metrics": {"GET": _metrics},
     "/stats": {"GET": _report("stats", lambda report: report)},
     "/v2/?": {"GET": _say(_SERVER)},
-    "/v2/health/live": {"GET": _report("health", lambda _: {"live": True})},
-    "/v2/health/ready": {"GET": _ready},
+    **{path: {"GET": _report("health", lambda _: {"live": True})} for path in LIVE_PATHS},
+    **{path: {"GET": _ready} for path in READY_PATHS},
     "/v2/models/stats": {"GET": _report("models", model_reports.statistics)},
     _MODEL: {"GET": _model(lambda model, _: json_reply(model_reports.metadata(model)))},
     f"{_MODEL}/ready": {"GET": _model(_model_ready)},

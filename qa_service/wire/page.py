@@ -1,4 +1,4 @@
-"""The page at `/`: a static file, whose policy lets only its own scripts and styles run."""
+"""The pages that the server shows, whose policy lets only their own scripts and styles run."""
 
 from __future__ import annotations
 
@@ -9,24 +9,28 @@ from pathlib import Path
 
 from qa_service.wire.http_reply import HttpReply
 
-_HTML = (Path(__file__).parents[1] / "data" / "page.html").read_bytes()
 
-
-def _hashes(element: str) -> str:
-    """The hashes by which a Content-Security-Policy allows the contents of such elements."""
-    contents = re.findall(rf"<{element}>(.*?)</{element}>".encode(), _HTML, re.DOTALL)
-    digests = [base64.b64encode(hashlib.sha256(content).digest()).decode() for content in contents]
-    return " ".join(f"'sha256-{digest}'" for digest in digests)
-
-
-REPLY = HttpReply(
-    _HTML,
-    content_type="text/html; charset=utf-8",
-    fields={
-        "Content-Security-Policy": f"default-src 'none'; script-src {_hashes('script')}; "
-        f"style-src {_hashes('style')}; connect-src 'self'; img-src data:; base-uri 'none'; "
-        "form-action 'none'; frame-ancestors 'none'",
+def page_reply(html: bytes) -> HttpReply:
+    """The reply that is this page."""
+    policy = (
+        f"default-src 'none'; script-src {_hashes('script', html)}; "
+        f"style-src {_hashes('style', html)}; connect-src 'self'; img-src data:; base-uri 'none'; "
+        "form-action 'none'; frame-ancestors 'none'"
+    )
+    fields = {
+        "Content-Security-Policy": policy,
         "Referrer-Policy": "no-referrer",
         "Cache-Control": "no-cache",
-    },
-)
+    }
+    return HttpReply(html, content_type="text/html; charset=utf-8", fields=fields)
+
+
+def _hashes(element: str, html: bytes) -> str:
+    """The hashes by which a Content-Security-Policy allows the contents of such elements."""
+    contents = re.findall(rf"<{element}>(.*?)</{element}>".encode(), html, re.DOTALL)
+    digests = [base64.b64encode(hashlib.sha256(content).digest()).decode() for content in contents]
+    return " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"
+
+
+REPLY = page_reply((Path(__file__).parents[1] / "data" / "page.html").read_bytes())
+"""The page at `/`."""

@@ -37,6 +37,17 @@ class TestPlain:
         assert "< HTTP/1.1 100 Continue" in ran.stderr
         assert json.loads(ran.stdout)["answer"] == ANSWER
 
+    @needs_curl
+    def test_curl_offers_http_2_with_a_chunked_body(self, server):
+        urls = [f"localhost:{server.port}/qa"] * 2
+        command = ["curl", "-sSv", "--http2", "-H", "Transfer-Encoding: chunked",
+                   "-d", json.dumps(ASK), *urls]  # fmt: skip
+        ran = run(*command)
+        assert "> Upgrade: h2c" in ran.stderr
+        assert "< HTTP/1.1 200 OK" in ran.stderr
+        assert "Re-using existing connection" in ran.stderr
+        assert ran.stdout.count(json.dumps(ANSWER)) == 2
+
     def test_one_connection_serves_many(self, server):
         connection = http.client.HTTPConnection("localhost", server.port, timeout=GIVE_UP_S)
         for question, answer in QUESTIONS.items():

@@ -14,6 +14,8 @@ from qa_service.wire.http1 import FEED_BYTES, MAX_SLICES, HttpReader
 from qa_service.wire.http_message import HttpHead, head_of
 
 MAX_BODY_BYTES = 100_000
+H2C = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAB\r\n"
+"""As Java's HttpClient and `curl --http2` offer it."""
 
 GOOD: dict[str, tuple[bytes, dict[str, object]]] = {
     "GET": (head(line=b"GET / HTTP/1.1"), {"method": "GET", "path": "/", "body": b""}),
@@ -35,9 +37,10 @@ GOOD: dict[str, tuple[bytes, dict[str, object]]] = {
         chunked(b"3\r\nabc\r\n0\r\nAuthorization: x\r\n\r\n"),
         {"body": b"abc", "fields": {"host": "localhost", "transfer-encoding": "chunked"}},
     ),
-    "as many chunks as may be": (
-        chunked(b"1\r\na\r\n" * 1024 + b"0\r\n\r\n"),
-        {"body": b"a" * 1024},
+    "many small chunks": (chunked(b"1\r\na\r\n" * 20_000 + b"0\r\n\r\n"), {"body": b"a" * 20_000}),
+    "small chunks with long sizes": (
+        chunked(b"00000001\r\na\r\n" * 5000 + b"0\r\n\r\n"),
+        {"body": b"a" * 5000},
     ),
     "the longest body": (chunked(b"186A0\r\n" + b"a" * 100_000 + b"\r\n0\r\n\r\n"), {}),
     "the longest target": (head(line=b"GET /" + b"a" * 8191 + b" HTTP/1.1"), {}),
@@ -59,6 +62,15 @@ GOOD: dict[str, tuple[bytes, dict[str, object]]] = {
         head(b"Connection: keep-alive\r\n", b"GET / HTTP/1.0"),
         {"is_http_1_0": True},
     ),
+    "an upgrade": (
+        head(b"Connection: Upgrade\r\nUpgrade: websocket\r\n", b"GET / HTTP/1.1"),
+        {"body": b""},
+    ),
+    "an upgrade with a body": (head(H2C + b"Content-Length: 3\r\n") + b"abc", {"body": b"abc"}),
+    "an upgrade with chunks": (
+        head(H2C + b"Transfer-Encoding: chunked\r\n") + b"3\r\nabc\r\n0\r\n\r\n",
+        {"body": b"abc"},
+    ),
     "an IPv6 Host": (head(host=b"Host: [::1]:9999\r\n"), {"host": "[::1]:9999"}),
 }  # fmt: skip
 """By name: a request after which the connection stays open, and some of what is read."""
@@ -68,13 +80,6 @@ LAST: dict[str, bytes] = {
     "close among others": head(b"Connection: Keep-Alive, Close\r\n"),
     "HTTP/1.0": head(line=b"GET / HTTP/1.0"),
     "HTTP/1.0 without a Host": head(line=b"GET / HTTP/1.0", host=b""),
-    "an upgrade": head(b"Connection: Upgrade\r\nUpgrade: websocket\r\n", b"GET / HTTP/1.1"),
-    "an upgrade with a body": head(
-        b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 3\r\n"
-    ) + b"abc",
-    "an upgrade with chunks": head(
-        b"Connection: Upgrade\r\nUpgrade: h2c\r\nTransfer-Encoding: chunked\r\n"
-    ) + b"3\r\nabc\r\n0\r\n\r\n",
 }  # fmt: skip
 
 

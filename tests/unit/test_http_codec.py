@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import zlib
 from types import SimpleNamespace
 
@@ -25,7 +26,7 @@ from qa_service.wire import openapi
 from qa_service.wire.codec import Wait
 from qa_service.wire.http_access import HttpAccess
 from qa_service.wire.http_codec import MAX_EXCHANGES, HttpCodec, HttpSite
-from qa_service.wire.http_reply import error_reply
+from qa_service.wire.http_reply import MAX_MEMBERS, decompress, error_reply
 from qa_service.wire.messages import (
     MAX_TOP_K,
     NULL_ID,
@@ -42,6 +43,7 @@ from qa_service.wire.messages import (
 LIMITS = RequestLimits(max_frame_bytes=5000, max_question_chars=100, max_text_chars=1000)
 ANSWERS = [Answer("Ada", 0.5, 7, 10)]
 TIMINGS = Timings(1.0, 2.0)
+DATE = "Sun, 06 Nov 1994 08:49:37 GMT"
 ASK = {"question": "Who?", "text": "It was Ada."}
 
 
@@ -72,7 +74,7 @@ class Peer:
     """A codec and what a connection would do with it."""
 
     def __init__(self, *, wants_token=True, **access):
-        site = HttpSite(LIMITS, HttpAccess(**access))
+        site = HttpSite(LIMITS, HttpAccess(**access), lambda: DATE)
         self.codec = HttpCodec(site, wants_token=wants_token)
         self.written = b""
         self.requests, self.queries, self.tokens, self.rejections = [], [], [], []
@@ -221,6 +223,48 @@ def test_health_is_told_by_status_and_in_words(is_ready, status):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [("/livez", {"live": True}), *((path, {"live": True, "ready": True})
+                                   for path in ("/health", "/healthz", "/readyz"))],
+)  # fmt: skip
+def test_probes_have_their_usual_names(path, said):
+    peer = Peer()
+    peer.report = lambda _: SimpleNamespace(ready=True, reason=None)
+    assert peer.send(get(path)).only()[::2] == (200, said)
+    assert (peer.tokens, peer.queries[0].is_open) == ([], True)
+
+
+def test_every_reply_has_the_date():
+    data = post("/qa", ASK) + get("/stats") + get("/nothing") + get("/qa", method="OPTIONS")
+    peer = Peer().send(data)
+    peer.answer()
+    peer.send(b"GARBAGE\r\n")
+    assert peer.statuses() == [200, 200, 404, 204, 400]
+    assert [fields["Date"] for _, fields, _ in peer.replies()] == [DATE] * 5
+
+
+def test_the_page_of_the_description_loads_nothing():
+    [(status, fields, body)] = Peer().send(get("/docs")).replies()
+    page = body.decode()
+    assert (status, fields["Content-Type"]) == (200, "text/html; charset=utf-8")
+    assert "script-src 'none'" in fields["Content-Security-Policy"]
+    assert not re.search(r"(src|href)=\"(?!#|/|data:,)", page)
+    for shown in ("POST /qa", "POST /v1/models/{model}:predict", "top_k", "from 1 to 20", "504"):
+        assert shown in page
+
+
+@pytest.mark.parametrize("colon", [":", "%3A", "%3a"])
+@pytest.mark.parametrize("version", ["", "/versions/3", "/labels/stable"])
+def test_the_colon_of_a_verb_may_be_encoded(colon, version):
+    rows = {"instances": [ASK]}
+    peer = Peer().send(post(f"/v1/models/builtin{version}{colon}predict", rows))
+    assert (peer.requests[0].model, peer.requests[0].question) == ("builtin", "Who?")
+    assert Peer().send(post(f"/v1/models/builtin{version}{colon}classify", rows)).statuses() == [
+        400
+    ]
+
+
 def test_head_has_no_body():
     peer = Peer().send(get("/stats", method="HEAD"))
     first, _, body = peer.written.partition(b"\r\n\r\n")
@@ -242,6 +286,9 @@ def test_head_has_no_body():
         (post("/qa", b"x", b"Content-Encoding: gzip\r\n"), 400, {}),
         (post("/qa", gzip.compress(bytes(5001)), b"Content-Encoding: gzip\r\n"), 413, {}),
         (post("/qa", gzip.compress(b"{}") + b"x", b"Content-Encoding: gzip\r\n"), 400, {}),
+        (post("/qa", zlib.compress(b"{}") * 2, b"Content-Encoding: deflate\r\n"), 400, {}),
+        (post("/qa", gzip.compress(bytes(2600)) * 2, b"Content-Encoding: gzip\r\n"), 413, {}),
+        (post("/qa", b"", b"Content-Encoding: gzip\r\n"), 400, {}),
         (post("/qa", gzip.compress(b"{}")[:-1], b"Content-Encoding: gzip\r\n"), 400, {}),
         (post("/qa", b"{"), 400, {}),
         (post("/qa", {"type": "health"}), 400, {}),
@@ -274,12 +321,28 @@ def test_a_bad_question_is_told_under_its_id_and_as_a_frame_would_be():
 
 
 @pytest.mark.parametrize(
-    ("coding", "compress"), [(b"gzip", gzip.compress), (b"deflate", zlib.compress)]
+    ("coding", "compress"),
+    [
+        (b"gzip", gzip.compress),
+        (b"X-GZIP", gzip.compress),
+        (b"deflate", zlib.compress),
+        (
+            b"gzip",
+            lambda body: gzip.compress(body[:9]) + gzip.compress(b"") + gzip.compress(body[9:]),
+        ),
+    ],
 )
 def test_a_compressed_question_is_read(coding, compress):
     body = compress(json.dumps(ASK).encode())
     peer = Peer().send(post("/qa", body, b"Content-Encoding: " + coding + b"\r\n"))
     assert peer.requests[0].question == "Who?"
+
+
+def test_a_body_has_a_bounded_number_of_gzip_members():
+    members = gzip.compress(b"")
+    assert decompress(members * MAX_MEMBERS, "gzip", 10) == b""
+    with pytest.raises(HttpError, match="goes on behind"):
+        decompress(members * (MAX_MEMBERS + 1), "gzip", 10)
 
 
 def test_a_full_queue_is_told_with_the_time_to_try_again():
@@ -424,6 +487,19 @@ class TestManyQuestions:
         [(_, fields, body)] = peer.replies()
         assert fields["Content-Encoding"] == "deflate"
         assert json.loads(zlib.decompress(body))["model_name"] == "builtin"
+
+    @pytest.mark.parametrize(
+        ("accepted", "coding"),
+        [("gzip", "gzip"), ("x-gzip", "gzip"), ("GZIP ; Q=0.3", "gzip"), ("*", "gzip"),
+         ("gzip;q=0.00", None), ("gzip;q=0.000, *;q=0", None), ("gzip;q=0, *", "deflate"),
+         ("gzip;q=0.2, deflate;q=0.3", "deflate"), ("gzip;q=0.5, identity", None),
+         ("gzip;q=2", None), ("gzip;q=nan", None), ("br", None), ("", None)],
+    )  # fmt: skip
+    def test_the_coding_with_the_greatest_weight_is_taken(self, accepted, coding):
+        peer = infer_peer("Who?", fields=f"Accept-Encoding: {accepted}\r\n".encode())
+        peer.answer()
+        [(_, fields, _)] = peer.replies()
+        assert fields.get("Content-Encoding") == coding
 
     def test_nothing_else_is(self):
         peer = Peer().send(get("/stats", b"Accept-Encoding: gzip\r\n"))

@@ -231,7 +231,7 @@ class TestOverTheWire:
 
     @given(st.binary(max_size=40))
     def test_no_path_does_anything_but_be_served_or_refused(self, path):
-        codec = HttpCodec(HttpSite(LIMITS, HttpAccess()), wants_token=False)
+        codec = HttpCodec(HttpSite(LIMITS, HttpAccess(), str), wants_token=False)
         codec.feed(b"GET /v1/models/" + path + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
         try:
             codec.next_message()

@@ -1,0 +1,48 @@
+"""What connections of one server share over HTTP: the date, and who may ask where."""
+
+from __future__ import annotations
+
+import pytest
+
+from qa_service.front import protocols as protocols_module
+from qa_service.front.options import HttpOptions
+from qa_service.front.protocols import HttpDate, Protocols, reply_without_tls
+from qa_service.wire.codec import Codec
+from qa_service.wire.messages import Query, RequestLimits
+
+STRANGE = b"GET /v2/health/live HTTP/1.1\r\nHost: anything\r\n\r\n"
+
+
+def codec(*, is_local: bool) -> Codec:
+    protocols = Protocols(RequestLimits(), HttpOptions(), is_loopback=True)
+    codec = protocols.codec_for(STRANGE, wants_token=False, is_local=is_local)
+    codec.feed(STRANGE)
+    return codec
+
+
+def test_any_name_is_taken_on_the_unix_socket():
+    assert isinstance(codec(is_local=True).next_message(), Query)
+
+
+def test_another_name_is_refused_on_a_loopback_port():
+    with pytest.raises(Exception, match="is not anything") as caught:
+        codec(is_local=False).next_message()
+    assert caught.value.status == 421
+
+
+def test_the_date_is_made_once_a_second(monkeypatch):
+    made, times = [], iter([784111777.0, 784111777.9, 784111778.0])
+
+    def formatdate(second, *, usegmt):
+        made.append((second, usegmt))
+        return f"date {second}"
+
+    monkeypatch.setattr(protocols_module, "formatdate", formatdate)
+    monkeypatch.setattr(protocols_module.time, "time", lambda: next(times))
+    date = HttpDate()
+    assert [date() for _ in range(3)] == ["date 784111777", "date 784111777", "date 784111778"]
+    assert made == [(784111777, True), (784111778, True)]
+
+
+def test_the_reply_without_tls_has_a_date():
+    assert b"\r\nDate: " in reply_without_tls(b"GET / HTTP/1.1\r\n")
