@@ -273,14 +273,17 @@ class Connection:
 
     def _submit(self, request: Request) -> None:
         now_s = self._clock.now_s()
-        timeout_s = self._times.request_timeout_s
+        max_timeout_s = timeout_s = self._times.request_timeout_s
         if request.timeout_ms is not None:
             timeout_s = min(timeout_s, request.timeout_ms / 1e3)
         self._num_requests += 1
         name = f"{self.name}#{self._num_requests}"
         flow, weight = self._grant.share(request.priority)
         trace = self._codec.trace_of(request)
-        scope = Scope(now_s, now_s + timeout_s, flow, weight, trace.trace_id, name)
+        scope = Scope(
+            now_s, now_s + timeout_s, flow, weight, trace.trace_id, name,
+            max_timeout_s=max_timeout_s,
+        )  # fmt: skip
         call = Call(request, scope)
         if self._tracer:
             since_s = self._times.message_since_s

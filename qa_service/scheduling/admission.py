@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from qa_service.errors import DeadlineExceededError, QueueFullError, TextTooLongError
+from qa_service.errors import DeadlineExceededError, QaError, QueueFullError, TextTooLongError
 from qa_service.scheduling.options import QueueOptions
 from qa_service.scheduling.scheduler import Scheduler
 from qa_service.scheduling.ticket import Ticket
@@ -50,20 +50,16 @@ class Admission:
             time_ms: Time until the deadline, by which the whole text has to be done.
 
         Raises:
-            DeadlineExceededError: The deadline has passed.
-            TextTooLongError: The text has too many tokens, or takes too long even alone.
+            DeadlineExceededError: The deadline has passed, or the text takes longer even alone and
+                would not with a longer timeout.
+            TextTooLongError: The text has too many tokens, or takes longer even alone than any
+                request may.
             QueueFullError: The queue is full, or too long for the text; says when to try again.
         """
         self._check_request(ticket, time_ms)
         alone_ms = ticket.cost * ms_per_cost
         if alone_ms > time_ms:
-            limit = int(ticket.tokens * time_ms / alone_ms)
-            raise _too_long(
-                ticket,
-                f", which take about {alone_ms:,.0f} ms; "
-                f"about {limit} can be read in its {time_ms:,.0f} ms",
-                ", or a longer `timeout_ms`",
-            )
+            raise _too_slow(ticket, alone_ms, time_ms)
         self._check_queue(scheduler, ms_per_cost)
         _check_time(scheduler.flows.cost_until_done(ticket) * ms_per_cost, time_ms)
 
@@ -72,7 +68,7 @@ class Admission:
             raise DeadlineExceededError
         limit = self._max_text_tokens
         if ticket.tokens > limit:
-            raise _too_long(ticket, f"; at most {limit} are accepted")
+            raise TextTooLongError(_too_much(ticket, f"; at most {limit} are accepted"))
 
     def _check_queue(self, scheduler: Scheduler, ms_per_cost: float) -> float:
         """Returns how long the queue takes to run, in milliseconds."""
@@ -84,17 +80,29 @@ class Admission:
         return total_ms
 
 
-def _too_long(ticket: Ticket, why: str, what_helps_too: str = "") -> TextTooLongError:
-    """The error; says what helps where the client did not choose how much text is read."""
+def _too_slow(ticket: Ticket, alone_ms: float, time_ms: float) -> QaError:
+    """The error for a text that takes longer than its request has."""
+    limit = int(ticket.tokens * time_ms / alone_ms)
+    message = _too_much(
+        ticket,
+        f", which take about {alone_ms:,.0f} ms; "
+        f"about {limit} can be read in its {time_ms:,.0f} ms",
+        ", or a longer `timeout_ms`",
+    )
+    fits_in_longest = alone_ms <= ticket.call.scope.max_timeout_s * 1e3
+    return DeadlineExceededError(message) if fits_in_longest else TextTooLongError(message)
+
+
+def _too_much(ticket: Ticket, why: str, what_helps_too: str = "") -> str:
+    """What is wrong, and what helps where the client did not choose how much text is read."""
     request = ticket.call.request
     if request.collection is not None:
         what, helps = "the question's passages have", "fewer `max_passages`"
     elif request.skim is not None:
         what, helps = "the text's windows have", "a smaller `skim`"
     else:
-        return TextTooLongError(f"the text has about {ticket.tokens} tokens{why}")
-    message = f"{what} about {ticket.tokens} tokens{why}: ask for {helps}{what_helps_too}"
-    return TextTooLongError(message)
+        return f"the text has about {ticket.tokens} tokens{why}"
+    return f"{what} about {ticket.tokens} tokens{why}: ask for {helps}{what_helps_too}"
 
 
 def _check_time(needed_ms: float, time_ms: float) -> None:

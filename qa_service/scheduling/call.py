@@ -12,6 +12,7 @@ its own.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -52,6 +53,7 @@ class Scope(msgspec.Struct, frozen=True):
         deadline_s: When the request expires if no instance has started it; infinity for never.
         flow: The client whose share of the machine it uses.
         weight: The size of that share relative to others; within a flow, more weight goes first.
+        max_timeout_s: The longest timeout that a request may have here; infinity for any.
         trace_id: For the log; empty for none.
         span: The call's span in its trace; None if it is not traced.
     """
@@ -63,6 +65,7 @@ class Scope(msgspec.Struct, frozen=True):
     trace_id: str = ""
     name: str = ""
     span: Span | None = None
+    max_timeout_s: float = math.inf
 
     @property
     def log_extra(self) -> dict[str, str] | None:

@@ -98,8 +98,8 @@ class Dispatcher:
             is_long: Whether it will be submitted in segments.
 
         Raises:
-            DeadlineExceededError: The deadline has passed.
-            TextTooLongError: The text has too many tokens, or takes too long even alone.
+            DeadlineExceededError: The deadline has passed, or is too soon even if nothing waits.
+            TextTooLongError: The text has too many tokens, or takes longer than any request may.
             QueueFullError: The queue is full, or too long for the request's deadline.
         """
         if self._scheduler.is_full():

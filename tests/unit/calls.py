@@ -11,10 +11,10 @@ from qa_service.wire.messages import Request
 
 def make_call(
     arrived_s=0.0, *, question="q?", text="t", deadline_s=math.inf, on_settled=None, flow="",
-    weight=1.0, trace_id="", **fields
+    weight=1.0, trace_id="", max_timeout_s=math.inf, **fields
 ):  # fmt: skip
     """A request; its outcome goes to `on_settled`."""
-    scope = Scope(arrived_s, deadline_s, flow, weight, trace_id)
+    scope = Scope(arrived_s, deadline_s, flow, weight, trace_id, max_timeout_s=max_timeout_s)
     call = Call(Request(question, text, **fields), scope)
     if on_settled:
         call.then(on_settled)

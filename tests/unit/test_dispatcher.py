@@ -170,7 +170,7 @@ def test_an_idle_machine_is_not_judged_by_how_slow_it_was():
     setting = Setting()
     run_slowly(setting, times=30, inference_ms=400.0)
     deadline_s = setting.clock.time_s + 1.0
-    text = make_ticket(100.0, tokens=9000, deadline_s=deadline_s)
+    text = make_ticket(100.0, tokens=9000, deadline_s=deadline_s, max_timeout_s=1.0)
     setting.dispatcher.admit(text, is_long=True)
     setting.instance.batches.append([])
     setting.submit()

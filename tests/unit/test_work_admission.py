@@ -47,8 +47,12 @@ def test_a_modest_clients_question_is_not_refused_for_what_others_have_waiting()
 
 
 def test_a_text_that_alone_takes_longer_than_it_may_is_told_how_long_one_may_be():
-    with pytest.raises(TextTooLongError, match=r"about 100 tokens, .* about 50 can be read"):
-        admit(Admission(QueueOptions()), queue_of(), cost=4000.0, time_ms=1000.0, long=True)
+    taking_2000_ms = {"cost": 4000.0, "time_ms": 1000.0, "long": True}
+    said = r"about 100 tokens, .* about 50 can be read in its 1,000 ms"
+    with pytest.raises(TextTooLongError, match=said):
+        admit(Admission(QueueOptions()), queue_of(), max_timeout_s=1.9, **taking_2000_ms)
+    with pytest.raises(DeadlineExceededError, match=said):
+        admit(Admission(QueueOptions()), queue_of(), max_timeout_s=2.0, **taking_2000_ms)
     admit(Admission(QueueOptions()), queue_of(), cost=2000.0, time_ms=1000.0, long=True)
 
 
@@ -107,4 +111,4 @@ def test_who_does_not_choose_how_much_is_read_is_told_what_helps(
 ):
     admission = Admission(QueueOptions(**options))
     with pytest.raises(TextTooLongError, match=rf"^{what} .*{why}: ask for {helps}{helps_too}$"):
-        admit(admission, queue_of(), cost=cost, long=True, **asked)
+        admit(admission, queue_of(), cost=cost, long=True, max_timeout_s=1.0, **asked)
