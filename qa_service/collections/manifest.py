@@ -20,7 +20,7 @@ import msgspec
 
 from qa_service.errors import SetupError
 
-FORMAT = 1
+FORMAT = 2
 """Changes with how documents are read, cut and indexed."""
 
 MANIFEST_FILE = "manifest.json"

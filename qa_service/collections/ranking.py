@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
+from qa_service.collections.analysis import words_of
 from qa_service.collections.tantivy_index import any_word_of, load_tantivy, make_analyzer
 
 _LANGUAGE = "english"
@@ -29,7 +30,7 @@ def rank(question: str, texts: Iterable[str], count: int) -> list[int]:
     writer = index.writer(_HEAP_BYTES, num_threads=1)
     for number, text in enumerate(texts):
         document = tantivy.Document()
-        document.add_text("words", text)
+        document.add_text("words", words_of(text))
         document.add_unsigned("number", number)
         writer.add_document(document)
     writer.commit()

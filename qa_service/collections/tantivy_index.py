@@ -1,7 +1,7 @@
 """The index on disk: tantivy's, with one searched field, `words`: title, headings and passage.
 
-The others are only stored. Words are lower case, without accents, reduced to their stems; all are
-indexed, and a question's stop words are left out when it is asked.
+The others are only stored. What a word is, `analysis` says; all are indexed, and a question's stop
+words are left out when it is asked.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from qa_service.collections.analysis import words_of
 from qa_service.collections.documents import Document
 from qa_service.collections.passages import Passage
 from qa_service.errors import SetupError
@@ -57,23 +58,24 @@ def load_tantivy() -> ModuleType:
 
 
 def make_analyzer(language: str, *, drops_stop_words: bool = False) -> tantivy.TextAnalyzer:
-    """Makes the analyzer, which cuts documents and questions into words."""
+    """Makes the analyzer of what `words_of` has cut into words."""
     package = load_tantivy()
     filters = package.Filter
-    builder = package.TextAnalyzerBuilder(package.Tokenizer.simple())
+    builder = package.TextAnalyzerBuilder(package.Tokenizer.whitespace())
     builder = builder.filter(filters.remove_long(_MAX_WORD_BYTES)).filter(filters.lowercase())
     if drops_stop_words and language not in _WITHOUT_STOP_WORDS:
         builder = builder.filter(filters.stopword(language))
+    builder = builder.filter(filters.ascii_fold())
     if language != "none":
         builder = builder.filter(filters.stemmer(language))
-    analyzer: tantivy.TextAnalyzer = builder.filter(filters.ascii_fold()).build()
+    analyzer: tantivy.TextAnalyzer = builder.build()
     return analyzer
 
 
 def make_schema() -> tantivy.Schema:
     """Makes the schema of a collection's index."""
     builder = load_tantivy().SchemaBuilder()
-    builder.add_text_field("words", tokenizer_name=_ANALYZER, index_option="position")
+    builder.add_text_field("words", tokenizer_name=_ANALYZER, index_option="freq")
     builder.add_text_field("file", tokenizer_name="raw", index_option="basic")
     for name in STORED_WORDS:
         builder.add_bytes_field(name, stored=True)
@@ -102,7 +104,8 @@ def any_word_of(
 ) -> tantivy.Query:
     """Asks for texts with any word of a question."""
     package = load_tantivy()
-    words = dict.fromkeys(analyzer.analyze(question[:MAX_QUESTION_CHARS]))
+    asked = words_of(question[:MAX_QUESTION_CHARS], is_question=True)
+    words = dict.fromkeys(analyzer.analyze(asked))
     terms = [
         (package.Occur.Should, package.Query.term_query(schema, "words", word))
         for word in islice(words, MAX_QUESTION_WORDS)
@@ -138,7 +141,7 @@ class IndexWriter:
         """Adds a passage of a document of a file."""
         text = document.text[passage.start : passage.end]
         entry = load_tantivy().Document()
-        entry.add_text("words", f"{document.title}\n{passage.heading}\n{text}")
+        entry.add_text("words", words_of(f"{document.title}\n{passage.heading}\n{text}"))
         entry.add_text("file", file)
         stored = (document.name, document.title, passage.heading, text)
         for name, value in zip(STORED_WORDS, stored, strict=True):
