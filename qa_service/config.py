@@ -35,7 +35,8 @@ from qa_service.options import (
 )
 from qa_service.repository.options import RepositoryOptions
 from qa_service.scheduling.options import QueueOptions
-from qa_service.serving.options import CacheOptions, CollectionOptions, ModelOptions, RouteOptions
+from qa_service.serving.options import ModelOptions
+from qa_service.serving.service_options import CacheOptions, CollectionOptions, RouteOptions
 from qa_service.telemetry.options import HealthOptions, TraceOptions
 from qa_service.wire.messages import RequestLimits
 from qa_service.workers.options import InstanceOptions

@@ -18,11 +18,12 @@ from qa_service.net.event_loop import EventLoop
 from qa_service.repository.manifest import load_manifest
 from qa_service.repository.models import FoundVersion
 from qa_service.serving.catalog import Catalog
-from qa_service.serving.options import CollectionOptions, ModelOptions, check_name
+from qa_service.serving.options import ModelOptions
 from qa_service.serving.plan import Plan, make_plan
 from qa_service.serving.retrieval import Retrieval
 from qa_service.serving.router import Router
-from qa_service.workers.engine_choice import EngineChoices
+from qa_service.serving.service_options import CollectionOptions, check_name
+from qa_service.workers.engine_choices import EngineChoices
 from qa_service.workers.options import InstanceOptions
 
 logger = logging.getLogger(__name__)

@@ -52,7 +52,7 @@ from qa_service.telemetry.metrics import Metrics
 from qa_service.telemetry.services import ServiceCounts
 from qa_service.wire.messages import QUERY_TYPES, Query
 from qa_service.workers.devices import CPU, InstanceDevice
-from qa_service.workers.engine_choice import EngineChoices
+from qa_service.workers.engine_choices import EngineChoices
 from qa_service.workers.gpu_meter import GpuMeter
 
 logger = logging.getLogger(__name__)

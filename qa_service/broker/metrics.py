@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from qa_service.telemetry.metrics import Histogram
+from qa_service.wire.histogram import Histogram
 from qa_service.wire.prometheus import (
     CONTENT_TYPE,
     Family,

@@ -11,10 +11,10 @@ from qa_service.repository.costs_dir import keep
 from qa_service.repository.manifest import load_manifest
 from qa_service.repository.models import FoundVersion
 from qa_service.serving.plan import make_plan
+from qa_service.workers.devices import first_device
 from qa_service.workers.engine_choice import choose_engine
 from qa_service.workers.engine_table import Measurement
 from qa_service.workers.engine_trial import try_engines
-from qa_service.workers.factory import first_device
 from qa_service.workers.options import InstanceOptions
 
 

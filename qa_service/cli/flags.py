@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import enum
+import importlib.util
 import math
 import sys
 from collections.abc import Callable
@@ -27,6 +28,9 @@ class ExitCode(enum.IntEnum):
 
 INTERRUPTED = 130
 """The exit code of a program that Ctrl-C ended, as in shells."""
+
+
+PLOT_SUFFIXES = (".png", ".svg", ".pdf")
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
@@ -96,3 +100,21 @@ def list_of(kind: Callable[[str], _T]) -> Callable[[str], list[_T]]:
 
     parse.__name__ = f"comma-separated {kind.__name__}"
     return parse
+
+
+class PlotError(Exception):
+    """No plot can be made."""
+
+
+def check_plot(path: Path) -> None:
+    """Checks, before anything is measured, that a plot can be drawn.
+
+    Raises:
+        PlotError: It cannot.
+    """
+    if importlib.util.find_spec("matplotlib") is None:
+        raise PlotError("--plot needs matplotlib: pip install 'qa-server[bench]'")
+    if path.suffix not in PLOT_SUFFIXES:
+        raise PlotError(f"--plot writes {', '.join(PLOT_SUFFIXES)}, not {path.name}")
+    if not path.parent.is_dir():
+        raise PlotError(f"there is no folder {path.parent}")

@@ -37,6 +37,8 @@ import qa_service
 from qa_service.access import Access
 from qa_service.cli.flags import (
     INTERRUPTED,
+    PlotError,
+    check_plot,
     count,
     hosts,
     list_of,
@@ -49,7 +51,7 @@ from qa_service.client import QaClientError
 from qa_service.data.squad import SquadQuestion, read_squad
 from qa_service.load.own_server import ServerStartError
 from qa_service.load.plan import LoadPlan, check_passage
-from qa_service.load.plot import PlotError, check_plot, draw
+from qa_service.load.plot import draw
 from qa_service.load.sweep import Cell, Progress, Sweep, find_engine
 from qa_service.load.table import CsvFile, column_head, markdown
 from qa_service.load.wire import CollectionWire

@@ -1,9 +1,6 @@
 """The gRPC gateway, seen from the server: a program beside the loop that asks over a Unix socket.
 
-    server ──"reload" ────▶ gateway    after each reload of the certificates
-    server ──end-of-file──▶ gateway    the gateway drains and ends
-    server ◀──"listening"── gateway    from now on it takes calls
-    server ◀──an error───── gateway    it cannot listen, and ends
+`gateway_messages` says what the two write each other.
 
 If the gateway dies before it has ever listened, the server's start fails; later it is started
 again. The loop is marked when the gateway listens for the first time, or cannot.
@@ -14,14 +11,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from qa_service.inference.gateway_messages import LISTENING, RELOAD
 from qa_service.net.event_loop import EventLoop
 from qa_service.workers.side_program import SideProgram
 
 logger = logging.getLogger(__name__)
 
 GATEWAY_PROGRAM = "qa_service.grpc_gateway.beside"
-LISTENING = b"listening\n"
-RELOAD = b"reload\n"
 MAX_REPORT_BYTES = 4096
 """The end of what the gateway has written: a line or two."""
 

@@ -1,6 +1,6 @@
 """The gateway as the server starts it: `python -m qa_service.grpc_gateway.beside FD PARENT flags`.
 
-`front/gateway.py` says what the two send each other over the descriptor.
+`gateway_messages` says what the two send each other over the descriptor.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import socket
 import sys
 from typing import TYPE_CHECKING
 
-from qa_service.front.gateway import LISTENING, RELOAD
 from qa_service.grpc_gateway.program import run
 from qa_service.grpc_gateway.settings import parse
+from qa_service.inference.gateway_messages import LISTENING, RELOAD
 from qa_service.inference.parent import end_with_parent
 
 if TYPE_CHECKING:

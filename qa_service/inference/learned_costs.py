@@ -27,8 +27,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from qa_service.scheduling.batch_cost import CostTable
-from qa_service.scheduling.request_cost import MIN_TURN_TOKENS
+from qa_service.scheduling.batch_cost import MIN_TURN_TOKENS, CostTable
 
 FloatArray = npt.NDArray[np.float64]
 

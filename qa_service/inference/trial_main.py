@@ -20,7 +20,7 @@ from qa_service.logs import configure_logging
 from qa_service.repository.costs_dir import keep
 from qa_service.workers.channel import WorkerChannel
 from qa_service.workers.engine_trial import try_engines
-from qa_service.workers.trial_process import TrialReply, TrialRequest, encode
+from qa_service.workers.trial_messages import TrialReply, TrialRequest, encode
 
 
 def reply_to(request: TrialRequest) -> TrialReply:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,29 +14,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SUFFIXES = (".png", ".svg", ".pdf")
 _STYLES = {50: "-", 90: "--", 99: ":"}
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 """Okabe and Ito's, which the colour-blind can tell apart."""
 _INCHES = (12.0, 5.0)
-
-
-class PlotError(Exception):
-    """No plot can be made."""
-
-
-def check_plot(path: Path) -> None:
-    """Checks, before anything is measured, that a plot can be drawn.
-
-    Raises:
-        PlotError: It cannot.
-    """
-    if importlib.util.find_spec("matplotlib") is None:
-        raise PlotError("--plot needs matplotlib: pip install 'qa-server[bench]'")
-    if path.suffix not in SUFFIXES:
-        raise PlotError(f"--plot writes {', '.join(SUFFIXES)}, not {path.name}")
-    if not path.parent.is_dir():
-        raise PlotError(f"there is no folder {path.parent}")
 
 
 def draw(cells: Sequence[Cell], path: Path) -> None:

@@ -9,8 +9,6 @@ from qa_service.wire.messages import Request
 
 SMOOTHING = 1 / 8
 """The weight of a new measurement, as in TCP's round-trip time (RFC 6298)."""
-MIN_TURN_TOKENS = 512
-"""A turn costs at least so many tokens, about a page, whatever the model's window."""
 MS_PER_TOKEN = 0.1
 """The cost without a table: an order of magnitude, which `pace` corrects."""
 

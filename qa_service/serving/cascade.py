@@ -19,8 +19,8 @@ import msgspec
 
 from qa_service.net.timers import Clock
 from qa_service.scheduling.call import Answered, Call, Outcome
-from qa_service.serving.options import RouteOptions
 from qa_service.serving.service import Service
+from qa_service.serving.service_options import RouteOptions
 from qa_service.serving.tracing import record_model
 from qa_service.telemetry.services import CascadeCounts
 from qa_service.wire.messages import Answer, Timings

@@ -14,7 +14,8 @@ from qa_service.scheduling.scheduler import Scheduler
 from qa_service.serving.chain import Services
 from qa_service.serving.dispatcher import Dispatcher
 from qa_service.serving.model import Model
-from qa_service.serving.plan import DEFAULT_ROUTE, ModelPlan, Plan, VersionSpec
+from qa_service.serving.plan import ModelPlan, Plan, VersionSpec
+from qa_service.serving.service_options import DEFAULT_ROUTE
 from qa_service.serving.version import Version, VersionState
 from qa_service.telemetry.metrics import Metrics
 from qa_service.workers.factory import make_factory
@@ -207,7 +208,9 @@ class Catalog:
             self._loop, Scheduler(self._queue), pool, metrics, Admission(self._queue)
         )
         model = self.by_name[spec.model]
-        service = self._services.around_version(dispatcher, model, spec, metrics)
+        service = self._services.around_version(
+            dispatcher, model, spec.number, spec.instances, metrics
+        )
         return Version(spec, self._loop, pool, dispatcher, service, metrics=metrics)
 
     def _check_memory(self, spec: VersionSpec, num_instances: int) -> None:

@@ -13,17 +13,16 @@ from qa_service.serving.cache_store import CacheStore
 from qa_service.serving.cascade import Cascade
 from qa_service.serving.collections import Collections
 from qa_service.serving.dispatcher import Dispatcher
-from qa_service.serving.model import Model
-from qa_service.serving.options import RouteOptions
-from qa_service.serving.plan import VersionSpec
 from qa_service.serving.retrieval import Retrieval
 from qa_service.serving.segments import Segments
 from qa_service.serving.service import Service
-from qa_service.serving.shadow import Shadow
+from qa_service.serving.service_options import RouteOptions
+from qa_service.serving.shadow import Shadow, ShadowedModel
 from qa_service.serving.skim import Skim
 from qa_service.telemetry.metrics import ModelMetrics
 from qa_service.telemetry.services import ServiceCounts
 from qa_service.wire.messages import Request
+from qa_service.workers.options import InstanceOptions
 
 
 class Services:
@@ -46,8 +45,9 @@ class Services:
     def around_version(
         self,
         dispatcher: Dispatcher,
-        model: Model,
-        spec: VersionSpec,
+        model: ShadowedModel,
+        number: int,
+        options: InstanceOptions,
         counts: ModelMetrics,
     ) -> Service:
         """What a request passes that has been routed to one version of a model."""
@@ -55,7 +55,6 @@ class Services:
         service = Collections(service, dispatcher, self._retrieval)
         # A new service goes here, around what stands: service = MyService(service)
         if self._store.max_bytes:
-            options = spec.instances
 
             def answerer(request: Request) -> str:
                 fingerprint = dispatcher.instances.model.fingerprint
@@ -65,7 +64,7 @@ class Services:
             service = Cached(
                 service, self._store, answerer, self._clock, counts, max_joined=self._max_joined
             )
-        return Shadow(service, model, spec.number, partial(self._counts.shadow, model.name))
+        return Shadow(service, model, number, partial(self._counts.shadow, model.name))
 
     def route(self, name: str, options: RouteOptions, models: Service) -> Service:
         """The service of a route."""

@@ -22,9 +22,9 @@ from qa_service.errors import (
 )
 from qa_service.net.timers import Clock, LazyTimer
 from qa_service.scheduling.admission import Admission
-from qa_service.scheduling.batch_cost import BatchRule
+from qa_service.scheduling.batch_cost import MIN_TURN_TOKENS, BatchRule
 from qa_service.scheduling.call import Answered, Call
-from qa_service.scheduling.request_cost import MIN_TURN_TOKENS, RequestCosts, estimate_tokens
+from qa_service.scheduling.request_cost import RequestCosts, estimate_tokens
 from qa_service.scheduling.scheduler import Scheduler
 from qa_service.scheduling.ticket import Ticket
 from qa_service.serving.tracing import record_run

@@ -11,10 +11,9 @@ from dataclasses import dataclass, field, replace
 from qa_service.errors import SetupError, there_are, told_in
 from qa_service.inference.engines import check_precision
 from qa_service.repository.models import FoundVersion, choose_versions, find_versions, say_versions
-from qa_service.serving.options import ModelOptions, RouteOptions
+from qa_service.serving.options import ModelOptions
+from qa_service.serving.service_options import RouteOptions
 from qa_service.workers.options import InstanceOptions
-
-DEFAULT_ROUTE = "default"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,24 @@ model is a model's name                   ─▶ its version of that number or l
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from qa_service.errors import QaError, UnknownModelError
 from qa_service.scheduling.call import Call
-from qa_service.serving.catalog import Catalog
-from qa_service.serving.options import RouteOptions
-from qa_service.serving.plan import DEFAULT_ROUTE
 from qa_service.serving.service import Service
+from qa_service.serving.service_options import DEFAULT_ROUTE, RouteOptions
+
+
+class Models(Protocol):
+    """The models that are served."""
+
+    def find(self, name: str | None) -> Service:
+        """A model; the default one without a name.
+
+        Raises:
+            UnknownModelError: There is none of that name.
+        """
+
 
 RouteMaker = Callable[[str, RouteOptions, Service], Service]
 """Makes the service of a route, which sends calls for models to the last argument."""
@@ -22,8 +33,8 @@ RouteMaker = Callable[[str, RouteOptions, Service], Service]
 class Router:
     """Sends calls to routes and models."""
 
-    def __init__(self, catalog: Catalog, make_route: RouteMaker) -> None:
-        self._catalog = catalog
+    def __init__(self, models: Models, make_route: RouteMaker) -> None:
+        self._models = models
         self._make_route = make_route
         self._options: Mapping[str, RouteOptions] = {}
         self._routes: dict[str, Service] = {}
@@ -44,7 +55,7 @@ class Router:
         route = self._routes.get(request.model or DEFAULT_ROUTE)
         try:
             if route is None:
-                self._catalog.find(request.model).submit(call)
+                self._models.find(request.model).submit(call)
                 return
             if request.version is not None:
                 raise UnknownModelError("a route has no versions; name a model with the version")

@@ -11,13 +11,13 @@ answer nor its time. A copy is never copied.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 
 from qa_service.scheduling.call import Answered, Call, Outcome
-from qa_service.serving.model import Model
 from qa_service.serving.service import Service
 from qa_service.telemetry.services import ShadowCounts
 from qa_service.wire.messages import Answer
@@ -70,13 +70,36 @@ class _Pair:
             self.counts.outcomes["agreed" if here == there else "differed"] += 1
 
 
+class ShadowPlan(Protocol):
+    """Which versions get copies."""
+
+    @property
+    def shadow(self) -> Mapping[int, int]:
+        """Percent of the requests, by version."""
+
+
+class ShadowedModel(Service, Protocol):
+    """A model whose versions may get copies of requests."""
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+
+    @property
+    def plan(self) -> ShadowPlan:
+        """The plan as it is now."""
+
+    def is_idle(self, version: int) -> bool:
+        """Whether an instance of a version has nothing to do."""
+
+
 class Shadow:
     """Copies one version's requests to other versions of the model, as its plan says."""
 
     def __init__(
         self,
         service: Service,
-        model: Model,
+        model: ShadowedModel,
         version: int,
         counts_of: Callable[[int], ShadowCounts],
         *,

@@ -10,8 +10,8 @@ from qa_service.net.timers import Clock
 from qa_service.serving.cache_store import CacheStore
 from qa_service.serving.catalog import Catalog
 from qa_service.serving.model import Model
-from qa_service.serving.options import RouteOptions
 from qa_service.serving.plan import VersionSpec
+from qa_service.serving.service_options import RouteOptions
 from qa_service.serving.version import Version, VersionState
 from qa_service.telemetry.exposition import families, model_statistics
 from qa_service.telemetry.gpus import GpuReading, gpu_families

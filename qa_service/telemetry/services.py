@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from qa_service.telemetry.exposition import duration_samples
-from qa_service.telemetry.metrics import DURATION_BOUNDS_MS, Histogram
+from qa_service.telemetry.metrics import DURATION_BOUNDS_MS
+from qa_service.wire.histogram import Histogram
 from qa_service.wire.prometheus import Family, Labels, Sample
 
 SHADOW_OUTCOMES = ("agreed", "differed", "failed", "unpaired", "dropped")

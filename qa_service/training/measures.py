@@ -11,7 +11,7 @@ import numpy as np
 
 from qa_service.data.squad import SquadQuestion, exact_match, f1_score
 from qa_service.inference.reader.reader import Reader
-from qa_service.training.paragraphs import UnanswerableMaker
+from qa_service.training.unanswerable import UnanswerableMaker
 from qa_service.wire.messages import Answer, Question
 
 Metrics = dict[str, float]

@@ -6,6 +6,7 @@ only `auto` takes the CPU instead, and logs that.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ import msgspec
 
 from qa_service.errors import DeviceError, SetupError
 from qa_service.workers.gpus import Gpu, Gpus, find_gpus
+from qa_service.workers.options import InstanceOptions
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +81,28 @@ def assign_devices(
         on_gpu(gpu, may_fall_back=devices == AUTO) if gpu else DeviceAssignment() for gpu in gpus
     ]
     return [assigned[number % len(assigned)] for number in range(num_instances)]
+
+
+_find_gpus_once = functools.cache(find_gpus)
+
+
+@functools.cache
+def devices_of(num_instances: int, devices: str) -> Sequence[DeviceAssignment]:
+    """The devices of a number of instances; that there is no GPU is logged once.
+
+    Raises:
+        DeviceError: A GPU is named that CUDA does not see.
+    """
+    return assign_devices(num_instances, devices, _find_gpus_once)
+
+
+def first_device(options: InstanceOptions) -> DeviceAssignment | None:
+    """The first instance's device, on which engines are measured; None if all are on Ray.
+
+    Raises:
+        DeviceError: A GPU is named that CUDA does not see.
+    """
+    return next(iter(devices_of(options.num_inference_sessions, options.devices)), None)
 
 
 def on_gpu(gpu: Gpu, *, may_fall_back: bool) -> DeviceAssignment:

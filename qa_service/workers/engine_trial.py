@@ -22,6 +22,7 @@ from qa_service.wire.messages import Task
 from qa_service.workers.channel import WorkerChannel
 from qa_service.workers.engine_race import MAX_ROUNDS, Offsets, Race, Record
 from qa_service.workers.engine_table import EngineTable, Measurement
+from qa_service.workers.launch import WORKER_PROGRAM, launch
 from qa_service.workers.messages import (
     Answers,
     Batch,
@@ -33,7 +34,6 @@ from qa_service.workers.messages import (
     encode,
     to_loop_decoder,
 )
-from qa_service.workers.process import WORKER_PROGRAM, launch
 
 logger = logging.getLogger(__name__)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
 from pathlib import Path
 
 from qa_service.engine_catalogue import is_installed
@@ -11,29 +9,11 @@ from qa_service.errors import SetupError
 from qa_service.logs import LogOptions
 from qa_service.net.event_loop import EventLoop
 from qa_service.workers.base import Worker, WorkerListener
-from qa_service.workers.devices import CPU, DeviceAssignment, assign_devices
-from qa_service.workers.gpus import find_gpus
+from qa_service.workers.devices import CPU, DeviceAssignment, devices_of
 from qa_service.workers.messages import Setup
 from qa_service.workers.options import InstanceOptions
 from qa_service.workers.pool import WorkerFactory
 from qa_service.workers.process import ProcessWorker, RayWorker
-
-_find_gpus_once = functools.cache(find_gpus)
-
-
-@functools.cache
-def _devices_of(num_instances: int, devices: str) -> Sequence[DeviceAssignment]:
-    """The devices of a number of instances; that there is no GPU is logged once."""
-    return assign_devices(num_instances, devices, _find_gpus_once)
-
-
-def first_device(options: InstanceOptions) -> DeviceAssignment | None:
-    """The first instance's device, on which engines are measured; None if all are on Ray.
-
-    Raises:
-        DeviceError: A GPU is named that CUDA does not see.
-    """
-    return next(iter(_devices_of(options.num_inference_sessions, options.devices)), None)
 
 
 def make_factory(
@@ -50,7 +30,7 @@ def make_factory(
             f"--ray_instances {options.ray_instances}: Ray is not installed: "
             "python -m pip install 'qa-server[ray]'"
         )
-    devices = _devices_of(options.num_inference_sessions, options.devices)
+    devices = devices_of(options.num_inference_sessions, options.devices)
     remote = DeviceAssignment("cuda:0" if options.ray_num_gpus else CPU)
 
     def make(number: int, listener: WorkerListener) -> Worker:

@@ -1,8 +1,4 @@
-"""Measures engines in a program beside the loop.
-
-loop ──TrialRequest──▶ program    once
-loop ◀──TrialReply── program      once; end-of-file without one means that it died
-"""
+"""The program that measures engines, seen from the loop."""
 
 from __future__ import annotations
 
@@ -10,36 +6,13 @@ from collections.abc import Callable
 
 import msgspec
 
-from qa_service.logs import LogOptions
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.stream import Stream
-from qa_service.wire.frames import PREFIX, FrameReader
-from qa_service.workers.engine_table import EngineTable, Measurement
+from qa_service.wire.frames import FrameReader
 from qa_service.workers.program import start_program
+from qa_service.workers.trial_messages import MAX_MESSAGE_BYTES, TrialReply, TrialRequest, encode
 
 TRIAL_PROGRAM = "qa_service.inference.trial_main"
-MAX_MESSAGE_BYTES = 1 << 24
-"""A table takes some kilobytes."""
-
-
-class TrialRequest(msgspec.Struct, frozen=True):
-    """What to measure, and the log of the instances that run it."""
-
-    measurement: Measurement
-    logs: LogOptions
-
-
-class TrialReply(msgspec.Struct, frozen=True):
-    """The table; None and the reason if the reference could not run."""
-
-    table: EngineTable | None = None
-    failure: str = ""
-
-
-def encode(message: TrialRequest | TrialReply) -> bytes:
-    """Encodes a message as a frame."""
-    body = msgspec.msgpack.encode(message)
-    return PREFIX.pack(len(body)) + body
 
 
 class TrialProcess:

@@ -19,7 +19,8 @@ from qa_service.front.options import AuthOptions, ConnectionOptions
 from qa_service.net.options import ListenOptions
 from qa_service.repository.options import RepositoryOptions
 from qa_service.scheduling.options import QueueOptions
-from qa_service.serving.options import CacheOptions, ModelOptions, RouteOptions
+from qa_service.serving.options import ModelOptions
+from qa_service.serving.service_options import CacheOptions, RouteOptions
 from qa_service.workers.options import InstanceOptions
 from tests.simulation.clients import ClientPlan
 from tests.simulation.questions import ABSENT, FAULT, PLAIN, POISON, Subject

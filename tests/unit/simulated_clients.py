@@ -13,9 +13,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from qa_service.scheduling.batch_cost import BatchRule, CostTable
+from qa_service.scheduling.batch_cost import MIN_TURN_TOKENS, BatchRule, CostTable
 from qa_service.scheduling.options import QueueOptions
-from qa_service.scheduling.request_cost import MIN_TURN_TOKENS
 from qa_service.scheduling.scheduler import Scheduler
 from tests.unit.calls import make_ticket
 

@@ -12,7 +12,7 @@ from qa_service.errors import (
 )
 from qa_service.scheduling.call import Answered
 from qa_service.serving.cascade import Cascade
-from qa_service.serving.options import RouteOptions
+from qa_service.serving.service_options import RouteOptions
 from qa_service.telemetry.services import CascadeCounts
 from qa_service.wire.messages import Answer, AnswerSource, Timings
 from tests.unit.services import Client, FakeService, ManualClock

@@ -19,10 +19,11 @@ import pytest
 
 import qa_service
 from qa_service.access import Access
+from qa_service.cli.flags import PlotError, check_plot
 from qa_service.data.squad import SquadQuestion, read_squad
 from qa_service.load.generator import run_load
 from qa_service.load.plan import LoadPlan, Sample
-from qa_service.load.plot import PlotError, check_plot, make_figure
+from qa_service.load.plot import make_figure
 from qa_service.load.report import Report, percentile
 from qa_service.load.sweep import Cell
 from qa_service.load.table import CsvFile, markdown

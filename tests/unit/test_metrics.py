@@ -19,12 +19,10 @@ from qa_service.telemetry.metrics import (
     ANSWERED,
     BATCH_SIZE_BOUNDS,
     DURATION_BOUNDS_MS,
-    QUANTILES,
-    Histogram,
     Metrics,
-    log_spaced,
 )
 from qa_service.telemetry.stages import StagesMs
+from qa_service.wire.histogram import QUANTILES, Histogram, log_spaced
 from qa_service.wire.messages import QUERY_TYPES
 
 FRACTIONS = [*QUANTILES.values(), 0.001, 1.0]

@@ -14,8 +14,9 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from qa_service.data.squad import SquadQuestion
 from qa_service.training.features import FeatureMaker, collate, plan_batches
 from qa_service.training.mixture import Source, draw_mixture
-from qa_service.training.paragraphs import Example, UnanswerableMaker, among_neighbours, untokenized
+from qa_service.training.paragraphs import Example, among_neighbours, untokenized
 from qa_service.training.soft_labels import SoftLabel, SoftLabels, label_questions
+from qa_service.training.unanswerable import UnanswerableMaker
 from tests.unit.squad_files import write_squad
 
 pytestmark = pytest.mark.slow

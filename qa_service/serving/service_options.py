@@ -1,0 +1,99 @@
+"""What a file says of routes, collections and the cache."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from qa_service.errors import SetupError
+from qa_service.wire.messages import MAX_NAME_CHARS, MAX_PASSAGES
+
+DEFAULT_ROUTE = "default"
+"""The route of requests that name no model."""
+
+
+NAME = rf"^[A-Za-z0-9_][A-Za-z0-9_.-]{{0,{MAX_NAME_CHARS - 1}}}\Z"
+"""What a model, a route or a label may be called: what stands in a path without being quoted."""
+
+
+ModelName = Annotated[str, Meta(pattern=NAME)]
+
+
+def check_name(name: str) -> None:
+    """Checks the name of a table.
+
+    Raises:
+        SetupError: It is no `NAME`.
+    """
+    if not re.match(NAME, name):
+        raise SetupError("a name has letters, digits, _, . and -")
+
+
+class RouteOptions(Struct, frozen=True, kw_only=True):
+    """Models that are asked in turn until one is sure enough."""
+
+    cascade: Annotated[
+        list[ModelName],
+        Meta(
+            min_length=1,
+            max_length=8,
+            title="a list of 1 to 8 models' names",
+            description="the models to ask, in their order; the next one only where this one's "
+            "score is below `min_score`",
+        ),
+    ]
+    min_score: Annotated[float, Meta(ge=0, le=1, description="the score that ends the cascade")] = (
+        0.5
+    )
+    ask_next_if_unknown: Annotated[
+        bool, Meta(description="whether the next model is asked where this one finds no answer")
+    ] = False
+
+
+class CollectionOptions(Struct, frozen=True, kw_only=True):
+    """A collection of documents that questions may be asked of, in place of a text."""
+
+    path: Annotated[
+        Path | None, Meta(description="a folder that `qa-index` has written; this or `url`")
+    ] = None
+    url: Annotated[
+        str,
+        Meta(
+            title="a string",
+            description="an OpenSearch index, as http[s]://[USER:PASSWORD@]HOST:PORT/INDEX",
+        ),
+    ] = ""
+    max_passages: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=MAX_PASSAGES,
+            description="passages that are read for a question which does not say how many",
+        ),
+    ] = 10
+
+
+class CacheOptions(Struct, frozen=True, kw_only=True):
+    """Answers kept for whoever asks the same of the same text."""
+
+    cache_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=2**40,
+            description="bytes of memory for answers; 0 keeps none, and runs equal requests that "
+            "are in flight together each for itself",
+        ),
+    ] = 0
+    max_joined_requests: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1_000_000,
+            description="requests to a version that may wait for the runs of equal ones; more are "
+            "run each for itself",
+        ),
+    ] = 1000

@@ -1,0 +1,36 @@
+"""The messages between the loop and the program that measures engines.
+
+loop ──TrialRequest──▶ program    once
+loop ◀──TrialReply── program      once; end-of-file without one means that it died
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from qa_service.logs import LogOptions
+from qa_service.wire.frames import PREFIX
+from qa_service.workers.engine_table import EngineTable, Measurement
+
+MAX_MESSAGE_BYTES = 1 << 24
+"""A table takes some kilobytes."""
+
+
+class TrialRequest(msgspec.Struct, frozen=True):
+    """What to measure, and the log of the instances that run it."""
+
+    measurement: Measurement
+    logs: LogOptions
+
+
+class TrialReply(msgspec.Struct, frozen=True):
+    """The table; None and the reason if the reference could not run."""
+
+    table: EngineTable | None = None
+    failure: str = ""
+
+
+def encode(message: TrialRequest | TrialReply) -> bytes:
+    """Encodes a message as a frame."""
+    body = msgspec.msgpack.encode(message)
+    return PREFIX.pack(len(body)) + body
