@@ -36,15 +36,15 @@ from benchmarks.products import (
 )
 from benchmarks.record import Section, make_parser
 from benchmarks.tables import markdown, spread
+from qa_service.autotune.candidates import choose_engine
+from qa_service.autotune.engine_table import Measurement
+from qa_service.autotune.engine_trial import try_engines
 from qa_service.engine_catalogue import AUTO, ROWS
 from qa_service.inference.engines import EngineConfig, make_engine
 from qa_service.inference.engines.onnx import SLOWER_ON_CPU, session_options
 from qa_service.logs import LogOptions
 from qa_service.repository.manifest import Manifest, load_manifest
 from qa_service.workers.devices import DeviceAssignment
-from qa_service.workers.engine_choice import choose_engine
-from qa_service.workers.engine_table import Measurement
-from qa_service.workers.engine_trial import try_engines
 from qa_service.workers.options import InstanceOptions
 
 TOKENS = 166

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from qa_service.autotune.candidates import REFERENCE, runnable
 from qa_service.cli.flags import PlotError, check_plot, complain, make_parser
 from qa_service.engine_catalogue import MODEL_ENGINES, ROWS, precisions_of
 from qa_service.errors import SetupError
@@ -27,7 +28,6 @@ from qa_service.training.measures import (
     squad_metrics,
 )
 from qa_service.training.probes import PROBES
-from qa_service.workers.engine_choice import REFERENCE, runnable
 
 _COLUMNS = (
     "exact_match",

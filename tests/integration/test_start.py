@@ -23,7 +23,7 @@ from tests.programs import fail_to_start, run_python
 
 pytestmark = pytest.mark.slow
 
-TRIAL = "qa_service.inference.trial_main"
+TRIAL = "qa_service.autotune.trial_main"
 
 
 @contextmanager

@@ -5,15 +5,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from qa_service.autotune import candidates, engine_trial
+from qa_service.autotune.candidates import choose_engine
+from qa_service.autotune.engine_race import MAX_ROUNDS
+from qa_service.autotune.engine_table import EngineTable, Finding, Measurement
+from qa_service.autotune.engine_trial import QUESTIONS, Progress, bundled_rounds
 from qa_service.data.squad import read_squad
 from qa_service.repository.costs_dir import keep
 from qa_service.repository.manifest import Manifest, ReadingConfig
-from qa_service.workers import engine_choice, engine_trial
 from qa_service.workers.devices import DeviceAssignment
-from qa_service.workers.engine_choice import choose_engine
-from qa_service.workers.engine_race import MAX_ROUNDS
-from qa_service.workers.engine_table import EngineTable, Finding, Measurement
-from qa_service.workers.engine_trial import QUESTIONS, Progress, bundled_rounds
 from qa_service.workers.options import InstanceOptions
 from tests.support import FakeClock
 
@@ -61,9 +61,9 @@ def trial():
 @pytest.fixture(autouse=True)
 def _a_small_machine(monkeypatch):
     """Two cores, without bf16, and of the engines ONNX Runtime alone."""
-    monkeypatch.setattr(engine_choice.os, "cpu_count", lambda: 2)
-    monkeypatch.setattr(engine_choice, "processor", lambda: ("A Processor", frozenset()))
-    monkeypatch.setattr(engine_choice, "is_installed", lambda module: module == "onnxruntime")
+    monkeypatch.setattr(candidates.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(candidates, "processor", lambda: ("A Processor", frozenset()))
+    monkeypatch.setattr(candidates, "is_installed", lambda module: module == "onnxruntime")
 
 
 def choose(folder, trial, manifest=MANIFEST, device=ON_CPU, **options):
@@ -136,7 +136,7 @@ def test_where_there_is_nothing_to_choose_nothing_is_measured(tmp_path, given, e
 @pytest.fixture
 def only_pytorch(monkeypatch):
     """The manifest of a model that cannot be had in ONNX, where torch is installed."""
-    monkeypatch.setattr(engine_choice, "is_installed", lambda module: True)
+    monkeypatch.setattr(candidates, "is_installed", lambda module: True)
     without = {"model.onnx": "it cannot be exported"}
     return changed(MANIFEST, files={"model.safetensors": "1"}, without=without)
 
@@ -152,7 +152,7 @@ def test_without_an_onnx_file_pytorch_is_taken(tmp_path, only_pytorch, trial):
 def test_without_an_onnx_file_pytorch_is_what_answers_are_compared_with(
     tmp_path, only_pytorch, monkeypatch, trial
 ):
-    monkeypatch.setattr(engine_choice, "processor", lambda: ("", frozenset({"avx512_bf16"})))
+    monkeypatch.setattr(candidates, "processor", lambda: ("", frozenset({"avx512_bf16"})))
     _, table = choose(tmp_path, trial, only_pytorch)
     assert trial.candidates == [["pytorch fp32", "pytorch bf16"]]
     failures = {str(item): item.failure for item in table.findings}
@@ -178,8 +178,8 @@ def test_two_threads_are_a_candidate_where_every_instance_has_two_cores(tmp_path
 def test_what_is_likely_fast_on_the_processor_comes_first(
     tmp_path, monkeypatch, flags, second, last, trial
 ):
-    monkeypatch.setattr(engine_choice, "processor", lambda: ("A Processor", frozenset(flags)))
-    monkeypatch.setattr(engine_choice, "is_installed", lambda module: module != "torch")
+    monkeypatch.setattr(candidates, "processor", lambda: ("A Processor", frozenset(flags)))
+    monkeypatch.setattr(candidates, "is_installed", lambda module: module != "torch")
     files = {**MANIFEST.files, "model.openvino_int8.onnx": "4"}
     choose(tmp_path, trial, changed(MANIFEST, files=files))
     [names] = trial.candidates
@@ -219,8 +219,8 @@ def test_a_processor_with_bf16_has_more_candidates(tmp_path, monkeypatch):
     monkeypatch.undo()
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text("model name\t: A Processor\nflags\t\t: fpu amx_bf16\n\nprocessor\t: 1\n")
-    monkeypatch.setattr(engine_choice, "CPUINFO", cpuinfo)
-    monkeypatch.setattr(engine_choice, "is_installed", lambda module: True)
+    monkeypatch.setattr(candidates, "CPUINFO", cpuinfo)
+    monkeypatch.setattr(candidates, "is_installed", lambda module: True)
     _, table = choose(tmp_path, Trial(), num_inference_sessions=100)
     failures = {str(item): item.failure for item in table.findings}
     assert not failures["openvino bf16"]

@@ -5,9 +5,7 @@ import random
 
 import pytest
 
-from qa_service.errors import SetupError
-from qa_service.wire.messages import Task
-from qa_service.workers.engine_race import (
+from qa_service.autotune.engine_race import (
     MAX_ROUNDS,
     MIN_ANSWERS,
     MIN_ROUNDS,
@@ -15,7 +13,9 @@ from qa_service.workers.engine_race import (
     Record,
     is_faster,
 )
-from qa_service.workers.engine_table import EngineTable, Finding
+from qa_service.autotune.engine_table import EngineTable, Finding
+from qa_service.errors import SetupError
+from qa_service.wire.messages import Task
 
 ROUNDS = [[Task("?", "Tea.")] * 8] * 26
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import msgspec
 
+from qa_service.autotune.engine_table import EngineTable, Measurement
 from qa_service.logs import LogOptions
 from qa_service.wire.frames import PREFIX
-from qa_service.workers.engine_table import EngineTable, Measurement
 
 MAX_MESSAGE_BYTES = 1 << 24
 """A table takes some kilobytes."""

@@ -22,9 +22,9 @@ from typing import Protocol
 
 import msgspec
 
+from qa_service.autotune.engine_table import TIE, Finding
 from qa_service.errors import SetupError
 from qa_service.wire.messages import Task
-from qa_service.workers.engine_table import TIE, Finding
 
 MIN_ROUNDS, MAX_ROUNDS = 3, 12
 """The deviation of fewer than three ratios says little; what twelve leave open, their mean decides,

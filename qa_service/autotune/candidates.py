@@ -20,6 +20,7 @@ from pathlib import Path
 
 import msgspec
 
+from qa_service.autotune.engine_table import Choice, EngineTable, Finding, Measurement, with_engine
 from qa_service.engine_catalogue import (
     AUTO,
     ENGINES,
@@ -33,7 +34,6 @@ from qa_service.engine_catalogue import (
 from qa_service.repository.costs_dir import COSTS_DIR
 from qa_service.repository.manifest import Manifest
 from qa_service.workers.devices import CPU, DeviceAssignment
-from qa_service.workers.engine_table import Choice, EngineTable, Finding, Measurement, with_engine
 from qa_service.workers.messages import Setup
 from qa_service.workers.options import InstanceOptions
 

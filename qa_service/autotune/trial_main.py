@@ -1,6 +1,6 @@
 """Measures engines for the server in a program beside the loop, since it blocks.
 
-`python -m qa_service.inference.trial_main FD PARENT` reads a request from its descriptor, keeps
+`python -m qa_service.autotune.trial_main FD PARENT` reads a request from its descriptor, keeps
 the table beside the model, and replies.
 """
 
@@ -14,13 +14,13 @@ from pathlib import Path
 
 import msgspec
 
+from qa_service.autotune.engine_trial import try_engines
+from qa_service.autotune.messages import TrialReply, TrialRequest, encode
 from qa_service.errors import SetupError
 from qa_service.inference.parent import end_with_parent
 from qa_service.logs import configure_logging
 from qa_service.repository.costs_dir import keep
 from qa_service.workers.channel import WorkerChannel
-from qa_service.workers.engine_trial import try_engines
-from qa_service.workers.trial_messages import TrialReply, TrialRequest, encode
 
 
 def reply_to(request: TrialRequest) -> TrialReply:

@@ -15,13 +15,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import qa_service
+from qa_service.autotune.engine_race import MAX_ROUNDS, Offsets, Race, Record
+from qa_service.autotune.engine_table import EngineTable, Measurement
 from qa_service.data.squad import read_squad
 from qa_service.errors import InternalError, SetupError
 from qa_service.logs import LogOptions
 from qa_service.wire.messages import Task
 from qa_service.workers.channel import WorkerChannel
-from qa_service.workers.engine_race import MAX_ROUNDS, Offsets, Race, Record
-from qa_service.workers.engine_table import EngineTable, Measurement
 from qa_service.workers.launch import WORKER_PROGRAM, launch
 from qa_service.workers.messages import (
     Answers,
