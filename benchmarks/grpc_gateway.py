@@ -33,7 +33,7 @@ from harness.questions import ASK
 from harness.server import EXACT_ENGINE, INSTANT, ROOT
 from qa_service.aio.connection import open_connection
 from qa_service.client import MAX_RESPONSE_BYTES, Server, Terms, encode_frame, look_up
-from qa_service.grpc_gateway.messages import ModelInferRequest
+from qa_service.sidecars.grpc_gateway.messages import ModelInferRequest
 
 CLIENTS = (1, 32)
 WARMUP_S, DURATION_S, FAIRNESS_S = 0.5, 5.0, 15.0

@@ -11,13 +11,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from qa_service.inference.gateway_messages import LISTENING, RELOAD
 from qa_service.net.event_loop import EventLoop
+from qa_service.sidecars.gateway_messages import LISTENING, RELOAD
 from qa_service.workers.side_program import SideProgram
 
 logger = logging.getLogger(__name__)
 
-GATEWAY_PROGRAM = "qa_service.grpc_gateway.beside"
+GATEWAY_PROGRAM = "qa_service.sidecars.grpc_gateway.beside"
 MAX_REPORT_BYTES = 4096
 """The end of what the gateway has written: a line or two."""
 

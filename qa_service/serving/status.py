@@ -13,8 +13,8 @@ from qa_service.serving.model import Model
 from qa_service.serving.plan import VersionSpec
 from qa_service.serving.service_options import RouteOptions
 from qa_service.serving.version import Version, VersionState
+from qa_service.sidecars.gpu_readings import GpuReading, gpu_families
 from qa_service.telemetry.exposition import families, model_statistics
-from qa_service.telemetry.gpus import GpuReading, gpu_families
 from qa_service.telemetry.health import SERVING, STARTING, Health, why_not_ready
 from qa_service.telemetry.metrics import Metrics
 from qa_service.telemetry.process import process_families

@@ -14,13 +14,13 @@ import msgspec
 
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.stream import Stream
-from qa_service.telemetry.gpus import GpuReading
+from qa_service.sidecars.gpu_readings import GpuReading
 from qa_service.wire.frames import FrameReader
 from qa_service.workers.program import start_program
 
 logger = logging.getLogger(__name__)
 
-METER_PROGRAM = "qa_service.inference.gpu_meter_main"
+METER_PROGRAM = "qa_service.sidecars.gpu_meter_main"
 MAX_REPORT_BYTES = 1 << 20
 """A thousand times what eight GPUs take."""
 REAP_DELAY_S = 1.0

@@ -46,7 +46,7 @@ def test_a_gateway_of_its_own(builtin_model, tmp_path):
     triton = pytest.importorskip("tritonclient.grpc", reason="there is no tritonclient")
     path, port = str(tmp_path / "socket"), reserve_port()
     flags = ["--unix_socket", path, "--port", str(port)]
-    command = [sys.executable, "-m", "qa_service.grpc_gateway.program", *flags]
+    command = [sys.executable, "-m", "qa_service.sidecars.grpc_gateway.program", *flags]
     gateway = LoggingProcess(command, cwd=ROOT)
     try:
         gateway.wait_for_log(LISTENS)

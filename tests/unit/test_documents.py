@@ -18,7 +18,7 @@ INSTALLED = {
     "qa-server": "qa_service.cli.server_main",
     "qa-client": "qa_service.cli.client_main",
     "qa-index": "qa_service.cli.index_main",
-    "qa-grpc-gateway": "qa_service.grpc_gateway.program",
+    "qa-grpc-gateway": "qa_service.sidecars.grpc_gateway.program",
     "qa-stress-test": "qa_service.cli.stress_test_main",
     "qa-jobs": "qa_service.broker.program",
     "qa-prepare-model": "qa_service.cli.prepare_model_main",

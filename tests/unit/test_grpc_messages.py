@@ -11,9 +11,9 @@ from google.protobuf import descriptor_pb2
 from tritonclient.grpc import service_pb2
 
 from qa_service.errors import ERROR_KINDS, DeadlineExceededError, HttpError, QueueFullError
-from qa_service.grpc_gateway import messages, status
-from qa_service.grpc_gateway.calls import Caller
-from qa_service.grpc_gateway.links import read_reply
+from qa_service.sidecars.grpc_gateway import messages, status
+from qa_service.sidecars.grpc_gateway.calls import Caller
+from qa_service.sidecars.grpc_gateway.links import read_reply
 from qa_service.wire.frames import PREFIX
 from qa_service.wire.json_codec import encode_answers
 from qa_service.wire.messages import Answer, AnswerSource, Passage, Request, Timings

@@ -9,8 +9,8 @@ import pytest
 
 from harness.server import ROOT
 from qa_service.errors import ERROR_KINDS
+from qa_service.sidecars.gpu_readings import GpuReading, gpu_families
 from qa_service.telemetry.exposition import HELP, families, model_statistics
-from qa_service.telemetry.gpus import GpuReading, gpu_families
 from qa_service.telemetry.metrics import ABANDONED, ANSWERED, Metrics
 from qa_service.telemetry.process import process_families
 from qa_service.telemetry.services import ServiceCounts

@@ -12,9 +12,7 @@ from qa_service.logs import LogOptions
 from qa_service.options import OptionError
 from qa_service.scheduling.call import Answered
 from qa_service.serving.tracing import Tracer, record_model, record_run
-from qa_service.telemetry.metrics import Metrics
-from qa_service.telemetry.options import TraceOptions
-from qa_service.telemetry.spans import (
+from qa_service.sidecars.traces import (
     MAX_CHILDREN,
     Report,
     Span,
@@ -23,6 +21,8 @@ from qa_service.telemetry.spans import (
     encode,
     traces_decoder,
 )
+from qa_service.telemetry.metrics import Metrics
+from qa_service.telemetry.options import TraceOptions
 from qa_service.telemetry.stages import StagesMs
 from qa_service.wire.frame_codec import FrameCodec
 from qa_service.wire.frames import PREFIX

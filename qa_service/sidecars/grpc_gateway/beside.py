@@ -1,4 +1,4 @@
-"""The gateway as the server starts it: `python -m qa_service.grpc_gateway.beside FD PARENT flags`.
+"""The gateway as the server starts it: `python -m qa_service.sidecars.grpc_gateway.beside FD PARENT flags`.
 
 `gateway_messages` says what the two send each other over the descriptor.
 """
@@ -12,13 +12,13 @@ import socket
 import sys
 from typing import TYPE_CHECKING
 
-from qa_service.grpc_gateway.program import run
-from qa_service.grpc_gateway.settings import parse
-from qa_service.inference.gateway_messages import LISTENING, RELOAD
 from qa_service.inference.parent import end_with_parent
+from qa_service.sidecars.gateway_messages import LISTENING, RELOAD
+from qa_service.sidecars.grpc_gateway.program import run
+from qa_service.sidecars.grpc_gateway.settings import parse
 
 if TYPE_CHECKING:
-    from qa_service.grpc_gateway.gateway import Gateway
+    from qa_service.sidecars.grpc_gateway.gateway import Gateway
 
 
 def main() -> int:

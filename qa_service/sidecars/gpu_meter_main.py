@@ -1,6 +1,6 @@
 """The program that reads the GPUs through NVIDIA's management library.
 
-`python -m qa_service.inference.gpu_meter_main FD PARENT` writes a frame of msgpack to its
+`python -m qa_service.sidecars.gpu_meter_main FD PARENT` writes a frame of msgpack to its
 descriptor every `INTERVAL_S`. Without a GPU, or without `pynvml` (the package nvidia-ml-py), it
 ends and writes nothing.
 """
@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from qa_service.inference.parent import end_with_parent
-from qa_service.telemetry.gpus import GpuReading
+from qa_service.sidecars.gpu_readings import GpuReading
 from qa_service.wire.frames import PREFIX
 
 INTERVAL_S = 2.0

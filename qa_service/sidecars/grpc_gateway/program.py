@@ -17,11 +17,11 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, NoReturn
 
 from qa_service.errors import SetupError
-from qa_service.grpc_gateway.settings import Settings, parse
 from qa_service.logs import configure_logging
+from qa_service.sidecars.grpc_gateway.settings import Settings, parse
 
 if TYPE_CHECKING:
-    from qa_service.grpc_gateway.gateway import Gateway
+    from qa_service.sidecars.grpc_gateway.gateway import Gateway
 
 _Serve = Callable[["Gateway"], Awaitable[None]]
 
@@ -45,7 +45,7 @@ def run(settings: Settings, serve: _Serve) -> SetupError:
 
 
 async def _run(settings: Settings, serve: _Serve) -> NoReturn:
-    from qa_service.grpc_gateway.gateway import Gateway  # noqa: PLC0415 - grpcio may be missing
+    from qa_service.sidecars.grpc_gateway.gateway import Gateway  # noqa: PLC0415 - grpcio may be missing
 
     await serve(Gateway(settings))
     logging.shutdown()

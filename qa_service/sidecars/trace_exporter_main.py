@@ -1,6 +1,6 @@
 """The program that sends traces to an OTLP receiver, by OpenTelemetry's SDK and exporter.
 
-`python -m qa_service.inference.trace_exporter_main FD PARENT ENDPOINT LOG_LEVEL LOG_FORMAT` reads
+`python -m qa_service.sidecars.trace_exporter_main FD PARENT ENDPOINT LOG_LEVEL LOG_FORMAT` reads
 traces from its descriptor, exports them, and reports how many spans it exported or dropped. It does
 not read while it exports, so that the loop bounds what waits. At end-of-file it has exported
 everything, and ends.
@@ -30,7 +30,7 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 from qa_service import __version__
 from qa_service.inference.parent import end_with_parent
 from qa_service.logs import configure_logging
-from qa_service.telemetry.spans import (
+from qa_service.sidecars.traces import (
     MAX_MESSAGE_BYTES,
     Report,
     Span,

@@ -15,13 +15,13 @@ import grpc
 from google.protobuf import json_format
 
 from qa_service.errors import HttpError, QaError, ShuttingDownError, UnavailableError
-from qa_service.grpc_gateway.calls import Caller
-from qa_service.grpc_gateway.infer import read_call, write_response
-from qa_service.grpc_gateway.links import PeerLinks
-from qa_service.grpc_gateway.messages import INFERENCE_SERVICE, METHODS, read_message
-from qa_service.grpc_gateway.reports import Reports, model_path
-from qa_service.grpc_gateway.status import abort
-from qa_service.grpc_gateway.stream import InferStream
+from qa_service.sidecars.grpc_gateway.calls import Caller
+from qa_service.sidecars.grpc_gateway.infer import read_call, write_response
+from qa_service.sidecars.grpc_gateway.links import PeerLinks
+from qa_service.sidecars.grpc_gateway.messages import INFERENCE_SERVICE, METHODS, read_message
+from qa_service.sidecars.grpc_gateway.reports import Reports, model_path
+from qa_service.sidecars.grpc_gateway.status import abort
+from qa_service.sidecars.grpc_gateway.stream import InferStream
 from qa_service.wire.messages import RequestLimits
 
 Message = Any  # of the private pool; protobuf has no types

@@ -25,7 +25,7 @@ from qa_service.errors import (
     QueueFullError,
     UnavailableError,
 )
-from qa_service.grpc_gateway.settings import Settings
+from qa_service.sidecars.grpc_gateway.settings import Settings
 from qa_service.wire.frames import PREFIX
 from qa_service.wire.json_codec import ErrorDetail
 from qa_service.wire.messages import Answer, AnswerSource, Passage, Request, Timings

@@ -17,16 +17,16 @@ from typing import Any
 import grpc
 
 from qa_service.errors import InternalError, QaError, ShuttingDownError
-from qa_service.grpc_gateway.calls import Caller
-from qa_service.grpc_gateway.infer import read_call, write_response
-from qa_service.grpc_gateway.links import PeerLink
-from qa_service.grpc_gateway.messages import (
+from qa_service.sidecars.grpc_gateway.calls import Caller
+from qa_service.sidecars.grpc_gateway.infer import read_call, write_response
+from qa_service.sidecars.grpc_gateway.links import PeerLink
+from qa_service.sidecars.grpc_gateway.messages import (
     ModelInferRequest,
     ModelInferResponse,
     ModelStreamInferResponse,
     read_message,
 )
-from qa_service.grpc_gateway.status import message_of
+from qa_service.sidecars.grpc_gateway.status import message_of
 from qa_service.wire.messages import RequestLimits
 
 logger = logging.getLogger(__name__)

@@ -15,19 +15,19 @@ import grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from qa_service.errors import InvalidRequestError, SetupError
-from qa_service.grpc_gateway.credentials import Credentials
-from qa_service.grpc_gateway.health import HealthService
-from qa_service.grpc_gateway.links import PeerLinks
-from qa_service.grpc_gateway.messages import (
+from qa_service.sidecars.grpc_gateway.credentials import Credentials
+from qa_service.sidecars.grpc_gateway.health import HealthService
+from qa_service.sidecars.grpc_gateway.links import PeerLinks
+from qa_service.sidecars.grpc_gateway.messages import (
     HEALTH_SERVICE,
     INFERENCE_SERVICE,
     POOL,
     REFLECTION_SERVICES,
     read_message,
 )
-from qa_service.grpc_gateway.reports import Reports
-from qa_service.grpc_gateway.service import InferenceService
-from qa_service.grpc_gateway.settings import Settings
+from qa_service.sidecars.grpc_gateway.reports import Reports
+from qa_service.sidecars.grpc_gateway.service import InferenceService
+from qa_service.sidecars.grpc_gateway.settings import Settings
 from qa_service.wire.messages import MAX_FRAME_BYTES, RequestLimits
 
 logger = logging.getLogger(__name__)
