@@ -38,8 +38,8 @@ from qa_service.front.protocols import HttpDate
 from qa_service.load.wire import Reply
 from qa_service.wire.codec import Codec
 from qa_service.wire.frame_codec import FrameCodec
-from qa_service.wire.http_access import HttpAccess
-from qa_service.wire.http_codec import HttpCodec, HttpSite
+from qa_service.wire.http.http_access import HttpAccess
+from qa_service.wire.http.http_codec import HttpCodec, HttpSite
 from qa_service.wire.messages import Answer, Auth, Request, RequestLimits, Timings
 
 RUNS, REQUESTS = 200, 200

@@ -17,10 +17,10 @@ from msgspec import Raw, inspect
 
 from harness.documents import PAGES
 from qa_service.telemetry.health import Health
+from qa_service.wire.http.model_reports import ModelReport
+from qa_service.wire.http.tf_serving import Instance
 from qa_service.wire.json_codec import AnswersBody, ErrorDetail
 from qa_service.wire.messages import FRAME_QUERY_TYPES, Passage, Request
-from qa_service.wire.model_reports import ModelReport
-from qa_service.wire.tf_serving import Instance
 
 TYPES = {
     kind.__name__: kind

@@ -10,7 +10,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from qa_service.wire.histogram import Histogram
-from qa_service.wire.prometheus import (
+from qa_service.wire.http.prometheus import (
     CONTENT_TYPE,
     Family,
     Labels,

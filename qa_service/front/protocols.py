@@ -14,9 +14,9 @@ from qa_service.errors import TlsRequiredError
 from qa_service.front.options import HttpOptions
 from qa_service.wire.codec import Codec
 from qa_service.wire.frame_codec import FrameCodec
-from qa_service.wire.http_access import HttpAccess
-from qa_service.wire.http_codec import HttpCodec, HttpSite
-from qa_service.wire.http_reply import HttpReply, encode_reply
+from qa_service.wire.http.http_access import HttpAccess
+from qa_service.wire.http.http_codec import HttpCodec, HttpSite
+from qa_service.wire.http.http_reply import HttpReply, encode_reply
 from qa_service.wire.json_codec import MAX_AUTH_FRAME_BYTES, encode_error
 from qa_service.wire.messages import NULL_ID, RequestLimits
 

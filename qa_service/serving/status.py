@@ -19,8 +19,8 @@ from qa_service.telemetry.health import SERVING, STARTING, Health, why_not_ready
 from qa_service.telemetry.metrics import Metrics
 from qa_service.telemetry.process import process_families
 from qa_service.telemetry.services import ServiceCounts
-from qa_service.wire.model_reports import CASCADE, ModelReport, State
-from qa_service.wire.prometheus import write_text
+from qa_service.wire.http.model_reports import CASCADE, ModelReport, State
+from qa_service.wire.http.prometheus import write_text
 
 
 class Status:

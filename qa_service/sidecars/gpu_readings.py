@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from qa_service.wire.prometheus import Family, Sample
+from qa_service.wire.http.prometheus import Family, Sample
 
 
 class GpuReading(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from qa_service.wire.model_reports import State
+from qa_service.wire.http.model_reports import State
 
 STARTING = "starting"
 SERVING = "serving"

@@ -9,7 +9,7 @@ import os
 import resource
 from pathlib import Path
 
-from qa_service.wire.prometheus import Family, Sample
+from qa_service.wire.http.prometheus import Family, Sample
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from qa_service.telemetry.exposition import duration_samples
 from qa_service.telemetry.metrics import DURATION_BOUNDS_MS
 from qa_service.wire.histogram import Histogram
-from qa_service.wire.prometheus import Family, Labels, Sample
+from qa_service.wire.http.prometheus import Family, Labels, Sample
 
 SHADOW_OUTCOMES = ("agreed", "differed", "failed", "unpaired", "dropped")
 """Outcomes of a request chosen to be copied: the version that answers found the same span, or

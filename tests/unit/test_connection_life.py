@@ -12,10 +12,10 @@ from harness.hostile_http import head
 from qa_service.errors import QueueFullError, ShuttingDownError
 from qa_service.front.options import HttpOptions
 from qa_service.front.protocols import Protocols
-from qa_service.wire import http_routes
+from qa_service.wire.http import http_routes
+from qa_service.wire.http.open_inference import InferCall
 from qa_service.wire.json_codec import MAX_AUTH_FRAME_BYTES
 from qa_service.wire.messages import RequestLimits
-from qa_service.wire.open_inference import InferCall
 from tests.unit.connections import ScriptedStream, Surroundings
 from tests.unit.services import LoopClock
 from tests.unit.test_http_codec import ASK, get, infer, post
@@ -316,7 +316,7 @@ class TestFaults:
     def test_in_the_cutting_of_the_stream(self, make, monkeypatch):
         setting = make()
         setting.send(post("/qa", ASK))
-        monkeypatch.setattr("qa_service.wire.http1.head_of", fail)
+        monkeypatch.setattr("qa_service.wire.http.http1.head_of", fail)
         setting.send(get(READY) + get(READY))
         assert setting.stream.is_open
         setting.answer()

@@ -7,7 +7,7 @@ import pytest
 
 from qa_service.sidecars.gpu_meter_main import NvmlReader
 from qa_service.sidecars.gpu_readings import gpu_families
-from qa_service.wire.prometheus import write_text
+from qa_service.wire.http.prometheus import write_text
 from qa_service.workers.gpu_meter import GpuMeter
 from tests.support import run_until
 

@@ -15,9 +15,9 @@ from qa_service.sidecars.grpc_gateway import messages, status
 from qa_service.sidecars.grpc_gateway.calls import Caller
 from qa_service.sidecars.grpc_gateway.links import read_reply
 from qa_service.wire.frames import PREFIX
+from qa_service.wire.http.open_inference import Result
 from qa_service.wire.json_codec import encode_answers
 from qa_service.wire.messages import Answer, AnswerSource, Passage, Request, Timings
-from qa_service.wire.open_inference import Result
 
 FOLDER = messages._DESCRIPTORS.parent
 

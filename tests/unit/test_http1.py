@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from harness.hostile_http import HOST, MALFORMED, SMUGGLED, chunked, head
 from qa_service.errors import HttpError
-from qa_service.wire.http1 import FEED_BYTES, MAX_SLICES, HttpReader
-from qa_service.wire.http_message import HttpHead, head_of
+from qa_service.wire.http.http1 import FEED_BYTES, MAX_SLICES, HttpReader
+from qa_service.wire.http.http_message import HttpHead, head_of
 
 MAX_BODY_BYTES = 100_000
 H2C = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAB\r\n"

@@ -22,11 +22,11 @@ from qa_service.errors import (
     UnauthorizedError,
     UnknownModelError,
 )
-from qa_service.wire import openapi
 from qa_service.wire.codec import Wait
-from qa_service.wire.http_access import HttpAccess
-from qa_service.wire.http_codec import MAX_EXCHANGES, HttpCodec, HttpSite
-from qa_service.wire.http_reply import MAX_MEMBERS, decompress, error_reply
+from qa_service.wire.http import openapi
+from qa_service.wire.http.http_access import HttpAccess
+from qa_service.wire.http.http_codec import MAX_EXCHANGES, HttpCodec, HttpSite
+from qa_service.wire.http.http_reply import MAX_MEMBERS, decompress, error_reply
 from qa_service.wire.messages import (
     MAX_TOP_K,
     NULL_ID,

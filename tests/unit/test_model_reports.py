@@ -7,8 +7,8 @@ from typing import get_args
 import pytest
 
 from qa_service.engine_catalogue import EngineType, precisions_of
-from qa_service.wire import model_reports
-from qa_service.wire.model_reports import CASCADE, ModelReport
+from qa_service.wire.http import model_reports
+from qa_service.wire.http.model_reports import CASCADE, ModelReport
 
 ENGINES = [
     (engine_type, precision)

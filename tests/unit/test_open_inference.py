@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qa_service.errors import InvalidRequestError
+from qa_service.wire.http.open_inference import MAX_QUESTIONS, Result, parse_infer, priority_of
 from qa_service.wire.messages import UNKNOWN_SOURCE, Answer, AnswerSource, RequestLimits, Timings
-from qa_service.wire.open_inference import MAX_QUESTIONS, Result, parse_infer, priority_of
 
 LIMITS = RequestLimits(max_question_chars=100, max_text_chars=1000)
 TIMINGS = Timings(1.0, 2.0)

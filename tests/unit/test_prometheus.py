@@ -15,9 +15,9 @@ from qa_service.telemetry.metrics import ABANDONED, ANSWERED, Metrics
 from qa_service.telemetry.process import process_families
 from qa_service.telemetry.services import ServiceCounts
 from qa_service.telemetry.stages import StagesMs
+from qa_service.wire.http.model_reports import ModelReport
+from qa_service.wire.http.prometheus import Family, Sample, histogram_samples, write_text
 from qa_service.wire.messages import QUERY_TYPES
-from qa_service.wire.model_reports import ModelReport
-from qa_service.wire.prometheus import Family, Sample, histogram_samples, write_text
 
 GAUGES = ("connections_open", "requests_in_flight", "queue_length", "sessions_alive",
           "sessions_wanted", "cache_bytes", "cache_entries")  # fmt: skip

@@ -12,8 +12,8 @@ from qa_service.scheduling.call import Answered
 from qa_service.serving.plan import ModelPlan
 from qa_service.serving.shadow import Shadow
 from qa_service.telemetry.services import ServiceCounts
+from qa_service.wire.http.prometheus import write_text
 from qa_service.wire.messages import Answer, AnswerSource, Timings
-from qa_service.wire.prometheus import write_text
 from tests.unit.services import ANSWER, TIMINGS, Client, FakeService
 
 OTHER = Answer("London", 0.4, 23, 29)

@@ -17,13 +17,13 @@ from qa_service.errors import (
     UnavailableError,
     UnknownModelError,
 )
-from qa_service.wire import openapi
-from qa_service.wire.http_access import HttpAccess
-from qa_service.wire.http_codec import HttpCodec, HttpSite
+from qa_service.wire.http import openapi
+from qa_service.wire.http.http_access import HttpAccess
+from qa_service.wire.http.http_codec import HttpCodec, HttpSite
+from qa_service.wire.http.model_reports import CASCADE, ModelReport
+from qa_service.wire.http.open_inference import MAX_QUESTIONS, Result
+from qa_service.wire.http.tf_serving import PredictCall, parse_predict
 from qa_service.wire.messages import UNKNOWN_SOURCE, Answer, RejectedError, RequestLimits, Timings
-from qa_service.wire.model_reports import CASCADE, ModelReport
-from qa_service.wire.open_inference import MAX_QUESTIONS, Result
-from qa_service.wire.tf_serving import PredictCall, parse_predict
 from tests.unit.test_http_codec import Peer, get, post
 
 LIMITS = RequestLimits(max_question_chars=100, max_text_chars=1000)

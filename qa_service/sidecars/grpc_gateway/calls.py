@@ -8,7 +8,7 @@ import grpc
 import msgspec
 
 from qa_service.errors import DeadlineExceededError
-from qa_service.wire.http_access import bearer_token
+from qa_service.wire.http.http_access import bearer_token
 from qa_service.wire.messages import Request
 
 MIN_TIMEOUT_MS = 0.001

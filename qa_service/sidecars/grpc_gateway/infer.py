@@ -1,4 +1,4 @@
-"""`ModelInfer`'s messages to and from the types of `wire/open_inference.py`.
+"""`ModelInfer`'s messages to and from the types of `wire/http/open_inference.py`.
 
 An answer is raw if its request was, else typed.
 """
@@ -12,8 +12,7 @@ import msgspec
 
 from qa_service.errors import InvalidRequestError
 from qa_service.sidecars.grpc_gateway.messages import ModelInferResponse
-from qa_service.wire.messages import RequestLimits
-from qa_service.wire.open_inference import (
+from qa_service.wire.http.open_inference import (
     InferBody,
     InferCall,
     InferInput,
@@ -22,6 +21,7 @@ from qa_service.wire.open_inference import (
     Tensor,
     make_call,
 )
+from qa_service.wire.messages import RequestLimits
 
 _CONTENTS = {"BYTES": "bytes_contents", "FP32": "fp32_contents", "INT32": "int_contents"}
 

@@ -27,9 +27,9 @@ from qa_service.errors import (
 )
 from qa_service.sidecars.grpc_gateway.settings import Settings
 from qa_service.wire.frames import PREFIX
+from qa_service.wire.http.open_inference import Result
 from qa_service.wire.json_codec import ErrorDetail
 from qa_service.wire.messages import Answer, AnswerSource, Passage, Request, Timings
-from qa_service.wire.open_inference import Result
 
 IDLE_S = 10.0
 """When a silent peer's connection is closed; opening one again costs a round trip or two here."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum, auto
 
 from qa_service.errors import HttpError
-from qa_service.wire.http_message import (
+from qa_service.wire.http.http_message import (
     MAX_TARGET_BYTES,
     ChunkedBody,
     HttpHead,

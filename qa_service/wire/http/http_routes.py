@@ -16,14 +16,14 @@ import msgspec
 
 from qa_service import __version__
 from qa_service.errors import HttpError, InvalidRequestError, QaError
-from qa_service.wire import model_reports, openapi, openapi_page, page, prometheus, tf_serving
-from qa_service.wire.http_message import HttpHead
-from qa_service.wire.http_reply import HttpReply, error_reply, json_reply, timed_reply
+from qa_service.wire.http import model_reports, openapi, openapi_page, page, prometheus, tf_serving
+from qa_service.wire.http.http_message import HttpHead
+from qa_service.wire.http.http_reply import HttpReply, error_reply, json_reply, timed_reply
+from qa_service.wire.http.model_reports import ModelReport
+from qa_service.wire.http.open_inference import HEADER_LENGTH, InferCall, Result, parse_infer
+from qa_service.wire.http.tf_serving import PredictCall, parse_predict
 from qa_service.wire.json_codec import answers_body, error_body, parse_request
 from qa_service.wire.messages import QueryType, RejectedError, Request, RequestLimits
-from qa_service.wire.model_reports import ModelReport
-from qa_service.wire.open_inference import HEADER_LENGTH, InferCall, Result, parse_infer
-from qa_service.wire.tf_serving import PredictCall, parse_predict
 
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "parameters", "schedule_policy",
               "statistics")  # fmt: skip

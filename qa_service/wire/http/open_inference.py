@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from qa_service.errors import InvalidRequestError
-from qa_service.wire.http_reply import HttpReply, timed_reply
+from qa_service.wire.http.http_reply import HttpReply, timed_reply
 from qa_service.wire.json_codec import check_bounds
 from qa_service.wire.messages import (
     MAX_PASSAGES,

@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 
 from qa_service import __version__
-from qa_service.wire.http_reply import HttpReply, json_reply
+from qa_service.wire.http.http_reply import HttpReply, json_reply
+from qa_service.wire.http.tf_serving import ModelStatus, PredictBody, PredictReply, TfServingError
 from qa_service.wire.json_codec import AnswersBody, ErrorBody
 from qa_service.wire.messages import Request
-from qa_service.wire.tf_serving import ModelStatus, PredictBody, PredictReply, TfServingError
 
 _REF = "#/components/schemas/{name}"
 _ERRORS = {

@@ -7,7 +7,7 @@ import hashlib
 import re
 from pathlib import Path
 
-from qa_service.wire.http_reply import HttpReply
+from qa_service.wire.http.http_reply import HttpReply
 
 
 def page_reply(html: bytes) -> HttpReply:
@@ -32,5 +32,5 @@ def _hashes(element: str, html: bytes) -> str:
     return " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"
 
 
-REPLY = page_reply((Path(__file__).parents[1] / "data" / "page.html").read_bytes())
+REPLY = page_reply((Path(__file__).parents[2] / "data" / "page.html").read_bytes())
 """The page at `/`."""

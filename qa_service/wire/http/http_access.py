@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from qa_service.errors import HttpError
-from qa_service.wire.http_message import HttpHead
+from qa_service.wire.http.http_message import HttpHead
 
 _REMEMBERED_HOSTS = 64
 """Clients reach a server under few names and ports."""

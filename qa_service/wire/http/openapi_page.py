@@ -9,11 +9,11 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from qa_service.wire import openapi
-from qa_service.wire.http_reply import HttpReply
-from qa_service.wire.page import page_reply
+from qa_service.wire.http import openapi
+from qa_service.wire.http.http_reply import HttpReply
+from qa_service.wire.http.page import page_reply
 
-_FRAME = (Path(__file__).parents[1] / "data" / "docs.html").read_text(encoding="utf-8")
+_FRAME = (Path(__file__).parents[2] / "data" / "docs.html").read_text(encoding="utf-8")
 _CONTENTS = "<!-- contents -->"
 _Schema = Mapping[str, Any]
 

@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from qa_service.engine_catalogue import AUTO, ENGINES
+from qa_service.wire.http.open_inference import INPUTS, MAX_QUESTIONS, OUTPUTS
 from qa_service.wire.messages import MAX_PRIORITY
-from qa_service.wire.open_inference import INPUTS, MAX_QUESTIONS, OUTPUTS
 
 _CONFIG_TYPES = {"BYTES": "TYPE_STRING", "FP32": "TYPE_FP32", "INT32": "TYPE_INT32"}
 CASCADE = "cascade"

@@ -17,11 +17,17 @@ import msgspec
 
 from qa_service.errors import HttpError, InternalError, QaError
 from qa_service.wire.codec import Message, Wait
-from qa_service.wire.http1 import HttpReader
-from qa_service.wire.http_access import HttpAccess, bearer_token
-from qa_service.wire.http_message import HttpHead
-from qa_service.wire.http_reply import CONTINUE, HttpReply, compressed, decompress, encode_reply
-from qa_service.wire.http_routes import (
+from qa_service.wire.http.http1 import HttpReader
+from qa_service.wire.http.http_access import HttpAccess, bearer_token
+from qa_service.wire.http.http_message import HttpHead
+from qa_service.wire.http.http_reply import (
+    CONTINUE,
+    HttpReply,
+    compressed,
+    decompress,
+    encode_reply,
+)
+from qa_service.wire.http.http_routes import (
     OPEN_PATHS,
     QaCall,
     QuestionsCall,
@@ -29,6 +35,7 @@ from qa_service.wire.http_routes import (
     path_error,
     route,
 )
+from qa_service.wire.http.open_inference import InferCall, Result
 from qa_service.wire.messages import (
     NULL_ID,
     UNKNOWN_SOURCE,
@@ -41,7 +48,6 @@ from qa_service.wire.messages import (
     RequestLimits,
     Timings,
 )
-from qa_service.wire.open_inference import InferCall, Result
 from qa_service.wire.trace_context import NO_TRACE, TraceContext, trace_context
 
 MAX_EXCHANGES = 64

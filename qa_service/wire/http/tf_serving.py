@@ -17,11 +17,9 @@ from typing import Annotated, Any
 import msgspec
 
 from qa_service.errors import InvalidRequestError, QaError, QueueFullError
-from qa_service.wire.http_reply import HttpReply, error_reply, json_reply, timed_reply
-from qa_service.wire.json_codec import check_bounds
-from qa_service.wire.messages import MAX_TOP_K, Question, Request, RequestLimits
-from qa_service.wire.model_reports import ModelReport
-from qa_service.wire.open_inference import (
+from qa_service.wire.http.http_reply import HttpReply, error_reply, json_reply, timed_reply
+from qa_service.wire.http.model_reports import ModelReport
+from qa_service.wire.http.open_inference import (
     INPUTS,
     MAX_QUESTIONS,
     OUTPUTS,
@@ -29,6 +27,8 @@ from qa_service.wire.open_inference import (
     output_columns,
     slowest,
 )
+from qa_service.wire.json_codec import check_bounds
+from qa_service.wire.messages import MAX_TOP_K, Question, Request, RequestLimits
 
 SIGNATURE = "serving_default"
 NO_SUCH_VERB = f"the only signature is {SIGNATURE}, of the method predict: ask :predict"
