@@ -12,7 +12,7 @@ from typing import Self
 
 import qa_service
 
-_PROGRAM = [sys.executable, "-P", "-m", "qa_service.cli.server_main"]
+_PROGRAM = [sys.executable, "-P", "-m", "qa_service.server.main"]
 _READY = "QA server ready on "
 _STOP_TIMEOUT_S = 60.0
 """Twice a server's own drain timeout: one that takes longer hangs."""

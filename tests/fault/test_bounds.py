@@ -16,8 +16,8 @@ from harness.memory import bound_bytes
 from harness.process import MIB, rss_bytes
 from harness.questions import ASK, FIRST_WORD
 from harness.server import EXACT_ENGINE, RunningServer, running_server
-from qa_service.config import ServerConfig
 from qa_service.options import MAX_MS
+from qa_service.server.config import ServerConfig
 from tests.fault.faults import marked
 
 SMALL = {

@@ -9,7 +9,7 @@ from collections import Counter
 
 from msgspec import structs
 
-from qa_service.config import ServerConfig, changed_options
+from qa_service.server.config import ServerConfig, changed_options
 from qa_service.serving.options import ModelOptions
 from tests.simulation.run import run
 from tests.simulation.scenario import Scenario, draw

@@ -17,12 +17,12 @@ from unittest.mock import patch
 
 from msgspec import structs
 
-from qa_service.config import ServerConfig
 from qa_service.errors import SetupError
 from qa_service.front.connection import Connection
 from qa_service.net.event_loop import EventLoop
 from qa_service.repository.models import FoundVersion
-from qa_service.server import QaServer
+from qa_service.server.config import ServerConfig
+from qa_service.server.life_cycle import QaServer
 from qa_service.serving.cache_store import ENTRY_BYTES
 from qa_service.serving.dispatcher import Dispatcher
 from qa_service.serving.options import ModelOptions
@@ -88,12 +88,12 @@ def simulated(
         return partial(_make_worker, loop, setup, machine)
 
     replaced = {
-        "qa_service.server.EventLoop": lambda: SimulatedLoop(world),
-        "qa_service.server.EngineChoices": _Engines,
+        "qa_service.server.life_cycle.EventLoop": lambda: SimulatedLoop(world),
+        "qa_service.server.life_cycle.EngineChoices": _Engines,
         "qa_service.serving.catalog.make_factory": make_factory,
         "qa_service.net.listener.socket": SocketModule(network.make_listening_socket),
         "qa_service.serving.plan.find_versions": partial(_find_versions, disk),
-        "qa_service.deployment.load_manifest": lambda path: SimpleNamespace(name=path.name),
+        "qa_service.server.deployment.load_manifest": lambda path: SimpleNamespace(name=path.name),
     }
     with ExitStack() as stack:
         for name, value in replaced.items():

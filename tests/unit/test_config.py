@@ -10,9 +10,9 @@ import pytest
 from msgspec import inspect, structs
 
 from harness.server import ROOT
-from qa_service.config import ServerConfig, find_config
 from qa_service.errors import SetupError
 from qa_service.options import options_of, sections_of
+from qa_service.server.config import ServerConfig, find_config
 
 OPTIONS = options_of(ServerConfig)
 PAGE = (ROOT / "docs" / "CONFIGURATION.md").read_text()

@@ -11,11 +11,11 @@ import pytest
 
 from harness.documents import PAGES, ROOT, check_output, shown_commands
 from harness.field_tables import TYPES, with_tables
-from qa_service.config import ServerConfig
 from qa_service.options import options_of
+from qa_service.server.config import ServerConfig
 
 INSTALLED = {
-    "qa-server": "qa_service.cli.server_main",
+    "qa-server": "qa_service.server.main",
     "qa-client": "qa_service.cli.client_main",
     "qa-index": "qa_service.cli.index_main",
     "qa-grpc-gateway": "qa_service.sidecars.grpc_gateway.program",

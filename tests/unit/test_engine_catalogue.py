@@ -7,7 +7,6 @@ from typing import get_args
 import pytest
 
 from harness.server import ROOT
-from qa_service.config import ServerConfig
 from qa_service.engine_catalogue import (
     AUTO,
     ENGINES,
@@ -21,6 +20,7 @@ from qa_service.engine_catalogue import (
 )
 from qa_service.options import options_of
 from qa_service.repository.manifest import model_files
+from qa_service.server.config import ServerConfig
 
 FILES = {row.file for row in ROWS.values() if row.file}
 PRECISIONS = {precision for _, precision in ROWS}

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from harness.server import ROOT
-from qa_service.config import find_config
+from qa_service.server.config import find_config
 
 # Both come with the extra `test`, the second for the sake of the first.
 kubernetes_validate = pytest.importorskip("kubernetes_validate")

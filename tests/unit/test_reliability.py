@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from harness.server import ROOT
-from qa_service.config import ServerConfig
 from qa_service.options import options_of
+from qa_service.server.config import ServerConfig
 
 PAGE = (ROOT / "docs" / "RELIABILITY.md").read_text()
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from harness.server import ROOT
-from qa_service.config import markdown
+from qa_service.server.config import markdown
 
 PACKAGE = ROOT / "qa_service"
 SERVING = [
@@ -71,12 +71,12 @@ def test_every_room_says_what_it_is_for():
 
 
 def test_the_loops_process_loads_no_library_of_the_model():
-    code = "import sys, qa_service.server; print(*sys.modules)"
+    code = "import sys, qa_service.server.life_cycle; print(*sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True)
     assert not {b"numpy", b"tokenizers", b"onnxruntime", b"torch"} & set(ran.stdout.split())
 
 
 def test_the_page_of_options_is_what_the_options_say():
-    """If not, replace what follows its first section with `python -m qa_service.config`."""
+    """If not, replace what follows its first section with `python -m qa_service.server.config`."""
     page = (ROOT / "docs" / "CONFIGURATION.md").read_text()
     assert page.endswith("\n" + markdown())

@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from qa_service.config import ServerConfig
 from qa_service.errors import ERROR_KINDS, QueueFullError, SetupError, UnknownModelError
 from qa_service.logs import LogOptions
 from qa_service.options import OptionError
 from qa_service.scheduling.call import Answered
+from qa_service.server.config import ServerConfig
 from qa_service.serving.tracing import Tracer, record_model, record_run
 from qa_service.sidecars.traces import (
     MAX_CHILDREN,

@@ -18,8 +18,6 @@ from collections.abc import Callable
 from enum import Enum, auto
 from functools import partial
 
-from qa_service.config import ConfigSource, ServerConfig
-from qa_service.deployment import Deployment
 from qa_service.errors import (
     ERROR_KINDS,
     InstancesLostError,
@@ -40,13 +38,15 @@ from qa_service.net.event_loop import EventLoop
 from qa_service.net.stream import ByteStream, Stream
 from qa_service.net.timers import LazyTimer
 from qa_service.scheduling.batch_cost import CostTable
+from qa_service.server.config import ConfigSource, ServerConfig
+from qa_service.server.deployment import Deployment
+from qa_service.server.status import Status
 from qa_service.serving.cache_store import CacheStore
 from qa_service.serving.catalog import Catalog
 from qa_service.serving.chain import Services
 from qa_service.serving.gate import Gate
 from qa_service.serving.retrieval import Retrieval
 from qa_service.serving.router import Router
-from qa_service.serving.status import Status
 from qa_service.serving.tracing import Tracing
 from qa_service.telemetry.metrics import Metrics
 from qa_service.telemetry.services import ServiceCounts

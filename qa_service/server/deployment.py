@@ -12,11 +12,11 @@ import logging
 from msgspec import structs
 
 from qa_service.collections.manifest import MANIFEST_FILE
-from qa_service.config import ConfigSource, ServerConfig, changed_options
 from qa_service.errors import SetupError, told_in
 from qa_service.net.event_loop import EventLoop
 from qa_service.repository.manifest import load_manifest
 from qa_service.repository.models import FoundVersion
+from qa_service.server.config import ConfigSource, ServerConfig, changed_options
 from qa_service.serving.catalog import Catalog
 from qa_service.serving.options import ModelOptions
 from qa_service.serving.plan import Plan, make_plan

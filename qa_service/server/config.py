@@ -2,7 +2,7 @@
 
 Each room says what can be set about it in a struct of its own; `ServerConfig` has one field for
 each. From that tree come the flags, `--help`, the file's tables, what `--print_config` prints, and
-the tables of docs/CONFIGURATION.md (`python -m qa_service.config` prints those).
+the tables of docs/CONFIGURATION.md (`python -m qa_service.server.config` prints those).
 """
 
 from __future__ import annotations
