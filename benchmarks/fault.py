@@ -35,7 +35,7 @@ from harness.frames import frame
 from harness.load import QuietAnswers, beside, offer, report_of
 from harness.server import EXACT_ENGINE, INSTANT, running_server
 from qa_service.load.report import Report
-from qa_service.repository.options import DEFAULT_MODEL
+from qa_service.server.models.repository_options import DEFAULT_MODEL
 from qa_service.workers.devices import run_in_real_time
 
 Errors = Mapping[str, int]

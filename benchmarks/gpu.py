@@ -37,8 +37,8 @@ from qa_service.load.plan import LoadPlan
 from qa_service.load.sweep import Cell, Sweep
 from qa_service.load.table import markdown
 from qa_service.repository.manifest import Manifest, load_manifest
-from qa_service.repository.options import DEFAULT_MODEL
 from qa_service.scheduling.batch_cost import BatchRule
+from qa_service.server.models.repository_options import DEFAULT_MODEL
 from qa_service.wire.messages import Question
 from qa_service.workers.gpus import find_gpus
 

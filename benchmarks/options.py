@@ -29,7 +29,7 @@ from qa_service.engine_catalogue import ROWS, precisions_of
 from qa_service.inference.engines import EngineConfig
 from qa_service.inference.engines.base import named_inputs
 from qa_service.repository.manifest import load_manifest
-from qa_service.repository.options import DEFAULT_MODEL
+from qa_service.server.models.repository_options import DEFAULT_MODEL
 
 SHORTEST, LONGEST, STEP_TOKENS = 100, 230, 16
 OWN, SAME = "our own choice", "the same again"

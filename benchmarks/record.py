@@ -17,7 +17,7 @@ from pathlib import Path
 import qa_service
 from benchmarks.machine import command, load_average, machine, now, versions
 from harness.server import ROOT
-from qa_service.repository.options import DEFAULT_MODEL
+from qa_service.server.models.repository_options import DEFAULT_MODEL
 
 RESULTS = Path(__file__).parent / "results"
 QUESTIONS_FILE = Path(qa_service.__file__).parent / "data" / "questions.json"

@@ -29,7 +29,7 @@ from harness.questions import ANSWER, ASK
 from harness.server import RunningServer, engine_flags, running_server
 from qa_service.load.plan import Sample
 from qa_service.load.report import Report
-from qa_service.repository.options import DEFAULT_MODEL
+from qa_service.server.models.repository_options import DEFAULT_MODEL
 
 WARMUP_S = 30.0
 STEADY_CLIENTS = 4

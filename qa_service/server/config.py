@@ -33,9 +33,9 @@ from qa_service.options import (
     to_toml,
     with_values,
 )
-from qa_service.repository.options import RepositoryOptions
 from qa_service.scheduling.options import QueueOptions
-from qa_service.serving.options import ModelOptions
+from qa_service.server.models.options import ModelOptions
+from qa_service.server.models.repository_options import RepositoryOptions
 from qa_service.serving.service_options import CacheOptions, CollectionOptions, RouteOptions
 from qa_service.telemetry.options import HealthOptions, TraceOptions
 from qa_service.wire.messages import RequestLimits

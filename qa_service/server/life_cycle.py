@@ -40,9 +40,10 @@ from qa_service.net.timers import LazyTimer
 from qa_service.scheduling.batch_cost import CostTable
 from qa_service.server.config import ConfigSource, ServerConfig
 from qa_service.server.deployment import Deployment
+from qa_service.server.models.catalog import Catalog
+from qa_service.server.models.engine_choices import EngineChoices
 from qa_service.server.status import Status
 from qa_service.serving.cache_store import CacheStore
-from qa_service.serving.catalog import Catalog
 from qa_service.serving.chain import Services
 from qa_service.serving.gate import Gate
 from qa_service.serving.retrieval import Retrieval
@@ -52,7 +53,6 @@ from qa_service.telemetry.metrics import Metrics
 from qa_service.telemetry.services import ServiceCounts
 from qa_service.wire.messages import QUERY_TYPES, Query
 from qa_service.workers.devices import CPU, InstanceDevice
-from qa_service.workers.engine_choices import EngineChoices
 from qa_service.workers.gpu_meter import GpuMeter
 
 logger = logging.getLogger(__name__)

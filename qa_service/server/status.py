@@ -7,12 +7,12 @@ from typing import Any
 
 from qa_service import __version__
 from qa_service.net.timers import Clock
+from qa_service.server.models.catalog import Catalog
+from qa_service.server.models.model import Model
+from qa_service.server.models.plan import VersionSpec
+from qa_service.server.models.version import Version, VersionState
 from qa_service.serving.cache_store import CacheStore
-from qa_service.serving.catalog import Catalog
-from qa_service.serving.model import Model
-from qa_service.serving.plan import VersionSpec
 from qa_service.serving.service_options import RouteOptions
-from qa_service.serving.version import Version, VersionState
 from qa_service.sidecars.gpu_readings import GpuReading, gpu_families
 from qa_service.telemetry.exposition import families, model_statistics
 from qa_service.telemetry.health import SERVING, STARTING, Health, why_not_ready

@@ -10,7 +10,7 @@ from collections import Counter
 from msgspec import structs
 
 from qa_service.server.config import ServerConfig, changed_options
-from qa_service.serving.options import ModelOptions
+from qa_service.server.models.options import ModelOptions
 from tests.simulation.run import run
 from tests.simulation.scenario import Scenario, draw
 from tests.simulation.shrink import shrink

@@ -20,14 +20,14 @@ from msgspec import structs
 from qa_service.errors import SetupError
 from qa_service.front.connection import Connection
 from qa_service.net.event_loop import EventLoop
-from qa_service.repository.models import FoundVersion
 from qa_service.server.config import ServerConfig
 from qa_service.server.life_cycle import QaServer
+from qa_service.server.models.on_disk import FoundVersion
+from qa_service.server.models.options import ModelOptions
+from qa_service.server.models.plan import make_plan
+from qa_service.server.models.version import Version, VersionState
 from qa_service.serving.cache_store import ENTRY_BYTES
 from qa_service.serving.dispatcher import Dispatcher
-from qa_service.serving.options import ModelOptions
-from qa_service.serving.plan import make_plan
-from qa_service.serving.version import Version, VersionState
 from qa_service.workers.messages import Setup
 from tests.simulation.network import Network, SocketModule
 from tests.simulation.workers import Machine, SimulatedWorker
@@ -90,9 +90,9 @@ def simulated(
     replaced = {
         "qa_service.server.life_cycle.EventLoop": lambda: SimulatedLoop(world),
         "qa_service.server.life_cycle.EngineChoices": _Engines,
-        "qa_service.serving.catalog.make_factory": make_factory,
+        "qa_service.server.models.catalog.make_factory": make_factory,
         "qa_service.net.listener.socket": SocketModule(network.make_listening_socket),
-        "qa_service.serving.plan.find_versions": partial(_find_versions, disk),
+        "qa_service.server.models.plan.find_versions": partial(_find_versions, disk),
         "qa_service.server.deployment.load_manifest": lambda path: SimpleNamespace(name=path.name),
     }
     with ExitStack() as stack:

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from qa_service.errors import ERROR_KINDS, InternalError, UnavailableError
-from qa_service.repository.models import FoundVersion
 from qa_service.scheduling.admission import Admission
 from qa_service.scheduling.call import Answered
 from qa_service.scheduling.options import QueueOptions
 from qa_service.scheduling.scheduler import Scheduler
+from qa_service.server.models.on_disk import FoundVersion
+from qa_service.server.models.plan import VersionSpec
+from qa_service.server.models.version import Version, VersionState
 from qa_service.serving.dispatcher import Dispatcher
-from qa_service.serving.plan import VersionSpec
-from qa_service.serving.version import Version, VersionState
 from qa_service.telemetry.metrics import ModelMetrics
 from qa_service.wire.messages import AnswerSource
 from qa_service.workers.messages import Setup

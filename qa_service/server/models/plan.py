@@ -10,8 +10,13 @@ from dataclasses import dataclass, field, replace
 
 from qa_service.errors import SetupError, there_are, told_in
 from qa_service.inference.engines import check_precision
-from qa_service.repository.models import FoundVersion, choose_versions, find_versions, say_versions
-from qa_service.serving.options import ModelOptions
+from qa_service.server.models.on_disk import (
+    FoundVersion,
+    choose_versions,
+    find_versions,
+    say_versions,
+)
+from qa_service.server.models.options import ModelOptions
 from qa_service.serving.service_options import RouteOptions
 from qa_service.workers.options import InstanceOptions
 

@@ -11,12 +11,12 @@ from qa_service.net.event_loop import EventLoop
 from qa_service.scheduling.admission import Admission
 from qa_service.scheduling.options import QueueOptions
 from qa_service.scheduling.scheduler import Scheduler
+from qa_service.server.models.model import Model
+from qa_service.server.models.plan import ModelPlan, Plan, VersionSpec
+from qa_service.server.models.version import Version, VersionState
 from qa_service.serving.chain import Services
 from qa_service.serving.dispatcher import Dispatcher
-from qa_service.serving.model import Model
-from qa_service.serving.plan import ModelPlan, Plan, VersionSpec
 from qa_service.serving.service_options import DEFAULT_ROUTE
-from qa_service.serving.version import Version, VersionState
 from qa_service.telemetry.metrics import Metrics
 from qa_service.workers.factory import make_factory
 from qa_service.workers.pool import WorkerFactory, WorkerPool

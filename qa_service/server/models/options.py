@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from qa_service.repository.models import MAX_VERSION, NUMBER, VERSIONS_WORDS
+from qa_service.server.models.on_disk import MAX_VERSION, NUMBER, VERSIONS_WORDS
 from qa_service.serving.service_options import NAME
 from qa_service.wire.messages import MAX_NAME_CHARS
 from qa_service.workers.options import InstanceOptions
