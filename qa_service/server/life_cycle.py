@@ -29,7 +29,6 @@ from qa_service.errors import (
 from qa_service.front.auth import Authenticator
 from qa_service.front.connection import Connection
 from qa_service.front.exposure import is_loopback, warn_if_exposed
-from qa_service.front.gateway import Gateway
 from qa_service.front.listeners import Listeners
 from qa_service.front.protocols import Protocols
 from qa_service.front.transport import Transport
@@ -42,6 +41,8 @@ from qa_service.server.config import ConfigSource, ServerConfig
 from qa_service.server.deployment import Deployment
 from qa_service.server.models.catalog import Catalog
 from qa_service.server.models.engine_choices import EngineChoices
+from qa_service.server.sidecars.gateway import Gateway
+from qa_service.server.sidecars.gpu_meter import GpuMeter
 from qa_service.server.status import Status
 from qa_service.serving.cache_store import CacheStore
 from qa_service.serving.chain import Services
@@ -53,7 +54,6 @@ from qa_service.telemetry.metrics import Metrics
 from qa_service.telemetry.services import ServiceCounts
 from qa_service.wire.messages import QUERY_TYPES, Query
 from qa_service.workers.devices import CPU, InstanceDevice
-from qa_service.workers.gpu_meter import GpuMeter
 
 logger = logging.getLogger(__name__)
 

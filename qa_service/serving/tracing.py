@@ -25,13 +25,13 @@ from qa_service.net.event_loop import EventLoop
 from qa_service.net.timers import Clock
 from qa_service.scheduling.call import Answered, Call, Outcome
 from qa_service.scheduling.ticket import Ticket
+from qa_service.server.sidecars.trace_exporter import TraceExporter
 from qa_service.sidecars.traces import AttributeValue, Span, Trace
 from qa_service.telemetry.metrics import ABANDONED, Metrics
 from qa_service.telemetry.options import TraceOptions
 from qa_service.wire.codec import Codec
 from qa_service.wire.trace_context import TraceContext
 from qa_service.workers.messages import Results
-from qa_service.workers.trace_exporter import TraceExporter
 
 STAGES = ("tokenize", "model", "read")
 

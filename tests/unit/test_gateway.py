@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from qa_service.front import gateway as front
-from qa_service.front.gateway import Gateway
 from qa_service.server.config import ServerConfig
+from qa_service.server.sidecars import gateway as front
+from qa_service.server.sidecars.gateway import Gateway
 from qa_service.sidecars.gateway_messages import LISTENING
 from qa_service.sidecars.grpc_gateway.settings import parse
 from tests.support import FakeTimeLoop, run_until

@@ -5,10 +5,10 @@ import types
 
 import pytest
 
+from qa_service.server.sidecars.gpu_meter import GpuMeter
 from qa_service.sidecars.gpu_meter_main import NvmlReader
 from qa_service.sidecars.gpu_readings import gpu_families
 from qa_service.wire.http.prometheus import write_text
-from qa_service.workers.gpu_meter import GpuMeter
 from tests.support import run_until
 
 PYNVML = """

@@ -6,7 +6,12 @@ import sys
 
 import pytest
 
-from qa_service.workers.side_program import FIRST_BACKOFF_S, MAX_BACKOFF_S, STEADY_S, SideProgram
+from qa_service.server.sidecars.side_program import (
+    FIRST_BACKOFF_S,
+    MAX_BACKOFF_S,
+    STEADY_S,
+    SideProgram,
+)
 from tests.support import FakeTimeLoop, run_until
 
 ECHO = """

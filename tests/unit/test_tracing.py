@@ -11,6 +11,13 @@ from qa_service.logs import LogOptions
 from qa_service.options import OptionError
 from qa_service.scheduling.call import Answered
 from qa_service.server.config import ServerConfig
+from qa_service.server.sidecars import trace_exporter
+from qa_service.server.sidecars.trace_exporter import (
+    FLUSH_DELAY_S,
+    MAX_OUTPUT_BYTES,
+    MAX_PENDING,
+    TraceExporter,
+)
 from qa_service.serving.tracing import Tracer, record_model, record_run
 from qa_service.sidecars.traces import (
     MAX_CHILDREN,
@@ -28,14 +35,7 @@ from qa_service.wire.frame_codec import FrameCodec
 from qa_service.wire.frames import PREFIX
 from qa_service.wire.messages import QUERY_TYPES, Answer, AnswerSource, RequestLimits, Timings
 from qa_service.wire.trace_context import NO_TRACE, TraceContext, trace_context
-from qa_service.workers import trace_exporter
 from qa_service.workers.messages import Results
-from qa_service.workers.trace_exporter import (
-    FLUSH_DELAY_S,
-    MAX_OUTPUT_BYTES,
-    MAX_PENDING,
-    TraceExporter,
-)
 from tests.unit.calls import make_call, make_ticket
 from tests.unit.services import LoopClock
 

@@ -12,8 +12,8 @@ import logging
 from collections.abc import Sequence
 
 from qa_service.net.event_loop import EventLoop
+from qa_service.server.sidecars.side_program import SideProgram
 from qa_service.sidecars.gateway_messages import LISTENING, RELOAD
-from qa_service.workers.side_program import SideProgram
 
 logger = logging.getLogger(__name__)
 
