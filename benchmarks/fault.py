@@ -34,9 +34,9 @@ from harness.file_run import Run, asked_of, run_with_stops
 from harness.frames import frame
 from harness.load import QuietAnswers, beside, offer, report_of
 from harness.server import EXACT_ENGINE, INSTANT, running_server
+from qa_service.instance.devices import run_in_real_time
 from qa_service.load.report import Report
 from qa_service.server.models.repository_options import DEFAULT_MODEL
-from qa_service.workers.devices import run_in_real_time
 
 Errors = Mapping[str, int]
 """Requests that were not answered right, by code."""

@@ -9,11 +9,11 @@ import time
 
 from harness.frames import frame
 from harness.hostile_frames import HONEST, HOSTILE, OK
+from qa_service.instance.messages import Batch, encode
 from qa_service.scheduling.request_cost import estimate_tokens
 from qa_service.wire.frames import FrameReader
 from qa_service.wire.json_codec import encode_error, parse_request
 from qa_service.wire.messages import Query, RejectedError, RequestLimits
-from qa_service.workers.messages import Batch, encode
 
 LIMITS = RequestLimits()
 TRIES = 7

@@ -29,18 +29,18 @@ import numpy as np
 
 from qa_service.data.squad import SquadQuestion, read_squad
 from qa_service.errors import SetupError
-from qa_service.inference.engines import EngineConfig, make_engine
-from qa_service.inference.engines.base import Engine
-from qa_service.inference.reader.reader import Reader
+from qa_service.instance.batch_cost import BatchRule
+from qa_service.instance.engines import EngineConfig, make_engine
+from qa_service.instance.engines.base import Engine
+from qa_service.instance.gpus import find_gpus
+from qa_service.instance.model_folder.manifest import Manifest, load_manifest
+from qa_service.instance.reader.reader import Reader
 from qa_service.load.own_server import ServerStartError
 from qa_service.load.plan import LoadPlan
 from qa_service.load.sweep import Cell, Sweep
 from qa_service.load.table import markdown
-from qa_service.repository.manifest import Manifest, load_manifest
-from qa_service.scheduling.batch_cost import BatchRule
 from qa_service.server.models.repository_options import DEFAULT_MODEL
 from qa_service.wire.messages import Question
-from qa_service.workers.gpus import find_gpus
 
 QUESTIONS = Path(__file__).resolve().parents[1] / "qa_service" / "data" / "questions.json"
 PROTOTYPE_MS = {1: 20.5, 5: 30.8, 20: 96.1, 50: 177.0}
@@ -145,7 +145,7 @@ def load(
 ) -> Engine:
     """Makes the engine; for a rehearsal PyTorch's as it is on a GPU, without the GPU."""
     if flags.rehearse and flags.engine == "pytorch":
-        from qa_service.inference.engines import pytorch  # noqa: PLC0415 - torch takes seconds
+        from qa_service.instance.engines import pytorch  # noqa: PLC0415 - torch takes seconds
 
         return pytorch.bucketed_engine(model_dir, manifest, config, "cpu")
     return make_engine(flags.engine, model_dir, manifest, config)

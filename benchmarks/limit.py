@@ -34,9 +34,9 @@ from benchmarks.tables import markdown, median, spread
 from benchmarks.targets import Running, ours, running
 from benchmarks.texts import Item, uniform
 from qa_service.data.squad import read_squad
-from qa_service.inference.reader.reader import Reader
-from qa_service.inference.reader.stopwatch import Stopwatch
-from qa_service.repository.manifest import TOKENIZER_FILE
+from qa_service.instance.model_folder.manifest import TOKENIZER_FILE
+from qa_service.instance.reader.reader import Reader
+from qa_service.instance.reader.stopwatch import Stopwatch
 from qa_service.wire.messages import Task
 
 SESSIONS = 2

@@ -26,9 +26,9 @@ import numpy as np
 from benchmarks.tables import markdown
 from harness.process import MIB, rss_bytes
 from qa_service.engine_catalogue import ROWS, precisions_of
-from qa_service.inference.engines import EngineConfig
-from qa_service.inference.engines.base import named_inputs
-from qa_service.repository.manifest import load_manifest
+from qa_service.instance.engines import EngineConfig
+from qa_service.instance.engines.base import named_inputs
+from qa_service.instance.model_folder.manifest import load_manifest
 from qa_service.server.models.repository_options import DEFAULT_MODEL
 
 SHORTEST, LONGEST, STEP_TOKENS = 100, 230, 16
@@ -49,7 +49,7 @@ def onnx_variants(path: Path, inputs: tuple[str, ...], flags: argparse.Namespace
     """Sessions over one file, each of which differs from the engine's in one thing."""
     import onnxruntime  # noqa: PLC0415 - one of the libraries may be missing
 
-    from qa_service.inference.engines.onnx import SLOWER_ON_CPU, session_options  # noqa: PLC0415
+    from qa_service.instance.engines.onnx import SLOWER_ON_CPU, session_options  # noqa: PLC0415
 
     level, mode = onnxruntime.GraphOptimizationLevel, onnxruntime.ExecutionMode
     attributes = {
@@ -92,7 +92,7 @@ def openvino_variants(path: Path, inputs: tuple[str, ...], flags: argparse.Names
     """The file compiled in several ways, and another model's file in the engine's own."""
     import openvino  # noqa: PLC0415 - one of the libraries may be missing
 
-    from qa_service.inference.engines.openvino import options  # noqa: PLC0415
+    from qa_service.instance.engines.openvino import options  # noqa: PLC0415
 
     core, chosen = openvino.Core(), options(EngineConfig(precision=flags.precision))
     more = {

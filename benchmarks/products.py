@@ -20,8 +20,8 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 from qa_service.engine_catalogue import is_installed
-from qa_service.inference.engines import EngineConfig
-from qa_service.inference.engines.onnx import session_options
+from qa_service.instance.engines import EngineConfig
+from qa_service.instance.engines.onnx import session_options
 from qa_service.preparation.openvino_int8 import round_weights
 
 Shape = tuple[int, int, int, int]

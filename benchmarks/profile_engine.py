@@ -40,12 +40,12 @@ from qa_service.autotune.candidates import choose_engine
 from qa_service.autotune.engine_table import Measurement
 from qa_service.autotune.engine_trial import try_engines
 from qa_service.engine_catalogue import AUTO, ROWS
-from qa_service.inference.engines import EngineConfig, make_engine
-from qa_service.inference.engines.onnx import SLOWER_ON_CPU, session_options
+from qa_service.instance.devices import DeviceAssignment
+from qa_service.instance.engines import EngineConfig, make_engine
+from qa_service.instance.engines.onnx import SLOWER_ON_CPU, session_options
+from qa_service.instance.model_folder.manifest import Manifest, load_manifest
+from qa_service.instance.options import InstanceOptions
 from qa_service.logs import LogOptions
-from qa_service.repository.manifest import Manifest, load_manifest
-from qa_service.workers.devices import DeviceAssignment
-from qa_service.workers.options import InstanceOptions
 
 TOKENS = 166
 SQUARE_ROUNDS = 20
@@ -172,7 +172,7 @@ def openvino_nodes(path: Path, feeds: dict[str, np.ndarray], precision: str) -> 
     """Microseconds by kind of node, of OpenVINO's own counters."""
     import openvino  # noqa: PLC0415
 
-    from qa_service.inference.engines.openvino import options  # noqa: PLC0415
+    from qa_service.instance.engines.openvino import options  # noqa: PLC0415
 
     core, profiled = openvino.Core(), {"PERF_COUNT": True}
     model = core.read_model(str(path))

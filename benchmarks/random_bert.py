@@ -7,7 +7,12 @@ from pathlib import Path
 import torch
 from transformers import BertConfig, BertForQuestionAnswering, PreTrainedTokenizerFast
 
-from qa_service.repository.manifest import TOKENIZER_FILE, Manifest, ReadingConfig, save_manifest
+from qa_service.instance.model_folder.manifest import (
+    TOKENIZER_FILE,
+    Manifest,
+    ReadingConfig,
+    save_manifest,
+)
 
 SHAPES = {
     "bert-base": {},  # BertConfig's own defaults: 12 layers of 768, 12 heads, 110 M weights

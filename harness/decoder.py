@@ -5,6 +5,7 @@ from __future__ import annotations
 from harness.frames import frame
 from harness.mutate import Mutator, check_json
 from qa_service.errors import ERROR_KINDS, FrameTooLargeError
+from qa_service.instance.messages import Batch, encode, to_worker_decoder
 from qa_service.wire.frames import PREFIX, FrameReader
 from qa_service.wire.json_codec import encode_answers, encode_error, parse_request
 from qa_service.wire.messages import (
@@ -15,7 +16,6 @@ from qa_service.wire.messages import (
     RequestLimits,
     Timings,
 )
-from qa_service.workers.messages import Batch, encode, to_worker_decoder
 
 LIMITS = RequestLimits(max_question_chars=200, max_text_chars=2000)
 MAX_FRAME_BYTES = 4096

@@ -12,7 +12,7 @@ from pathlib import Path
 from harness.frames import frame, receive
 from harness.questions import ASK
 from harness.server import INSTANT, RunningServer
-from qa_service.repository.manifest import Manifest, ReadingConfig, save_manifest
+from qa_service.instance.model_folder.manifest import Manifest, ReadingConfig, save_manifest
 
 
 def make_manifest(name: str, **fields: object) -> Manifest:

@@ -14,11 +14,11 @@ from qa_service.autotune.candidates import choose_engine
 from qa_service.autotune.engine_table import Measurement
 from qa_service.autotune.messages import TrialRequest
 from qa_service.autotune.trial_main import reply_to
+from qa_service.instance.devices import first_device
+from qa_service.instance.model_folder.manifest import load_manifest
+from qa_service.instance.options import InstanceOptions
 from qa_service.logs import LogOptions
 from qa_service.preparation.prepare import Choices, prepare
-from qa_service.repository.manifest import load_manifest
-from qa_service.workers.devices import first_device
-from qa_service.workers.options import InstanceOptions
 from tests.certificates import Certificates
 
 LEFT_OUT = {f"not {mark}": f"\npytestmark = pytest.mark.{mark}\n" for mark in ("slow", "soak")}

@@ -10,7 +10,7 @@ from typing import Any
 
 from harness.process import GIVE_UP_S
 from harness.server import ROOT
-from qa_service.repository.manifest import MANIFEST_FILE
+from qa_service.instance.model_folder.manifest import MANIFEST_FILE
 
 
 def run(*command: object, **options: Any) -> subprocess.CompletedProcess[str]:

@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 
 from qa_service.errors import QaError
-from qa_service.inference.reader.reader import Reader
-from qa_service.inference.worker_main import WARMUP, load_reader
+from qa_service.instance.messages import Setup
+from qa_service.instance.options import InstanceOptions
+from qa_service.instance.reader.reader import Reader
+from qa_service.instance.worker_main import WARMUP, load_reader
 from qa_service.wire.messages import Question
-from qa_service.workers.messages import Setup
-from qa_service.workers.options import InstanceOptions
 
 MODEL_VARIABLE = "BENCHMARK_MODEL"
 BATCH_VARIABLE = "BENCHMARK_BATCH"

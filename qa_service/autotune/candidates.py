@@ -31,11 +31,11 @@ from qa_service.engine_catalogue import (
     Kind,
     is_installed,
 )
-from qa_service.repository.costs_dir import COSTS_DIR
-from qa_service.repository.manifest import Manifest
-from qa_service.workers.devices import CPU, DeviceAssignment
-from qa_service.workers.messages import Setup
-from qa_service.workers.options import InstanceOptions
+from qa_service.instance.devices import CPU, DeviceAssignment
+from qa_service.instance.messages import Setup
+from qa_service.instance.model_folder.costs_dir import COSTS_DIR
+from qa_service.instance.model_folder.manifest import Manifest
+from qa_service.instance.options import InstanceOptions
 
 logger = logging.getLogger(__name__)
 

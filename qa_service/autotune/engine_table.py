@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import msgspec
 
+from qa_service.instance.messages import Setup
+from qa_service.instance.options import InstanceOptions
 from qa_service.logs import plural
-from qa_service.workers.messages import Setup
-from qa_service.workers.options import InstanceOptions
 
 TIE = 0.05
 """The minimum share of the reference's time that a candidate must save: measurements are noisy."""

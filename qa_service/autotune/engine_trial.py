@@ -19,11 +19,9 @@ from qa_service.autotune.engine_race import MAX_ROUNDS, Offsets, Race, Record
 from qa_service.autotune.engine_table import EngineTable, Measurement
 from qa_service.data.squad import read_squad
 from qa_service.errors import InternalError, SetupError
-from qa_service.logs import LogOptions
-from qa_service.wire.messages import Task
-from qa_service.workers.channel import WorkerChannel
-from qa_service.workers.launch import WORKER_PROGRAM, launch
-from qa_service.workers.messages import (
+from qa_service.instance.channel import WorkerChannel
+from qa_service.instance.launch import WORKER_PROGRAM, launch
+from qa_service.instance.messages import (
     Answers,
     Batch,
     Failed,
@@ -34,6 +32,8 @@ from qa_service.workers.messages import (
     encode,
     to_loop_decoder,
 )
+from qa_service.logs import LogOptions
+from qa_service.wire.messages import Task
 
 logger = logging.getLogger(__name__)
 

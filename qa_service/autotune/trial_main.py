@@ -17,10 +17,10 @@ import msgspec
 from qa_service.autotune.engine_trial import try_engines
 from qa_service.autotune.messages import TrialReply, TrialRequest, encode
 from qa_service.errors import SetupError
-from qa_service.inference.parent import end_with_parent
+from qa_service.instance.channel import WorkerChannel
+from qa_service.instance.model_folder.costs_dir import keep
 from qa_service.logs import configure_logging
-from qa_service.repository.costs_dir import keep
-from qa_service.workers.channel import WorkerChannel
+from qa_service.net.parent import end_with_parent
 
 
 def reply_to(request: TrialRequest) -> TrialReply:

@@ -14,7 +14,7 @@ from qa_service.autotune.candidates import REFERENCE, runnable
 from qa_service.cli.flags import PlotError, check_plot, complain, make_parser
 from qa_service.engine_catalogue import MODEL_ENGINES, ROWS, precisions_of
 from qa_service.errors import SetupError
-from qa_service.repository.manifest import load_manifest, model_files
+from qa_service.instance.model_folder.manifest import load_manifest, model_files
 from qa_service.serving.service_options import RouteOptions
 from qa_service.training.calibration import calibrate
 from qa_service.training.cascade import MIN_SCORES, CascadePoint, ModelRun, draw, run_model, sweep

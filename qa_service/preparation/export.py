@@ -16,8 +16,8 @@ from onnxruntime.transformers.fusion_options import FusionOptions
 from transformers import PreTrainedConfig
 
 from qa_service.errors import SetupError
-from qa_service.inference.engines.base import named_inputs
-from qa_service.inference.reader.windows import sample_rows
+from qa_service.instance.engines.base import named_inputs
+from qa_service.instance.reader.windows import sample_rows
 from qa_service.preparation.loading import LoadedModel
 from qa_service.preparation.sources import as_setup_error
 

@@ -26,8 +26,8 @@ from transformers.utils import logging as transformers_logging
 
 from qa_service.engine_catalogue import PYTORCH_FILE
 from qa_service.errors import SetupError
+from qa_service.instance.model_folder.manifest import CONFIG_FILE, TOKENIZER_FILE
 from qa_service.preparation.sources import Source, as_setup_error
-from qa_service.repository.manifest import CONFIG_FILE, TOKENIZER_FILE
 
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 _WARNING, _FATAL = 2, 4

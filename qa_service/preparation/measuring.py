@@ -11,9 +11,9 @@ from dataclasses import replace
 import numpy as np
 
 from qa_service.errors import SetupError
-from qa_service.inference.arrays import LogitsFunction
-from qa_service.inference.engines.pytorch import logits_of
-from qa_service.inference.reader.windows import sample_rows
+from qa_service.instance.arrays import LogitsFunction
+from qa_service.instance.engines.pytorch import logits_of
+from qa_service.instance.reader.windows import sample_rows
 from qa_service.preparation.loading import LoadedModel
 from qa_service.preparation.sources import first_line
 

@@ -15,19 +15,19 @@ import msgspec
 
 from qa_service.engine_catalogue import AUTO, ONNX_FILE, PLAIN_ONNX_FILE, PREPARING_FLAGS, ROWS
 from qa_service.errors import SetupError
-from qa_service.preparation.encoders import sha256_of
-from qa_service.preparation.folder import locked, replacing
-from qa_service.preparation.sources import Source, find_source
-from qa_service.repository.manifest import (
+from qa_service.instance.model_folder.manifest import (
     MANIFEST_FILE,
     Manifest,
     ReadingConfig,
     load_manifest,
     save_manifest,
 )
+from qa_service.preparation.encoders import sha256_of
+from qa_service.preparation.folder import locked, replacing
+from qa_service.preparation.sources import Source, find_source
 
 if TYPE_CHECKING:
-    from qa_service.inference.arrays import LogitsFunction
+    from qa_service.instance.arrays import LogitsFunction
     from qa_service.preparation.loading import LoadedModel
 
 _FORMAT_VERSION = 4

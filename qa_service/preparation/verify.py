@@ -14,13 +14,13 @@ import numpy as np
 import qa_service
 from qa_service.data.squad import read_squad
 from qa_service.errors import QaError, SetupError
-from qa_service.inference.arrays import FloatArray, Int64Array, Logits, LogitsFunction
-from qa_service.inference.engines import EngineConfig, make_engine
-from qa_service.inference.reader.reader import Reader
+from qa_service.instance.arrays import FloatArray, Int64Array, Logits, LogitsFunction
+from qa_service.instance.batch_cost import BatchRule
+from qa_service.instance.engines import EngineConfig, make_engine
+from qa_service.instance.model_folder.manifest import Manifest
+from qa_service.instance.reader.reader import Reader
 from qa_service.preparation.measuring import MAX_LOGIT_DIFFERENCE
 from qa_service.preparation.sources import first_line
-from qa_service.repository.manifest import Manifest
-from qa_service.scheduling.batch_cost import BatchRule
 from qa_service.wire.messages import Answer, Question
 
 MIN_SAME_PERCENT = 80

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import string
 
-from qa_service.scheduling.batch_cost import BatchRule
+from qa_service.instance.batch_cost import BatchRule
 from qa_service.wire.messages import Request
 
 SMOOTHING = 1 / 8

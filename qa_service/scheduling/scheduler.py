@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from qa_service.errors import QueueFullError
-from qa_service.scheduling.batch_cost import BatchRule
+from qa_service.instance.batch_cost import BatchRule
 from qa_service.scheduling.flows import Flows, Turn
 from qa_service.scheduling.options import QueueOptions
 from qa_service.scheduling.ticket import Ticket

@@ -21,6 +21,7 @@ from msgspec import NODEFAULT, Meta, Struct, structs
 
 from qa_service.errors import SetupError
 from qa_service.front.options import AuthOptions, ConnectionOptions, HttpOptions
+from qa_service.instance.options import InstanceOptions
 from qa_service.logs import LogOptions, hide_password
 from qa_service.net.options import ListenOptions, TlsOptions
 from qa_service.options import (
@@ -39,7 +40,6 @@ from qa_service.server.models.repository_options import RepositoryOptions
 from qa_service.serving.service_options import CacheOptions, CollectionOptions, RouteOptions
 from qa_service.telemetry.options import HealthOptions, TraceOptions
 from qa_service.wire.messages import RequestLimits
-from qa_service.workers.options import InstanceOptions
 
 
 class ServerOptions(Struct, frozen=True, kw_only=True):

@@ -13,8 +13,9 @@ from msgspec import structs
 
 from qa_service.collections.manifest import MANIFEST_FILE
 from qa_service.errors import SetupError, told_in
+from qa_service.instance.model_folder.manifest import load_manifest
+from qa_service.instance.options import InstanceOptions
 from qa_service.net.event_loop import EventLoop
-from qa_service.repository.manifest import load_manifest
 from qa_service.server.config import ConfigSource, ServerConfig, changed_options
 from qa_service.server.models.catalog import Catalog
 from qa_service.server.models.engine_choices import EngineChoices
@@ -24,7 +25,6 @@ from qa_service.server.models.plan import Plan, make_plan
 from qa_service.serving.retrieval import Retrieval
 from qa_service.serving.router import Router
 from qa_service.serving.service_options import CollectionOptions, check_name
-from qa_service.workers.options import InstanceOptions
 
 logger = logging.getLogger(__name__)
 

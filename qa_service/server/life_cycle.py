@@ -32,11 +32,12 @@ from qa_service.front.exposure import is_loopback, warn_if_exposed
 from qa_service.front.listeners import Listeners
 from qa_service.front.protocols import Protocols
 from qa_service.front.transport import Transport
+from qa_service.instance.batch_cost import CostTable
+from qa_service.instance.devices import CPU, InstanceDevice
 from qa_service.net.background import Background
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.stream import ByteStream, Stream
 from qa_service.net.timers import LazyTimer
-from qa_service.scheduling.batch_cost import CostTable
 from qa_service.server.config import ConfigSource, ServerConfig
 from qa_service.server.deployment import Deployment
 from qa_service.server.models.catalog import Catalog
@@ -53,7 +54,6 @@ from qa_service.serving.tracing import Tracing
 from qa_service.telemetry.metrics import Metrics
 from qa_service.telemetry.services import ServiceCounts
 from qa_service.wire.messages import QUERY_TYPES, Query
-from qa_service.workers.devices import CPU, InstanceDevice
 
 logger = logging.getLogger(__name__)
 

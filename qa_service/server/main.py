@@ -10,11 +10,11 @@ from pathlib import Path
 
 from qa_service.cli.flags import INTERRUPTED, complain
 from qa_service.errors import SetupError
+from qa_service.instance.devices import describe, run_in_real_time
 from qa_service.logs import configure_logging, plural
 from qa_service.server.config import find_config
 from qa_service.server.engine_report import measured_engines
 from qa_service.server.life_cycle import QaServer
-from qa_service.workers.devices import describe, run_in_real_time
 
 logger = logging.getLogger(__name__)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from qa_service.instance.options import InstanceOptions
 from qa_service.net.timers import Clock
 from qa_service.serving.cache import Cached
 from qa_service.serving.cache_store import CacheStore
@@ -22,7 +23,6 @@ from qa_service.serving.skim import Skim
 from qa_service.telemetry.metrics import ModelMetrics
 from qa_service.telemetry.services import ServiceCounts
 from qa_service.wire.messages import Request
-from qa_service.workers.options import InstanceOptions
 
 
 class Services:

@@ -17,6 +17,7 @@ import msgspec
 
 from qa_service.collections.retriever import FoundPassage, ReadText, read_text
 from qa_service.errors import QaError
+from qa_service.instance.messages import ModelFacts
 from qa_service.scheduling.call import Call
 from qa_service.serving.dispatcher import Dispatcher
 from qa_service.serving.parts import Part, read_parts
@@ -24,7 +25,6 @@ from qa_service.serving.retrieval import Retrieval
 from qa_service.serving.service import Service
 from qa_service.wire.messages import Answer, Passage, Request, Timings
 from qa_service.wire.spans import NO_ANSWER, ReadPassage, SegmentResult, answers_from_passages
-from qa_service.workers.messages import ModelFacts
 
 
 class Collections:

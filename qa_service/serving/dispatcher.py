@@ -20,9 +20,10 @@ from qa_service.errors import (
     UnavailableError,
     WorkerCrashedError,
 )
+from qa_service.instance.batch_cost import MIN_TURN_TOKENS, BatchRule
+from qa_service.instance.messages import Answers, Results
 from qa_service.net.timers import Clock, LazyTimer
 from qa_service.scheduling.admission import Admission
-from qa_service.scheduling.batch_cost import MIN_TURN_TOKENS, BatchRule
 from qa_service.scheduling.call import Answered, Call
 from qa_service.scheduling.request_cost import RequestCosts, estimate_tokens
 from qa_service.scheduling.scheduler import Scheduler
@@ -32,7 +33,6 @@ from qa_service.telemetry.metrics import ModelMetrics
 from qa_service.wire.messages import Timings
 from qa_service.wire.spans import SegmentResult
 from qa_service.workers.base import Worker
-from qa_service.workers.messages import Answers, Results
 from qa_service.workers.pool import WorkerPool
 
 logger = logging.getLogger(__name__)

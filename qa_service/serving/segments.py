@@ -14,6 +14,7 @@ from functools import partial
 import msgspec
 
 from qa_service.errors import DeadlineExceededError, ExecutionTimeoutError, QaError
+from qa_service.instance.messages import ModelFacts
 from qa_service.scheduling.call import Answered, Call, Outcome
 from qa_service.scheduling.request_cost import estimate_tokens, tokens_of
 from qa_service.scheduling.ticket import Ticket
@@ -21,7 +22,6 @@ from qa_service.serving.dispatcher import Dispatcher
 from qa_service.wire.messages import Timings
 from qa_service.wire.sections import Section, is_one_section, sections
 from qa_service.wire.spans import SegmentResult, merge, to_answers
-from qa_service.workers.messages import ModelFacts
 
 AHEAD_PER_INSTANCE = 2
 """One that runs and one that lies ready: no instance waits for the loop, and the rest of the text

@@ -16,6 +16,7 @@ import msgspec
 
 from qa_service.collections.ranking import rank
 from qa_service.errors import InternalError, InvalidRequestError, QaError, SetupError
+from qa_service.instance.messages import ModelFacts
 from qa_service.scheduling.call import Call
 from qa_service.serving.dispatcher import Dispatcher
 from qa_service.serving.parts import Part, read_parts
@@ -24,7 +25,6 @@ from qa_service.serving.service import Service
 from qa_service.wire.messages import Answer, Request
 from qa_service.wire.sections import Section, windows
 from qa_service.wire.spans import SegmentResult, merge, to_answers
-from qa_service.workers.messages import ModelFacts
 
 
 class Skim:

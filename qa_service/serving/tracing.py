@@ -20,6 +20,7 @@ from functools import partial
 
 import msgspec
 
+from qa_service.instance.messages import Results
 from qa_service.logs import LogOptions
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.timers import Clock
@@ -31,7 +32,6 @@ from qa_service.telemetry.metrics import ABANDONED, Metrics
 from qa_service.telemetry.options import TraceOptions
 from qa_service.wire.codec import Codec
 from qa_service.wire.trace_context import TraceContext
-from qa_service.workers.messages import Results
 
 STAGES = ("tokenize", "model", "read")
 

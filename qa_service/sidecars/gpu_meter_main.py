@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from qa_service.inference.parent import end_with_parent
+from qa_service.net.parent import end_with_parent
 from qa_service.sidecars.gpu_readings import GpuReading
 from qa_service.wire.frames import PREFIX
 

@@ -28,8 +28,8 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from qa_service import __version__
-from qa_service.inference.parent import end_with_parent
 from qa_service.logs import configure_logging
+from qa_service.net.parent import end_with_parent
 from qa_service.sidecars.traces import (
     MAX_MESSAGE_BYTES,
     Report,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from qa_service.telemetry.stages import StagesMs
+from qa_service.instance.stages import StagesMs
 from qa_service.wire.histogram import Histogram, log_spaced
 
 ANSWERED = "answered"

@@ -28,7 +28,7 @@ from tokenizers import Tokenizer
 from torch import nn
 from transformers import AutoConfig, AutoModelForQuestionAnswering, PreTrainedModel
 
-from qa_service.repository.manifest import TOKENIZER_FILE
+from qa_service.instance.model_folder.manifest import TOKENIZER_FILE
 
 WEIGHTS_FILE = "adapter_model.safetensors"
 CONFIG_FILE = "adapter_config.json"

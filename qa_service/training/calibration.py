@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from qa_service.repository.manifest import ReadingConfig
+from qa_service.instance.model_folder.manifest import ReadingConfig
 from qa_service.training.evaluation import DevSet, PreparedModel
 from qa_service.training.measures import best_answers, calibration_error, squad_metrics
 

@@ -17,11 +17,11 @@ import numpy as np
 
 from qa_service.data.squad import SquadQuestion, read_squad
 from qa_service.errors import SetupError
-from qa_service.inference.arrays import Int64Array, Logits, LogitsFunction
-from qa_service.inference.engines import EngineConfig, make_engine
-from qa_service.inference.reader.reader import Reader
-from qa_service.repository.manifest import Manifest, ReadingConfig, load_manifest
-from qa_service.scheduling.batch_cost import BatchRule
+from qa_service.instance.arrays import Int64Array, Logits, LogitsFunction
+from qa_service.instance.batch_cost import BatchRule
+from qa_service.instance.engines import EngineConfig, make_engine
+from qa_service.instance.model_folder.manifest import Manifest, ReadingConfig, load_manifest
+from qa_service.instance.reader.reader import Reader
 from qa_service.training.measures import (
     Metrics,
     abstained_percent,

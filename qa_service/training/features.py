@@ -17,9 +17,9 @@ from tokenizers import Tokenizer
 
 from qa_service.data.squad import SquadQuestion
 from qa_service.errors import QuestionTooLongError
-from qa_service.inference.arrays import FloatArray, Int64Array
-from qa_service.inference.reader.windows import Window, WindowBuilder
-from qa_service.inference.reader.words import Offsets
+from qa_service.instance.arrays import FloatArray, Int64Array
+from qa_service.instance.reader.windows import Window, WindowBuilder
+from qa_service.instance.reader.words import Offsets
 from qa_service.training.paragraphs import Example
 
 _BATCHES_A_BUCKET = 32

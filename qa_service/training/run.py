@@ -16,10 +16,10 @@ from torch import nn
 from transformers import set_seed
 
 from qa_service.data.squad import SquadQuestion, read_squad
-from qa_service.inference.arrays import Int64Array, Logits, LogitsFunction
-from qa_service.inference.reader.reader import Reader
-from qa_service.repository.manifest import Manifest, ReadingConfig
-from qa_service.scheduling.batch_cost import BatchRule
+from qa_service.instance.arrays import Int64Array, Logits, LogitsFunction
+from qa_service.instance.batch_cost import BatchRule
+from qa_service.instance.model_folder.manifest import Manifest, ReadingConfig
+from qa_service.instance.reader.reader import Reader
 from qa_service.training.adapters import (
     Encoder,
     adapter_of,

@@ -23,9 +23,9 @@ from tqdm import tqdm
 
 from qa_service.data.squad import SquadQuestion
 from qa_service.errors import QuestionTooLongError
-from qa_service.inference.arrays import FloatArray, LogitsFunction
-from qa_service.inference.reader.reader import padded
-from qa_service.inference.reader.windows import Window, WindowBuilder
+from qa_service.instance.arrays import FloatArray, LogitsFunction
+from qa_service.instance.reader.reader import padded
+from qa_service.instance.reader.windows import Window, WindowBuilder
 
 _SAVED_EVERY = 512
 """Questions: what a run that is cut off loses at most."""

@@ -21,12 +21,7 @@ from typing import Protocol
 
 import msgspec
 
-from qa_service.net.event_loop import EventLoop
-from qa_service.net.stream import Stream
-from qa_service.scheduling.request_cost import SMOOTHING
-from qa_service.scheduling.ticket import Ticket
-from qa_service.wire.frames import FrameReader
-from qa_service.workers.messages import (
+from qa_service.instance.messages import (
     MAX_MESSAGE_BYTES,
     Batch,
     Failed,
@@ -36,6 +31,11 @@ from qa_service.workers.messages import (
     encode,
     to_loop_decoder,
 )
+from qa_service.net.event_loop import EventLoop
+from qa_service.net.stream import Stream
+from qa_service.scheduling.request_cost import SMOOTHING
+from qa_service.scheduling.ticket import Ticket
+from qa_service.wire.frames import FrameReader
 
 
 class WorkerState(Enum):

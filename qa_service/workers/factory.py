@@ -6,12 +6,12 @@ from pathlib import Path
 
 from qa_service.engine_catalogue import is_installed
 from qa_service.errors import SetupError
+from qa_service.instance.devices import CPU, DeviceAssignment, devices_of
+from qa_service.instance.messages import Setup
+from qa_service.instance.options import InstanceOptions
 from qa_service.logs import LogOptions
 from qa_service.net.event_loop import EventLoop
 from qa_service.workers.base import Worker, WorkerListener
-from qa_service.workers.devices import CPU, DeviceAssignment, devices_of
-from qa_service.workers.messages import Setup
-from qa_service.workers.options import InstanceOptions
 from qa_service.workers.pool import WorkerFactory
 from qa_service.workers.process import ProcessWorker, RayWorker
 

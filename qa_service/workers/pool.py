@@ -18,15 +18,15 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from qa_service.instance.devices import InstanceDevice
+from qa_service.instance.messages import ModelFacts, Results
+from qa_service.instance.options import InstanceOptions
 from qa_service.logs import plural
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.timers import LazyTimer, Timer
 from qa_service.scheduling.ticket import Ticket
 from qa_service.telemetry.metrics import ModelMetrics
 from qa_service.workers.base import Worker, WorkerListener, WorkerState
-from qa_service.workers.devices import InstanceDevice
-from qa_service.workers.messages import ModelFacts, Results
-from qa_service.workers.options import InstanceOptions
 
 logger = logging.getLogger(__name__)
 

@@ -6,11 +6,11 @@ import signal
 import socket
 from typing import ClassVar
 
+from qa_service.instance.launch import WORKER_PROGRAM, launch
+from qa_service.instance.messages import Setup
 from qa_service.logs import LogOptions
 from qa_service.net.event_loop import EventLoop
 from qa_service.workers.base import Worker, WorkerListener
-from qa_service.workers.launch import WORKER_PROGRAM, launch
-from qa_service.workers.messages import Setup
 
 
 class ProcessWorker(Worker):
@@ -59,7 +59,7 @@ class RayWorker(ProcessWorker):
     ends its process when it loses the cluster's head.
     """
 
-    program: ClassVar[str] = "qa_service.inference.ray_main"
+    program: ClassVar[str] = "qa_service.instance.ray_main"
     is_blameless = True
     """A request is to blame only if the actor's process itself died; the bridge then says so."""
 

@@ -59,7 +59,7 @@ def replies_by_id(sock: socket.socket, count: int) -> dict:
     return by_id
 
 
-WORKER = "qa_service.inference.worker_main"
+WORKER = "qa_service.instance.worker_main"
 
 
 class Permits:

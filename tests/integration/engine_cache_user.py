@@ -5,8 +5,8 @@ from __future__ import annotations
 from multiprocessing.queues import Queue
 from pathlib import Path
 
-from qa_service.inference.engines import EngineConfig, onnx_gpu
-from qa_service.repository.manifest import Manifest
+from qa_service.instance.engines import EngineConfig, onnx_gpu
+from qa_service.instance.model_folder.manifest import Manifest
 
 
 def take_turn(cache_dir: Path, manifest: Manifest, config: EngineConfig, turns: Queue) -> None:

@@ -12,16 +12,16 @@ import torch
 from transformers import AutoTokenizer
 
 from qa_service.errors import SetupError
-from qa_service.inference.engines import EngineConfig, make_engine
-from qa_service.inference.reader.reader import Reader
-from qa_service.inference.worker_main import load_reader
+from qa_service.instance.batch_cost import BatchRule
+from qa_service.instance.engines import EngineConfig, make_engine
+from qa_service.instance.messages import Setup
+from qa_service.instance.model_folder.manifest import load_manifest
+from qa_service.instance.options import InstanceOptions
+from qa_service.instance.reader.reader import Reader
+from qa_service.instance.worker_main import load_reader
 from qa_service.preparation.loading import quiet_libraries
 from qa_service.preparation.prepare import Choices, prepare
-from qa_service.repository.manifest import load_manifest
-from qa_service.scheduling.batch_cost import BatchRule
 from qa_service.wire.messages import Question
-from qa_service.workers.messages import Setup
-from qa_service.workers.options import InstanceOptions
 from tests.integration.architectures import (
     ARCHITECTURES,
     make_small_model,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from harness.server import FIXED_ENGINE, RunningServer, running_server
-from qa_service.workers.gpus import find_gpus
+from qa_service.instance.gpus import find_gpus
 from tests.gpu_driver import compile_driver
 from tests.programs import fail_to_start, run_python
 
@@ -59,7 +59,7 @@ def test_real_time_priority_that_is_not_permitted_is_said_so():
 
 
 def run_in_a_child(*lines):
-    imports = "import os, resource", "from qa_service.workers.devices import run_in_real_time"
+    imports = "import os, resource", "from qa_service.instance.devices import run_in_real_time"
     return run_python("-c", "\n".join((*imports, *lines)))
 
 

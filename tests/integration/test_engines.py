@@ -6,10 +6,10 @@ import pytest
 
 from qa_service.engine_catalogue import ONNX_FILE, ONNX_INT8_FILE, PYTORCH_FILE
 from qa_service.errors import SetupError
-from qa_service.inference.engines import EngineConfig, make_engine
-from qa_service.inference.reader.reader import Reader
-from qa_service.repository.manifest import load_manifest
-from qa_service.scheduling.batch_cost import BatchRule
+from qa_service.instance.batch_cost import BatchRule
+from qa_service.instance.engines import EngineConfig, make_engine
+from qa_service.instance.model_folder.manifest import load_manifest
+from qa_service.instance.reader.reader import Reader
 from qa_service.wire.messages import Question
 from tests.programs import run_python
 
@@ -180,12 +180,12 @@ def test_a_session_with_the_onnx_engine_loads_neither_torch_nor_transformers(bui
     program = f"""
 import sys
 from pathlib import Path
-import qa_service.inference.worker_main
-from qa_service.scheduling.batch_cost import BatchRule
-from qa_service.inference.engines import EngineConfig, make_engine
-from qa_service.repository.manifest import load_manifest
+import qa_service.instance.worker_main
+from qa_service.instance.batch_cost import BatchRule
+from qa_service.instance.engines import EngineConfig, make_engine
+from qa_service.instance.model_folder.manifest import load_manifest
 from qa_service.wire.messages import Question
-from qa_service.inference.reader.reader import Reader
+from qa_service.instance.reader.reader import Reader
 
 folder = Path({str(builtin_model)!r})
 manifest = load_manifest(folder)

@@ -5,7 +5,7 @@ import pytest
 from harness.load import QUESTIONS_FILE
 from qa_service.autotune.candidates import runnable
 from qa_service.engine_catalogue import OPENVINO_INT8_FILE
-from qa_service.repository.manifest import load_manifest
+from qa_service.instance.model_folder.manifest import load_manifest
 from tests.programs import run_python
 
 pytestmark = pytest.mark.slow

@@ -17,12 +17,12 @@ from harness.process import GIVE_UP_S
 from qa_service.data.squad import read_squad
 from qa_service.engine_catalogue import ONNX_FILE, PLAIN_ONNX_FILE
 from qa_service.errors import DeviceError, SetupError
-from qa_service.inference.engines import EngineConfig, make_engine, onnx_gpu, pytorch
-from qa_service.inference.engines.onnx import open_session
-from qa_service.inference.reader.reader import Reader
+from qa_service.instance.batch_cost import BatchRule
+from qa_service.instance.engines import EngineConfig, make_engine, onnx_gpu, pytorch
+from qa_service.instance.engines.onnx import open_session
+from qa_service.instance.model_folder.manifest import load_manifest
+from qa_service.instance.reader.reader import Reader
 from qa_service.preparation.prepare import Choices, prepare
-from qa_service.repository.manifest import load_manifest
-from qa_service.scheduling.batch_cost import BatchRule
 from qa_service.wire.messages import Question
 from tests.integration.engine_cache_user import take_turn
 from tests.programs import run_python

@@ -7,10 +7,10 @@ import pytest
 from harness.load import QUESTIONS_FILE
 from harness.server import EXACT_ENGINE, FIXED_ENGINE, running_server
 from qa_service.data.squad import read_squad
-from qa_service.inference.engines import EngineConfig, make_engine
-from qa_service.inference.reader.reader import Reader
-from qa_service.repository.manifest import load_manifest
-from qa_service.scheduling.batch_cost import BatchRule
+from qa_service.instance.batch_cost import BatchRule
+from qa_service.instance.engines import EngineConfig, make_engine
+from qa_service.instance.model_folder.manifest import load_manifest
+from qa_service.instance.reader.reader import Reader
 from qa_service.wire.messages import Question
 from tests.programs import change_reading
 

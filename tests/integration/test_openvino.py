@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from qa_service.errors import DeviceError, SetupError
-from qa_service.inference.engines import EngineConfig, make_engine
+from qa_service.instance.engines import EngineConfig, make_engine
+from qa_service.instance.model_folder.manifest import load_manifest
 from qa_service.preparation import openvino_int8, quantize
-from qa_service.repository.manifest import load_manifest
 from tests.programs import run_python
 
 openvino = pytest.importorskip("openvino")
-from qa_service.inference.engines import openvino as engine_module  # noqa: E402
-from qa_service.inference.engines import static_shapes  # noqa: E402
+from qa_service.instance.engines import openvino as engine_module  # noqa: E402
+from qa_service.instance.engines import static_shapes  # noqa: E402
 
 MAX_LOGIT_DIFFERENCE = 1e-3
 MAX_DIFFERENCES = {"fp32": MAX_LOGIT_DIFFERENCE, "int8": 0.2, "bf16": 0.2, "int8_bf16": 0.4}
@@ -20,8 +20,8 @@ MAX_DIFFERENCES = {"fp32": MAX_LOGIT_DIFFERENCE, "int8": 0.2, "bf16": 0.2, "int8
 ONE_AFTER_ANOTHER = """
 import os, signal, sys
 from pathlib import Path
-from qa_service.inference.engines import EngineConfig, make_engine
-from qa_service.repository.manifest import load_manifest
+from qa_service.instance.engines import EngineConfig, make_engine
+from qa_service.instance.model_folder.manifest import load_manifest
 signal.signal(signal.SIGUSR1, lambda *_: print("handled"))
 model = Path(sys.argv[1])
 for _ in range(2):

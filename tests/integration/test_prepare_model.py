@@ -23,12 +23,12 @@ import prepare_model
 from harness.server import ROOT
 from qa_service.engine_catalogue import OPENVINO_INT8_FILE
 from qa_service.errors import SetupError
-from qa_service.inference.engines import EngineConfig, make_engine
+from qa_service.instance.engines import EngineConfig, make_engine
+from qa_service.instance.model_folder.manifest import load_manifest
 from qa_service.preparation import export, quantize
 from qa_service.preparation.loading import load, quiet_libraries
 from qa_service.preparation.prepare import Choices, prepare
 from qa_service.preparation.sources import Source
-from qa_service.repository.manifest import load_manifest
 from tests.integration.tiny_models import KINDS, MAX_SEQUENCE_TOKENS, make_tiny_model
 from tests.programs import run_python
 

@@ -16,12 +16,12 @@ from harness.process import held_still
 from harness.questions import ANSWER, ASK, QUESTIONS, TEXT
 from harness.server import FIXED_ENGINE, INSTANT, ONE_BY_ONE, running_server
 from qa_service.client import QaClient
-from qa_service.inference.learned_costs import TABLE_EVERY
-from qa_service.inference.worker_main import load_reader
-from qa_service.scheduling.batch_cost import load_costs
+from qa_service.instance.batch_cost import load_costs
+from qa_service.instance.learned_costs import TABLE_EVERY
+from qa_service.instance.messages import Setup
+from qa_service.instance.options import InstanceOptions
+from qa_service.instance.worker_main import load_reader
 from qa_service.wire.messages import Question, RequestLimits
-from qa_service.workers.messages import Setup
-from qa_service.workers.options import InstanceOptions
 from tests.programs import fail_to_start
 
 ONE = ("--num_inference_sessions", "1")

@@ -19,6 +19,7 @@ from msgspec import structs
 
 from qa_service.errors import SetupError
 from qa_service.front.connection import Connection
+from qa_service.instance.messages import Setup
 from qa_service.net.event_loop import EventLoop
 from qa_service.server.config import ServerConfig
 from qa_service.server.life_cycle import QaServer
@@ -28,7 +29,6 @@ from qa_service.server.models.plan import make_plan
 from qa_service.server.models.version import Version, VersionState
 from qa_service.serving.cache_store import ENTRY_BYTES
 from qa_service.serving.dispatcher import Dispatcher
-from qa_service.workers.messages import Setup
 from tests.simulation.network import Network, SocketModule
 from tests.simulation.workers import Machine, SimulatedWorker
 from tests.simulation.world import World

@@ -2,8 +2,8 @@
 
 import socket
 
+from qa_service.instance.channel import WorkerChannel
 from qa_service.workers.base import Worker
-from qa_service.workers.channel import WorkerChannel
 
 
 class HandledWorker(Worker):

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from qa_service.scheduling.batch_cost import MIN_TURN_TOKENS, BatchRule, CostTable
+from qa_service.instance.batch_cost import MIN_TURN_TOKENS, BatchRule, CostTable
 from qa_service.scheduling.options import QueueOptions
 from qa_service.scheduling.scheduler import Scheduler
 from tests.unit.calls import make_ticket

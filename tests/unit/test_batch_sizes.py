@@ -10,7 +10,7 @@ import random
 
 import pytest
 
-from qa_service.scheduling.batch_cost import BatchRule, CostTable
+from qa_service.instance.batch_cost import BatchRule, CostTable
 from qa_service.scheduling.options import QueueOptions
 from qa_service.scheduling.scheduler import Scheduler
 from tests.unit.calls import make_ticket

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qa_service.errors import SetupError
-from qa_service.inference.costs import COSTS_DIR, find_costs
-from qa_service.inference.reader.measuring import measure_costs
-from qa_service.scheduling.batch_cost import BatchRule, CostTable, load_costs
+from qa_service.instance.batch_cost import BatchRule, CostTable, load_costs
+from qa_service.instance.costs import COSTS_DIR, find_costs
+from qa_service.instance.reader.measuring import measure_costs
 from tests.support import FakeClock
 
 TABLE = CostTable((10, 20), (1, 2, 4), ((1.0, 1.5, 2.0), (3.0, 6.0)), "a test")

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qa_service.inference.engines.buckets import (
+from qa_service.instance.engines.buckets import (
     TEXT_MASK,
     Bucket,
     BucketedEngine,

@@ -15,6 +15,7 @@ from qa_service.errors import (
     UnknownCollectionError,
     WorkerCrashedError,
 )
+from qa_service.instance.messages import ModelFacts
 from qa_service.net.background import result_of
 from qa_service.scheduling.call import Answered
 from qa_service.serving.collections import Collections
@@ -23,7 +24,6 @@ from qa_service.serving.service_options import CollectionOptions
 from qa_service.telemetry.services import ServiceCounts
 from qa_service.wire.messages import Passage
 from qa_service.wire.spans import ReadPassage, ScoredSpan, SegmentResult, answers_from_passages
-from qa_service.workers.messages import ModelFacts
 from tests.unit.calls import make_call
 from tests.unit.services import TIMINGS, FakeDispatcher, FakeService, ManualClock
 

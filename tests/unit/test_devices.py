@@ -3,8 +3,8 @@
 import pytest
 
 from qa_service.errors import DeviceError
-from qa_service.workers.devices import DeviceAssignment, InstanceDevice, assign_devices, describe
-from qa_service.workers.gpus import Gpu, Gpus
+from qa_service.instance.devices import DeviceAssignment, InstanceDevice, assign_devices, describe
+from qa_service.instance.gpus import Gpu, Gpus
 
 TWO = Gpus((Gpu(0, "4", 80 << 30), Gpu(1, "7", 24 << 30)))
 NONE = Gpus((), "no driver")

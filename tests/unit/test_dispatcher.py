@@ -9,8 +9,10 @@ import pytest
 
 from harness.server import ROOT
 from qa_service.errors import ERROR_KINDS, TextTooLongError
+from qa_service.instance.batch_cost import BatchRule
+from qa_service.instance.messages import Answers, Failure, ModelFacts, Results
+from qa_service.instance.stages import StagesMs
 from qa_service.scheduling.admission import Admission
-from qa_service.scheduling.batch_cost import BatchRule
 from qa_service.scheduling.call import Answered
 from qa_service.scheduling.options import QueueOptions
 from qa_service.scheduling.scheduler import Scheduler
@@ -18,9 +20,7 @@ from qa_service.serving.dispatcher import MAX_MOVES, Dispatcher
 from qa_service.serving.gate import Gate
 from qa_service.serving.segments import Segments
 from qa_service.telemetry.metrics import ModelMetrics
-from qa_service.telemetry.stages import StagesMs
 from qa_service.wire.messages import Answer
-from qa_service.workers.messages import Answers, Failure, ModelFacts, Results
 from tests.unit.calls import make_call, make_ticket
 from tests.unit.services import ManualClock
 

@@ -16,7 +16,7 @@ import pytest
 
 from harness.server import ROOT
 from qa_service.broker.flags import make_flags
-from qa_service.repository.manifest import save_manifest
+from qa_service.instance.model_folder.manifest import save_manifest
 from tests.unit.test_manifest import _MANIFEST
 from tests.unit.test_structure import PACKAGE, SERVING, files_of
 

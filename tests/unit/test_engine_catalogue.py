@@ -18,8 +18,8 @@ from qa_service.engine_catalogue import (
     Precision,
     precisions_of,
 )
+from qa_service.instance.model_folder.manifest import model_files
 from qa_service.options import options_of
-from qa_service.repository.manifest import model_files
 from qa_service.server.config import ServerConfig
 
 FILES = {row.file for row in ROWS.values() if row.file}

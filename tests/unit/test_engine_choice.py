@@ -11,10 +11,10 @@ from qa_service.autotune.engine_race import MAX_ROUNDS
 from qa_service.autotune.engine_table import EngineTable, Finding, Measurement
 from qa_service.autotune.engine_trial import QUESTIONS, Progress, bundled_rounds
 from qa_service.data.squad import read_squad
-from qa_service.repository.costs_dir import keep
-from qa_service.repository.manifest import Manifest, ReadingConfig
-from qa_service.workers.devices import DeviceAssignment
-from qa_service.workers.options import InstanceOptions
+from qa_service.instance.devices import DeviceAssignment
+from qa_service.instance.model_folder.costs_dir import keep
+from qa_service.instance.model_folder.manifest import Manifest, ReadingConfig
+from qa_service.instance.options import InstanceOptions
 from tests.support import FakeClock
 
 MANIFEST = Manifest(

@@ -10,7 +10,7 @@ import pytest
 
 from qa_service.data.squad import SquadQuestion
 from qa_service.errors import SetupError
-from qa_service.repository.manifest import ReadingConfig
+from qa_service.instance.model_folder.manifest import ReadingConfig
 from qa_service.training import calibration
 from qa_service.training.evaluation import DevSet, never_abstaining, remembered
 from qa_service.training.measures import (

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from qa_service.workers.gpus import Gpu, find_gpus, visible_as
+from qa_service.instance.gpus import Gpu, find_gpus, visible_as
 from tests.gpu_driver import compile_driver
 
 

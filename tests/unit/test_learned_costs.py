@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from qa_service.inference.learned_costs import TABLE_EVERY, TRIAL_EVERY, LearnedCosts
-from qa_service.scheduling.batch_cost import BatchRule, CostTable
+from qa_service.instance.batch_cost import BatchRule, CostTable
+from qa_service.instance.learned_costs import TABLE_EVERY, TRIAL_EVERY, LearnedCosts
 
 LENGTHS = (16, 32, 64, 128, 256, 384)
 ASKED = (60, 100, 150, 180, 240, 300)

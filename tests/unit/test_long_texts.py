@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from qa_service.inference.reader.reader import Reader
-from qa_service.inference.reader.stopwatch import Stopwatch
-from qa_service.repository.manifest import ReadingConfig
+from qa_service.instance.model_folder.manifest import ReadingConfig
+from qa_service.instance.reader.reader import Reader
+from qa_service.instance.reader.stopwatch import Stopwatch
 from qa_service.scheduling.call import Answered
 from qa_service.scheduling.ticket import Ticket
 from qa_service.serving.segments import Segments

@@ -6,7 +6,7 @@ import pytest
 
 from harness.models import make_manifest
 from qa_service.errors import SetupError
-from qa_service.repository.manifest import (
+from qa_service.instance.model_folder.manifest import (
     MANIFEST_FILE,
     ReadingConfig,
     load_manifest,

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from harness.server import ROOT
 from qa_service.errors import ERROR_KINDS
+from qa_service.instance.stages import StagesMs
 from qa_service.telemetry.metrics import (
     ABANDONED,
     ANSWERED,
@@ -21,7 +22,6 @@ from qa_service.telemetry.metrics import (
     DURATION_BOUNDS_MS,
     Metrics,
 )
-from qa_service.telemetry.stages import StagesMs
 from qa_service.wire.histogram import QUANTILES, Histogram, log_spaced
 from qa_service.wire.messages import QUERY_TYPES
 

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qa_service.errors import ERROR_KINDS, SetupError, UnavailableError, UnknownModelError
+from qa_service.instance.options import InstanceOptions
 from qa_service.server.models.model import FIRST_RETRY_S, LOADING_RETRY_S, MAX_RETRY_S, Model
 from qa_service.server.models.on_disk import FoundVersion
 from qa_service.server.models.plan import ModelPlan, VersionSpec
 from qa_service.server.models.version import Version, VersionState
 from qa_service.telemetry.metrics import ModelMetrics
-from qa_service.workers.options import InstanceOptions
 from tests.unit.calls import make_call
 from tests.unit.services import FakeService, ManualClock
 

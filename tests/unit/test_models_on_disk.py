@@ -8,8 +8,8 @@ import pytest
 
 from harness.models import write_manifest, write_version
 from qa_service.errors import SetupError
-from qa_service.repository.costs_dir import keep
-from qa_service.repository.manifest import ReadingConfig, check_files, load_manifest
+from qa_service.instance.model_folder.costs_dir import keep
+from qa_service.instance.model_folder.manifest import ReadingConfig, check_files, load_manifest
 from qa_service.server.models.on_disk import FoundVersion, choose_versions, find_versions
 
 FILES = ("config.json", "tokenizer.json")

@@ -11,6 +11,7 @@ import pytest
 import prepare_model
 from harness.models import make_manifest
 from qa_service.errors import SetupError
+from qa_service.instance.model_folder.manifest import ReadingConfig, load_manifest, save_manifest
 from qa_service.preparation import prepare as preparing
 from qa_service.preparation.encoders import sha256_of
 from qa_service.preparation.prepare import (
@@ -23,7 +24,6 @@ from qa_service.preparation.prepare import (
     refuse_foreign,
 )
 from qa_service.preparation.sources import Source
-from qa_service.repository.manifest import ReadingConfig, load_manifest, save_manifest
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from qa_service.errors import InternalError, QuestionTooLongError
-from qa_service.inference.learned_costs import TABLE_EVERY, LearnedCosts
-from qa_service.inference.reader.reader import padded
-from qa_service.inference.reader.windows import WindowBuilder
-from qa_service.repository.manifest import ReadingConfig
-from qa_service.scheduling.batch_cost import BatchRule, CostTable
+from qa_service.instance.batch_cost import BatchRule, CostTable
+from qa_service.instance.learned_costs import TABLE_EVERY, LearnedCosts
+from qa_service.instance.model_folder.manifest import ReadingConfig
+from qa_service.instance.reader.reader import padded
+from qa_service.instance.reader.windows import WindowBuilder
 from qa_service.wire.messages import Answer, Question
 from tests.unit.texts import texts
 from tests.unit.tiny_reader import MadeUpModel, tiny_reader
@@ -34,7 +34,7 @@ class Chooser:
     def __call__(self, ids, mask, types, text_mask):
         import torch  # takes seconds
 
-        from qa_service.inference.engines.torch_spans import choose_spans
+        from qa_service.instance.engines.torch_spans import choose_spans
 
         self.num_rows += len(ids)
         logits = torch.from_numpy(np.stack(self._model(ids, mask, types)))

@@ -5,13 +5,13 @@ import math
 import pytest
 
 from qa_service.errors import ERROR_KINDS, SetupError
-from qa_service.inference.ray_instance import find_model, pack
+from qa_service.instance.messages import Answers, Failed, Ready, Results, Setup
+from qa_service.instance.model_folder.manifest import fingerprint_of, load_manifest
+from qa_service.instance.options import InstanceOptions
+from qa_service.instance.ray_instance import find_model, pack
 from qa_service.net.event_loop import EventLoop
-from qa_service.repository.manifest import fingerprint_of, load_manifest
 from qa_service.telemetry.metrics import ModelMetrics
 from qa_service.workers.base import WorkerState
-from qa_service.workers.messages import Answers, Failed, Ready, Results, Setup
-from qa_service.workers.options import InstanceOptions
 from qa_service.workers.pool import WorkerPool
 from qa_service.workers.ray_pool import RayPool
 from tests.support import run_until
@@ -196,8 +196,8 @@ class TestModel:
             find_model(builtin_model, "other", [])
 
     def test_is_unpacked_once_where_it_was_sent(self, builtin_model, tmp_path, monkeypatch):
-        monkeypatch.setattr("qa_service.inference.ray_instance.CACHE_DIR", tmp_path / "cache")
-        monkeypatch.setattr("qa_service.inference.ray_instance._fetch", lambda item: item)
+        monkeypatch.setattr("qa_service.instance.ray_instance.CACHE_DIR", tmp_path / "cache")
+        monkeypatch.setattr("qa_service.instance.ray_instance._fetch", lambda item: item)
         expected = fingerprint_of(builtin_model)
         found = find_model(tmp_path / "none", expected, [pack(builtin_model)])
         assert fingerprint_of(found) == expected

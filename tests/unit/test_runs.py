@@ -8,14 +8,9 @@ import pytest
 
 from harness.models import write_version
 from qa_service.errors import InternalError
-from qa_service.inference.reader.instant import InstantReader, first_word
-from qa_service.inference.runs import answer_batches, received, received_ahead
-from qa_service.inference.worker_main import WARMUP, serve
-from qa_service.scheduling.batch_cost import BatchRule, CostTable
-from qa_service.wire.frames import PREFIX, FrameReader
-from qa_service.wire.messages import Answer, Task
-from qa_service.workers.channel import WorkerChannel
-from qa_service.workers.messages import (
+from qa_service.instance.batch_cost import BatchRule, CostTable
+from qa_service.instance.channel import WorkerChannel
+from qa_service.instance.messages import (
     Answers,
     Batch,
     Failure,
@@ -24,7 +19,12 @@ from qa_service.workers.messages import (
     encode,
     to_loop_decoder,
 )
-from qa_service.workers.options import InstanceOptions
+from qa_service.instance.options import InstanceOptions
+from qa_service.instance.reader.instant import InstantReader, first_word
+from qa_service.instance.runs import answer_batches, received, received_ahead
+from qa_service.instance.worker_main import WARMUP, serve
+from qa_service.wire.frames import PREFIX, FrameReader
+from qa_service.wire.messages import Answer, Task
 
 
 class CountingReader:

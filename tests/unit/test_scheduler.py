@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qa_service.errors import QueueFullError
-from qa_service.scheduling.batch_cost import BatchRule, CostTable
+from qa_service.instance.batch_cost import BatchRule, CostTable
 from qa_service.scheduling.options import QueueOptions
 from qa_service.scheduling.request_cost import estimate_tokens
 from qa_service.scheduling.scheduler import Scheduler

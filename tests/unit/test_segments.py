@@ -7,11 +7,11 @@ import math
 import pytest
 
 from qa_service.errors import DeadlineExceededError, QueueFullError, WorkerCrashedError
+from qa_service.instance.messages import ModelFacts
 from qa_service.scheduling.call import Answered
 from qa_service.serving.segments import Segments
 from qa_service.wire.messages import Answer
 from qa_service.wire.spans import ScoredSpan, SegmentResult
-from qa_service.workers.messages import ModelFacts
 from tests.unit.calls import make_call
 from tests.unit.services import TIMINGS, FakeDispatcher
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qa_service.scheduling.batch_cost import CostTable
+from qa_service.instance.batch_cost import CostTable
 from tests.unit.simulated_clients import CORE, Client, Machine, table_of
 
 GPU = table_of(3.0, 0.3)

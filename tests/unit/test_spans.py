@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qa_service.errors import InternalError
-from qa_service.inference.reader.spans import find_answers
-from qa_service.inference.reader.windows import WindowBuilder
-from qa_service.repository.manifest import ReadingConfig
+from qa_service.instance.model_folder.manifest import ReadingConfig
+from qa_service.instance.reader.spans import find_answers
+from qa_service.instance.reader.windows import WindowBuilder
 from qa_service.wire.messages import Answer
 from tests.unit.tiny_tokenizers import tiny_tokenizer
 

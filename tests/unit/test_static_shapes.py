@@ -3,7 +3,7 @@
 import os
 import threading
 
-from qa_service.inference.engines.static_shapes import OFTEN, StaticShapes
+from qa_service.instance.engines.static_shapes import OFTEN, StaticShapes
 
 
 class Compiler:

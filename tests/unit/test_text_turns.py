@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qa_service.scheduling.batch_cost import BatchRule
+from qa_service.instance.batch_cost import BatchRule
 from qa_service.scheduling.options import QueueOptions
 from qa_service.scheduling.scheduler import Scheduler
 from tests.unit.calls import make_ticket

@@ -7,6 +7,8 @@ import random
 import pytest
 
 from qa_service.errors import ERROR_KINDS, QueueFullError, SetupError, UnknownModelError
+from qa_service.instance.messages import Results
+from qa_service.instance.stages import StagesMs
 from qa_service.logs import LogOptions
 from qa_service.options import OptionError
 from qa_service.scheduling.call import Answered
@@ -30,12 +32,10 @@ from qa_service.sidecars.traces import (
 )
 from qa_service.telemetry.metrics import Metrics
 from qa_service.telemetry.options import TraceOptions
-from qa_service.telemetry.stages import StagesMs
 from qa_service.wire.frame_codec import FrameCodec
 from qa_service.wire.frames import PREFIX
 from qa_service.wire.messages import QUERY_TYPES, Answer, AnswerSource, RequestLimits, Timings
 from qa_service.wire.trace_context import NO_TRACE, TraceContext, trace_context
-from qa_service.workers.messages import Results
 from tests.unit.calls import make_call, make_ticket
 from tests.unit.services import LoopClock
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from qa_service.errors import ERROR_KINDS, InternalError, UnavailableError
+from qa_service.instance.messages import Setup
+from qa_service.instance.options import InstanceOptions
 from qa_service.scheduling.admission import Admission
 from qa_service.scheduling.call import Answered
 from qa_service.scheduling.options import QueueOptions
@@ -17,8 +19,6 @@ from qa_service.server.models.version import Version, VersionState
 from qa_service.serving.dispatcher import Dispatcher
 from qa_service.telemetry.metrics import ModelMetrics
 from qa_service.wire.messages import AnswerSource
-from qa_service.workers.messages import Setup
-from qa_service.workers.options import InstanceOptions
 from qa_service.workers.pool import WorkerPool
 from tests.support import run_until
 from tests.unit.calls import make_call

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qa_service.errors import QuestionTooLongError
-from qa_service.inference.reader.windows import WindowBuilder
+from qa_service.instance.reader.windows import WindowBuilder
 from tests.unit.tiny_tokenizers import KINDS, tiny_tokenizer
 
 

@@ -5,8 +5,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from qa_service.inference.reader import words
-from qa_service.inference.reader.words import MAX_NEW, MAX_WORD_CHARS, Words
+from qa_service.instance.reader import words
+from qa_service.instance.reader.words import MAX_NEW, MAX_WORD_CHARS, Words
 from tests.unit.texts import texts
 from tests.unit.tiny_tokenizers import KINDS, tiny_tokenizer
 

@@ -4,11 +4,11 @@ import math
 
 import pytest
 
+from qa_service.instance.batch_cost import CostTable
+from qa_service.instance.messages import Answers, ModelFacts, Ready, Results, Setup
+from qa_service.instance.options import InstanceOptions
+from qa_service.instance.stages import StagesMs
 from qa_service.net.event_loop import EventLoop
-from qa_service.scheduling.batch_cost import CostTable
-from qa_service.telemetry.stages import StagesMs
-from qa_service.workers.messages import Answers, ModelFacts, Ready, Results, Setup
-from qa_service.workers.options import InstanceOptions
 from tests.unit.calls import make_ticket
 from tests.unit.handled_worker import HandledWorker
 

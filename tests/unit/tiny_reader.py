@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from harness.models import make_manifest
-from qa_service.inference.arrays import BestSpansFunction, LogitsFunction
-from qa_service.inference.reader.reader import Reader
-from qa_service.repository.manifest import TOKENIZER_FILE, ReadingConfig
-from qa_service.scheduling.batch_cost import BatchRule
+from qa_service.instance.arrays import BestSpansFunction, LogitsFunction
+from qa_service.instance.batch_cost import BatchRule
+from qa_service.instance.model_folder.manifest import TOKENIZER_FILE, ReadingConfig
+from qa_service.instance.reader.reader import Reader
 from tests.unit.tiny_tokenizers import PAD_TOKEN_ID, tiny_tokenizer
 
 

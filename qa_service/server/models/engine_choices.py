@@ -15,11 +15,11 @@ from pathlib import Path
 from qa_service.autotune.candidates import choose_engine
 from qa_service.autotune.engine_table import Choice, EngineTable, Measurement
 from qa_service.autotune.messages import TrialReply, TrialRequest
+from qa_service.instance.devices import first_device
+from qa_service.instance.model_folder.manifest import load_manifest, model_files
+from qa_service.instance.options import InstanceOptions
 from qa_service.logs import LogOptions
 from qa_service.net.event_loop import EventLoop
-from qa_service.repository.manifest import load_manifest, model_files
-from qa_service.workers.devices import first_device
-from qa_service.workers.options import InstanceOptions
 from qa_service.workers.trial_process import TrialProcess
 
 logger = logging.getLogger(__name__)

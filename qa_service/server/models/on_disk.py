@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qa_service.errors import SetupError, there_are
-from qa_service.repository.manifest import fingerprint_of, load_manifest, model_files
+from qa_service.instance.model_folder.manifest import fingerprint_of, load_manifest, model_files
 
 logger = logging.getLogger(__name__)
 

@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
+from qa_service.instance.options import InstanceOptions
 from qa_service.server.models.on_disk import MAX_VERSION, NUMBER, VERSIONS_WORDS
 from qa_service.serving.service_options import NAME
 from qa_service.wire.messages import MAX_NAME_CHARS
-from qa_service.workers.options import InstanceOptions
 
 LABEL = rf"^[A-Za-z_][A-Za-z0-9_.-]{{0,{MAX_NAME_CHARS - 1}}}\Z"
 """A label does not begin with a digit, so that it is no number."""

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from qa_service.errors import SetupError, there_are, told_in
-from qa_service.inference.engines import check_precision
+from qa_service.instance.engines import check_precision
+from qa_service.instance.options import InstanceOptions
 from qa_service.server.models.on_disk import (
     FoundVersion,
     choose_versions,
@@ -18,7 +19,6 @@ from qa_service.server.models.on_disk import (
 )
 from qa_service.server.models.options import ModelOptions
 from qa_service.serving.service_options import RouteOptions
-from qa_service.workers.options import InstanceOptions
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 import msgspec
 
+from qa_service.instance.program import start_program
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.stream import Stream
 from qa_service.sidecars.gpu_readings import GpuReading
 from qa_service.wire.frames import FrameReader
-from qa_service.workers.program import start_program
 
 logger = logging.getLogger(__name__)
 

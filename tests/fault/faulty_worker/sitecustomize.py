@@ -64,7 +64,7 @@ FAULTS = {
 
 
 def install():
-    from qa_service.inference.reader.instant import InstantReader
+    from qa_service.instance.reader.instant import InstantReader
 
     answer = InstantReader.answer
 
@@ -81,7 +81,7 @@ def install():
 program, _, permits = os.environ.get("QA_TEST_PERMITS", "").partition(":")
 if program and program in sys.orig_argv:
     wait_for_permit(Path(permits))
-if "qa_service.inference.worker_main" in sys.orig_argv:
+if "qa_service.instance.worker_main" in sys.orig_argv:
     install()
 if "QA_TEST_WITHOUT" in os.environ:
     sys.modules[os.environ["QA_TEST_WITHOUT"]] = None

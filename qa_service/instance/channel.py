@@ -1,0 +1,62 @@
+"""The worker's end of its channel: a socketpair whose other end the loop selects on.
+
+Frames are a 4-byte big-endian length and a body. End-of-file means that the other side has ended;
+the two share no lock that a killed process could hold.
+"""
+
+from __future__ import annotations
+
+import socket
+
+from qa_service.instance.messages import (
+    MAX_MESSAGE_BYTES,
+    ToLoop,
+    ToWorker,
+    encode,
+    to_worker_decoder,
+)
+from qa_service.wire.frames import FrameReader
+
+READ_BYTES = 1 << 16
+"""A batch of usual texts in one call."""
+
+
+class WorkerChannel:
+    """The worker's end of the socketpair: blocking, one message at a time."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(True)
+        self._sock = sock
+        self._frames = FrameReader(MAX_MESSAGE_BYTES)
+
+    def receive(self) -> ToWorker | None:
+        """Waits for the next message; None when the loop's end is closed."""
+        body = self.receive_body()
+        if body is None:
+            return None
+        message: ToWorker = to_worker_decoder.decode(body)
+        return message
+
+    def receive_body(self) -> bytes | None:
+        """Waits for the next message's bytes; None when the loop's end is closed."""
+        while (frame := self._frames.next_frame()) is None:
+            try:
+                data = self._sock.recv(READ_BYTES)
+            except ConnectionError:
+                return None
+            if not data:
+                return None
+            self._frames.feed(data)
+        return frame
+
+    def send(self, message: ToLoop) -> None:
+        """Sends a message.
+
+        Raises:
+            OSError: The loop's end is closed.
+        """
+        self._sock.sendall(encode(message))
+
+    def close(self) -> None:
+        """Closes this end; the loop sees end-of-file."""
+        self._sock.close()

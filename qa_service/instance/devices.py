@@ -1,0 +1,140 @@
+"""Which device each instance runs on, and the loop's scheduling priority.
+
+Instances take the named devices in turn. If a named GPU is missing, the server does not start;
+only `auto` takes the CPU instead, and logs that.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from qa_service.errors import DeviceError, SetupError
+from qa_service.instance.gpus import Gpu, Gpus, find_gpus
+from qa_service.instance.options import InstanceOptions
+
+logger = logging.getLogger(__name__)
+
+AUTO = "auto"
+CPU = "cpu"
+
+
+class DeviceAssignment(msgspec.Struct, frozen=True, array_like=True):
+    """Where one instance runs.
+
+    Attributes:
+        device: `cpu` or `cuda:N`, as the server's process numbers GPUs.
+        visible_as: CUDA_VISIBLE_DEVICES in the instance's process, which so sees its own GPU alone,
+            as number 0; empty hides every GPU.
+        gpu_memory_bytes: All the memory of the GPU; 0 on a CPU.
+        may_fall_back: Whether it may run on the CPU if its libraries cannot use the GPU.
+    """
+
+    device: str = CPU
+    visible_as: str = ""
+    gpu_memory_bytes: int = 0
+    may_fall_back: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceDevice:
+    """The device that an instance reports; its fields are those of the answer to `stats`."""
+
+    session: int
+    device: str
+
+
+def run_in_real_time() -> None:
+    """Gives the calling thread real-time priority; threads and processes it starts have none.
+
+    A kernel that preempts lazily or not at all lets an ordinary thread that is woken on a busy core
+    wait for that core's next tick, 4 ms at 250 Hz, however low the priority of what runs there.
+    Linux, sched(7).
+
+    Raises:
+        SetupError: The process lacks the permission.
+    """
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+    except PermissionError:
+        raise SetupError(
+            "real-time priority is not permitted here: it takes CAP_SYS_NICE (docker run --cap-add "
+            "SYS_NICE) or a limit on it above 0 (ulimit -r)"
+        ) from None
+
+
+def assign_devices(
+    num_instances: int, devices: str, find: Callable[[], Gpus] = find_gpus
+) -> list[DeviceAssignment]:
+    """Decides where the instances run; `find` is not called if `devices` is `cpu`.
+
+    Raises:
+        DeviceError: A GPU is named that CUDA does not see.
+    """
+    gpus = _choose(devices, find)
+    assigned = [
+        on_gpu(gpu, may_fall_back=devices == AUTO) if gpu else DeviceAssignment() for gpu in gpus
+    ]
+    return [assigned[number % len(assigned)] for number in range(num_instances)]
+
+
+_find_gpus_once = functools.cache(find_gpus)
+
+
+@functools.cache
+def devices_of(num_instances: int, devices: str) -> Sequence[DeviceAssignment]:
+    """The devices of a number of instances; that there is no GPU is logged once.
+
+    Raises:
+        DeviceError: A GPU is named that CUDA does not see.
+    """
+    return assign_devices(num_instances, devices, _find_gpus_once)
+
+
+def first_device(options: InstanceOptions) -> DeviceAssignment | None:
+    """The first instance's device, on which engines are measured; None if all are on Ray.
+
+    Raises:
+        DeviceError: A GPU is named that CUDA does not see.
+    """
+    return next(iter(devices_of(options.num_inference_sessions, options.devices)), None)
+
+
+def on_gpu(gpu: Gpu, *, may_fall_back: bool) -> DeviceAssignment:
+    """An instance's assignment to a GPU."""
+    device = f"cuda:{gpu.index}"
+    return DeviceAssignment(device, gpu.visible_as, gpu.memory_bytes, may_fall_back)
+
+
+def _choose(devices: str, find: Callable[[], Gpus]) -> Sequence[Gpu | None]:
+    """The devices to take in turn; None is the CPU."""
+    if devices == CPU:
+        return [None]
+    gpus = find()
+    if devices == AUTO:
+        if not gpus.found:
+            logger.info("instances run on the CPU: CUDA sees no GPU (%s)", gpus.why_none)
+        return gpus.found or [None]
+    return [_named(word, gpus) for word in devices.split(",")]
+
+
+def _named(word: str, gpus: Gpus) -> Gpu | None:
+    if word == CPU:
+        return None
+    index = int(word.partition(":")[2])
+    if index < len(gpus.found):
+        return gpus.found[index]
+    there = ", ".join(f"cuda:{gpu.index}" for gpu in gpus.found)
+    seen = f"only {there}" if there else f"no GPU ({gpus.why_none})"
+    raise DeviceError(f"--devices names {word}, but CUDA sees {seen}")
+
+
+def describe(instances: Sequence[InstanceDevice]) -> str:
+    """Names the device of all instances, or each instance's if they differ."""
+    devices = [instance.device for instance in instances]
+    return devices[0] if len(set(devices)) == 1 else ", ".join(devices)

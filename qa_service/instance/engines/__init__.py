@@ -1,0 +1,94 @@
+"""Engines run a model on padded windows; they know no questions or answers.
+
+An engine's libraries are imported only when it is made: an instance with the ONNX engine never
+loads torch or transformers, which cost seconds and hundreds of MB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qa_service.engine_catalogue import MODEL_ENGINES, ROWS, precisions_of
+from qa_service.errors import DeviceError, SetupError
+from qa_service.instance.model_folder.manifest import Manifest
+
+if TYPE_CHECKING:
+    from qa_service.instance.engines.base import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """How an instance runs its model; `cuda_index` is the GPU's number in the engine's process."""
+
+    intra_op_num_threads: int = 1
+    precision: str = "fp32"
+    device: str = "cpu"
+    cuda_index: int = 0
+    gpu_memory_bytes: int = 0
+    gpu_memory_fraction: float = 1.0
+    cuda_graphs: bool = True
+    max_batch_size: int = 8
+    max_batch_tokens: int = 4096
+    static_shapes_bytes: int = 0
+
+
+def check_precision(engine_type: str, precision: str) -> None:
+    """Checks that the engine has the precision.
+
+    Raises:
+        SetupError: It has not.
+    """
+    if (engine_type, precision) not in ROWS:
+        able = [name for name, known in ROWS if known == precision]
+        raise SetupError(
+            f"the {engine_type} engine has no {precision}: "
+            f"use --precision {'|'.join(precisions_of(engine_type))}"
+            + (f" or --inference_engine_type {'|'.join(able)}" if able else "")
+        )
+
+
+def make_engine(
+    engine_type: str, model_dir: Path, manifest: Manifest, config: EngineConfig
+) -> Engine:
+    """Loads a prepared model into an engine.
+
+    Raises:
+        SetupError: The model cannot be loaded, or not in this precision.
+        DeviceError: The engine cannot use the device.
+        ValueError: There is no such engine.
+    """
+    if engine_type not in MODEL_ENGINES:
+        raise ValueError(f"no engine {engine_type!r}; there are {', '.join(MODEL_ENGINES)}")
+    check_precision(engine_type, config.precision)
+    _check_device(engine_type, config.precision, config.device)
+    return _maker(engine_type, config.device)(model_dir, manifest, config)
+
+
+def _check_device(engine_type: str, precision: str, device: str) -> None:
+    """Refuses a device that the engine does not run on in the precision."""
+    if device in ROWS[engine_type, precision].devices:
+        return
+    if device == "cpu":
+        raise DeviceError(f"the {engine_type} engine needs a GPU; on a CPU, use the onnx engine")
+    if device in ROWS[engine_type, "fp32"].devices:
+        raise DeviceError(f"{precision} is for the CPU: use --devices cpu, or fp16 on a GPU")
+    raise DeviceError(f"the {engine_type} engine is for a CPU: use --devices cpu")
+
+
+def _maker(engine_type: str, device: str) -> Callable[[Path, Manifest, EngineConfig], Engine]:
+    if engine_type == "pytorch":
+        from qa_service.instance.engines import pytorch  # noqa: PLC0415
+
+        return pytorch.PyTorchEngine if device == "cpu" else pytorch.bucketed_engine
+    if engine_type == "openvino":
+        from qa_service.instance.engines import openvino  # noqa: PLC0415
+
+        return openvino.OpenVinoEngine
+    from qa_service.instance.engines import onnx, onnx_gpu  # noqa: PLC0415
+
+    if engine_type == "tensorrt":
+        return onnx_gpu.tensorrt_engine
+    return onnx.OnnxEngine if device == "cpu" else onnx_gpu.cuda_engine

@@ -1,0 +1,73 @@
+"""What an engine must do: logits for a padded batch of windows."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+
+from qa_service.instance.arrays import FloatArray, Int64Array, Logits
+
+
+class Engine(ABC):
+    """One loaded model on one device. Not shared between threads.
+
+    Attributes:
+        device: `cpu` or `cuda`: where it really runs.
+        runtime: Library, version and device; part of the key of the cost table.
+        chooses_spans: Whether it has `best_spans`; on a CPU the reader has the logits anyway.
+        later_bytes: Memory that it may take while it runs, beyond that when it is made.
+    """
+
+    device = "cpu"
+    chooses_spans = False
+    later_bytes = 0
+    runtime: str
+
+    @abstractmethod
+    def logits(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
+        """Runs the model.
+
+        Args:
+            ids: int64 [batch, seq], padded.
+            mask: int64 [batch, seq], 0 where padded.
+            types: int64 [batch, seq]; not used by models without token types.
+
+        Returns:
+            Start and end logits, float32 [batch, seq] each.
+        """
+
+    def best_spans(
+        self, ids: Int64Array, mask: Int64Array, types: Int64Array, text_mask: Int64Array
+    ) -> FloatArray:
+        """Runs the model and chooses each row's best span on the device; only if `chooses_spans`.
+
+        Args:
+            text_mask: int64 [batch, seq], 1 for the row's text tokens: one or more, contiguous.
+
+        Returns:
+            float32 [batch, 4]: the span's first and last token, its log score, and the log of the
+            sum over all spans of the row, as `reader.spans` defines them.
+        """
+        raise NotImplementedError
+
+
+def named_inputs(
+    names: Sequence[str], ids: Int64Array, mask: Int64Array, types: Int64Array
+) -> dict[str, Int64Array]:
+    """The inputs that the model takes, in its order; int64 [batch, seq] each."""
+    given = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+    return {name: given[name] for name in names}
+
+
+def describe_cpu(num_threads: int) -> str:
+    """The cores in use and the processor's name, as in `1 of 2 cores of AMD EPYC 9B45`."""
+    try:
+        found = re.search(r"^model name\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    name = found[1] if found else platform.machine()
+    return f"{num_threads} of {os.cpu_count()} cores of {name}"

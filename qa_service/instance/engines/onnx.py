@@ -1,0 +1,83 @@
+"""The ONNX Runtime engine on a CPU. Imports neither torch nor transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+
+from qa_service.engine_catalogue import ROWS
+from qa_service.errors import SetupError
+from qa_service.instance.arrays import Int64Array, Logits
+from qa_service.instance.engines import EngineConfig
+from qa_service.instance.engines.base import Engine, describe_cpu, named_inputs
+from qa_service.instance.model_folder.manifest import Manifest, prepared_file
+
+SLOWER_ON_CPU = ["SkipLayerNormFusion"]
+"""The fused kernel is slower on a core than the addition and the normalization that it replaces."""
+
+Provider = tuple[str, Mapping[str, str]]
+"""An execution provider's name and its options."""
+
+
+class OnnxEngine(Engine):
+    """Runs a prepared model's ONNX file of one precision.
+
+    Raises:
+        SetupError: There is no such file, or ONNX Runtime cannot load it.
+    """
+
+    def __init__(self, model_dir: Path, manifest: Manifest, config: EngineConfig) -> None:
+        path = prepared_file(model_dir, manifest, ROWS["onnx", config.precision].file)
+        self._session = open_session(
+            path, config, [("CPUExecutionProvider", {})], disabled_optimizers=SLOWER_ON_CPU
+        )
+        self._inputs = inputs_of(self._session)
+        device = describe_cpu(config.intra_op_num_threads)
+        self.runtime = f"onnxruntime {onnxruntime.__version__} {config.precision}, {device}"
+
+    def logits(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
+        """Start and end logits of each token: float32 [batch, seq] each."""
+        start, end = self._session.run(None, named_inputs(self._inputs, ids, mask, types))
+        return np.asarray(start, np.float32), np.asarray(end, np.float32)
+
+
+def open_session(
+    path: Path,
+    config: EngineConfig,
+    providers: Sequence[Provider],
+    disabled_optimizers: Sequence[str] = (),
+) -> onnxruntime.InferenceSession:
+    """Loads an ONNX file into the named providers only.
+
+    Raises:
+        SetupError: ONNX Runtime cannot load it.
+    """
+    try:
+        return onnxruntime.InferenceSession(
+            str(path),
+            session_options(config),
+            providers=list(providers),
+            disabled_optimizers=list(disabled_optimizers),
+            enable_fallback=0,
+        )
+    except Exception as error:  # onnxruntime raises classes of its own C++ module
+        reason = str(error).strip().replace("\n", " ")
+        raise SetupError(f"ONNX Runtime cannot load {path.name}: {reason}") from None
+
+
+def inputs_of(session: onnxruntime.InferenceSession) -> tuple[str, ...]:
+    """The inputs of a graph: those of the model that affect its logits."""
+    return tuple(item.name for item in session.get_inputs())
+
+
+def session_options(config: EngineConfig) -> onnxruntime.SessionOptions:
+    """The options of a session; `benchmarks/options.py` measures each."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = config.intra_op_num_threads
+    options.inter_op_num_threads = 1
+    # A thread that spins for its next piece of work takes the core from another instance.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return options

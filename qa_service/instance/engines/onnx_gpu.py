@@ -1,0 +1,253 @@
+"""ONNX Runtime on a GPU: its CUDA provider, and its TensorRT provider with an engine cache.
+
+Both run buckets (`buckets`) whose inputs and outputs are bound to memory on the GPU. By default
+ONNX Runtime takes the CPU if a provider is missing or cannot start, and only logs that; here it is
+an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+from filelock import FileLock
+
+from qa_service.engine_catalogue import ROWS
+from qa_service.errors import DeviceError, SetupError
+from qa_service.instance.arrays import FloatArray
+from qa_service.instance.engines import EngineConfig
+from qa_service.instance.engines.buckets import Bucket, BucketedEngine, BucketGrid, Program
+from qa_service.instance.engines.onnx import Provider, inputs_of, open_session
+from qa_service.instance.model_folder.manifest import Manifest, prepared_file
+
+CUDA = "CUDAExecutionProvider"
+TENSORRT = "TensorrtExecutionProvider"
+
+_DEVICE_FAULT = re.compile(r"CUDA failure [^;]*|(?<=Please )install TensorRT libraries")
+"""ONNX Runtime's messages for a fault of the device, its driver or a library."""
+
+_LIBRARIES = {CUDA: "CUDA or cuDNN", TENSORRT: "TensorRT"}
+
+
+def cuda_engine(model_dir: Path, manifest: Manifest, config: EngineConfig) -> BucketedEngine:
+    """Loads a prepared model into the CUDA provider.
+
+    Raises:
+        DeviceError: The onnxruntime that is installed cannot use the GPU.
+        SetupError: The file is missing or cannot be loaded.
+    """
+    path = prepared_file(model_dir, manifest, ROWS["onnx", config.precision].file)
+    session = open_gpu_session(path, config, [(CUDA, cuda_options(config))])
+    return bucketed_engine(session, manifest, config)
+
+
+def tensorrt_engine(model_dir: Path, manifest: Manifest, config: EngineConfig) -> BucketedEngine:
+    """Loads a prepared model into the TensorRT provider.
+
+    TensorRT compiles the graph for this GPU, which takes minutes, and keeps the result in a
+    folder beside the model; the next instance finds it there. Instances that start together take
+    turns, so that one compiles for all.
+
+    Raises:
+        DeviceError: The onnxruntime that is installed has no TensorRT, or it cannot start.
+        SetupError: The file is missing, or cannot be loaded.
+    """
+    require(TENSORRT)
+    path = prepared_file(model_dir, manifest, ROWS["tensorrt", config.precision].file)
+    with contextlib.suppress(ImportError, OSError):
+        importlib.import_module("tensorrt_libs")  # NVIDIA's wheels: loads what it carries
+    # TensorRT's provider records a graph for one shape only; there are many buckets.
+    config = replace(config, cuda_graphs=False)
+    grid = BucketGrid.of(manifest, config)
+    with engine_cache(model_dir, config, grid) as cache:
+        options = tensorrt_options(config, manifest.inputs, grid, cache)
+        providers = [(TENSORRT, options), (CUDA, cuda_options(config))]
+        return bucketed_engine(open_gpu_session(path, config, providers), manifest, config)
+
+
+def cuda_options(config: EngineConfig) -> dict[str, str]:
+    """The CUDA provider's options.
+
+    The arena grows by what is requested, not by powers of two, which a memory limit would refuse
+    with memory to spare. TF32 is off, since it keeps only 10 bits of a product's factors.
+    """
+    return {
+        "device_id": str(config.cuda_index),
+        "arena_extend_strategy": "kSameAsRequested",
+        "enable_cuda_graph": str(int(config.cuda_graphs)),
+        "use_tf32": "0",
+        **_memory_limit("gpu_mem_limit", config),
+    }
+
+
+def tensorrt_options(
+    config: EngineConfig, inputs: Sequence[str], grid: BucketGrid, cache: Path
+) -> dict[str, str]:
+    """The TensorRT provider's options: one profile from one token to the largest bucket.
+
+    TensorRT tunes for the optimal shape: one full window, the latency of a single request.
+    """
+    shapes = {"min": Bucket(1, 1), "opt": Bucket(1, grid.most.tokens), "max": grid.most}
+    profiles = {
+        f"trt_profile_{name}_shapes": ",".join(f"{i}:{at.rows}x{at.tokens}" for i in inputs)
+        for name, at in shapes.items()
+    }
+    return {
+        "device_id": str(config.cuda_index),
+        "trt_fp16_enable": str(int(config.precision == "fp16")),
+        "trt_bf16_enable": str(int(config.precision == "bf16")),
+        "trt_engine_cache_enable": "1",
+        "trt_engine_cache_path": str(cache),
+        "trt_timing_cache_enable": "1",
+        "trt_timing_cache_path": str(cache),
+        **profiles,
+        **_memory_limit("trt_max_workspace_size", config),
+    }
+
+
+def _memory_limit(option: str, config: EngineConfig) -> dict[str, str]:
+    if config.gpu_memory_fraction == 1 or not config.gpu_memory_bytes:
+        return {}
+    return {option: str(int(config.gpu_memory_bytes * config.gpu_memory_fraction))}
+
+
+@contextlib.contextmanager
+def engine_cache(model_dir: Path, config: EngineConfig, grid: BucketGrid) -> Iterator[Path]:
+    """A folder for the engines of one model, precision and profile, held by one instance.
+
+    Raises:
+        SetupError: It cannot be written.
+    """
+    name = f"{config.precision}-{grid.most.rows}x{grid.most.tokens}"
+    cache = model_dir / "tensorrt" / name
+    lock = FileLock(cache / ".lock", mode=0o666)
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except OSError as error:
+        raise SetupError(f"TensorRT's engines cannot be kept in {cache}: {error}") from None
+    try:
+        yield cache
+    finally:
+        lock.release()
+
+
+def require(provider: str) -> None:
+    """Checks that the installed onnxruntime was built with a provider.
+
+    Raises:
+        DeviceError: It was not.
+    """
+    if provider not in onnxruntime.get_available_providers():
+        raise DeviceError(
+            f"the onnxruntime that is installed has no {provider}; "
+            "install the extra gpu in place of cpu, in a fresh environment"
+        )
+
+
+def open_gpu_session(
+    path: Path, config: EngineConfig, providers: Sequence[Provider]
+) -> onnxruntime.InferenceSession:
+    """Loads an ONNX file into the first of the providers, and checks that it runs there.
+
+    Raises:
+        DeviceError: The provider is missing or cannot start.
+        SetupError: The file cannot be loaded.
+    """
+    wanted = providers[0][0]
+    require(wanted)
+    onnxruntime.preload_dlls()  # CUDA's own libraries, where pip has put them
+    try:
+        session = open_session(path, config, providers)
+    except SetupError as error:
+        if found := _DEVICE_FAULT.search(str(error)):
+            raise _cannot_start(wanted, found[0].strip()) from None
+        raise
+    if session.get_providers()[0] != wanted:
+        raise _cannot_start(wanted)
+    return session
+
+
+def _cannot_start(provider: str, reason: str = "") -> DeviceError:
+    return DeviceError(
+        f"ONNX Runtime {onnxruntime.__version__} cannot start its {provider}: there is no GPU, or "
+        f"{_LIBRARIES[provider]} is not installed in the version it needs; its own log says which"
+        + (f" ({reason})" if reason else "")
+    )
+
+
+def bucketed_engine(
+    session: onnxruntime.InferenceSession,
+    manifest: Manifest,
+    config: EngineConfig,
+    device: str = "cuda",
+) -> BucketedEngine:
+    """Makes the engine of a session; inputs and outputs are on the device: `cpu` in tests."""
+    made: list[Bucket] = []
+    inputs = inputs_of(session)
+
+    def make_program(bucket: Bucket) -> OnnxProgram:
+        made.append(bucket)
+        graph_id = len(made) if config.cuda_graphs else None
+        return OnnxProgram(session, bucket, inputs, (device, config.cuda_index), graph_id)
+
+    runtime = (
+        f"onnxruntime {onnxruntime.__version__}, {session.get_providers()[0]}, "
+        f"a GPU of {config.gpu_memory_bytes} bytes, "
+        f"{'graphs' if config.cuda_graphs else 'no graphs'}"
+    )
+    grid, pad_token_id = BucketGrid.of(manifest, config), manifest.pad_token_id
+    return BucketedEngine(grid, inputs, pad_token_id, make_program, device=device, runtime=runtime)
+
+
+class OnnxProgram(Program):
+    """A session on one bucket, with bound inputs and outputs.
+
+    Args:
+        place: Kind and number of the device with the bound memory.
+        graph_id: The CUDA provider's id for the graph it records in the first run; None for no
+            graph.
+    """
+
+    def __init__(
+        self,
+        session: onnxruntime.InferenceSession,
+        bucket: Bucket,
+        inputs: Sequence[str],
+        place: tuple[str, int],
+        graph_id: int | None,
+    ) -> None:
+        shape = (bucket.rows, bucket.tokens)
+        self.staging = np.ones((len(inputs), *shape), np.int64)
+        self._session = session
+        self._binding = session.io_binding()
+        self._inputs = [
+            onnxruntime.OrtValue.ortvalue_from_numpy(plane.copy(), *place) for plane in self.staging
+        ]
+        outputs = [output.name for output in session.get_outputs()]
+        self._outputs = [
+            onnxruntime.OrtValue.ortvalue_from_shape_and_type(shape, np.float32, *place)
+            for _ in outputs
+        ]
+        for name, value in zip(inputs, self._inputs, strict=True):
+            self._binding.bind_ortvalue_input(name, value)
+        for name, value in zip(outputs, self._outputs, strict=True):
+            self._binding.bind_ortvalue_output(name, value)
+        self._options = onnxruntime.RunOptions()
+        if graph_id is not None:
+            self._options.add_run_config_entry("gpu_graph_id", str(graph_id))
+        self.run()
+
+    def run(self, *, only_best_spans: bool = False) -> FloatArray:
+        """Runs the bucket on the staged inputs; never asked for spans."""
+        assert not only_best_spans
+        for value, plane in zip(self._inputs, self.staging, strict=True):
+            value.update_inplace(plane)
+        self._session.run_with_iobinding(self._binding, self._options)
+        return np.stack([value.numpy() for value in self._outputs])

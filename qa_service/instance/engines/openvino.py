@@ -1,0 +1,166 @@
+"""The OpenVINO engine on a CPU. Imports neither torch nor transformers.
+
+OpenVINO compiles kernels for each new shape, which takes about as long as a question. So rows are
+padded to a few lengths, each of which runs once at the start, as far as `WARMING_S` allows; the
+padding is masked, and cut off from the output. The model with dynamic shapes is kept in a folder
+beside the model, by processor and version, for the next start; single rows of lengths that occur
+often get models of their own, with static shapes.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import openvino
+
+from qa_service.engine_catalogue import ROWS
+from qa_service.errors import DeviceError, SetupError
+from qa_service.instance.arrays import Int64Array, Logits
+from qa_service.instance.engines import EngineConfig
+from qa_service.instance.engines.base import Engine, describe_cpu, named_inputs
+from qa_service.instance.engines.static_shapes import StaticShapes
+from qa_service.instance.model_folder.costs_dir import COSTS_DIR
+from qa_service.instance.model_folder.manifest import Manifest, prepared_file
+
+STEP_TOKENS = 16
+"""Padding to it costs 8 tokens on average; a window of 384 tokens has 24 lengths to warm."""
+WARMING_S = 0.5
+"""Bounds how long warming delays a start; lengths that it leaves out compile at their first use."""
+CACHE_DIR = "openvino"
+GROUP_VALUES = 64
+"""So many values of an activation share a scale in int8: OpenVINO's own 32 take longer, 128
+and more change more answers (`docs/DECISIONS.md`)."""
+
+
+class OpenVinoEngine(Engine):
+    """Runs a prepared model's ONNX file, or its int8 twin.
+
+    Attributes:
+        static_shapes: What it compiled for lengths that occur often.
+
+    Raises:
+        DeviceError: The processor has no instructions for the precision.
+        SetupError: There is no such file, or OpenVINO cannot load it.
+    """
+
+    def __init__(self, model_dir: Path, manifest: Manifest, config: EngineConfig) -> None:
+        _check_processor(config.precision)
+        self._path = prepared_file(model_dir, manifest, ROWS["openvino", config.precision].file)
+        self._options = options(config)
+        kept_in = {"CACHE_DIR": str(model_dir / COSTS_DIR / CACHE_DIR)}
+        try:
+            compiled = shared_core().compile_model(str(self._path), "CPU", self._options | kept_in)
+        except RuntimeError as error:
+            reason = str(error).strip().replace("\n", " ")
+            raise SetupError(f"OpenVINO cannot load {self._path.name}: {reason}") from None
+        self._request = compiled.create_infer_request()
+        self.static_shapes = StaticShapes(self._compiled_for, config.static_shapes_bytes)
+        self.later_bytes = config.static_shapes_bytes
+        names = {name for item in compiled.inputs for name in item.get_names()}
+        self._inputs = [name for name in manifest.inputs if name in names]
+        self._pad_token_id = manifest.pad_token_id
+        self._longest = manifest.window_tokens
+        self._may_pad = manifest.may_pad
+        device = describe_cpu(config.intra_op_num_threads)
+        version = openvino.__version__.partition("-")[0]
+        self.runtime = f"openvino {version} {config.precision}, {device}"
+        self._warm()
+
+    def logits(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
+        """Start and end logits of each token: float32 [batch, seq] each."""
+        tokens = ids.shape[1]
+        width = padded_tokens(tokens, self._longest) if self._may_pad else tokens
+        batch = named_inputs(
+            self._inputs,
+            _widened(ids, width, self._pad_token_id),
+            _widened(mask, width, 0),
+            _widened(types, width, 0),
+        )
+        fixed = self.static_shapes.find(width) if len(ids) == 1 else None
+        request = fixed or self._request
+        request.infer(batch, share_inputs=True)
+        start, end = (request.get_output_tensor(number).data for number in range(2))
+        # Copies, since the next run overwrites the output.
+        return start[:, :tokens].astype(np.float32), end[:, :tokens].astype(np.float32)
+
+    def _warm(self) -> None:
+        """Runs one row of each length, the shortest first, until the time is up."""
+        over_s = time.monotonic() + WARMING_S
+        for tokens in lengths(self._longest):
+            if time.monotonic() >= over_s:
+                return
+            row = np.full((1, tokens), self._pad_token_id, np.int64)
+            self.logits(row, np.ones_like(row), np.zeros_like(row))
+
+    def _compiled_for(self, tokens: int) -> openvino.InferRequest:
+        """Compiles the model for one row of so many tokens.
+
+        All lengths are made of one model that was read once: they share its weights, though not
+        those that OpenVINO rearranges for its kernels.
+        """
+        self._model.reshape({name: [1, tokens] for name in self._inputs})
+        compiled = shared_core().compile_model(self._model, "CPU", self._options)
+        request = compiled.create_infer_request()
+        request.infer({name: np.ones((1, tokens), np.int64) for name in self._inputs})
+        return request
+
+    @functools.cached_property
+    def _model(self) -> openvino.Model:
+        """The model as it is in its file."""
+        return shared_core().read_model(str(self._path))
+
+
+@functools.cache
+def shared_core() -> openvino.Core:
+    """OpenVINO's Core, one for the life of the process.
+
+    A Core sets the signal stack of the thread that loads its CPU plugin, and restores the former
+    one when it is destroyed. Destroying two Cores in creation order restores a freed signal stack;
+    the next signal crashes the process.
+    """
+    return openvino.Core()
+
+
+def options(config: EngineConfig) -> dict[str, str | int | bool]:
+    """The options with which a model is compiled.
+
+    Threads are not pinned to cores: every process would pin to the first.
+    """
+    return {
+        "INFERENCE_NUM_THREADS": config.intra_op_num_threads,
+        "NUM_STREAMS": 1,
+        "ENABLE_CPU_PINNING": False,
+        "INFERENCE_PRECISION_HINT": ROWS["openvino", config.precision].needs or "f32",
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": GROUP_VALUES,
+    }
+
+
+def lengths(longest: int) -> Iterator[int]:
+    """The lengths that rows are padded to, up to the longest window."""
+    yield from range(STEP_TOKENS, longest, STEP_TOKENS)
+    yield longest
+
+
+def padded_tokens(tokens: int, longest: int) -> int:
+    """The length to which a row is padded."""
+    return max(min(-(-tokens // STEP_TOKENS) * STEP_TOKENS, longest), tokens)
+
+
+def _widened(rows: Int64Array, width: int, filling: int) -> Int64Array:
+    """Rows with more columns: int64 [batch, width]."""
+    wide = np.full((len(rows), width), filling, np.int64)
+    wide[:, : rows.shape[1]] = rows
+    return wide
+
+
+def _check_processor(precision: str) -> None:
+    """Refuses a precision that the processor lacks; OpenVINO would silently take float32."""
+    needs = ROWS["openvino", precision].needs
+    capabilities = shared_core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    if needs and needs.upper() not in capabilities:
+        without = "int8" if precision == "int8_bf16" else "fp32"
+        raise DeviceError(f"this processor does not compute in {needs}: use --precision {without}")

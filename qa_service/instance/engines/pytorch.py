@@ -1,0 +1,256 @@
+"""The PyTorch engine: the model as `transformers` loads it.
+
+On a CPU it runs each batch as it comes. On a GPU it runs buckets (`buckets`): the inputs are in
+pinned memory and go to the GPU in one copy, the kernels are a CUDA graph recorded at warmup, and
+the logits, or the best span of each row, come back in one copy. A batch of a small model is
+hundreds of kernels, which take longer to launch one by one than to run.
+
+Attention is `scaled_dot_product_attention` wherever `transformers` has it for the architecture.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+from transformers import AutoModelForQuestionAnswering, PreTrainedModel
+from transformers.utils.logging import disable_progress_bar
+
+from qa_service.errors import DeviceError, SetupError
+from qa_service.instance.arrays import FloatArray, Int64Array, Logits, LogitsFunction
+from qa_service.instance.engines import EngineConfig
+from qa_service.instance.engines.base import Engine, describe_cpu, named_inputs
+from qa_service.instance.engines.buckets import (
+    TEXT_MASK,
+    Bucket,
+    BucketedEngine,
+    BucketGrid,
+    Program,
+)
+from qa_service.instance.engines.torch_spans import choose_spans
+from qa_service.instance.model_folder.manifest import Manifest, ReadingConfig
+
+logger = logging.getLogger(__name__)
+
+_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+_RUNS_BEFORE_CAPTURE = 3
+"""Libraries choose kernels and allocate workspaces in their first runs; PyTorch's manual on CUDA
+graphs ("Whole-network capture") asks for some, on a stream of their own."""
+
+Forward = Callable[[Tensor], Tensor]
+"""From stacked inputs, int64 [inputs, rows, tokens], to logits, float32 [2, rows, tokens]."""
+
+Scoring = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""From inputs and the text's mask to the logits and the best spans, float32 [rows, 4]."""
+
+Capture = Callable[[Scoring, Tensor], Callable[[], tuple[Tensor, Tensor]]]
+"""Takes a scoring and the tensor that always holds its inputs; returns a function that runs it."""
+
+
+class PyTorchEngine(Engine):
+    """Runs a prepared model's `model.safetensors` on a CPU.
+
+    Raises:
+        SetupError: `transformers` cannot load the folder.
+    """
+
+    def __init__(self, model_dir: Path, manifest: Manifest, config: EngineConfig) -> None:
+        torch.set_num_threads(config.intra_op_num_threads)
+        self._logits = logits_of(load_model(model_dir, config.precision), manifest.inputs)
+        self.runtime = f"torch {torch.__version__}, {describe_cpu(config.intra_op_num_threads)}"
+
+    def logits(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
+        """Start and end logits of each token: float32 [batch, seq] each."""
+        return self._logits(ids, mask, types)
+
+
+def logits_of(model: PreTrainedModel, inputs: Sequence[str]) -> LogitsFunction:
+    """A model on the CPU as an engine's `logits`."""
+    forward = make_forward(model, inputs)
+
+    def logits(ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
+        batch = named_inputs(inputs, ids, mask, types)
+        start, end = forward(torch.stack([torch.from_numpy(rows) for rows in batch.values()]))
+        return start.numpy(), end.numpy()
+
+    return logits
+
+
+def bucketed_engine(
+    model_dir: Path, manifest: Manifest, config: EngineConfig, device: str = "cuda"
+) -> BucketedEngine:
+    """Loads a prepared model for buckets.
+
+    Args:
+        device: `cuda`, or `cpu` in tests.
+
+    Raises:
+        DeviceError: This PyTorch cannot use the GPU.
+        SetupError: `transformers` cannot load the folder.
+    """
+    torch.set_num_threads(config.intra_op_num_threads)
+    place = claim_gpu(config) if device == "cuda" else torch.device(device)
+    model = load_model(model_dir, config.precision)
+    model.to(place)  # type: ignore[arg-type]
+    scoring = make_scoring(make_forward(model, manifest.inputs), manifest.reading)
+    inputs = (*manifest.inputs, TEXT_MASK)
+    capture = GraphCapture() if device == "cuda" and config.cuda_graphs else run_eagerly
+    name = torch.cuda.get_device_name(place) if device == "cuda" else device
+    graphs = "graphs" if config.cuda_graphs else "no graphs"
+    return BucketedEngine(
+        BucketGrid.of(manifest, config),
+        inputs,
+        manifest.pad_token_id,
+        lambda bucket: TorchProgram(scoring, bucket, len(inputs), place, capture),
+        device=device,
+        runtime=f"torch {torch.__version__}, {name}, {graphs}",
+        chooses_spans=manifest.reading.null_position >= 0,
+    )
+
+
+def claim_gpu(config: EngineConfig) -> torch.device:
+    """Makes the GPU the calling thread's, and bounds the process's share of its memory.
+
+    Raises:
+        DeviceError: This PyTorch cannot use it.
+    """
+    if not torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
+        raise DeviceError(
+            f"PyTorch {torch.__version__} is a build without CUDA; install one that has it"
+        )
+    try:
+        device = torch.device("cuda", config.cuda_index)
+        torch.cuda.set_device(device)
+        torch.cuda.set_per_process_memory_fraction(config.gpu_memory_fraction, device)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise DeviceError(f"PyTorch cannot use the GPU: {reason}") from None
+    return device
+
+
+def load_model(model_dir: Path, precision: str) -> PreTrainedModel:
+    """Loads `model.safetensors` with weights of the given precision.
+
+    Raises:
+        SetupError: `transformers` cannot load the folder.
+    """
+    disable_progress_bar()  # type: ignore[no-untyped-call]
+    model: PreTrainedModel
+    try:
+        model = AutoModelForQuestionAnswering.from_pretrained(
+            model_dir, local_files_only=True, dtype=_DTYPES[precision]
+        )
+    except (OSError, ValueError, SafetensorError) as error:
+        reason = str(error).partition("\n")[0]
+        raise SetupError(f"transformers cannot load the model: {reason}") from None
+    model.eval()  # type: ignore[no-untyped-call]
+    return model
+
+
+def make_forward(model: PreTrainedModel, inputs: Sequence[str]) -> Forward:
+    """Wraps a model as one tensor in, one tensor out, so that each is one copy."""
+
+    @torch.inference_mode()
+    def forward(stacked: Tensor) -> Tensor:
+        output = model(**dict(zip(inputs, stacked, strict=True)))
+        return torch.stack((output.start_logits, output.end_logits)).float()
+
+    return forward
+
+
+def make_scoring(forward: Forward, reading: ReadingConfig) -> Scoring:
+    """The model, followed by the choice of the best spans."""
+
+    @torch.inference_mode()
+    def scoring(staged: Tensor) -> tuple[Tensor, Tensor]:
+        logits = forward(staged[:-1])
+        return logits, choose_spans(reading, logits, staged[-1])
+
+    return scoring
+
+
+class TorchProgram(Program):
+    """A model on one bucket."""
+
+    def __init__(
+        self,
+        scoring: Scoring,
+        bucket: Bucket,
+        num_inputs: int,
+        device: torch.device,
+        capture: Capture,
+    ) -> None:
+        shape = (bucket.rows, bucket.tokens)
+        self._stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
+        pinned = self._stream is not None
+        self._staged = torch.ones((num_inputs, *shape), dtype=torch.int64, pin_memory=pinned)
+        self._logits = torch.empty((2, *shape), dtype=torch.float32, pin_memory=pinned)
+        self._best_spans = torch.empty((bucket.rows, 4), dtype=torch.float32, pin_memory=pinned)
+        self._inputs = self._staged.to(device, copy=True)
+        self._replay = capture(scoring, self._inputs)
+        self.staging = self._staged.numpy()
+
+    def run(self, *, only_best_spans: bool = False) -> FloatArray:
+        """Runs the bucket on the staged inputs."""
+        self._inputs.copy_(self._staged, non_blocking=True)
+        logits, best_spans = self._replay()
+        wanted, source = (
+            (self._best_spans, best_spans) if only_best_spans else (self._logits, logits)
+        )
+        wanted.copy_(source, non_blocking=True)
+        if self._stream:
+            self._stream.synchronize()
+        result: FloatArray = wanted.numpy()
+        return result
+
+
+def run_eagerly(scoring: Scoring, inputs: Tensor) -> Callable[[], tuple[Tensor, Tensor]]:
+    """A `Capture` that records nothing: each run calls the model."""
+    scoring(inputs)
+    return lambda: scoring(inputs)
+
+
+class GraphCapture:
+    """A `Capture` that records a CUDA graph for each bucket.
+
+    The graphs share one memory pool: only one runs at a time, and its output is copied before the
+    next runs. A model whose code waits for the GPU cannot be recorded and runs eagerly.
+    """
+
+    def __init__(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+        self._is_able = True
+
+    def __call__(self, scoring: Scoring, inputs: Tensor) -> Callable[[], tuple[Tensor, Tensor]]:
+        """Records the scoring on the inputs; returns its replay."""
+        if self._is_able:
+            try:
+                return self._record(scoring, inputs)
+            except RuntimeError as error:
+                self._is_able = False
+                reason = str(error).partition("\n")[0]
+                logger.warning("no CUDA graphs for this model, it runs without: %s", reason)
+        return run_eagerly(scoring, inputs)
+
+    def _record(self, scoring: Scoring, inputs: Tensor) -> Callable[[], tuple[Tensor, Tensor]]:
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(_RUNS_BEFORE_CAPTURE):
+                scoring(inputs)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        # Other threads may be instances too, and may allocate meanwhile.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            scores = scoring(inputs)
+
+        def replay() -> tuple[Tensor, Tensor]:
+            graph.replay()
+            return scores
+
+        return replay

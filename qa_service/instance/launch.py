@@ -1,0 +1,40 @@
+"""Starts the program of an instance.
+
+The process is a fresh interpreter, so that CUDA and fork never meet. The libraries under a model
+read their environment variables when they load, so the variables are set when the process starts.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+
+from qa_service.instance.messages import Setup
+from qa_service.instance.program import start_program
+from qa_service.logs import LogOptions
+
+WORKER_PROGRAM = "qa_service.instance.worker_main"
+
+
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+def launch(
+    program: str, setup: Setup, logs: LogOptions
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Starts the program of an instance; returns its process and the loop's end of the channel.
+
+    Raises:
+        OSError: It cannot be started.
+    """
+    environment = {
+        **dict.fromkeys(_THREAD_VARIABLES, str(setup.options.intra_op_num_threads)),
+        "CUDA_VISIBLE_DEVICES": setup.device.visible_as,
+        "TOKENIZERS_PARALLELISM": "false",
+        "ORT_DISABLE_TELEMETRY": "1",
+    }
+    # Workers run at a lower priority, so that the loop runs at once when every core is busy.
+    niceness = str(setup.options.worker_niceness)
+    return start_program(
+        program, niceness, logs.log_level, logs.log_format, environment=environment
+    )

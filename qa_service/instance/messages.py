@@ -1,0 +1,128 @@
+"""The messages between the loop and a worker: msgpack in frames, typed at both ends.
+
+loop ──Setup──▶ worker            once
+loop ◀──Ready | Failed── worker   once: it has answered a warmup question, or cannot
+loop ──Batch──▶ worker            any number
+loop ◀──Results── worker          one for each batch, with its number
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from qa_service.instance.batch_cost import CostTable
+from qa_service.instance.devices import DeviceAssignment
+from qa_service.instance.options import InstanceOptions
+from qa_service.instance.stages import StagesMs
+from qa_service.wire.frames import PREFIX
+from qa_service.wire.messages import Answer, Task
+from qa_service.wire.spans import SegmentResult
+
+
+class Setup(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """An instance's model, options and device; `fingerprint` is the manifest's, empty for any."""
+
+    model_dir: str
+    options: InstanceOptions
+    device: DeviceAssignment = DeviceAssignment()
+    fingerprint: str = ""
+
+
+class Batch(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Questions to answer together."""
+
+    number: int
+    tasks: list[Task]
+
+
+class ModelFacts(msgspec.Struct, frozen=True, array_like=True):
+    """What the loop needs to know of a model.
+
+    Attributes:
+        window_tokens: Its longest window; a longer text has several.
+        overlap_tokens: Tokens that two neighbouring windows share.
+        null_log_score: Of the null answer; None if the model cannot abstain.
+        fingerprint: SHA-256 of the manifest.
+        passage_weight: What a point of a passage's search score adds to its log scores.
+    """
+
+    name: str = ""
+    window_tokens: int = 1 << 30
+    overlap_tokens: int = 0
+    null_log_score: float | None = None
+    fingerprint: str = ""
+    passage_weight: float = 0.0
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The instance is loaded and has answered a warmup question.
+
+    Attributes:
+        costs: The instance's cost table; None with `--cost_table off`.
+        device: `cpu` or `cuda:N`, as the server's process numbers GPUs.
+        memory_bytes: The memory of its process, without a GPU's, and what static shapes may add.
+    """
+
+    model: ModelFacts = ModelFacts()
+    costs: CostTable | None = None
+    device: str = "cpu"
+    memory_bytes: int = 0
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The instance cannot start, or must end.
+
+    It is blameless if no request can be the cause: the machine was lost, not the program.
+    """
+
+    message: str
+    is_blameless: bool = False
+
+
+class Failure(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A `QaError` on its way from a worker: its code and its safe message."""
+
+    code: str
+    message: str
+
+
+class Answers(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """One question's answers, best first."""
+
+    answers: list[Answer]
+
+
+class Results(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A batch's outcomes, one for each question, in their order.
+
+    Attributes:
+        started_s: When the batch began to run, on the clock that processes share.
+        costs: The new cost table; None if it has not changed.
+    """
+
+    number: int
+    outcomes: list[Answers | SegmentResult | Failure]
+    started_s: float
+    inference_ms: float
+    stages_ms: StagesMs = StagesMs()
+    costs: CostTable | None = None
+
+
+ToWorker = Setup | Batch
+ToLoop = Ready | Failed | Results
+
+to_worker_decoder = msgspec.msgpack.Decoder(ToWorker)
+to_loop_decoder = msgspec.msgpack.Decoder(ToLoop)
+
+MAX_MESSAGE_BYTES = 2**32 - 1
+"""All that a frame's prefix can say: texts are bounded as they come, and neither end is hostile."""
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode(message: ToWorker | ToLoop) -> bytearray:
+    """Encodes a message as a frame."""
+    frame = bytearray(PREFIX.size)
+    _encoder.encode_into(message, frame, PREFIX.size)
+    PREFIX.pack_into(frame, 0, len(frame) - PREFIX.size)
+    return frame

@@ -1,0 +1,183 @@
+"""A prepared model's `manifest.json`: the files in the folder, and how its logits are read.
+
+`prepare_model.py` writes it last, so a folder with a manifest is complete. The server reads it
+before it starts an instance, and every instance reads it again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from qa_service.engine_catalogue import ONNX_FILE, PREPARING_FLAGS, ROWS
+from qa_service.errors import SetupError
+
+_PROGRAM = Path(__file__).resolve().parents[3] / "prepare_model.py"
+MANIFEST_FILE = "manifest.json"
+CONFIG_FILE = "config.json"
+TOKENIZER_FILE = "tokenizer.json"
+
+
+class ReadingConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How texts are cut into windows and how logits become an answer.
+
+    Attributes:
+        max_answer_tokens: The longest span considered.
+        usual_answer_tokens: The longest span without a length penalty.
+        length_penalty: What each further token subtracts from a span's logit sum.
+        window_tokens: The longest window, question and special tokens included.
+        window_overlap_tokens: Text tokens that two neighbouring windows share.
+        temperature: Divides span logits before the softmax that makes a score (Guo et al.
+            2017, "On Calibration of Modern Neural Networks").
+        null_threshold: The minimum by which a span's logit sum must exceed that of the null
+            answer (start and end on the CLS token, as in SQuAD 2.0 readers); None for a model
+            that was never trained on unanswerable questions and so cannot abstain.
+        null_position: Where the CLS token is in a window, from its end if negative.
+        passage_weight: What a point of BM25 adds to the log scores of a passage's spans and null
+            answer, when passages of a collection are compared.
+    """
+
+    max_answer_tokens: Annotated[int, msgspec.Meta(ge=1)] = 30
+    usual_answer_tokens: Annotated[int, msgspec.Meta(ge=1)] = 12
+    length_penalty: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    window_tokens: Annotated[int, msgspec.Meta(ge=16)] = 384
+    window_overlap_tokens: Annotated[int, msgspec.Meta(ge=0)] = 128
+    temperature: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+    null_threshold: float | None = None
+    null_position: int = 0
+    passage_weight: Annotated[float, msgspec.Meta(ge=0)] = 0.2
+
+    @property
+    def null_log_score(self) -> float | None:
+        """The null answer's log score, on the spans' scale; None if the model cannot abstain."""
+        return None if self.null_threshold is None else self.null_threshold / self.temperature
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """The contents of `manifest.json`.
+
+    Attributes:
+        source: `builtin`, a hub id, or a directory's name.
+        fingerprint: SHA-256 over everything the model was made from; `prepare_model.py` compares
+            it to see whether the folder is up to date.
+        files: SHA-256 by file name.
+        inputs: The model's inputs, in the order of its `forward`.
+        pad_token_id: Fills the end of shorter rows in a batch.
+        max_sequence_tokens: The longest sequence the model has positions for.
+        can_abstain: Whether the model itself can answer "no answer".
+        versions: Of the packages that made the files.
+        may_pad: Whether rows may be padded to one length; not if padding changes a row's logits.
+        without: Why an optional file is missing, by file name.
+    """
+
+    name: str
+    source: str
+    fingerprint: str
+    files: dict[str, str]
+    inputs: tuple[str, ...]
+    pad_token_id: int
+    max_sequence_tokens: Annotated[int, msgspec.Meta(ge=16)]
+    can_abstain: bool
+    reading: ReadingConfig
+    versions: dict[str, str]
+    may_pad: bool = True
+    without: dict[str, str] = {}
+
+    @property
+    def window_tokens(self) -> int:
+        """The longest window that the model gets."""
+        return min(self.reading.window_tokens, self.max_sequence_tokens)
+
+
+def load_manifest(model_dir: Path) -> Manifest:
+    """Reads the manifest of a prepared model.
+
+    Raises:
+        SetupError: The folder holds no prepared model, or one of another format.
+    """
+    try:
+        return msgspec.json.decode((model_dir / MANIFEST_FILE).read_bytes(), type=Manifest)
+    except FileNotFoundError:
+        raise SetupError(
+            f"no prepared model in {model_dir}; make it with: {_making_command(model_dir)}"
+        ) from None
+    except (msgspec.DecodeError, OSError) as error:
+        raise SetupError(
+            f"{model_dir / MANIFEST_FILE} cannot be read ({error}); "
+            f"make it again with: {preparing_program()}"
+        ) from None
+
+
+def fingerprint_of(model_dir: Path) -> str:
+    """SHA-256 of a model's manifest; empty if there is none."""
+    try:
+        return hashlib.sha256((model_dir / MANIFEST_FILE).read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+def model_files(engine_type: str, precision: str) -> list[str]:
+    """The files that an instance loads; without an engine, only those quick to check."""
+    row = ROWS.get((engine_type, precision))
+    return [CONFIG_FILE, TOKENIZER_FILE, *([row.file] if row and row.file else [])]
+
+
+def check_files(model_dir: Path, manifest: Manifest, names: Iterable[str]) -> None:
+    """Compares files with their SHA-256 in the manifest; skips files that it does not name.
+
+    Raises:
+        SetupError: A file is missing or has changed.
+    """
+    for name in names:
+        if expected := manifest.files.get(name):
+            try:
+                with (model_dir / name).open("rb") as file:
+                    found = hashlib.file_digest(file, "sha256").hexdigest()
+            except OSError as error:
+                raise SetupError(f"{model_dir / name} cannot be read: {error.strerror}") from None
+            if found != expected:
+                raise SetupError(
+                    f"{model_dir / name} is not what its manifest says: it was changed, or is not "
+                    "all there"
+                )
+
+
+def preparing_program() -> str:
+    """The command that prepares models: the installed program, or the one beside the package."""
+    is_installed = Path(sys.argv[0]).name.startswith("qa-") or not _PROGRAM.is_file()
+    return "qa-prepare-model" if is_installed else f"python {_PROGRAM.name}"
+
+
+def _making_command(model_dir: Path) -> str:
+    """The command that makes a model's folder, whose name is the model's with `--` for `/`."""
+    output = "" if model_dir.parent.name == "saved_models" else f" --output_dir {model_dir.parent}"
+    return f"{preparing_program()} --model {model_dir.name.replace('--', '/')}{output}"
+
+
+def prepared_file(model_dir: Path, manifest: Manifest, name: str) -> Path:
+    """Finds a file of a prepared model.
+
+    Raises:
+        SetupError: The model was not prepared with it.
+    """
+    if name in manifest.files:
+        return model_dir / name
+    if reason := manifest.without.get(name) or manifest.without.get(ONNX_FILE):
+        raise SetupError(f"{manifest.name} has no {name}: {reason}")
+    command = (
+        f"{preparing_program()} --model {manifest.source} {PREPARING_FLAGS.get(name, '')}".rstrip()
+    )
+    raise SetupError(f"there is no {name} in {model_dir}; make it with: {command}")
+
+
+def save_manifest(model_dir: Path, manifest: Manifest) -> None:
+    """Writes the manifest as indented JSON, atomically."""
+    encoded = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
+    new = model_dir / f".{MANIFEST_FILE}.new"
+    new.write_bytes(encoded + b"\n")
+    new.replace(model_dir / MANIFEST_FILE)

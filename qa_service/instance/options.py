@@ -1,0 +1,187 @@
+"""The options of a model's instances: all that may differ from one model to the next.
+
+They are one struct, into which a configuration file's table is read for each model, and which one
+message carries to a worker.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from qa_service.engine_catalogue import AUTO, EngineType, Precision
+from qa_service.instance.batch_cost import BatchRule
+from qa_service.options import Ms
+
+_Count = Annotated[int, Meta(ge=0, le=1024)]
+_Amount = Annotated[float, Meta(ge=0, le=1024)]
+_Share = Annotated[float, Meta(gt=0, le=1)]
+_Range = Annotated[str, Meta(pattern=r"^(0|[1-9][0-9]{0,2}):[1-9][0-9]{0,2}\Z")]
+_DEVICE = r"(cpu|cuda:(0|[1-9][0-9]{0,3}))"
+
+
+def _is_in_order(ray_instances: object) -> bool:
+    fewest, _, most = str(ray_instances).partition(":")
+    return not most or int(fewest) <= int(most)
+
+
+class InstanceOptions(Struct, frozen=True, kw_only=True):
+    """The instances of a model: how many, where, on what engine, their batches and timeouts."""
+
+    num_inference_sessions: Annotated[
+        _Count,
+        Meta(
+            description="inference instances, one worker process each; 0 only with --ray_instances"
+        ),
+    ] = 2
+    ray_instances: Annotated[
+        _Count | _Range,
+        Meta(
+            title="a number from 0 to 1024, or two as in 2:8, the smaller first",
+            extra={"is_valid": _is_in_order},
+            description="further instances, on a Ray cluster; 2:8 grows from 2 up to 8 with the "
+            "work that waits, and shrinks when instances are idle",
+        ),
+    ] = 0
+    ray_idle_timeout_ms: Annotated[
+        Ms, Meta(description="milliseconds without work before there is one instance less on Ray")
+    ] = 60_000
+    ray_address: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            description="the cluster's address, host:port of its head; auto finds one that runs on "
+            "this machine",
+        ),
+    ] = "auto"
+    ray_num_cpus: Annotated[
+        _Amount, Meta(description="CPUs of the cluster that an instance on it takes")
+    ] = 1.0
+    ray_num_gpus: Annotated[
+        _Amount, Meta(description="GPUs of the cluster that an instance on it takes; 0 for the CPU")
+    ] = 0.0
+    ray_push_model: Annotated[
+        bool,
+        Meta(
+            description="send the model to the cluster's nodes that do not have it, once each; "
+            "without it every node must have the folder"
+        ),
+    ] = False
+    inference_engine_type: Annotated[
+        EngineType,
+        Meta(
+            description="what runs the model; auto takes the fastest here that answers as fp32 "
+            "does, measured at the first start; instant answers without a model, to measure the "
+            "server itself"
+        ),
+    ] = "auto"
+    precision: Annotated[
+        Precision,
+        Meta(
+            description="what the model computes in: auto, as for the engine; onnx fp32, fp16 or "
+            "int8; openvino fp32, bf16, int8, or int8_bf16 (int8 products, the rest in bf16); "
+            "pytorch and tensorrt fp32, fp16 or bf16; int8 is for a CPU"
+        ),
+    ] = "auto"
+    min_agreement: Annotated[
+        _Share,
+        Meta(
+            description="share of answers that an engine must have in common with fp32 for auto to "
+            "take it"
+        ),
+    ] = 0.97
+    devices: Annotated[
+        str,
+        Meta(
+            pattern=rf"^(auto|{_DEVICE}(,{_DEVICE})*)\Z",
+            title="auto or a list of cpu, cuda:0, cuda:1, ...",
+            description="where instances run, in turn: cpu, or cuda:0,cuda:1,...; auto takes every "
+            "GPU, or the CPU",
+        ),
+    ] = "auto"
+    gpu_memory_fraction: Annotated[
+        _Share, Meta(description="share of its GPU's memory that one instance may take")
+    ] = 1.0
+    cuda_graphs: Annotated[
+        bool, Meta(description="whether a GPU's kernels are recorded and replayed")
+    ] = True
+    static_shapes_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=2**50,
+            description="bytes of memory that an OpenVINO instance may take for static shapes: the "
+            "model compiled for a length that occurs often, each by itself; 0 for none",
+        ),
+    ] = 512 * 2**20
+    intra_op_num_threads: Annotated[
+        _Count,
+        Meta(
+            description="threads within one operator, per instance; 0 is 1, or what auto found "
+            "faster if every instance has two cores"
+        ),
+    ] = 0
+    max_batch_size: Annotated[int, Meta(ge=1, le=4096, description="requests in a batch")] = 64
+    max_batch_tokens: Annotated[
+        int, Meta(ge=1, le=2**24, description="tokens in a batch, padding included")
+    ] = 16384
+    max_batch_cost_ms: Annotated[
+        Ms,
+        Meta(
+            description="milliseconds that a batch may cost by the table; what costs more runs "
+            "alone"
+        ),
+    ] = 500
+    cost_table: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            description="what batches cost: auto is measured once, kept beside the model and "
+            "corrected by every batch that runs, measure is measured again, off fills batches to "
+            "their bounds; or a table's file, which stays as it is",
+        ),
+    ] = "auto"
+    worker_niceness: Annotated[
+        int,
+        Meta(
+            ge=0, le=19, description="how far below the loop's the priority of worker processes is"
+        ),
+    ] = 10
+    execution_timeout_ms: Annotated[
+        Ms, Meta(description="milliseconds a batch may run before its instance is killed")
+    ] = 120_000
+    start_timeout_ms: Annotated[
+        Ms, Meta(description="milliseconds an instance may take to load and warm up")
+    ] = 300_000
+
+    @property
+    def is_engine_open(self) -> bool:
+        """Whether the engine or its precision is `auto`."""
+        return AUTO in (self.inference_engine_type, self.precision)
+
+    @property
+    def num_instances(self) -> int:
+        """The minimum number of instances, local and remote."""
+        return self.num_inference_sessions + self.ray_range[0]
+
+    @property
+    def ray_range(self) -> tuple[int, int]:
+        """The minimum and maximum number of instances on Ray."""
+        fewest, _, most = str(self.ray_instances).partition(":")
+        return int(fewest), int(most or fewest)
+
+    @property
+    def start_timeout_s(self) -> float:
+        """`start_timeout_ms` in seconds."""
+        return self.start_timeout_ms / 1e3
+
+    @property
+    def execution_timeout_s(self) -> float:
+        """`execution_timeout_ms` in seconds."""
+        return self.execution_timeout_ms / 1e3
+
+    @property
+    def batch_rule(self) -> BatchRule:
+        """Bounds on a batch; an instance adds what it measured."""
+        return BatchRule(self.max_batch_size, self.max_batch_tokens, self.max_batch_cost_ms)

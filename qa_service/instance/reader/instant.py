@@ -1,0 +1,41 @@
+"""Answers at once with the text's first word, to measure the server without a model.
+
+It is chosen by `--inference_engine_type instant`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from qa_service.instance.batch_cost import BatchRule
+from qa_service.instance.messages import Answers, ModelFacts
+from qa_service.instance.reader.stopwatch import Stopwatch
+from qa_service.wire.messages import Answer, Task
+
+
+class InstantReader:
+    """Replaces a `Reader`, without tokenizer and model; no text is too long for it."""
+
+    def __init__(self, rule: BatchRule) -> None:
+        self.model = ModelFacts("instant", window_tokens=1 << 30)
+        self.rule = rule
+
+    def encode(self, tasks: Sequence[Task], stopwatch: Stopwatch) -> Sequence[Task]:
+        """Does nothing."""
+        return tasks
+
+    def answer(self, encoded: Sequence[Task], stopwatch: Stopwatch) -> list[Answers]:
+        """Answers with each text's first word."""
+        stopwatch.start()
+        answers = [Answers([first_word(task.text)]) for task in encoded]
+        stopwatch.lap("read")
+        return answers
+
+
+def first_word(text: str) -> Answer:
+    """The text's first word, or no answer if it has none."""
+    words = text.split(maxsplit=1)
+    if not words:
+        return Answer("", 1.0, None, None)
+    start = text.index(words[0])
+    return Answer(words[0], 1.0, start, start + len(words[0]))

@@ -1,0 +1,182 @@
+"""Cuts a question and a text into the windows that a model reads.
+
+A text longer than a window is cut into windows that overlap, each with the question before it:
+
+    [CLS] question [SEP] text tokens [SEP]
+                         |--- overlap ---|          window k
+                                [CLS] question [SEP] |--- overlap ---| ...  window k + 1
+
+Every text token is in some window, and every span at most one token longer than the overlap is
+whole in some window.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from qa_service.errors import QuestionTooLongError
+from qa_service.instance.arrays import Int64Array, Rows
+from qa_service.instance.reader.words import Offsets, Words
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One row of model input.
+
+    Attributes:
+        input_ids: int64 [seq], special tokens included, not padded.
+        token_type_ids: int64 [seq].
+        text_begin: Position of the first text token in the row.
+        text_end: One past the last.
+        first_token: The first text token's index among the tokens of the whole text.
+    """
+
+    input_ids: Int64Array
+    token_type_ids: Int64Array
+    text_begin: int
+    text_end: int
+    first_token: int
+
+    def __len__(self) -> int:
+        return len(self.input_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedQuestion:
+    """The windows of a question and a text.
+
+    Attributes:
+        windows: In the text's order; empty for a text without tokens.
+        offsets: Start and end of each text token, in code points.
+    """
+
+    windows: tuple[Window, ...]
+    offsets: Offsets
+
+
+@dataclass(frozen=True, slots=True)
+class PairLayout:
+    """Where a tokenizer puts special tokens around a question and a text.
+
+    It is read from the tokenizer, so that BERT's `[CLS] q [SEP] t [SEP]` and RoBERTa's
+    `<s> q </s></s> t </s>` need no code of their own.
+
+    Attributes:
+        prefix: Special tokens before the question: int64 [2, n], their ids and token types.
+        middle: Those between question and text, likewise.
+        suffix: Those after the text, likewise.
+    """
+
+    prefix: Int64Array
+    middle: Int64Array
+    suffix: Int64Array
+    question_type: int
+    text_type: int
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> PairLayout:
+        """Encodes a pair to find the layout."""
+        pair = tokenizer.encode("a", "b")
+        row = np.array([pair.ids, pair.type_ids], dtype=np.int64)
+        question = [i for i, sequence in enumerate(pair.sequence_ids) if sequence == 0]
+        text = [i for i, sequence in enumerate(pair.sequence_ids) if sequence == 1]
+        return cls(
+            prefix=row[:, : question[0]],
+            middle=row[:, question[-1] + 1 : text[0]],
+            suffix=row[:, text[-1] + 1 :],
+            question_type=pair.type_ids[question[0]],
+            text_type=pair.type_ids[text[0]],
+        )
+
+    @property
+    def special_tokens(self) -> int:
+        """How many special tokens a pair has."""
+        return sum(len(part[0]) for part in (self.prefix, self.middle, self.suffix))
+
+
+class WindowBuilder:
+    """Cuts questions and texts into windows.
+
+    Args:
+        tokenizer: A fast tokenizer. The builder turns off its truncation, padding, and reading of
+            `[SEP]` in a client's text as the special token.
+        window_tokens: Longest window, question and special tokens included.
+        overlap_tokens: Text tokens that two neighbouring windows share.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, window_tokens: int, overlap_tokens: int) -> None:
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        tokenizer.encode_special_tokens = True
+        self._words = Words(tokenizer)
+        self._layout = PairLayout.of(tokenizer)
+        self._window_tokens = window_tokens
+        self._overlap_tokens = overlap_tokens
+        room = window_tokens - self._layout.special_tokens
+        self._max_question_tokens = room - max(1, min(2 * overlap_tokens, room // 2))
+
+    def encode(self, question: str, text: str) -> EncodedQuestion:
+        """Tokenizes a question and a text and cuts them into windows.
+
+        Raises:
+            QuestionTooLongError: The question leaves too little room for the text.
+        """
+        question_ids, _ = self._words.encode(question)
+        if len(question_ids) > self._max_question_tokens:
+            raise QuestionTooLongError(
+                f"the question has {len(question_ids)} tokens; "
+                f"this model takes at most {self._max_question_tokens}"
+            )
+        text_ids, offsets = self._words.encode(text)
+        return EncodedQuestion(self._cut(question_ids, text_ids), offsets)
+
+    def _cut(self, question_ids: list[int], text_ids: list[int]) -> tuple[Window, ...]:
+        layout = self._layout
+        question = _typed(question_ids, layout.question_type)
+        head = np.concatenate((layout.prefix, question, layout.middle), axis=1)
+        text = _typed(text_ids, layout.text_type)
+        room = self._window_tokens - layout.special_tokens - len(question_ids)
+        overlap = min(self._overlap_tokens, room // 2)
+        last_first = max(len(text_ids) - overlap, min(len(text_ids), 1))
+        return tuple(
+            self._window(head, text[:, first : first + room], first)
+            for first in range(0, last_first, room - overlap)
+        )
+
+    def _window(self, head: Int64Array, piece: Int64Array, first_token: int) -> Window:
+        row = np.concatenate((head, piece, self._layout.suffix), axis=1)
+        return Window(
+            input_ids=row[0],
+            token_type_ids=row[1],
+            text_begin=len(head[0]),
+            text_end=len(head[0]) + len(piece[0]),
+            first_token=first_token,
+        )
+
+
+def sample_rows(tokenizer: Tokenizer, rows: int, tokens: int) -> Rows:
+    """Makes rows of one repeated word, for measuring; a short row may have no text.
+
+    They have the layout of a question and a text, since a model may require the special tokens
+    between the two (Longformer counts its separators).
+    """
+    layout = PairLayout.of(tokenizer)
+    word = [tokenizer.encode("a", add_special_tokens=False).ids[-1]]
+    head = np.concatenate(
+        (layout.prefix, _typed(word, layout.question_type), layout.middle), axis=1
+    )
+    room = max(0, tokens - len(head[0]) - len(layout.suffix[0]))
+    text = _typed(word * room, layout.text_type)
+    row = np.concatenate((head, text, layout.suffix), axis=1)[:, :tokens]
+    ids, types = (np.tile(values, (rows, 1)) for values in row)
+    return ids, np.ones_like(ids), types
+
+
+def _typed(ids: list[int], token_type: int) -> Int64Array:
+    """Puts ids over their token type: int64 [2, n]."""
+    row = np.full((2, len(ids)), token_type, dtype=np.int64)
+    row[0] = ids
+    return row

@@ -1,0 +1,114 @@
+"""An instance answers batches, one after another.
+
+With a GPU, a thread tokenizes the next batch while the present one runs. On a CPU it would only
+take the model's cores.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from queue import SimpleQueue
+from typing import Generic, Protocol, TypeVar
+
+from qa_service.errors import InternalError, QaError
+from qa_service.instance.batch_cost import BatchRule
+from qa_service.instance.channel import WorkerChannel
+from qa_service.instance.messages import Batch, Failure, Results
+from qa_service.instance.reader.reader import Outcome
+from qa_service.instance.reader.stopwatch import Stopwatch
+from qa_service.wire.messages import Task
+
+logger = logging.getLogger(__name__)
+
+E = TypeVar("E")
+"""A reader's tasks, tokenized."""
+
+
+class TaskReader(Protocol[E]):
+    """Answers tasks: a `Reader`, or an `InstantReader`."""
+
+    rule: BatchRule
+
+    def encode(self, tasks: Sequence[Task], stopwatch: Stopwatch) -> E:
+        """Tokenizes the tasks."""
+
+    def answer(self, encoded: E, stopwatch: Stopwatch) -> Sequence[Outcome]:
+        """Runs the model; returns an outcome for each task, in their order."""
+
+
+class Run(Generic[E]):
+    """A batch on its way through an instance."""
+
+    def __init__(self, reader: TaskReader[E], batch: Batch) -> None:
+        self._reader = reader
+        self._batch = batch
+        self._stopwatch = Stopwatch()
+        self._encoded: E | None = None
+
+    def encode(self) -> Run[E]:
+        """Tokenizes ahead of time; an error is logged, and occurs again in `results`."""
+        try:
+            self._encoded = self._reader.encode(self._batch.tasks, self._stopwatch)
+        except Exception:
+            logger.exception("a batch of %d could not be tokenized", len(self._batch.tasks))
+        return self
+
+    def results(self) -> Results:
+        """Runs the batch."""
+        costs = self._reader.rule.costs
+        started_s = time.monotonic()
+        outcomes = self._outcomes(self._batch.tasks, self._encoded)
+        inference_ms = round((time.monotonic() - started_s) * 1e3, 3)
+        messages = [
+            Failure(outcome.code, outcome.message) if isinstance(outcome, QaError) else outcome
+            for outcome in outcomes
+        ]
+        stages_ms = self._stopwatch.take()
+        learned = self._reader.rule.costs
+        news = learned if learned is not costs else None
+        return Results(self._batch.number, messages, started_s, inference_ms, stages_ms, news)
+
+    def _outcomes(self, tasks: Sequence[Task], encoded: E | None = None) -> list[Outcome]:
+        """Answers tasks; one that breaks the batch fails alone."""
+        try:
+            encoded = encoded or self._reader.encode(tasks, self._stopwatch)
+            return list(self._reader.answer(encoded, self._stopwatch))
+        except Exception:
+            logger.exception("a batch of %d failed", len(tasks))
+        if len(tasks) == 1:
+            return [InternalError()]
+        return [outcome for task in tasks for outcome in self._outcomes([task])]
+
+
+def received(reader: TaskReader[E], channel: WorkerChannel) -> Iterator[Run[E]]:
+    """Receives an instance's batches until its channel ends."""
+    while isinstance(batch := channel.receive(), Batch):
+        yield Run(reader, batch)
+
+
+def received_ahead(reader: TaskReader[E], channel: WorkerChannel) -> Iterator[Run[E]]:
+    """Receives and tokenizes the next batches in a thread of its own, while the model runs."""
+    encoded: SimpleQueue[Run[E] | None] = SimpleQueue()
+
+    def receive() -> None:
+        try:
+            for run in received(reader, channel):
+                encoded.put(run.encode())
+        finally:
+            encoded.put(None)
+
+    threading.Thread(target=receive, name="intake", daemon=True).start()
+    return iter(encoded.get, None)
+
+
+def answer_batches(runs: Iterator[Run[E]], channel: WorkerChannel) -> None:
+    """Answers batches until there are no more.
+
+    Raises:
+        OSError: The loop's end was closed while results were being sent.
+    """
+    for run in runs:
+        channel.send(run.results())

@@ -1,0 +1,194 @@
+"""A worker: loads the model, warms up, and answers batches until the loop closes the channel.
+
+As a program (`python -m qa_service.instance.worker_main FD PARENT NICENESS LEVEL FORMAT`)
+it is the worker process. It loads only its engine's libraries.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from qa_service.engine_catalogue import INSTANT
+from qa_service.errors import DeviceError, InternalError, SetupError
+from qa_service.instance.batch_cost import CostTable
+from qa_service.instance.channel import WorkerChannel
+from qa_service.instance.costs import AUTO, MEASURE, find_costs
+from qa_service.instance.devices import CPU
+from qa_service.instance.engines import EngineConfig, make_engine
+from qa_service.instance.engines.base import Engine
+from qa_service.instance.learned_costs import LearnedCosts
+from qa_service.instance.memory import resident_bytes
+from qa_service.instance.messages import Failed, Ready, Setup
+from qa_service.instance.model_folder.manifest import (
+    Manifest,
+    check_files,
+    fingerprint_of,
+    load_manifest,
+    model_files,
+)
+from qa_service.instance.reader.instant import InstantReader
+from qa_service.instance.reader.measuring import measure_costs
+from qa_service.instance.reader.reader import Reader
+from qa_service.instance.reader.stopwatch import Stopwatch
+from qa_service.instance.runs import answer_batches, received, received_ahead
+from qa_service.logs import configure_logging
+from qa_service.net.parent import end_with_parent
+from qa_service.wire.messages import Task
+
+logger = logging.getLogger(__name__)
+
+WARMUP = Task("Who wrote the letter?", "The letter was written by Ada in 1843. " * 20)
+"""Some 190 tokens: a question about a paragraph."""
+
+
+def serve(channel: WorkerChannel) -> None:
+    """Sets the instance up, and answers batches until the channel ends."""
+    setup = channel.receive()
+    if not isinstance(setup, Setup):
+        return
+    try:
+        loaded = load_reader(setup)
+    except SetupError as error:
+        channel.send(Failed(str(error)))
+        return
+    except ImportError as error:  # an image for the ONNX engine has no torch
+        engine_type = setup.options.inference_engine_type
+        channel.send(Failed(f"the {engine_type} engine cannot be imported: {error}"))
+        return
+    reader, memory_bytes = loaded.reader, resident_bytes() + loaded.later_bytes
+    channel.send(Ready(reader.model, reader.rule.costs, loaded.device, memory_bytes))
+    runs = received if loaded.device == CPU else received_ahead
+    answer_batches(runs(reader, channel), channel)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A reader, the device that it really runs on, and the memory that it may still take."""
+
+    reader: Reader | InstantReader
+    device: str = CPU
+    later_bytes: int = 0
+
+
+def load_reader(setup: Setup) -> Loaded:
+    """Loads the model into its engine, and measures its costs unless they are known.
+
+    Raises:
+        SetupError: There is no prepared model, or the engine cannot load it or use the device.
+    """
+    options = setup.options
+    name = f"{options.inference_engine_type} {options.precision}"
+    model_dir = Path(setup.model_dir)
+    fingerprint = _check_fingerprint(model_dir, setup.fingerprint)
+    manifest = load_manifest(model_dir)
+    check_files(model_dir, manifest, model_files(options.inference_engine_type, options.precision))
+    if options.inference_engine_type == INSTANT:
+        instant = InstantReader(options.batch_rule)
+        instant.model = msgspec.structs.replace(
+            instant.model, name=manifest.name, fingerprint=fingerprint
+        )
+        instant.answer([WARMUP], Stopwatch())
+        return Loaded(instant)
+    engine = _load_engine(setup, manifest)
+    best_spans = engine.best_spans if engine.chooses_spans else None
+    reader = Reader(model_dir, manifest, engine.logits, options.batch_rule, best_spans)
+    reader.model = msgspec.structs.replace(reader.model, fingerprint=fingerprint)
+    _check_answers(reader, name)
+
+    def measure() -> CostTable:
+        runtime, window_tokens = engine.runtime, manifest.window_tokens
+        logger.info("measuring what batches cost on %s", runtime)
+        return measure_costs(engine.logits, reader.sample_rows, window_tokens, reader.rule, runtime)
+
+    bounds = f"{name} {options.max_batch_size} {options.max_batch_tokens}"
+    key = " ".join([engine.runtime, bounds, *sorted(manifest.files.values())])
+    costs = find_costs(options.cost_table, model_dir, key, measure)
+    reader.rule = replace(reader.rule, costs=costs)
+    if costs and options.cost_table in (AUTO, MEASURE):
+        reader.learned = LearnedCosts(costs)
+    device = CPU if engine.device == CPU else setup.device.device
+    return Loaded(reader, device, engine.later_bytes)
+
+
+def _check_answers(reader: Reader, name: str) -> None:
+    """Answers a question, to find out whether the engine can run the model."""
+    stopwatch = Stopwatch()
+    with _running_model(name):
+        (outcome,) = reader.answer(reader.encode([WARMUP], stopwatch), stopwatch)
+        if isinstance(outcome, InternalError):
+            raise outcome
+
+
+def _check_fingerprint(model_dir: Path, expected: str) -> str:
+    """Returns the SHA-256 of a model's manifest, unless the folder holds another model now."""
+    fingerprint = fingerprint_of(model_dir)
+    if fingerprint and expected not in {"", fingerprint}:  # `load_manifest` says it better
+        raise SetupError(
+            f"{model_dir} has changed since its model was loaded; a reload (SIGHUP) takes what is "
+            "there now"
+        )
+    return fingerprint
+
+
+def _load_engine(setup: Setup, manifest: Manifest) -> Engine:
+    """Loads the model into its engine, on its device or, if it may, on the CPU."""
+    options = setup.options
+    config = EngineConfig(
+        intra_op_num_threads=options.intra_op_num_threads,
+        precision=options.precision,
+        device=setup.device.device.partition(":")[0],
+        gpu_memory_bytes=setup.device.gpu_memory_bytes,
+        gpu_memory_fraction=options.gpu_memory_fraction,
+        cuda_graphs=options.cuda_graphs,
+        max_batch_size=options.max_batch_size,
+        max_batch_tokens=options.max_batch_tokens,
+        static_shapes_bytes=options.static_shapes_bytes,
+    )
+    engine_type, model_dir = options.inference_engine_type, Path(setup.model_dir)
+    with _running_model(f"{engine_type} {options.precision}"):
+        try:
+            return make_engine(engine_type, model_dir, manifest, config)
+        except DeviceError as error:
+            if not setup.device.may_fall_back or engine_type == "tensorrt":
+                raise
+            logger.warning(
+                "this instance runs on the CPU and not on %s: %s", setup.device.device, error
+            )
+            return make_engine(engine_type, model_dir, manifest, replace(config, device=CPU))
+
+
+@contextlib.contextmanager
+def _running_model(name: str) -> Iterator[None]:
+    """Makes a `SetupError` of any error: an engine's libraries raise classes of their own."""
+    try:
+        yield
+    except (SetupError, ImportError):
+        raise
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise SetupError(f"{name} cannot run this model: {reason}") from error
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Runs the worker process, with the arguments that the module's docstring lists."""
+    descriptor, parent, niceness, log_level, log_format = arguments
+    end_with_parent(int(parent))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(int(niceness))
+    configure_logging(log_level, log_format)
+    with contextlib.suppress(BrokenPipeError):
+        serve(WorkerChannel(socket.socket(fileno=int(descriptor))))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

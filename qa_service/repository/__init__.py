@@ -1,1 +1,0 @@
-"""Prepared models on disk: what a folder holds, and whether it is whole."""
