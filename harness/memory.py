@@ -15,10 +15,10 @@ has no more tokens than a window, at four bytes of UTF-8 each.
 
 from __future__ import annotations
 
-from qa_service.front.connection import MESSAGES_A_TURN, READ_AHEAD_BYTES
 from qa_service.instance.model_folder.manifest import ReadingConfig
 from qa_service.net.stream import READ_BYTES
 from qa_service.server.config import ServerConfig
+from qa_service.server.front.connection import MESSAGES_A_TURN, READ_AHEAD_BYTES
 from qa_service.wire.messages import MAX_ID_BYTES
 
 BYTES_A_CHAR = 4

@@ -20,7 +20,6 @@ from typing import Annotated, Any, Self
 from msgspec import NODEFAULT, Meta, Struct, structs
 
 from qa_service.errors import SetupError
-from qa_service.front.options import AuthOptions, ConnectionOptions, HttpOptions
 from qa_service.instance.options import InstanceOptions
 from qa_service.logs import LogOptions, hide_password
 from qa_service.net.options import ListenOptions, TlsOptions
@@ -35,6 +34,7 @@ from qa_service.options import (
     with_values,
 )
 from qa_service.scheduling.options import QueueOptions
+from qa_service.server.front.options import AuthOptions, ConnectionOptions, HttpOptions
 from qa_service.server.models.options import ModelOptions
 from qa_service.server.models.repository_options import RepositoryOptions
 from qa_service.serving.service_options import CacheOptions, CollectionOptions, RouteOptions

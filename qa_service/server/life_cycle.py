@@ -26,12 +26,6 @@ from qa_service.errors import (
     ShuttingDownError,
     UnavailableError,
 )
-from qa_service.front.auth import Authenticator
-from qa_service.front.connection import Connection
-from qa_service.front.exposure import is_loopback, warn_if_exposed
-from qa_service.front.listeners import Listeners
-from qa_service.front.protocols import Protocols
-from qa_service.front.transport import Transport
 from qa_service.instance.batch_cost import CostTable
 from qa_service.instance.devices import CPU, InstanceDevice
 from qa_service.net.background import Background
@@ -40,6 +34,12 @@ from qa_service.net.stream import ByteStream, Stream
 from qa_service.net.timers import LazyTimer
 from qa_service.server.config import ConfigSource, ServerConfig
 from qa_service.server.deployment import Deployment
+from qa_service.server.front.auth import Authenticator
+from qa_service.server.front.connection import Connection
+from qa_service.server.front.exposure import is_loopback, warn_if_exposed
+from qa_service.server.front.listeners import Listeners
+from qa_service.server.front.protocols import Protocols
+from qa_service.server.front.transport import Transport
 from qa_service.server.models.catalog import Catalog
 from qa_service.server.models.engine_choices import EngineChoices
 from qa_service.server.sidecars.gateway import Gateway

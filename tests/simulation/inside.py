@@ -18,10 +18,10 @@ from unittest.mock import patch
 from msgspec import structs
 
 from qa_service.errors import SetupError
-from qa_service.front.connection import Connection
 from qa_service.instance.messages import Setup
 from qa_service.net.event_loop import EventLoop
 from qa_service.server.config import ServerConfig
+from qa_service.server.front.connection import Connection
 from qa_service.server.life_cycle import QaServer
 from qa_service.server.models.on_disk import FoundVersion
 from qa_service.server.models.options import ModelOptions

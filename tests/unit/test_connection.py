@@ -10,8 +10,12 @@ import pytest
 
 from harness.frames import frame, receive
 from qa_service.errors import DeadlineExceededError, QueueFullError
-from qa_service.front.connection import COSTLY_MESSAGE_BYTES, MESSAGES_A_TURN, READ_AHEAD_BYTES
 from qa_service.net.stream import Stream
+from qa_service.server.front.connection import (
+    COSTLY_MESSAGE_BYTES,
+    MESSAGES_A_TURN,
+    READ_AHEAD_BYTES,
+)
 from qa_service.wire.codec import Wait
 from qa_service.wire.frame_codec import FrameCodec
 from qa_service.wire.messages import Request, RequestLimits

@@ -10,8 +10,8 @@ import pytest
 from harness.frames import frame
 from harness.hostile_http import head
 from qa_service.errors import QueueFullError, ShuttingDownError
-from qa_service.front.options import HttpOptions
-from qa_service.front.protocols import Protocols
+from qa_service.server.front.options import HttpOptions
+from qa_service.server.front.protocols import Protocols
 from qa_service.wire.http import http_routes
 from qa_service.wire.http.open_inference import InferCall
 from qa_service.wire.json_codec import MAX_AUTH_FRAME_BYTES
@@ -267,7 +267,7 @@ class TestFaults:
     @pytest.mark.parametrize("data", [frame({"id": 1, **ASK}), post("/qa", ASK)])
     def test_before_the_service(self, make, monkeypatch, data):
         setting = make()
-        monkeypatch.setattr("qa_service.front.connection.Call", fail)
+        monkeypatch.setattr("qa_service.server.front.connection.Call", fail)
         setting.send(data)
         monkeypatch.undo()
         setting.send(data)

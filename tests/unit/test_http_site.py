@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from qa_service.front import protocols as protocols_module
-from qa_service.front.options import HttpOptions
-from qa_service.front.protocols import HttpDate, Protocols, reply_without_tls
+from qa_service.server.front import protocols as protocols_module
+from qa_service.server.front.options import HttpOptions
+from qa_service.server.front.protocols import HttpDate, Protocols, reply_without_tls
 from qa_service.wire.codec import Codec
 from qa_service.wire.messages import Query, RequestLimits
 

@@ -60,7 +60,7 @@ def test_imports_of_every_form_are_found(tmp_path):
     )
     assert modules(path) == {"a", "c", "e", "h", "l"}
     path.write_text("import qa_service.net.x\nfrom qa_service import wire, errors\n")
-    path.write_text(path.read_text() + "from qa_service.front import auth")
+    path.write_text(path.read_text() + "from qa_service.server.front import auth")
     assert imports(path) == {"net", "wire", "errors", "front"}
 
 

@@ -8,10 +8,10 @@ from contextlib import suppress
 
 import pytest
 
-from qa_service.front.protocols import reply_without_tls
 from qa_service.net.stream import READ_BYTES
 from qa_service.net.tls import RECORD_BYTES, server_context
 from qa_service.net.tls_stream import STEPS_A_ROUND, HandshakeQueue, TlsStream, TlsTerms
+from qa_service.server.front.protocols import reply_without_tls
 from tests.support import run_until
 
 BIG = bytes(range(256)) * 40_000

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from qa_service.errors import SetupError, UnauthorizedError
-from qa_service.front.tokens import MAX_TOKENS, Grant, load_tokens
+from qa_service.server.front.tokens import MAX_TOKENS, Grant, load_tokens
 from qa_service.wire.messages import MAX_PRIORITY
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

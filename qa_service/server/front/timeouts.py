@@ -6,8 +6,8 @@ import math
 import random
 from collections.abc import Collection
 
-from qa_service.front.options import ConnectionOptions
-from qa_service.front.states import State, Timeout
+from qa_service.server.front.options import ConnectionOptions
+from qa_service.server.front.states import State, Timeout
 
 # Looked up for each message; as an attribute of the enum each takes 0.1 µs in Python 3.11.
 _UNAUTHENTICATED, _CLOSING, _ASKING = State.UNAUTHENTICATED, State.CLOSING, Timeout.ASKING

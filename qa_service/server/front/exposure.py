@@ -5,8 +5,8 @@ from __future__ import annotations
 import ipaddress
 import logging
 
-from qa_service.front.auth import Authenticator
-from qa_service.front.transport import Transport
+from qa_service.server.front.auth import Authenticator
+from qa_service.server.front.transport import Transport
 
 logger = logging.getLogger(__name__)
 

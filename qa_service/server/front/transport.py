@@ -10,12 +10,12 @@ import logging
 import socket
 
 from qa_service.errors import SetupError
-from qa_service.front.protocols import reply_without_tls
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.options import TlsOptions
 from qa_service.net.stream import ByteStream, Stream
 from qa_service.net.tls import server_context
 from qa_service.net.tls_stream import HandshakeQueue, TlsStream, TlsTerms
+from qa_service.server.front.protocols import reply_without_tls
 
 logger = logging.getLogger(__name__)
 
