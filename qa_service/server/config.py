@@ -33,10 +33,10 @@ from qa_service.options import (
     to_toml,
     with_values,
 )
-from qa_service.scheduling.options import QueueOptions
 from qa_service.server.front.options import AuthOptions, ConnectionOptions, HttpOptions
 from qa_service.server.models.options import ModelOptions
 from qa_service.server.models.repository_options import RepositoryOptions
+from qa_service.server.scheduling.options import QueueOptions
 from qa_service.serving.service_options import CacheOptions, CollectionOptions, RouteOptions
 from qa_service.telemetry.options import HealthOptions, TraceOptions
 from qa_service.wire.messages import RequestLimits

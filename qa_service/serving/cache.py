@@ -22,7 +22,7 @@ from functools import partial
 
 from qa_service.errors import DeadlineExceededError, ExecutionTimeoutError
 from qa_service.net.timers import Clock, LazyTimer
-from qa_service.scheduling.call import Answered, Call, Outcome
+from qa_service.server.scheduling.call import Answered, Call, Outcome
 from qa_service.serving.cache_store import CacheStore, cache_key
 from qa_service.serving.service import Service
 from qa_service.telemetry.metrics import ModelMetrics

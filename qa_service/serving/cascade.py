@@ -18,7 +18,7 @@ from functools import partial
 import msgspec
 
 from qa_service.net.timers import Clock
-from qa_service.scheduling.call import Answered, Call, Outcome
+from qa_service.server.scheduling.call import Answered, Call, Outcome
 from qa_service.serving.service import Service
 from qa_service.serving.service_options import RouteOptions
 from qa_service.serving.tracing import record_model

@@ -23,11 +23,11 @@ from qa_service.errors import (
 from qa_service.instance.batch_cost import MIN_TURN_TOKENS, BatchRule
 from qa_service.instance.messages import Answers, Results
 from qa_service.net.timers import Clock, LazyTimer
-from qa_service.scheduling.admission import Admission
-from qa_service.scheduling.call import Answered, Call
-from qa_service.scheduling.request_cost import RequestCosts, estimate_tokens
-from qa_service.scheduling.scheduler import Scheduler
-from qa_service.scheduling.ticket import Ticket
+from qa_service.server.scheduling.admission import Admission
+from qa_service.server.scheduling.call import Answered, Call
+from qa_service.server.scheduling.request_cost import RequestCosts, estimate_tokens
+from qa_service.server.scheduling.scheduler import Scheduler
+from qa_service.server.scheduling.ticket import Ticket
 from qa_service.serving.tracing import record_run
 from qa_service.telemetry.metrics import ModelMetrics
 from qa_service.wire.messages import Timings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qa_service.errors import ShuttingDownError
-from qa_service.scheduling.call import Call
+from qa_service.server.scheduling.call import Call
 from qa_service.serving.service import Service
 
 

@@ -30,7 +30,7 @@ from qa_service.errors import (
 )
 from qa_service.net.background import Background, Done, Work, result_of
 from qa_service.net.timers import Clock
-from qa_service.scheduling.call import Call
+from qa_service.server.scheduling.call import Call
 from qa_service.serving.service_options import CollectionOptions, check_name
 from qa_service.telemetry.services import ServiceCounts
 from qa_service.wire.messages import Request

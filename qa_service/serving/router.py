@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from qa_service.errors import QaError, UnknownModelError
-from qa_service.scheduling.call import Call
+from qa_service.server.scheduling.call import Call
 from qa_service.serving.service import Service
 from qa_service.serving.service_options import DEFAULT_ROUTE, RouteOptions
 

@@ -15,9 +15,9 @@ import msgspec
 
 from qa_service.errors import DeadlineExceededError, ExecutionTimeoutError, QaError
 from qa_service.instance.messages import ModelFacts
-from qa_service.scheduling.call import Answered, Call, Outcome
-from qa_service.scheduling.request_cost import estimate_tokens, tokens_of
-from qa_service.scheduling.ticket import Ticket
+from qa_service.server.scheduling.call import Answered, Call, Outcome
+from qa_service.server.scheduling.request_cost import estimate_tokens, tokens_of
+from qa_service.server.scheduling.ticket import Ticket
 from qa_service.serving.dispatcher import Dispatcher
 from qa_service.wire.messages import Timings
 from qa_service.wire.sections import Section, is_one_section, sections

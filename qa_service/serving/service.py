@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from qa_service.scheduling.call import Call
+from qa_service.server.scheduling.call import Call
 
 
 class Service(Protocol):

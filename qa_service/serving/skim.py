@@ -17,7 +17,7 @@ import msgspec
 from qa_service.collections.ranking import rank
 from qa_service.errors import InternalError, InvalidRequestError, QaError, SetupError
 from qa_service.instance.messages import ModelFacts
-from qa_service.scheduling.call import Call
+from qa_service.server.scheduling.call import Call
 from qa_service.serving.dispatcher import Dispatcher
 from qa_service.serving.parts import Part, read_parts
 from qa_service.serving.retrieval import Retrieval

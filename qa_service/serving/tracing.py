@@ -24,8 +24,8 @@ from qa_service.instance.messages import Results
 from qa_service.logs import LogOptions
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.timers import Clock
-from qa_service.scheduling.call import Answered, Call, Outcome
-from qa_service.scheduling.ticket import Ticket
+from qa_service.server.scheduling.call import Answered, Call, Outcome
+from qa_service.server.scheduling.ticket import Ticket
 from qa_service.server.sidecars.trace_exporter import TraceExporter
 from qa_service.sidecars.traces import AttributeValue, Span, Trace
 from qa_service.telemetry.metrics import ABANDONED, Metrics

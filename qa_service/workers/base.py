@@ -33,8 +33,8 @@ from qa_service.instance.messages import (
 )
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.stream import Stream
-from qa_service.scheduling.request_cost import SMOOTHING
-from qa_service.scheduling.ticket import Ticket
+from qa_service.server.scheduling.request_cost import SMOOTHING
+from qa_service.server.scheduling.ticket import Ticket
 from qa_service.wire.frames import FrameReader
 
 

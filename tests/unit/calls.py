@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from qa_service.scheduling.call import Call, Scope
-from qa_service.scheduling.ticket import Ticket
+from qa_service.server.scheduling.call import Call, Scope
+from qa_service.server.scheduling.ticket import Ticket
 from qa_service.wire.messages import Request
 
 

@@ -6,7 +6,7 @@ import math
 from functools import partial
 
 from qa_service.net.timers import TimerQueue
-from qa_service.scheduling.call import Answered, Call, Scope
+from qa_service.server.scheduling.call import Answered, Call, Scope
 from qa_service.wire.messages import Answer, Request, Timings
 
 TEXT = "Ada wrote the notes in London."

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from qa_service.instance.batch_cost import MIN_TURN_TOKENS, BatchRule, CostTable
-from qa_service.scheduling.options import QueueOptions
-from qa_service.scheduling.scheduler import Scheduler
+from qa_service.server.scheduling.options import QueueOptions
+from qa_service.server.scheduling.scheduler import Scheduler
 from tests.unit.calls import make_ticket
 
 WINDOW_TOKENS = 384

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from qa_service.errors import QueueFullError, WorkerCrashedError
-from qa_service.scheduling.call import Answered, Call
+from qa_service.server.scheduling.call import Answered, Call
 from qa_service.wire.messages import Answer, Timings
 from tests.unit.calls import make_call
 

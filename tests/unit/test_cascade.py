@@ -10,7 +10,7 @@ from qa_service.errors import (
     UnavailableError,
     WorkerCrashedError,
 )
-from qa_service.scheduling.call import Answered
+from qa_service.server.scheduling.call import Answered
 from qa_service.serving.cascade import Cascade
 from qa_service.serving.service_options import RouteOptions
 from qa_service.telemetry.services import CascadeCounts

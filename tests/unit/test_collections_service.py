@@ -17,7 +17,7 @@ from qa_service.errors import (
 )
 from qa_service.instance.messages import ModelFacts
 from qa_service.net.background import result_of
-from qa_service.scheduling.call import Answered
+from qa_service.server.scheduling.call import Answered
 from qa_service.serving.collections import Collections
 from qa_service.serving.retrieval import MAX_ASIDE, Retrieval
 from qa_service.serving.service_options import CollectionOptions

@@ -12,10 +12,10 @@ from qa_service.errors import ERROR_KINDS, TextTooLongError
 from qa_service.instance.batch_cost import BatchRule
 from qa_service.instance.messages import Answers, Failure, ModelFacts, Results
 from qa_service.instance.stages import StagesMs
-from qa_service.scheduling.admission import Admission
-from qa_service.scheduling.call import Answered
-from qa_service.scheduling.options import QueueOptions
-from qa_service.scheduling.scheduler import Scheduler
+from qa_service.server.scheduling.admission import Admission
+from qa_service.server.scheduling.call import Answered
+from qa_service.server.scheduling.options import QueueOptions
+from qa_service.server.scheduling.scheduler import Scheduler
 from qa_service.serving.dispatcher import MAX_MOVES, Dispatcher
 from qa_service.serving.gate import Gate
 from qa_service.serving.segments import Segments

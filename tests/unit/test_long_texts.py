@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from qa_service.instance.model_folder.manifest import ReadingConfig
 from qa_service.instance.reader.reader import Reader
 from qa_service.instance.reader.stopwatch import Stopwatch
-from qa_service.scheduling.call import Answered
-from qa_service.scheduling.ticket import Ticket
+from qa_service.server.scheduling.call import Answered
+from qa_service.server.scheduling.ticket import Ticket
 from qa_service.serving.segments import Segments
 from qa_service.wire.messages import Question, Timings
 from qa_service.wire.spans import SegmentResult

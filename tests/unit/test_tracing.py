@@ -11,8 +11,8 @@ from qa_service.instance.messages import Results
 from qa_service.instance.stages import StagesMs
 from qa_service.logs import LogOptions
 from qa_service.options import OptionError
-from qa_service.scheduling.call import Answered
 from qa_service.server.config import ServerConfig
+from qa_service.server.scheduling.call import Answered
 from qa_service.server.sidecars import trace_exporter
 from qa_service.server.sidecars.trace_exporter import (
     FLUSH_DELAY_S,

@@ -9,13 +9,13 @@ import pytest
 from qa_service.errors import ERROR_KINDS, InternalError, UnavailableError
 from qa_service.instance.messages import Setup
 from qa_service.instance.options import InstanceOptions
-from qa_service.scheduling.admission import Admission
-from qa_service.scheduling.call import Answered
-from qa_service.scheduling.options import QueueOptions
-from qa_service.scheduling.scheduler import Scheduler
 from qa_service.server.models.on_disk import FoundVersion
 from qa_service.server.models.plan import VersionSpec
 from qa_service.server.models.version import Version, VersionState
+from qa_service.server.scheduling.admission import Admission
+from qa_service.server.scheduling.call import Answered
+from qa_service.server.scheduling.options import QueueOptions
+from qa_service.server.scheduling.scheduler import Scheduler
 from qa_service.serving.dispatcher import Dispatcher
 from qa_service.telemetry.metrics import ModelMetrics
 from qa_service.wire.messages import AnswerSource

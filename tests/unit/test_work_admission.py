@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from qa_service.errors import DeadlineExceededError, QueueFullError, TextTooLongError
-from qa_service.scheduling.admission import MAX_RETRY_AFTER_MS, Admission
-from qa_service.scheduling.options import QueueOptions
-from qa_service.scheduling.scheduler import Scheduler
+from qa_service.server.scheduling.admission import MAX_RETRY_AFTER_MS, Admission
+from qa_service.server.scheduling.options import QueueOptions
+from qa_service.server.scheduling.scheduler import Scheduler
 from tests.unit.calls import make_ticket
 
 

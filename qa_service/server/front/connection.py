@@ -32,13 +32,13 @@ from qa_service.errors import (
 )
 from qa_service.net.stream import ByteStream
 from qa_service.net.timers import Clock, LazyTimer
-from qa_service.scheduling.call import Call, Outcome, Scope
 from qa_service.server.front.auth import Authenticator
 from qa_service.server.front.events import encode_outcome, kind_of, next_event, say, submit
 from qa_service.server.front.options import ConnectionOptions
 from qa_service.server.front.states import State, Timeout
 from qa_service.server.front.timeouts import Timeouts
 from qa_service.server.front.tokens import Grant
+from qa_service.server.scheduling.call import Call, Outcome, Scope
 from qa_service.serving.service import Service
 from qa_service.serving.tracing import Tracer
 from qa_service.telemetry.metrics import ABANDONED, ANSWERED, Metrics

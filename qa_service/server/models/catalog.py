@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from qa_service.errors import SetupError, UnknownModelError, there_are
 from qa_service.logs import LogOptions, plural
 from qa_service.net.event_loop import EventLoop
-from qa_service.scheduling.admission import Admission
-from qa_service.scheduling.options import QueueOptions
-from qa_service.scheduling.scheduler import Scheduler
 from qa_service.server.models.model import Model
 from qa_service.server.models.plan import ModelPlan, Plan, VersionSpec
 from qa_service.server.models.version import Version, VersionState
+from qa_service.server.scheduling.admission import Admission
+from qa_service.server.scheduling.options import QueueOptions
+from qa_service.server.scheduling.scheduler import Scheduler
 from qa_service.serving.chain import Services
 from qa_service.serving.dispatcher import Dispatcher
 from qa_service.serving.service_options import DEFAULT_ROUTE

@@ -22,10 +22,10 @@ from dataclasses import dataclass
 
 from qa_service.errors import QaError, SetupError, UnavailableError, UnknownModelError, there_are
 from qa_service.net.timers import Clock, LazyTimer
-from qa_service.scheduling.call import Call
 from qa_service.server.models.on_disk import NUMBER
 from qa_service.server.models.plan import ModelPlan, VersionSpec
 from qa_service.server.models.version import Version, VersionState
+from qa_service.server.scheduling.call import Call
 
 logger = logging.getLogger(__name__)
 

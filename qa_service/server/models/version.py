@@ -16,8 +16,8 @@ import msgspec
 
 from qa_service.errors import UnavailableError
 from qa_service.net.timers import Clock
-from qa_service.scheduling.call import Answered, Call, Outcome
 from qa_service.server.models.plan import VersionSpec
+from qa_service.server.scheduling.call import Answered, Call, Outcome
 from qa_service.serving.dispatcher import Dispatcher
 from qa_service.serving.service import Service
 from qa_service.telemetry.metrics import ABANDONED, ANSWERED, ModelMetrics

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qa_service.scheduling.call import Call
+from qa_service.server.scheduling.call import Call
 
 
 class Ticket:

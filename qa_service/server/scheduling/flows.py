@@ -29,7 +29,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from qa_service.scheduling.ticket import Ticket
+from qa_service.server.scheduling.ticket import Ticket
 
 LINGER_BATCHES = 2
 """A flow stays present for this many batches of each instance: as many as an instance holds."""

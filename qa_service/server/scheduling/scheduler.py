@@ -21,9 +21,9 @@ from collections.abc import Iterator
 
 from qa_service.errors import QueueFullError
 from qa_service.instance.batch_cost import BatchRule
-from qa_service.scheduling.flows import Flows, Turn
-from qa_service.scheduling.options import QueueOptions
-from qa_service.scheduling.ticket import Ticket
+from qa_service.server.scheduling.flows import Flows, Turn
+from qa_service.server.scheduling.options import QueueOptions
+from qa_service.server.scheduling.ticket import Ticket
 
 BATCHES_AHEAD = 3
 """Batch members come from as many turns as fill this many batches of the leader's length: enough to

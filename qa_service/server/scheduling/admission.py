@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from qa_service.errors import DeadlineExceededError, QaError, QueueFullError, TextTooLongError
-from qa_service.scheduling.options import QueueOptions
-from qa_service.scheduling.scheduler import Scheduler
-from qa_service.scheduling.ticket import Ticket
+from qa_service.server.scheduling.options import QueueOptions
+from qa_service.server.scheduling.scheduler import Scheduler
+from qa_service.server.scheduling.ticket import Ticket
 
 MAX_RETRY_AFTER_MS = 10_000
 """The queue may empty sooner than it takes to run, as clients leave and instances start: no client
