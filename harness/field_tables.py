@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from msgspec import Raw, inspect
 
 from harness.documents import PAGES
-from qa_service.telemetry.health import Health
+from qa_service.server.telemetry.health import Health
 from qa_service.wire.http.model_reports import ModelReport
 from qa_service.wire.http.tf_serving import Instance
 from qa_service.wire.json_codec import AnswersBody, ErrorDetail

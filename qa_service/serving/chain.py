@@ -9,6 +9,8 @@ from functools import partial
 
 from qa_service.instance.options import InstanceOptions
 from qa_service.net.timers import Clock
+from qa_service.server.telemetry.metrics import ModelMetrics
+from qa_service.server.telemetry.services import ServiceCounts
 from qa_service.serving.cache import Cached
 from qa_service.serving.cache_store import CacheStore
 from qa_service.serving.cascade import Cascade
@@ -20,8 +22,6 @@ from qa_service.serving.service import Service
 from qa_service.serving.service_options import RouteOptions
 from qa_service.serving.shadow import Shadow, ShadowedModel
 from qa_service.serving.skim import Skim
-from qa_service.telemetry.metrics import ModelMetrics
-from qa_service.telemetry.services import ServiceCounts
 from qa_service.wire.messages import Request
 
 

@@ -27,9 +27,9 @@ from qa_service.net.timers import Clock
 from qa_service.server.scheduling.call import Answered, Call, Outcome
 from qa_service.server.scheduling.ticket import Ticket
 from qa_service.server.sidecars.trace_exporter import TraceExporter
+from qa_service.server.telemetry.metrics import ABANDONED, Metrics
+from qa_service.server.telemetry.options import TraceOptions
 from qa_service.sidecars.traces import AttributeValue, Span, Trace
-from qa_service.telemetry.metrics import ABANDONED, Metrics
-from qa_service.telemetry.options import TraceOptions
 from qa_service.wire.codec import Codec
 from qa_service.wire.trace_context import TraceContext
 

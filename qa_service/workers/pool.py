@@ -25,7 +25,7 @@ from qa_service.logs import plural
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.timers import LazyTimer, Timer
 from qa_service.server.scheduling.ticket import Ticket
-from qa_service.telemetry.metrics import ModelMetrics
+from qa_service.server.telemetry.metrics import ModelMetrics
 from qa_service.workers.base import Worker, WorkerListener, WorkerState
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from harness.server import ROOT
 from qa_service.errors import ERROR_KINDS
 from qa_service.instance.stages import StagesMs
-from qa_service.telemetry.metrics import (
+from qa_service.server.telemetry.metrics import (
     ABANDONED,
     ANSWERED,
     BATCH_SIZE_BOUNDS,

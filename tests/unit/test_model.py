@@ -17,7 +17,7 @@ from qa_service.server.models.model import FIRST_RETRY_S, LOADING_RETRY_S, MAX_R
 from qa_service.server.models.on_disk import FoundVersion
 from qa_service.server.models.plan import ModelPlan, VersionSpec
 from qa_service.server.models.version import Version, VersionState
-from qa_service.telemetry.metrics import ModelMetrics
+from qa_service.server.telemetry.metrics import ModelMetrics
 from tests.unit.calls import make_call
 from tests.unit.services import FakeService, ManualClock
 

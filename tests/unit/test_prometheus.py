@@ -10,11 +10,11 @@ import pytest
 from harness.server import ROOT
 from qa_service.errors import ERROR_KINDS
 from qa_service.instance.stages import StagesMs
+from qa_service.server.telemetry.exposition import HELP, families, model_statistics
+from qa_service.server.telemetry.metrics import ABANDONED, ANSWERED, Metrics
+from qa_service.server.telemetry.process import process_families
+from qa_service.server.telemetry.services import ServiceCounts
 from qa_service.sidecars.gpu_readings import GpuReading, gpu_families
-from qa_service.telemetry.exposition import HELP, families, model_statistics
-from qa_service.telemetry.metrics import ABANDONED, ANSWERED, Metrics
-from qa_service.telemetry.process import process_families
-from qa_service.telemetry.services import ServiceCounts
 from qa_service.wire.http.model_reports import ModelReport
 from qa_service.wire.http.prometheus import Family, Sample, histogram_samples, write_text
 from qa_service.wire.messages import QUERY_TYPES

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from harness.golden import GOLDEN, body_of
 from qa_service.errors import ERROR_KINDS, FrameTooLargeError
-from qa_service.telemetry.health import Health
+from qa_service.server.telemetry.health import Health
 from qa_service.wire.frame_codec import FrameCodec
 from qa_service.wire.frames import PREFIX, FrameReader
 from qa_service.wire.json_codec import (

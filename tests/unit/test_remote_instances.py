@@ -10,7 +10,7 @@ from qa_service.instance.model_folder.manifest import fingerprint_of, load_manif
 from qa_service.instance.options import InstanceOptions
 from qa_service.instance.ray_instance import find_model, pack
 from qa_service.net.event_loop import EventLoop
-from qa_service.telemetry.metrics import ModelMetrics
+from qa_service.server.telemetry.metrics import ModelMetrics
 from qa_service.workers.base import WorkerState
 from qa_service.workers.pool import WorkerPool
 from qa_service.workers.ray_pool import RayPool

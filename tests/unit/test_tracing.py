@@ -20,6 +20,8 @@ from qa_service.server.sidecars.trace_exporter import (
     MAX_PENDING,
     TraceExporter,
 )
+from qa_service.server.telemetry.metrics import Metrics
+from qa_service.server.telemetry.options import TraceOptions
 from qa_service.serving.tracing import Tracer, record_model, record_run
 from qa_service.sidecars.traces import (
     MAX_CHILDREN,
@@ -30,8 +32,6 @@ from qa_service.sidecars.traces import (
     encode,
     traces_decoder,
 )
-from qa_service.telemetry.metrics import Metrics
-from qa_service.telemetry.options import TraceOptions
 from qa_service.wire.frame_codec import FrameCodec
 from qa_service.wire.frames import PREFIX
 from qa_service.wire.messages import QUERY_TYPES, Answer, AnswerSource, RequestLimits, Timings

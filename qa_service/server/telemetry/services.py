@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from qa_service.telemetry.exposition import duration_samples
-from qa_service.telemetry.metrics import DURATION_BOUNDS_MS
+from qa_service.server.telemetry.exposition import duration_samples
+from qa_service.server.telemetry.metrics import DURATION_BOUNDS_MS
 from qa_service.wire.histogram import Histogram
 from qa_service.wire.http.prometheus import Family, Labels, Sample
 

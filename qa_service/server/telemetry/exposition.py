@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from qa_service import __version__
-from qa_service.telemetry.metrics import ABANDONED, ANSWERED, Metrics, ModelMetrics
+from qa_service.server.telemetry.metrics import ABANDONED, ANSWERED, Metrics, ModelMetrics
 from qa_service.wire.histogram import Histogram
 from qa_service.wire.http.model_reports import ModelReport, ModelStatistics, StatisticDuration
 from qa_service.wire.http.prometheus import Family, Labels, Sample, histogram_samples
