@@ -15,7 +15,7 @@ from qa_service.cli.flags import PlotError, check_plot, complain, make_parser
 from qa_service.engine_catalogue import MODEL_ENGINES, ROWS, precisions_of
 from qa_service.errors import SetupError
 from qa_service.instance.model_folder.manifest import load_manifest, model_files
-from qa_service.serving.service_options import RouteOptions
+from qa_service.server.services.options import RouteOptions
 from qa_service.training.calibration import calibrate
 from qa_service.training.cascade import MIN_SCORES, CascadePoint, ModelRun, draw, run_model, sweep
 from qa_service.training.evaluation import DevSet, PreparedModel, measure, never_abstaining

@@ -37,8 +37,8 @@ from qa_service.server.front.options import AuthOptions, ConnectionOptions, Http
 from qa_service.server.models.options import ModelOptions
 from qa_service.server.models.repository_options import RepositoryOptions
 from qa_service.server.scheduling.options import QueueOptions
+from qa_service.server.services.options import CacheOptions, CollectionOptions, RouteOptions
 from qa_service.server.telemetry.options import HealthOptions, TraceOptions
-from qa_service.serving.service_options import CacheOptions, CollectionOptions, RouteOptions
 from qa_service.wire.messages import RequestLimits
 
 

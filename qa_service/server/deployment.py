@@ -22,9 +22,9 @@ from qa_service.server.models.engine_choices import EngineChoices
 from qa_service.server.models.on_disk import FoundVersion
 from qa_service.server.models.options import ModelOptions
 from qa_service.server.models.plan import Plan, make_plan
-from qa_service.serving.retrieval import Retrieval
-from qa_service.serving.router import Router
-from qa_service.serving.service_options import CollectionOptions, check_name
+from qa_service.server.services.options import CollectionOptions, check_name
+from qa_service.server.services.retrieval import Retrieval
+from qa_service.server.services.router import Router
 
 logger = logging.getLogger(__name__)
 

@@ -42,17 +42,17 @@ from qa_service.server.front.protocols import Protocols
 from qa_service.server.front.transport import Transport
 from qa_service.server.models.catalog import Catalog
 from qa_service.server.models.engine_choices import EngineChoices
+from qa_service.server.services.cache_store import CacheStore
+from qa_service.server.services.chain import Services
+from qa_service.server.services.gate import Gate
+from qa_service.server.services.retrieval import Retrieval
+from qa_service.server.services.router import Router
+from qa_service.server.services.tracing import Tracing
 from qa_service.server.sidecars.gateway import Gateway
 from qa_service.server.sidecars.gpu_meter import GpuMeter
 from qa_service.server.status import Status
 from qa_service.server.telemetry.metrics import Metrics
 from qa_service.server.telemetry.services import ServiceCounts
-from qa_service.serving.cache_store import CacheStore
-from qa_service.serving.chain import Services
-from qa_service.serving.gate import Gate
-from qa_service.serving.retrieval import Retrieval
-from qa_service.serving.router import Router
-from qa_service.serving.tracing import Tracing
 from qa_service.wire.messages import QUERY_TYPES, Query
 
 logger = logging.getLogger(__name__)

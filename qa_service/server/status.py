@@ -11,13 +11,13 @@ from qa_service.server.models.catalog import Catalog
 from qa_service.server.models.model import Model
 from qa_service.server.models.plan import VersionSpec
 from qa_service.server.models.version import Version, VersionState
+from qa_service.server.services.cache_store import CacheStore
+from qa_service.server.services.options import RouteOptions
 from qa_service.server.telemetry.exposition import families, model_statistics
 from qa_service.server.telemetry.health import SERVING, STARTING, Health, why_not_ready
 from qa_service.server.telemetry.metrics import Metrics
 from qa_service.server.telemetry.process import process_families
 from qa_service.server.telemetry.services import ServiceCounts
-from qa_service.serving.cache_store import CacheStore
-from qa_service.serving.service_options import RouteOptions
 from qa_service.sidecars.gpu_readings import GpuReading, gpu_families
 from qa_service.wire.http.model_reports import CASCADE, ModelReport, State
 from qa_service.wire.http.prometheus import write_text

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qa_service.data.squad import SquadQuestion
-from qa_service.serving.cascade import is_sure
-from qa_service.serving.service_options import RouteOptions
+from qa_service.server.services.cascade import is_sure
+from qa_service.server.services.options import RouteOptions
 from qa_service.training.evaluation import PreparedModel
 from qa_service.training.measures import abstained_percent, best_answers, squad_metrics
 from qa_service.wire.messages import Answer

@@ -27,8 +27,8 @@ from qa_service.server.models.on_disk import FoundVersion
 from qa_service.server.models.options import ModelOptions
 from qa_service.server.models.plan import make_plan
 from qa_service.server.models.version import Version, VersionState
-from qa_service.serving.cache_store import ENTRY_BYTES
-from qa_service.serving.dispatcher import Dispatcher
+from qa_service.server.services.cache_store import ENTRY_BYTES
+from qa_service.server.services.dispatcher import Dispatcher
 from tests.simulation.network import Network, SocketModule
 from tests.simulation.workers import Machine, SimulatedWorker
 from tests.simulation.world import World

@@ -21,7 +21,7 @@ from qa_service.server.front.options import AuthOptions, ConnectionOptions
 from qa_service.server.models.options import ModelOptions
 from qa_service.server.models.repository_options import RepositoryOptions
 from qa_service.server.scheduling.options import QueueOptions
-from qa_service.serving.service_options import CacheOptions, RouteOptions
+from qa_service.server.services.options import CacheOptions, RouteOptions
 from tests.simulation.clients import ClientPlan
 from tests.simulation.questions import ABSENT, FAULT, PLAIN, POISON, Subject
 

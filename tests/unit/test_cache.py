@@ -14,9 +14,9 @@ from qa_service.errors import (
     QueueFullError,
     WorkerCrashedError,
 )
+from qa_service.server.services.cache import Cached
+from qa_service.server.services.cache_store import ENTRY_BYTES, SHARD_BYTES, CacheStore, cache_key
 from qa_service.server.telemetry.metrics import ModelMetrics
-from qa_service.serving.cache import Cached
-from qa_service.serving.cache_store import ENTRY_BYTES, SHARD_BYTES, CacheStore, cache_key
 from qa_service.wire.messages import Answer, Passage, Question
 from tests.unit.services import ANSWER, NO_ANSWER, TEXT, TIMINGS, Client, FakeService, ManualClock
 

@@ -11,9 +11,9 @@ from qa_service.errors import (
     WorkerCrashedError,
 )
 from qa_service.server.scheduling.call import Answered
+from qa_service.server.services.cascade import Cascade
+from qa_service.server.services.options import RouteOptions
 from qa_service.server.telemetry.services import CascadeCounts
-from qa_service.serving.cascade import Cascade
-from qa_service.serving.service_options import RouteOptions
 from qa_service.wire.messages import Answer, AnswerSource, Timings
 from tests.unit.services import Client, FakeService, ManualClock
 

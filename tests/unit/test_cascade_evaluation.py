@@ -3,7 +3,7 @@
 import pytest
 
 from qa_service.data.squad import SquadQuestion
-from qa_service.serving.service_options import RouteOptions
+from qa_service.server.services.options import RouteOptions
 from qa_service.training.cascade import ModelRun, draw, sweep
 from qa_service.wire.messages import Answer
 

@@ -18,10 +18,10 @@ from qa_service.errors import (
 from qa_service.instance.messages import ModelFacts
 from qa_service.net.background import result_of
 from qa_service.server.scheduling.call import Answered
+from qa_service.server.services.collections import Collections
+from qa_service.server.services.options import CollectionOptions
+from qa_service.server.services.retrieval import MAX_ASIDE, Retrieval
 from qa_service.server.telemetry.services import ServiceCounts
-from qa_service.serving.collections import Collections
-from qa_service.serving.retrieval import MAX_ASIDE, Retrieval
-from qa_service.serving.service_options import CollectionOptions
 from qa_service.wire.messages import Passage
 from qa_service.wire.spans import ReadPassage, ScoredSpan, SegmentResult, answers_from_passages
 from tests.unit.calls import make_call

@@ -14,7 +14,7 @@ from qa_service.instance.reader.reader import Reader
 from qa_service.instance.reader.stopwatch import Stopwatch
 from qa_service.server.scheduling.call import Answered
 from qa_service.server.scheduling.ticket import Ticket
-from qa_service.serving.segments import Segments
+from qa_service.server.services.segments import Segments
 from qa_service.wire.messages import Question, Timings
 from qa_service.wire.spans import SegmentResult
 from tests.unit.calls import make_call

@@ -9,7 +9,7 @@ import pytest
 from qa_service.errors import DeadlineExceededError, QueueFullError, WorkerCrashedError
 from qa_service.instance.messages import ModelFacts
 from qa_service.server.scheduling.call import Answered
-from qa_service.serving.segments import Segments
+from qa_service.server.services.segments import Segments
 from qa_service.wire.messages import Answer
 from qa_service.wire.spans import ScoredSpan, SegmentResult
 from tests.unit.calls import make_call

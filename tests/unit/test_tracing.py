@@ -13,6 +13,7 @@ from qa_service.logs import LogOptions
 from qa_service.options import OptionError
 from qa_service.server.config import ServerConfig
 from qa_service.server.scheduling.call import Answered
+from qa_service.server.services.tracing import Tracer, record_model, record_run
 from qa_service.server.sidecars import trace_exporter
 from qa_service.server.sidecars.trace_exporter import (
     FLUSH_DELAY_S,
@@ -22,7 +23,6 @@ from qa_service.server.sidecars.trace_exporter import (
 )
 from qa_service.server.telemetry.metrics import Metrics
 from qa_service.server.telemetry.options import TraceOptions
-from qa_service.serving.tracing import Tracer, record_model, record_run
 from qa_service.sidecars.traces import (
     MAX_CHILDREN,
     Report,

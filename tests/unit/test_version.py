@@ -16,8 +16,8 @@ from qa_service.server.scheduling.admission import Admission
 from qa_service.server.scheduling.call import Answered
 from qa_service.server.scheduling.options import QueueOptions
 from qa_service.server.scheduling.scheduler import Scheduler
+from qa_service.server.services.dispatcher import Dispatcher
 from qa_service.server.telemetry.metrics import ModelMetrics
-from qa_service.serving.dispatcher import Dispatcher
 from qa_service.wire.messages import AnswerSource
 from qa_service.workers.pool import WorkerPool
 from tests.support import run_until

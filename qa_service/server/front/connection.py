@@ -39,9 +39,9 @@ from qa_service.server.front.states import State, Timeout
 from qa_service.server.front.timeouts import Timeouts
 from qa_service.server.front.tokens import Grant
 from qa_service.server.scheduling.call import Call, Outcome, Scope
+from qa_service.server.services.service import Service
+from qa_service.server.services.tracing import Tracer
 from qa_service.server.telemetry.metrics import ABANDONED, ANSWERED, Metrics
-from qa_service.serving.service import Service
-from qa_service.serving.tracing import Tracer
 from qa_service.wire.codec import Codec, Wait
 from qa_service.wire.messages import COMMANDS, NULL_ID, Auth, Cancel, Query, RejectedError, Request
 

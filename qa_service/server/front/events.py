@@ -7,8 +7,8 @@ import logging
 from qa_service.errors import InternalError, QaError
 from qa_service.server.front.states import Timeout
 from qa_service.server.scheduling.call import Answered, Call, Outcome
+from qa_service.server.services.service import Service
 from qa_service.server.telemetry.metrics import ANSWERED
-from qa_service.serving.service import Service
 from qa_service.wire.codec import Codec, Message
 from qa_service.wire.messages import Query, RejectedError
 

@@ -14,10 +14,10 @@ from qa_service.server.models.version import Version, VersionState
 from qa_service.server.scheduling.admission import Admission
 from qa_service.server.scheduling.options import QueueOptions
 from qa_service.server.scheduling.scheduler import Scheduler
+from qa_service.server.services.chain import Services
+from qa_service.server.services.dispatcher import Dispatcher
+from qa_service.server.services.options import DEFAULT_ROUTE
 from qa_service.server.telemetry.metrics import Metrics
-from qa_service.serving.chain import Services
-from qa_service.serving.dispatcher import Dispatcher
-from qa_service.serving.service_options import DEFAULT_ROUTE
 from qa_service.workers.factory import make_factory
 from qa_service.workers.pool import WorkerFactory, WorkerPool
 from qa_service.workers.ray_pool import RayPool

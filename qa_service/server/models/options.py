@@ -9,7 +9,7 @@ from msgspec import Meta, field
 
 from qa_service.instance.options import InstanceOptions
 from qa_service.server.models.on_disk import MAX_VERSION, NUMBER, VERSIONS_WORDS
-from qa_service.serving.service_options import NAME
+from qa_service.server.services.options import NAME
 from qa_service.wire.messages import MAX_NAME_CHARS
 
 LABEL = rf"^[A-Za-z_][A-Za-z0-9_.-]{{0,{MAX_NAME_CHARS - 1}}}\Z"

@@ -18,7 +18,7 @@ from qa_service.server.models.on_disk import (
     say_versions,
 )
 from qa_service.server.models.options import ModelOptions
-from qa_service.serving.service_options import RouteOptions
+from qa_service.server.services.options import RouteOptions
 
 
 @dataclass(frozen=True, slots=True)

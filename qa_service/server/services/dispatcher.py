@@ -28,8 +28,8 @@ from qa_service.server.scheduling.call import Answered, Call
 from qa_service.server.scheduling.request_cost import RequestCosts, estimate_tokens
 from qa_service.server.scheduling.scheduler import Scheduler
 from qa_service.server.scheduling.ticket import Ticket
+from qa_service.server.services.tracing import record_run
 from qa_service.server.telemetry.metrics import ModelMetrics
-from qa_service.serving.tracing import record_run
 from qa_service.wire.messages import Timings
 from qa_service.wire.spans import SegmentResult
 from qa_service.workers.base import Worker

@@ -31,8 +31,8 @@ from qa_service.errors import (
 from qa_service.net.background import Background, Done, Work, result_of
 from qa_service.net.timers import Clock
 from qa_service.server.scheduling.call import Call
+from qa_service.server.services.options import CollectionOptions, check_name
 from qa_service.server.telemetry.services import ServiceCounts
-from qa_service.serving.service_options import CollectionOptions, check_name
 from qa_service.wire.messages import Request
 
 logger = logging.getLogger(__name__)

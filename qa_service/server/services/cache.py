@@ -23,9 +23,9 @@ from functools import partial
 from qa_service.errors import DeadlineExceededError, ExecutionTimeoutError
 from qa_service.net.timers import Clock, LazyTimer
 from qa_service.server.scheduling.call import Answered, Call, Outcome
+from qa_service.server.services.cache_store import CacheStore, cache_key
+from qa_service.server.services.service import Service
 from qa_service.server.telemetry.metrics import ModelMetrics
-from qa_service.serving.cache_store import CacheStore, cache_key
-from qa_service.serving.service import Service
 from qa_service.wire.messages import AnswerSource, Request, Timings
 
 NO_TIME = Timings(0.0, 0.0)

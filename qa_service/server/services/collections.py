@@ -19,10 +19,10 @@ from qa_service.collections.retriever import FoundPassage, ReadText, read_text
 from qa_service.errors import QaError
 from qa_service.instance.messages import ModelFacts
 from qa_service.server.scheduling.call import Call
-from qa_service.serving.dispatcher import Dispatcher
-from qa_service.serving.parts import Part, read_parts
-from qa_service.serving.retrieval import Retrieval
-from qa_service.serving.service import Service
+from qa_service.server.services.dispatcher import Dispatcher
+from qa_service.server.services.parts import Part, read_parts
+from qa_service.server.services.retrieval import Retrieval
+from qa_service.server.services.service import Service
 from qa_service.wire.messages import Answer, Passage, Request, Timings
 from qa_service.wire.spans import NO_ANSWER, ReadPassage, SegmentResult, answers_from_passages
 

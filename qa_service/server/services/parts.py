@@ -17,7 +17,7 @@ from qa_service.errors import DeadlineExceededError, QaError
 from qa_service.server.scheduling.call import Answered, Call, Outcome
 from qa_service.server.scheduling.request_cost import estimate_tokens
 from qa_service.server.scheduling.ticket import Ticket
-from qa_service.serving.dispatcher import Dispatcher
+from qa_service.server.services.dispatcher import Dispatcher
 from qa_service.wire.messages import Answer, Request, Timings
 from qa_service.wire.spans import SegmentResult
 

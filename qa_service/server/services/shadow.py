@@ -18,8 +18,8 @@ from typing import Protocol
 import msgspec
 
 from qa_service.server.scheduling.call import Answered, Call, Outcome
+from qa_service.server.services.service import Service
 from qa_service.server.telemetry.services import ShadowCounts
-from qa_service.serving.service import Service
 from qa_service.wire.messages import Answer
 
 FLOW = "shadow copy"

@@ -18,7 +18,7 @@ from qa_service.instance.messages import ModelFacts
 from qa_service.server.scheduling.call import Answered, Call, Outcome
 from qa_service.server.scheduling.request_cost import estimate_tokens, tokens_of
 from qa_service.server.scheduling.ticket import Ticket
-from qa_service.serving.dispatcher import Dispatcher
+from qa_service.server.services.dispatcher import Dispatcher
 from qa_service.wire.messages import Timings
 from qa_service.wire.sections import Section, is_one_section, sections
 from qa_service.wire.spans import SegmentResult, merge, to_answers

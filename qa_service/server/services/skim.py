@@ -18,10 +18,10 @@ from qa_service.collections.ranking import rank
 from qa_service.errors import InternalError, InvalidRequestError, QaError, SetupError
 from qa_service.instance.messages import ModelFacts
 from qa_service.server.scheduling.call import Call
-from qa_service.serving.dispatcher import Dispatcher
-from qa_service.serving.parts import Part, read_parts
-from qa_service.serving.retrieval import Retrieval
-from qa_service.serving.service import Service
+from qa_service.server.services.dispatcher import Dispatcher
+from qa_service.server.services.parts import Part, read_parts
+from qa_service.server.services.retrieval import Retrieval
+from qa_service.server.services.service import Service
 from qa_service.wire.messages import Answer, Request
 from qa_service.wire.sections import Section, windows
 from qa_service.wire.spans import SegmentResult, merge, to_answers

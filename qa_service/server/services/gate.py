@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qa_service.errors import ShuttingDownError
 from qa_service.server.scheduling.call import Call
-from qa_service.serving.service import Service
+from qa_service.server.services.service import Service
 
 
 class Gate:
