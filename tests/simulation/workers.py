@@ -24,10 +24,10 @@ from qa_service.instance.messages import (
     encode,
     to_worker_decoder,
 )
+from qa_service.server.instances.base import Worker
 from qa_service.wire.frames import FrameReader
 from qa_service.wire.messages import Answer
 from qa_service.wire.spans import ScoredSpan, SegmentResult, log_sum_exp
-from qa_service.workers.base import Worker
 from tests.simulation.network import Peer, SimulatedSocket
 from tests.simulation.questions import ABSENT, FAULT, POISON, find_key, score_of
 from tests.simulation.world import World

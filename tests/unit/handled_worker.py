@@ -3,7 +3,7 @@
 import socket
 
 from qa_service.instance.channel import WorkerChannel
-from qa_service.workers.base import Worker
+from qa_service.server.instances.base import Worker
 
 
 class HandledWorker(Worker):

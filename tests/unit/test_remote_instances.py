@@ -10,10 +10,10 @@ from qa_service.instance.model_folder.manifest import fingerprint_of, load_manif
 from qa_service.instance.options import InstanceOptions
 from qa_service.instance.ray_instance import find_model, pack
 from qa_service.net.event_loop import EventLoop
+from qa_service.server.instances.base import WorkerState
+from qa_service.server.instances.pool import WorkerPool
+from qa_service.server.instances.ray_pool import RayPool
 from qa_service.server.telemetry.metrics import ModelMetrics
-from qa_service.workers.base import WorkerState
-from qa_service.workers.pool import WorkerPool
-from qa_service.workers.ray_pool import RayPool
 from tests.support import run_until
 from tests.unit.calls import make_ticket
 from tests.unit.handled_worker import HandledWorker
@@ -144,7 +144,7 @@ def test_what_was_lost_with_a_node_has_not_been_tried(start, is_blameless):
 @pytest.fixture
 def growing(start, monkeypatch):
     """One local instance, and one to three on Ray; it is looked at in every round."""
-    monkeypatch.setattr("qa_service.workers.ray_pool.LOOK_INTERVAL_S", 0.0)
+    monkeypatch.setattr("qa_service.server.instances.ray_pool.LOOK_INTERVAL_S", 0.0)
     listening = start(num_local=1, num_remote="1:3", idle_timeout_ms=1)
     listening.hear_ready(0, 1)
     listening.waiting_s = 100.0

@@ -9,6 +9,7 @@ import pytest
 from qa_service.errors import ERROR_KINDS, InternalError, UnavailableError
 from qa_service.instance.messages import Setup
 from qa_service.instance.options import InstanceOptions
+from qa_service.server.instances.pool import WorkerPool
 from qa_service.server.models.on_disk import FoundVersion
 from qa_service.server.models.plan import VersionSpec
 from qa_service.server.models.version import Version, VersionState
@@ -19,7 +20,6 @@ from qa_service.server.scheduling.scheduler import Scheduler
 from qa_service.server.services.dispatcher import Dispatcher
 from qa_service.server.telemetry.metrics import ModelMetrics
 from qa_service.wire.messages import AnswerSource
-from qa_service.workers.pool import WorkerPool
 from tests.support import run_until
 from tests.unit.calls import make_call
 from tests.unit.handled_worker import HandledWorker
@@ -115,7 +115,7 @@ def test_what_is_cancelled_is_counted_and_waits_no_more(version):
 
 def test_an_instance_that_hangs_when_it_is_to_end_is_killed(version, loop, monkeypatch):
     """What waits for its end, as the next version does, does not wait for ever."""
-    monkeypatch.setattr("qa_service.workers.pool.REAP_DELAY_S", 0.0)
+    monkeypatch.setattr("qa_service.server.instances.pool.REAP_DELAY_S", 0.0)
     version.pool.resize(1)
     [worker] = version.pool.workers
     version.close()

@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from qa_service.errors import SetupError, UnknownModelError, there_are
 from qa_service.logs import LogOptions, plural
 from qa_service.net.event_loop import EventLoop
+from qa_service.server.instances.factory import make_factory
+from qa_service.server.instances.pool import WorkerFactory, WorkerPool
+from qa_service.server.instances.ray_pool import RayPool
 from qa_service.server.models.model import Model
 from qa_service.server.models.plan import ModelPlan, Plan, VersionSpec
 from qa_service.server.models.version import Version, VersionState
@@ -18,9 +21,6 @@ from qa_service.server.services.chain import Services
 from qa_service.server.services.dispatcher import Dispatcher
 from qa_service.server.services.options import DEFAULT_ROUTE
 from qa_service.server.telemetry.metrics import Metrics
-from qa_service.workers.factory import make_factory
-from qa_service.workers.pool import WorkerFactory, WorkerPool
-from qa_service.workers.ray_pool import RayPool
 
 logger = logging.getLogger(__name__)
 

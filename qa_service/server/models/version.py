@@ -16,13 +16,13 @@ import msgspec
 
 from qa_service.errors import UnavailableError
 from qa_service.net.timers import Clock
+from qa_service.server.instances.pool import WorkerPool
 from qa_service.server.models.plan import VersionSpec
 from qa_service.server.scheduling.call import Answered, Call, Outcome
 from qa_service.server.services.dispatcher import Dispatcher
 from qa_service.server.services.service import Service
 from qa_service.server.telemetry.metrics import ABANDONED, ANSWERED, ModelMetrics
 from qa_service.wire.messages import AnswerSource
-from qa_service.workers.pool import WorkerPool
 
 logger = logging.getLogger(__name__)
 

@@ -23,6 +23,8 @@ from qa_service.errors import (
 from qa_service.instance.batch_cost import MIN_TURN_TOKENS, BatchRule
 from qa_service.instance.messages import Answers, Results
 from qa_service.net.timers import Clock, LazyTimer
+from qa_service.server.instances.base import Worker
+from qa_service.server.instances.pool import WorkerPool
 from qa_service.server.scheduling.admission import Admission
 from qa_service.server.scheduling.call import Answered, Call
 from qa_service.server.scheduling.request_cost import RequestCosts, estimate_tokens
@@ -32,8 +34,6 @@ from qa_service.server.services.tracing import record_run
 from qa_service.server.telemetry.metrics import ModelMetrics
 from qa_service.wire.messages import Timings
 from qa_service.wire.spans import SegmentResult
-from qa_service.workers.base import Worker
-from qa_service.workers.pool import WorkerPool
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from qa_service.instance.launch import WORKER_PROGRAM, launch
 from qa_service.instance.messages import Setup
 from qa_service.logs import LogOptions
 from qa_service.net.event_loop import EventLoop
-from qa_service.workers.base import Worker, WorkerListener
+from qa_service.server.instances.base import Worker, WorkerListener
 
 
 class ProcessWorker(Worker):

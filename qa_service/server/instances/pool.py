@@ -24,9 +24,9 @@ from qa_service.instance.options import InstanceOptions
 from qa_service.logs import plural
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.timers import LazyTimer, Timer
+from qa_service.server.instances.base import Worker, WorkerListener, WorkerState
 from qa_service.server.scheduling.ticket import Ticket
 from qa_service.server.telemetry.metrics import ModelMetrics
-from qa_service.workers.base import Worker, WorkerListener, WorkerState
 
 logger = logging.getLogger(__name__)
 

@@ -12,10 +12,10 @@ import logging
 
 from qa_service.instance.options import InstanceOptions
 from qa_service.net.event_loop import EventLoop
+from qa_service.server.instances.autoscaling import LOOK_INTERVAL_S, Autoscaler
+from qa_service.server.instances.base import Worker, WorkerState
+from qa_service.server.instances.pool import WorkerFactory, WorkerPool
 from qa_service.server.telemetry.metrics import ModelMetrics
-from qa_service.workers.autoscaling import LOOK_INTERVAL_S, Autoscaler
-from qa_service.workers.base import Worker, WorkerState
-from qa_service.workers.pool import WorkerFactory, WorkerPool
 
 logger = logging.getLogger(__name__)
 

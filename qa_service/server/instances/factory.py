@@ -11,9 +11,9 @@ from qa_service.instance.messages import Setup
 from qa_service.instance.options import InstanceOptions
 from qa_service.logs import LogOptions
 from qa_service.net.event_loop import EventLoop
-from qa_service.workers.base import Worker, WorkerListener
-from qa_service.workers.pool import WorkerFactory
-from qa_service.workers.process import ProcessWorker, RayWorker
+from qa_service.server.instances.base import Worker, WorkerListener
+from qa_service.server.instances.pool import WorkerFactory
+from qa_service.server.instances.process import ProcessWorker, RayWorker
 
 
 def make_factory(
