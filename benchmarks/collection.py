@@ -27,15 +27,15 @@ from pathlib import Path
 from benchmarks.record import Section, make_parser
 from benchmarks.tables import markdown, percentile
 from harness.process import MIB, rss_bytes
-from qa_service.collections.collection import Collection
-from qa_service.collections.sentences import sentences
 from qa_service.data.squad import SquadQuestion, read_squad
+from qa_service.retrieval.collection import Collection
+from qa_service.retrieval.sentences import sentences
 from qa_service.wire.messages import Passage
 
 DEPTHS = (1, 5, 10, 20)
 QUICK_QUESTIONS = 200
 SENTENCES_PER_TEXT = 4
-INDEX = "from qa_service.cli.index_main import main; import sys; code = main()"
+INDEX = "from qa_service.retrieval.index_main import main; import sys; code = main()"
 PEAK = "print(re.search(r'VmHWM:\\s*(\\d+)', pathlib.Path('/proc/self/status').read_text())[1])"
 
 

@@ -27,12 +27,12 @@ from benchmarks.record import Section, make_parser
 from benchmarks.tables import markdown
 from harness.server import RunningServer, running_server
 from qa_service.client import Answer, QaClient, QaClientError
-from qa_service.collections.build import Choices, Reporter, build
 from qa_service.data.squad import SquadQuestion, exact_match, f1_score, read_squad
 from qa_service.instance.model_folder.manifest import MANIFEST_FILE, load_manifest, save_manifest
 from qa_service.load.generator import measure
 from qa_service.load.plan import LoadPlan, check_passage
 from qa_service.load.wire import CollectionWire
+from qa_service.retrieval.build import Choices, Reporter, build
 
 DEPTHS = (1, 5, 10, 20)
 CLIENTS = (1, 20)

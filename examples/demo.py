@@ -44,7 +44,7 @@ DOCS_ANSWER = "tantivy"
 
 def make_collection(folder: Path) -> Path:
     """Makes a collection of docs/; returns the configuration of a server that serves it."""
-    program = [sys.executable, "-m", "qa_service.cli.index_main", str(ROOT / "docs")]
+    program = [sys.executable, "-m", "qa_service.retrieval.index_main", str(ROOT / "docs")]
     subprocess.run([*program, "--output", str(folder / "docs")], cwd=ROOT, check=True)
     config = folder / "server.toml"
     config.write_text(f'[collections.docs]\npath = "{folder / "docs"}"\n')

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from qa_service.collections.build import Choices, Reporter, build
+from qa_service.retrieval.build import Choices, Reporter, build
 
 DOCUMENTS = {
     "machines/analytical.md": (

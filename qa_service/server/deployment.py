@@ -11,11 +11,11 @@ import logging
 
 from msgspec import structs
 
-from qa_service.collections.manifest import MANIFEST_FILE
 from qa_service.errors import SetupError, told_in
 from qa_service.instance.model_folder.manifest import load_manifest
 from qa_service.instance.options import InstanceOptions
 from qa_service.net.event_loop import EventLoop
+from qa_service.retrieval.manifest import MANIFEST_FILE
 from qa_service.server.config import ConfigSource, ServerConfig, changed_options
 from qa_service.server.models.catalog import Catalog
 from qa_service.server.models.engine_choices import EngineChoices

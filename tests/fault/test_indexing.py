@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 
 from harness.process import MIB
-from qa_service.collections.build import Choices, Reporter, build
-from qa_service.collections.collection import Collection
-from qa_service.collections.manifest import INDEX, PROGRESS_FILE, load_manifest
+from qa_service.retrieval.build import Choices, Reporter, build
+from qa_service.retrieval.collection import Collection
+from qa_service.retrieval.manifest import INDEX, PROGRESS_FILE, load_manifest
 from tests.programs import run_python
 from tests.unit.pdf_files import packed_stream, pdf_file, pdf_of
 
 KILLED = """
 import os, pathlib, signal, sys
-from qa_service.collections import writing
-from qa_service.collections.build import Choices, Reporter, build
-from qa_service.collections.progress import Progress
-from qa_service.collections.tantivy_index import IndexWriter
+from qa_service.retrieval import writing
+from qa_service.retrieval.build import Choices, Reporter, build
+from qa_service.retrieval.progress import Progress
+from qa_service.retrieval.tantivy_index import IndexWriter
 
 writing.COMMIT_PASSAGES = 3
 step, _, times = sys.argv[3].partition(":")
@@ -50,7 +50,7 @@ build(Choices(
 
 PROGRAM = """
 import pathlib, re, resource, sys
-from qa_service.cli.index_main import main
+from qa_service.retrieval.index_main import main
 code = main()
 status = pathlib.Path("/proc/self/status").read_text()
 print(re.search(r"VmHWM:\\s*(\\d+)", status)[1])

@@ -7,11 +7,11 @@ import unicodedata
 
 import pytest
 
-from qa_service.collections.analysis import words_of
-from qa_service.collections.build import Choices, Reporter, build
-from qa_service.collections.collection import Collection
-from qa_service.collections.ranking import rank
-from qa_service.collections.tantivy_index import LANGUAGES
+from qa_service.retrieval.analysis import words_of
+from qa_service.retrieval.build import Choices, Reporter, build
+from qa_service.retrieval.collection import Collection
+from qa_service.retrieval.ranking import rank
+from qa_service.retrieval.tantivy_index import LANGUAGES
 
 TEXTS = {
     "accents": "Applicants send two résumés to the café.",

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from qa_service.collections import writing
-from qa_service.collections.build import Choices, Reporter, Summary, build
-from qa_service.collections.collection import Collection
-from qa_service.collections.manifest import INDEX, MANIFEST_FILE, PROGRESS_FILE, load_manifest
-from qa_service.collections.tantivy_index import MAX_QUESTION_WORDS
 from qa_service.errors import SetupError
+from qa_service.retrieval import writing
+from qa_service.retrieval.build import Choices, Reporter, Summary, build
+from qa_service.retrieval.collection import Collection
+from qa_service.retrieval.manifest import INDEX, MANIFEST_FILE, PROGRESS_FILE, load_manifest
+from qa_service.retrieval.tantivy_index import MAX_QUESTION_WORDS
 from qa_service.wire.messages import Passage
 
 NILE = "# The Nile\n\nThe Nile rises near Lake Victoria. It is 6650 kilometres long.\n"

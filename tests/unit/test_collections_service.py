@@ -7,7 +7,6 @@ import math
 
 import pytest
 
-from qa_service.collections.retriever import FoundPassage, read_text
 from qa_service.errors import (
     QueueFullError,
     SetupError,
@@ -17,6 +16,7 @@ from qa_service.errors import (
 )
 from qa_service.instance.messages import ModelFacts
 from qa_service.net.background import result_of
+from qa_service.retrieval.retriever import FoundPassage, read_text
 from qa_service.server.scheduling.call import Answered
 from qa_service.server.services.collections import Collections
 from qa_service.server.services.options import CollectionOptions

@@ -7,15 +7,15 @@ import json
 
 import pytest
 
-from qa_service.collections.documents import (
+from qa_service.retrieval.documents import (
     MAX_NAME_CHARS,
     Document,
     Fault,
     UnreadableError,
     shortened,
 )
-from qa_service.collections.files import format_of
-from qa_service.collections.formats import FORMATS
+from qa_service.retrieval.files import format_of
+from qa_service.retrieval.formats import FORMATS
 from tests.unit.pdf_files import pdf_file
 
 BOUND = 1 << 20

@@ -17,7 +17,7 @@ from qa_service.server.config import ServerConfig
 INSTALLED = {
     "qa-server": "qa_service.server.main",
     "qa-client": "qa_service.cli.client_main",
-    "qa-index": "qa_service.cli.index_main",
+    "qa-index": "qa_service.retrieval.index_main",
     "qa-grpc-gateway": "qa_service.sidecars.grpc_gateway.program",
     "qa-stress-test": "qa_service.cli.stress_test_main",
     "qa-jobs": "qa_service.broker.program",

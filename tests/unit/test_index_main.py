@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from qa_service.cli.index_main import main
+from qa_service.retrieval.index_main import main
 
 FULL_DISK = """
 import resource, sys
-from qa_service.cli.index_main import main
+from qa_service.retrieval.index_main import main
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 sys.exit(main())
 """

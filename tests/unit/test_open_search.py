@@ -7,9 +7,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from qa_service.collections.open_search import OpenSearchIndex
-from qa_service.collections.retriever import FoundPassage
 from qa_service.errors import SetupError, UnavailableError
+from qa_service.retrieval.open_search import OpenSearchIndex
+from qa_service.retrieval.retriever import FoundPassage
 from qa_service.wire.messages import Passage
 
 pytest.importorskip("opensearchpy")

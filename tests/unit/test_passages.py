@@ -6,9 +6,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from qa_service.collections.documents import Document, Heading
-from qa_service.collections.passages import cut
-from qa_service.collections.sentences import MAX_CHARS_PER_TOKEN, sentences
+from qa_service.retrieval.documents import Document, Heading
+from qa_service.retrieval.passages import cut
+from qa_service.retrieval.sentences import MAX_CHARS_PER_TOKEN, sentences
 from qa_service.wire.sections import PIECES
 
 LIMIT = 30

@@ -15,9 +15,9 @@ from functools import partial
 
 import msgspec
 
-from qa_service.collections.retriever import FoundPassage, ReadText, read_text
 from qa_service.errors import QaError
 from qa_service.instance.messages import ModelFacts
+from qa_service.retrieval.retriever import FoundPassage, ReadText, read_text
 from qa_service.server.scheduling.call import Call
 from qa_service.server.services.dispatcher import Dispatcher
 from qa_service.server.services.parts import Part, read_parts

@@ -16,9 +16,6 @@ from functools import partial
 
 import msgspec
 
-from qa_service.collections.collection import Collection
-from qa_service.collections.open_search import OpenSearchIndex
-from qa_service.collections.retriever import FoundPassage, Retriever
 from qa_service.errors import (
     InternalError,
     QaError,
@@ -30,6 +27,9 @@ from qa_service.errors import (
 )
 from qa_service.net.background import Background, Done, Work, result_of
 from qa_service.net.timers import Clock
+from qa_service.retrieval.collection import Collection
+from qa_service.retrieval.open_search import OpenSearchIndex
+from qa_service.retrieval.retriever import FoundPassage, Retriever
 from qa_service.server.scheduling.call import Call
 from qa_service.server.services.options import CollectionOptions, check_name
 from qa_service.server.telemetry.services import ServiceCounts

@@ -14,9 +14,9 @@ from functools import partial
 
 import msgspec
 
-from qa_service.collections.ranking import rank
 from qa_service.errors import InternalError, InvalidRequestError, QaError, SetupError
 from qa_service.instance.messages import ModelFacts
+from qa_service.retrieval.ranking import rank
 from qa_service.server.scheduling.call import Call
 from qa_service.server.services.dispatcher import Dispatcher
 from qa_service.server.services.parts import Part, read_parts

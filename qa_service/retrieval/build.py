@@ -10,20 +10,20 @@ from pathlib import Path
 import msgspec
 
 from qa_service import __version__
-from qa_service.collections.documents import Document, ReadLimits
-from qa_service.collections.extractor import Extractor
-from qa_service.collections.files import Found, SourceFile, find_files
-from qa_service.collections.manifest import (
+from qa_service.errors import SetupError
+from qa_service.retrieval.documents import Document, ReadLimits
+from qa_service.retrieval.extractor import Extractor
+from qa_service.retrieval.files import Found, SourceFile, find_files
+from qa_service.retrieval.manifest import (
     MANIFEST_FILE,
     FileEntry,
     IndexSettings,
     Manifest,
     load_manifest,
 )
-from qa_service.collections.passages import PASSAGE_TOKENS
-from qa_service.collections.tantivy_index import load_tantivy
-from qa_service.collections.writing import NextIndex, locked
-from qa_service.errors import SetupError
+from qa_service.retrieval.passages import PASSAGE_TOKENS
+from qa_service.retrieval.tantivy_index import load_tantivy
+from qa_service.retrieval.writing import NextIndex, locked
 
 MAX_FIRST_FAULTS = 5  # are named of a file; further ones are counted
 LANGUAGE = "english"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from qa_service.collections.manifest import PROGRESS_FILE, FileEntry, IndexSettings, write_whole
+from qa_service.retrieval.manifest import PROGRESS_FILE, FileEntry, IndexSettings, write_whole
 
 
 class _Head(msgspec.Struct, frozen=True):

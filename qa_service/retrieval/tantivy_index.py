@@ -14,10 +14,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from qa_service.collections.analysis import words_of
-from qa_service.collections.documents import Document
-from qa_service.collections.passages import Passage
 from qa_service.errors import SetupError
+from qa_service.retrieval.analysis import words_of
+from qa_service.retrieval.documents import Document
+from qa_service.retrieval.passages import Passage
 
 if TYPE_CHECKING:
     import tantivy

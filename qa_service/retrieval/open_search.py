@@ -13,9 +13,9 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 import msgspec
 
-from qa_service.collections.retriever import FoundPassage
 from qa_service.errors import SetupError, UnavailableError
 from qa_service.logs import hide_password
+from qa_service.retrieval.retriever import FoundPassage
 from qa_service.wire.messages import Passage
 
 if TYPE_CHECKING:

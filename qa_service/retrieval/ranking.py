@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
-from qa_service.collections.analysis import words_of
-from qa_service.collections.tantivy_index import any_word_of, load_tantivy, make_analyzer
+from qa_service.retrieval.analysis import words_of
+from qa_service.retrieval.tantivy_index import any_word_of, load_tantivy, make_analyzer
 
 _LANGUAGE = "english"
 _HEAP_BYTES = 15_000_000

@@ -10,9 +10,9 @@ from pathlib import Path, PurePath
 
 import msgspec
 
-from qa_service.collections.documents import Fault
-from qa_service.collections.formats import FORMATS
 from qa_service.errors import SetupError
+from qa_service.retrieval.documents import Fault
+from qa_service.retrieval.formats import FORMATS
 
 _PACKED = (".json", ".jsonl")
 """Kinds that may have `.gz` behind them."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
-from qa_service.collections.documents import Document, Fault
-from qa_service.collections.formats.html import read_html
-from qa_service.collections.formats.json_lines import read_json_lines
-from qa_service.collections.formats.pdf import read_pdf
-from qa_service.collections.formats.plain import read_markdown, read_plain, read_rst
-from qa_service.collections.formats.squad import read_squad
+from qa_service.retrieval.documents import Document, Fault
+from qa_service.retrieval.formats.html import read_html
+from qa_service.retrieval.formats.json_lines import read_json_lines
+from qa_service.retrieval.formats.pdf import read_pdf
+from qa_service.retrieval.formats.plain import read_markdown, read_plain, read_rst
+from qa_service.retrieval.formats.squad import read_squad
 
 FileReader = Callable[[BinaryIO, str, int], Iterator[Document | Fault]]
 

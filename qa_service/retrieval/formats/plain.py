@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from qa_service.collections.documents import Document, Heading, shortened
-from qa_service.collections.formats.bounded import read_text, titled
+from qa_service.retrieval.documents import Document, Heading, shortened
+from qa_service.retrieval.formats.bounded import read_text, titled
 
 _FENCE = re.compile(r" {0,3}(```+|~~~+)")
 _ATX = re.compile(r" {0,3}(#{1,6})[ \t]+(.*)")

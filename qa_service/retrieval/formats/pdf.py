@@ -7,8 +7,8 @@ import io
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, BinaryIO
 
-from qa_service.collections.documents import Document, UnreadableError
-from qa_service.collections.formats.bounded import read_bytes, titled
+from qa_service.retrieval.documents import Document, UnreadableError
+from qa_service.retrieval.formats.bounded import read_bytes, titled
 
 if TYPE_CHECKING:
     import pypdf

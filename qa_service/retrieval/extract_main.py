@@ -1,6 +1,6 @@
 """The process that reads files: a hostile file costs bounded memory and time, and no more.
 
-    python -m qa_service.collections.extract_main MAX_MEMORY_BYTES
+    python -m qa_service.retrieval.extract_main MAX_MEMORY_BYTES
 
 Takes `ReadFile` orders on its standard input, a line of JSON each, and writes to its standard
 output the file's documents and faults and then null, likewise. A document that takes more
@@ -22,15 +22,15 @@ from typing import BinaryIO, cast
 
 import msgspec
 
-from qa_service.collections.documents import (
+from qa_service.retrieval.documents import (
     Document,
     Fault,
     Message,
     ReadFile,
     UnreadableError,
 )
-from qa_service.collections.files import format_of
-from qa_service.collections.formats import FORMATS
+from qa_service.retrieval.files import format_of
+from qa_service.retrieval.formats import FORMATS
 
 
 def main() -> None:

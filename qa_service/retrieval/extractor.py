@@ -11,14 +11,14 @@ from contextlib import suppress
 
 import msgspec
 
-from qa_service.collections.documents import (
+from qa_service.retrieval.documents import (
     Document,
     Fault,
     Message,
     ReadFile,
     ReadLimits,
 )
-from qa_service.collections.files import SourceFile
+from qa_service.retrieval.files import SourceFile
 
 _decoder = msgspec.json.Decoder(Message)
 
@@ -66,7 +66,7 @@ class Extractor:
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None:
-            module = "qa_service.collections.extract_main"
+            module = "qa_service.retrieval.extract_main"
             self._process = subprocess.Popen(
                 [sys.executable, "-W", "ignore", "-m", module, str(self._limits.max_memory_bytes)],
                 stdin=subprocess.PIPE,

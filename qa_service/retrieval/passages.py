@@ -17,8 +17,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from qa_service.collections.documents import Document, shortened
-from qa_service.collections.sentences import MAX_CHARS_PER_TOKEN, Sentence, sentences
+from qa_service.retrieval.documents import Document, shortened
+from qa_service.retrieval.sentences import MAX_CHARS_PER_TOKEN, Sentence, sentences
 
 PASSAGE_TOKENS = 150  # about a paragraph of SQuAD, on which readers are trained
 

@@ -8,16 +8,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qa_service.collections.manifest import MANIFEST_FILE, ManifestHead, load_head
-from qa_service.collections.retriever import FoundPassage
-from qa_service.collections.tantivy_index import (
+from qa_service.errors import SetupError
+from qa_service.retrieval.manifest import MANIFEST_FILE, ManifestHead, load_head
+from qa_service.retrieval.retriever import FoundPassage
+from qa_service.retrieval.tantivy_index import (
     STORED_WORDS,
     any_word_of,
     index_files,
     make_analyzer,
     open_index,
 )
-from qa_service.errors import SetupError
 from qa_service.wire.messages import Passage
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import BinaryIO
 
-from qa_service.collections.documents import Document, Heading, UnreadableError, shortened
+from qa_service.retrieval.documents import Document, Heading, UnreadableError, shortened
 
 
 def read_bytes(stream: BinaryIO, max_bytes: int) -> bytes:

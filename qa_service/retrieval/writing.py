@@ -12,8 +12,9 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from qa_service.collections.documents import Document
-from qa_service.collections.manifest import (
+from qa_service.errors import SetupError
+from qa_service.retrieval.documents import Document
+from qa_service.retrieval.manifest import (
     INDEX,
     LOCK_FILE,
     MANIFEST_FILE,
@@ -24,10 +25,9 @@ from qa_service.collections.manifest import (
     save_manifest,
     served_indexes,
 )
-from qa_service.collections.passages import cut
-from qa_service.collections.progress import Progress
-from qa_service.collections.tantivy_index import IndexWriter, index_files
-from qa_service.errors import SetupError
+from qa_service.retrieval.passages import cut
+from qa_service.retrieval.progress import Progress
+from qa_service.retrieval.tantivy_index import IndexWriter, index_files
 
 COMMIT_PASSAGES = 5000
 COMMIT_S = 20

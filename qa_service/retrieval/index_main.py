@@ -18,11 +18,11 @@ from typing import Any
 from tqdm import tqdm
 
 from qa_service.cli.flags import INTERRUPTED, complain, count, make_parser
-from qa_service.collections.build import LANGUAGE, Choices, Reporter, Summary, build
-from qa_service.collections.documents import ReadLimits
-from qa_service.collections.passages import PASSAGE_TOKENS
-from qa_service.collections.tantivy_index import LANGUAGES
 from qa_service.errors import SetupError
+from qa_service.retrieval.build import LANGUAGE, Choices, Reporter, Summary, build
+from qa_service.retrieval.documents import ReadLimits
+from qa_service.retrieval.passages import PASSAGE_TOKENS
+from qa_service.retrieval.tantivy_index import LANGUAGES
 
 _MIN_PASSAGE_TOKENS = 20
 """About a sentence: what is shorter answers nothing by itself."""

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from html.parser import HTMLParser
 from typing import BinaryIO
 
-from qa_service.collections.documents import Document, Heading, shortened
-from qa_service.collections.formats.bounded import read_text, titled
+from qa_service.retrieval.documents import Document, Heading, shortened
+from qa_service.retrieval.formats.bounded import read_text, titled
 
 _HIDDEN = frozenset({"script", "style", "template", "noscript", "svg", "math", "select", "iframe"})
 _BLOCKS = frozenset({
