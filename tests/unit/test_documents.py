@@ -21,7 +21,7 @@ INSTALLED = {
     "qa-grpc-gateway": "qa_service.sidecars.grpc_gateway.program",
     "qa-stress-test": "qa_service.cli.stress_test_main",
     "qa-jobs": "qa_service.broker.program",
-    "qa-prepare-model": "qa_service.cli.prepare_model_main",
+    "qa-prepare-model": "qa_service.preparation.main",
 }
 COMMANDS = [(page, words) for page in PAGES for words in shown_commands(page)]
 
