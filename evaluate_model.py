@@ -5,7 +5,7 @@ import sys
 from qa_service.cli.missing import advice
 
 try:
-    from qa_service.cli.evaluate_model_main import main
+    from qa_service.evaluation.main import main
 except ModuleNotFoundError as error:
     sys.exit(advice(error))
 

@@ -16,6 +16,7 @@ from torch import nn
 from transformers import set_seed
 
 from qa_service.data.squad import SquadQuestion, read_squad
+from qa_service.evaluation.measures import Metrics, best_answers, squad_metrics
 from qa_service.instance.arrays import Int64Array, Logits, LogitsFunction
 from qa_service.instance.batch_cost import BatchRule
 from qa_service.instance.model_folder.manifest import Manifest, ReadingConfig
@@ -29,7 +30,6 @@ from qa_service.training.adapters import (
     save_adapter,
 )
 from qa_service.training.features import FeatureMaker, Features, plan_batches
-from qa_service.training.measures import Metrics, best_answers, squad_metrics
 from qa_service.training.mixture import Source, draw_mixture, read_questions
 from qa_service.training.paragraphs import Example
 from qa_service.training.rounding import round_products

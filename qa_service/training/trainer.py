@@ -21,8 +21,8 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
+from qa_service.evaluation.measures import Metrics
 from qa_service.training.features import Features, TrainingBatch, collate
-from qa_service.training.measures import Metrics
 
 _CHECKPOINT_FILE = "checkpoint.pt"
 _LOG_FILE = "training_log.jsonl"

@@ -3,8 +3,8 @@
 import pytest
 
 from qa_service.data.squad import SquadQuestion
+from qa_service.evaluation.cascade import ModelRun, draw, sweep
 from qa_service.server.services.options import RouteOptions
-from qa_service.training.cascade import ModelRun, draw, sweep
 from qa_service.wire.messages import Answer
 
 QUESTIONS = [SquadQuestion(str(n), "Who?", "Ada and Bob", ("Ada",), (0,)) for n in range(4)]

@@ -10,10 +10,9 @@ import pytest
 
 from qa_service.data.squad import SquadQuestion
 from qa_service.errors import SetupError
-from qa_service.instance.model_folder.manifest import ReadingConfig
-from qa_service.training import calibration
-from qa_service.training.evaluation import DevSet, never_abstaining, remembered
-from qa_service.training.measures import (
+from qa_service.evaluation import calibration
+from qa_service.evaluation.evaluation import DevSet, never_abstaining, remembered
+from qa_service.evaluation.measures import (
     abstained_percent,
     answer_length,
     calibration_error,
@@ -23,6 +22,7 @@ from qa_service.training.measures import (
     squad_metrics,
     unanswerable_questions,
 )
+from qa_service.instance.model_folder.manifest import ReadingConfig
 from qa_service.wire.messages import Answer
 from tests.unit.squad_files import write_squad
 

@@ -3,7 +3,7 @@
 import pytest
 
 from qa_service.data.squad import SquadQuestion
-from qa_service.training.probes import PROBES, distracted, lower_cased, with_typos
+from qa_service.evaluation.probes import PROBES, distracted, lower_cased, with_typos
 
 TEXTS = {
     "Ada": "Ada built the Analytical bridge. She lived in Rome. It rained.",

@@ -12,11 +12,11 @@ import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from qa_service.data.squad import SquadQuestion
+from qa_service.evaluation.unanswerable import UnanswerableMaker
 from qa_service.training.features import FeatureMaker, collate, plan_batches
 from qa_service.training.mixture import Source, draw_mixture
 from qa_service.training.paragraphs import Example, among_neighbours, untokenized
 from qa_service.training.soft_labels import SoftLabel, SoftLabels, label_questions
-from qa_service.training.unanswerable import UnanswerableMaker
 from tests.unit.squad_files import write_squad
 
 pytestmark = pytest.mark.slow

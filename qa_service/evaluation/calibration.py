@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from qa_service.evaluation.evaluation import DevSet, PreparedModel
+from qa_service.evaluation.measures import best_answers, calibration_error, squad_metrics
 from qa_service.instance.model_folder.manifest import ReadingConfig
-from qa_service.training.evaluation import DevSet, PreparedModel
-from qa_service.training.measures import best_answers, calibration_error, squad_metrics
 
 _MAX_ANSWER_TOKENS = 20
 """Most of SQuAD's answers are shorter, but people want longer ones too."""

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qa_service.data.squad import SquadQuestion
+from qa_service.evaluation.evaluation import PreparedModel
+from qa_service.evaluation.measures import abstained_percent, best_answers, squad_metrics
 from qa_service.server.services.cascade import is_sure
 from qa_service.server.services.options import RouteOptions
-from qa_service.training.evaluation import PreparedModel
-from qa_service.training.measures import abstained_percent, best_answers, squad_metrics
 from qa_service.wire.messages import Answer
 
 MIN_SCORES = tuple(step / 20 for step in range(21))

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from qa_service.data.squad import SquadQuestion, exact_match, f1_score
+from qa_service.evaluation.unanswerable import UnanswerableMaker
 from qa_service.instance.reader.reader import Reader
-from qa_service.training.unanswerable import UnanswerableMaker
 from qa_service.wire.messages import Answer, Question
 
 Metrics = dict[str, float]

@@ -14,12 +14,10 @@ from qa_service.autotune.candidates import REFERENCE, runnable
 from qa_service.cli.flags import PlotError, check_plot, complain, make_parser
 from qa_service.engine_catalogue import MODEL_ENGINES, ROWS, precisions_of
 from qa_service.errors import SetupError
-from qa_service.instance.model_folder.manifest import load_manifest, model_files
-from qa_service.server.services.options import RouteOptions
-from qa_service.training.calibration import calibrate
-from qa_service.training.cascade import MIN_SCORES, CascadePoint, ModelRun, draw, run_model, sweep
-from qa_service.training.evaluation import DevSet, PreparedModel, measure, never_abstaining
-from qa_service.training.measures import (
+from qa_service.evaluation.calibration import calibrate
+from qa_service.evaluation.cascade import MIN_SCORES, CascadePoint, ModelRun, draw, run_model, sweep
+from qa_service.evaluation.evaluation import DevSet, PreparedModel, measure, never_abstaining
+from qa_service.evaluation.measures import (
     abstained_percent,
     answer_length,
     best_answers,
@@ -27,7 +25,9 @@ from qa_service.training.measures import (
     question_word,
     squad_metrics,
 )
-from qa_service.training.probes import PROBES
+from qa_service.evaluation.probes import PROBES
+from qa_service.instance.model_folder.manifest import load_manifest, model_files
+from qa_service.server.services.options import RouteOptions
 
 _COLUMNS = (
     "exact_match",

@@ -17,12 +17,7 @@ import numpy as np
 
 from qa_service.data.squad import SquadQuestion, read_squad
 from qa_service.errors import SetupError
-from qa_service.instance.arrays import Int64Array, Logits, LogitsFunction
-from qa_service.instance.batch_cost import BatchRule
-from qa_service.instance.engines import EngineConfig, make_engine
-from qa_service.instance.model_folder.manifest import Manifest, ReadingConfig, load_manifest
-from qa_service.instance.reader.reader import Reader
-from qa_service.training.measures import (
+from qa_service.evaluation.measures import (
     Metrics,
     abstained_percent,
     best_answers,
@@ -31,6 +26,11 @@ from qa_service.training.measures import (
     squad_metrics,
     unanswerable_questions,
 )
+from qa_service.instance.arrays import Int64Array, Logits, LogitsFunction
+from qa_service.instance.batch_cost import BatchRule
+from qa_service.instance.engines import EngineConfig, make_engine
+from qa_service.instance.model_folder.manifest import Manifest, ReadingConfig, load_manifest
+from qa_service.instance.reader.reader import Reader
 
 _LIMITS = BatchRule(max_batch_size=16, max_batch_tokens=4096)
 """Bounds a batch's memory; its size changes no answer."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from qa_service.data.squad import SquadQuestion
-from qa_service.training.unanswerable import UnanswerableMaker, words_of
+from qa_service.evaluation.unanswerable import UnanswerableMaker, words_of
 
 _TYPO_SHARE = 0.05
 """Of the letters: two or three in a question."""
