@@ -13,11 +13,11 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 
 from qa_service.data.squad import SquadQuestion
 from qa_service.evaluation.unanswerable import UnanswerableMaker
-from qa_service.training.features import FeatureMaker, collate, plan_batches
-from qa_service.training.mixture import Source, draw_mixture
-from qa_service.training.paragraphs import Example, among_neighbours, untokenized
-from qa_service.training.soft_labels import SoftLabel, SoftLabels, label_questions
 from tests.unit.squad_files import write_squad
+from training.features import FeatureMaker, collate, plan_batches
+from training.mixture import Source, draw_mixture
+from training.paragraphs import Example, among_neighbours, untokenized
+from training.soft_labels import SoftLabel, SoftLabels, label_questions
 
 pytestmark = pytest.mark.slow
 
@@ -79,7 +79,7 @@ def test_unanswerable_questions_are_the_same_in_every_process():
     program = """
 import random
 from qa_service.data.squad import SquadQuestion
-from qa_service.training.paragraphs import UnanswerableMaker
+from training.paragraphs import UnanswerableMaker
 texts = [f"a{n} a{n + 1} a{n + 2}" for n in range(40)]
 asked = [SquadQuestion(str(n), text, text, ("no",), (0,)) for n, text in enumerate(texts)]
 rng = random.Random(0)

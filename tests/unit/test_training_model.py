@@ -10,12 +10,11 @@ import pytest
 import torch
 from transformers import BertConfig, BertForQuestionAnswering
 
-from qa_service.cli import finetune_model_main
-from qa_service.training import adapters, trainer
-from qa_service.training.adapters import Encoder
-from qa_service.training.features import Features, Target, collate
-from qa_service.training.rounding import round_products, rounded
-from qa_service.training.trainer import Trainer, TrainingConfig, span_loss
+from training import adapters, finetune_model_main, trainer
+from training.adapters import Encoder
+from training.features import Features, Target, collate
+from training.rounding import round_products, rounded
+from training.trainer import Trainer, TrainingConfig, span_loss
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from qa_service.data.squad import SquadQuestion
-from qa_service.training.soft_labels import SoftLabel
+from training.soft_labels import SoftLabel
 
 _TREEBANK_TOKENS = {"-lrb-": "(", "-rrb-": ")", "-lsb-": "[", "-rsb-": "]", "``": '"', "''": '"'}
 """Brackets and quotes in the Penn Treebank's tokenization."""

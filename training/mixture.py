@@ -15,8 +15,8 @@ from pathlib import Path
 
 from qa_service.data.squad import SquadQuestion, read_squad
 from qa_service.evaluation.unanswerable import UnanswerableMaker
-from qa_service.training.paragraphs import Example, among_neighbours, untokenized
-from qa_service.training.soft_labels import SoftLabels
+from training.paragraphs import Example, among_neighbours, untokenized
+from training.soft_labels import SoftLabels
 
 _MAX_NEIGHBOURS = 3
 """Sentences on each side: with them, a text has about a paragraph's length at most."""

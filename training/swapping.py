@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from tokenizers import Tokenizer
 
-from qa_service.training.features import Features
+from training.features import Features
 
 _SWAPPED_ROWS = 0.7
 """The share of rows that have words swapped at all; the rest keep real names and years."""

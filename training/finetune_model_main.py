@@ -12,10 +12,10 @@ from qa_service.errors import SetupError
 from qa_service.preparation.encoders import MINILM
 from qa_service.preparation.loading import quiet_libraries
 from qa_service.preparation.sources import base_dir
-from qa_service.training.adapters import Encoder
-from qa_service.training.mixture import Source
-from qa_service.training.run import RunConfig, average, label, train
-from qa_service.training.trainer import TrainingConfig
+from training.adapters import Encoder
+from training.mixture import Source
+from training.run import RunConfig, average, label, train
+from training.trainer import TrainingConfig
 
 
 def parse_flags(arguments: list[str] | None = None) -> argparse.Namespace:

@@ -5,7 +5,7 @@ import sys
 from qa_service.cli.missing import advice
 
 try:
-    from qa_service.cli.finetune_model_main import main
+    from training.finetune_model_main import main
 except ModuleNotFoundError as error:
     sys.exit(advice(error))
 

@@ -21,7 +21,7 @@ from qa_service.instance.arrays import Int64Array, Logits, LogitsFunction
 from qa_service.instance.batch_cost import BatchRule
 from qa_service.instance.model_folder.manifest import Manifest, ReadingConfig
 from qa_service.instance.reader.reader import Reader
-from qa_service.training.adapters import (
+from training.adapters import (
     Encoder,
     adapter_of,
     average_adapters,
@@ -29,13 +29,13 @@ from qa_service.training.adapters import (
     build_whole_model,
     save_adapter,
 )
-from qa_service.training.features import FeatureMaker, Features, plan_batches
-from qa_service.training.mixture import Source, draw_mixture, read_questions
-from qa_service.training.paragraphs import Example
-from qa_service.training.rounding import round_products
-from qa_service.training.soft_labels import SoftLabels, label_questions
-from qa_service.training.swapping import swap_words
-from qa_service.training.trainer import Trainer, TrainingConfig, autocast, training_device
+from training.features import FeatureMaker, Features, plan_batches
+from training.mixture import Source, draw_mixture, read_questions
+from training.paragraphs import Example
+from training.rounding import round_products
+from training.soft_labels import SoftLabels, label_questions
+from training.swapping import swap_words
+from training.trainer import Trainer, TrainingConfig, autocast, training_device
 
 METRICS_FILE = "metrics.json"
 _LOG = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from torch import nn
 from tqdm import tqdm
 
 from qa_service.evaluation.measures import Metrics
-from qa_service.training.features import Features, TrainingBatch, collate
+from training.features import Features, TrainingBatch, collate
 
 _CHECKPOINT_FILE = "checkpoint.pt"
 _LOG_FILE = "training_log.jsonl"

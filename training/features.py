@@ -20,7 +20,7 @@ from qa_service.errors import QuestionTooLongError
 from qa_service.instance.arrays import FloatArray, Int64Array
 from qa_service.instance.reader.windows import Window, WindowBuilder
 from qa_service.instance.reader.words import Offsets
-from qa_service.training.paragraphs import Example
+from training.paragraphs import Example
 
 _BATCHES_A_BUCKET = 32
 """Enough that neighbours by length are nearly equal, few enough that each bucket is a mixture."""
