@@ -5,7 +5,7 @@ import sys
 from qa_service.cli.missing import advice
 
 try:
-    from qa_service.cli.stress_test_main import main
+    from qa_service.programs.load.main import main
 except ModuleNotFoundError as error:
     sys.exit(advice(error))
 

@@ -25,7 +25,7 @@ from benchmarks.texts import Item, uniform
 from harness.haproxy import HAPROXY, Balancer
 from harness.ray_cluster import RayCluster
 from qa_service.data.squad import read_squad
-from qa_service.load.report import Report
+from qa_service.programs.load.report import Report
 
 MODEL, GROWTH = "the model", "growth"
 ENGINES = {

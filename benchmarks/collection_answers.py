@@ -29,9 +29,9 @@ from harness.server import RunningServer, running_server
 from qa_service.client import Answer, QaClient, QaClientError
 from qa_service.data.squad import SquadQuestion, exact_match, f1_score, read_squad
 from qa_service.instance.model_folder.manifest import MANIFEST_FILE, load_manifest, save_manifest
-from qa_service.load.generator import measure
-from qa_service.load.plan import LoadPlan, check_passage
-from qa_service.load.wire import CollectionWire
+from qa_service.programs.load.generator import measure
+from qa_service.programs.load.plan import LoadPlan, check_passage
+from qa_service.programs.load.wire import CollectionWire
 from qa_service.retrieval.build import Choices, Reporter, build
 
 DEPTHS = (1, 5, 10, 20)

@@ -25,7 +25,7 @@ from harness.load import report_of
 from harness.server import EXACT_ENGINE, running_server
 from qa_service.client import QaClient, QaServerError
 from qa_service.data.squad import SquadQuestion, read_squad
-from qa_service.load.plan import LoadPlan
+from qa_service.programs.load.plan import LoadPlan
 
 FLAGS = ("--request_timeout_ms", "0", "--execution_timeout_ms", "600000")
 SHORT_CHARS, LONG_CHARS = (150, 900), (1700, 2500)

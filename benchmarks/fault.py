@@ -35,7 +35,7 @@ from harness.frames import frame
 from harness.load import QuietAnswers, beside, offer, report_of
 from harness.server import EXACT_ENGINE, INSTANT, running_server
 from qa_service.instance.devices import run_in_real_time
-from qa_service.load.report import Report
+from qa_service.programs.load.report import Report
 from qa_service.server.models.repository_options import DEFAULT_MODEL
 
 Errors = Mapping[str, int]

@@ -35,10 +35,10 @@ from qa_service.instance.engines.base import Engine
 from qa_service.instance.gpus import find_gpus
 from qa_service.instance.model_folder.manifest import Manifest, load_manifest
 from qa_service.instance.reader.reader import Reader
-from qa_service.load.own_server import ServerStartError
-from qa_service.load.plan import LoadPlan
-from qa_service.load.sweep import Cell, Sweep
-from qa_service.load.table import markdown
+from qa_service.programs.load.own_server import ServerStartError
+from qa_service.programs.load.plan import LoadPlan
+from qa_service.programs.load.sweep import Cell, Sweep
+from qa_service.programs.load.table import markdown
 from qa_service.server.models.repository_options import DEFAULT_MODEL
 from qa_service.wire.messages import Question
 

@@ -34,7 +34,7 @@ from benchmarks.targets import MOSEC, Running, ours, peer, running
 from benchmarks.texts import Item, uniform
 from harness.frames import frame
 from qa_service.data.squad import SquadQuestion, read_squad
-from qa_service.load.wire import Reply
+from qa_service.programs.load.wire import Reply
 from qa_service.server.front.protocols import HttpDate
 from qa_service.wire.codec import Codec
 from qa_service.wire.frame_codec import FrameCodec

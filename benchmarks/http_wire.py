@@ -11,7 +11,7 @@ import msgspec
 
 from qa_service.client import ProtocolError
 from qa_service.data.squad import SquadQuestion
-from qa_service.load.wire import Reply
+from qa_service.programs.load.wire import Reply
 
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _HEAD_END = b"\r\n\r\n"

@@ -1,4 +1,4 @@
-"""Loads on a target over `qa_service.load`, and the figures of a timed one.
+"""Loads on a target over `qa_service.programs.load`, and the figures of a timed one.
 
 A timed load is measured in a window. It starts before the window and is drained after it:
 throughput counts the answers that end within the window, latency all requests that start in it,
@@ -15,8 +15,8 @@ from benchmarks.tables import percentile
 from benchmarks.targets import Running
 from benchmarks.texts import Item
 from harness.process import cpu_s
-from qa_service.load.generator import run_load
-from qa_service.load.plan import Sample
+from qa_service.programs.load.generator import run_load
+from qa_service.programs.load.plan import Sample
 
 Figures = dict[str, float]
 

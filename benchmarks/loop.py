@@ -25,7 +25,7 @@ from benchmarks.tables import spread
 from benchmarks.targets import MOSEC, Running, ours, peer
 from benchmarks.texts import uniform
 from qa_service.data.squad import SquadQuestion, read_squad
-from qa_service.load.wire import QaWire
+from qa_service.programs.load.wire import QaWire
 
 IDLE = 5000
 FIRST_HIGH = 2048  # above what `select` knows

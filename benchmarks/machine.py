@@ -10,7 +10,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from qa_service.load.table import processor
+from qa_service.programs.load.table import processor
 
 
 def machine() -> str:

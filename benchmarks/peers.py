@@ -31,7 +31,7 @@ from benchmarks.targets import LITSERVE, MOSEC, RAY, NotStartedError, Running, T
 from benchmarks.texts import Item, mixed, uniform
 from harness.server import engine_flags
 from qa_service.data.squad import read_squad
-from qa_service.load.wire import QaWire
+from qa_service.programs.load.wire import QaWire
 from qa_service.wire.messages import Question
 
 OURS = "this server"

@@ -27,8 +27,8 @@ from harness.mutate import Mutator
 from harness.process import MIB, num_descriptors, rss_bytes
 from harness.questions import ANSWER, ASK
 from harness.server import RunningServer, engine_flags, running_server
-from qa_service.load.plan import Sample
-from qa_service.load.report import Report
+from qa_service.programs.load.plan import Sample
+from qa_service.programs.load.report import Report
 from qa_service.server.models.repository_options import DEFAULT_MODEL
 
 WARMUP_S = 30.0

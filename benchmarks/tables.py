@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from qa_service.load import report
+from qa_service.programs.load import report
 
 
 def spread(values: Sequence[float], digits: int = 1) -> str:

@@ -28,9 +28,9 @@ from harness.process import cpu_s, rss_bytes, tree
 from harness.server import EXACT_ENGINE, ROOT, running_server
 from qa_service.client import ProtocolError
 from qa_service.data.squad import SquadQuestion
-from qa_service.load.generator import run_load
-from qa_service.load.plan import LoadPlan
-from qa_service.load.wire import QaWire, Reply, Wire
+from qa_service.programs.load.generator import run_load
+from qa_service.programs.load.plan import LoadPlan
+from qa_service.programs.load.wire import QaWire, Reply, Wire
 
 START_TIMEOUT_S = 120.0  # Ray Serve takes 20 s on a busy machine
 STOP_TIMEOUT_S = 20.0  # then it is killed

@@ -10,7 +10,7 @@ from harness.frames import frame
 from harness.load import QuietAnswers, report_of
 from harness.questions import ASK
 from harness.server import RunningServer
-from qa_service.load.report import Report
+from qa_service.programs.load.report import Report
 
 BYTE_INTERVAL_S = 1.0
 

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from harness.load import QuietAnswers, report_of
 from harness.server import RunningServer
-from qa_service.load.report import Report
+from qa_service.programs.load.report import Report
 
 FIRST_KILL_S = 0.5  # by then the clients ask
 LOOK_INTERVAL_S = 0.05

@@ -1,4 +1,4 @@
-"""Loads whose every answer is checked, over `qa_service.load`.
+"""Loads whose every answer is checked, over `qa_service.programs.load`.
 
 An answer is right if the same question got it in a quiet run. Any other outcome has an error code:
 the server's own, `wrong_answer`, `connection_lost` for a request without a reply, `protocol_error`
@@ -17,10 +17,10 @@ from typing import Any
 import qa_service
 from qa_service.client import QaClient
 from qa_service.data.squad import SquadQuestion, read_squad
-from qa_service.load.generator import run_load
-from qa_service.load.plan import LoadPlan, Sample
-from qa_service.load.report import Report
-from qa_service.load.wire import Reply
+from qa_service.programs.load.generator import run_load
+from qa_service.programs.load.plan import LoadPlan, Sample
+from qa_service.programs.load.report import Report
+from qa_service.programs.load.wire import Reply
 
 QUESTIONS_FILE = Path(qa_service.__file__).parent / "data" / "questions.json"
 

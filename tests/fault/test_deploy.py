@@ -16,7 +16,7 @@ from harness.load import QuietAnswers, assert_all_right, beside
 from harness.process import GIVE_UP_S, held_still, num_descriptors, wait_until
 from harness.questions import ANSWER, ASK, FIRST_WORD
 from harness.server import EXACT_ENGINE, FIXED_ENGINE, INSTANT, running_server
-from qa_service.load.report import Report
+from qa_service.programs.load.report import Report
 from tests.fault.faults import ONE_SESSION, marked, stopped
 
 NUM_RELOADS = 4

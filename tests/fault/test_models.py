@@ -12,7 +12,7 @@ from harness.models import ModelFile, count_versions, states, write_manifest
 from harness.process import wait_until
 from harness.questions import ASK
 from harness.server import RunningServer, running_server
-from qa_service.load.report import Report
+from qa_service.programs.load.report import Report
 from tests.fault.faults import FAULTY_WORKER, Permits, fresh_worker, marked
 from tests.programs import fail_to_start
 

@@ -12,7 +12,7 @@ from harness.load import QuietAnswers, assert_all_right, beside
 from harness.process import GIVE_UP_S
 from harness.questions import ANSWER, ASK
 from harness.server import FIXED_ENGINE, RunningServer
-from qa_service.load.report import Report
+from qa_service.programs.load.report import Report
 
 ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
 

@@ -12,7 +12,7 @@ from harness.load import QuietAnswers, assert_all_right, beside
 from harness.process import GIVE_UP_S, num_descriptors, wait_until
 from harness.questions import ASK, FIRST_WORD
 from harness.server import FIXED_ENGINE, INSTANT, running_server
-from qa_service.load.report import Report
+from qa_service.programs.load.report import Report
 from tests.fault.faults import ONE_SESSION, error_beside_neighbours, marked, replies_by_id, stopped
 from tests.integration.test_health import query
 

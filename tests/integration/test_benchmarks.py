@@ -18,8 +18,8 @@ from benchmarks.texts import LONG_TEXT_WORDS, Item, mixed, uniform
 from harness.server import INSTANT
 from qa_service.client import ProtocolError
 from qa_service.data.squad import SquadQuestion, read_squad
-from qa_service.load.plan import Sample
-from qa_service.load.wire import Reply
+from qa_service.programs.load.plan import Sample
+from qa_service.programs.load.wire import Reply
 
 QUESTIONS = read_squad(Path(qa_service.__file__).parent / "data" / "questions.json")
 REPLY = b'{"answer": "Ada", "start": 0, "end": 3}'

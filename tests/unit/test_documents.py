@@ -19,7 +19,7 @@ INSTALLED = {
     "qa-client": "qa_service.cli.client_main",
     "qa-index": "qa_service.retrieval.index_main",
     "qa-grpc-gateway": "qa_service.sidecars.grpc_gateway.program",
-    "qa-stress-test": "qa_service.cli.stress_test_main",
+    "qa-stress-test": "qa_service.programs.load.main",
     "qa-jobs": "qa_service.broker.program",
     "qa-prepare-model": "qa_service.preparation.main",
 }

@@ -21,12 +21,12 @@ import qa_service
 from qa_service.access import Access
 from qa_service.cli.flags import PlotError, check_plot
 from qa_service.data.squad import SquadQuestion, read_squad
-from qa_service.load.generator import run_load
-from qa_service.load.plan import LoadPlan, Sample
-from qa_service.load.plot import make_figure
-from qa_service.load.report import Report, percentile
-from qa_service.load.sweep import Cell
-from qa_service.load.table import CsvFile, markdown
+from qa_service.programs.load.generator import run_load
+from qa_service.programs.load.plan import LoadPlan, Sample
+from qa_service.programs.load.plot import make_figure
+from qa_service.programs.load.report import Report, percentile
+from qa_service.programs.load.sweep import Cell
+from qa_service.programs.load.table import CsvFile, markdown
 from tests.scripted_peer import (
     ScriptedPeer,
     answer_after,
@@ -51,7 +51,7 @@ def use_clock(monkeypatch):
 
     def use(clock):
         for module in ("generator", "loop"):
-            monkeypatch.setattr(f"qa_service.load.{module}.time", clock)
+            monkeypatch.setattr(f"qa_service.programs.load.{module}.time", clock)
         return clock
 
     return use

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from qa_service.access import Access
 from qa_service.data.squad import SquadQuestion
-from qa_service.load.wire import QaWire, Reply, Wire
+from qa_service.programs.load.wire import QaWire, Reply, Wire
 
 WRONG_SPAN = "wrong_span"
 """Error code of an answer whose offsets do not give its text."""

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from qa_service.client import QaClient, QaClientError
-from qa_service.load.generator import measure
-from qa_service.load.own_server import OwnServer
-from qa_service.load.plan import LoadPlan
-from qa_service.load.report import Report
+from qa_service.programs.load.generator import measure
+from qa_service.programs.load.own_server import OwnServer
+from qa_service.programs.load.plan import LoadPlan
+from qa_service.programs.load.report import Report
 
 Progress = Callable[[int], object]
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TextIO
 
 from qa_service import __version__
-from qa_service.load.report import PERCENTS, share_of_cores
-from qa_service.load.sweep import Cell
+from qa_service.programs.load.report import PERCENTS, share_of_cores
+from qa_service.programs.load.sweep import Cell
 
 COLUMNS = (
     "sessions", "loop", "clients", "offered_per_s", "answered", "failed", "errors", "duration_s",

@@ -15,10 +15,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from qa_service.client import MAX_RESPONSE_BYTES, Server, Terms, look_up, split_hosts
-from qa_service.load.connection import Connection, Owner, Request, Target
-from qa_service.load.loop import LoadLoop
-from qa_service.load.plan import LoadPlan, Sample
-from qa_service.load.report import Report
+from qa_service.programs.load.connection import Connection, Owner, Request, Target
+from qa_service.programs.load.loop import LoadLoop
+from qa_service.programs.load.plan import LoadPlan, Sample
+from qa_service.programs.load.report import Report
 
 _REPORT_INTERVAL_S = 0.1
 """A progress bar moves smoothly, and the generator spends next to nothing on it."""

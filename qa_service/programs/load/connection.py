@@ -14,8 +14,8 @@ from typing import Protocol
 
 from qa_service.client import QaClientError, Server, Stream, Terms
 from qa_service.data.squad import SquadQuestion
-from qa_service.load.loop import LoadLoop
-from qa_service.load.wire import Reply, Wire
+from qa_service.programs.load.loop import LoadLoop
+from qa_service.programs.load.wire import Reply, Wire
 
 
 @dataclass(frozen=True, slots=True)

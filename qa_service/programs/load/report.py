@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from qa_service.load.plan import Sample
+from qa_service.programs.load.plan import Sample
 
 PERCENTS = (50, 90, 99)
 

@@ -49,12 +49,12 @@ from qa_service.cli.flags import (
 )
 from qa_service.client import QaClientError
 from qa_service.data.squad import SquadQuestion, read_squad
-from qa_service.load.own_server import ServerStartError
-from qa_service.load.plan import LoadPlan, check_passage
-from qa_service.load.plot import draw
-from qa_service.load.sweep import Cell, Progress, Sweep, find_engine
-from qa_service.load.table import CsvFile, column_head, markdown
-from qa_service.load.wire import CollectionWire
+from qa_service.programs.load.own_server import ServerStartError
+from qa_service.programs.load.plan import LoadPlan, check_passage
+from qa_service.programs.load.plot import draw
+from qa_service.programs.load.sweep import Cell, Progress, Sweep, find_engine
+from qa_service.programs.load.table import CsvFile, column_head, markdown
+from qa_service.programs.load.wire import CollectionWire
 
 QUESTIONS_FILE = Path(qa_service.__file__).parent / "data" / "questions.json"
 CLOSED_LOOP_CLIENTS, OPEN_LOOP_CLIENTS = 5, 50
