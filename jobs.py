@@ -5,7 +5,7 @@ import sys
 from qa_service.cli.missing import advice
 
 try:
-    from qa_service.broker.program import main
+    from qa_service.programs.jobs.program import main
 except ModuleNotFoundError as error:
     sys.exit(advice(error))
 

@@ -37,9 +37,9 @@ from harness.jobs import job as make_job
 from harness.process import cpu_s, tree
 from harness.rabbitmq import MISSING, RunningRabbitMq, is_installed, running_rabbitmq
 from harness.server import EXACT_ENGINE, ROOT, RunningServer, running_server
-from qa_service.broker.base import Names
 from qa_service.client import QaClient
 from qa_service.data.squad import read_squad
+from qa_service.programs.jobs.base import Names
 from qa_service.server.models.repository_options import DEFAULT_MODEL
 
 POLL_S = 0.5

@@ -18,7 +18,7 @@ import aio_pika
 
 from harness.process import GIVE_UP_S, LoggingProcess, wait_until
 from harness.server import ROOT
-from qa_service.broker.base import Names
+from qa_service.programs.jobs.base import Names
 
 
 def names_of(prefix: str, **others: Any) -> Names:

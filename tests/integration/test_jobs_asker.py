@@ -8,11 +8,11 @@ import pytest
 from harness.ports import reserve_port
 from harness.process import GIVE_UP_S
 from qa_service.aio.link import ServerAddress
-from qa_service.broker import asker as asker_module
-from qa_service.broker.asker import MAX_LOSSES, MAX_REFUSALS, Asker, ExpiredError
-from qa_service.broker.job import Request
-from qa_service.broker.window import StoppedError
 from qa_service.client import ConnectionLostError, QaServerError, ServerUnreachableError
+from qa_service.programs.jobs import asker as asker_module
+from qa_service.programs.jobs.asker import MAX_LOSSES, MAX_REFUSALS, Asker, ExpiredError
+from qa_service.programs.jobs.job import Request
+from qa_service.programs.jobs.window import StoppedError
 from tests.scripted_server import (
     FULL,
     SILENCE,

@@ -7,11 +7,11 @@ import pytest
 
 from harness.process import GIVE_UP_S
 from qa_service.aio.link import ServerAddress
-from qa_service.broker import asker as asker_module
-from qa_service.broker.asker import MAX_REFUSALS, Asker
-from qa_service.broker.file_run import FileRun, RunSettings
-from qa_service.broker.questions_file import FileError
 from qa_service.client import QaClientError
+from qa_service.programs.jobs import asker as asker_module
+from qa_service.programs.jobs.asker import MAX_REFUSALS, Asker
+from qa_service.programs.jobs.file_run import FileRun, RunSettings
+from qa_service.programs.jobs.questions_file import FileError
 from tests.scripted_server import (
     ScriptedServer,
     answered,

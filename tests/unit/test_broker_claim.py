@@ -2,8 +2,8 @@
 
 import pytest
 
-from qa_service.broker.claim import Claim, ahead_of
-from qa_service.broker.questions_file import FileError
+from qa_service.programs.jobs.claim import Claim, ahead_of
+from qa_service.programs.jobs.questions_file import FileError
 
 
 @pytest.fixture

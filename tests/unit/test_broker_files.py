@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qa_service.broker import ordered_output
-from qa_service.broker.answers_file import AnswersFile
-from qa_service.broker.ordered_output import OrderedOutput
-from qa_service.broker.questions_file import FileError, count_rows, read_rows
+from qa_service.programs.jobs import ordered_output
+from qa_service.programs.jobs.answers_file import AnswersFile
+from qa_service.programs.jobs.ordered_output import OrderedOutput
+from qa_service.programs.jobs.questions_file import FileError, count_rows, read_rows
 
 SQUAD = {"data": [{"paragraphs": [{"context": "t", "qas": [{"id": "a", "question": "q"}]}]}]}
 LINES = '{"question":"q","text":"t","id":"a"}\n\n{"question":"q2","text":"t","model":"m"}\n'

@@ -13,9 +13,10 @@ import pytest
 pytest.importorskip("aio_pika", reason="no aio-pika: pip install '.[jobs]'")
 
 from harness.server import ROOT
-from qa_service.broker import gateway
-from qa_service.broker.asker import ExpiredError
-from qa_service.broker.base import (
+from qa_service.client import ConnectionLostError, QaServerError
+from qa_service.programs.jobs import gateway
+from qa_service.programs.jobs.asker import ExpiredError
+from qa_service.programs.jobs.base import (
     BrokerError,
     Message,
     Names,
@@ -23,11 +24,10 @@ from qa_service.broker.base import (
     UnreadableError,
     UnroutableError,
 )
-from qa_service.broker.gateway import MAX_NOT_TAKEN, Gateway, GatewaySettings
-from qa_service.broker.job import Job
-from qa_service.broker.metrics import GatewayMetrics
-from qa_service.broker.window import AdaptiveLimit, StoppedError, Window
-from qa_service.client import ConnectionLostError, QaServerError
+from qa_service.programs.jobs.gateway import MAX_NOT_TAKEN, Gateway, GatewaySettings
+from qa_service.programs.jobs.job import Job
+from qa_service.programs.jobs.metrics import GatewayMetrics
+from qa_service.programs.jobs.window import AdaptiveLimit, StoppedError, Window
 
 NAMES = Names()
 BODY = b'{"id": "n1", "question": "q", "text": "t"}'

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qa_service.broker.job import (
+from qa_service.client import QaServerError, ServerUnreachableError
+from qa_service.programs.jobs.job import (
     as_server_error,
     encode_answer,
     encode_error,
@@ -17,7 +18,6 @@ from qa_service.broker.job import (
     peek_id,
     read_reply,
 )
-from qa_service.client import QaServerError, ServerUnreachableError
 
 FULL = {
     "id": "a",

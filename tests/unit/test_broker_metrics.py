@@ -6,7 +6,7 @@ import urllib.request
 import pytest
 
 from harness.ports import reserve_port
-from qa_service.broker.metrics import GatewayMetrics
+from qa_service.programs.jobs.metrics import GatewayMetrics
 
 
 @pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")])

@@ -6,9 +6,9 @@ import pytest
 
 pytest.importorskip("aio_pika", reason="no aio-pika: pip install '.[jobs]'")
 
-from qa_service.broker import rabbitmq, submit
-from qa_service.broker.base import BrokerError, Names
-from qa_service.broker.flags import make_flags
+from qa_service.programs.jobs import rabbitmq, submit
+from qa_service.programs.jobs.base import BrokerError, Names
+from qa_service.programs.jobs.flags import make_flags
 
 
 class LosingBroker:

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from harness.server import ROOT
-from qa_service.broker.flags import make_flags
 from qa_service.instance.model_folder.manifest import save_manifest
+from qa_service.programs.jobs.flags import make_flags
 from tests.unit.test_manifest import _MANIFEST
 from tests.unit.test_structure import PACKAGE, SERVING, files_of
 

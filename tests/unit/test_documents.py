@@ -20,7 +20,7 @@ INSTALLED = {
     "qa-index": "qa_service.retrieval.index_main",
     "qa-grpc-gateway": "qa_service.sidecars.grpc_gateway.program",
     "qa-stress-test": "qa_service.programs.load.main",
-    "qa-jobs": "qa_service.broker.program",
+    "qa-jobs": "qa_service.programs.jobs.program",
     "qa-prepare-model": "qa_service.preparation.main",
 }
 COMMANDS = [(page, words) for page in PAGES for words in shown_commands(page)]

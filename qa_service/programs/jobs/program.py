@@ -20,12 +20,12 @@ import logging
 import sys
 from typing import Any
 
-from qa_service.broker.base import BrokerError, SetupRefusedError
-from qa_service.broker.flags import FlagError, make_flags
-from qa_service.broker.questions_file import FileError
 from qa_service.cli.flags import INTERRUPTED, ExitCode
 from qa_service.client import QaClientError
 from qa_service.logs import configure_logging
+from qa_service.programs.jobs.base import BrokerError, SetupRefusedError
+from qa_service.programs.jobs.flags import FlagError, make_flags
+from qa_service.programs.jobs.questions_file import FileError
 
 _FAULTS = (
     *(OSError, UnicodeDecodeError, QaClientError),
@@ -42,7 +42,7 @@ def main() -> int:
     try:
         # Only the command that runs is imported: `run` needs no broker's library.
         module = "file_run" if flags["command"] == "run" else flags["command"]
-        command = importlib.import_module(f"qa_service.broker.{module}")
+        command = importlib.import_module(f"qa_service.programs.jobs.{module}")
         return int(asyncio.run(command.main(flags)))
     except ModuleNotFoundError as error:
         print(f"Error: {error.name} is missing: pip install 'qa-server[jobs]'", file=sys.stderr)

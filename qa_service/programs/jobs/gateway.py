@@ -27,8 +27,9 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from qa_service.broker.asker import Asker, ExpiredError
-from qa_service.broker.base import (
+from qa_service.client import QaClientError, QaServerError
+from qa_service.programs.jobs.asker import Asker, ExpiredError
+from qa_service.programs.jobs.base import (
     ATTEMPTS_HEADER,
     EXPIRES_HEADER,
     REASON_HEADER,
@@ -40,8 +41,8 @@ from qa_service.broker.base import (
     UnreadableError,
     UnroutableError,
 )
-from qa_service.broker.flags import address_from
-from qa_service.broker.job import (
+from qa_service.programs.jobs.flags import address_from
+from qa_service.programs.jobs.job import (
     Job,
     as_server_error,
     encode_answer,
@@ -49,10 +50,9 @@ from qa_service.broker.job import (
     parse_request,
     peek_id,
 )
-from qa_service.broker.metrics import GatewayMetrics
-from qa_service.broker.rabbitmq import broker_from
-from qa_service.broker.window import StoppedError
-from qa_service.client import QaClientError, QaServerError
+from qa_service.programs.jobs.metrics import GatewayMetrics
+from qa_service.programs.jobs.rabbitmq import broker_from
+from qa_service.programs.jobs.window import StoppedError
 
 _RECONNECT_S = 0.2
 """So short that little time is lost when the broker is back; an attempt costs little."""

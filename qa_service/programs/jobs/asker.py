@@ -19,9 +19,9 @@ import time
 from collections.abc import AsyncIterator, Callable
 
 from qa_service.aio.link import ServerAddress, ServerLink
-from qa_service.broker.job import Reply, Request, encode_request, read_reply
-from qa_service.broker.window import AdaptiveLimit, Window
 from qa_service.client import ConnectionLostError, QaClientError, QaServerError
+from qa_service.programs.jobs.job import Reply, Request, encode_request, read_reply
+from qa_service.programs.jobs.window import AdaptiveLimit, Window
 
 MAX_LOSSES = 10
 """Connections that a question may lose before it is suspected of breaking them."""

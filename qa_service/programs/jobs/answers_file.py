@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from qa_service.broker.claim import lock
-from qa_service.broker.questions_file import FileError
+from qa_service.programs.jobs.claim import lock
+from qa_service.programs.jobs.questions_file import FileError
 
 
 class _Named(msgspec.Struct):

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Protocol, Self
 
-from qa_service.broker.job import Job
+from qa_service.programs.jobs.job import Job
 
 ATTEMPTS_HEADER = "qa-attempts"
 EXPIRES_HEADER = "qa-expires-in-ms"

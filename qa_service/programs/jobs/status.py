@@ -6,8 +6,8 @@ import asyncio
 import datetime
 from typing import Any
 
-from qa_service.broker.base import Broker, Names
-from qa_service.broker.rabbitmq import connected
+from qa_service.programs.jobs.base import Broker, Names
+from qa_service.programs.jobs.rabbitmq import connected
 
 
 async def main(flags: dict[str, Any]) -> int:

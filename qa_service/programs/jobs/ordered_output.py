@@ -14,8 +14,8 @@ import os
 from pathlib import Path
 from typing import BinaryIO
 
-from qa_service.broker.claim import CHUNK_BYTES, ahead_of
-from qa_service.broker.job import is_error
+from qa_service.programs.jobs.claim import CHUNK_BYTES, ahead_of
+from qa_service.programs.jobs.job import is_error
 
 _MAX_AHEAD_BYTES = 1 << 24
 """Above this, the second file is rewritten without the answers that are in order by now."""

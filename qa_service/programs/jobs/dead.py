@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from qa_service.broker.base import Broker, Message, Names
-from qa_service.broker.job import Job, parse_request
-from qa_service.broker.rabbitmq import connected
 from qa_service.client import QaServerError
+from qa_service.programs.jobs.base import Broker, Message, Names
+from qa_service.programs.jobs.job import Job, parse_request
+from qa_service.programs.jobs.rabbitmq import connected
 
 _QUESTION_CHARS = 60
 """So that a job takes one line of a terminal."""

@@ -32,7 +32,7 @@ from aio_pika.exceptions import (
 )
 from aiormq.exceptions import ChannelAccessRefused, InvalidFrameError
 
-from qa_service.broker.base import (
+from qa_service.programs.jobs.base import (
     ATTEMPTS_HEADER,
     EXPIRES_HEADER,
     REASON_HEADER,
@@ -45,8 +45,8 @@ from qa_service.broker.base import (
     UnreadableError,
     UnroutableError,
 )
-from qa_service.broker.flags import broker_url, names_from
-from qa_service.broker.job import Job
+from qa_service.programs.jobs.flags import broker_url, names_from
+from qa_service.programs.jobs.job import Job
 
 CONNECT_TIMEOUT_S = 10.0
 """Longer than three lost SYN packets: 1, 2 and 4 s (RFC 6298)."""

@@ -15,10 +15,10 @@ from typing import Any
 
 from tqdm import tqdm
 
-from qa_service.broker.answers_file import AnswersFile
-from qa_service.broker.base import Broker, Message
-from qa_service.broker.questions_file import Row, count_rows, read_rows
-from qa_service.broker.rabbitmq import connected
+from qa_service.programs.jobs.answers_file import AnswersFile
+from qa_service.programs.jobs.base import Broker, Message
+from qa_service.programs.jobs.questions_file import Row, count_rows, read_rows
+from qa_service.programs.jobs.rabbitmq import connected
 
 _MAX_UNCONFIRMED = 256
 """Enough to fill the connection while confirmations are on their way."""

@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from qa_service.broker.questions_file import FileError
+from qa_service.programs.jobs.questions_file import FileError
 
 CHUNK_BYTES = 1 << 20
 """What is read of a file at a time: it may be larger than the memory."""

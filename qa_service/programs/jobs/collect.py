@@ -14,10 +14,10 @@ from typing import Any
 
 from tqdm import tqdm
 
-from qa_service.broker.answers_file import AnswersFile
-from qa_service.broker.base import Broker
-from qa_service.broker.job import Job
-from qa_service.broker.rabbitmq import connected
+from qa_service.programs.jobs.answers_file import AnswersFile
+from qa_service.programs.jobs.base import Broker
+from qa_service.programs.jobs.job import Job
+from qa_service.programs.jobs.rabbitmq import connected
 
 _PREFETCH = 1000
 """Answers that one write to the disk may have."""

@@ -23,15 +23,15 @@ from typing import Any
 import msgspec
 from tqdm import tqdm
 
-from qa_service.broker.asker import Asker
-from qa_service.broker.claim import Claim
-from qa_service.broker.flags import address_from
-from qa_service.broker.job import as_server_error, encode_answer, encode_error, parse_request
-from qa_service.broker.ordered_output import OrderedOutput
-from qa_service.broker.questions_file import FileError, Row, count_rows, read_rows
-from qa_service.broker.window import StoppedError
 from qa_service.cli.flags import INTERRUPTED
 from qa_service.client import QaClientError, QaServerError
+from qa_service.programs.jobs.asker import Asker
+from qa_service.programs.jobs.claim import Claim
+from qa_service.programs.jobs.flags import address_from
+from qa_service.programs.jobs.job import as_server_error, encode_answer, encode_error, parse_request
+from qa_service.programs.jobs.ordered_output import OrderedOutput
+from qa_service.programs.jobs.questions_file import FileError, Row, count_rows, read_rows
+from qa_service.programs.jobs.window import StoppedError
 
 MAX_AHEAD = 20_000
 """Answers that may wait for an earlier one; past it, no further question is asked."""
