@@ -2,7 +2,7 @@
 
 import sys
 
-from qa_service.cli.missing import advice
+from qa_service.programs.missing import advice
 
 try:
     from qa_service.programs.jobs.program import main

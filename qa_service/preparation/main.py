@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from qa_service.cli.flags import INTERRUPTED, complain
 from qa_service.engine_catalogue import AUTO, precisions_of
 from qa_service.errors import SetupError
+from qa_service.flags import INTERRUPTED, complain
 from qa_service.preparation.prepare import Choices, prepare
 
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from qa_service.cli.flags import INTERRUPTED, complain, count, make_parser
 from qa_service.errors import SetupError
+from qa_service.flags import INTERRUPTED, complain, count, make_parser
 from qa_service.retrieval.build import LANGUAGE, Choices, Reporter, Summary, build
 from qa_service.retrieval.documents import ReadLimits
 from qa_service.retrieval.passages import PASSAGE_TOKENS

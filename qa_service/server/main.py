@@ -8,8 +8,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from qa_service.cli.flags import INTERRUPTED, complain
 from qa_service.errors import SetupError
+from qa_service.flags import INTERRUPTED, complain
 from qa_service.instance.devices import describe, run_in_real_time
 from qa_service.logs import configure_logging, plural
 from qa_service.server.config import find_config

@@ -16,7 +16,7 @@ from qa_service.server.config import ServerConfig
 
 INSTALLED = {
     "qa-server": "qa_service.server.main",
-    "qa-client": "qa_service.cli.client_main",
+    "qa-client": "qa_service.programs.client_main",
     "qa-index": "qa_service.retrieval.index_main",
     "qa-grpc-gateway": "qa_service.sidecars.grpc_gateway.program",
     "qa-stress-test": "qa_service.programs.load.main",

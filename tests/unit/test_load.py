@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 import qa_service
-from qa_service.access import Access
-from qa_service.cli.flags import PlotError, check_plot
 from qa_service.data.squad import SquadQuestion, read_squad
+from qa_service.flags import PlotError, check_plot
+from qa_service.programs.access import Access
 from qa_service.programs.load.generator import run_load
 from qa_service.programs.load.plan import LoadPlan, Sample
 from qa_service.programs.load.plot import make_figure

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from harness.server import ROOT
-from qa_service.cli.missing import advice
+from qa_service.programs.missing import advice
 
 PROGRAMS = ("server", "stress_test", "prepare_model", "evaluate_model", "finetune_model", "jobs")
 MISSING = ModuleNotFoundError("No module named 'msgspec'", name="msgspec")

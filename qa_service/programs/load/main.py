@@ -34,8 +34,9 @@ from typing import Any
 from tqdm import tqdm
 
 import qa_service
-from qa_service.access import Access
-from qa_service.cli.flags import (
+from qa_service.client import QaClientError
+from qa_service.data.squad import SquadQuestion, read_squad
+from qa_service.flags import (
     INTERRUPTED,
     PlotError,
     check_plot,
@@ -47,8 +48,7 @@ from qa_service.cli.flags import (
     rate,
     seconds,
 )
-from qa_service.client import QaClientError
-from qa_service.data.squad import SquadQuestion, read_squad
+from qa_service.programs.access import Access
 from qa_service.programs.load.own_server import ServerStartError
 from qa_service.programs.load.plan import LoadPlan, check_passage
 from qa_service.programs.load.plot import draw

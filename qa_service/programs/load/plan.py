@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from qa_service.access import Access
 from qa_service.data.squad import SquadQuestion
+from qa_service.programs.access import Access
 from qa_service.programs.load.wire import QaWire, Reply, Wire
 
 WRONG_SPAN = "wrong_span"

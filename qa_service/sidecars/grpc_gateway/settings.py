@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from qa_service.cli.flags import count, make_parser, port
+from qa_service.flags import count, make_parser, port
 from qa_service.logs import LogFormat, LogLevel
 
 

@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from qa_service.cli.conversation import print_error
-from qa_service.cli.flags import ExitCode
 from qa_service.client import QaClient, QaClientError
+from qa_service.flags import ExitCode
+from qa_service.programs.conversation import print_error
 
 _Report = TypeVar("_Report")
 _SHADOW_FIGURES = ("seen", "agreed", "differed", "failed", "share", "agreement")

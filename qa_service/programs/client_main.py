@@ -24,13 +24,13 @@ import io
 import sys
 from pathlib import Path
 
-from qa_service.access import Access
-from qa_service.cli.conversation import Conversation, print_error
-from qa_service.cli.flags import INTERRUPTED, ExitCode, count, hosts, make_parser, port, seconds
-from qa_service.cli.line_editor import LineEditor
-from qa_service.cli.monitor import show_health, show_models, show_stats
-from qa_service.cli.one_shot import ask_once
 from qa_service.client import QaClient, QaClientError
+from qa_service.flags import INTERRUPTED, ExitCode, count, hosts, make_parser, port, seconds
+from qa_service.programs.access import Access
+from qa_service.programs.conversation import Conversation, print_error
+from qa_service.programs.line_editor import LineEditor
+from qa_service.programs.monitor import show_health, show_models, show_stats
+from qa_service.programs.one_shot import ask_once
 
 STDIN = Path("-")
 

@@ -6,10 +6,10 @@ import json
 import sys
 from typing import Any
 
-from qa_service.cli.conversation import Ask, print_error
-from qa_service.cli.flags import ExitCode
-from qa_service.cli.sources import describe_source
 from qa_service.client import Answer, QaClientError
+from qa_service.flags import ExitCode
+from qa_service.programs.conversation import Ask, print_error
+from qa_service.programs.sources import describe_source
 
 
 def ask_once(ask: Ask, question: str, text: str | None, *, as_json: bool = False) -> ExitCode:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from qa_service.access import TOKEN_VARIABLE
-from qa_service.cli.line_editor import LineEditor
-from qa_service.cli.sources import describe_source
 from qa_service.client import Answer, QaClient, QaClientError, QaServerError
+from qa_service.programs.access import TOKEN_VARIABLE
+from qa_service.programs.line_editor import LineEditor
+from qa_service.programs.sources import describe_source
 
 WELCOME = """\
 Enter ends a text or a question; a pasted text may have several lines.
