@@ -14,17 +14,17 @@ python=${PYTHON:-python}
 # The teacher reads the sentence that holds the answer, alone; the student gets it among others.
 # Of whole paragraphs, half of what is learned is the teacher's and half is people's.
 teacher=(--base sentence-transformers/all-mpnet-base-v2 --init models/builtin-base)
-$python finetune_model.py "${teacher[@]}" \
+$python -m training.finetune_model "${teacher[@]}" \
     --label_sentences "$data/unlabelled_squad_sentences.json.gz" "$out/labels.npz"
 for file in train_squad train_nq; do
-    $python finetune_model.py "${teacher[@]}" --label "$data/$file.json.gz" "$out/labels.npz"
+    $python -m training.finetune_model "${teacher[@]}" --label "$data/$file.json.gz" "$out/labels.npz"
 done
 
 # Students that differ make a better average: one of them sees rare words put for others.
 for seed in 1 2; do
     swapped=0
     if ((seed == 1)); then swapped=0.25; fi
-    $python finetune_model.py --init models/builtin --unanswerable_share 0.16 --seed $seed \
+    $python -m training.finetune_model --init models/builtin --unanswerable_share 0.16 --seed $seed \
         --swap_words $swapped --labels "$out/labels.npz" \
         --train_sentences "$data/unlabelled_squad_sentences.json.gz=${LABELLED:-12000}" \
         "$data/train_qamr.json.gz=${QAMR:-3000}" \
@@ -34,7 +34,7 @@ done
 
 # The average of students with where they began has been better than each student, every time.
 first=$out/student1 second=$out/student2
-$python finetune_model.py --average models/builtin "$first" "$first" "$second" "$second" \
+$python -m training.finetune_model --average models/builtin "$first" "$first" "$second" "$second" \
     --dev "$data/dev.json" --output_dir "$out/next"
 
 cp models/builtin/reading.json "$out/next/"

@@ -1,7 +1,7 @@
 """What is known of each engine and precision: one table, which everything else reads.
 
 A new precision is a row of `ROWS` and its name in `Precision`; what runs it is in
-`inference/engines`, what makes its file in `preparation`.
+`instance/engines`, what makes its file in `preparation`.
 """
 
 from __future__ import annotations

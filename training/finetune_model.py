@@ -1,6 +1,10 @@
 """Trains the models of the project: SQuAD files in, an adapter and its metrics out."""
 
 import sys
+from pathlib import Path
+
+if not __package__:  # run as a script, whose folder is on the path in place of the clone's
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from qa_service.programs.missing import advice
 

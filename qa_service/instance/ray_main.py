@@ -1,4 +1,4 @@
-"""The bridge between the loop and an actor on a Ray cluster; `server/instances/process.py` starts it.
+"""The bridge between the loop and an actor on a Ray cluster; `instances/process.py` starts it.
 
     python -m qa_service.instance.ray_main FD PARENT NICENESS LEVEL FORMAT
 

@@ -14,7 +14,7 @@ def advice(error: ModuleNotFoundError, root: Path = ROOT) -> str:
     Raises:
         ModuleNotFoundError: The module is one of ours: a bug.
     """
-    if (error.name or "").startswith("qa_service"):
+    if (error.name or "").startswith(("qa_service", "training")):
         raise error
     program = Path(sys.argv[0])
     python = root / ".venv" / "bin" / "python"

@@ -334,7 +334,7 @@ def test_the_client_of_node(gateway, tmp_path):
     npm = ("npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", tmp_path)
     installed = run(*npm, *packages)
     assert installed.returncode == 0, installed.stderr
-    proto = ROOT / "qa_service" / "grpc_gateway" / "inference.proto"
+    proto = ROOT / "qa_service" / "sidecars" / "grpc_gateway" / "inference.proto"
     env = {**os.environ, "NODE_PATH": str(tmp_path / "node_modules")}
     ran = run(NODE, NODE_CLIENT, gateway.address, proto, json.dumps(FOUR), TEXT, env=env)
     assert ran.returncode == 0, ran.stderr

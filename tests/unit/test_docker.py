@@ -89,7 +89,7 @@ def test_the_base_is_pinned_to_a_patch_release(dockerfile):
 
 
 def test_what_serving_imports_is_what_the_cpu_image_installs():
-    programs = [PACKAGE / "cli" / "server_main.py", PACKAGE / "cli" / "client_main.py"]
+    programs = [PACKAGE / "server" / "main.py", PACKAGE / "programs" / "client_main.py"]
     found = set()
     for path in [*programs, *(p for room in SERVING for p in files_of(room))]:
         for node in ast.walk(ast.parse(path.read_text())):

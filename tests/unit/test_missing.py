@@ -2,13 +2,21 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from harness.server import ROOT
 from qa_service.programs.missing import advice
 
-PROGRAMS = ("server", "stress_test", "prepare_model", "evaluate_model", "finetune_model", "jobs")
+PROGRAMS = (
+    "server",
+    "stress_test",
+    "prepare_model",
+    "evaluate_model",
+    "jobs",
+    "training/finetune_model",
+)
 MISSING = ModuleNotFoundError("No module named 'msgspec'", name="msgspec")
 
 
@@ -18,7 +26,7 @@ def test_every_program_of_a_clone_ends_with_one_line(program):
     command = [sys.executable, "-S", "-E", "-s", f"{program}.py", "--help"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith(f"{program}.py: the package ")
+    assert done.stderr.startswith(f"{Path(program).name}.py: the package ")
     assert done.stderr.count("\n") == 1
 
 

@@ -4,6 +4,6 @@
                              └─────HTTP, for what is asked about models and health──▶
 
 What is always true: it decides nothing. Who may ask, how much and in which turn, the server says to
-the peer's own connection; what a request means, `wire/http/open_inference.py` says, as over HTTP. It has
-no state but those connections, so it may be killed at any time.
+the peer's own connection; what a request means, `wire/http/open_inference.py` says, as over HTTP.
+It has no state but those connections, so it may be killed at any time.
 """
