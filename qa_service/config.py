@@ -35,7 +35,13 @@ from qa_service.options import (
 )
 from qa_service.repository.options import RepositoryOptions
 from qa_service.scheduling.options import QueueOptions
-from qa_service.serving.options import CacheOptions, CollectionOptions, ModelOptions, RouteOptions
+from qa_service.serving.options import (
+    CacheOptions,
+    CollectionOptions,
+    ModelOptions,
+    RouteOptions,
+    SearchOptions,
+)
 from qa_service.telemetry.options import HealthOptions, TraceOptions
 from qa_service.wire.messages import RequestLimits
 from qa_service.workers.options import InstanceOptions
@@ -86,6 +92,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     queue: QueueOptions = QueueOptions()
     cache: CacheOptions = CacheOptions()
     repository: RepositoryOptions = RepositoryOptions()
+    search: SearchOptions = SearchOptions()
     instances: InstanceOptions = InstanceOptions()
     health: HealthOptions = HealthOptions()
     logs: LogOptions = LogOptions()

@@ -11,14 +11,13 @@ import logging
 
 from msgspec import structs
 
-from qa_service.collections.manifest import MANIFEST_FILE
 from qa_service.config import ConfigSource, ServerConfig, changed_options
 from qa_service.errors import SetupError, told_in
 from qa_service.net.event_loop import EventLoop
 from qa_service.repository.manifest import load_manifest
 from qa_service.repository.models import FoundVersion
 from qa_service.serving.catalog import Catalog
-from qa_service.serving.options import CollectionOptions, ModelOptions, check_name
+from qa_service.serving.options import ModelOptions, check_name
 from qa_service.serving.plan import Plan, make_plan
 from qa_service.serving.retrieval import Retrieval
 from qa_service.serving.router import Router
@@ -67,7 +66,7 @@ class Deployment:
             SetupError: The configuration cannot be served.
         """
         plan = self._plan(self._config)
-        self._retrieval.use(_collections(self._config))
+        self._use_collections(self._config)
         self._apply(plan)
         self._poll_later()
 
@@ -98,10 +97,10 @@ class Deployment:
         try:
             config = self._source.read()
             plan = self._plan(config)
-            self._retrieval.use(_collections(config))
+            self._use_collections(config)
             if plan != self._catalog.plan:
                 self._apply(plan)
-        except SetupError as error:
+        except (SetupError, OSError) as error:
             if str(error) != self._fault:
                 logger.error("nothing is changed: %s", error)
             self._fault = str(error)
@@ -109,6 +108,9 @@ class Deployment:
         self._fault = ""
         self._say_what_waits(config)
         return True
+
+    def _use_collections(self, config: ServerConfig) -> None:
+        self._retrieval.use(config.collections, config.repository.collections_dir)
 
     def _apply(self, plan: Plan) -> None:
         self._catalog.apply(plan)
@@ -161,20 +163,7 @@ class Deployment:
             self._loop.call_at(self._loop.now_s() + interval_s, self._poll)
 
     def _poll(self) -> None:
-        self._look()
-        self._poll_later()
-
-
-def _collections(config: ServerConfig) -> dict[str, CollectionOptions]:
-    """Those of `collections_dir`, and those that the file names.
-
-    Raises:
-        SetupError: There is no such folder.
-    """
-    folder = config.repository.collections_dir
-    if not folder:
-        return config.collections
-    if not folder.is_dir():
-        raise SetupError(f"--collections_dir {folder}: there is no such folder")
-    made = {path.parent.name: path.parent for path in sorted(folder.glob(f"*/{MANIFEST_FILE}"))}
-    return {name: CollectionOptions(path=made[name]) for name in made} | config.collections
+        try:
+            self._look()
+        finally:  # whatever one look came to, there is another
+            self._poll_later()

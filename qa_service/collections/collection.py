@@ -17,7 +17,7 @@ from qa_service.collections.tantivy_index import (
     make_analyzer,
     open_index,
 )
-from qa_service.errors import SetupError
+from qa_service.errors import DamagedError, SetupError
 from qa_service.wire.messages import Passage
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def _linked(path: Path) -> Iterator[Path]:
             # A thread of tantivy's opens the index again, and would make a lock during the removal.
             links.rename(Path(folder, "opened"))
     except OSError as error:
-        raise SetupError(f"{path} cannot be opened: {error.strerror}") from None
+        raise DamagedError(f"{path} cannot be opened: {error.strerror}") from None
 
 
 def _stamp(folder: Path) -> tuple[int, int, int]:

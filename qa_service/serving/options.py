@@ -1,4 +1,4 @@
-"""What a file says of models, routes and collections: what is served; and the cache."""
+"""What a file says of models, routes and collections: what is served; searches; the cache."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from qa_service.errors import SetupError
+from qa_service.options import MAX_COUNT, MAX_MS
 from qa_service.repository.models import MAX_VERSION, NUMBER, VERSIONS_WORDS
 from qa_service.wire.messages import MAX_NAME_CHARS, MAX_PASSAGES
 from qa_service.workers.options import InstanceOptions
@@ -135,6 +136,42 @@ class CollectionOptions(Struct, frozen=True, kw_only=True):
             description="passages that are read for a question which does not say how many",
         ),
     ] = 10
+
+
+class SearchOptions(Struct, frozen=True, kw_only=True):
+    """Searches in collections and in texts that are skimmed, in processes beside the loop."""
+
+    search_timeout_ms: Annotated[
+        int,
+        Meta(
+            ge=100,
+            le=MAX_MS,
+            description="milliseconds that a search, or to open a collection, may take; then its "
+            "process is replaced",
+        ),
+    ] = 10_000
+    max_queued_searches: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=MAX_COUNT,
+            description="requests that may wait for each search process",
+        ),
+    ] = 256
+    max_search_processes: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1024,
+            description="search processes for all collections on disk: one each, and further "
+            "collections share them",
+        ),
+    ] = 16
+
+    @property
+    def search_timeout_s(self) -> float:
+        """`search_timeout_ms` in seconds."""
+        return self.search_timeout_ms / 1e3
 
 
 class CacheOptions(Struct, frozen=True, kw_only=True):
