@@ -119,6 +119,7 @@ class ServiceCounts:
                 name: {"state": states.get(name), "fault": faults.get(name), **counts.report()}
                 for name, counts in self.collections.items()
             },
+            "search_process_deaths_total": self.search_process_deaths_total,
         }
 
     def families(self, states: Mapping[str, str]) -> Iterator[Family]:
