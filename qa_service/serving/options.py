@@ -139,7 +139,7 @@ class CollectionOptions(Struct, frozen=True, kw_only=True):
 
 
 class SearchOptions(Struct, frozen=True, kw_only=True):
-    """Searches in collections and in texts that are skimmed, in processes beside the loop."""
+    """Searches in collections and in skimmed texts: processes beside the loop."""
 
     search_timeout_ms: Annotated[
         int,

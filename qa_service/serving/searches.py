@@ -126,7 +126,8 @@ class Searches:
         self._has_started = False
         self._deaths_in_row = 0
 
-    def __len__(self) -> int:
+    @property
+    def num_waiting(self) -> int:
         """How many calls wait."""
         return len(self._queue)
 
