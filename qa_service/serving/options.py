@@ -146,8 +146,8 @@ class SearchOptions(Struct, frozen=True, kw_only=True):
         Meta(
             ge=100,
             le=MAX_MS,
-            description="milliseconds that a search, or to open a collection, may take; then its "
-            "process is replaced",
+            description="milliseconds that a search may take, and a third of those that the "
+            "opening of a collection may; then its process is replaced",
         ),
     ] = 10_000
     max_queued_searches: Annotated[

@@ -29,6 +29,9 @@ MAX_ATTEMPTS = 2
 """A search fails with its second process: one death may be a coincidence."""
 MAX_DEATHS_IN_ROW = 3
 """After so many deaths without a result, searches are refused while no process runs."""
+FIRST_TIMES = 3
+"""To open an index or to read a folder may take this many times as long as a search: the process may
+have to start first, and to load a search engine's client."""
 ALONE = BatchRule(max_batch_size=1)
 DIED, HUNG = "its search process died", "a search took too long"
 
@@ -100,7 +103,7 @@ class Searches:
         make_process: Makes the process, which reports here.
         concurrency: How much the process does at a time.
         max_waiting: How many calls may wait.
-        timeout_s: How long a piece of work may take.
+        timeout_s: How long a search may take.
     """
 
     def __init__(
@@ -186,7 +189,8 @@ class Searches:
         return len(self._running) < self._concurrency and not is_opening
 
     def _run(self, work: Work, on_result: Done, ticket: SearchTicket | None) -> None:
-        overdue_s = self._clock.now_s() + self._timeout_s
+        times = 1 if ticket else FIRST_TIMES
+        overdue_s = self._clock.now_s() + times * self._timeout_s
         self._running[self._process.ask(work)] = _Running(work, on_result, ticket, overdue_s)
         self._overdue.arm(overdue_s)
         if ticket:

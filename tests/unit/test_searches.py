@@ -6,7 +6,7 @@ import pytest
 
 from qa_service.collections.messages import Found, List, Open, Opened, Refused, Search
 from qa_service.errors import QueueFullError, UnavailableError
-from qa_service.serving.searches import DIED, HUNG, MAX_DEATHS_IN_ROW, Searches
+from qa_service.serving.searches import DIED, FIRST_TIMES, HUNG, MAX_DEATHS_IN_ROW, Searches
 from tests.unit.calls import make_call
 from tests.unit.search_processes import FakeProcess
 from tests.unit.services import ManualClock
@@ -189,6 +189,15 @@ def test_a_process_that_hangs_is_replaced_and_others_are_searched(setting):
     assert setting.faults == [("hangs", HUNG)]
     setting.process.start()
     assert setting.running == ["waits"]
+
+
+def test_an_index_may_take_longer_to_open(setting):
+    results = []
+    setting.searches.run(Open("docs"), results.append)
+    setting.clock.advance(FIRST_TIMES * TIMEOUT_S - 0.1)
+    assert setting.deaths == 0
+    setting.clock.advance(0.1)
+    assert results == [Refused(HUNG, "damaged")]
 
 
 def test_only_what_hangs_is_blamed():
