@@ -19,6 +19,10 @@ class SetupError(Exception):
     exit_code: ClassVar[int] = 2
 
 
+class DamagedError(SetupError):
+    """Files are there and cannot be read as what they should be; what else is there can be used."""
+
+
 class DeviceError(SetupError):
     """The device does not exist, or the installed libraries cannot use it."""
 

@@ -15,13 +15,10 @@ import selectors
 import signal
 import socket
 import time
-from collections import deque
 
 from qa_service.net.timers import Callback, Timer, TimerQueue
 
 logger = logging.getLogger(__name__)
-
-_NO_SIGNAL = b"\0"
 
 
 class EventLoop:
@@ -39,7 +36,6 @@ class EventLoop:
         self._selector = selectors.DefaultSelector()
         self._timers = TimerQueue()
         self._soon: list[Callback] = []
-        self._from_threads: deque[Callback] = deque()
         self._signal_callbacks: dict[int, Callback] = {}
         self._running = False
         self._is_marked = False
@@ -79,12 +75,6 @@ class EventLoop:
     def mark(self) -> None:
         """Has `on_mark` called at the end of this round."""
         self._is_marked = True
-
-    def call_from_thread(self, callback: Callback) -> None:
-        """Calls back in the next round; the one method that another thread may call."""
-        self._from_threads.append(callback)
-        with contextlib.suppress(OSError):  # full: it is about to wake anyway; or closed
-            self._wakeup_out.send(_NO_SIGNAL)
 
     def on_signal(self, signum: int, callback: Callback) -> None:
         """Calls back from the loop after a signal. Main thread only."""
@@ -153,5 +143,3 @@ class EventLoop:
             for signum in self._wakeup_in.recv(4096):
                 if callback := self._signal_callbacks.get(signum):
                     callback()
-        while self._from_threads:
-            self._call(self._from_threads.popleft())

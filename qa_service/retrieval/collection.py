@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qa_service.errors import SetupError
+from qa_service.errors import DamagedError, SetupError
 from qa_service.retrieval.manifest import MANIFEST_FILE, ManifestHead, load_head
 from qa_service.retrieval.retriever import FoundPassage
 from qa_service.retrieval.tantivy_index import (
@@ -124,7 +124,7 @@ def _linked(path: Path) -> Iterator[Path]:
             # A thread of tantivy's opens the index again, and would make a lock during the removal.
             links.rename(Path(folder, "opened"))
     except OSError as error:
-        raise SetupError(f"{path} cannot be opened: {error.strerror}") from None
+        raise DamagedError(f"{path} cannot be opened: {error.strerror}") from None
 
 
 def _stamp(folder: Path) -> tuple[int, int, int]:

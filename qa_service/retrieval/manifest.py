@@ -12,13 +12,15 @@ Whoever holds the lock removes what neither the manifest nor the progress names.
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
-from qa_service.errors import SetupError
+from qa_service.errors import DamagedError, SetupError
 
 FORMAT = 2
 """Changes with how documents are read, cut and indexed."""
@@ -102,6 +104,7 @@ def load_head(folder: Path) -> ManifestHead:
 
     Raises:
         SetupError: It is no collection, or one of another format.
+        DamagedError: The manifest cannot be read.
     """
     return _load(folder, ManifestHead)
 
@@ -111,6 +114,7 @@ def load_manifest(folder: Path) -> Manifest:
 
     Raises:
         SetupError: It is no collection, or one of another format.
+        DamagedError: The manifest cannot be read.
     """
     return _load(folder, Manifest)
 
@@ -118,22 +122,35 @@ def load_manifest(folder: Path) -> Manifest:
 def _load(folder: Path, kind: type[_Kind]) -> _Kind:
     path = folder / MANIFEST_FILE
     try:
-        manifest = msgspec.json.decode(path.read_bytes(), type=kind)
+        manifest = msgspec.json.decode(_read_file(path), type=kind)
     except FileNotFoundError:
         raise SetupError(f"{folder} is no collection: make one with qa-index") from None
     except OSError as error:
-        raise SetupError(f"{path} cannot be read: {error.strerror}") from None
+        raise DamagedError(f"{path} cannot be read: {error.strerror}") from None
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise SetupError(f"{path} is not a collection's: {error}") from None
+        raise DamagedError(f"{path} is not a collection's: {error}") from None
     if manifest.settings.format != FORMAT or Path(manifest.index).name != manifest.index:
         raise SetupError(f"{folder} was made by another version: make it again with qa-index")
     return manifest
 
 
+def _read_file(path: Path) -> bytes:
+    """Reads a file, and nothing that could make it wait for a writer.
+
+    Raises:
+        OSError: It cannot be read, or is a FIFO, a socket or a device.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is not a file")
+        return file.read()
+
+
 def served_indexes(folder: Path) -> list[str]:
     """The indexes that a manifest of any version names, the one that is served first."""
     try:
-        found = msgspec.json.decode((folder / MANIFEST_FILE).read_bytes(), type=_Indexes)
+        found = msgspec.json.decode(_read_file(folder / MANIFEST_FILE), type=_Indexes)
     except (OSError, msgspec.MsgspecError, ValueError):
         return []
     return [name for name in (found.index, found.index_before) if name]

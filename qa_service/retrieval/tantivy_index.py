@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from qa_service.errors import SetupError
+from qa_service.errors import DamagedError, SetupError
 from qa_service.retrieval.analysis import words_of
 from qa_service.retrieval.documents import Document
 from qa_service.retrieval.passages import Passage
@@ -89,12 +89,12 @@ def open_index(path: Path, language: str) -> tantivy.Index:
     """Opens an index that is there.
 
     Raises:
-        SetupError: It is not there, or damaged.
+        DamagedError: It is not there, or damaged.
     """
     try:
         index: tantivy.Index = load_tantivy().Index.open(str(path))
     except (ValueError, OSError) as error:
-        raise SetupError(f"{path} cannot be opened: {error}") from None
+        raise DamagedError(f"{path} cannot be opened: {error}") from None
     index.register_tokenizer(_ANALYZER, make_analyzer(language))
     return index
 

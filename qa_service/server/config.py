@@ -37,7 +37,12 @@ from qa_service.server.front.options import AuthOptions, ConnectionOptions, Http
 from qa_service.server.models.options import ModelOptions
 from qa_service.server.models.repository_options import RepositoryOptions
 from qa_service.server.scheduling.options import QueueOptions
-from qa_service.server.services.options import CacheOptions, CollectionOptions, RouteOptions
+from qa_service.server.services.options import (
+    CacheOptions,
+    CollectionOptions,
+    RouteOptions,
+    SearchOptions,
+)
 from qa_service.server.telemetry.options import HealthOptions, TraceOptions
 from qa_service.wire.messages import RequestLimits
 
@@ -87,6 +92,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     queue: QueueOptions = QueueOptions()
     cache: CacheOptions = CacheOptions()
     repository: RepositoryOptions = RepositoryOptions()
+    search: SearchOptions = SearchOptions()
     instances: InstanceOptions = InstanceOptions()
     health: HealthOptions = HealthOptions()
     logs: LogOptions = LogOptions()

@@ -15,14 +15,13 @@ from qa_service.errors import SetupError, told_in
 from qa_service.instance.model_folder.manifest import load_manifest
 from qa_service.instance.options import InstanceOptions
 from qa_service.net.event_loop import EventLoop
-from qa_service.retrieval.manifest import MANIFEST_FILE
 from qa_service.server.config import ConfigSource, ServerConfig, changed_options
 from qa_service.server.models.catalog import Catalog
 from qa_service.server.models.engine_choices import EngineChoices
 from qa_service.server.models.on_disk import FoundVersion
 from qa_service.server.models.options import ModelOptions
 from qa_service.server.models.plan import Plan, make_plan
-from qa_service.server.services.options import CollectionOptions, check_name
+from qa_service.server.services.options import check_name
 from qa_service.server.services.retrieval import Retrieval
 from qa_service.server.services.router import Router
 
@@ -68,7 +67,7 @@ class Deployment:
             SetupError: The configuration cannot be served.
         """
         plan = self._plan(self._config)
-        self._retrieval.use(_collections(self._config))
+        self._use_collections(self._config)
         self._apply(plan)
         self._poll_later()
 
@@ -99,10 +98,10 @@ class Deployment:
         try:
             config = self._source.read()
             plan = self._plan(config)
-            self._retrieval.use(_collections(config))
+            self._use_collections(config)
             if plan != self._catalog.plan:
                 self._apply(plan)
-        except SetupError as error:
+        except (SetupError, OSError) as error:
             if str(error) != self._fault:
                 logger.error("nothing is changed: %s", error)
             self._fault = str(error)
@@ -110,6 +109,9 @@ class Deployment:
         self._fault = ""
         self._say_what_waits(config)
         return True
+
+    def _use_collections(self, config: ServerConfig) -> None:
+        self._retrieval.use(config.collections, config.repository.collections_dir)
 
     def _apply(self, plan: Plan) -> None:
         self._catalog.apply(plan)
@@ -162,20 +164,7 @@ class Deployment:
             self._loop.call_at(self._loop.now_s() + interval_s, self._poll)
 
     def _poll(self) -> None:
-        self._look()
-        self._poll_later()
-
-
-def _collections(config: ServerConfig) -> dict[str, CollectionOptions]:
-    """Those of `collections_dir`, and those that the file names.
-
-    Raises:
-        SetupError: There is no such folder.
-    """
-    folder = config.repository.collections_dir
-    if not folder:
-        return config.collections
-    if not folder.is_dir():
-        raise SetupError(f"--collections_dir {folder}: there is no such folder")
-    made = {path.parent.name: path.parent for path in sorted(folder.glob(f"*/{MANIFEST_FILE}"))}
-    return {name: CollectionOptions(path=made[name]) for name in made} | config.collections
+        try:
+            self._look()
+        finally:  # whatever one look came to, there is another
+            self._poll_later()

@@ -28,7 +28,6 @@ from qa_service.errors import (
 )
 from qa_service.instance.batch_cost import CostTable
 from qa_service.instance.devices import CPU, InstanceDevice
-from qa_service.net.background import Background
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.stream import ByteStream, Stream
 from qa_service.net.timers import LazyTimer
@@ -50,6 +49,7 @@ from qa_service.server.services.router import Router
 from qa_service.server.services.tracing import Tracing
 from qa_service.server.sidecars.gateway import Gateway
 from qa_service.server.sidecars.gpu_meter import GpuMeter
+from qa_service.server.sidecars.search_process import SearchProcess
 from qa_service.server.status import Status
 from qa_service.server.telemetry.metrics import Metrics
 from qa_service.server.telemetry.services import ServiceCounts
@@ -101,8 +101,9 @@ class QaServer:
         self._store = CacheStore(config.cache.cache_bytes)
         self._counts = ServiceCounts()
         max_joined = config.cache.max_joined_requests
-        retrieval = Retrieval(loop, Background(loop), self._counts)
-        services = Services(loop, self._store, self._counts, max_joined, retrieval)
+        make_process = partial(SearchProcess, loop, config.logs)
+        self._retrieval = Retrieval(loop, make_process, self._counts, config.search)
+        services = Services(loop, self._store, self._counts, max_joined, self._retrieval)
         self.catalog = Catalog(
             self._loop,
             config.queue,
@@ -121,7 +122,7 @@ class QaServer:
             self.catalog,
             router=router,
             engines=self.engines,
-            retrieval=retrieval,
+            retrieval=self._retrieval,
         )
         self._connections: set[Connection] = set()
         self._gpu_meter = GpuMeter(self._loop)
@@ -143,6 +144,7 @@ class QaServer:
             self._metrics,
             self._store,
             self._counts,
+            collections=self._retrieval.collections,
             gpus=lambda: self._gpu_meter.readings,
             ready_timeout_ms=self.config.health.ready_timeout_ms,
             max_queue_delay_us=self.config.queue.max_queue_delay_us,
@@ -190,6 +192,7 @@ class QaServer:
             self.catalog.close()
             self.catalog.kill()
             self._gateway.program.kill()
+            self._retrieval.kill()
             self._listeners.close()
             self._gpu_meter.close()
             self._tracing.kill()
@@ -264,12 +267,16 @@ class QaServer:
             self._end_lost(self.catalog.loss)
 
     def _follow_start(self) -> None:
-        """The server serves when every version is ready or has failed; it ends if a model has."""
-        if message := self._gateway.failure or self.catalog.startup_failure():
+        """The server serves when all versions and collections are ready or have failed.
+
+        It ends if a model has failed, or a collection because of how the server is set up.
+        """
+        failures = (self._gateway.failure, self.catalog.startup_failure())
+        if message := next(filter(None, (*failures, self._retrieval.collections.failure)), None):
             self._failure = SetupError(message)
             self._fail_all(UnavailableError())
             self._end_gently() if self._connections else self._end_now()
-        elif self.catalog.has_started and self._gateway.has_started:
+        elif all(part.has_started for part in (self.catalog, self._gateway, self._retrieval)):
             self._phase = _Phase.SERVING
             self._deployment.end_start()
             self._on_ready(self)
@@ -370,6 +377,7 @@ class QaServer:
         self._phase = _Phase.STOPPING
         self._listeners.close()
         self._gateway.program.close()
+        self._retrieval.kill()
         self.catalog.close()
         for connection in list(self._connections):
             connection.close_gently()
@@ -380,7 +388,8 @@ class QaServer:
     def _finish(self) -> None:
         """Waits for the last bytes to be read and the workers to end, but not for long."""
         now_s = self._loop.now_s()
-        ended = (self.catalog.reap(), self._tracing.reap(), self._gateway.program.reap())
+        parts = (self.catalog, self._tracing, self._gateway.program, self._retrieval)
+        ended = [part.reap() for part in parts]
         has_ended = all(ended) and not self._connections
         if has_ended or now_s >= self._exit_deadline_s:
             self._loop.stop()

@@ -12,6 +12,7 @@ from qa_service.server.models.model import Model
 from qa_service.server.models.plan import VersionSpec
 from qa_service.server.models.version import Version, VersionState
 from qa_service.server.services.cache_store import CacheStore
+from qa_service.server.services.collection_set import CollectionSet
 from qa_service.server.services.options import RouteOptions
 from qa_service.server.telemetry.exposition import families, model_statistics
 from qa_service.server.telemetry.health import SERVING, STARTING, Health, why_not_ready
@@ -34,6 +35,7 @@ class Status:
         store: CacheStore,
         counts: ServiceCounts,
         *,
+        collections: CollectionSet,
         gpus: Callable[[], Sequence[GpuReading]],
         ready_timeout_ms: int,
         max_queue_delay_us: int,
@@ -43,6 +45,7 @@ class Status:
         self._metrics = metrics
         self._store = store
         self._counts = counts
+        self._collections = collections
         self._gpus = gpus
         self._ready_timeout_ms = ready_timeout_ms
         self._max_queue_delay_us = max_queue_delay_us
@@ -70,6 +73,8 @@ class Status:
             models={f"{one.name}/{one.version}": one.state for one in reports},
             failures={f"{one.name}/{one.version}": one.reason
                       for one in reports if one.failed_loads},
+            collections=self._collections.states(),
+            collection_faults=self._collections.faults(),
         )  # fmt: skip
 
     def stats(self, in_flight: Sequence[int]) -> dict[str, object]:
@@ -80,13 +85,15 @@ class Status:
         """
         report = self._metrics.report(self._gauges(in_flight))
         devices = [device for version in self._catalog.ready for device in version.pool.devices]
-        return {**report, **self._counts.report(), "sessions": devices}
+        services = self._counts.report(self._collections.states(), self._collections.faults())
+        return {**report, **services, "sessions": devices}
 
     def metrics_text(self, in_flight: Sequence[int]) -> bytes:
         """The same, in Prometheus' text format."""
         counted = families(self._metrics, self._gauges(in_flight), self.versions())
+        services = self._counts.families(self._collections.states())
         gpus = gpu_families(self._gpus())
-        return write_text([*counted, *self._counts.families(), *gpus, *process_families()])
+        return write_text([*counted, *services, *gpus, *process_families()])
 
     def models(self, phase: str) -> list[ModelReport]:
         """The routes, then every version of every model."""

@@ -145,6 +145,8 @@ class TestHealth:
                 "model": "builtin",
                 "models": {"builtin/1": "READY"},
                 "failures": {},
+                "collections": {},
+                "collection_faults": {},
             }
 
     def test_a_full_queue_does_not_hold_it_up(self, builtin_model):
@@ -291,7 +293,7 @@ class TestFromOutside:
             assert re.search(r"^ +batch_size +1 +1 +1 +1 +1 +1$", table, re.MULTILINE)
             stats = json.loads(cli(running, "--stats", "--json").stdout)
             kinds = "counters gauges histograms cascades shadows sessions collections"
-            assert stats.keys() == set(kinds.split())
+            assert stats.keys() == {*kinds.split(), "search_process_deaths_total"}
 
 
 class TestLog:

@@ -19,7 +19,10 @@ class ManualClock:
     """Time stands still until it is moved on; then the timers that are due run in their order."""
 
     def __init__(self):
-        self.time_s, self.timers = 100.0, TimerQueue()
+        self.time_s, self.timers, self.marks = 100.0, TimerQueue(), 0
+
+    def mark(self):
+        self.marks += 1
 
     def now_s(self):
         return self.time_s

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 import math
 
 import pytest
 
-from qa_service.errors import (
-    QueueFullError,
-    SetupError,
-    UnavailableError,
-    UnknownCollectionError,
-    WorkerCrashedError,
-)
+from qa_service.errors import QueueFullError, WorkerCrashedError
 from qa_service.instance.messages import ModelFacts
-from qa_service.net.background import result_of
+from qa_service.retrieval.messages import Open, Refused, Search
 from qa_service.retrieval.retriever import FoundPassage, read_text
 from qa_service.server.scheduling.call import Answered
 from qa_service.server.services.collections import Collections
-from qa_service.server.services.options import CollectionOptions
-from qa_service.server.services.retrieval import MAX_ASIDE, Retrieval
+from qa_service.server.services.options import CollectionOptions, SearchOptions
+from qa_service.server.services.retrieval import Retrieval
 from qa_service.server.telemetry.services import ServiceCounts
 from qa_service.wire.messages import Passage
 from qa_service.wire.spans import ReadPassage, ScoredSpan, SegmentResult, answers_from_passages
 from tests.unit.calls import make_call
+from tests.unit.search_processes import FakeProcess
 from tests.unit.services import TIMINGS, FakeDispatcher, FakeService, ManualClock
 
 MODEL = ModelFacts("a model", window_tokens=384, null_log_score=0.5, passage_weight=0.5)
@@ -41,54 +35,21 @@ FOUND = [
 ]
 
 
-class FakeRetriever:
-    """Finds what it is told to; a search takes as long as it is told to."""
-
-    def __init__(self, clock):
-        self.clock, self.found, self.took_s, self.asked = clock, FOUND, 0.0, []
-        self.has_news, self.fault = False, None
-
-    def search(self, question, max_passages):
-        self.asked.append((question, max_passages))
-        self.clock.time_s += self.took_s
-        if isinstance(self.found, Exception):
-            raise self.found
-        return self.found[:max_passages]
-
-    def refresh(self):
-        if self.fault:
-            raise self.fault
-        news, self.has_news = self.has_news, False
-        return news
-
-
-class FakeAside:
-    """Does the work when it is told to."""
-
-    def __init__(self):
-        self.waiting = []
-
-    def run(self, work, done):
-        self.waiting.append((work, done))
-
-    def do(self):
-        work, done = self.waiting.pop(0)
-        done(result_of(work))
-
-
 class Setting:
     def __init__(self):
-        self.clock, self.aside, self.counts = ManualClock(), FakeAside(), ServiceCounts()
-        self.retriever, self.dispatcher, self.texts = (
-            FakeRetriever(self.clock), FakeDispatcher(MODEL), FakeService()
-        )  # fmt: skip
-        self.retrieval = Retrieval(
-            self.clock, self.aside, self.counts, open_collection=lambda _: self.retriever
-        )
+        self.clock, self.counts, self.processes = ManualClock(), ServiceCounts(), {}
+        self.dispatcher, self.texts, self.found = FakeDispatcher(MODEL), FakeService(), FOUND
+        self.retrieval = Retrieval(self.clock, self.make_process, self.counts, SearchOptions())
         self.options = {"docs": CollectionOptions(path="docs", max_passages=3)}
         self.retrieval.use(self.options)
+        self.process = self.processes["docs"]
+        self.process.settle()
         self.service = Collections(self.texts, self.dispatcher, self.retrieval)
         self.outcomes = []
+
+    def make_process(self, name, concurrency, searches):
+        self.processes[name] = FakeProcess(name, concurrency, searches)
+        return self.processes[name]
 
     def ask(self, **fields):
         given = {"collection": "docs", "text": "", **fields}
@@ -98,8 +59,8 @@ class Setting:
 
     def ask_and_search(self, **fields):
         call = self.ask(**fields)
-        if self.aside.waiting:
-            self.aside.do()
+        for work in self.process.waiting:
+            self.process.find(self.found[: work.max_passages])
         return call
 
     def settle(self, number, log_score):
@@ -194,7 +155,7 @@ def test_a_question_that_is_refused_reads_nothing(setting):
 
 
 def test_without_a_passage_there_is_no_answer(setting):
-    setting.retriever.found = []
+    setting.found = []
     setting.ask_and_search()
     [outcome] = setting.outcomes
     assert (outcome.answers[0].start, outcome.answers[0].score) == (None, 1.0)
@@ -206,133 +167,64 @@ def test_without_a_passage_there_is_no_answer(setting):
 def test_an_unknown_collection_is_told_with_those_there_are(setting):
     setting.ask(collection="books")
     assert setting.outcomes[0].message == "there is no collection books; there is docs"
-    with pytest.raises(UnknownCollectionError):
-        setting.retrieval.find("")
 
 
 def test_as_many_passages_as_asked_for_or_configured(setting):
-    setting.ask_and_search(question="Who?")
-    setting.ask_and_search(question="Who?", max_passages=1)
-    assert setting.retriever.asked == [("Who?", 3), ("Who?", 1)]
+    setting.ask(question="Who?")
+    setting.process.find()
+    setting.ask(question="Who?", max_passages=1)
+    assert setting.process.works[-2:] == [Search("docs", "Who?", 3), Search("docs", "Who?", 1)]
 
 
-def test_the_first_search_is_made_beside_the_loop_and_quick_ones_in_it(setting):
+def test_searches_are_counted(setting):
     setting.ask()
-    assert setting.retriever.asked == []
-    setting.aside.do()
-    setting.ask()
-    assert len(setting.retriever.asked) == 2
-    assert not setting.aside.waiting
+    setting.process.find(FOUND, took_ms=5.0)
+    counts = setting.counts.collections["docs"]
+    assert (counts.search_ms.sum, counts.passages_total, counts.failed_total) == (5.0, 3, 0)
 
 
-def test_slow_searches_are_made_beside_the_loop(setting):
-    setting.retriever.took_s = 0.005
-    for _ in range(3):
-        setting.ask()
-        assert setting.aside.waiting
-        setting.aside.do()
-    assert setting.counts.collections["docs"].search_ms.sum == pytest.approx(15.0)
-    assert setting.counts.collections["docs"].passages_total == 9
-
-
-def test_a_search_that_nobody_waits_for_is_not_made(setting):
+def test_a_search_that_nobody_waits_for_reads_nothing(setting):
     setting.ask().cancel()
-    setting.aside.do()
-    assert setting.retriever.asked == []
+    setting.process.find(FOUND)
     assert setting.dispatcher.submitted == []
 
 
-def test_searches_that_wait_have_a_bound(setting):
-    for _ in range(MAX_ASIDE + 1):
-        setting.ask()
-    assert [outcome.code for outcome in setting.outcomes] == ["queue_full"]
-    setting.aside.do()
-    setting.outcomes.clear()
-    setting.retrieval.find("docs").search_ms = 5.0
+def test_a_cluster_that_does_not_answer_is_an_error_and_no_damage(setting):
     setting.ask()
-    assert setting.outcomes == []
+    setting.process.reply(Refused("the collection cannot be searched now", "unavailable"))
+    assert [outcome.code for outcome in setting.outcomes] == ["unavailable"]
+    assert setting.retrieval.collections.faults() == {}
 
 
-@pytest.mark.parametrize(
-    ("fault", "code"), [(UnavailableError(), "unavailable"), (OSError("disk"), "internal_error")]
-)
-@pytest.mark.parametrize("is_aside", [True, False])
-def test_a_search_that_fails_is_an_error(setting, fault, code, is_aside, caplog):
-    if not is_aside:
-        setting.ask_and_search()
-    setting.retriever.found = fault
-    setting.ask_and_search()
-    assert setting.outcomes[-1].code == code
-    assert ("disk" in caplog.text) == isinstance(fault, OSError)
+def test_a_damaged_index_is_an_error_and_opened_afresh(setting):
+    setting.ask()
+    setting.process.reply(Refused("PanicException: /secret/path", "damaged"))
+    [error] = setting.outcomes
+    assert (error.code, error.retryable) == ("unavailable", True)
+    assert "secret" not in error.message
+    assert setting.process.waiting == [Open("docs", "docs", "", is_fresh=True)]
+    assert setting.counts.collections["docs"].failed_total == 1
+    assert "PanicException" in setting.retrieval.collections.faults()["docs"]
 
 
-def test_what_waits_for_a_network_never_runs_in_the_loop(setting):
-    setting.retrieval.use({"docs": CollectionOptions(url="http://cluster:9200/docs")})
-    for _ in range(3):
-        setting.ask()
-        assert setting.aside.waiting
-        setting.aside.do()
+def test_a_collection_that_is_not_open_is_not_searched(setting):
+    setting.retrieval.use(setting.options)
+    setting.process.reply(Refused("it is gone", "damaged"))
+    setting.ask()
+    assert [outcome.code for outcome in setting.outcomes] == ["unavailable"]
+    assert setting.process.waiting == []
 
 
-# What is served.
-
-
-def test_an_index_with_news_is_another_edition(setting):
+def test_another_index_is_another_edition(setting):
     request = make_call(collection="docs", text="").request
     before = setting.retrieval.edition(request)
     setting.retrieval.use(setting.options)
+    setting.process.settle()
     assert setting.retrieval.edition(request) == before
-    setting.retriever.has_news = True
+    setting.process.identity = "two"
     setting.retrieval.use(setting.options)
+    setting.process.settle()
     assert setting.retrieval.edition(request) != before
-
-
-def test_an_index_that_cannot_be_opened_leaves_what_is_open(setting, caplog):
-    setting.retriever.fault = SetupError("docs is no collection")
-    for _ in range(2):
-        setting.retrieval.use(setting.options)
-    assert [r.levelno for r in caplog.records].count(logging.ERROR) == 1
-    setting.ask_and_search()
-    assert len(setting.dispatcher.submitted) == 3
-
-
-def test_a_collection_that_is_not_there_changes_nothing(setting):
-    def fail(_):
-        raise SetupError("books is no collection")
-
-    setting.retrieval._open = fail
-    with pytest.raises(SetupError, match=r"\[collections.books\]: books is no collection"):
-        setting.retrieval.use({"books": CollectionOptions(path="books")})
-    assert setting.retrieval.find("docs")
-
-
-def test_collections_come_and_go(setting):
-    setting.retrieval.use({"more": CollectionOptions(path="more")})
-    assert setting.retrieval.find("more")
-    with pytest.raises(UnknownCollectionError):
-        setting.retrieval.find("docs")
-
-
-def test_a_collection_that_has_gone_is_not_reported(setting):
-    setting.ask()
-    setting.retrieval.use({"more": CollectionOptions(path="more")})
-    setting.aside.do()
-    assert list(setting.counts.report()["collections"]) == ["more"]
-
-
-@pytest.mark.parametrize(
-    ("name", "fields", "why"),
-    [
-        ("a/b", {"path": "docs"}, "a name has letters, digits, _, . and -"),
-        ("docs", {}, "needs either path or url"),
-        ("docs", {"path": "docs", "url": "http://cluster:9200/docs"}, "needs either path or url"),
-    ],
-)
-def test_a_collection_has_a_plain_name_and_is_in_one_place(name, fields, why):
-    retrieval = Retrieval(ManualClock(), FakeAside(), ServiceCounts())
-    with pytest.raises(SetupError) as raised:
-        retrieval.use({name: CollectionOptions(**fields)})
-    assert str(raised.value) == f"[collections.{name}]: {why}"
 
 
 # The merge.

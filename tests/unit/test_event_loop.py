@@ -6,10 +6,7 @@ import logging
 import os
 import signal
 import socket
-import threading
-from functools import partial
 
-from qa_service.net.background import Background
 from qa_service.net.timers import MIN_SWEEP, LazyTimer
 from tests.support import run_until
 
@@ -109,30 +106,3 @@ def test_a_lazy_timer_calls_at_the_earliest_time_it_was_told(loop):
     timer.cancel()
     run_until(loop, lambda: True)
     assert len(ran) == 1
-
-
-def test_work_beside_the_loop_comes_back_to_it(loop):
-    background, came = Background(loop), []
-    thread = threading.get_ident()
-
-    def note(result):
-        came.append((result, threading.get_ident() == thread))
-
-    def fail():
-        raise ValueError("no")
-
-    background.run(threading.get_ident, note)
-    background.run(fail, note)
-    run_until(loop, lambda: len(came) == 2)
-    (ident, is_here), (error, _) = came
-    assert ident != thread
-    assert is_here
-    assert str(error) == "no"
-
-
-def test_a_full_wakeup_pipe_loses_nothing(loop):
-    came = []
-    for number in range(100_000):
-        loop.call_from_thread(partial(came.append, number))
-    run_until(loop, lambda: len(came) == 100_000)
-    assert came == list(range(100_000))

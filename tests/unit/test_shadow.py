@@ -166,11 +166,11 @@ def test_share_agreement_and_latency_are_reported(setting):
         setting.service.resolve()
     setting.idle = False
     setting.ask()
-    [report] = setting.counts.report()["shadows"]
+    [report] = setting.counts.report({}, {})["shadows"]
     assert (report["model"], report["version"], report["seen"]) == ("builtin", 4, 4)
     assert (report["share"], report["agreement"]) == (0.75, 0.6667)
     assert report["request_ms"]["max"] == 21.0
-    text = write_text(setting.counts.families()).decode()
+    text = write_text(setting.counts.families({})).decode()
     outcome = 'qa_shadow_requests_total{model="builtin",version="4",outcome="differed"} 1\n'
     assert outcome in text
     assert 'qa_shadow_request_seconds_count{model="builtin",version="4"} 3\n' in text

@@ -5,12 +5,14 @@ It is chosen by `--inference_engine_type instant`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from qa_service.instance.batch_cost import BatchRule
 from qa_service.instance.messages import Answers, ModelFacts
 from qa_service.instance.reader.stopwatch import Stopwatch
 from qa_service.wire.messages import Answer, Task
+from qa_service.wire.spans import ScoredSpan, SegmentResult
 
 
 class InstantReader:
@@ -24,12 +26,24 @@ class InstantReader:
         """Does nothing."""
         return tasks
 
-    def answer(self, encoded: Sequence[Task], stopwatch: Stopwatch) -> list[Answers]:
-        """Answers with each text's first word."""
+    def answer(
+        self, encoded: Sequence[Task], stopwatch: Stopwatch
+    ) -> list[Answers | SegmentResult]:
+        """Answers with each text's first word, or finds it in a part of a text."""
         stopwatch.start()
-        answers = [Answers([first_word(task.text)]) for task in encoded]
+        outcomes = [_outcome(task) for task in encoded]
         stopwatch.lap("read")
-        return answers
+        return outcomes
+
+
+def _outcome(task: Task) -> Answers | SegmentResult:
+    if task.core is None:
+        return Answers([first_word(task.text)])
+    start, end = task.core
+    found = first_word(task.text[start:end])
+    if found.start is None or found.end is None:
+        return SegmentResult([], -math.inf, 0)
+    return SegmentResult([ScoredSpan(0.0, start + found.start, start + found.end)], 0.0, 0)
 
 
 def first_word(text: str) -> Answer:

@@ -1,4 +1,4 @@
-"""What a file says of routes, collections and the cache."""
+"""What a file says of routes, collections, searches and the cache."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from qa_service.errors import SetupError
+from qa_service.options import MAX_COUNT, MAX_MS
 from qa_service.wire.messages import MAX_NAME_CHARS, MAX_PASSAGES
 
 DEFAULT_ROUTE = "default"
@@ -74,6 +75,42 @@ class CollectionOptions(Struct, frozen=True, kw_only=True):
             description="passages that are read for a question which does not say how many",
         ),
     ] = 10
+
+
+class SearchOptions(Struct, frozen=True, kw_only=True):
+    """Searches in collections and in skimmed texts: processes beside the loop."""
+
+    search_timeout_ms: Annotated[
+        int,
+        Meta(
+            ge=100,
+            le=MAX_MS,
+            description="milliseconds that a search may take, and a third of those that the "
+            "opening of a collection may; then its process is replaced",
+        ),
+    ] = 10_000
+    max_queued_searches: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=MAX_COUNT,
+            description="requests that may wait for each search process",
+        ),
+    ] = 256
+    max_search_processes: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1024,
+            description="search processes for all collections on disk: one each, and further "
+            "collections share them",
+        ),
+    ] = 16
+
+    @property
+    def search_timeout_s(self) -> float:
+        """`search_timeout_ms` in seconds."""
+        return self.search_timeout_ms / 1e3
 
 
 class CacheOptions(Struct, frozen=True, kw_only=True):

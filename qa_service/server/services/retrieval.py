@@ -1,215 +1,152 @@
-"""The collections that are served, and searches in them that do not hold up the loop.
+"""Searches in collections, and in long texts that are skimmed: beside the loop, in processes.
 
-A search runs in the loop if the collection's last searches took at most `MAX_LOOP_SEARCH_MS`, else
-in a thread. The first search after a collection was opened runs in a thread, as its files may not
-be in memory yet; so does every search that waits for a network.
+Each client has its share of each process, however much it asks at once. Windows of texts are ranked
+by a process of their own.
 """
 
 from __future__ import annotations
 
-import itertools
-import logging
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
-import msgspec
-
-from qa_service.errors import (
-    InternalError,
-    QaError,
-    QueueFullError,
-    SetupError,
-    UnknownCollectionError,
-    there_are,
-    told_in,
-)
-from qa_service.net.background import Background, Done, Work, result_of
+from qa_service.errors import InternalError, InvalidRequestError, QaError, UnavailableError
+from qa_service.instance.messages import ModelFacts
 from qa_service.net.timers import Clock
-from qa_service.retrieval.collection import Collection
-from qa_service.retrieval.open_search import OpenSearchIndex
-from qa_service.retrieval.retriever import FoundPassage, Retriever
+from qa_service.retrieval.messages import Found, Rank, Ranked, Refused, Result, Search
+from qa_service.retrieval.retriever import FoundPassage
 from qa_service.server.scheduling.call import Call
-from qa_service.server.services.options import CollectionOptions, check_name
+from qa_service.server.services.collection_set import CollectionSet
+from qa_service.server.services.options import CollectionOptions, SearchOptions
+from qa_service.server.services.searches import Process, Searches
+from qa_service.server.services.served_collection import ServedCollection
 from qa_service.server.telemetry.services import ServiceCounts
 from qa_service.wire.messages import Request
+from qa_service.wire.sections import Section
 
-logger = logging.getLogger(__name__)
+MAX_CHARS_AT_ONCE = 1000
+"""A text is charged to its client's share by its length; a shorter one as if it had these."""
 
-MAX_LOOP_SEARCH_MS = 1.0
-"""To hand a search to a thread and back takes about as long."""
-
-MAX_ASIDE = 256
-"""How many searches may wait for a thread; each holds its question in memory."""
-
-SMOOTHING = 1 / 8
-"""The weight of the latest search in `search_ms`, an average over some eight searches."""
-
-Opener = Callable[[CollectionOptions], Retriever]
-Found = Callable[[Sequence[FoundPassage] | QaError], None]
-
-
-def _open(options: CollectionOptions) -> Retriever:
-    if bool(options.path) == bool(options.url):
-        raise SetupError("needs either path or url")
-    return Collection(options.path) if options.path else OpenSearchIndex(options.url)
-
-
-class _Searched(msgspec.Struct, frozen=True):
-    found: list[FoundPassage]
-    took_ms: float
-
-
-@dataclass(slots=True, eq=False)
-class ServedCollection:
-    """A collection that is open.
-
-    Attributes:
-        edition: A number that changes when a search may find something else.
-        search_ms: How long a search takes, smoothed; infinite before the first.
-        fault: Why the newest index could not be opened; empty if it could.
-    """
-
-    name: str
-    options: CollectionOptions
-    retriever: Retriever
-    edition: int
-    search_ms: float = math.inf
-    fault: str = ""
-
-    def is_at(self, options: CollectionOptions) -> bool:
-        """Whether it is what these options would open."""
-        return (self.options.path, self.options.url) == (options.path, options.url)
+MakeProcess = Callable[[str, int, Searches], Process]
+"""Makes the process of searches, by what is searched and how many at a time."""
+OnFound = Callable[[Sequence[FoundPassage] | QaError], None]
+OnRanked = Callable[[Sequence[Section] | None], None]
 
 
 class Retrieval:
-    """The collections by name, and their searches."""
+    """Searches for calls.
+
+    Attributes:
+        collections: Those that are served.
+    """
 
     def __init__(
         self,
         clock: Clock,
-        aside: Background,
+        make_process: MakeProcess,
         counts: ServiceCounts,
-        open_collection: Opener = _open,
+        options: SearchOptions,
     ) -> None:
         self._clock = clock
-        self._aside = aside
-        self._open = open_collection
+        self._make_process = make_process
         self._counts = counts
-        self._served: dict[str, ServedCollection] = {}
-        self._editions = itertools.count(1)
-        self._num_aside = 0
+        self._options = options
+        self.collections = CollectionSet(
+            clock, self._make_searches, counts, options.max_search_processes
+        )
+        self._skims = self._make_searches("long texts", 1)
 
-    def use(self, options: Mapping[str, CollectionOptions]) -> None:
-        """Serves these collections from now on; opens the newest index of those that are open.
-
-        Raises:
-            SetupError: A new one cannot be opened; nothing is changed.
-        """
-        served = {}
-        for name, its in options.items():
-            known = self._served.get(name)
-            if known and known.is_at(its):
-                known.options = its
-                served[name] = known
-            else:
-                served[name] = self._opened(name, its)
-        self._counts.keep_collections(served)
-        for name, collection in served.items():
-            if collection is self._served.get(name):
-                self._refresh(collection)
-            else:
-                logger.info("collection %s is served", name)
-        self._served = served
-
-    def find(self, name: str) -> ServedCollection:
-        """The collection of that name.
+    def use(self, named: Mapping[str, CollectionOptions], folder: Path | None = None) -> None:
+        """Serves these collections and those of a folder; looks for newer indexes of all.
 
         Raises:
-            UnknownCollectionError: No collection has this name.
+            SetupError: What is said of a collection is wrong; nothing is changed.
         """
-        if found := self._served.get(name):
-            return found
-        raise UnknownCollectionError(f"there is no collection {name}; {there_are(self._served)}")
+        self.collections.use(named, folder)
+
+    @property
+    def has_started(self) -> bool:
+        """Whether each collection has been opened, or could not be."""
+        return self.collections.has_started
 
     def edition(self, request: Request) -> str:
         """What the answers depend on beside question and text: a part of the cache's key."""
-        served = self._served.get(request.collection) if request.collection else None
+        served = self.collections.get(request.collection)
         if served is None:
             return f"{request.skim or ''}"
         return f"{served.edition}/{request.max_passages or served.options.max_passages}"
 
-    def search(self, call: Call, on_found: Found) -> None:
-        """Searches the collection that a request names; calls `on_found` at once or later.
+    def search(self, call: Call, on_found: OnFound) -> None:
+        """Searches the collection that a request names; `on_found` is called later.
 
         Raises:
             UnknownCollectionError: No collection has this name.
-            QueueFullError: `MAX_ASIDE` searches are waiting.
+            QueueFullError: As many searches wait as may.
+            UnavailableError: The collection cannot be searched now.
         """
-        served = self.find(call.request.collection or "")
+        served = self.collections.find(call.request.collection or "")
+        if served.state == "UNAVAILABLE":
+            raise _unavailable(served)
         max_passages = call.request.max_passages or served.options.max_passages
-        work = partial(self._search, served.retriever, call, max_passages)
-        done = partial(self._on_searched, served, on_found)
-        if served.search_ms <= MAX_LOOP_SEARCH_MS and not served.options.url:
-            done(result_of(work))
-            return
-        self.run_aside(work, done)
+        work = Search(served.name, call.request.question, max_passages)
+        served.searches.submit(call, work, partial(self._on_searched, served, on_found))
 
-    def run_aside(self, work: Work, done: Done) -> None:
-        """Runs work in a thread, then `done` in the loop.
+    def rank(self, call: Call, model: ModelFacts, on_ranked: OnRanked) -> None:
+        """Ranks the windows of a request's text; calls `on_ranked` later, or fails the call.
 
         Raises:
-            QueueFullError: `MAX_ASIDE` pieces of work are waiting.
+            QueueFullError: As many texts wait as may.
+            UnavailableError: No text can be ranked now.
         """
-        if self._num_aside == MAX_ASIDE:
-            raise QueueFullError
-        self._num_aside += 1
-        self._aside.run(work, partial(self._on_done_aside, done))
+        asked = call.request
+        assert asked.skim is not None
+        windows = (asked.skim, model.window_tokens, model.overlap_tokens)
+        work = Rank(asked.question, asked.text, *windows)
+        cost = float(max(MAX_CHARS_AT_ONCE, len(asked.text)))
+        self._skims.submit(call, work, partial(_on_ranked, call, on_ranked), cost)
 
-    def _opened(self, name: str, options: CollectionOptions) -> ServedCollection:
-        with told_in(f"[collections.{name}]"):
-            check_name(name)
-            return ServedCollection(name, options, self._open(options), next(self._editions))
+    def kill(self) -> None:
+        """Ends the processes: nothing is searched any more."""
+        for searches in (self._skims, *self.collections.processes()):
+            searches.kill()
 
-    def _refresh(self, served: ServedCollection) -> None:
-        try:
-            if served.retriever.refresh():
-                served.edition, served.search_ms = next(self._editions), math.inf
-                logger.info("collection %s: what has been indexed since is served", served.name)
-            served.fault = ""
-        except SetupError as error:
-            if str(error) != served.fault:
-                logger.error("collection %s stays as it is: %s", served.name, error)
-            served.fault = str(error)
+    def reap(self) -> bool:
+        """Whether all processes have ended."""
+        ended = [searches.reap() for searches in (self._skims, *self.collections.processes())]
+        return all(ended)
 
-    def _search(self, retriever: Retriever, call: Call, max_passages: int) -> _Searched:
-        """Searches, in any thread; finds nothing for a call that has ended."""
-        if call.is_settled:
-            return _Searched([], 0.0)
-        start_s = self._clock.now_s()
-        found = retriever.search(call.request.question, max_passages)
-        return _Searched(found, (self._clock.now_s() - start_s) * 1e3)
+    def _make_searches(self, name: str, concurrency: int) -> Searches:
+        return Searches(
+            self._clock,
+            partial(self._make_process, name, concurrency),
+            self.collections,
+            concurrency=concurrency,
+            max_waiting=self._options.max_queued_searches,
+            timeout_s=self._options.search_timeout_s,
+        )
 
-    def _on_done_aside(self, done: Done, result: object) -> None:
-        self._num_aside -= 1
-        done(result)
+    def _on_searched(self, served: ServedCollection, on_found: OnFound, result: Result) -> None:
+        if isinstance(result, Found):
+            if counts := self._counts.collections.get(served.name):
+                counts.search_ms.observe(result.took_ms)
+                counts.passages_total += len(result.passages)
+            on_found(result.passages)
+        elif isinstance(result, Refused) and result.kind == "unavailable":
+            on_found(UnavailableError(result.reason))
+        elif isinstance(result, Refused):
+            self.collections.note_damage(served, result.reason)
+            on_found(_unavailable(served))
 
-    def _on_searched(self, served: ServedCollection, on_found: Found, result: object) -> None:
-        if isinstance(result, _Searched):
-            self._count(served, result)
-            on_found(result.found)
-        elif isinstance(result, QaError):
-            on_found(result)
-        else:
-            logger.error("collection %s: a search failed: %r", served.name, result)
-            on_found(InternalError())
 
-    def _count(self, served: ServedCollection, result: _Searched) -> None:
-        if counts := self._counts.collections.get(served.name):
-            counts.search_ms.observe(result.took_ms)
-            counts.passages_total += len(result.found)
-        if served.search_ms == math.inf:
-            served.search_ms = result.took_ms
-        else:
-            served.search_ms += SMOOTHING * (result.took_ms - served.search_ms)
+def _unavailable(served: ServedCollection) -> UnavailableError:
+    return UnavailableError(f"the collection {served.name} cannot be searched now")
+
+
+def _on_ranked(call: Call, on_ranked: OnRanked, result: Result) -> None:
+    if isinstance(result, Ranked):
+        on_ranked(result.sections)
+    elif isinstance(result, Refused) and result.kind == "setup":
+        words = "this server cannot skim: it is installed without `collections`"
+        call.fail(InvalidRequestError(words))
+    else:
+        call.fail(InternalError())

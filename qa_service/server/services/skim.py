@@ -1,7 +1,7 @@
 """A service that reads only the best windows of a long text, if the request has `skim`.
 
     submit ──without `skim`, or short──▶ the next service
-       └──`skim`──▶ windows ranked in a thread ──▶ the best, read as parts ▸ merged
+       └──`skim`──▶ windows ranked beside the loop ──▶ the best, read as parts ▸ merged
 
 An index of this one text ranks its windows as a collection ranks its passages. The scores are what
 they would be if the text had no other windows.
@@ -14,16 +14,15 @@ from functools import partial
 
 import msgspec
 
-from qa_service.errors import InternalError, InvalidRequestError, QaError, SetupError
+from qa_service.errors import QaError
 from qa_service.instance.messages import ModelFacts
-from qa_service.retrieval.ranking import rank
 from qa_service.server.scheduling.call import Call
 from qa_service.server.services.dispatcher import Dispatcher
 from qa_service.server.services.parts import Part, read_parts
 from qa_service.server.services.retrieval import Retrieval
 from qa_service.server.services.service import Service
 from qa_service.wire.messages import Answer, Request
-from qa_service.wire.sections import Section, windows
+from qa_service.wire.sections import Section
 from qa_service.wire.spans import SegmentResult, merge, to_answers
 
 
@@ -43,40 +42,17 @@ class Skim:
             self._service.submit(call)
             return
         try:
-            work = partial(_best_windows, call, model)
-            self._retrieval.run_aside(work, partial(self._on_ranked, call, model))
+            self._retrieval.rank(call, model, partial(self._on_ranked, call, model))
         except QaError as error:
             call.fail(error)
 
-    def _on_ranked(self, call: Call, model: ModelFacts, best: object) -> None:
-        if call.is_settled:
-            return
+    def _on_ranked(self, call: Call, model: ModelFacts, best: Sequence[Section] | None) -> None:
         if best is None:
             self._service.submit(call)
-        elif isinstance(best, list):
-            parts = [_part_of(call.request, section) for section in best]
-            answers = partial(_merge, call.request, best, model)
-            read_parts(call, parts, answers, self._dispatcher)
-        else:
-            call.fail(_error_of(best))
-
-
-def _best_windows(call: Call, model: ModelFacts) -> list[Section] | None:
-    """The windows to read, in the text's order; None if the text is to be read whole."""
-    request = call.request
-    assert request.skim is not None
-    found = windows(request, model.window_tokens, model.overlap_tokens)
-    if call.is_settled or len(found) <= request.skim:
-        return None
-    texts = (request.text[section.start : section.end] for section in found)
-    best = rank(request.question, texts, request.skim)
-    return [found[number] for number in sorted(best)]
-
-
-def _error_of(fault: object) -> QaError:
-    if isinstance(fault, SetupError):
-        return InvalidRequestError("this server cannot skim: it is installed without `collections`")
-    return fault if isinstance(fault, QaError) else InternalError()
+            return
+        parts = [_part_of(call.request, section) for section in best]
+        answers = partial(_merge, call.request, best, model)
+        read_parts(call, parts, answers, self._dispatcher)
 
 
 def _part_of(request: Request, section: Section) -> Part:

@@ -34,6 +34,7 @@ class SideProgram:
 
     Args:
         environment: Variables added to the server's.
+        max_backoff_s: The longest wait before a restart.
         on_start: Called after each start; the program can then be written to.
         on_death: Called each time that it dies by itself.
     """
@@ -46,6 +47,7 @@ class SideProgram:
         arguments: Sequence[str] = (),
         *,
         environment: Mapping[str, str] | None = None,
+        max_backoff_s: float = MAX_BACKOFF_S,
         on_start: Callable[[], None] = lambda: None,
         on_data: Callable[[bytes], None] = lambda data: None,
         on_death: Callable[[], None] = lambda: None,
@@ -55,6 +57,7 @@ class SideProgram:
         self._module = module
         self._arguments = tuple(arguments)
         self._environment = environment
+        self._max_backoff_s = max_backoff_s
         self._on_start = on_start
         self._on_data = on_data
         self._on_death = on_death
@@ -116,6 +119,13 @@ class SideProgram:
         if self._process:
             self._process.kill()
 
+    def replace(self) -> None:
+        """Kills it, as it hangs; another starts after the backoff."""
+        if self.is_running and self._process and self._stream:
+            self._process.kill()
+            self._stream.close()  # its end may be long in coming: a disk holds it
+            self._on_end()
+
     def _launch(self) -> None:
         self._process, sock = start_program(
             self._module, *self._arguments, environment=self._environment
@@ -132,7 +142,7 @@ class SideProgram:
         self._start_later()
 
     def _start_later(self) -> None:
-        backoff_s = min(FIRST_BACKOFF_S * 2**self._deaths_in_row, MAX_BACKOFF_S)
+        backoff_s = min(FIRST_BACKOFF_S * 2 ** min(self._deaths_in_row, 10), self._max_backoff_s)
         self._deaths_in_row += 1
         self._restart = self._loop.call_at(self._loop.now_s() + backoff_s, self._start_again)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -12,6 +12,8 @@ from qa_service.wire.http.model_reports import State
 
 STARTING = "starting"
 SERVING = "serving"
+
+CollectionState = Literal["READY", "LOADING", "UNAVAILABLE"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,17 @@ class Health:
     failures: Annotated[
         Mapping[str, str],
         Meta(description="why a version could not be loaded, by the same; empty if all could"),
+    ]
+    collections: Annotated[
+        Mapping[str, CollectionState],
+        Meta(description="the state of each collection: `READY`, `LOADING` or `UNAVAILABLE`"),
+    ]
+    collection_faults: Annotated[
+        Mapping[str, str],
+        Meta(
+            description="what is wrong with a collection: why it, or its newest index, cannot be "
+            "opened, or why a search failed in the last ten minutes; empty if nothing is"
+        ),
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from qa_service.server.telemetry.exposition import duration_samples
@@ -15,6 +15,9 @@ SHADOW_OUTCOMES = ("agreed", "differed", "failed", "unpaired", "dropped")
 """Outcomes of a request chosen to be copied: the version that answers found the same span, or
 another; the copy failed; `unpaired`: there was no answer to compare with, or the client had
 disconnected; `dropped`: no instance was idle, so there was no copy."""
+
+
+READY = "READY"
 
 
 @dataclass(slots=True)
@@ -57,14 +60,23 @@ class ShadowCounts:
 
 @dataclass(slots=True)
 class CollectionCounts:
-    """The counts of a collection: its searches, and the passages found by them that were read."""
+    """The counts of a collection: its searches, and the passages found by them that were read.
+
+    Attributes:
+        failed_total: Searches that a damaged index failed, or that ended or held their process.
+    """
 
     search_ms: Histogram = field(default_factory=lambda: Histogram(DURATION_BOUNDS_MS))
     passages_total: int = 0
+    failed_total: int = 0
 
     def report(self) -> dict[str, object]:
         """The counts."""
-        return {"search_ms": self.search_ms.report(), "passages_total": self.passages_total}
+        return {
+            "search_ms": self.search_ms.report(),
+            "passages_total": self.passages_total,
+            "failed_total": self.failed_total,
+        }
 
 
 class ServiceCounts:
@@ -74,6 +86,7 @@ class ServiceCounts:
         self.cascades: dict[str, CascadeCounts] = {}
         self.shadows: dict[tuple[str, int], ShadowCounts] = {}
         self.collections: dict[str, CollectionCounts] = {}
+        self.search_process_deaths_total = 0
 
     def cascade(self, route: str) -> CascadeCounts:
         """The counts of a route."""
@@ -87,8 +100,13 @@ class ServiceCounts:
         """Counts these collections from now on; what others counted is forgotten."""
         self.collections = {name: self.collections.get(name, CollectionCounts()) for name in names}
 
-    def report(self) -> dict[str, object]:
-        """Their part of the reply to a `stats` query."""
+    def report(self, states: Mapping[str, str], faults: Mapping[str, str]) -> dict[str, object]:
+        """Their part of the reply to a `stats` query.
+
+        Args:
+            states: The collections' states.
+            faults: What is wrong with collections.
+        """
         return {
             "cascades": {
                 route: {"models_asked": counts.models_asked, "fallbacks": counts.fallbacks}
@@ -98,17 +116,29 @@ class ServiceCounts:
                 {"model": model, "version": version, **counts.report()}
                 for (model, version), counts in self.shadows.items()
             ],
-            "collections": {name: counts.report() for name, counts in self.collections.items()},
+            "collections": {
+                name: {"state": states.get(name), "fault": faults.get(name), **counts.report()}
+                for name, counts in self.collections.items()
+            },
+            "search_process_deaths_total": self.search_process_deaths_total,
         }
 
-    def families(self) -> Iterator[Family]:
-        """The metrics; none of what there is not."""
+    def families(self, states: Mapping[str, str]) -> Iterator[Family]:
+        """The metrics; none of what there is not.
+
+        Args:
+            states: The collections' states.
+        """
         if self.cascades:
             yield from self._cascade_families()
         if self.shadows:
             yield from self._shadow_families()
         if self.collections:
-            yield from self._collection_families()
+            yield from self._collection_families(states)
+        if self.collections or self.search_process_deaths_total:
+            text = "Deaths of search processes."
+            deaths = [Sample(self.search_process_deaths_total, {})]
+            yield Family("qa_search_process_deaths_total", "counter", text, deaths)
 
     def _cascade_families(self) -> Iterator[Family]:
         cascades = [(counts, {"route": route}) for route, counts in self.cascades.items()]
@@ -142,7 +172,7 @@ class ServiceCounts:
         durations = [(counts.request_ms, labels) for counts, labels in shadows]
         yield _durations("qa_shadow_request_seconds", text, durations)
 
-    def _collection_families(self) -> Iterator[Family]:
+    def _collection_families(self, states: Mapping[str, str]) -> Iterator[Family]:
         collections = [(counts, {"collection": name}) for name, counts in self.collections.items()]
         text = "Time of a search in a collection."
         durations = [(counts.search_ms, labels) for counts, labels in collections]
@@ -150,6 +180,15 @@ class ServiceCounts:
         passages = [Sample(counts.passages_total, labels) for counts, labels in collections]
         text = "Passages of a collection that were found and read."
         yield Family("qa_collection_passages_total", "counter", text, passages)
+        failed = [Sample(counts.failed_total, labels) for counts, labels in collections]
+        text = "Searches that a damaged or hanging index has failed."
+        yield Family("qa_collection_failed_searches_total", "counter", text, failed)
+        ready = [
+            Sample(float(states.get(labels["collection"]) == READY), labels)
+            for _, labels in collections
+        ]
+        text = "1 if a collection can be searched, else 0."
+        yield Family("qa_collection_ready", "gauge", text, ready)
 
 
 def _durations(name: str, text: str, found: Iterable[tuple[Histogram, Labels]]) -> Family:

@@ -1,0 +1,155 @@
+"""The messages between the loop and a search process: msgpack in frames, typed at both ends.
+
+loop ──Ask──▶ search process       any number, each with a number of its own
+loop ◀──Reply── search process     one for each, with its number
+
+Paths and reasons cross here; a client is shown neither.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from qa_service.retrieval.retriever import FoundPassage
+from qa_service.wire.frames import PREFIX
+from qa_service.wire.sections import Section
+
+MAX_MESSAGE_BYTES = 2**32 - 1
+"""All that a frame's prefix can say: texts are bounded as they come, and neither end is hostile."""
+
+
+class Open(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Opens a collection, or the newest index of one that is open.
+
+    Attributes:
+        path: Its folder; empty if it has a URL.
+        is_fresh: Whether what is open is dropped first, as it is damaged.
+    """
+
+    collection: str
+    path: str = ""
+    url: str = ""
+    is_fresh: bool = False
+
+
+class Close(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Closes a collection."""
+
+    collection: str
+
+
+class List(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Looks for collections in a folder."""
+
+    folder: str
+
+
+class Search(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Searches a collection that is open."""
+
+    collection: str
+    question: str
+    max_passages: int
+
+
+class Rank(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Cuts a text into windows, and ranks them by a question.
+
+    Attributes:
+        count: How many windows are wanted.
+        window_tokens: The model's longest window.
+        overlap_tokens: Tokens that two neighbouring windows share.
+    """
+
+    question: str
+    text: str
+    count: int
+    window_tokens: int
+    overlap_tokens: int
+
+
+Work = Open | Close | List | Search | Rank
+
+
+class Opened(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A collection is open.
+
+    Attributes:
+        identity: Differs between indexes in which a search may find something else.
+    """
+
+    identity: str
+
+
+class Closed(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A collection is closed."""
+
+
+class Listed(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The collections of a folder: their folders, by name."""
+
+    paths: dict[str, str]
+
+
+class Found(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The passages that match best, the best first."""
+
+    passages: list[FoundPassage]
+    took_ms: float
+
+
+class Ranked(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The windows to read, in the text's order; None if the text has no more than were wanted."""
+
+    sections: list[Section] | None
+
+
+Kind = Literal["setup", "damaged", "unavailable"]
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The work could not be done.
+
+    Attributes:
+        reason: For the log and for health.
+        kind: `setup` if a person has to change something: the configuration, what is installed;
+            `damaged` if files cannot be read; `unavailable` if a cluster does not answer.
+        is_open: Of an `Open`: whether the index of before is still open.
+    """
+
+    reason: str
+    kind: Kind
+    is_open: bool = False
+
+
+Result = Opened | Closed | Listed | Found | Ranked | Refused
+
+
+class Ask(msgspec.Struct, frozen=True, array_like=True):
+    """A piece of work and its number."""
+
+    number: int
+    work: Work
+
+
+class Reply(msgspec.Struct, frozen=True, array_like=True):
+    """The result of the work of that number."""
+
+    number: int
+    result: Result
+
+
+ask_decoder = msgspec.msgpack.Decoder(Ask)
+reply_decoder = msgspec.msgpack.Decoder(Reply)
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode(message: Ask | Reply) -> bytearray:
+    """Encodes a message as a frame."""
+    frame = bytearray(PREFIX.size)
+    _encoder.encode_into(message, frame, PREFIX.size)
+    PREFIX.pack_into(frame, 0, len(frame) - PREFIX.size)
+    return frame

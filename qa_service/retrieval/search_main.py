@@ -1,0 +1,207 @@
+"""The program that opens collections, searches them, and ranks windows of texts.
+
+`python -m qa_service.retrieval.search_main FD PARENT THREADS LOG_LEVEL LOG_FORMAT` does the work
+that comes on its descriptor, in THREADS threads, and replies to each piece. A damaged index, a file
+that is cut while it is mapped, a disk or a cluster that does not answer end or hold this process,
+and no other.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from qa_service.errors import DamagedError, QaError, SetupError
+from qa_service.logs import configure_logging
+from qa_service.net.parent import end_with_parent
+from qa_service.retrieval.collection import Collection
+from qa_service.retrieval.manifest import MANIFEST_FILE
+from qa_service.retrieval.messages import (
+    MAX_MESSAGE_BYTES,
+    Close,
+    Closed,
+    Found,
+    Kind,
+    List,
+    Listed,
+    Open,
+    Opened,
+    Rank,
+    Ranked,
+    Refused,
+    Reply,
+    Result,
+    Search,
+    Work,
+    ask_decoder,
+    encode,
+)
+from qa_service.retrieval.open_search import OpenSearchIndex
+from qa_service.retrieval.ranking import rank
+from qa_service.retrieval.retriever import Retriever
+from qa_service.wire.frames import FrameReader
+from qa_service.wire.messages import Question
+from qa_service.wire.sections import windows
+
+READ_BYTES = 1 << 18
+"""More than a Unix socket's buffer holds by default, so that a read takes all there is."""
+MAX_DATA_BYTES = 4 << 30
+"""Of memory that is not a mapped file: a damaged length must not take the machine's."""
+MAX_REASON_CHARS = 300
+"""A log line's worth: a library's message may hold what it read."""
+
+logger = logging.getLogger(__name__)
+
+
+class Searcher:
+    """Does one piece of work after another; several threads may call `do` at once."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, tuple[Open, Retriever]] = {}
+        self._doers: dict[type[Work], Callable[[Any], Result]] = {
+            Open: self._open_one,
+            Close: self._close,
+            List: _list,
+            Search: self._search,
+            Rank: _rank,
+        }
+
+    def do(self, work: Work) -> Result:
+        """Does it; what goes wrong is a result too.
+
+        A panic of tantivy is a `BaseException`; it leaves locks of the index poisoned, so that the
+        loop has the index opened afresh.
+        """
+        try:
+            return self._doers[type(work)](work)
+        except DamagedError as error:
+            return self._refused(work, str(error), "damaged")
+        except SetupError as error:
+            return self._refused(work, str(error), "setup")
+        except QaError as error:
+            return Refused(error.message, "unavailable")
+        except BaseException as error:
+            logger.exception("a search failed")
+            words = " ".join(str(error).split())[:MAX_REASON_CHARS]
+            return self._refused(work, f"{type(error).__name__}: {words}", "damaged")
+
+    def _refused(self, work: Work, reason: str, kind: Kind) -> Refused:
+        is_open = isinstance(work, Open) and work.collection in self._open
+        return Refused(reason, kind, is_open)
+
+    def _open_one(self, work: Open) -> Result:
+        known = None if work.is_fresh else self._open.get(work.collection)
+        if work.is_fresh:
+            self._open.pop(work.collection, None)
+        if known and known[0] == work:
+            known[1].refresh()
+            retriever = known[1]
+        else:
+            retriever = Collection(Path(work.path)) if work.path else OpenSearchIndex(work.url)
+            its = Open(work.collection, work.path, work.url)
+            self._open[work.collection] = (its, retriever)
+        return Opened(_identity(retriever, work))
+
+    def _close(self, work: Close) -> Result:
+        self._open.pop(work.collection, None)
+        return Closed()
+
+    def _search(self, work: Search) -> Result:
+        if work.collection not in self._open:
+            raise DamagedError("it is not open")
+        retriever = self._open[work.collection][1]
+        started_s = time.monotonic()
+        found = retriever.search(work.question, work.max_passages)
+        return Found(found, (time.monotonic() - started_s) * 1e3)
+
+
+def _identity(retriever: Retriever, work: Open) -> str:
+    return repr(retriever.head) if isinstance(retriever, Collection) else work.url
+
+
+def _list(work: List) -> Result:
+    folder = Path(work.folder)
+    if not folder.is_dir():
+        raise SetupError(f"--collections_dir {folder}: there is no such folder")
+    paths = sorted(folder.glob(f"*/{MANIFEST_FILE}"))
+    return Listed({path.parent.name: str(path.parent) for path in paths})
+
+
+def _rank(work: Rank) -> Result:
+    asked = Question(work.question, work.text)
+    found = windows(asked, work.window_tokens, work.overlap_tokens)
+    if len(found) <= work.count:
+        return Ranked(None)
+    texts = (work.text[section.start : section.end] for section in found)
+    best = rank(work.question, texts, work.count)
+    return Ranked([found[number] for number in sorted(best)])
+
+
+class _Channel:
+    """This end of the socketpair, for several threads: a frame is read and written by one."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._frames = FrameReader(MAX_MESSAGE_BYTES)
+        self._reading, self._writing = threading.Lock(), threading.Lock()
+
+    def receive(self) -> bytes | None:
+        """Waits for the next frame's body; None when the loop's end is closed."""
+        with self._reading:
+            while (frame := self._frames.next_frame()) is None:
+                try:
+                    data = self._sock.recv(READ_BYTES)
+                except ConnectionError:
+                    return None
+                if not data:
+                    return None
+                self._frames.feed(data)
+            return frame
+
+    def send(self, reply: Reply) -> None:
+        with self._writing:
+            self._sock.sendall(encode(reply))
+
+
+def serve(sock: socket.socket, num_threads: int) -> None:
+    """Does what comes until the loop's end is closed."""
+    channel, searcher = _Channel(sock), Searcher()
+
+    def work() -> None:
+        while (frame := channel.receive()) is not None:
+            ask = ask_decoder.decode(frame)
+            reply = Reply(ask.number, searcher.do(ask.work))
+            try:
+                channel.send(reply)
+            except OSError:  # the server has ended, and reads no more
+                return
+
+    for _ in range(num_threads - 1):
+        threading.Thread(target=work, daemon=True).start()
+    work()
+
+
+def main() -> None:
+    """Searches for the server at the other end of the inherited descriptor."""
+    fd, parent, num_threads, log_level, log_format = sys.argv[1:]
+    end_with_parent(int(parent))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_DATA, (MAX_DATA_BYTES, MAX_DATA_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    configure_logging(log_level, log_format)
+    with socket.socket(fileno=int(fd)) as sock:
+        serve(sock, int(num_threads))
+    os._exit(0)  # a thread may hang in a search that nobody waits for
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,290 @@
+"""The collections that are served: how they come, are opened, and go. Sans-IO.
+
+Each is searched by a process of its own, up to `max_search_processes`; further ones share these. A
+search engine elsewhere always has its own process. The loop opens no file of a collection: what is
+damaged, slow or hangs holds the process that reads it.
+
+A collection that cannot be opened keeps no other from being served; it is tried again until it can.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+from qa_service.errors import SetupError, UnknownCollectionError, there_are, told_in
+from qa_service.net.timers import Clock
+from qa_service.retrieval.messages import (
+    Close,
+    List,
+    Listed,
+    Open,
+    Opened,
+    Refused,
+    Result,
+    Search,
+    Work,
+)
+from qa_service.server.services.options import CollectionOptions, check_name
+from qa_service.server.services.searches import Searches
+from qa_service.server.services.served_collection import (
+    FIRST_RETRY_S,
+    MAX_RETRY_S,
+    ServedCollection,
+)
+from qa_service.server.telemetry.health import CollectionState
+from qa_service.server.telemetry.services import ServiceCounts
+
+logger = logging.getLogger(__name__)
+
+REMOTE_SEARCHES = 4
+"""How many searches one cluster is asked at a time."""
+LIST_AGAIN_S = 10.0
+"""When a folder of collections that could not be listed is tried again."""
+
+MakeSearches = Callable[[str, int], Searches]
+"""Makes the searches of a new process, by what is searched and how many at a time."""
+
+
+class CollectionSet:
+    """The collections by name.
+
+    Args:
+        make_searches: Those it makes report here.
+        max_local: How many processes those on disk may have together.
+    """
+
+    def __init__(
+        self, clock: Clock, make_searches: MakeSearches, counts: ServiceCounts, max_local: int
+    ) -> None:
+        self._clock = clock
+        self._make_searches = make_searches
+        self._counts = counts
+        self._max_local = max_local
+        self._served: dict[str, ServedCollection] = {}
+        self._editions = itertools.count(1)
+        self._named: Mapping[str, CollectionOptions] = {}
+        self._listed: Mapping[str, CollectionOptions] = {}
+        self._folder: Path | None = None
+        self._lister: Searches | None = None
+        self._is_listing = False
+        self._list_fault = ""
+        self._ending: list[Searches] = []
+
+    def use(self, named: Mapping[str, CollectionOptions], folder: Path | None = None) -> None:
+        """Serves these collections and those of a folder; looks for newer indexes of all.
+
+        Raises:
+            SetupError: What is said of a collection is wrong; nothing is changed.
+        """
+        for name, options in named.items():
+            _check(name, options)
+        if folder != self._folder:
+            self._listed = {}
+        self._named, self._folder = named, folder
+        self._list()
+        self._follow()
+
+    @property
+    def has_started(self) -> bool:
+        """Whether each collection has been opened, or could not be."""
+        return not self._is_listing and all(its.was_tried for its in self._served.values())
+
+    @property
+    def failure(self) -> str:
+        """What a person has to change before all can be served; empty for nothing."""
+        for its in self._served.values():
+            if its.needs_setup:
+                return f"[collections.{its.name}]: {its.open_fault}"
+        return self._list_fault
+
+    def states(self) -> dict[str, CollectionState]:
+        """The state of each collection."""
+        return {name: its.state for name, its in self._served.items()}
+
+    def faults(self) -> dict[str, str]:
+        """What is wrong with collections, by their names; nothing of those that are well."""
+        now_s = self._clock.now_s()
+        faults = {name: its.fault(now_s) for name, its in self._served.items()}
+        return {name: fault for name, fault in faults.items() if fault}
+
+    def get(self, name: str | None) -> ServedCollection | None:
+        """The collection of that name; None if there is none."""
+        return self._served.get(name) if name else None
+
+    def find(self, name: str) -> ServedCollection:
+        """The collection of that name.
+
+        Raises:
+            UnknownCollectionError: No collection has this name.
+        """
+        if found := self._served.get(name):
+            return found
+        raise UnknownCollectionError(f"there is no collection {name}; {there_are(self._served)}")
+
+    def note_damage(self, served: ServedCollection, reason: str) -> None:
+        """Has the index opened afresh in which a search has failed."""
+        self._note_fault(served, reason)
+        self._open(served, is_fresh=True)
+
+    def processes(self) -> list[Searches]:
+        """All searches, those that end included."""
+        self._ending = [searches for searches in self._ending if not searches.reap()]
+        served = {its.searches: None for its in self._served.values()}
+        return [*served, *([self._lister] if self._lister else []), *self._ending]
+
+    # Reports of searches.
+
+    def on_search_process_start(self, searches: Searches) -> None:
+        """Has a new process open what the one before had open."""
+        for served in self._served.values():
+            if served.searches is searches and served.state != "UNAVAILABLE":
+                self._open(served)
+
+    def on_search_process_death(self, searches: Searches) -> None:
+        """What the process had open is not open any more."""
+        self._counts.search_process_deaths_total += 1
+        for served in self._served.values():
+            if served.searches is searches and served.state == "READY":
+                served.state = "LOADING"
+
+    def on_search_fault(self, work: Work, reason: str) -> None:
+        """Blames the collection whose search has ended its process, or held it for too long."""
+        if isinstance(work, Search) and (served := self._served.get(work.collection)):
+            self._note_fault(served, reason)
+
+    def _note_fault(self, served: ServedCollection, reason: str) -> None:
+        if served.note_search_fault(reason, self._clock.now_s()):
+            logger.error("collection %s: a search failed: %s", served.name, reason)
+        if counts := self._counts.collections.get(served.name):
+            counts.failed_total += 1
+
+    # How they come and go.
+
+    def _list(self) -> None:
+        if self._folder and not self._is_listing:
+            self._is_listing = True
+            self._lister = self._lister or self._make_searches(f"{self._folder}", 1)
+            self._lister.run(List(str(self._folder)), partial(self._on_listed, self._folder))
+
+    def _on_listed(self, folder: Path, result: Result) -> None:
+        self._is_listing = False
+        if folder != self._folder:
+            self._list()
+            return
+        if isinstance(result, Listed):
+            self._list_fault = ""
+            paths = {name: Path(path) for name, path in result.paths.items() if _is_name(name)}
+            self._listed = {name: CollectionOptions(path=path) for name, path in paths.items()}
+            self._follow()
+        elif isinstance(result, Refused):
+            logger.error("the collections stay as they are: %s", result.reason)
+            self._list_fault = result.reason if result.kind == "setup" else ""
+            self._clock.call_at(self._clock.now_s() + LIST_AGAIN_S, self._list)
+        self._clock.mark()
+
+    def _follow(self) -> None:
+        """Opens what is new, looks for newer indexes, and closes what is not served any more."""
+        wanted = {**self._listed, **self._named}
+        before, self._served = self._served, {}
+        for name, options in wanted.items():
+            known = before.get(name)
+            if known and known.is_remote == bool(options.url):
+                known.options = options
+                self._served[name] = before.pop(name)
+        for served in before.values():
+            self._close(served)
+        for name, options in wanted.items():
+            if name not in self._served:
+                searches = self._place(name, options)
+                served = ServedCollection(name, options, searches, next(self._editions))
+                self._served[name] = served
+        self._counts.keep_collections(self._served)
+        for served in self._served.values():
+            self._open(served)
+        self._clock.mark()
+
+    def _place(self, name: str, options: CollectionOptions) -> Searches:
+        """The searches of a new collection: new ones, or the local ones with fewest collections."""
+        if options.url:
+            return self._make_searches(name, REMOTE_SEARCHES)
+        local = [its.searches for its in self._served.values() if not its.is_remote]
+        if len(set(local)) < self._max_local:
+            return self._make_searches(name, 1)
+        return min(dict.fromkeys(local), key=local.count)
+
+    def _close(self, served: ServedCollection) -> None:
+        if served.retry:
+            served.retry.cancel()
+        if any(its.searches is served.searches for its in self._served.values()):
+            served.searches.run(Close(served.name), lambda _: None)
+        else:
+            served.searches.kill()
+            self._ending.append(served.searches)
+
+    # How they are opened.
+
+    def _open(self, served: ServedCollection, *, is_fresh: bool = False) -> None:
+        if served.is_opening and not is_fresh:
+            return
+        served.is_opening = True
+        if served.retry:
+            served.retry.cancel()
+        work = served.opening(is_fresh=is_fresh)
+        served.searches.run(work, partial(self._on_opened, served, work))
+
+    def _on_opened(self, served: ServedCollection, work: Open, result: Result) -> None:
+        served.is_opening, served.was_tried = False, True
+        if self._served.get(served.name) is not served:
+            return
+        if (work.path, work.url) != (served.opening().path, served.opening().url):
+            self._open(served)  # another folder was named meanwhile
+        elif isinstance(result, Opened):
+            self._use_opened(served, result.identity)
+        elif isinstance(result, Refused):
+            self._keep_closed(served, result)
+        self._clock.mark()
+
+    def _use_opened(self, served: ServedCollection, identity: str) -> None:
+        if served.state == "UNAVAILABLE" or not served.identity:
+            logger.info("collection %s is served", served.name)
+        elif identity != served.identity:
+            logger.info("collection %s: what has been indexed since is served", served.name)
+        if identity != served.identity:
+            served.edition = next(self._editions)
+            served.faulty_until_s = 0.0
+        served.identity = identity
+        served.state = "READY"
+        served.open_fault, served.needs_setup = "", False
+        served.retry_s = FIRST_RETRY_S
+
+    def _keep_closed(self, served: ServedCollection, refused: Refused) -> None:
+        """Notes why a collection, or its newest index, cannot be opened; tries again later."""
+        if refused.reason != served.open_fault:
+            what = "stays as it is" if refused.is_open else "cannot be opened"
+            logger.error("collection %s %s: %s", served.name, what, refused.reason)
+        served.open_fault = refused.reason
+        served.needs_setup = refused.kind == "setup"
+        served.state = "READY" if refused.is_open else "UNAVAILABLE"
+        again_s = self._clock.now_s() + served.retry_s
+        served.retry = self._clock.call_at(again_s, partial(self._open, served))
+        served.retry_s = min(2 * served.retry_s, MAX_RETRY_S)
+
+
+def _check(name: str, options: CollectionOptions) -> None:
+    with told_in(f"[collections.{name}]"):
+        check_name(name)
+        if bool(options.path) == bool(options.url):
+            raise SetupError("needs either path or url")
+
+
+def _is_name(name: str) -> bool:
+    try:
+        check_name(name)
+    except SetupError as error:
+        logger.warning("the collection in the folder %r is not served: %s", name, error)
+        return False
+    return True

@@ -1,0 +1,116 @@
+"""The loop's side of a search process: it is asked, replies, and is started again when it dies."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from typing import Protocol
+
+import msgspec
+
+from qa_service.logs import LogOptions
+from qa_service.net.event_loop import EventLoop
+from qa_service.retrieval.messages import (
+    MAX_MESSAGE_BYTES,
+    Ask,
+    Result,
+    Work,
+    encode,
+    reply_decoder,
+)
+from qa_service.server.sidecars.side_program import SideProgram
+from qa_service.wire.frames import FrameReader
+
+SEARCH_PROGRAM = "qa_service.retrieval.search_main"
+MAX_BACKOFF_S = 1.0
+"""Searches wait for a restart, which takes a fifth of a second of a core."""
+
+logger = logging.getLogger(__name__)
+
+
+class SearchListener(Protocol):
+    """Hears from a search process."""
+
+    def on_process_start(self) -> None:
+        """A new process can be asked; it has nothing open."""
+
+    def on_result(self, number: int, result: Result) -> None:
+        """A piece of work is done, or could not be."""
+
+    def on_process_death(self) -> None:
+        """The process has ended, with the work it had."""
+
+
+class SearchProcess:
+    """A process that searches.
+
+    Args:
+        name: Of what is searched, for the log.
+        num_threads: How many pieces of work it does at a time.
+    """
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        logs: LogOptions,
+        name: str,
+        num_threads: int,
+        listener: SearchListener,
+    ) -> None:
+        self._name = name
+        self._listener = listener
+        self._numbers = itertools.count()
+        self._frames = FrameReader(MAX_MESSAGE_BYTES)
+        self._program = SideProgram(
+            loop,
+            f"the search process of {name}",
+            SEARCH_PROGRAM,
+            [str(num_threads), logs.log_level, logs.log_format],
+            max_backoff_s=MAX_BACKOFF_S,
+            on_start=listener.on_process_start,
+            on_data=self._on_data,
+            on_death=self._on_death,
+        )
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it can be asked."""
+        return self._program.is_running
+
+    def start(self) -> None:
+        """Starts it, now or as soon as it can be."""
+        self._program.start()
+
+    def ask(self, work: Work) -> int:
+        """Has it do a piece of work; returns the number that the result will have."""
+        number = next(self._numbers)
+        self._program.write(encode(Ask(number, work)))
+        return number
+
+    def replace(self) -> None:
+        """Kills it, as it hangs: it has died, and another starts."""
+        self._program.replace()
+
+    def kill(self) -> None:
+        """Ends it for good; its work is lost."""
+        self._program.kill()
+
+    def reap(self) -> bool:
+        """Whether it has ended."""
+        return self._program.reap()
+
+    def _on_data(self, data: bytes) -> None:
+        self._frames.feed(data)
+        while (frame := self._frames.next_frame()) is not None:
+            try:
+                reply = reply_decoder.decode(frame)
+            except msgspec.DecodeError as error:
+                logger.error("the search process of %s sent what is no reply: %s",
+                             self._name, error)  # fmt: skip
+                self.replace()
+                return
+            self._listener.on_result(reply.number, reply.result)
+
+    def _on_death(self) -> None:
+        self._frames = FrameReader(MAX_MESSAGE_BYTES)
+        self._listener.on_process_death()
