@@ -10,6 +10,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from qa_service.machine import num_cpus, processor
 from qa_service.programs.load.table import processor
 
 
@@ -17,7 +18,7 @@ def machine() -> str:
     """Cores, processor and memory of this machine."""
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return (
-        f"{os.cpu_count()} cores of {processor()}, {memory_gib:.0f} GiB, "
+        f"{num_cpus()} cores of {processor().name}, {memory_gib:.0f} GiB, "
         f"{platform.system()} {platform.release().partition('-')[0]}"
     )
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from qa_service.client import split_hosts
+from qa_service.command_line import Parser
 
 _T = TypeVar("_T")
 
@@ -42,12 +43,10 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescrip
         return super()._get_help_string(action)
 
 
-def make_parser(docstring: str | None) -> argparse.ArgumentParser:
+def make_parser(docstring: str | None) -> Parser:
     """A parser whose help begins with the docstring's first line and ends with the others."""
     description, _, notes = (docstring or "").partition("\n\n")
-    return argparse.ArgumentParser(
-        description=description, epilog=notes, formatter_class=_HelpFormatter
-    )
+    return Parser(description=description, epilog=notes, formatter_class=_HelpFormatter)
 
 
 def complain(words: object) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from datetime import UTC, datetime
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -33,12 +34,14 @@ def hide_password(url: str) -> str:
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, process, message, and traceback if any."""
+    """One JSON object a line: time (RFC 3339), level, logger, process, message, any traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as one line of JSON."""
         line = {
-            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{int(record.msecs):03d}",
+            "time": datetime.fromtimestamp(record.created, UTC)
+            .astimezone()
+            .isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "pid": record.process,
@@ -49,6 +52,14 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=False)
+
+
+def as_log_line(message: str, log_format: str) -> str:
+    """What a program says on standard output, in the form of its log."""
+    if log_format != "json":
+        return message
+    record = logging.LogRecord("qa_service", logging.INFO, "", 0, message, None, None)
+    return JsonFormatter().format(record)
 
 
 def configure_logging(level: str, log_format: str) -> None:

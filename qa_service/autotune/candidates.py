@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-import os
 from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -36,10 +35,10 @@ from qa_service.instance.messages import Setup
 from qa_service.instance.model_folder.costs_dir import COSTS_DIR
 from qa_service.instance.model_folder.manifest import Manifest
 from qa_service.instance.options import InstanceOptions
+from qa_service.machine import num_cpus, processor
 
 logger = logging.getLogger(__name__)
 
-CPUINFO = Path("/proc/cpuinfo")
 REFERENCE = ("onnx", "fp32")
 """Its answers are the standard, and it runs if nothing could be measured."""
 REFERENCE_WITHOUT_ONNX = ("pytorch", "fp32")
@@ -73,7 +72,7 @@ def choose_engine(
     measurement = Measurement(
         setup,
         findings,
-        f"{os.cpu_count()} cores of {processor()[0]}",
+        f"{num_cpus()} cores of {processor().name}",
         str(_path_of_table(setup, manifest, findings)),
     )
     table = _kept(Path(measurement.path))
@@ -109,7 +108,7 @@ def _in_any_order(options: InstanceOptions, manifest: Manifest, device: str) -> 
     Those that cannot run have a `failure`.
     """
     threads = [options.intra_op_num_threads or 1]
-    has_spare_cores = (os.cpu_count() or 1) >= 2 * options.num_inference_sessions
+    has_spare_cores = (num_cpus()) >= 2 * options.num_inference_sessions
     if device == CPU and not options.intra_op_num_threads and has_spare_cores:
         threads.append(2)
     reference = _reference(manifest)
@@ -126,7 +125,7 @@ def _likely_share(finding: Finding, device: str) -> float:
     """Estimates a candidate's time on this processor, as a share of the reference's."""
     row = ROWS[finding.engine_type, finding.precision]
     share = row.share / math.sqrt(finding.intra_op_num_threads)
-    is_suited = device != CPU or not row.suits or PROCESSOR_FLAGS[row.suits] & processor()[1]
+    is_suited = device != CPU or not row.suits or PROCESSOR_FLAGS[row.suits] & processor().flags
     return share if is_suited else UNSUITED * share
 
 
@@ -154,7 +153,7 @@ def _obstacle(kind: Kind, manifest: Manifest, device: str) -> str:
     row = ROWS[kind]
     if not is_installed(row.engine.module):
         return f"{row.engine.module} is not installed"
-    if row.needs and device == CPU and not PROCESSOR_FLAGS[row.needs] & processor()[1]:
+    if row.needs and device == CPU and not PROCESSOR_FLAGS[row.needs] & processor().flags:
         return f"this processor does not compute in {row.needs}"
     if row.file not in manifest.files:
         reason = manifest.without.get(row.file) or manifest.without.get(ONNX_FILE)
@@ -162,26 +161,15 @@ def _obstacle(kind: Kind, manifest: Manifest, device: str) -> str:
     return ""
 
 
-def processor() -> tuple[str, frozenset[str]]:
-    """The processor's name and its flags, from Linux; empty on other systems."""
-    try:
-        lines = CPUINFO.read_text().partition("\n\n")[0].splitlines()
-    except OSError:
-        return "", frozenset()
-    fields = dict(line.replace("\t", "").split(":", 1) for line in lines if ":" in line)
-    name = fields.get("model name", "").strip()
-    return name, frozenset((fields.get("flags") or fields.get("Features") or "").split())
-
-
 def _path_of_table(setup: Setup, manifest: Manifest, findings: Sequence[Finding]) -> Path:
     """The file of a table, named by a key of all that the table depends on."""
     options, device = setup.options, setup.device
-    name, flags = processor()
+    its = processor()
     packages = dict.fromkeys(
         name for engine in ENGINES.values() for name in engine.packages.values()
     )
     depends_on = (
-        (name, sorted(flags), os.cpu_count(), device.device, device.gpu_memory_bytes),
+        (its.name, sorted(its.flags), num_cpus(), device.device, device.gpu_memory_bytes),
         [_version(package) for package in packages],
         manifest.files,
         findings,

@@ -48,7 +48,7 @@ def read_squad(path: str | Path) -> list[SquadQuestion]:
     path = Path(path)
     opener = gzip.open if path.suffix == ".gz" else open
     try:
-        with opener(path, "rt", encoding="utf-8") as file:
+        with opener(path, "rt", encoding="utf-8-sig") as file:
             return list(_questions(json.load(file)))
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not in SQuAD's format: {error!r}") from error

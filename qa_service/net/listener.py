@@ -19,6 +19,8 @@ BACKLOG = 1024
 """Connections that the kernel keeps until they are accepted, at most net.core.somaxconn."""
 ACCEPTS_A_ROUND = 16
 """So that a flood of new clients does not hold up those that are connected."""
+LOG_INTERVAL_S = 60.0
+"""Between two lines that say that nothing can be accepted."""
 REST_S = 0.1
 """After an accept that failed for lack of descriptors: the socket stays readable, so that the loop
 would try again without a pause."""
@@ -43,6 +45,7 @@ class Listener:
         self._on_client = on_client
         self._accepting = False
         self._closed = False
+        self._quiet_until_s = 0.0
         self._sock = sock
         self._sock.setblocking(False)
 
@@ -89,10 +92,13 @@ class Listener:
         raise NotImplementedError
 
     def _rest(self, error: OSError) -> None:
-        """Pauses for lack of descriptors or memory."""
-        logger.error("cannot accept: %s; resting %.1f s", error.strerror, REST_S)
+        """Pauses for lack of descriptors or memory; logs it once a minute."""
+        now_s = self._loop.now_s()
+        if now_s >= self._quiet_until_s:
+            logger.error("cannot accept: %s; trying every %.1f s", error.strerror, REST_S)
+            self._quiet_until_s = now_s + LOG_INTERVAL_S
         self._loop.watch(self._sock)
-        self._loop.call_at(self._loop.now_s() + REST_S, self._watch)
+        self._loop.call_at(now_s + REST_S, self._watch)
 
     def _watch(self) -> None:
         if not self._closed:

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from qa_service.command_line import Parser
 from qa_service.engine_catalogue import AUTO, precisions_of
 from qa_service.errors import SetupError
 from qa_service.flags import INTERRUPTED, complain
@@ -27,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     defaults = Choices()
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         description="Prepares a question-answering model for the server: writes it for PyTorch and "
         "for ONNX Runtime, and checks that both give the same answers.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,

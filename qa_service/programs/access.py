@@ -73,7 +73,7 @@ class Access:
 
 def _first_token(path: Path) -> str:
     """The first token of a file, which may have the format of a server's."""
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8-sig").splitlines():
         words = line.split()
         if words and not words[0].startswith("#"):
             return words[0]

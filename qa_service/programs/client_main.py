@@ -141,8 +141,7 @@ def main() -> int:
                 max_passages=parsed.max_passages,
             )
             if parsed.question is None:
-                Conversation(client, LineEditor(), ask).run(text)
-                return ExitCode.YES
+                return Conversation(client, LineEditor(), ask).run(text)
             return ask_once(ask, parsed.question, text, as_json=parsed.json)
     except (OSError, UnicodeDecodeError, QaClientError) as error:
         print_error(error)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 
 from qa_service.client import Answer, QaClient, QaClientError, QaServerError
+from qa_service.flags import ExitCode
 from qa_service.programs.access import TOKEN_VARIABLE
 from qa_service.programs.line_editor import LineEditor
 from qa_service.programs.sources import describe_source
@@ -26,9 +27,12 @@ class Conversation:
         self._client = client
         self._editor = editor
         self._ask = ask
+        self._has_reached = False
 
-    def run(self, text: str | None = "") -> None:
+    def run(self, text: str | None = "") -> ExitCode:
         """Runs until Ctrl-D, quit, exit, Ctrl-C with nothing typed, or the end of the input.
+
+        Returns `ERROR` if no server was reached.
 
         It asks for the text if that is empty; None is for questions to a collection.
         """
@@ -43,6 +47,7 @@ class Conversation:
         except KeyboardInterrupt:
             # readline ends the line at the end of the input, but not at an interrupt.
             print(file=sys.stderr)
+        return ExitCode.YES if self._has_reached else ExitCode.ERROR
 
     def _begin(self) -> None:
         """Prints the instructions, and an error at once if no server can be reached."""
@@ -50,6 +55,7 @@ class Conversation:
             print(WELCOME)
         try:
             self._client.connect()
+            self._has_reached = True
         except QaClientError as error:
             print_error(error)
 
@@ -64,6 +70,7 @@ class Conversation:
         while question := self._read("Question").strip():
             try:
                 print(describe(self._ask(question, text)), flush=True)
+                self._has_reached = True
             except QaClientError as error:
                 print_error(error)
 

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Self
 
 from msgspec import NODEFAULT, Meta, Struct, structs
 
+from qa_service.command_line import Parser
 from qa_service.errors import SetupError
 from qa_service.instance.options import InstanceOptions
 from qa_service.logs import LogOptions, hide_password
@@ -144,7 +145,7 @@ class ConfigSource:
 
 
 def find_config(arguments: Sequence[str] | None = None) -> ConfigSource:
-    """Reads the command line; a flag wins over the file that it may name.
+    """Reads the command line; a flag wins over the environment, and that over the file.
 
     Raises:
         SetupError: The file cannot be read, or something in it is wrong; if it is to be printed.
@@ -173,8 +174,8 @@ def _read_file(path: Path | None, given: Mapping[str, object]) -> ServerConfig:
     if path is None:
         return ServerConfig()
     try:
-        with path.open("rb") as file:
-            return from_toml(ServerConfig, _with_defaults(tomllib.load(file), given))
+        table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        return from_toml(ServerConfig, _with_defaults(table, given))
     except OSError as error:
         raise SetupError(f"cannot read --config {path}: {error.strerror}") from None
     except OptionError as error:
@@ -212,11 +213,16 @@ def changed_options(old: Struct, new: Struct) -> list[str]:
 
 
 def _make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         description="Question-answering inference server.",
         usage="%(prog)s [--config FILE] [flags]; --help lists them",
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="options in TOML; flags win")
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="options in TOML; flags win, and variables such as QA_PORT",
+    )
     parser.add_argument(
         "--print_config",
         action="store_true",

@@ -11,10 +11,11 @@ from pathlib import Path
 from qa_service.errors import SetupError
 from qa_service.flags import INTERRUPTED, complain
 from qa_service.instance.devices import describe, run_in_real_time
-from qa_service.logs import configure_logging, plural
-from qa_service.server.config import find_config
+from qa_service.logs import as_log_line, configure_logging, plural
+from qa_service.server.config import ServerConfig, find_config
 from qa_service.server.engine_report import measured_engines
 from qa_service.server.life_cycle import QaServer
+from qa_service.server.life_cycle.engine_report import measured_engines
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +28,7 @@ def main() -> int:
         configure_logging(config.logs.log_level, config.logs.log_format)
         if config.server.print_engines:
             for text in measured_engines(config):
-                _say(text)
+                _say(config, text)
             return 0
         if config.server.realtime_loop:
             run_in_real_time()
@@ -37,14 +38,15 @@ def main() -> int:
         return error.exit_code
     except KeyboardInterrupt:  # the server handles the signal; what only measures does not
         return INTERRUPTED
-    _say("QA server stopped.")
+    _say(config, "QA server stopped.")
     return 0
 
 
-def _say(*lines: object) -> None:
-    """Prints lines; a closed pipe or a full disk does not end the server."""
+def _say(config: ServerConfig, *lines: object) -> None:
+    """Prints lines, each as the log has them; a closed pipe or a full disk ends nothing."""
     try:
-        print(*lines, sep="\n", flush=True)
+        for line in lines:
+            print(as_log_line(str(line), config.logs.log_format), flush=True)
     except OSError as error:
         logger.warning("standard output cannot be written: %s", error.strerror)
         # The rest of the buffer would fail again when the program ends.
@@ -53,14 +55,14 @@ def _say(*lines: object) -> None:
 
 
 def _say_listening(server: QaServer) -> None:
-    _say(f"QA server listening on {server.address}, not ready yet")
+    _say(server.config, f"QA server listening on {server.address}, not ready yet")
 
 
 def _say_ready(server: QaServer) -> None:
     config = server.config
     if config.server.print_cost_table:
-        _say(*server.cost_tables)
-    _say(f"QA server ready on {server.address}: {'; '.join(_what_serves(server))}")
+        _say(config, *server.cost_tables)
+    _say(config, f"QA server ready on {server.address}: {'; '.join(_what_serves(server))}")
 
 
 def _what_serves(server: QaServer) -> Iterator[str]:

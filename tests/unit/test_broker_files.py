@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from qa_service.programs.jobs import ordered_output
 from qa_service.programs.jobs.answers_file import AnswersFile
+from qa_service.programs.jobs.claim import ahead_of
 from qa_service.programs.jobs.ordered_output import OrderedOutput
 from qa_service.programs.jobs.questions_file import FileError, count_rows, read_rows
 
@@ -196,3 +197,38 @@ def test_a_file_of_something_else_is_not_added_to(path):
     path.write_text('{"id": 1}\n')
     with pytest.raises(FileError, match="line 1"):
         AnswersFile(path)
+
+
+def test_an_answer_that_was_torn_in_the_file_and_is_whole_ahead_is_the_last_line(path):
+    path.write_bytes(b'{"id":1}\n{"id":2,"ans')
+    ahead_of(path).write_bytes(b'1\t{"id":2}\n')
+    output = OrderedOutput(path)
+    assert output.num_written == 2
+    assert output.last_line == b'{"id":2}'
+    output.close()
+    assert path.read_bytes() == b'{"id":1}\n{"id":2}\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "encoding"),
+    [
+        ("q.csv", "question;text\r\nWho?;Ada, then Bo.\r\n", "utf-8-sig"),
+        ("q.csv", "question\ttext\nWho?\tAda, then Bo.\n", "utf-16"),
+        ("q.csv", 'question,text\nWho?,"Ada, then Bo."\n', "utf-8-sig"),
+        ("q.jsonl", '{"question": "Who?", "text": "Ada, then Bo."}\n', "utf-8-sig"),
+        ("q.jsonl", '{"question": "Who?", "text": "Ada, then Bo."}\n', "utf-16"),
+    ],
+)
+def test_files_as_spreadsheets_and_editors_save_them_are_read(tmp_path, name, text, encoding):
+    file = tmp_path / name
+    file.write_bytes(text.encode(encoding))
+    assert count_rows(file) == 1
+    (row,) = read_rows(file)
+    assert json.loads(row.body) == {"id": 1, "question": "Who?", "text": "Ada, then Bo."}
+
+
+def test_a_header_without_a_question_is_quoted(tmp_path):
+    file = tmp_path / "q.csv"
+    file.write_text("frage;text\nWer?;Ada.\n")
+    with pytest.raises(FileError, match="names no question, but frage, text"):
+        list(read_rows(file))

@@ -374,6 +374,15 @@ class TestConversation:
             terminal.enter("Question: " if text else "Text: ", word)
             assert terminal.wait() == 0
 
+    def test_a_conversation_that_reaches_no_server_ends_with_2(self, absent):
+        done = run(*CLIENT, *absent, "--text", "t", stdin=b"q\n")
+        assert done.returncode == 2
+
+    def test_a_url_in_place_of_a_host_is_said_to_be_one(self):
+        done = run(*CLIENT, "--host", "http://localhost:9999", "--health")
+        assert done.returncode == 2
+        assert b"'http://localhost:9999' is a URL; a name is needed" in done.stderr
+
     def test_a_server_that_comes_late(self, absent):
         with Terminal([*CLIENT, *absent, "--text", "t"]) as terminal:
             terminal.expect("Error: no server can be reached")

@@ -185,6 +185,19 @@ def test_a_file_that_is_not_there():
         parse_server_flags(["--config", "no.toml"])
 
 
+def test_a_file_with_a_byte_order_mark_is_read(tmp_path):
+    file = written(tmp_path, "\ufeff[listen]\nport = 7\n")
+    assert parse_server_flags(["--config", str(file)]).listen.port == 7
+
+
+def test_the_environment_wins_over_the_file_and_flags_over_both(tmp_path, monkeypatch):
+    file = written(tmp_path, "[listen]\nport = 1\nmax_connections = 2\ntcp_keepalive_s = 3\n")
+    monkeypatch.setenv("QA_MAX_CONNECTIONS", "20")
+    monkeypatch.setenv("QA_TCP_KEEPALIVE_S", "30")
+    listen = parse_server_flags(["--config", str(file), "--tcp-keepalive-s", "300"]).listen
+    assert (listen.port, listen.max_connections, listen.tcp_keepalive_s) == (1, 20, 300)
+
+
 def test_a_file_that_is_not_text(tmp_path):
     (tmp_path / "server.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(SetupError, match="is not TOML"):

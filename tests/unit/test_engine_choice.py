@@ -15,6 +15,8 @@ from qa_service.instance.devices import DeviceAssignment
 from qa_service.instance.model_folder.costs_dir import keep
 from qa_service.instance.model_folder.manifest import Manifest, ReadingConfig
 from qa_service.instance.options import InstanceOptions
+from qa_service.machine import Processor
+from qa_service.server.instances import engine_trial
 from tests.support import FakeClock
 
 MANIFEST = Manifest(
@@ -61,9 +63,13 @@ def trial():
 @pytest.fixture(autouse=True)
 def _a_small_machine(monkeypatch):
     """Two cores, without bf16, and of the engines ONNX Runtime alone."""
-    monkeypatch.setattr(candidates.os, "cpu_count", lambda: 2)
-    monkeypatch.setattr(candidates, "processor", lambda: ("A Processor", frozenset()))
+    monkeypatch.setattr(candidates, "num_cpus", lambda: 2)
+    monkeypatch.setattr(candidates, "processor", with_flags)
     monkeypatch.setattr(candidates, "is_installed", lambda module: module == "onnxruntime")
+
+
+def with_flags(*flags):
+    return Processor("A Processor", frozenset(flags))
 
 
 def choose(folder, trial, manifest=MANIFEST, device=ON_CPU, **options):
@@ -152,7 +158,7 @@ def test_without_an_onnx_file_pytorch_is_taken(tmp_path, only_pytorch, trial):
 def test_without_an_onnx_file_pytorch_is_what_answers_are_compared_with(
     tmp_path, only_pytorch, monkeypatch, trial
 ):
-    monkeypatch.setattr(candidates, "processor", lambda: ("", frozenset({"avx512_bf16"})))
+    monkeypatch.setattr(candidates, "processor", lambda: with_flags("avx512_bf16"))
     _, table = choose(tmp_path, trial, only_pytorch)
     assert trial.candidates == [["pytorch fp32", "pytorch bf16"]]
     failures = {str(item): item.failure for item in table.findings}
@@ -178,7 +184,7 @@ def test_two_threads_are_a_candidate_where_every_instance_has_two_cores(tmp_path
 def test_what_is_likely_fast_on_the_processor_comes_first(
     tmp_path, monkeypatch, flags, second, last, trial
 ):
-    monkeypatch.setattr(candidates, "processor", lambda: ("A Processor", frozenset(flags)))
+    monkeypatch.setattr(candidates, "processor", lambda: with_flags(*flags))
     monkeypatch.setattr(candidates, "is_installed", lambda module: module != "torch")
     files = {**MANIFEST.files, "model.openvino_int8.onnx": "4"}
     choose(tmp_path, trial, changed(MANIFEST, files=files))
@@ -217,9 +223,7 @@ def test_progress_is_said_every_few_seconds_without_a_terminal(caplog, monkeypat
 
 def test_a_processor_with_bf16_has_more_candidates(tmp_path, monkeypatch):
     monkeypatch.undo()
-    cpuinfo = tmp_path / "cpuinfo"
-    cpuinfo.write_text("model name\t: A Processor\nflags\t\t: fpu amx_bf16\n\nprocessor\t: 1\n")
-    monkeypatch.setattr(candidates, "CPUINFO", cpuinfo)
+    monkeypatch.setattr(candidates, "processor", lambda: with_flags("fpu", "amx_bf16"))
     monkeypatch.setattr(candidates, "is_installed", lambda module: True)
     _, table = choose(tmp_path, Trial(), num_inference_sessions=100)
     failures = {str(item): item.failure for item in table.findings}

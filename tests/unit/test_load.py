@@ -4,7 +4,6 @@ import csv
 import io
 import itertools
 import math
-import os
 import platform
 import select
 import socket
@@ -20,6 +19,7 @@ import pytest
 import qa_service
 from qa_service.data.squad import SquadQuestion, read_squad
 from qa_service.flags import PlotError, check_plot
+from qa_service.machine import num_cpus
 from qa_service.programs.access import Access
 from qa_service.programs.load.generator import run_load
 from qa_service.programs.load.plan import LoadPlan, Sample
@@ -380,7 +380,7 @@ class TestReport:
 
     def test_says_what_the_generator_took(self):
         assert "Generator:   " not in str(Report.of([]))
-        num_cores = os.cpu_count()
+        num_cores = num_cpus()
         words = f"{0.5 / num_cores:.1%} of the CPU time of {num_cores} cores"
         assert f"Generator:   {words}\n" in str(Report.of([], generator_cores=0.5))
         assert "its one core is full" in str(Report.of([], generator_cores=0.95))

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import platform
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from pathlib import Path
 
 from qa_service.instance.arrays import FloatArray, Int64Array, Logits
+from qa_service.machine import num_cpus, processor
 
 
 class Engine(ABC):
@@ -65,9 +62,4 @@ def named_inputs(
 
 def describe_cpu(num_threads: int) -> str:
     """The cores in use and the processor's name, as in `1 of 2 cores of AMD EPYC 9B45`."""
-    try:
-        found = re.search(r"^model name\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    except OSError:
-        found = None
-    name = found[1] if found else platform.machine()
-    return f"{num_threads} of {os.cpu_count()} cores of {name}"
+    return f"{num_threads} of {num_cpus()} cores of {processor().name}"

@@ -27,7 +27,7 @@ class OrderedOutput:
     Attributes:
         num_written: Lines in order: questions below this index are answered.
         num_errors: Error answers in both files.
-        last_line: The last line found at the start; None if there was none.
+        last_line: The last line in order; None if there is none.
 
     Raises:
         OSError: A file cannot be written.
@@ -90,6 +90,7 @@ class OrderedOutput:
         lines = []
         while (line := self._ahead.pop(self.num_written, None)) is not None:
             lines.append(line + b"\n")
+            self.last_line = line
             self.num_written += 1
         if lines:
             _write(self._file, b"".join(lines))

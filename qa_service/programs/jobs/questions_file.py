@@ -1,14 +1,16 @@
 """Questions from files, a row each: JSON lines, CSV, or SQuAD's JSON.
 
 The name decides: `.jsonl`, `.csv` or `.json`, each also with `.gz`. A line of JSON is a request of
-the wire; CSV has a header with at least `question` and `text` or `collection`. Where one collection
-answers all, texts are left out. A row without an id gets its number, from 1. JSON lines and CSV are
-streamed, so that a file may hold millions. A line that cannot be read is a row with a `fault`, and
-fails alone.
+the wire; CSV has a header with at least `question` and `text` or `collection`; commas, semicolons
+or tabs separate its fields. Both may have a byte order mark, and with one be UTF-16. Where one
+collection answers all, texts are left out. A row without an id gets its number, from 1. JSON lines
+and CSV are streamed, so that a file may hold millions. A line that cannot be read is a row with a
+`fault`, and fails alone.
 """
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import hashlib
@@ -27,6 +29,8 @@ from qa_service.data.squad import read_squad
 FORMATS = (".jsonl", ".csv", ".json")
 _MAX_CSV_FIELD = 1 << 27
 """Far above any server's `--max_frame_bytes`, which decides how long a text may be."""
+_DELIMITERS = (",", ";", "\t")
+"""Of those that a header has as often, the first is taken."""
 _NUMBERS = ("top_k", "timeout_ms")
 _UNREADABLE = (OSError, EOFError, zlib.error, ValueError, RecursionError)
 _encoder = msgspec.json.Encoder(order="deterministic")
@@ -81,7 +85,7 @@ def count_rows(path: Path, collection: str | None = None) -> int:
     if _kind(path) != ".jsonl":
         return sum(1 for _ in read_rows(path, collection))
     try:
-        with _open(path) as file:
+        with _open_text(path) as file:
             return sum(1 for line in file if not line.isspace())
     except _UNREADABLE as error:
         raise FileError(f"{path} cannot be read: {error}") from error
@@ -97,6 +101,17 @@ def _kind(path: Path) -> str:
 
 def _open(path: Path) -> BinaryIO:
     return cast(BinaryIO, gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+
+
+def _open_text(path: Path) -> TextIOWrapper:
+    """Opens a text by its byte order mark, if it has one.
+
+    Bytes that are not UTF-8 become surrogates, which JSON cannot hold: a fault of their row.
+    """
+    with _open(path) as file:
+        is_utf16 = file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    encoding = "utf-16" if is_utf16 else "utf-8-sig"
+    return TextIOWrapper(_open(path), encoding, errors="surrogateescape", newline="")
 
 
 def _row(number: int, request: dict[str, Any] | str, collection: str | None) -> Row:
@@ -115,22 +130,23 @@ def _row(number: int, request: dict[str, Any] | str, collection: str | None) -> 
 
 
 def _json_lines(path: Path, _: bool) -> Iterator[dict[str, Any] | str]:
-    with _open(path) as file:
+    with _open_text(path) as file:
         for number, line in enumerate(file, 1):
             if line.isspace():
                 continue
             try:
-                yield _decoder.decode(line)
+                yield _decoder.decode(line.encode(errors="surrogateescape"))
             except (ValueError, RecursionError) as error:
                 yield f"line {number}: {error}"
 
 
 def _csv(path: Path, needs_text: bool) -> Iterator[dict[str, Any] | str]:
     csv.field_size_limit(min(_MAX_CSV_FIELD, sys.maxsize))
-    with _open(path) as file:
-        # Bytes that are not UTF-8 become surrogates, which JSON cannot hold: a fault of their row.
-        text = TextIOWrapper(file, "utf-8", errors="surrogateescape", newline="")
-        reader = csv.DictReader(text, strict=True)
+    with _open_text(path) as file:
+        header = file.readline()
+        file.seek(0)
+        delimiter = max(_DELIMITERS, key=header.count)
+        reader = csv.DictReader(file, strict=True, delimiter=delimiter)
         _check_header(path, _csv_header(path, reader), needs_text)
         while True:
             try:
@@ -148,7 +164,8 @@ def _check_header(path: Path, names: Sequence[str], needs_text: bool) -> None:
     if needs_text and not {"text", "collection"} & set(names):
         missing.append("text")
     if missing:
-        raise FileError(f"{path}: its header names no {' and no '.join(missing)}")
+        found = ", ".join(names) or "nothing"
+        raise FileError(f"{path}: its header names no {' and no '.join(missing)}, but {found}")
 
 
 def _csv_header(path: Path, reader: csv.DictReader[str]) -> Sequence[str]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from qa_service.machine import num_cpus
 from qa_service.programs.load.plan import Sample
 
 PERCENTS = (50, 90, 99)
@@ -93,6 +93,6 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
 
 def share_of_cores(cores: float) -> str:
     """The CPU time of the load generator, in words."""
-    num_cores = os.cpu_count() or 1
+    num_cores = num_cpus()
     full = "; its one core is full: these are its figures, not the server's" * (cores > 0.9)
     return f"{cores / num_cores:.1%} of the CPU time of {num_cores} cores{full}"

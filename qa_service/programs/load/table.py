@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import csv
 import importlib.metadata
-import os
 import platform
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TextIO
 
 from qa_service import __version__
+from qa_service.machine import num_cpus, processor
 from qa_service.programs.load.report import PERCENTS, share_of_cores
 from qa_service.programs.load.sweep import Cell
 
@@ -96,17 +95,7 @@ def machine() -> str:
         except importlib.metadata.PackageNotFoundError:
             continue
     system = f"{platform.system()} {platform.release().partition('-')[0]}"
-    return f"{os.cpu_count()} cores of {processor()}, {system}; {', '.join(versions)}"
-
-
-def processor() -> str:
-    """The processor's name."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())
+    return f"{num_cpus()} cores of {processor().name}, {system}; {', '.join(versions)}"
 
 
 class CsvFile:

@@ -108,7 +108,7 @@ def load_tokens(path: Path) -> TokenSet:
     """
     try:
         mode = path.stat().st_mode
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except OSError as error:
         raise SetupError(f"cannot read --auth_token_file {path}: {error.strerror}") from None
     except UnicodeDecodeError:

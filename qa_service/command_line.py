@@ -1,0 +1,147 @@
+"""The command line of every program, so that all of them read flags alike.
+
+    QA_PORT=9000 ─┐
+                  ├──▶ flags with their real names ──▶ argparse ──▶ values
+    --port 9001 ──┘    (the last of a name wins)
+
+A flag may be written with hyphens or underscores, and its value may come from the environment: the
+variable of `--max_body_bytes` is `QA_MAX_BODY_BYTES`. Standard library only: `client.py` needs no
+more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
+
+from qa_service import __version__
+
+PREFIX = "QA_"
+"""Begins the name of a flag's environment variable."""
+
+SHELLS = ("bash", "zsh", "tcsh")
+
+_SERVICE_LINK = "tcp://"
+"""Begins what Kubernetes puts into `QA_PORT` where a service is named `qa`."""
+
+_SWITCH = {
+    **dict.fromkeys(("1", "true", "yes", "on"), True),
+    **dict.fromkeys(("0", "false", "no", "off"), False),
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse's, with `--version`, `--print_completion`, hyphens, hints and the environment."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - argparse's
+        super().__init__(*args, **kwargs)
+        self._words: list[str] = []
+        version = f"%(prog)s {__version__}"
+        self.add_argument("--version", action="version", version=version)
+        self.add_argument(
+            "--print_completion",
+            action=_PrintCompletion,
+            choices=SHELLS,
+            default=argparse.SUPPRESS,
+            help="print the completion of this program's flags for a shell, and exit",
+        )
+
+    def parse_known_args(  # type: ignore[override]
+        self,
+        args: Sequence[str] | None = None,
+        namespace: argparse.Namespace | None = None,
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parses the environment's flags, then the command line's."""
+        words = sys.argv[1:] if args is None else args
+        self._words = list(words)
+        flags = [*self._from_environment(), *self._with_real_names(words)]
+        parsed: tuple[argparse.Namespace, list[str]] = super().parse_known_args(flags, namespace)
+        return parsed
+
+    def error(self, message: str) -> NoReturn:
+        """Ends the program with code 2; an unknown flag is answered with the nearest known one."""
+        for word in self._words:
+            if near := self._nearest(word):
+                message = f"unknown flag {word.partition('=')[0]}; did you mean {near}?"
+        super().error(message)
+
+    def _from_environment(self) -> Iterator[str]:
+        for action in self._actions:
+            flag = next((one for one in action.option_strings if one.startswith("--")), "")
+            if not flag or action.nargs == argparse.SUPPRESS:
+                continue
+            variable = PREFIX + action.dest.upper()
+            value = os.environ.get(variable)
+            if value is not None and not value.startswith(_SERVICE_LINK):
+                yield from self._flag_of(action, flag, variable, value)
+
+    def _flag_of(
+        self, action: argparse.Action, flag: str, variable: str, value: str
+    ) -> Iterator[str]:
+        if isinstance(action, argparse._VersionAction | argparse._HelpAction | _PrintCompletion):
+            return
+        if action.nargs == 0:  # a switch: --x, and perhaps --no-x
+            is_on = _SWITCH.get(value.lower())
+            if is_on is None:
+                self.error(f"{variable} in the environment: {value!r} is not true or false")
+            yield from [flag] if is_on else action.option_strings[1:2]
+            return
+        try:
+            if callable(action.type):
+                action.type(value)
+        except (argparse.ArgumentTypeError, TypeError, ValueError) as error:
+            self.error(f"{variable} in the environment: {error}")
+        yield f"{flag}={value}"
+
+    def _with_real_names(self, words: Sequence[str]) -> Iterator[str]:
+        """`--num-inference-sessions` as `--num_inference_sessions`."""
+        real = {_plain(flag): flag for flag in self._option_string_actions}
+        words = list(words)
+        end = words.index("--") if "--" in words else len(words)
+        for word in words[:end]:
+            name, equals, value = word.partition("=")
+            known = real.get(_plain(name)) if name.startswith("--") else None
+            yield f"{known}{equals}{value}" if known else word
+        yield from words[end:]
+
+    def _nearest(self, word: str) -> str | None:
+        """The known flag that is like an unknown one; None if it is known or no flag."""
+        name = _plain(word.partition("=")[0])
+        flags = {_plain(flag): flag for flag in self._all_flags()}
+        is_known = not word.startswith("--") or any(flag.startswith(name) for flag in flags)
+        near = [] if is_known else difflib.get_close_matches(name, flags, n=1, cutoff=0.7)
+        return flags[near[0]] if near else None
+
+    def _all_flags(self) -> Iterator[str]:
+        yield from (flag for flag in self._option_string_actions if flag.startswith("--"))
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for parser in action.choices.values():
+                    yield from parser._all_flags()
+
+
+class _PrintCompletion(argparse.Action):
+    """Prints what a shell needs to complete a program's flags, made by the package shtab."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,  # noqa: ANN401 - argparse's
+        option_string: str | None = None,
+    ) -> NoReturn:
+        if importlib.util.find_spec("shtab") is None:
+            parser.error("--print_completion needs the package shtab: pip install shtab")
+        import shtab  # noqa: PLC0415
+
+        print(shtab.complete(parser, values))
+        parser.exit()
+
+
+def _plain(flag: str) -> str:
+    return "--" + flag[2:].replace("-", "_")

@@ -1,0 +1,77 @@
+"""What this machine is: its processor, and how many CPUs this process may use of it."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import platform
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path("/")
+
+
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """A processor's model name and its flags, as Linux writes them."""
+
+    name: str
+    flags: frozenset[str]
+
+
+def processor(root: Path = ROOT) -> Processor:
+    """This machine's processor, from `/proc/cpuinfo`; without it, its architecture's name."""
+    fields: dict[str, str] = {}
+    with suppress(OSError):
+        lines = (root / "proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0]
+        parts = (line.partition(":") for line in lines.splitlines())
+        fields = {key.strip(): value.strip() for key, _, value in parts}
+    flags = fields.get("flags") or fields.get("Features") or ""
+    return Processor(fields.get("model name") or platform.machine(), frozenset(flags.split()))
+
+
+@functools.cache
+def num_cpus(root: Path = ROOT) -> int:
+    """How many CPUs this process may use, at least 1: by its affinity and its cgroup's quota.
+
+    A quota of one and a half CPUs counts as two.
+    """
+    allowed = len(os.sched_getaffinity(0))
+    return max(1, min([allowed, *(math.ceil(quota) for quota in _quotas(root))]))
+
+
+def _quotas(root: Path) -> Iterator[float]:
+    """The CPUs that each cgroup above this process grants, of those with a quota.
+
+    Linux, Documentation/admin-guide/cgroup-v2.rst (`cpu.max`), scheduler/sched-bwc.rst (version 1).
+    """
+    lines: list[str] = []
+    with suppress(OSError):
+        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        mounted = root / "sys/fs/cgroup" / controllers
+        inside = mounted / path.strip("/")
+        for folder in [inside, *inside.parents]:
+            if not folder.is_relative_to(mounted):
+                break
+            if quota := _quota_of(folder):
+                yield quota
+
+
+def _quota_of(folder: Path) -> float | None:
+    """The CPUs that a cgroup grants by its own files; None without a quota."""
+    try:
+        if (folder / "cpu.max").exists():
+            quota, period = (folder / "cpu.max").read_text().split()
+        else:
+            quota = (folder / "cpu.cfs_quota_us").read_text()
+            period = (folder / "cpu.cfs_period_us").read_text()
+        return float(quota) / float(period) if float(quota) > 0 else None
+    except (OSError, ValueError):  # no such file, or `max`
+        return None
