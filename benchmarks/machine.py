@@ -11,7 +11,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from qa_service.machine import num_cpus, processor
-from qa_service.programs.load.table import processor
 
 
 def machine() -> str:

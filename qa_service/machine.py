@@ -6,6 +6,7 @@ import functools
 import math
 import os
 import platform
+import resource
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -75,3 +76,15 @@ def _quota_of(folder: Path) -> float | None:
         return float(quota) / float(period) if float(quota) > 0 else None
     except (OSError, ValueError):  # no such file, or `max`
         return None
+
+
+def allow_descriptors(number: int) -> int:
+    """Raises this process's limit of descriptors to a number, as far as its hard limit allows.
+
+    Returns how many it may have.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < number:
+        soft = number if hard == resource.RLIM_INFINITY else min(number, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return number if soft == resource.RLIM_INFINITY else soft

@@ -10,14 +10,17 @@ from pathlib import Path
 
 from qa_service.errors import SetupError
 from qa_service.flags import INTERRUPTED, complain
-from qa_service.instance.devices import describe, run_in_real_time
+from qa_service.instance.devices import CPU, describe, run_in_real_time
 from qa_service.logs import as_log_line, configure_logging, plural
+from qa_service.machine import allow_descriptors, num_cpus
 from qa_service.server.config import ServerConfig, find_config
 from qa_service.server.engine_report import measured_engines
 from qa_service.server.life_cycle import QaServer
-from qa_service.server.life_cycle.engine_report import measured_engines
 
 logger = logging.getLogger(__name__)
+
+OTHER_DESCRIPTORS = 128
+"""What a server has open that is no connection: its log, libraries, channels to instances."""
 
 
 def main() -> int:
@@ -30,6 +33,7 @@ def main() -> int:
             for text in measured_engines(config):
                 _say(config, text)
             return 0
+        _look_at_limits(config)
         if config.server.realtime_loop:
             run_in_real_time()
         QaServer(config, _say_listening, _say_ready, source).run()
@@ -40,6 +44,20 @@ def main() -> int:
         return INTERRUPTED
     _say(config, "QA server stopped.")
     return 0
+
+
+def _look_at_limits(config: ServerConfig) -> None:
+    """Raises the limit of descriptors; warns where the machine is too small for what is asked."""
+    needed = config.listen.max_connections + OTHER_DESCRIPTORS
+    if (found := allow_descriptors(needed)) < needed:
+        logger.warning(
+            "at most %d of --max_connections %d fit into the limit of %d descriptors: raise it "
+            "with ulimit -n",
+            max(0, found - OTHER_DESCRIPTORS), config.listen.max_connections, found,
+        )  # fmt: skip
+    asked = config.instances.num_inference_sessions
+    if config.instances.devices == CPU and asked > num_cpus():
+        logger.warning("%d instances share %s", asked, plural(num_cpus(), "CPU"))
 
 
 def _say(config: ServerConfig, *lines: object) -> None:

@@ -16,7 +16,6 @@ from qa_service.instance.model_folder.costs_dir import keep
 from qa_service.instance.model_folder.manifest import Manifest, ReadingConfig
 from qa_service.instance.options import InstanceOptions
 from qa_service.machine import Processor
-from qa_service.server.instances import engine_trial
 from tests.support import FakeClock
 
 MANIFEST = Manifest(

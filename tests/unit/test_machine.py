@@ -1,6 +1,8 @@
 """The CPUs that a process may use, by the files that Linux has for them."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -60,3 +62,14 @@ def test_a_processor_has_its_name_and_flags(tmp_path):
 
 def test_a_processor_without_cpuinfo_is_named_by_its_architecture(tmp_path):
     assert processor(tmp_path).name == os.uname().machine
+
+
+def test_the_limit_of_descriptors_is_raised_as_far_as_it_may_be():
+    code = (
+        "import resource; from qa_service.machine import allow_descriptors;"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 100));"
+        "print(allow_descriptors(80), allow_descriptors(200), "
+        "resource.getrlimit(resource.RLIMIT_NOFILE))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "80 100 (100, 100)\n"
