@@ -165,7 +165,7 @@ def measure(flags: dict[str, Any]) -> int:
         sweep = dataclasses.replace(sweep, engine=find_engine(sweep.plan))
     cells: list[Cell] = []
     try:
-        for cell in written(sweep.run(progress_bar), flags["csv"]):
+        for cell in written(sweep.run(load_progress), flags["csv"]):
             cells.append(cell)
     finally:
         if cells:
