@@ -3,11 +3,10 @@
 import sys
 
 from qa_service.programs.missing import advice
-
-try:
-    from qa_service.server.main import main
-except ModuleNotFoundError as error:
-    sys.exit(advice(error))
+from qa_service.server.entry import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except ModuleNotFoundError as error:
+        sys.exit(advice(error))

@@ -36,6 +36,8 @@ from qa_service.client import QaClientError
 from qa_service.data.squad import SquadQuestion, read_squad
 from qa_service.flags import (
     INTERRUPTED,
+    PlotError,
+    check_plot,
     count,
     hosts,
     list_of,
@@ -47,7 +49,7 @@ from qa_service.flags import (
 from qa_service.programs.access import Access
 from qa_service.programs.load.own_server import ServerStartError
 from qa_service.programs.load.plan import LoadPlan, check_passage
-from qa_service.programs.load.plot import PlotError, check_plot, draw
+from qa_service.programs.load.plot import draw
 from qa_service.programs.load.sweep import Cell, Progress, Sweep, find_engine
 from qa_service.programs.load.table import CsvFile, column_head, markdown
 from qa_service.programs.load.wire import CollectionWire
