@@ -32,7 +32,7 @@ def start_program(
             process = subprocess.Popen(
                 [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid()), *arguments],
                 pass_fds=[theirs.fileno()],
-                env={**os.environ, "PYTHONPATH": _python_path(), **(environment or {})},
+                env={**environment_of_programs(), **(environment or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=sys.__stderr__,
                 start_new_session=True,  # a Ctrl-C at the terminal is the server's to handle
@@ -43,7 +43,8 @@ def start_program(
     return process, ours
 
 
-def _python_path() -> str:
-    """PYTHONPATH with which this package is found from any working directory."""
+def environment_of_programs() -> dict[str, str]:
+    """This process's environment, in which this package is found from any working directory."""
     package_parent = str(Path(__file__).resolve().parents[2])
-    return os.pathsep.join(filter(None, [package_parent, os.environ.get("PYTHONPATH")]))
+    python_path = os.pathsep.join(filter(None, [package_parent, os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": python_path}

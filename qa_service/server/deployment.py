@@ -21,6 +21,7 @@ from qa_service.server.models.engine_choices import EngineChoices
 from qa_service.server.models.on_disk import FoundVersion
 from qa_service.server.models.options import ModelOptions
 from qa_service.server.models.plan import Plan, make_plan
+from qa_service.server.models.preparing import served_folder
 from qa_service.server.services.options import check_name
 from qa_service.server.services.retrieval import Retrieval
 from qa_service.server.services.router import Router
@@ -130,7 +131,7 @@ class Deployment:
         """The plan where the one model is given by flags."""
         if config.routes:
             raise SetupError(f"{self._source.file}: [routes] needs [models.NAME]")
-        path, instances = config.repository.model, config.instances
+        path, instances = served_folder(config.repository.model), config.instances
         manifest = load_manifest(path)
         if not instances.num_instances:
             raise SetupError("there are to be no instances, neither here nor on a Ray cluster")

@@ -16,6 +16,7 @@ from qa_service.instance.options import InstanceOptions
 from qa_service.server.config import ServerConfig
 from qa_service.server.models.on_disk import FoundVersion
 from qa_service.server.models.plan import make_plan
+from qa_service.server.models.preparing import served_folder
 
 
 def measured_engines(config: ServerConfig) -> Iterator[str]:
@@ -31,7 +32,7 @@ def measured_engines(config: ServerConfig) -> Iterator[str]:
 def _versions(config: ServerConfig) -> dict[str, tuple[Path, InstanceOptions]]:
     """Each version's folder and options, by its name."""
     if not config.models:
-        folder = config.repository.model
+        folder = served_folder(config.repository.model)
         return {load_manifest(folder).name: (folder, config.instances)}
     found: dict[str, tuple[Path, InstanceOptions]] = {}
 

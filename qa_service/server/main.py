@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from qa_service.errors import SetupError
@@ -16,6 +17,7 @@ from qa_service.machine import allow_descriptors, num_cpus
 from qa_service.server.config import ServerConfig, find_config
 from qa_service.server.engine_report import measured_engines
 from qa_service.server.life_cycle import QaServer
+from qa_service.server.models.preparing import prepare_first
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +31,9 @@ def main() -> int:
         source = find_config()
         config = source.read()
         configure_logging(config.logs.log_level, config.logs.log_format)
+        if not config.models:
+            may_prepare, say = config.repository.prepare, partial(_say, config)
+            prepare_first(config.repository.model, may_prepare=may_prepare, say=say)
         if config.server.print_engines:
             for text in measured_engines(config):
                 _say(config, text)

@@ -1,4 +1,4 @@
-"""A server that is stopped before its modules are loaded, or starts without standard descriptors."""
+"""A server that is stopped while it loads its modules, or starts without standard error."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_server_without_standard_error_keeps_descriptor_2_free(builtin_model):
     with subprocess.Popen(["sh", "-c", script], cwd=ROOT, stdout=subprocess.PIPE) as server:
         try:
             assert b"listening" in server.stdout.readline()
-            assert os.readlink(f"/proc/{server.pid}/fd/2") == os.devnull
+            assert str(Path(f"/proc/{server.pid}/fd/2").readlink()) == os.devnull
         finally:
             server.terminate()
             server.stdout.read()

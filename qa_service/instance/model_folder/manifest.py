@@ -154,8 +154,11 @@ def preparing_program() -> str:
 
 
 def _making_command(model_dir: Path) -> str:
-    """The command that makes a model's folder, whose name is the model's with `--` for `/`."""
-    output = "" if model_dir.parent.name == "saved_models" else f" --output_dir {model_dir.parent}"
+    """The command that prepares a folder's own model, or one of the folder's name."""
+    if (model_dir / CONFIG_FILE).is_file():
+        return f"{preparing_program()} --model {model_dir}"
+    is_usual = model_dir.parent in (Path("saved_models"), Path())
+    output = "" if is_usual else f" --output_dir {model_dir.parent}"
     return f"{preparing_program()} --model {model_dir.name.replace('--', '/')}{output}"
 
 

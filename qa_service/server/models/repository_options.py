@@ -18,10 +18,14 @@ class RepositoryOptions(Struct, frozen=True, kw_only=True):
     model: Annotated[
         Path,
         Meta(
-            description="folder of a model that prepare_model.py has prepared; not used where a "
-            "file has [models.NAME]"
+            description="what is served: the folder of a prepared model, or what prepare_model.py "
+            "takes as a model; not used where a file has [models.NAME]"
         ),
     ] = DEFAULT_MODEL
+    prepare: Annotated[
+        bool,
+        Meta(description="prepare the model first, if it is not prepared yet"),
+    ] = True
     collections_dir: Annotated[
         Path | None,
         Meta(

@@ -1,0 +1,85 @@
+"""What `--model` names: a prepared model, or one that is prepared first.
+
+saved_models/NAME, or any prepared folder ──▶ served
+NAME or OWNER/NAME, prepared before       ──▶ saved_models/NAME, saved_models/OWNER--NAME
+a built-in model, a model on the hub,
+a folder of `save_pretrained`             ──▶ prepared into saved_models, by a program of its own
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from qa_service.errors import SetupError
+from qa_service.instance.model_folder.manifest import CONFIG_FILE, MANIFEST_FILE
+from qa_service.instance.program import environment_of_programs
+
+SAVED_MODELS = Path("saved_models")
+BUILTINS = ("builtin", "builtin-base")
+_PROGRAM = "qa_service.preparation.main"
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+_ADAPTER_CONFIG = "adapter_config.json"
+
+
+def served_folder(model: Path) -> Path:
+    """The folder that is served for `--model`: itself, or where that was prepared."""
+    source = _source_of(model)
+    target = _target_of(source) if source else model
+    return target if (target / MANIFEST_FILE).is_file() else model
+
+
+def prepare_first(model: Path, *, may_prepare: bool, say: Callable[[str], None]) -> None:
+    """Prepares what `--model` names, unless it is prepared or is no source of a model.
+
+    Args:
+        say: Takes each line of the program that prepares.
+
+    Raises:
+        SetupError: It cannot be prepared, or may not be.
+    """
+    source = _source_of(model)
+    if source is None or (_target_of(source) / MANIFEST_FILE).is_file():
+        return
+    if not may_prepare:
+        raise SetupError(f"{model} is not prepared, and --no-prepare forbids that it is now")
+    say(f"{model} is not prepared yet: preparing it in {_target_of(source)}")
+    _run([sys.executable, "-m", _PROGRAM, "--model", source], say)
+
+
+def _source_of(model: Path) -> str | None:
+    """What `prepare_model.py --model` takes for it; None for what is served as it is."""
+    if (model / MANIFEST_FILE).is_file():
+        return None
+    if model.is_dir():
+        is_source = (model / CONFIG_FILE).is_file() or (model / _ADAPTER_CONFIG).is_file()
+        return str(model) if is_source else None
+    if model.parent == SAVED_MODELS:
+        return model.name if model.name in BUILTINS else None
+    name = str(model)
+    is_known = name in BUILTINS or (_target_of(name) / MANIFEST_FILE).is_file()
+    is_on_hub = _HUB_ID.fullmatch(name) and not model.parent.exists()
+    return name if is_known or is_on_hub else None
+
+
+def _target_of(source: str) -> Path:
+    """Its folder in `saved_models`, as `prepare_model.py` names it."""
+    is_folder = Path(source).is_dir()
+    return SAVED_MODELS / (Path(source).resolve().name if is_folder else source.replace("/", "--"))
+
+
+def _run(command: list[str], say: Callable[[str], None]) -> None:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=environment_of_programs()
+    ) as program:
+        try:
+            for line in program.stdout or ():
+                say(line.rstrip("\n"))
+        except BaseException:
+            program.terminate()
+            raise
+    if program.returncode:
+        raise SetupError("the model could not be prepared")
