@@ -7,6 +7,7 @@ import shutil
 import site
 import subprocess
 import sys
+import tomllib
 import venv
 import zipfile
 from collections.abc import Iterator
@@ -118,3 +119,27 @@ def test_it_measures_with_the_questions_it_brings(programs, port):
     load = ["--num_simultaneous_clients", 1, "--num_total_clients", 2]
     done = run(programs / "qa-stress-test", "--port", port, *load, "--num_request_per_client", 1)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.soak
+def test_the_oldest_versions_of_the_ranges_answer_a_question(wheel, builtin_model, tmp_path):
+    """What the range of each package begins with, installed together in an environment alone."""
+    python = tmp_path / "bin" / "python"
+    venv.create(tmp_path, with_pip=False)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    lines = [*project["dependencies"], *extras["reading"], *extras["serve"]]
+    oldest = [line.split(",")[0].replace(">=", "==") for line in lines if "qa-server" not in line]
+    pip("--python", python, "install", *oldest)
+    pip("--python", python, "install", "--no-deps", "--no-index", wheel)
+    given = ["--port", "0", "--num_inference_sessions", "1", "--model", builtin_model]
+    command = [tmp_path / "bin" / "qa-server", *given, *FIXED_ENGINE]
+    with subprocess.Popen(command, **surroundings(command[0])) as server:
+        try:
+            port = port_of(line_with(server.stdout, "QA server ready"))
+            asked = ["--question", "Who wrote the notes?", "--text", TEXT]
+            done = run(tmp_path / "bin" / "qa-client", "--port", port, *asked)
+            assert done.stdout.splitlines()[0] == "Ada Lovelace", done.stderr
+        finally:
+            server.terminate()
+            server.communicate()
