@@ -39,6 +39,8 @@ class QaError(Exception):
     Attributes:
         code: Stable lower_snake name of the kind, listed in `docs/PROTOCOL.md`.
         status: The HTTP status that tells it; gRPC's code follows from it.
+        triton_reason: How Triton's `nv_inference_request_failure` counts it; empty for a message
+            that never was a request.
         retryable: Whether the same request may succeed when sent again.
         message: Safe to send.
         retry_after_ms: None if unknown.
@@ -46,6 +48,7 @@ class QaError(Exception):
 
     code: ClassVar[str] = "internal_error"
     status: int = 500
+    triton_reason: ClassVar[str] = "OTHER"
     retryable: ClassVar[bool] = False
     default_message: ClassVar[str] = "the server failed to answer this request"
 
@@ -58,12 +61,15 @@ class QaError(Exception):
 class InternalError(QaError):
     """A fault of the server, whose details are in its log."""
 
+    triton_reason = "BACKEND"
+
 
 class FrameTooLargeError(QaError):
     """A length prefix over the limit; the connection is closed."""
 
     code = "frame_too_large"
     status = 413
+    triton_reason = ""
 
 
 class InvalidFrameError(QaError):
@@ -71,6 +77,7 @@ class InvalidFrameError(QaError):
 
     code = "invalid_frame"
     status = 400
+    triton_reason = ""
 
 
 class InvalidRequestError(QaError):
@@ -85,6 +92,7 @@ class UnauthorizedError(QaError):
 
     code = "unauthorized"
     status = 401
+    triton_reason = ""
     default_message = (
         "this server wants a token: in a connection's first frame, or over HTTP as "
         "`Authorization: Bearer TOKEN`"
@@ -96,6 +104,7 @@ class ForbiddenError(QaError):
 
     code = "forbidden"
     status = 403
+    triton_reason = ""
     default_message = "this takes a token with the right `admin`"
 
 
@@ -103,6 +112,7 @@ class TlsRequiredError(QaError):
     """A frame without TLS at a server that requires it; sent in clear. The connection is closed."""
 
     code = "tls_required"
+    triton_reason = ""
     default_message = "this server speaks TLS"
 
 
@@ -138,6 +148,7 @@ class QueueFullError(QaError):
 
     code = "queue_full"
     status = 503
+    triton_reason = "REJECTED"
     retryable = True
     default_message = "the server's queue is full"
 
@@ -154,6 +165,7 @@ class DeadlineExceededError(QaError):
 
     code = "deadline_exceeded"
     status = 504
+    triton_reason = "REJECTED"
     retryable = True
     default_message = "the request waited longer than its timeout"
 
@@ -163,6 +175,7 @@ class ExecutionTimeoutError(QaError):
 
     code = "execution_timeout"
     status = 504
+    triton_reason = "BACKEND"
     default_message = "the text was begun, but cannot be read within its timeout"
 
 
@@ -171,6 +184,7 @@ class CancelledError(QaError):
 
     code = "cancelled"
     status = 499  # in a span alone: over HTTP nothing is cancelled
+    triton_reason = "CANCELED"
     default_message = "the client has cancelled this request"
 
 
@@ -178,6 +192,7 @@ class WorkerCrashedError(QaError):
     """Every instance that ran this request died."""
 
     code = "worker_crashed"
+    triton_reason = "BACKEND"
     default_message = "the inference instance died while running this request"
 
 
@@ -186,6 +201,7 @@ class FrameTimeoutError(QaError):
 
     code = "frame_timeout"
     status = 408
+    triton_reason = ""
     retryable = True
     default_message = "the rest of a frame did not come in time"
 
@@ -199,6 +215,7 @@ class HttpError(QaError):
     """
 
     code = "invalid_http"
+    triton_reason = ""
     default_message = "this is not an HTTP request that is served here"
 
     def __init__(

@@ -66,12 +66,31 @@ def test_all_answers_are_kept_and_that_there_is_none(setting, answers):
     assert setting.client.outcomes[setting.ask(top_k=3)].answers == answers
 
 
-@pytest.mark.parametrize("other", [{"question": "Who"}, {"text": TEXT + " "}, {"top_k": 2}])
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"question": "Who"},
+        {"question": " Who?"},
+        {"text": TEXT + " "},
+        {"text": " " + TEXT},
+        {"top_k": 2},
+    ],
+)
 def test_what_differs_is_run(setting, other):
     setting.ask()
     setting.service.resolve()
     assert setting.of(setting.ask(**other)) is None
     assert len(setting.runs) == 2
+
+
+def test_a_cached_answer_stands_where_it_stood_behind_leading_spaces(setting):
+    text = f"  \n {TEXT}"
+    start = text.index("London")
+    answer = Answer("London", 0.9, start, start + 6)
+    setting.ask(text=text)
+    setting.runs[0].resolve([answer], TIMINGS)
+    [kept] = setting.client.outcomes[setting.ask(text=text)].answers
+    assert (kept.start, kept.end, text[kept.start : kept.end]) == (start, start + 6, "London")
 
 
 def test_ids_timeouts_and_priorities_make_no_difference(setting):

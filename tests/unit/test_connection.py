@@ -163,6 +163,15 @@ def test_a_cancelled_request_is_told_so_at_once_and_the_others_go_on(make_owner)
     assert owner.outcomes == {"answered": 2, "cancelled": 1}
 
 
+def test_a_number_and_a_string_of_its_digits_are_two_ids(make_owner):
+    owner = make_owner()
+    owner.send(*asks(7, "7"), {"id": "7", "type": "cancel"})
+    owner.run_until(lambda: len(owner.connection.calls) == 1)
+    assert receive(owner.client)["id"] == "7"
+    [left] = owner.connection.calls
+    assert left.request.id_json == b"7"
+
+
 def test_an_id_that_was_cancelled_is_free_again(make_owner):
     owner = make_owner()
     owner.send(*asks(1), CANCEL, *asks(1), calls=2)

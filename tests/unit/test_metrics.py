@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from harness.server import ROOT
 from qa_service.errors import ERROR_KINDS
 from qa_service.instance.stages import StagesMs
+from qa_service.server.telemetry.exposition import REASONS
 from qa_service.server.telemetry.metrics import (
     ABANDONED,
     ANSWERED,
@@ -191,3 +192,16 @@ class TestMetrics:
     def test_the_report_is_json(self):
         report = Metrics(ERROR_KINDS, QUERY_TYPES).report({"uptime_s": 1.5})
         assert json.loads(json.dumps(report, allow_nan=False)) == report
+
+
+NO_REQUEST = {
+    "frame_too_large", "invalid_frame", "unauthorized", "forbidden", "tls_required",
+    "frame_timeout", "invalid_http",
+}  # fmt: skip
+"""The codes of messages that never were requests."""
+
+
+@pytest.mark.parametrize("code", ERROR_KINDS)
+def test_a_failed_request_is_counted_under_one_of_tritons_reasons(code):
+    reasons = [reason for reason, codes in REASONS.items() if code in codes]
+    assert len(reasons) == (0 if code in NO_REQUEST else 1)
