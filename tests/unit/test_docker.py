@@ -23,6 +23,7 @@ from tests.unit.test_structure import PACKAGE, SERVING, files_of
 
 DOCKERFILES = sorted((ROOT / "docker").glob("*.Dockerfile"))
 LEFT_OUT = {
+    "shtab",  # completion of flags, where it is installed
     *("opentelemetry", "torch", "transformers", "safetensors", "openvino", "ray", "pynvml"),
     *("opensearchpy", "pypdf"),
 }
