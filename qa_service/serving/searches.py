@@ -30,8 +30,8 @@ MAX_ATTEMPTS = 2
 MAX_DEATHS_IN_ROW = 3
 """After so many deaths without a result, searches are refused while no process runs."""
 FIRST_TIMES = 3
-"""To open an index or to read a folder may take this many times as long as a search: the process may
-have to start first, and to load a search engine's client."""
+"""To open an index or to read a folder may take this many times as long as a search: the process
+may have to start first, and to load a search engine's client."""
 ALONE = BatchRule(max_batch_size=1)
 DIED, HUNG = "its search process died", "a search took too long"
 
