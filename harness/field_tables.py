@@ -20,11 +20,11 @@ from qa_service.server.telemetry.health import Health
 from qa_service.wire.http.model_reports import ModelReport
 from qa_service.wire.http.tf_serving import Instance
 from qa_service.wire.json_codec import AnswersBody, ErrorDetail
-from qa_service.wire.messages import FRAME_QUERY_TYPES, Passage, Request
+from qa_service.wire.messages import FRAME_QUERY_TYPES, Passage, Place, Request
 
 TYPES = {
     kind.__name__: kind
-    for kind in (Request, AnswersBody, Passage, ErrorDetail, Health, ModelReport, Instance)
+    for kind in (Request, AnswersBody, Passage, Place, ErrorDetail, Health, ModelReport, Instance)
 }
 FROM_CLIENTS = {Request, Instance}
 """A field that a client leaves out has its default; one that the server leaves out has none."""

@@ -79,6 +79,7 @@ _TLS_REASONS = {
 }
 
 _Result = TypeVar("_Result")
+_Parsed = TypeVar("_Parsed")
 
 
 class QaClientError(Exception):
@@ -173,6 +174,15 @@ class Passage:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Where an answer stands, in code points; of a collection, in which document."""
+
+    start: int
+    end: int
+    document: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Span:
     """A piece of the text, or of a document of a collection.
 
@@ -182,6 +192,7 @@ class Span:
         start: In code points; None if there is no answer.
         end: Exclusive; None if there is no answer.
         passage: Where in a collection the answer stands; None for a text, or without an answer.
+        places: All the places of an answer that stands in several, the best first.
     """
 
     answer: str
@@ -189,6 +200,7 @@ class Span:
     start: int | None
     end: int | None
     passage: Passage | None = field(default=None, kw_only=True)
+    places: tuple[Place, ...] = field(default=(), kw_only=True)
 
     @property
     def known(self) -> bool:
@@ -1376,7 +1388,13 @@ def read_answer(reply: dict[str, Any], latency_ms: float) -> Answer:
         raise ProtocolError("the server sent answers or timings of a wrong type")
     place = (best.answer, best.score, best.start, best.end)
     return Answer(
-        *place, tuple(map(_span, spans)), timings_ms, latency_ms, reply, passage=best.passage
+        *place,
+        tuple(map(_span, spans)),
+        timings_ms,
+        latency_ms,
+        reply,
+        passage=best.passage,
+        places=best.places,
     )
 
 
@@ -1391,8 +1409,25 @@ def _span(value: object) -> Span:
         }:
             passage = others.get("passage")
             its = None if passage is None else _passage(passage)
-            return Span(answer, float(score), start, end, passage=its)
+            places = _list_of(_place, others.get("places"), "places")
+            return Span(answer, float(score), start, end, passage=its, places=places)
     raise ProtocolError("the server sent an answer without answer, score, start or end")
+
+
+def _list_of(parse: Callable[[object], _Parsed], value: object, name: str) -> tuple[_Parsed, ...]:
+    """A list in a reply; empty if the reply has none."""
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise ProtocolError(f"the server sent {name} that are no list")
+    return tuple(map(parse, value))
+
+
+def _place(value: object) -> Place:
+    match value:
+        case {"start": int(start), "end": int(end), **others}:
+            return Place(start, end, str(others.get("document", "")))
+    raise ProtocolError("the server sent a place without start or end")
 
 
 def _passage(value: object) -> Passage:

@@ -19,5 +19,8 @@ Logits = tuple[FloatArray, FloatArray]
 LogitsFunction = Callable[[Int64Array, Int64Array, Int64Array], Logits]
 """`Engine.logits`: ids, mask and types, int64 [batch, seq] each, to start and end logits."""
 
+NUM_BEST = 16
+"""How many of a window's best spans are compared: equal ones among them are one answer."""
+
 BestSpansFunction = Callable[[Int64Array, Int64Array, Int64Array, Int64Array], FloatArray]
-"""`Engine.best_spans`: also takes the text's mask; each row's best span, float32 [batch, 4]."""
+"""`Engine.best_spans`: also takes the text's mask; each row's best spans."""

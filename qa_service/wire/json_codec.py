@@ -27,6 +27,7 @@ from qa_service.wire.messages import (
     Cancel,
     End,
     Passage,
+    Places,
     Query,
     QueryType,
     RejectedError,
@@ -183,6 +184,7 @@ class AnswersBody(msgspec.Struct, frozen=True, omit_defaults=True):
         Passage | None,
         Meta(title="object", description="of a collection: the passage that the answer is in"),
     ] = None
+    places: Places = ()
     answers: Annotated[
         Sequence[Answer] | msgspec.UnsetType,
         Meta(description="with `top_k` over 1: up to that many, best first"),
@@ -242,6 +244,7 @@ def answers_body(
         end=best.end,
         timings_ms=timings,
         passage=best.passage,
+        places=best.places,
         answers=answers if top_k > 1 else msgspec.UNSET,
         model=source.model,
         version=source.version,

@@ -167,6 +167,24 @@ class Passage(msgspec.Struct, frozen=True):
     text: Annotated[str, Meta(description="the passage")]
 
 
+class Place(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where an answer stands: in the text, or in a document of a collection."""
+
+    start: Annotated[int, Meta(description="where it starts, in code points")]
+    end: Annotated[int, Meta(description="one past where it ends")]
+    document: Annotated[str, Meta(description="of a collection: the document")] = ""
+
+
+Places = Annotated[
+    tuple[Place, ...],
+    Meta(
+        title="list of objects",
+        description="if equal answers (case, articles and marks aside) stand in several places: "
+        "all of them, the best first; their probabilities are added up in `score`",
+    ),
+]
+
+
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     """A span of the text, or the finding that there is none."""
 
@@ -178,6 +196,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
         Passage | None,
         Meta(title="object", description="of a collection: the passage that it is in"),
     ] = None
+    places: Places = ()
 
 
 class Timings(msgspec.Struct, frozen=True):

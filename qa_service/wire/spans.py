@@ -1,18 +1,29 @@
 """Spans of a text with their log scores, and the answers that they make. Sans-IO.
 
 A score is a probability: one softmax over every span of the text and, for a model that can
-abstain, the null answer, whose log score is its threshold. Answers are sorted by score, the best
-first; "no answer" is the first if and only if no span has a higher score.
+abstain, the null answer, whose log score is its threshold. Equal answers (case, articles and the
+sentence's marks aside) are one, with the sum of their probabilities. Answers are sorted by score,
+the best first; "no answer" is the first if and only if no answer has a higher score.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
-from qa_service.wire.messages import Answer, Passage
+from qa_service.wire.messages import Answer, Passage, Place
+
+MAX_PLACES = 64
+"""The maximum of places that are compared in a text, and of those that an answer has."""
+
+_ARTICLES = frozenset(("a", "an", "the"))
+_BESIDE_WORDS = re.compile(
+    r"""(?<!\w)[.,;:!?…"'“”\u2018\u2019«»()\[\]{}*`]+|[.,;:!?…"'“”\u2018\u2019«»()\[\]{}*`]+(?!\w)"""
+)
 
 NO_ANSWER = Answer("", 1.0, None, None)
 """The answer if the text has no span."""
@@ -38,7 +49,7 @@ class SegmentResult(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The spans that a model found in a text or a part of it, before they become answers.
 
     Attributes:
-        spans: The best that do not overlap, best first.
+        spans: The best that do not overlap; equal answers may be among them.
         log_total: Log of the sum of all spans' exponentials, without the null answer.
         tokens: The length of the text or part.
     """
@@ -53,7 +64,13 @@ class SegmentResult(msgspec.Struct, frozen=True, tag=True, array_like=True):
         return SegmentResult(spans, self.log_total, self.tokens)
 
 
-def merge(parts: Sequence[tuple[int, SegmentResult]], top_k: int) -> SegmentResult:
+def answer_key(words: str) -> str:
+    """What equal answers share: their words without case, articles and the sentence's marks."""
+    key = _BESIDE_WORDS.sub(" ", words.casefold())
+    return " ".join(word for word in key.split() if word not in _ARTICLES) or words.casefold()
+
+
+def merge(parts: Sequence[tuple[int, SegmentResult]]) -> SegmentResult:
     """Merges the results of a text's parts; each span is in one part only.
 
     Of spans that score the same, the first in the text comes first, whichever part is read first.
@@ -64,7 +81,7 @@ def merge(parts: Sequence[tuple[int, SegmentResult]], top_k: int) -> SegmentResu
     spans = [span.moved(offset) for offset, found in parts for span in found.spans]
     best: list[ScoredSpan] = []
     for span in sorted(spans, key=lambda span: (-span.log_score, span.start)):
-        if len(best) == top_k:
+        if len(best) == MAX_PLACES:
             break
         if not any(map(span.overlaps, best)):
             best.append(span)
@@ -75,7 +92,7 @@ def merge(parts: Sequence[tuple[int, SegmentResult]], top_k: int) -> SegmentResu
 def to_answers(
     text: str, found: SegmentResult, null_log_score: float | None, top_k: int
 ) -> list[Answer]:
-    """Makes answers of a text's result.
+    """Makes answers of a text's result: equal spans are one, with the sum of their probabilities.
 
     Args:
         null_log_score: The log score of the null answer; None for a model that cannot abstain.
@@ -83,19 +100,8 @@ def to_answers(
     Returns:
         At least one, best first; the first is "no answer" if the model abstains.
     """
-    if not found.spans:
-        return [NO_ANSWER]
-    log_total = found.log_total
-    if null_log_score is not None:
-        log_total = log_sum_exp([log_total, null_log_score])
-    answers = [
-        Answer(text[s.start : s.end], _score(s.log_score - log_total), s.start, s.end)
-        for s in found.spans[:top_k]
-    ]
-    if null_log_score is None or found.spans[0].log_score >= null_log_score:
-        return answers
-    null = Answer("", _score(null_log_score - log_total), None, None)
-    return [null, *answers][:top_k]
+    spans = [_Found(span.log_score, text[span.start : span.end], span) for span in found.spans]
+    return _answers(spans, found.log_total, null_log_score, top_k)
 
 
 class ReadPassage(msgspec.Struct, frozen=True):
@@ -117,42 +123,72 @@ def answers_from_passages(
     """Makes answers of several passages' results: one softmax over all of them.
 
     Each span, and each passage's null answer, has the passage's prior added to its log score.
+    Equal answers of all passages are one, with the sum of their probabilities.
 
     Args:
         read: The passages, best first.
         null_log_score: The log score of a passage's null answer; None for a model that cannot
             abstain.
-        top_k: The maximum of answers, each from another document.
 
     Returns:
-        At least one, best first; the first is "no answer" if no span scores higher than the null
+        At least one, best first; the first is "no answer" if no answer scores higher than the null
         answers of all passages together.
     """
-    spans = sorted(
-        ((one.log_prior + span.log_score, one.passage, span)
-         for one in read for span in one.found.spans),
-        key=lambda item: -item[0],
-    )  # fmt: skip
-    if not spans:
-        return [NO_ANSWER]
+    spans = [
+        _Found(
+            one.log_prior + span.log_score,
+            one.passage.text[span.start : span.end],
+            span.moved(one.passage.start),
+            one.passage,
+        )
+        for one in read
+        for span in one.found.spans
+    ]
     log_total = log_sum_exp([one.log_prior + one.found.log_total for one in read])
-    null = -math.inf
+    null = None
     if null_log_score is not None:
         null = null_log_score + log_sum_exp([one.log_prior for one in read])
+    return _answers(spans, log_total, null, top_k)
+
+
+class _Found(NamedTuple):
+    """A span in its text, or in its document."""
+
+    log_score: float
+    words: str
+    span: ScoredSpan
+    passage: Passage | None = None
+
+
+def _answers(
+    spans: Sequence[_Found], log_total: float, null: float | None, top_k: int
+) -> list[Answer]:
+    """Adds equal answers up, and puts "no answer" first if none of them has a higher score."""
+    equal: dict[str, list[_Found]] = {}
+    for one in sorted(spans, key=lambda one: (-one.log_score, one.span.start)):
+        equal.setdefault(answer_key(one.words), []).append(one)
+    if not equal:
+        return [NO_ANSWER]
+    if null is not None:
         log_total = log_sum_exp([log_total, null])
-    best: dict[str, Answer] = {}
-    for log_score, passage, span in spans:
-        best.setdefault(passage.document, _in_document(passage, span, log_score - log_total))
-    answers = list(best.values())
-    if spans[0][0] < null:
+    scored = [(log_sum_exp([one.log_score for one in group]), group) for group in equal.values()]
+    scored.sort(key=lambda item: -item[0])
+    answers = [_answer(group, _score(score - log_total)) for score, group in scored[:top_k]]
+    if null is not None and scored[0][0] < null:
         answers.insert(0, Answer("", _score(null - log_total), None, None))
     return answers[:top_k]
 
 
-def _in_document(passage: Passage, span: ScoredSpan, log_probability: float) -> Answer:
-    words, at = passage.text[span.start : span.end], passage.start
-    score = _score(log_probability)
-    return Answer(words, score, at + span.start, at + span.end, passage)
+def _answer(equal: Sequence[_Found], score: float) -> Answer:
+    """The answer that these are, at its best place, with all its places if there are several."""
+    best = equal[0]
+    places = [
+        Place(one.span.start, one.span.end, one.passage.document if one.passage else "")
+        for one in equal
+    ]
+    places = list(dict.fromkeys(places))  # a place may be in two passages
+    several = tuple(places[:MAX_PLACES]) if len(places) > 1 else ()
+    return Answer(best.words, score, best.span.start, best.span.end, best.passage, several)
 
 
 def log_sum_exp(values: Sequence[float]) -> float:

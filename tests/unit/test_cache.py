@@ -6,6 +6,7 @@ import gc
 import math
 import random
 
+import msgspec
 import pytest
 
 from qa_service.errors import (
@@ -17,7 +18,7 @@ from qa_service.errors import (
 from qa_service.server.services.cache import Cached
 from qa_service.server.services.cache_store import ENTRY_BYTES, SHARD_BYTES, CacheStore, cache_key
 from qa_service.server.telemetry.metrics import ModelMetrics
-from qa_service.wire.messages import Answer, Passage, Question
+from qa_service.wire.messages import Answer, Passage, Place, Question
 from tests.unit.services import ANSWER, NO_ANSWER, TEXT, TIMINGS, Client, FakeService, ManualClock
 
 
@@ -291,6 +292,13 @@ def test_an_answer_kept_again_replaces_the_one_before():
         assert store.get(key, TEXT) == answers
     assert len(store) == 1
     assert ENTRY_BYTES < store.num_bytes < 2 * ENTRY_BYTES
+
+
+def test_the_places_of_an_answer_are_kept():
+    store, key = CacheStore(4 * ENTRY_BYTES), cache_key("m", Question("Who?", TEXT))
+    answer = msgspec.structs.replace(ANSWER, places=(Place(0, 3), Place(9, 12)))
+    store.put(key, [answer])
+    assert store.get(key, TEXT) == [answer]
 
 
 def test_the_least_recently_used_is_dropped_first():

@@ -15,7 +15,7 @@ from qa_service.server.services.collections import Collections
 from qa_service.server.services.options import CollectionOptions, SearchOptions
 from qa_service.server.services.retrieval import Retrieval
 from qa_service.server.telemetry.services import ServiceCounts
-from qa_service.wire.messages import Passage
+from qa_service.wire.messages import Passage, Place
 from qa_service.wire.spans import ReadPassage, ScoredSpan, SegmentResult, answers_from_passages
 from tests.unit.calls import make_call
 from tests.unit.search_processes import FakeProcess
@@ -230,15 +230,21 @@ def test_another_index_is_another_edition(setting):
 # The merge.
 
 
-def read(document, log_prior, *log_scores):
-    its = Passage(document, "", "", 10, 40, "one two three four five six")
+WORDS = "one two ten six"
+
+
+def read(document, log_prior, *log_scores, words=WORDS):
+    """A passage at 10 of a document, whose words of three letters have these log scores."""
+    its = Passage(document, "", "", 10, 10 + len(words), words)
     spans = [ScoredSpan(score, 4 * n, 4 * n + 3) for n, score in enumerate(log_scores)]
     log_total = math.log(sum(map(math.exp, log_scores))) if log_scores else -math.inf
     return ReadPassage(its, log_prior, SegmentResult(spans, log_total, 6))
 
 
 def test_scores_are_one_softmax_over_all_spans_and_null_answers():
-    answers = answers_from_passages([read("a", 0.0, 2.0), read("b", -1.0, 2.5)], 0.5, 3)
+    answers = answers_from_passages(
+        [read("a", 0.0, 2.0), read("b", -1.0, 2.5, words="two")], 0.5, 3
+    )
     masses = [math.exp(2.0), math.exp(1.5), math.exp(0.5) + math.exp(-0.5)]
     assert [answer.passage.document for answer in answers] == ["a", "b"]
     for answer, mass in zip(answers, masses, strict=False):
@@ -246,17 +252,45 @@ def test_scores_are_one_softmax_over_all_spans_and_null_answers():
 
 
 def test_there_is_no_answer_if_no_span_is_above_all_null_answers_together():
-    passages = [read("a", 0.0, 1.0), read("b", 0.0, 0.0)]
+    passages = [read("a", 0.0, 1.0), read("b", 0.0, 0.0, words="two")]
     answers = answers_from_passages(passages, 0.5, 2)
     assert [answer.start for answer in answers] == [None, 10]
     assert answers_from_passages(passages, None, 1)[0].start == 10
     assert answers_from_passages(passages[:1], 0.5, 1)[0].start == 10
 
 
-def test_each_document_has_one_answer():
-    passages = [read("a", 0.0, 3.0, 2.9), read("a", -0.1, 2.8), read("b", -1.0, 0.0)]
-    answers = answers_from_passages(passages, None, 3)
-    assert [answer.passage.document for answer in answers] == ["a", "b"]
+def test_equal_answers_of_all_passages_are_one_with_the_sum_of_their_scores():
+    passages = [
+        read(name, 0.0, 1.0, words=words)
+        for name, words in zip("abc", ("one", "One", "six"), strict=True)
+    ]
+    [one, six] = answers_from_passages(passages, None, 3)
+    assert (one.answer, one.passage.document, one.score) == ("one", "a", 0.6667)
+    assert one.places == (Place(10, 13, "a"), Place(10, 13, "b"))
+    assert (six.answer, six.score, six.places) == ("six", 0.3333, ())
+
+
+def test_equal_answers_together_are_compared_with_no_answer():
+    passages = [read(name, 0.0, 0.0) for name in "ab"]
+    null = math.log(0.9)  # 1.8 of both passages, against 2 of both answers and 1 of one
+    assert answers_from_passages(passages, null, 1)[0].answer == "one"
+    assert (
+        answers_from_passages([passages[0], read("b", 0.0, 0.0, words="six")], null, 1)[0].start
+        is None
+    )
+
+
+def test_one_document_has_several_answers():
+    answers = answers_from_passages([read("a", 0.0, 3.0, 2.0, 1.0), read("a", 0.0, 1.5)], None, 2)
+    assert [(answer.answer, answer.passage.document) for answer in answers] == [
+        ("one", "a"),
+        ("two", "a"),
+    ]
+
+
+def test_a_place_in_two_passages_is_named_once():
+    [answer] = answers_from_passages([read("a", 0.0, 1.0), read("a", 0.0, 1.0)], None, 1)
+    assert (answer.score, answer.places) == (1.0, ())
 
 
 def test_passages_without_a_span():

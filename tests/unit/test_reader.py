@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from qa_service.errors import InternalError, QuestionTooLongError
+from qa_service.instance.arrays import NUM_BEST
 from qa_service.instance.batch_cost import BatchRule, CostTable
 from qa_service.instance.learned_costs import TABLE_EVERY, LearnedCosts
 from qa_service.instance.model_folder.manifest import ReadingConfig
@@ -197,9 +198,9 @@ def test_logits_that_are_no_numbers_fail_their_question_alone(make_reader, has_s
 @pytest.mark.parametrize("rows", [1, 3])
 def test_a_wrong_number_of_spans_is_our_fault(make_reader, rows):
     def best_spans(*_):
-        return np.zeros((rows, 4), np.float32)
+        return np.zeros((rows, 1 + 2 * NUM_BEST), np.float32)
 
-    with pytest.raises(InternalError, match=f"{rows} spans for 2 windows"):
+    with pytest.raises(InternalError, match=f"{rows} rows of spans for 2 windows"):
         make_reader(best_spans=best_spans).read([Question("why", "the river")] * 2)
 
 

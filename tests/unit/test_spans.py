@@ -28,6 +28,11 @@ def letters(count):
     return " ".join("abcdefg"[i % 7] for i in range(count))
 
 
+def different_words(count):
+    """Words of a Cyrillic or an Armenian letter; a token each."""
+    return " ".join(chr((0x430 if i < 32 else 0x561 - 32) + i) for i in range(count))
+
+
 def token_logits(encoded, starts, ends, level=-20.0):
     """Logits of `level`, but for these text tokens, in every window that has them."""
     logits = [tuple(np.full((2, len(w)), level, dtype=np.float32)) for w in encoded.windows]
@@ -97,8 +102,9 @@ def readings(draw):
         null_threshold=draw(st.sampled_from([None, -2.0, 0.0, 4.0])),
         null_position=draw(st.sampled_from([0, -1])),
     )
-    text = letters(draw(st.integers(1, 70)))
+    text = different_words(draw(st.integers(1, 70)))
     encoded = encode(text, config)
+    assert len(encoded.offsets) == len(text.split())
     generator = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     spread = draw(st.sampled_from([0, 10, 80]))
     logits = [
@@ -106,6 +112,35 @@ def readings(draw):
         for window in encoded.windows
     ]
     return text, encoded, logits, config, draw(st.integers(1, 6))
+
+
+@pytest.mark.parametrize("times", [2, 4])
+def test_equal_answers_in_a_text_are_one_with_the_sum_of_their_scores(times):
+    text = "b c. The b d. A B! e, b"
+    encoded = encode(text)
+    tokens = [
+        number for number, (start, end) in enumerate(encoded.offsets) if text[start:end] in "bB"
+    ]
+    raised = dict.fromkeys(tokens[:times], 5.0)
+    first, second = find_answers(text, encoded, token_logits(encoded, raised, raised), CONFIG, 2)
+    assert (first.answer, first.score) == ("b", 1.0)
+    assert {text[place.start : place.end] for place in first.places} <= {"b", "B"}
+    assert len(first.places) == times
+    assert second.answer not in {"b", "B"}
+
+
+@pytest.mark.parametrize("thresholds", [(8.0, 8.5)])
+def test_equal_answers_together_are_compared_with_no_answer(thresholds):
+    text = "b c b d e b"
+    encoded = encode(text)
+    raised = {0: 4.0, 2: 4.0}
+    found = []
+    for threshold in thresholds:  # each of the two has 8, both have 8.7
+        config = ReadingConfig(max_answer_tokens=1, null_threshold=threshold)
+        logits = token_logits(encoded, raised, raised)
+        logits[0][0][0] = logits[0][1][0] = 0.0
+        found.append(find_answers(text, encoded, logits, config)[0].answer)
+    assert found == ["b", "b"]
 
 
 @given(readings())

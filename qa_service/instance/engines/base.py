@@ -40,14 +40,15 @@ class Engine(ABC):
     def best_spans(
         self, ids: Int64Array, mask: Int64Array, types: Int64Array, text_mask: Int64Array
     ) -> FloatArray:
-        """Runs the model and chooses each row's best span on the device; only if `chooses_spans`.
+        """Runs the model and chooses each row's best spans on the device; only if `chooses_spans`.
 
         Args:
             text_mask: int64 [batch, seq], 1 for the row's text tokens: one or more, contiguous.
 
         Returns:
-            float32 [batch, 4]: the span's first and last token, its log score, and the log of the
-            sum over all spans of the row, as `reader.spans` defines them.
+            float32 [batch, 1 + 2 * NUM_BEST]: the log of the sum over all spans of the row, as
+            `reader.spans` defines it; the numbers of the best, `first * max_answer_tokens + last -
+            first`; their log scores, best first, minus infinity where there are fewer.
         """
         raise NotImplementedError
 

@@ -124,7 +124,7 @@ class Program(ABC):
 
         Returns:
             Start and end logits in host memory, float32 [2, rows, tokens], or the best spans,
-            float32 [rows, 4]; overwritten by the next run.
+            float32 [rows, 1 + 2 * NUM_BEST]; overwritten by the next run.
         """
 
 
@@ -165,7 +165,7 @@ class BucketedEngine(Engine):
     def best_spans(
         self, ids: Int64Array, mask: Int64Array, types: Int64Array, text_mask: Int64Array
     ) -> FloatArray:
-        """The best span of each row, float32 [batch, 4]."""
+        """The best spans of each row; see `Engine.best_spans`."""
         program = self._staged(ids, mask, types, text_mask)
         return program.run(only_best_spans=True)[: len(ids)].copy()
 

@@ -31,7 +31,7 @@ from qa_service.instance.engines.buckets import (
     BucketGrid,
     Program,
 )
-from qa_service.instance.engines.torch_spans import choose_spans
+from qa_service.instance.engines.torch_spans import NUM_COLUMNS, choose_spans
 from qa_service.instance.model_folder.manifest import Manifest, ReadingConfig
 
 logger = logging.getLogger(__name__)
@@ -190,7 +190,9 @@ class TorchProgram(Program):
         pinned = self._stream is not None
         self._staged = torch.ones((num_inputs, *shape), dtype=torch.int64, pin_memory=pinned)
         self._logits = torch.empty((2, *shape), dtype=torch.float32, pin_memory=pinned)
-        self._best_spans = torch.empty((bucket.rows, 4), dtype=torch.float32, pin_memory=pinned)
+        self._best_spans = torch.empty(
+            (bucket.rows, NUM_COLUMNS), dtype=torch.float32, pin_memory=pinned
+        )
         self._inputs = self._staged.to(device, copy=True)
         self._replay = capture(scoring, self._inputs)
         self.staging = self._staged.numpy()

@@ -1,4 +1,4 @@
-"""Chooses spans by PyTorch on the GPU, so that only four numbers a row leave it.
+"""Chooses spans by PyTorch on the GPU, so that only a few numbers a row leave it.
 
 It builds the table that `reader.spans` builds for a window, for all rows of a batch at once: a few
 more kernels in the CUDA graph instead of one table after another on the CPU.
@@ -9,11 +9,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from qa_service.instance.arrays import NUM_BEST
 from qa_service.instance.model_folder.manifest import ReadingConfig
+
+NUM_COLUMNS = 1 + 2 * NUM_BEST
 
 
 def choose_spans(config: ReadingConfig, logits: Tensor, text_mask: Tensor) -> Tensor:
-    """Finds the best span of each row.
+    """Finds the best spans of each row.
 
     Args:
         config: The null position must not be negative, since a row's end is not known here.
@@ -21,7 +24,7 @@ def choose_spans(config: ReadingConfig, logits: Tensor, text_mask: Tensor) -> Te
         text_mask: int64 [rows, tokens], 1 for the row's text tokens, which are contiguous.
 
     Returns:
-        float32 [rows, 4], see `Engine.best_spans`; the first of equals on a CPU, any on a GPU.
+        float32 [rows, NUM_COLUMNS], see `Engine.best_spans`; equals are in any order.
     """
     width = config.max_answer_tokens
     start, end = logits.masked_fill(text_mask == 0, -torch.inf)
@@ -35,6 +38,8 @@ def choose_spans(config: ReadingConfig, logits: Tensor, text_mask: Tensor) -> Te
         table -= config.length_penalty * further
     table /= config.temperature
     spans = table.flatten(1)
-    log_score, best = spans.max(dim=1)
-    first = best // width
-    return torch.stack((first, first + best % width, log_score, spans.logsumexp(dim=1)), dim=1)
+    num_missing = max(0, NUM_BEST - spans.shape[1])
+    spans = torch.nn.functional.pad(spans, (0, num_missing), value=-torch.inf)
+    log_scores, numbers = spans.topk(NUM_BEST)
+    log_total = spans.logsumexp(dim=1, keepdim=True)
+    return torch.cat((log_total, numbers.float(), log_scores), dim=1)

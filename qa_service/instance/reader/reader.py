@@ -12,19 +12,31 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from qa_service.errors import InternalError, QaError
-from qa_service.instance.arrays import BestSpansFunction, Logits, LogitsFunction, Rows
+from qa_service.instance.arrays import (
+    NUM_BEST,
+    BestSpansFunction,
+    Logits,
+    LogitsFunction,
+    Rows,
+)
 from qa_service.instance.batch_cost import BatchRule
 from qa_service.instance.learned_costs import LearnedCosts
 from qa_service.instance.messages import Answers, ModelFacts
 from qa_service.instance.model_folder.manifest import TOKENIZER_FILE, Manifest
 from qa_service.instance.reader.spans import (
-    BestSpan,
-    answers_at_best_span,
+    BestSpans,
+    Candidate,
+    answers_at_best_spans,
     find_answers,
     find_spans,
 )
 from qa_service.instance.reader.stopwatch import Stopwatch
-from qa_service.instance.reader.windows import EncodedQuestion, Window, WindowBuilder, sample_rows
+from qa_service.instance.reader.windows import (
+    EncodedQuestion,
+    Window,
+    WindowBuilder,
+    sample_rows,
+)
 from qa_service.wire.messages import Answer, Question, Task
 from qa_service.wire.sections import sections
 from qa_service.wire.spans import SegmentResult, merge, to_answers
@@ -38,10 +50,10 @@ EncodedTasks = list[tuple[Task, EncodedQuestion | QaError]]
 
 @dataclass(frozen=True, slots=True)
 class _Scores:
-    """The logits, or the best span, of each window, by its index."""
+    """The logits, or the best spans, of each window, by its index."""
 
     logits: dict[int, Logits] = field(default_factory=dict)
-    best_spans: dict[int, BestSpan] = field(default_factory=dict)
+    best_spans: dict[int, BestSpans] = field(default_factory=dict)
 
 
 class Reader:
@@ -102,13 +114,15 @@ class Reader:
         """Runs the model and reads its logits; returns an outcome for each task, in order."""
         stopwatch.start()
         windows: list[Window] = []
-        places, lone = [], set()
+        places: list[range] = []
+        lone: set[int] = set()
         for task, item in encoded:
             first = len(windows)
-            windows += item.windows if isinstance(item, EncodedQuestion) else ()
+            if isinstance(item, EncodedQuestion):
+                windows += item.windows
+                if _is_lone(task, item):
+                    lone.add(first)
             places.append(range(first, len(windows)))
-            if len(places[-1]) == task.top_k == 1 and task.core is None:
-                lone.add(first)
         scores = self._run(windows, lone, stopwatch)
         outcomes = [
             item if isinstance(item, QaError) else self._outcome(task, item, scores, place)
@@ -136,7 +150,7 @@ class Reader:
             if isinstance(outcome, QaError):
                 return outcome
             found.append((start, outcome))
-        best = merge(found, question.top_k)
+        best = merge(found)
         return to_answers(question.text, best, self.model.null_log_score, question.top_k)
 
     def _encode(self, question: Task) -> EncodedQuestion | QaError:
@@ -148,8 +162,8 @@ class Reader:
     def _outcome(self, task: Task, item: EncodedQuestion, scores: _Scores, place: range) -> Outcome:
         text, config = task.text, self._config
         try:
-            if place and (best_span := scores.best_spans.get(place[0])):
-                found = answers_at_best_span(text, item, best_span, config)
+            if place and (best_spans := scores.best_spans.get(place[0])):
+                found = answers_at_best_spans(text, item, best_spans, config)
                 logits = [] if found else self._run_logits(item.windows)
                 return Answers(found or find_answers(text, item, logits, config))
             logits = [scores.logits[number] for number in place]
@@ -160,7 +174,7 @@ class Reader:
             return error
 
     def _run(self, windows: Sequence[Window], lone: set[int], stopwatch: Stopwatch) -> _Scores:
-        """Runs the windows, those near in length together; `lone` ones need only a best span."""
+        """Runs the windows, those near in length together; `lone` ones need only best spans."""
         scores = _Scores()
         for batch in self._batches(windows):
             rows = [windows[i] for i in batch]
@@ -189,18 +203,27 @@ class Reader:
 
     def _run_best_spans(
         self, best_spans: BestSpansFunction, windows: Sequence[Window]
-    ) -> list[BestSpan]:
+    ) -> list[BestSpans]:
         ids, mask, types = padded(windows, self._pad_token_id)
         text = np.zeros_like(mask)
         for row, window in zip(text, windows, strict=True):
             row[window.text_begin : window.text_end] = 1
         found = best_spans(ids, mask, types, text)
         if len(found) != len(windows):
-            raise InternalError(f"{len(found)} spans for {len(windows)} windows")
+            raise InternalError(f"{len(found)} rows of spans for {len(windows)} windows")
         return [
-            BestSpan(int(first) - window.text_begin, int(last) - window.text_begin, score, total)
-            for window, (first, last, score, total) in zip(windows, found.tolist(), strict=True)
+            self._as_best_spans(window, row)
+            for window, row in zip(windows, found.tolist(), strict=True)
         ]
+
+    def _as_best_spans(self, window: Window, row: Sequence[float]) -> BestSpans:
+        log_total, numbers, log_scores = row[0], row[1 : NUM_BEST + 1], row[NUM_BEST + 1 :]
+        candidates = []
+        for number, log_score in zip(numbers, log_scores, strict=True):
+            first, further = divmod(int(number), self._config.max_answer_tokens)
+            first -= window.text_begin
+            candidates.append(Candidate(log_score, first, first + further))
+        return BestSpans(candidates, log_total)
 
     def _batches(self, windows: Sequence[Window]) -> Iterator[list[int]]:
         """Cuts the windows, longest first, into batches by the rule."""
@@ -212,6 +235,11 @@ class Reader:
             batch.append(i)
         if batch:
             yield batch
+
+
+def _is_lone(task: Task, item: EncodedQuestion) -> bool:
+    """Whether a task needs only the one best answer of one window."""
+    return len(item.windows) == task.top_k == 1 and task.core is None
 
 
 def padded(windows: Sequence[Window], pad_token_id: int) -> Rows:

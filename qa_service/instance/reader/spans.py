@@ -12,40 +12,57 @@ as in BERT's run_squad.py, a window could win with the end of a name that begins
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from qa_service.errors import InternalError
-from qa_service.instance.arrays import FloatArray, Logits
+from qa_service.instance.arrays import NUM_BEST, FloatArray, Logits
 from qa_service.instance.model_folder.manifest import ReadingConfig
+from qa_service.instance.reader.answer_rule import AnswerRule
 from qa_service.instance.reader.characters import stripped, whole_characters
+from qa_service.instance.reader.whole_words import whole_words
 from qa_service.instance.reader.windows import EncodedQuestion, Window
 from qa_service.wire.messages import Answer
-from qa_service.wire.spans import ScoredSpan, SegmentResult, to_answers
+from qa_service.wire.spans import (
+    ScoredSpan,
+    SegmentResult,
+    answer_key,
+    log_sum_exp,
+    to_answers,
+)
 
-_MAX_CANDIDATES = 100
+_MAX_TRIES = 100
 """Bound on the spans tried to find `top_k`: a text may be mostly white space."""
+_NEAR_BEST = 3.5
+"""A span whose log score is lower by more adds less than 3 % to the best answer's score."""
 
 _NOT_FINITE = "the model's logits are not finite"
 
 
+class Candidate(NamedTuple):
+    """A span by its first and last token, counted from the text's first."""
+
+    log_score: float
+    first: int
+    last: int
+
+
 @dataclass(frozen=True, slots=True)
-class BestSpan:
-    """The best span of a window, found by the engine, in place of the window's logits.
+class BestSpans:
+    """The best spans of a window, found by the engine, in place of the window's logits.
 
     Attributes:
-        first: The span's first token, counted from the window's first text token; so is `last`.
-        log_score: Not finite if the logits are not.
+        candidates: Up to `NUM_BEST`, best first; the first is not finite if the logits are not.
         log_total: Log of the sum over all spans of the window, without the null answer.
     """
 
-    first: int
-    last: int
-    log_score: float
+    candidates: Sequence[Candidate]
     log_total: float
 
 
@@ -81,7 +98,7 @@ def find_spans(
     """Finds the best spans over all windows of a text, or of a segment, by each window's logits.
 
     Args:
-        top_k: How many spans at most; they do not overlap.
+        top_k: How many different answers are wanted.
         core: Where spans may start in a segment, in code points; the rest is context.
 
     Raises:
@@ -95,28 +112,34 @@ def find_spans(
         scores = _window_scores(window, start, end, config)
         rows = table[window.first_token : window.first_token + len(scores)]
         np.maximum(rows, scores, out=rows)
-    log_total = _log_sum_exp(table)
+    if not math.isfinite(table.max()):
+        raise InternalError(_NOT_FINITE)
     if core:
         starts = np.array(encoded.offsets)[:, 0]
         table[(starts < core[0]) | (starts >= core[1])] = -np.inf
-        log_total = _log_sum_exp(table) if table.max() > -np.inf else -math.inf
-    return SegmentResult(_best_spans(text, encoded, table, top_k), log_total, num_tokens)
+    spans = _Spans(text, encoded)
+    best = _candidates(table)
+    if best and not spans.may_be(best[0]):
+        table[~spans.rule.table(encoded.offsets, config.max_answer_tokens)] = -np.inf
+        best = _candidates(table)
+    found = spans.result(best, _log_sum_exp(table))
+    return SegmentResult(spans.with_more(found.spans, table, top_k), found.log_total, num_tokens)
 
 
-def answers_at_best_span(
-    text: str, encoded: EncodedQuestion, best_span: BestSpan, config: ReadingConfig
+def answers_at_best_spans(
+    text: str, encoded: EncodedQuestion, best: BestSpans, config: ReadingConfig
 ) -> list[Answer] | None:
-    """As `find_answers`, for a text of one window and one answer; None if that is white space.
+    """As `find_answers`, for a text of one window and one answer; None if the best span is none.
 
     Raises:
         InternalError: The logits hold NaN or an infinity.
     """
-    if not math.isfinite(best_span.log_score):
+    if not math.isfinite(best.candidates[0].log_score):
         raise InternalError(_NOT_FINITE)
-    span = _span(text, encoded, best_span.log_score, best_span.first, best_span.last)
-    if span.start == span.end:
+    spans = _Spans(text, encoded)
+    if not spans.may_be(best.candidates[0]):
         return None
-    found = SegmentResult([span], best_span.log_total, len(encoded.offsets))
+    found = spans.result(_near_best(best.candidates), best.log_total)
     return to_answers(text, found, config.null_log_score, 1)
 
 
@@ -147,36 +170,139 @@ def _window_scores(
 
 def _log_sum_exp(table: FloatArray) -> float:
     peak = float(table.max())
-    if not math.isfinite(peak):
-        raise InternalError(_NOT_FINITE)
+    if peak == -math.inf:
+        return peak
     return peak + math.log(float(np.exp(table - peak).sum()))
 
 
-def _best_spans(
-    text: str, encoded: EncodedQuestion, table: FloatArray, top_k: int
-) -> list[ScoredSpan]:
-    """Takes the best spans that do not overlap, greedily; overwrites the table."""
-    spans: list[ScoredSpan] = []
-    for _ in range(_MAX_CANDIDATES):
-        first, further = divmod(int(table.argmax()), table.shape[1])
-        log_score = float(table[first, further])
-        if log_score == -math.inf:
-            break
-        span = _span(text, encoded, log_score, first, first + further)
-        # White space may be a token, and the bytes of one character may be several.
-        if span.start < span.end and not any(map(span.overlaps, spans)):
-            spans.append(span)
-        if len(spans) == top_k:
-            break
-        _strike_out(table, first, first + further)
-    return spans
+def _candidates(table: FloatArray) -> list[Candidate]:
+    """The best spans of a table, best first; of equal ones the first in the text."""
+    scores, width = table.ravel(), table.shape[1]
+    best_score = float(scores.max())
+    if best_score == -math.inf:
+        return []
+    near = np.flatnonzero(scores >= best_score - _NEAR_BEST)
+    best = near[np.argsort(-scores[near], kind="stable")[:NUM_BEST]]
+    return [
+        Candidate(score, number // width, number // width + number % width)
+        for number, score in zip(best.tolist(), scores[best].tolist(), strict=True)
+    ]
 
 
-def _span(
-    text: str, encoded: EncodedQuestion, log_score: float, first: int, last: int
-) -> ScoredSpan:
-    start, end = encoded.offsets[first][0], encoded.offsets[last][1]
-    return ScoredSpan(log_score, *whole_characters(text, *stripped(text, start, end)))
+def _near_best(candidates: Sequence[Candidate]) -> list[Candidate]:
+    bound = candidates[0].log_score - _NEAR_BEST
+    return [candidate for candidate in candidates if candidate.log_score >= bound]
+
+
+class _Spans:
+    """The spans of one text for one question, from tokens to what a person would mark."""
+
+    def __init__(self, text: str, encoded: EncodedQuestion) -> None:
+        self.rule = AnswerRule(encoded.question, text)
+        self._text = text
+        self._offsets = encoded.offsets
+
+    def may_be(self, candidate: Candidate) -> bool:
+        """Whether a candidate may be an answer; white space may be a token, and is none."""
+        start, end = self._cut_at_tokens(candidate)
+        return start < end and self.rule.allows(start, end)
+
+    def result(self, candidates: Sequence[Candidate], log_total: float) -> SegmentResult:
+        """The places of the candidates that may be answers.
+
+        Args:
+            log_total: Log of the sum over all spans; the share of the other candidates is taken
+                out.
+        """
+        may_be = [self.may_be(candidate) for candidate in candidates]
+        lost = sum(
+            math.exp(candidate.log_score - log_total)
+            for candidate, is_one in zip(candidates, may_be, strict=True)
+            if not is_one
+        )
+        if lost:
+            log_total += math.log(max(1.0 - lost, math.exp(candidates[0].log_score - log_total)))
+        places = self._places(list(itertools.compress(candidates, may_be)))
+        return SegmentResult(places, log_total, len(self._offsets))
+
+    def with_more(
+        self, places: list[ScoredSpan], table: FloatArray, top_k: int
+    ) -> list[ScoredSpan]:
+        """Adds the best spans that overlap none, until there are `top_k` answers or no more.
+
+        It overwrites the table.
+        """
+        keys = {self._key(place.start, place.end) for place in places}
+        if len(keys) >= top_k:
+            return places
+        bounds = np.array(self._offsets)
+        for place in places:
+            within = np.flatnonzero((bounds[:, 0] < place.end) & (bounds[:, 1] > place.start))
+            _strike_out(table, int(within[0]), int(within[-1]))
+        for _ in range(_MAX_TRIES):
+            candidate = _best_of(table)
+            if candidate.log_score == -math.inf:
+                break
+            span = ScoredSpan(candidate.log_score, *self._bounds(candidate))
+            is_free = span.start < span.end and not any(map(span.overlaps, places))
+            if is_free and self.may_be(candidate):
+                places.append(span)
+                keys.add(self._key(span.start, span.end))
+            if len(keys) == top_k:
+                break
+            _strike_out(table, candidate.first, candidate.last)
+        return places
+
+    def _places(self, candidates: Sequence[Candidate]) -> list[ScoredSpan]:
+        """Places that do not overlap, those of the best answer first.
+
+        Candidates that become the same span are added up. Where different ones overlap, that of the
+        answer with more in the whole text stays.
+        """
+        scores: dict[tuple[int, int], float] = {}
+        for candidate in candidates:
+            bounds = self._bounds(candidate)
+            if bounds[0] < bounds[1]:
+                before = scores.get(bounds)
+                score = candidate.log_score
+                scores[bounds] = score if before is None else log_sum_exp([score, before])
+        if len(scores) == 1:
+            return [ScoredSpan(score, *bounds) for bounds, score in scores.items()]
+        equal: dict[str, list[ScoredSpan]] = {}
+        for bounds, score in sorted(scores.items(), key=lambda item: (-item[1], item[0])):
+            _add_free(ScoredSpan(score, *bounds), equal.setdefault(self._key(*bounds), []))
+        places: list[ScoredSpan] = []
+        for group in sorted(equal.values(), key=_log_sum_of, reverse=True):
+            for span in group:
+                _add_free(span, places)
+        return places
+
+    def _bounds(self, candidate: Candidate) -> tuple[int, int]:
+        start, end = self._cut_at_tokens(candidate)
+        start, end = whole_characters(self._text, start, end)
+        return whole_words(self._text, start, end, self.rule.asked)
+
+    def _cut_at_tokens(self, candidate: Candidate) -> tuple[int, int]:
+        start, end = self._offsets[candidate.first][0], self._offsets[candidate.last][1]
+        return stripped(self._text, start, end)
+
+    def _key(self, start: int, end: int) -> str:
+        return answer_key(self._text[start:end])
+
+
+def _add_free(span: ScoredSpan, places: list[ScoredSpan]) -> None:
+    """Adds a span to places that it does not overlap."""
+    if not any(map(span.overlaps, places)):
+        places.append(span)
+
+
+def _log_sum_of(spans: Sequence[ScoredSpan]) -> float:
+    return log_sum_exp([span.log_score for span in spans])
+
+
+def _best_of(table: FloatArray) -> Candidate:
+    first, further = divmod(int(table.argmax()), table.shape[1])
+    return Candidate(float(table[first, further]), first, first + further)
 
 
 def _strike_out(table: FloatArray, first: int, last: int) -> None:

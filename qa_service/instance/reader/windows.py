@@ -49,10 +49,12 @@ class EncodedQuestion:
     """The windows of a question and a text.
 
     Attributes:
+        question: As it was asked.
         windows: In the text's order; empty for a text without tokens.
         offsets: Start and end of each text token, in code points.
     """
 
+    question: str
     windows: tuple[Window, ...]
     offsets: Offsets
 
@@ -131,7 +133,7 @@ class WindowBuilder:
                 f"this model takes at most {self._max_question_tokens}"
             )
         text_ids, offsets = self._words.encode(text)
-        return EncodedQuestion(self._cut(question_ids, text_ids), offsets)
+        return EncodedQuestion(question, self._cut(question_ids, text_ids), offsets)
 
     def _cut(self, question_ids: list[int], text_ids: list[int]) -> tuple[Window, ...]:
         layout = self._layout

@@ -2,7 +2,7 @@
 
     key     BLAKE2b-128 over: model, question, text, each preceded by its length; top_k
     entry   for each answer: its score, where it starts, where it ends; of a collection's, its
-            passage (msgpack)
+            passage; its places, if there are several (msgpack)
 
 A text itself is not kept: whoever asks again has it, and an answer is `text[start:end]`. An entry
 is one string of bytes, which the garbage collector never visits.
@@ -19,7 +19,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from qa_service.wire.messages import Answer, Passage, Question
+from qa_service.wire.messages import Answer, Passage, Place, Question
 
 KEY_BYTES = 16  # 128 bits: equal keys of different questions need not be expected
 ENTRY_BYTES = 320
@@ -33,6 +33,7 @@ class _Kept(msgspec.Struct, array_like=True):
     start: int | None
     end: int | None
     passage: Passage | None = None
+    places: tuple[Place, ...] = ()
 
     def to_answer(self, text: str) -> Answer:
         """The answer, which stands in its passage or else in the text."""
@@ -42,7 +43,7 @@ class _Kept(msgspec.Struct, array_like=True):
         if self.passage:
             text, at = self.passage.text, self.passage.start
         words = text[self.start - at : self.end - at]
-        return Answer(words, self.score, self.start, self.end, self.passage)
+        return Answer(words, self.score, self.start, self.end, self.passage, self.places)
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -103,6 +104,8 @@ class CacheStore:
 
 def _fields(answer: Answer) -> tuple[object, ...]:
     fields = (answer.score, answer.start, answer.end)
+    if answer.places:
+        return (*fields, answer.passage, answer.places)
     return (*fields, answer.passage) if answer.passage else fields
 
 

@@ -59,11 +59,8 @@ class Collections:
 
 
 def _part_of(request: Request, passage: Passage) -> Part:
-    """The question to one passage, for one answer: a document gives no more to the result."""
     read = _read_text(passage)
-    asked = msgspec.structs.replace(
-        request, text=read.text, top_k=1, collection=None, max_passages=None
-    )
+    asked = msgspec.structs.replace(request, text=read.text, collection=None, max_passages=None)
     return asked, (read.start, len(read.text))
 
 

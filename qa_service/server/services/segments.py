@@ -139,7 +139,7 @@ class _Reading:
 
     def _finish(self) -> None:
         top_k = self._whole.call.request.top_k
-        found = merge(self._parts, top_k)
+        found = merge(self._parts)
         answers = to_answers(self._text, found, self._model.null_log_score, top_k)
         timings = Timings(self._first_queue_ms or 0.0, round(self._inference_ms, 3))
         self._whole.call.resolve(answers, timings)

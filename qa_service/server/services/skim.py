@@ -63,7 +63,5 @@ def _part_of(request: Request, section: Section) -> Part:
 def _merge(
     request: Request, best: Sequence[Section], model: ModelFacts, found: Sequence[SegmentResult]
 ) -> list[Answer]:
-    merged = merge(
-        [(section.start, its) for section, its in zip(best, found, strict=True)], request.top_k
-    )
+    merged = merge([(section.start, its) for section, its in zip(best, found, strict=True)])
     return to_answers(request.text, merged, model.null_log_score, request.top_k)

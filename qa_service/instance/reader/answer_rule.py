@@ -1,0 +1,135 @@
+"""What may be an answer: the same rule for every model and every engine.
+
+No answer is: the marks of a heading or a list alone; words that are all the question's, in a
+heading or a sentence that repeats it; what goes on past the end of a paragraph. In prose, a word of
+the question may be the answer ("red or blue?").
+
+The best spans are looked at one by one. Only if the best of all is none is the whole table masked,
+so that the spans that are left share the probability.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator, Set
+
+import numpy as np
+import numpy.typing as npt
+
+from qa_service.instance.arrays import Int64Array
+from qa_service.instance.reader.words import Offsets
+
+_MIN_REPEATED = 0.7
+"""A sentence with this share of its words from the question repeats it."""
+_MAX_HEADING_WORDS = 12
+_ARTICLES = frozenset(("a", "an", "the"))
+_WORD = re.compile(r"[^\W_]+")
+_NEUTRAL = re.compile(
+    r"""["'“”\u2018\u2019«»()\[\]{}|`]+|(?<=\w)[^\w\s](?=\w)
+      |(?<=[\w)\]"'”\u2019*])[.,;:!?…]+(?=[\s)\]"'”\u2019*]|\Z)""",
+    re.VERBOSE,
+)
+"""Signs that are no answer by themselves; `@` among spaces is one."""
+_MARKS = re.compile(
+    r"""^[ \t>]*(?:\#{1,6}(?=\s)|[-*+•‣◦](?=\s)|\d{1,3}[.)](?=\s)|[=~^_*\#-]{3,}[ \t]*$)
+      |^[ \t>*_\#]*(?:Q|A|Question|Answer)\d*[:.)](?=[\s*_])
+      |\*\*|__|:?-{3,}:?""",
+    re.VERBOSE | re.MULTILINE | re.IGNORECASE,
+)
+"""Marks of headings, lists, tables and emphasis, and the labels of questions and answers."""
+_MAY_BE_MARK = re.compile(r"\d{1,3}|(?:q|a|question|answer)\d*")
+"""The first word of a mark that has any, at a line's start."""
+_PARAGRAPH_END = re.compile(
+    r"\n(?=[ \t]*\n)|(?<=\n)(?=[=~^-]{3,}[ \t]*$)|(?<=\n)(?=[ \t]*\#{1,6}[ \t])", re.MULTILINE
+)
+"""A blank line, a heading's underline, and the start of a heading."""
+_HEADING_END = re.compile(r"^[ \t]*\#{1,6}[ \t].*\n", re.MULTILINE)
+_SENTENCE = re.compile(r"[^.!?\n]+(?:[.!?](?=\S)[^.!?\n]*)*[.!?]?")
+
+
+class AnswerRule:
+    """What may be an answer to one question in one text."""
+
+    def __init__(self, question: str, text: str) -> None:
+        self._question = question
+        self._text = text
+
+    @functools.cached_property
+    def asked(self) -> frozenset[str]:
+        """The question's words, in lower case."""
+        return frozenset(word.lower() for word in _WORD.findall(self._question))
+
+    def allows(self, start: int, end: int) -> bool:
+        """Whether a span, in code points, may be an answer."""
+        text = self._text
+        if "\n" in text[start:end] and any(start < place < end for place in self._paragraph_ends):
+            return False
+        words = [word.lower() for word in _WORD.findall(text, start, end)]
+        known = self.asked | _ARTICLES
+        is_new = any(word not in known for word in words)
+        if is_new and not (_MAY_BE_MARK.fullmatch(words[0]) and _begins_line(text, start)):
+            return True
+        return not self._worthless[start:end].all()
+
+    def table(self, offsets: Offsets, max_tokens: int) -> npt.NDArray[np.bool_]:
+        """Whether the span of n + 1 tokens from token i may be one: [text tokens, max_tokens]."""
+        bounds = np.array(offsets, dtype=np.int64).reshape(-1, 2)
+        starts, positions = bounds[:, 0], np.arange(len(bounds))
+        sums = np.append(0, np.cumsum(~self._worthless))
+        shortest = 1 + _run_lengths(sums[bounds[:, 1]] == sums[starts])
+        ends = self._paragraph_ends
+        next_end = np.append(ends, len(self._text) + 1)[np.searchsorted(ends, starts, side="right")]
+        longest = np.searchsorted(starts, next_end) - positions
+        lengths = np.arange(1, max_tokens + 1)
+        may_be: npt.NDArray[np.bool_] = (lengths >= shortest[:, None]) & (
+            lengths <= longest[:, None]
+        )
+        return may_be
+
+    @functools.cached_property
+    def _paragraph_ends(self) -> list[int]:
+        patterns = (_PARAGRAPH_END, _HEADING_END)
+        return sorted(m.end() for pattern in patterns for m in pattern.finditer(self._text))
+
+    @functools.cached_property
+    def _worthless(self) -> npt.NDArray[np.bool_]:
+        """Of each character, whether it is no answer alone or among its like."""
+        points = np.frombuffer(self._text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+        flags = points <= ord(" ")
+        for start, end in self._worthless_ranges():
+            flags[start:end] = True
+        return flags
+
+    def _worthless_ranges(self) -> Iterator[tuple[int, int]]:
+        for pattern in (_NEUTRAL, _MARKS):
+            for match in pattern.finditer(self._text):
+                yield match.span()
+        for sentence in _SENTENCE.finditer(self._text):
+            yield from _repeated(sentence, self.asked)
+
+
+def _begins_line(text: str, start: int) -> bool:
+    return not text[text.rfind("\n", 0, start) + 1 : start].strip(" \t>*_#")
+
+
+def _repeated(sentence: re.Match[str], asked: Set[str]) -> Iterator[tuple[int, int]]:
+    """The question's words in a sentence, if it repeats the question or is a heading."""
+    words = list(_WORD.finditer(sentence.string, *sentence.span()))
+    known = [word for word in words if word[0].lower() in asked]
+    if not known:
+        return
+    known += [word for word in words if word[0].lower() in _ARTICLES]
+    is_sentence = sentence[0][-1] in ".!" or len(words) > _MAX_HEADING_WORDS
+    is_prose = is_sentence and len(known) < _MIN_REPEATED * len(words)
+    if not is_prose and not ("or" in asked and all(word[0].lower() != "or" for word in known)):
+        for word in known:
+            yield word.span()
+
+
+def _run_lengths(flags: npt.NDArray[np.bool_]) -> Int64Array:
+    """How many flags follow each other from each position on: int64 [positions]."""
+    positions = np.arange(len(flags))
+    next_unset = np.where(flags, len(flags), positions)
+    lengths: Int64Array = np.minimum.accumulate(next_unset[::-1])[::-1] - positions
+    return lengths

@@ -1,0 +1,164 @@
+"""Makes of a chosen span what a person would mark.
+
+A URL, a path, an option, an identifier or a number is not cut; a number has its sign and its unit;
+the sentence's own punctuation, list marks and quotes that are not closed are left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Set
+
+_MAX_RUN_CHARS = 2048
+"""A longer run without white space is not widened to."""
+_WHOLE = re.compile(
+    r"""[A-Za-z][A-Za-z0-9+.-]*://[^\s<>"“”]+
+      |(?:[^\s—\u2013;|"“”\u2018\u2019'`<>()\[\]{}«»,*]|(?<=\d),(?=\d)|\(\))+""",
+    re.VERBOSE,
+)
+"""What may be one word: commas only between digits, parentheses only of a call."""
+_TECHNICAL = re.compile(
+    r"""://|^www\.|^--?[A-Za-z]|^[~.]{1,2}/|[\\/=_\#@&+]|::|\(\)
+      |[A-Za-z0-9]\.[a-z0-9]|[A-Z]\.[A-Z]|\d""",
+    re.VERBOSE,
+)
+"""A word that must not be cut: `mother-in-law` may."""
+_CUT_FREELY = re.compile(r"\d{3,4}[-/]\d{2,4}|\d+(?:st|nd|rd|th|s)?-[A-Za-z]{2,}.*")
+"""Years from and to, `40-year-old`."""
+_UNIT = re.compile(
+    r"""[ \u00a0\u202f]?(?:°\s?[CFK]?|%|‰|[kcmdµn]?m|[kmµ]?g|[mµn]?s|[mk]?[VW]|[kMG]?Hz|[kM]?Pa
+      |[kMG]Wh|[KMGT]i?B|[kMG]bit|kB|km/h|mph|min|h|px|pt|dpi|ft|lb|EUR|USD|GBP|CHF|[€£$¥])
+      [²³]?(?:/[a-zA-Z]{1,3})?(?![\w-])""",
+    re.VERBOSE,
+)
+_LINE_MARKS = re.compile(r"(?:[>#]+\s+|[-*+•‣◦]\s+|\d{1,3}[.)]\s+|[*_]{2,}|(?:Q|A)\d*[:.]\s+)+")
+_STANDARD = re.compile(
+    r"(?:(?:ISO|IEC|IEEE|EN|DIN|ANSI|RFC|PEP|CVE|BS|ASTM|ITU|ECMA|NIST)[/ -]?)+ ?\d[\w:-]*"
+)
+_PLAIN = re.compile(r"(?<!\S)[^\W\d_]+(?: [^\W\d_]+)*[a-z](?!\w)")
+_AFTER_PLAIN = re.compile(r"[.,;:!?]?(?!\S)")
+"""Words of letters among white space and sentence marks are what they are."""
+_LEAD_IN = frozenset(
+    [*("a", "an", "as", "at", "by", "from", "in", "into", "is", "of", "on", "pass", "run", "set"),
+     *("the", "to", "under", "use", "using", "via", "with")]
+)  # fmt: skip
+_LEADING_WORD = re.compile(r"([^\W\d_]+)\s+")
+_LONE_WORD = re.compile(rf"\S+(?:{_UNIT.pattern})?", re.VERBOSE)
+_SENTENCE_MARKS = ".,;:!?…"
+_ABBREVIATION = re.compile(
+    r"(?:\b\w\.){2,}$|\b(?:Inc|Ltd|Co|Corp|Jr|Sr|St|Dr|Mr|Mrs|Ms|No|vs|etc|al|[A-Z])\.$"
+)
+_PAIRS = {")": "(", "]": "[", "}": "{", "”": "“", "\u2019": "\u2018", "»": "«"}
+_OPENING = "".join(_PAIRS.values())
+
+
+def whole_words(text: str, start: int, end: int, asked: Set[str] = frozenset()) -> tuple[int, int]:
+    """Widens a span to what it cuts, and takes the sentence's marks off its ends.
+
+    Args:
+        asked: The question's words, in lower case.
+
+    Returns:
+        The span, in code points; empty if nothing but such marks was left.
+    """
+    if _PLAIN.fullmatch(text, start, end) and _AFTER_PLAIN.match(text, end):
+        return start, end
+    start, end = _without_marks(text, start, end)
+    if start == end:
+        return start, end
+    start = _word_at(text, start)[0]
+    end = _word_at(text, end)[1]
+    if text[end - 1].isdigit() and (unit := _UNIT.match(text, end)):
+        end = unit.end()
+    elif text[end - 1].isupper() and (number := _STANDARD.match(text, start)):
+        end = max(end, number.end())
+    return _lead_in_end(text, start, end, asked), end
+
+
+def _lead_in_end(text: str, start: int, end: int, asked: Set[str]) -> int:
+    """Where a span begins without its lead-in, if all else is one technical word: "with -q".
+
+    A lead-in has only prepositions, articles and words of the question ("the sign *").
+    """
+    begin = start
+    while word := _LEADING_WORD.match(text, begin, end):
+        if word[1].lower() not in asked and word[1].lower() not in _LEAD_IN:
+            break
+        begin = word.end()
+    if begin == start or not (rest := _LONE_WORD.fullmatch(text, begin, end)):
+        return start
+    is_sign = not any(map(str.isalnum, rest[0]))
+    is_number = rest[0].replace(",", "").replace(".", "").isdigit()
+    return begin if is_sign or (_may_not_be_cut(rest[0]) and not is_number) else start
+
+
+def _without_marks(text: str, start: int, end: int) -> tuple[int, int]:
+    """Takes marks off the ends, until nothing changes; a sign among spaces stays."""
+    if not text[max(0, text.rfind("\n", 0, start)) : start].strip() and (
+        marks := _LINE_MARKS.match(text, start, end)
+    ):
+        start = marks.end()
+    while start < end:
+        first, last = text[start], text[end - 1]
+        if end - start == 1 and not (start and not text[start - 1].isspace()):
+            break
+        if last.isspace() or _is_sentence_mark(text, start, end) or _is_loose_end(text, start, end):
+            end -= 1
+        elif first.isspace() or first in ",;:!?`" or _is_loose_start(text, start, end):
+            start += 1
+        else:
+            break
+    return start, end
+
+
+def _is_sentence_mark(text: str, start: int, end: int) -> bool:
+    if text[end - 1] not in _SENTENCE_MARKS:
+        return False
+    return not _ABBREVIATION.search(text, max(start, end - 12), end)
+
+
+def _is_loose_end(text: str, start: int, end: int) -> bool:
+    """Whether the last character closes what is not opened in the span."""
+    last = text[end - 1]
+    if last in "`*":
+        return last == "`" or text[end - 2 : end] == "**" or text[end : end + 1] == "*"
+    if last == '"':
+        return text.count('"', start, end) % 2 == 1
+    opening = _PAIRS.get(last)
+    return opening is not None and text.count(last, start, end) > text.count(opening, start, end)
+
+
+def _is_loose_start(text: str, start: int, end: int) -> bool:
+    """Whether the first character opens what is not closed in the span."""
+    first = text[start]
+    if first == "*":
+        return text[start : start + 2] == "**" or text[start - 1 : start] == "*"
+    if first == '"':
+        return text.count('"', start, end) % 2 == 1
+    if first not in _OPENING:
+        return False
+    closing = next(mark for mark, opening in _PAIRS.items() if opening == first)
+    return text.count(first, start, end) > text.count(closing, start, end)
+
+
+def _word_at(text: str, position: int) -> tuple[int, int]:
+    """The word that a cut at a position goes through; empty if that may be cut there."""
+    if not 0 < position < len(text) or text[position - 1].isspace() or text[position].isspace():
+        return position, position
+    begin, limit = position - 1, position + _MAX_RUN_CHARS
+    while begin > 0 and position - begin < _MAX_RUN_CHARS and not text[begin - 1].isspace():
+        begin -= 1
+    for word in _WHOLE.finditer(text, begin, limit):
+        if word.end() <= position:
+            continue
+        end = word.end()
+        while end > position and (text[end - 1] in _SENTENCE_MARKS):
+            end -= 1
+        if word.start() < position < end and _may_not_be_cut(text[word.start() : end]):
+            return word.start(), end
+        break
+    return position, position
+
+
+def _may_not_be_cut(word: str) -> bool:
+    return bool(_TECHNICAL.search(word)) and not _CUT_FREELY.fullmatch(word)
