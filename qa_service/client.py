@@ -163,6 +163,7 @@ class Passage:
         heading: The headings above the passage; empty without any.
         start: Where it begins in the document, in Unicode code points.
         end: Where it ends, exclusive.
+        line: The line of the file where it begins, from 1; 0 if the file has none.
     """
 
     document: str
@@ -171,6 +172,7 @@ class Passage:
     start: int
     end: int
     text: str
+    line: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -1439,6 +1441,9 @@ def _passage(value: object) -> Passage:
             "start": int(start),
             "end": int(end),
             "text": str(text),
+            **others,
         }:
-            return Passage(document, title, heading, start, end, text)
+            line = others.get("line", 0)  # servers before 0.9 send none
+            its = line if isinstance(line, int) else 0
+            return Passage(document, title, heading, start, end, text, its)
     raise ProtocolError("the server sent a passage that lacks something")

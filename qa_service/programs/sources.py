@@ -32,4 +32,5 @@ def _sentence(passage: Passage, start: int, end: int) -> str:
 
 def _source(passage: Passage, start: int) -> str:
     parts = [passage.title, *([passage.heading] if passage.heading else [])]
-    return f"{passage.document}, character {start}: {' > '.join(parts)}"
+    document = f"{passage.document}:{passage.line}" if passage.line else passage.document
+    return f"{document}, character {start}: {' > '.join(parts)}"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import platform
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import closing
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import msgspec
 
 from qa_service import __version__
 from qa_service.errors import SetupError
-from qa_service.retrieval.documents import Document, ReadLimits
+from qa_service.retrieval.documents import Document, Fault, ReadLimits
 from qa_service.retrieval.extractor import Extractor
 from qa_service.retrieval.files import Found, SourceFile, find_files
 from qa_service.retrieval.manifest import (
@@ -27,6 +28,8 @@ from qa_service.retrieval.writing import NextIndex, locked
 
 MAX_FIRST_FAULTS = 5  # are named of a file; further ones are counted
 LANGUAGE = "english"
+PACKAGES = ("markdown-it-py", "pypdfium2", "python-docx", "selectolax", "tantivy")
+"""What documents are read and indexed with; a manifest names their versions."""
 
 
 class Choices(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +41,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True):
             else English.
         passage_tokens: As in `IndexSettings`; None as for `language`.
         update: Whether files that have not changed are kept.
+        follow_links: Whether links to files outside their folder are followed.
     """
 
     sources: tuple[Path, ...]
@@ -45,6 +49,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True):
     language: str | None = None
     passage_tokens: int | None = None
     update: bool = False
+    follow_links: bool = False
     limits: ReadLimits = ReadLimits()
 
 
@@ -92,7 +97,8 @@ def build(choices: Choices, reporter: Reporter) -> Summary:
     Raises:
         SetupError: The collection cannot be written; the one that is served stays.
     """
-    found = find_files(choices.sources, choices.output)
+    _require_packages()
+    found = find_files(choices.sources, choices.output, follow_links=choices.follow_links)
     try:
         with locked(choices.output), closing(Extractor(choices.limits)) as extractor:
             return _Run(choices, extractor, reporter).run(found)
@@ -111,6 +117,7 @@ class _Run:
         if base and base.settings != settings:
             reporter.on_note("other settings or versions than before: all files are read again")
             base = None
+        self._passage_tokens = settings.passage_tokens
         self._next = NextIndex(choices.output, settings, base)
         self._read_files = 0
 
@@ -152,7 +159,7 @@ class _Run:
         documents = passages = faults = 0
         first_faults: list[str] = []
         line = ""
-        with closing(self._extractor.read(file)) as messages:
+        with closing(self._extractor.read(file, self._passage_tokens)) as messages:
             for message in messages:
                 if isinstance(message, Document):
                     documents += 1
@@ -195,9 +202,35 @@ def _settings(choices: Choices, base: Manifest | None) -> IndexSettings:
     )
 
 
+def read_documents(choices: Choices) -> Iterator[Document | Fault]:
+    """Yields the documents of the sources, and what is left out of them; writes nothing.
+
+    Raises:
+        SetupError: A source is not there, or a package is missing.
+    """
+    _require_packages()
+    found = find_files(choices.sources, choices.output, follow_links=choices.follow_links)
+    yield from found.faults
+    with closing(Extractor(choices.limits)) as extractor:
+        for file in found.files:
+            yield from extractor.read(file, choices.passage_tokens or PASSAGE_TOKENS)
+
+
+def _require_packages() -> None:
+    load_tantivy()
+    missing = [package for package in PACKAGES if not _version(package)]
+    if missing:
+        names = ", ".join(missing)
+        raise SetupError(f"qa-index needs {names}: pip install 'qa-server[collections]'")
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
 def _versions() -> dict[str, str]:
     versions = {"qa-server": __version__, "python": platform.python_version()}
-    for package in ("pypdf", "tantivy"):
-        with suppress(PackageNotFoundError):
-            versions[package] = version(package)
-    return versions
+    return versions | {package: _version(package) for package in PACKAGES}

@@ -12,6 +12,7 @@ from qa_service.errors import DamagedError, SetupError
 from qa_service.retrieval.manifest import MANIFEST_FILE, ManifestHead, load_head
 from qa_service.retrieval.retriever import FoundPassage
 from qa_service.retrieval.tantivy_index import (
+    STORED_NUMBERS,
     STORED_WORDS,
     any_word_of,
     index_files,
@@ -139,4 +140,5 @@ def _stamp(folder: Path) -> tuple[int, int, int]:
 def _passage(stored: tantivy.Document) -> Passage:
     values = {name: found[0] for name, found in stored.to_dict().items()}
     words = {name: values[name].decode() for name in STORED_WORDS}
-    return Passage(start=values["start"], end=values["end"], **words)
+    numbers = {name: values[name] for name in STORED_NUMBERS}
+    return Passage(**numbers, **words)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
+
+from qa_service.retrieval.blocks import Kind
 
 MAX_NAME_CHARS = 200
 """Longest title, heading or id; each passage carries them, so their length has a bound."""
@@ -25,18 +29,54 @@ class Heading(msgspec.Struct, frozen=True):
     text: str
 
 
+class Place(NamedTuple):
+    """Where a block stands in its document's text: `text[start:end]`.
+
+    Attributes:
+        level: Of a heading, 1 for the highest; of others, how many lists are around it.
+        line: Its first line in the file, from 1; 0 if the format has no lines.
+        is_first: Whether a list or a table begins with it.
+    """
+
+    start: int
+    end: int
+    kind: Kind
+    level: int = 0
+    line: int = 0
+    is_first: bool = False
+
+
+class Passage(msgspec.Struct, frozen=True):
+    """A part of a document: `text[start:end]`.
+
+    Attributes:
+        heading: The headings above its start, the highest first, joined by " > "; then the sentence
+            that introduces it, if it begins within a list.
+        line: The line of the file that it begins in, from 1; 0 if that is not known.
+    """
+
+    start: int
+    end: int
+    heading: str = ""
+    line: int = 0
+
+
 class Document(msgspec.Struct, frozen=True, tag=True):
     """A text that answers may come from.
 
     Attributes:
         name: The file's path in its folder; of a file of many documents, with `#` and an id.
         headings: In the text's order.
+        blocks: In the text's order; none of a text that is as it was given.
+        passages: What it is cut into; none before it is.
     """
 
     name: str
     title: str
     text: str
     headings: tuple[Heading, ...] = ()
+    blocks: tuple[Place, ...] = ()
+    passages: tuple[Passage, ...] = ()
 
 
 class Fault(msgspec.Struct, frozen=True, tag=True):
@@ -64,16 +104,18 @@ class ReadLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReadFile(msgspec.Struct, frozen=True):
-    """The order to read a file.
+    """The order to read a file and to cut its documents into passages.
 
     Attributes:
         path: Where it is, in the file system's bytes.
         name: What its documents are called.
+        passage_tokens: About how many tokens a passage has.
     """
 
     path: bytes
     name: str
     limits: ReadLimits
+    passage_tokens: int
 
 
 def shortened(words: str) -> str:

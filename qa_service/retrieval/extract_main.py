@@ -3,8 +3,8 @@
     python -m qa_service.retrieval.extract_main MAX_MEMORY_BYTES
 
 Takes `ReadFile` orders on its standard input, a line of JSON each, and writes to its standard
-output the file's documents and faults and then null, likewise. A document that takes more
-processor time than it may ends the process, by SIGXCPU; its parent sees that.
+output the file's documents, cut into passages, and faults and then null, likewise. A document that
+takes more processor time than it may, for both, ends the process by SIGXCPU; its parent sees that.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from qa_service.retrieval.documents import (
     ReadFile,
     UnreadableError,
 )
-from qa_service.retrieval.files import format_of
+from qa_service.retrieval.files import format_of, open_regular
 from qa_service.retrieval.formats import FORMATS
+from qa_service.retrieval.passages import cut
 
 
 def main() -> None:
@@ -69,7 +70,7 @@ def _messages(order: ReadFile) -> Iterator[Document | Fault]:
                 _limit(resource.RLIMIT_CPU, used_s + limits.max_document_cpu_s + 1)
                 if (document := next(documents, None)) is None:
                     return
-                yield document
+                yield _cut(document, order.passage_tokens)
     except UnreadableError as error:
         yield Fault(order.name, str(error))
     except OSError as error:
@@ -82,8 +83,17 @@ def _messages(order: ReadFile) -> Iterator[Document | Fault]:
         yield Fault(order.name, f"cannot be read: {type(error).__name__}: {str(error)[:200]}")
 
 
+def _cut(found: Document | Fault, passage_tokens: int) -> Document | Fault:
+    """A document with its passages, without the blocks that they are made from."""
+    if isinstance(found, Fault):
+        return found
+    passages = tuple(cut(found, passage_tokens))
+    return msgspec.structs.replace(found, passages=passages, blocks=(), headings=())
+
+
 def _open(path: bytes) -> BinaryIO:
-    return cast(BinaryIO, gzip.open(path)) if path.endswith(b".gz") else open(path, "rb")  # noqa: PTH123, bytes
+    file = open_regular(path)
+    return cast(BinaryIO, gzip.GzipFile(fileobj=file)) if path.endswith(b".gz") else file
 
 
 if __name__ == "__main__":

@@ -30,15 +30,15 @@ class Extractor:
         self._limits = limits
         self._process: subprocess.Popen[bytes] | None = None
 
-    def read(self, file: SourceFile) -> Generator[Document | Fault]:
-        """Yields a file's documents as they are read, and its faults.
+    def read(self, file: SourceFile, passage_tokens: int) -> Generator[Document | Fault]:
+        """Yields a file's documents, cut into passages, as they are read, and its faults.
 
         Whoever stops before the end must close this generator before reading another file.
         """
         process = self._started()
         assert process.stdin is not None
         assert process.stdout is not None
-        order = ReadFile(os.fsencode(file.path), file.name, self._limits)
+        order = ReadFile(os.fsencode(file.path), file.name, self._limits, passage_tokens)
         is_whole = False
         try:
             with suppress(BrokenPipeError):  # it has died: its output ends

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
 from collections.abc import Iterator, Sequence
+from io import BufferedReader
 from pathlib import Path, PurePath
 
 import msgspec
@@ -13,6 +15,7 @@ import msgspec
 from qa_service.errors import SetupError
 from qa_service.retrieval.documents import Fault
 from qa_service.retrieval.formats import FORMATS
+from qa_service.retrieval.formats.markups import TEMPLATES
 
 _PACKED = (".json", ".jsonl")
 """Kinds that may have `.gz` behind them."""
@@ -32,7 +35,7 @@ class SourceFile(msgspec.Struct, frozen=True):
     def sha256(self) -> str:
         """The hash of what it holds; "" if it cannot be read."""
         try:
-            with self.path.open("rb") as file:
+            with open_regular(self.path) as file:
                 return hashlib.file_digest(file, "sha256").hexdigest()
         except OSError:
             return ""
@@ -56,15 +59,32 @@ def format_of(name: str) -> str:
     if path.suffix == ".gz":
         path = path.with_suffix("")
         return path.suffix if path.suffix in _PACKED else ""
+    if path.suffix in TEMPLATES:
+        path = path.with_suffix("")
     return path.suffix if path.suffix in FORMATS else ""
 
 
-def find_files(sources: Sequence[Path], leave_out: Path) -> Found:
+def open_regular(path: Path | bytes) -> BufferedReader:
+    """Opens a file to read it; never a link, a pipe or a device, which may be there by now.
+
+    Raises:
+        OSError: It cannot be opened, or is no regular file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "no regular file")
+    return os.fdopen(descriptor, "rb")
+
+
+def find_files(sources: Sequence[Path], leave_out: Path, *, follow_links: bool = False) -> Found:
     """Lists the files of folders, or files given as they are.
 
-    Hidden files and folders, links to folders, and what is no regular file are left alone.
+    Hidden files and folders, links to folders, and what is no regular file are left alone. A link
+    to a file outside its folder is left out and named.
 
     Args:
+        follow_links: Whether links to files outside the folder are followed.
         sources: Folders and files. With more than one, names begin with the folder's own.
         leave_out: A folder that is not entered: the collection itself.
 
@@ -78,9 +98,12 @@ def find_files(sources: Sequence[Path], leave_out: Path) -> Found:
         if not source.exists():
             raise SetupError(f"{source} is not there")
         base = source if len(sources) == 1 and source.is_dir() else source.resolve().parent
-        for path in _paths(source.resolve() if base != source else source, leave_out, faults):
+        root = source.resolve()
+        for path in _paths(root if base != source else source, leave_out, faults):
             file = _source_file(path, base)
-            if file is None:
+            if file and path != source and not follow_links and not file.path.is_relative_to(root):
+                faults.append(Fault(file.name, "a link out of the folder (--follow_links)"))
+            elif file is None:
                 others += 1
             elif file.name in files and files[file.name].path != file.path:
                 raise SetupError(f"two files are called {file.name}: {file.path} is the second")
@@ -105,7 +128,7 @@ def _paths(source: Path, leave_out: Path, faults: list[Fault]) -> Iterator[Path]
 
 
 def _source_file(path: Path, base: Path) -> SourceFile | None:
-    """The file, unless it is of another kind, or no regular file (a pipe has no end)."""
+    """The file that a path leads to, unless it is of another kind, or no regular file."""
     name = _shown(path.relative_to(base).as_posix())
     try:
         status = path.stat()
@@ -113,7 +136,7 @@ def _source_file(path: Path, base: Path) -> SourceFile | None:
         return None
     if not stat.S_ISREG(status.st_mode) or not format_of(name):
         return None
-    return SourceFile(path, name, status.st_size)
+    return SourceFile(path.resolve(), name, status.st_size)
 
 
 def _shown(name: str) -> str:

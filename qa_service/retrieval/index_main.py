@@ -2,6 +2,7 @@
 
     qa-index docs/ --output collections/handbook
     qa-index docs/ --output collections/handbook --update
+    qa-index --text docs/install.md
 
 A run that was killed resumes when it is started again. The exit code is 0, or 1 if a file or a part
 of one was left out, or 2 if there is no collection. See docs/COLLECTIONS.md.
@@ -10,6 +11,7 @@ of one was left out, or 2 if there is no collection. See docs/COLLECTIONS.md.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,8 +22,8 @@ from tqdm import tqdm
 from qa_service.errors import SetupError
 from qa_service.flags import INTERRUPTED, complain, count, make_parser
 from qa_service.progress import progress_bar
-from qa_service.retrieval.build import LANGUAGE, Choices, Reporter, Summary, build
-from qa_service.retrieval.documents import ReadLimits
+from qa_service.retrieval.build import LANGUAGE, Choices, Reporter, Summary, build, read_documents
+from qa_service.retrieval.documents import Document, ReadLimits
 from qa_service.retrieval.passages import PASSAGE_TOKENS
 from qa_service.retrieval.tantivy_index import LANGUAGES
 
@@ -31,7 +33,13 @@ _MIN_PASSAGE_TOKENS = 20
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the program; returns its exit code."""
-    choices = _choices(vars(_parser().parse_args(arguments)))
+    parser = _parser()
+    flags = vars(parser.parse_args(arguments))
+    if flags.pop("text"):
+        return _print_texts(flags)
+    if flags["output"] is None:
+        parser.error("--output is missing")
+    choices = _choices(flags)
     try:
         with progress_bar(unit="B", unit_scale=True) as bar:
             summary = build(choices, _Bar(bar))
@@ -43,6 +51,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     print(_described(summary, choices))
     return int(summary.faulty > 0)
+
+
+def _print_texts(flags: dict[str, Any]) -> int:
+    """Prints what the sources' documents are, which answers and offsets are of."""
+    choices = _choices(flags | {"output": Path(os.devnull)})
+    num_faults = 0
+    try:
+        for message in read_documents(choices):
+            if isinstance(message, Document):
+                print(message.text)
+            else:
+                num_faults += 1
+                complain(f"left out: {message.where}: {message.why}")
+    except SetupError as error:
+        complain(error)
+        return error.exit_code
+    return int(num_faults > 0)
 
 
 class _Bar(Reporter):
@@ -101,7 +126,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = make_parser(__doc__)
     add = parser.add_argument
     add("sources", nargs="+", type=Path, metavar="SOURCE", help="a folder, or a file, to read")
-    add("--output", type=Path, required=True, help="the collection's folder")
+    add("--output", type=Path, help="the collection's folder")
+    text = "print the documents' texts, of which offsets are, and make no collection"
+    add("--text", action="store_true", help=text)
+    links = "read files outside the folders that links in them lead to"
+    add("--follow_links", action="store_true", help=links)
     kept = "keep what has not changed, and the collection's language and passage_tokens"
     add("--update", action="store_true", help=kept)
     stems = f"whose word stems are searched for ({LANGUAGE} if not given): {', '.join(LANGUAGES)}"
@@ -110,7 +139,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--passage_tokens", type=_passage_tokens, help=passages)
     file = "longest file, unpacked; of JSON lines, the longest line"
     add("--max_file_bytes", type=count, default=limits.max_file_bytes, help=file)
-    document = "longest time of a processor for reading a document"
+    document = "longest time of a processor for reading a document and cutting it into passages"
     add("--max_document_cpu_s", type=count, default=limits.max_document_cpu_s, help=document)
     memory = "most address space of the process that reads files"
     add("--max_memory_bytes", type=count, default=limits.max_memory_bytes, help=memory)

@@ -22,7 +22,7 @@ import msgspec
 
 from qa_service.errors import DamagedError, SetupError
 
-FORMAT = 2
+FORMAT = 3
 """Changes with how documents are read, cut and indexed."""
 
 MANIFEST_FILE = "manifest.json"
@@ -129,7 +129,7 @@ def _load(folder: Path, kind: type[_Kind]) -> _Kind:
         raise DamagedError(f"{path} cannot be read: {error.strerror}") from None
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise DamagedError(f"{path} is not a collection's: {error}") from None
-    if manifest.settings.format != FORMAT or Path(manifest.index).name != manifest.index:
+    if manifest.settings.format != FORMAT or not _is_index(manifest.index):
         raise SetupError(f"{folder} was made by another version: make it again with qa-index")
     return manifest
 
@@ -147,13 +147,18 @@ def _read_file(path: Path) -> bytes:
         return file.read()
 
 
+def _is_index(name: str) -> bool:
+    """Whether a name is that of a folder of an index, which lies in the collection's own."""
+    return name.startswith(INDEX) and Path(name).name == name
+
+
 def served_indexes(folder: Path) -> list[str]:
     """The indexes that a manifest of any version names, the one that is served first."""
     try:
         found = msgspec.json.decode(_read_file(folder / MANIFEST_FILE), type=_Indexes)
     except (OSError, msgspec.MsgspecError, ValueError):
         return []
-    return [name for name in (found.index, found.index_before) if name]
+    return [name for name in (found.index, found.index_before) if _is_index(name)]
 
 
 def save_manifest(folder: Path, manifest: Manifest) -> None:

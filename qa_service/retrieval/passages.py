@@ -1,137 +1,220 @@
 """Cuts a document into passages.
 
-    text     |-- heading --|-----------------|-------|------------ heading --|------|
-    passages |=======================|
-                              |==============================|
-                                                             |======================|
+    text     |-- heading --|----------------------|--- heading --|---------|- item -|- item -|-----|
+    passages               |=========|                           |=======================|
+                                  |===============|              .             |=========|=========|
 
-A passage is whole sentences of about `passage_tokens`. It repeats the last sentence of the one
-before it in its section, unless that sentence is long. A heading ends a passage that is half full,
-an empty line one that is two thirds full. What is left of a section joins the passage before it if
-it is less than a third of one.
+A passage is whole sentences, items and rows of about `passage_tokens`, of one section, without its
+heading: that goes before it when it is searched and read. It ends at the end of a list, a table or
+code rather than in it. Between two sentences the second passage repeats the one before it, if that
+is short; between two items, the sentence that introduces the list is the last of its headings.
+What is left of a section joins the passage before it if it is less than a third of one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 
-from qa_service.retrieval.documents import Document, shortened
-from qa_service.retrieval.sentences import MAX_CHARS_PER_TOKEN, Sentence, sentences
+from qa_service.retrieval.blocks import Kind
+from qa_service.retrieval.documents import Document, Passage, Place, shortened
+from qa_service.retrieval.sentences import MAX_CHARS_PER_TOKEN, lines, parts, sentences
 
 PASSAGE_TOKENS = 150  # about a paragraph of SQuAD, on which readers are trained
+_MAX_LEAD_CHARS = 160
+"""A longer sentence does not go before the items that it introduces."""
+_PROSE = frozenset({Kind.PARAGRAPH, Kind.HEADING})
+_CARRIED = 3
+"""A passage repeats a sentence of at most a third of its length."""
 
 
-class Passage(msgspec.Struct, frozen=True):
-    """A part of a document: `text[start:end]`.
+class _Section(NamedTuple):
+    heading: str
+    blocks: list[Place]
+
+
+class _Piece(NamedTuple):
+    """A sentence, an item, a row, or lines of code: what no passage ends in.
 
     Attributes:
-        heading: The headings above its start, the highest first.
+        lead: The sentence that introduces the list that this is in, unless it begins it.
+        begins: How many tokens the paragraph, list, table or code has that begins with it; or 0.
     """
 
     start: int
     end: int
-    heading: str = ""
-
-
-class _Section(msgspec.Struct, frozen=True):
-    start: int
-    end: int
-    heading: str
+    tokens: int
+    line: int
+    is_prose: bool
+    lead: str
+    begins: int
 
 
 def cut(document: Document, passage_tokens: int = PASSAGE_TOKENS) -> Iterator[Passage]:
-    """Yields a document's passages in its order; together they hold all but white space.
+    """Yields a document's passages in its order; together they hold all but headings.
 
     A passage has about `passage_tokens`; none has more than 4/3 of it, nor 11 times as many
     characters.
     """
-    cutter = _Cutter(passage_tokens)
     for section in _sections(document):
-        yield from cutter.begin(section.heading)
-        for sentence in sentences(document.text, section.start, section.end, passage_tokens):
-            yield from cutter.add(sentence)
-    yield from cutter.end()
+        cutter = _Cutter(section.heading, passage_tokens)
+        for piece in _pieces(document.text, section.blocks, passage_tokens):
+            yield from cutter.add(piece)
+        yield from cutter.end()
 
 
 def _sections(document: Document) -> Iterator[_Section]:
-    start, path = 0, dict[int, str]()
-    for heading in document.headings:
-        yield _Section(start, heading.start, _joined(path))
-        path = {level: text for level, text in path.items() if level < heading.level}
-        path[heading.level] = heading.text
-        start = heading.start
-    yield _Section(start, len(document.text), _joined(path))
+    """The parts between headings; a document of headings alone is one part with them."""
+    blocks = document.blocks or (Place(0, len(document.text), Kind.PARAGRAPH),)
+    if all(block.kind is Kind.HEADING for block in blocks):
+        yield _Section("", list(blocks))
+        return
+    path, inside = dict[int, str](), list[Place]()
+    headings = iter(document.headings)
+    for block in blocks:
+        if block.kind is not Kind.HEADING:
+            inside.append(block)
+            continue
+        yield _Section(_joined(path.values()), inside)
+        path = {level: text for level, text in path.items() if level < block.level}
+        path[block.level] = next(headings).text
+        inside = []
+    yield _Section(_joined(path.values()), inside)
 
 
-def _joined(path: dict[int, str]) -> str:
-    return shortened(" > ".join(path.values()))
+def _joined(path: Iterable[str]) -> str:
+    return shortened(" > ".join(path))
+
+
+def _pieces(text: str, blocks: Sequence[Place], passage_tokens: int) -> Iterator[_Piece]:
+    lead = ""
+    for group in _groups(blocks):
+        is_prose = group[0].kind in _PROSE and not group[0].level
+        introduced_by = "" if is_prose else lead
+        pieces = list[_Piece]()
+        for block in group:
+            pieces += _pieces_of(text, block, is_prose, introduced_by, passage_tokens)
+        size = sum(piece.tokens for piece in pieces)
+        yield from (piece._replace(begins=0 if n else size) for n, piece in enumerate(pieces))
+        if is_prose and pieces:
+            lead = _lead(lead, text[pieces[-1].start : pieces[-1].end])
+        elif lead.endswith(":"):
+            lead = f"{lead} "  # the next sentence counts for the next list
+
+
+def _lead(before: str, sentence: str) -> str:
+    """The sentence that introduces a list: the last, or one before it that ends with a colon."""
+    if before.endswith(":") and not sentence.endswith(":"):
+        return before
+    return sentence if len(sentence) <= _MAX_LEAD_CHARS and "\n" not in sentence else ""
+
+
+def _groups(blocks: Sequence[Place]) -> Iterator[list[Place]]:
+    """Paragraphs one by one; together a list's items, a table's rows, code that follows code."""
+    group = list[Place]()
+    for block in blocks:
+        if group and not _goes_on(group[-1], block):
+            yield group
+            group = []
+        group.append(block)
+    if group:
+        yield group
+
+
+def _goes_on(before: Place, block: Place) -> bool:
+    if before.level and block.level:
+        return not (block.is_first and block.level == 1)
+    return block.kind is before.kind and block.kind not in _PROSE and not block.is_first
+
+
+def _pieces_of(
+    text: str, block: Place, is_prose: bool, lead: str, max_tokens: int
+) -> Iterator[_Piece]:
+    place, line = block.start, block.line
+    for start, end, tokens in _spans(text, block, max_tokens):
+        if block.line:
+            line += text.count("\n", place, start)
+        place = start
+        yield _Piece(start, end, tokens, line, is_prose, lead, 0)
+
+
+def _spans(text: str, block: Place, max_tokens: int) -> Iterable[tuple[int, int, int]]:
+    if block.kind is Kind.CODE:
+        return lines(text, block.start, block.end, max_tokens)
+    if block.kind in {Kind.ITEM, Kind.ROW}:
+        return parts(text, block.start, block.end, max_tokens)
+    found = sentences(text, block.start, block.end, max_tokens)
+    return ((sentence.start, sentence.end, sentence.tokens) for sentence in found)
 
 
 class _Cutter:
-    """Collects sentences; holds back one passage, which what is left may join."""
+    """Collects a section's pieces; holds back one passage, which what is left may join."""
 
-    def __init__(self, passage_tokens: int) -> None:
+    def __init__(self, heading: str, passage_tokens: int) -> None:
+        self._heading = heading
         self._limit = passage_tokens
         self._max_chars = passage_tokens * MAX_CHARS_PER_TOKEN
-        self._heading = ""
-        self._held: list[Sentence] = []
+        self._held: list[_Piece] = []
+        self._tokens = 0
         self._repeated = 0
-        """How many of the held sentences the passage before has too."""
+        """How many of the held pieces the passage before has too: 0 or 1."""
         self._before: Passage | None = None
-        """The passage before in this section, not yet given out."""
+        """The passage before, not yet given out."""
 
-    @property
-    def _tokens(self) -> int:
-        return sum(sentence.tokens for sentence in self._held)
-
-    def begin(self, heading: str) -> Iterator[Passage]:
-        """A section begins; what is held of short ones goes on into it."""
-        if self._before is not None or 2 * self._tokens >= self._limit:
-            yield from self.end()
-        if not self._held:
-            self._heading = heading
-
-    def add(self, sentence: Sentence) -> Iterator[Passage]:
-        """Takes the next sentence; yields a passage that ended before it."""
-        tokens = self._tokens
-        is_full = tokens + sentence.tokens > self._limit
-        is_full |= sentence.is_first and 3 * tokens >= 2 * self._limit
-        is_full |= self._is_too_wide(sentence)
-        if is_full and len(self._held) > self._repeated:
+    def add(self, piece: _Piece) -> Iterator[Passage]:
+        """Takes the next piece; yields a passage that ended before it."""
+        if len(self._held) > self._repeated and self._ends_before(piece):
             yield from self._close()
-        is_too_much = self._tokens + sentence.tokens > self._limit or self._is_too_wide(sentence)
-        if self._repeated and is_too_much:
-            self._held, self._repeated = [], 0
-        self._held.append(sentence)
+        if self._repeated and self._is_too_much(piece):
+            self._held, self._tokens, self._repeated = [], 0, 0
+        self._held.append(piece)
+        self._tokens += piece.tokens
 
     def end(self) -> Iterator[Passage]:
         """The section ends: gives out what there is."""
         new = self._held[self._repeated :]
-        end = new[-1].end if new else 0
-        is_little = 3 * sum(sentence.tokens for sentence in new) < self._limit
-        if self._before and is_little and 3 * (end - self._before.end) < self._max_chars:
-            end = max(end, self._before.end)
-            yield Passage(self._before.start, end, self._before.heading)
-        else:
-            if self._before:
-                yield self._before
-            if new:
-                yield self._passage()
-        self._before, self._held, self._repeated = None, [], 0
+        if self._before and new:
+            end, tokens = new[-1].end, sum(piece.tokens for piece in new)
+            if 3 * tokens < self._limit and 3 * (end - self._before.end) < self._max_chars:
+                self._before = msgspec.structs.replace(self._before, end=end)
+                new = []
+        if self._before:
+            yield self._before
+        if new:
+            yield self._passage()
 
-    def _is_too_wide(self, sentence: Sentence) -> bool:
-        """Whether white space makes a passage long that has few tokens."""
-        return bool(self._held) and sentence.end - self._held[0].start > self._max_chars
+    def _ends_before(self, piece: _Piece) -> bool:
+        """Whether the passage ends here: it is full, or what begins here fits only in the next."""
+        if self._is_too_much(piece):
+            return True
+        if not piece.begins:
+            return False
+        is_after_list = piece.is_prose and not self._held[-1].is_prose
+        if is_after_list and 2 * self._tokens >= self._limit:
+            return True
+        fits_only_there = self._tokens + piece.begins > self._limit >= piece.begins
+        return fits_only_there and (3 - piece.is_prose) * self._tokens >= self._limit
+
+    def _is_too_much(self, piece: _Piece) -> bool:
+        """Whether a piece makes the passage too long: in tokens, or in white space."""
+        if not self._held:
+            return False
+        is_too_wide = piece.end - self._held[0].start > self._max_chars
+        return self._tokens + piece.tokens > self._limit or is_too_wide
 
     def _close(self) -> Iterator[Passage]:
         if self._before:
             yield self._before
         self._before = self._passage()
         last = self._held[-1]
-        self._held = [last] if 3 * last.tokens <= self._limit else []
+        is_repeated = last.is_prose and _CARRIED * last.tokens <= self._limit
+        self._held = [last] if is_repeated else []
+        self._tokens = sum(piece.tokens for piece in self._held)
         self._repeated = len(self._held)
 
     def _passage(self) -> Passage:
-        return Passage(self._held[0].start, self._held[-1].end, self._heading)
+        first, last = self._held[0], self._held[-1]
+        heading = _joined(filter(None, (self._heading, first.lead)))
+        return Passage(first.start, last.end, heading, first.line)

@@ -52,7 +52,7 @@ def sentences(text: str, start: int, end: int, max_tokens: int) -> Iterator[Sent
         stripped = text[piece_start:piece_end].strip()
         if stripped:
             begin = text.index(stripped[0], piece_start)
-            for part in _parts(text, begin, begin + len(stripped), max_tokens):
+            for part in parts(text, begin, begin + len(stripped), max_tokens):
                 yield Sentence(*part, is_first)
                 is_first = False
         is_first = is_first or ends_paragraph
@@ -84,8 +84,18 @@ def _ends_sentence(text: str, stop: int, after: int) -> bool:
     return not (is_initial or is_item or word.lower() in _ABBREVIATIONS)
 
 
-def _parts(text: str, start: int, end: int, max_tokens: int) -> Iterator[tuple[int, int, int]]:
-    """A sentence's start, end and tokens; of one that is too long, those of its parts."""
+def lines(text: str, start: int, end: int, max_tokens: int) -> Iterator[tuple[int, int, int]]:
+    """Each line's start, end and tokens, without empty ones; of one too long, its parts'."""
+    while start < end:
+        found = text.find("\n", start, end)
+        line_end = end if found < 0 else found
+        if not text[start:line_end].isspace() and start < line_end:
+            yield from parts(text, start, line_end, max_tokens)
+        start = line_end + 1
+
+
+def parts(text: str, start: int, end: int, max_tokens: int) -> Iterator[tuple[int, int, int]]:
+    """A part's start, end and tokens; of one that is too long, those of its parts."""
     max_chars = max_tokens * MAX_CHARS_PER_TOKEN
     if end - start <= max_chars:
         tokens = len(PIECES.findall(text, start, end))

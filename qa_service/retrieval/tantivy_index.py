@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 from qa_service.errors import DamagedError, SetupError
 from qa_service.retrieval.analysis import words_of
-from qa_service.retrieval.documents import Document
-from qa_service.retrieval.passages import Passage
+from qa_service.retrieval.documents import Document, Passage
 
 if TYPE_CHECKING:
     import tantivy
@@ -37,6 +36,7 @@ costs a walk through the passages that have it."""
 _WITHOUT_STOP_WORDS = ("arabic", "greek", "none", "romanian", "tamil", "turkish")
 STORED_WORDS = ("document", "title", "heading", "text")
 """Stored fields, as UTF-8."""
+STORED_NUMBERS = ("start", "end", "line")
 
 _ANALYZER = "words"
 _MAX_WORD_BYTES = 64  # longer ones are codes, which nobody asks for
@@ -79,7 +79,7 @@ def make_schema() -> tantivy.Schema:
     builder.add_text_field("file", tokenizer_name="raw", index_option="basic")
     for name in STORED_WORDS:
         builder.add_bytes_field(name, stored=True)
-    for name in ("start", "end"):
+    for name in STORED_NUMBERS:
         builder.add_unsigned_field(name, stored=True)
     schema: tantivy.Schema = builder.build()
     return schema
@@ -146,8 +146,8 @@ class IndexWriter:
         stored = (document.name, document.title, passage.heading, text)
         for name, value in zip(STORED_WORDS, stored, strict=True):
             entry.add_bytes(name, value.encode())
-        entry.add_unsigned("start", passage.start)
-        entry.add_unsigned("end", passage.end)
+        for name in STORED_NUMBERS:
+            entry.add_unsigned(name, getattr(passage, name))
         with _written(self._path):
             self._writer.add_document(entry)
 

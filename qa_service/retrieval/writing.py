@@ -25,7 +25,6 @@ from qa_service.retrieval.manifest import (
     save_manifest,
     served_indexes,
 )
-from qa_service.retrieval.passages import cut
 from qa_service.retrieval.progress import Progress
 from qa_service.retrieval.tantivy_index import IndexWriter, index_files
 
@@ -91,12 +90,10 @@ class NextIndex:
 
     def add(self, name: str, document: Document) -> int:
         """Adds a document of a file; returns the number of its passages."""
-        number = 0
-        for passage in cut(document, self._settings.passage_tokens):
+        for passage in document.passages:
             self._opened().add(name, document, passage)
-            number += 1
-        self._uncommitted += number
-        return number
+        self._uncommitted += len(document.passages)
+        return len(document.passages)
 
     def finish_file(self, entry: FileEntry) -> None:
         """Notes that all of a file is added."""

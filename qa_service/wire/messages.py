@@ -165,6 +165,10 @@ class Passage(msgspec.Struct, frozen=True):
     start: Annotated[int, Meta(description="where it starts in the document, in code points")]
     end: Annotated[int, Meta(description="one past where it ends")]
     text: Annotated[str, Meta(description="the passage")]
+    line: Annotated[
+        int,
+        Meta(description="the line of the file where it starts, from 1; 0 if the file has none"),
+    ] = 0
 
 
 class Place(msgspec.Struct, frozen=True, omit_defaults=True):

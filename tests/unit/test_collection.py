@@ -12,7 +12,7 @@ import pytest
 
 from qa_service.errors import SetupError
 from qa_service.retrieval import writing
-from qa_service.retrieval.build import Choices, Reporter, Summary, build
+from qa_service.retrieval.build import PACKAGES, Choices, Reporter, Summary, build
 from qa_service.retrieval.collection import Collection
 from qa_service.retrieval.manifest import INDEX, MANIFEST_FILE, PROGRESS_FILE, load_manifest
 from qa_service.retrieval.tantivy_index import MAX_QUESTION_WORDS
@@ -75,8 +75,10 @@ def test_a_passage_is_found_with_its_place(docs, output):
     assert (summary.documents, summary.passages, summary.faulty) == (2, 2, 0)
     assert (told.passages, told.done_bytes, told.lines) == (2, told.size_bytes, [])
     found, *_ = Collection(output).search("How long is the Nile?", 10)
-    name, end = "The Nile", len(NILE.strip())
-    assert found.passage == Passage("africa/nile.md", name, name, 0, end, NILE[:end])
+    name, text = "The Nile", NILE.split("\n\n")[1].strip()
+    start = len("The Nile\n\n")
+    end = start + len(text)
+    assert found.passage == Passage("africa/nile.md", name, name, start, end, text, line=3)
     assert found.score > 0
 
 
@@ -297,8 +299,17 @@ def test_the_manifest_says_what_it_was_made_from(docs, output):
     index(docs, output)
     manifest = json.loads((output / MANIFEST_FILE).read_text())
     assert manifest["settings"]["language"] == "english"
-    assert set(manifest["versions"]) == {"qa-server", "python", "tantivy", "pypdf"}
+    assert set(manifest["versions"]) == {"qa-server", "python", *PACKAGES}
     assert [(file["name"], len(file["sha256"])) for file in manifest["files"]] == [
         ("africa/nile.md", 64),
         ("rhine.md", 64),
     ]
+
+
+@pytest.mark.parametrize("named", ["..", ".", "", "index-1/../..", "docs"])
+def test_a_manifest_that_names_no_index_of_its_folder_is_refused(docs, output, named):
+    index(docs, output)
+    manifest = json.loads((output / MANIFEST_FILE).read_text())
+    (output / MANIFEST_FILE).write_text(json.dumps(manifest | {"index": named}))
+    with pytest.raises(SetupError, match="another version"):
+        Collection(output)

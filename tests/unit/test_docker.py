@@ -25,10 +25,10 @@ DOCKERFILES = sorted((ROOT / "docker").glob("*.Dockerfile"))
 LEFT_OUT = {
     "shtab",  # completion of flags, where it is installed
     *("opentelemetry", "torch", "transformers", "safetensors", "openvino", "ray", "pynvml"),
-    *("opensearchpy", "pypdf"),
+    *("opensearchpy", "pypdfium2", "markdown_it", "mdit_py_plugins", "selectolax", "docx"),
 }
-"""Imported only where they are used: by engines, through Ray, beside GPUs, to export traces, for
-collections.
+"""Imported only where they are used: by engines, through Ray, beside GPUs, to export traces, where
+collections are made or are a cluster's.
 """
 
 

@@ -1,5 +1,6 @@
 """The program qa-index: what it prints, and its exit code."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from qa_service.retrieval.index_main import main
+from qa_service.retrieval.manifest import load_manifest
 
 FULL_DISK = """
 import resource, sys
@@ -78,3 +80,30 @@ def test_values_out_of_bounds_are_refused(docs, output, flags):
     with pytest.raises(SystemExit) as caught:
         main([str(docs), "--output", str(output), *flags])
     assert caught.value.code == 2
+
+
+def test_text_prints_what_offsets_are_of(docs, capsys):
+    (docs / "a.md").write_text("# Top\n\n*One* [link](x).\n")
+    assert main(["--text", str(docs / "a.md")]) == 0
+    assert capsys.readouterr().out == "Top\n\nOne link.\n"
+
+
+def test_without_output_or_text_it_says_what_is_missing(docs, capsys):
+    with pytest.raises(SystemExit):
+        main([str(docs)])
+    assert "--output" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flags", [[], ["--follow_links"]])
+def test_a_link_out_of_the_folder_is_followed_only_where_asked_for(
+    docs, output, capsys, tmp_path, flags
+):
+    (tmp_path / "secret.txt").write_text("The word is swordfish.")
+    (docs / "link.txt").symlink_to(tmp_path / "secret.txt")
+    (docs / "inside.txt").symlink_to(docs / "nile.txt")
+    (docs / "zero.txt").symlink_to("/dev/zero")
+    os.mkfifo(docs / "pipe.txt")
+    assert main([str(docs), "--output", str(output), *flags]) == (0 if flags else 1)
+    names = {entry.name for entry in load_manifest(output).files}
+    assert names == {"nile.txt", "inside.txt"} | ({"link.txt"} if flags else set())
+    assert ("--follow_links" in capsys.readouterr().err) == (not flags)

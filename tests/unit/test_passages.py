@@ -6,21 +6,21 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from qa_service.retrieval.documents import Document, Heading
+from qa_service.retrieval.documents import Document
 from qa_service.retrieval.passages import cut
+from qa_service.retrieval.rendering import render_document
 from qa_service.retrieval.sentences import MAX_CHARS_PER_TOKEN, sentences
 from qa_service.wire.sections import PIECES
 
 LIMIT = 30
 
 
-def document(text: str, *headings: tuple[int, str]) -> Document:
-    found = [Heading(text.index(words), level, words) for level, words in headings]
-    return Document("a.txt", "A", text, tuple(found))
+def document(text: str) -> Document:
+    return Document("a.txt", "A", text)
 
 
-def passages(text: str, *headings: tuple[int, str], limit: int = LIMIT) -> list[str]:
-    return [text[p.start : p.end] for p in cut(document(text, *headings), limit)]
+def passages(text: str) -> list[str]:
+    return [text[p.start : p.end] for p in cut(document(text), LIMIT)]
 
 
 def split(text: str) -> list[str]:
@@ -58,21 +58,58 @@ def test_a_passage_repeats_the_last_sentence_of_the_one_before():
     assert first.endswith(".")
 
 
-def test_a_paragraph_ends_a_passage_that_is_two_thirds_full():
-    paragraph = " ".join(["word"] * 7) + ".\n\n"
-    assert [p.count("word") for p in passages(paragraph * 6)] == [21, 28]
+def test_a_passage_ends_before_a_paragraph_that_fits_only_in_the_next():
+    paragraph = " ".join(["word"] * 12) + ".\n\n"
+    assert [text.count("word") for _, text, _ in cut_markdown(paragraph * 5)] == [24, 24, 12]
 
 
-def test_a_heading_ends_a_passage_that_is_half_full_and_stands_with_what_follows():
-    text = "# Top\n" + "word " * 16 + ".\n## Low\n" + "other " * 16 + ".\n"
-    found = list(cut(document(text, (1, "# Top"), (2, "## Low")), LIMIT))
-    assert [text[p.start : p.end].split(maxsplit=1)[0] for p in found] == ["#", "##"]
-    assert [p.heading for p in found] == ["# Top", "# Top > ## Low"]
+def cut_markdown(markup: str, limit: int = LIMIT) -> list[tuple[str, str, int]]:
+    """Each passage's heading, text and line."""
+    it = render_document(markup, "markdown", "a.md")
+    return [(p.heading, it.text[p.start : p.end], p.line) for p in cut(it, limit)]
 
 
-def test_short_sections_share_a_passage():
-    text = "# One\nfew words.\n# Two\nfew more.\n"
-    assert len(passages(text, (1, "# One"), (1, "# Two"))) == 1
+def test_a_passage_is_of_one_section_and_stands_without_its_headings():
+    markup = "# Top\n\nfew words\n\n## Low\n\n### Deep\n\nmore words\n\n## End\n\nlast\n"
+    assert cut_markdown(markup) == [
+        ("Top", "few words", 3),
+        ("Top > Low > Deep", "more words", 9),
+        ("Top > End", "last", 13),
+    ]
+
+
+def test_headings_alone_are_a_passage():
+    assert [text for _, text, _ in cut_markdown("# One\n\n# Two\n")] == ["One\n\nTwo"]
+
+
+def test_a_passage_ends_before_a_list_that_fits_only_in_the_next():
+    items = "".join(f"- the item number {n}\n" for n in range(4))
+    first, second = cut_markdown(f"{'word ' * 15}.\n\nThese are allowed:\n\n{items}")
+    assert first[1].endswith("These are allowed:")
+    assert second[1] == f"These are allowed:\n{items}".strip()
+
+
+def test_items_cut_from_the_sentence_that_introduces_them_have_it_as_heading():
+    items = "".join(f"- this is the item number {n}\n" for n in range(12))
+    first, *others = cut_markdown(f"# Top\n\nThese are allowed:\n\n{items}")
+    assert first[0] == "Top"
+    assert {heading for heading, _, _ in others} == {"Top > These are allowed:"}
+    assert all(text.startswith("- this is") for _, text, _ in others)
+    lines = [line for _, _, line in others]
+    assert lines == sorted(lines)
+    assert markdown_line(items, lines[0] - 5).startswith(others[0][1].split("\n")[0])
+
+
+def markdown_line(text: str, number: int) -> str:
+    return text.split("\n")[number]
+
+
+def test_code_is_cut_between_lines_and_each_passage_has_its_line():
+    code = "".join(f"call_number({n}, 'words')\n" for n in range(12))
+    found = cut_markdown(f"Do this:\n\n```\n{code}```\n")
+    assert len(found) > 2
+    for _, text, line in found[1:]:
+        assert text.split("\n")[0] == code.split("\n")[line - 4]
 
 
 def test_what_is_left_joins_the_passage_before():

@@ -1,7 +1,8 @@
 """How each kind of file becomes documents.
 
 A reader is a function of a stream, the file's name and a bound in bytes. It yields documents, and
-faults for parts that it leaves out; it raises `UnreadableError` if the rest cannot be read.
+faults for parts that it leaves out; it raises `UnreadableError` if the rest cannot be read. Readers
+of markup (`markups`) make blocks of a text, which `layout` writes as a person reads them.
 """
 
 from __future__ import annotations
@@ -10,23 +11,31 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 from qa_service.retrieval.documents import Document, Fault
-from qa_service.retrieval.formats.html import read_html
+from qa_service.retrieval.formats.bounded import read_text
+from qa_service.retrieval.formats.csv import read_csv
+from qa_service.retrieval.formats.docx import read_docx
 from qa_service.retrieval.formats.json_lines import read_json_lines
+from qa_service.retrieval.formats.markups import ENDINGS, parse
+from qa_service.retrieval.formats.notebook import read_notebook
 from qa_service.retrieval.formats.pdf import read_pdf
-from qa_service.retrieval.formats.plain import read_markdown, read_plain, read_rst
 from qa_service.retrieval.formats.squad import read_squad
+from qa_service.retrieval.layout import lay_out
 
 FileReader = Callable[[BinaryIO, str, int], Iterator[Document | Fault]]
 
-FORMATS: dict[str, FileReader] = {
-    ".txt": read_plain,
-    ".md": read_markdown,
-    ".markdown": read_markdown,
-    ".rst": read_rst,
-    ".html": read_html,
-    ".htm": read_html,
+
+def read_markup(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]:
+    """Reads a file of markup or plain text."""
+    yield lay_out(parse(read_text(stream, max_bytes), name), name)
+
+
+FORMATS: dict[str, FileReader] = dict.fromkeys(ENDINGS, read_markup) | {
+    ".csv": read_csv,
+    ".tsv": read_csv,
+    ".docx": read_docx,
+    ".ipynb": read_notebook,
     ".pdf": read_pdf,
     ".jsonl": read_json_lines,
     ".json": read_squad,
 }
-"""Each reader by the end of a file's name, which may have `.gz` behind it."""
+"""Each reader by the end of a file's name; of some kinds `files.format_of` takes longer ones."""

@@ -1,11 +1,36 @@
-"""Whole files, read within a bound, and what they are called."""
+"""Whole files, read within a bound, and their bytes as text."""
 
 from __future__ import annotations
 
-from pathlib import PurePath
+import codecs
+import re
 from typing import BinaryIO
 
-from qa_service.retrieval.documents import Document, Heading, UnreadableError, shortened
+from qa_service.retrieval.documents import UnreadableError
+
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+_DECLARED = re.compile(
+    rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*(?P<html>[\w.:-]+)"
+    rb"|<\?xml[^>]{0,100}?encoding\s*=\s*[\"'](?P<xml>[\w.:-]+)"
+    rb"|^[ \t]*(?:#|\.\.|%|<!--).{0,40}?coding[:=][ \t]*(?P<line>[\w.-]+)",
+    re.IGNORECASE,
+)
+_DECLARED_WITHIN_BYTES = 2048
+_LATIN_OF_THE_WEB = {
+    "iso-8859-1": "cp1252",
+    "latin-1": "cp1252",
+    "latin1": "cp1252",
+    "ascii": "cp1252",
+    "us-ascii": "cp1252",
+}
+"""What HTML's standard has these names mean."""
+_MAX_NUL_SHARE = 0.01
 
 
 def read_bytes(stream: BinaryIO, max_bytes: int) -> bytes:
@@ -21,29 +46,44 @@ def read_bytes(stream: BinaryIO, max_bytes: int) -> bytes:
 
 
 def read_text(stream: BinaryIO, max_bytes: int) -> str:
-    """All of a file of UTF-8, its line ends as they are.
+    """All of a file: in the encoding that its mark or it itself says, else in UTF-8.
 
     Raises:
-        UnreadableError: It is longer than the bound, or not a text in UTF-8.
+        UnreadableError: It is longer than the bound, or not a text in that encoding.
     """
-    data = read_bytes(stream, max_bytes)
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UnreadableError(
-            f"not UTF-8: byte {error.start} is 0x{data[error.start]:02x}"
-        ) from None
-    if "\0" in text:
-        raise UnreadableError("not a text: it holds a zero byte")
+    return decoded(read_bytes(stream, max_bytes))
+
+
+def decoded(data: bytes) -> str:
+    """A text's bytes as text, without a byte order mark.
+
+    Raises:
+        UnreadableError: They are none in their encoding.
+    """
+    for mark, encoding in _MARKS:
+        if data.startswith(mark):
+            return _decoded(data[len(mark) :], encoding)
+    found = _DECLARED.search(data[:_DECLARED_WITHIN_BYTES])
+    text = _decoded(data, _known(found[found.lastgroup or 0]) if found else "utf-8")
+    if text.count("\0") > _MAX_NUL_SHARE * len(text):
+        raise UnreadableError("not a text: it holds zero bytes (UTF-16 needs its mark)")
     return text
 
 
-def titled(name: str, text: str, headings: tuple[Heading, ...] = (), title: str = "") -> Document:
-    """A document; without a title it has that of its first heading, or its file's name."""
-    first = headings[0].text if headings else title_of(name)
-    return Document(name, shortened(title) or first, text, headings)
+def _decoded(data: bytes, encoding: str) -> str:
+    try:
+        return data.decode(encoding)
+    except UnicodeDecodeError as error:
+        shown = f"byte {error.start} is 0x{data[error.start]:02x}"
+        raise UnreadableError(f"not {encoding.upper()}: {shown}") from None
 
 
-def title_of(name: str) -> str:
-    """A title for a document that has none: its file's name, without what says the kind."""
-    return shortened(PurePath(name).stem.replace("_", " "))
+def _known(declared: bytes) -> str:
+    """The encoding of a declaration; UTF-8 if it is none of a text that reads as ASCII does."""
+    name = declared.decode("ascii", "replace").lower()
+    try:
+        is_text = codecs.lookup(name)._is_text_encoding
+    except LookupError:
+        return "utf-8"
+    is_wide = name.startswith(("utf-16", "utf-32", "utf16", "utf32", "utf-8", "utf8"))
+    return "utf-8" if is_wide or not is_text else _LATIN_OF_THE_WEB.get(name, name)

@@ -1,106 +1,267 @@
-"""The text of HTML: what a reader sees, block by block, without scripts and styles."""
+"""HTML, by lexbor (selectolax): what a reader sees, block by block."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from html.parser import HTMLParser
-from typing import BinaryIO
+from collections.abc import Sequence
 
-from qa_service.retrieval.documents import Document, Heading, shortened
-from qa_service.retrieval.formats.bounded import read_text, titled
+from selectolax.lexbor import LexborHTMLParser, LexborNode
 
-_HIDDEN = frozenset({"script", "style", "template", "noscript", "svg", "math", "select", "iframe"})
+from qa_service.retrieval.blocks import BlockList, Parsed
+from qa_service.retrieval.formats.front_matter import split_front_matter
+from qa_service.retrieval.formats.html_tables import read_table
+from qa_service.retrieval.formats.scripts import lowered, raised
+
+_HIDDEN = frozenset({
+    "script", "style", "template", "noscript", "svg", "select", "iframe", "head", "object",
+    "canvas", "audio", "video", "map", "textarea", "input", "datalist", "annotation", "col",
+    "colgroup", "img",
+})  # fmt: skip
+_APART = frozenset({"nav", "footer"})
+"""What belongs to the site and not to the page."""
+_APART_ROLES = frozenset({"navigation", "contentinfo", "search"})
 _BLOCKS = frozenset({
     "address", "article", "aside", "blockquote", "body", "dd", "details", "dialog", "div", "dl",
     "dt", "fieldset", "figcaption", "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5",
-    "h6", "header", "hr", "li", "main", "nav", "ol", "p", "pre", "section", "summary", "table",
-    "title", "tr", "ul",
+    "h6", "header", "hr", "html", "li", "main", "nav", "ol", "p", "pre", "section", "summary",
+    "table", "ul", "option", "legend", "caption", "center", "menu", "hgroup", "tr", "td", "th",
+    "thead", "tbody", "tfoot",
 })  # fmt: skip
-_LEVELS = {f"h{level}": level for level in range(1, 7)}
-_GAPS = ("", " ", "\n", "\n\n")
-_SPACE, _LINE, _BLOCK = 1, 2, 3
-_RUN = re.compile(r"\s+")
+_HEADINGS = {f"h{level}": level for level in range(1, 7)}
+_LISTS = frozenset({"ul", "ol", "dl", "menu"})
+_LINED = re.compile(r"<(?=(p|li|h[1-6]|tr|pre|div|dd|dt|table|summary)\b)(\w+)", re.IGNORECASE)
+_LINE = "data-line"
+_TAG_OF_TABLE = re.compile(
+    r"\s*(?:<!--.*?-->\s*)?<(?P<name>tr|td|th|tbody|thead|caption)\b", re.I | re.S
+)
+_SPACES = re.compile(r"\s+")
+_TEMPLATE_TAG = re.compile(r"\{%.*?%\}|\{\{.*?\}\}|\{#.*?#\}|<%.*?%>", re.DOTALL)
+_MACRO_TEXT = re.compile(
+    r"\b(?:text|html|heading|titleText)[\"']?\s*:\s*([\"'])(?P<text>.*?)(?<!\\)\1", re.DOTALL
+)
+_SCRIPT_TEMPLATE = re.compile(
+    r"<script\b[^>]*\btype=[\"']?text/(?:x-handlebars-template|x-template|template|html)\b[^>]*>",
+    re.I,
+)
+_HIDING = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
+_MAX_NODES = 20_000_000
+_MAX_TABLES = 2
+"""Tables within so many others only arrange the page."""
+_BREAK = "\ue000"
+"""Stands for `<br>` while white space is joined."""
 
 
-def read_html(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]:
-    """Reads HTML in UTF-8; offsets are those of the text without markup."""
-    page = _Page()
-    page.feed(read_text(stream, max_bytes))
-    page.close()
-    yield titled(name, "".join(page.parts), tuple(page.headings), page.title)
+def parse_html(text: str, whole: str | None) -> Parsed:
+    """Reads a page; of one that a template makes, what stands between the template's tags."""
+    title, body, line = split_front_matter(text)
+    out = BlockList()
+    if "<script" in body:
+        body = _SCRIPT_TEMPLATE.sub("<div>", body)  # what a script puts into the page as it is
+    lines = (
+        _TEMPLATE_TAG.sub(_same_lines, body).split("\n")
+        if "{" in body or "<%" in body
+        else body.split("\n")
+    )
+    found = parse_into(out, "\n".join(lines), range(line, line + len(lines)))
+    return Parsed(out.blocks, title or found)
 
 
-class _Page(HTMLParser):
-    """Collects a page's text, in parts, its headings and its title."""
+def _same_lines(found: re.Match[str]) -> str:
+    return _shown_by_macro(found[0]) + "\n" * found[0].count("\n")
 
-    def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
-        self.parts: list[str] = []
-        self.headings: list[Heading] = []
-        self.title = ""
-        self._length = 0
-        self._gap = 0
-        self._hidden = ""
+
+def _shown_by_macro(tag: str) -> str:
+    """The texts that a macro of Nunjucks is given."""
+    return "".join(f"<p>{found['text']}</p>" for found in _MACRO_TEXT.finditer(tag))
+
+
+def parse_into(out: BlockList, html: str, numbers: Sequence[int]) -> str:
+    """Adds the blocks of a piece of HTML; returns the page's title, if it has one.
+
+    Args:
+        numbers: Of each line of the HTML, its number in the file.
+    """
+    if table := _TAG_OF_TABLE.match(html):
+        html = f"<table>{html}" if table["name"].lower() != "td" else f"<table><tr>{html}"
+    if "<" not in html:
+        out.paragraph(html, numbers[0] if numbers else 0)
+        return ""
+    lines = html.split("\n")
+    for place, line in enumerate(lines):
+        if "<" in line:
+            number = numbers[min(place, len(numbers) - 1)] if numbers else 0
+            lines[place] = _LINED.sub(rf"<\2 {_LINE}={number}", line)
+    tree = LexborHTMLParser("\n".join(lines))
+    first = numbers[0] if numbers else 0
+    if tree.body is not None:
+        _Page(out, first).read(tree.body)
+    title = tree.css_first("title")
+    return " ".join(title.text().split()) if title is not None else ""
+
+
+class _Page:
+    """Walks a page's nodes; not by recursion, for they may be nested as deeply as they like."""
+
+    def __init__(self, out: BlockList, line: int, num_tables: int = 0) -> None:
+        self._out = out
+        self._line = line
+        self._words: list[str] = []
         self._preformatted = 0
-        self._heading: tuple[str, int] | None = None
-        """The tag of an open heading, and the number of parts before it."""
+        self._marks: list[int | None] = []
+        """For each open list the number of its next item; None if its items have none."""
+        self._scripts: list[int] = []
+        self._term = ""
+        self._num_tables = num_tables
+        """How many tables are around this."""
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if self._hidden:
+    def read(self, root: LexborNode) -> None:
+        node, count = self._open(root), 0
+        if node is None:
             return
-        if tag in _HIDDEN or tag == "title":
-            self._hidden = tag
-        elif tag == "br":
-            self._gap = max(self._gap, _LINE)
-        elif tag in {"td", "th"}:
-            self._gap = max(self._gap, _SPACE)
-        self._end_block(tag)
-        if tag in _LEVELS:
-            self._heading = (tag, len(self.parts))
-        self._preformatted += tag == "pre"
+        while count < _MAX_NODES:
+            count += 1
+            below = self._open(node)
+            while below is None:
+                self._close(node)
+                below = node.next
+                if below is None:
+                    node = node.parent
+                    if node is None or node.mem_id == root.mem_id:
+                        self._end_block()
+                        return
+            node = below
 
-    def handle_endtag(self, tag: str) -> None:
-        if self._hidden:
-            self._hidden = "" if tag == self._hidden else self._hidden
-            return
-        if self._heading and self._heading[0] == tag:
-            self._add_heading()
-        self._end_block(tag)
-        if tag == "pre":
-            self._preformatted = max(0, self._preformatted - 1)
-
-    def handle_data(self, data: str) -> None:
-        if self._hidden == "title":
-            self.title = shortened(f"{self.title} {data[:1000]}")
-        elif not self._hidden and self._preformatted:
-            self._add(data)
-        elif not self._hidden:
-            self._add_words(data)
-
-    def _end_block(self, tag: str) -> None:
+    def _open(self, node: LexborNode) -> LexborNode | None:
+        """Takes a node's beginning; returns its first child, if what is in it counts."""
+        tag = node.tag or "-"
+        if tag == "-text":
+            self._words.append(node.text_content or "")
+            return None
+        if tag in _HIDDEN or tag[0] in "-!" or _is_left_out(node, tag):
+            return None
         if tag in _BLOCKS:
-            self._gap = max(self._gap, _LINE if tag in {"li", "tr"} else _BLOCK)
+            self._end_block()
+            self._line = _line_of(node, self._line)
+            if tag == "table" and self._take_table(node):
+                return None
+            self._open_block(node, tag)
+        elif tag == "br":
+            self._words.append("\n" if self._preformatted else _BREAK)
+        elif tag in {"sup", "sub"}:
+            self._scripts.append(len(self._words))
+        return node.child
 
-    def _add_words(self, data: str) -> None:
-        if data[:1].isspace():
-            self._gap = max(self._gap, _SPACE)
-        if words := _RUN.sub(" ", data).strip():
-            self._add(words)
-            if data[-1].isspace():
-                self._gap = _SPACE
+    def _open_block(self, node: LexborNode, tag: str) -> None:
+        if tag in _LISTS:
+            start = node.attributes.get("start") or "1"
+            first = int(start) if start.isascii() and start.isdecimal() else 1
+            self._marks.append(first if tag == "ol" else None)
+            self._out.begin_list()
+        elif tag == "li":
+            self._out.begin_item(self._next_mark())
+        elif tag == "dd":
+            self._out.begin_item("")
+            if self._term:
+                self._out.prefix(f"{self._term.rstrip(':')}: ")
+                self._term = ""
+        elif tag == "pre":
+            self._preformatted += 1
 
-    def _add(self, words: str) -> None:
-        part = (_GAPS[self._gap] if self._length else "") + words
-        self._gap = 0
-        self.parts.append(part)
-        self._length += len(part)
+    def _next_mark(self) -> str:
+        if not self._marks or self._marks[-1] is None:
+            return "-"
+        self._marks[-1] += 1
+        return f"{self._marks[-1] - 1}."
 
-    def _add_heading(self) -> None:
-        assert self._heading is not None
-        tag, first = self._heading
-        self._heading = None
-        words = "".join(self.parts[first:])
-        if line := shortened(words):
-            start = self._length - len(words.lstrip())
-            self.headings.append(Heading(start, _LEVELS[tag], line))
+    def _close(self, node: LexborNode) -> None:
+        tag = node.tag
+        if tag in {"sup", "sub"}:
+            self._end_script(node, tag)
+        if tag not in _BLOCKS or (tag != "table" and _is_left_out(node, tag)):
+            return
+        if tag in _HEADINGS:
+            words, self._words = _joined(self._words), []
+            self._out.heading(_HEADINGS[tag], words, self._line)
+        elif tag == "pre" and self._preformatted:
+            words, self._words = "".join(self._words), []
+            self._out.code(words.replace(_BREAK, "\n"), self._line)
+            self._preformatted -= 1
+        elif tag == "dt":
+            words, self._words = _joined(self._words), []
+            self._term = f"{self._term}, {words}" if self._term else words
+        else:
+            self._end_block()
+            self._close_block(tag)
+
+    def _close_block(self, tag: str) -> None:
+        if tag in _LISTS and self._marks:
+            if self._term:
+                self._out.paragraph(self._term, self._line)
+                self._term = ""
+            self._marks.pop()
+            self._out.end_list()
+        elif tag in {"li", "dd"}:
+            self._out.end_item()
+
+    def _end_script(self, node: LexborNode, tag: str) -> None:
+        if not self._scripts:
+            return
+        place = self._scripts.pop()
+        inner = "".join(self._words[place:])
+        before = self._words[place - 1] if 0 < place <= len(self._words) else ""
+        if tag == "sup" and node.css_first("a") is not None:
+            self._words[place:] = []  # a note's mark
+        else:
+            self._words[place:] = [
+                raised(before, inner) if tag == "sup" else lowered(before, inner)
+            ]
+
+    def _take_table(self, node: LexborNode) -> bool:
+        if self._num_tables >= _MAX_TABLES:
+            return False
+        table = read_table(node, self._cell_text)
+        if table is None:
+            return False
+        caption = node.css_first("caption")
+        if caption is not None:
+            self._out.paragraph(_joined([caption.text()]), self._line)
+        rows = [(_line_of(row, self._line), cells) for row, cells in table.rows]
+        self._out.table(table.head, rows)
+        return True
+
+    def _cell_text(self, cell: LexborNode) -> str:
+        out = BlockList()
+        _Page(out, self._line, self._num_tables + 1).read(cell)
+        return " ".join(block.text for block in out.blocks)
+
+    def _end_block(self) -> None:
+        if not self._words:
+            return
+        words, self._words, self._scripts = self._words, [], []
+        if self._preformatted:
+            self._out.code("".join(words).replace(_BREAK, "\n"), self._line)
+        else:
+            self._out.paragraph(_joined(words), self._line)
+
+
+def _line_of(node: LexborNode, default: int) -> int:
+    line = node.attributes.get(_LINE) or ""
+    return int(line) if len(line) < 10 and line.isascii() and line.isdecimal() else default
+
+
+def _joined(words: list[str]) -> str:
+    return _SPACES.sub(" ", "".join(words)).replace(_BREAK, "\n").strip()
+
+
+def _is_left_out(node: LexborNode, tag: str) -> bool:
+    if tag in _APART:
+        return True
+    given = node.attributes
+    if not given:
+        return False
+    return (
+        "hidden" in given
+        or given.get("aria-hidden") == "true"
+        or given.get("role") in _APART_ROLES
+        or ("style" in given and _HIDING.search(given["style"] or "") is not None)
+    )

@@ -12,7 +12,7 @@ from typing import BinaryIO
 import msgspec
 
 from qa_service.retrieval.documents import Document, Fault, UnreadableError, shortened
-from qa_service.retrieval.formats.bounded import title_of
+from qa_service.retrieval.layout import title_of
 
 _CHUNK_BYTES = 1 << 16  # of a line over the bound are held at a time
 _MAX_FAULTS = 1000

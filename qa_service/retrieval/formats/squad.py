@@ -11,7 +11,8 @@ from typing import BinaryIO
 import msgspec
 
 from qa_service.retrieval.documents import Document, UnreadableError, shortened
-from qa_service.retrieval.formats.bounded import read_bytes, title_of
+from qa_service.retrieval.formats.bounded import read_bytes
+from qa_service.retrieval.layout import title_of
 
 
 class _Paragraph(msgspec.Struct, frozen=True):

@@ -1,0 +1,162 @@
+"""What a format's reader makes of a file: headings, paragraphs, items, rows and code, in order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from enum import Enum, auto
+from typing import NamedTuple
+
+MAX_DEPTH = 8
+"""Lists nested deeper are written as if they were so deep."""
+
+_HEADING_CHARS = 200
+_INVISIBLE = re.compile("[\0\u00ad\u200b-\u200d\u2060\ufeff\ufffe\uffff]")
+_SPACES = re.compile(r"[^\S\n]+")
+_LINE_ENDS = re.compile(r" ?\n\s*")
+
+
+class Kind(Enum):
+    """What a block is."""
+
+    HEADING = auto()
+    PARAGRAPH = auto()
+    ITEM = auto()
+    ROW = auto()
+    CODE = auto()
+
+
+class Block(NamedTuple):
+    """A part of a document that a reader sees as one.
+
+    Attributes:
+        line: Its first line in the file, from 1; 0 if the format has no lines.
+        level: Of a heading, 1 for the highest; of others, how many lists are around it.
+        mark: What stands before an item's text: "-", "1." or nothing.
+        is_first: Whether a list or a table begins with it.
+    """
+
+    kind: Kind
+    text: str
+    line: int = 0
+    level: int = 0
+    mark: str = ""
+    is_first: bool = False
+
+
+def without_invisible(text: str) -> str:
+    """A text without the characters that nobody sees: NUL, soft hyphens, zero-width ones."""
+    return _INVISIBLE.sub("", text)
+
+
+def folded(text: str) -> str:
+    """A text with single spaces; line breaks that are meant stay."""
+    return _LINE_ENDS.sub("\n", _SPACES.sub(" ", text)).strip()
+
+
+class BlockList:
+    """Collects blocks; knows the lists around the place where it is.
+
+    Attributes:
+        blocks: What was added.
+    """
+
+    def __init__(self) -> None:
+        self.blocks: list[Block] = []
+        self._lists = 0
+        self._begins_list = False
+        self._marks: list[str | None] = []
+        """For each open item its mark, until a block has taken it."""
+        self._prefix = ""
+
+    def begin_list(self) -> None:
+        """A list begins, perhaps within an item of another."""
+        self._lists += 1
+        self._begins_list = True
+
+    def end_list(self) -> None:
+        """The list that began last ends."""
+        self._lists = max(0, self._lists - 1)
+        self._begins_list = False
+
+    def begin_item(self, mark: str) -> None:
+        """An item begins; the next paragraph is its text."""
+        self._marks.append(mark)
+
+    def end_item(self) -> None:
+        """The item that began last ends."""
+        if self._marks:
+            self._marks.pop()
+
+    def prefix(self, words: str) -> None:
+        """Puts words before the next paragraph, such as `Note: `."""
+        self._prefix = words
+
+    def heading(self, level: int, text: str, line: int = 0) -> None:
+        """Adds a heading."""
+        words = folded(without_invisible(text)).replace("\n", " ")
+        if words:
+            self.blocks.append(Block(Kind.HEADING, words, line, level))
+
+    def paragraph(self, text: str, line: int = 0) -> None:
+        """Adds a paragraph; the first one in an item is the item."""
+        words = folded(without_invisible(text))
+        if not words:
+            return
+        words, self._prefix = self._prefix + words, ""
+        mark = self._taken_mark()
+        level = min(self._lists, MAX_DEPTH)
+        if mark is None:
+            self.blocks.append(Block(Kind.PARAGRAPH, words, line, level))
+        else:
+            is_first, self._begins_list = self._begins_list, False
+            self.blocks.append(Block(Kind.ITEM, words, line, level, mark, is_first))
+
+    def code(self, text: str, line: int = 0) -> None:
+        """Adds lines that stay as they are."""
+        kept = without_invisible(text).strip("\n").rstrip()
+        if kept.strip():
+            self._taken_mark()
+            self.blocks.append(Block(Kind.CODE, kept, line, min(self._lists, MAX_DEPTH)))
+
+    def table(self, head: Sequence[str], rows: Sequence[tuple[int, Sequence[str]]]) -> None:
+        """Adds a table: its columns' names, and each row's line and cells."""
+        names = [_cell(name).rstrip(":") for name in head]
+        is_first = True
+        for line, cells in rows:
+            if words := row_text(names, [_cell(cell) for cell in cells]):
+                level = min(self._lists, MAX_DEPTH)
+                self.blocks.append(Block(Kind.ROW, words, line, level, is_first=is_first))
+                is_first = False
+
+    def _taken_mark(self) -> str | None:
+        if not self._marks or self._marks[-1] is None:
+            return None
+        mark = self._marks[-1]
+        self._marks[-1] = None
+        return mark
+
+
+def _cell(text: str) -> str:
+    return " ".join(without_invisible(text).split())
+
+
+def row_text(names: Sequence[str], cells: Sequence[str]) -> str:
+    """A row as `Column: value; Column: value`; of cells without a column's name, their values."""
+    parts = []
+    for place, cell in enumerate(cells):
+        name = names[place] if place < len(names) else ""
+        if cell:
+            parts.append(f"{name}: {cell}" if name and name != cell else cell)
+    return "; ".join(parts)
+
+
+class Parsed(NamedTuple):
+    """What a reader makes of a file.
+
+    Attributes:
+        title: What the file says that it is called; "" if it says nothing.
+    """
+
+    blocks: list[Block]
+    title: str = ""

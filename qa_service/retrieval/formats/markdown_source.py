@@ -1,0 +1,293 @@
+"""Takes from Markdown what is for other programs: templates' tags, directives, attributes, imports.
+
+Dialects write their own things between the lines: Hugo's and Jekyll's tags, MkDocs' and Docusaurus'
+boxes, MyST's directives, JSX. What is left of them is the text that they show, as plain Markdown.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+_FENCE = re.compile(
+    r"(?P<lead>[ \t]*(?:>[ \t]?)*(?:[-*+][ \t]+|\d{1,3}[.)][ \t]+)?)"
+    r"(?P<fence>`{3,}|~{3,}|:{3,})(?P<info>.*)"
+)
+_DIRECTIVE = re.compile(r"\{(?P<name>[\w:.-]+)\}[ \t]*(?P<argument>.*)")
+_CONTAINER = re.compile(
+    r"(?P<name>[\w-]+)(?![\w.])[ \t]*(?:\[(?P<label>[^\]]*)\]|(?P<title>[^{\n:]*))"
+)
+_CODE_TAG = re.compile(
+    r"[ \t]*\{\{<[ \t]*(?P<end>/?)[ \t]*(?:highlight|clients-example)\b.*>\}\}[ \t]*"
+)
+_BOX = re.compile(
+    r"(?P<lead>[ \t]*)(?:!!!|\?\?\?\+?|===[!+]?(?=[ \t]))[ \t]*"
+    r"(?P<name>[\w-]*)[^\"\n]*(?:\"(?P<title>.*)\")?[ \t]*$"
+)
+_BLOCK = re.compile(r"[ \t]*///[ \t]*(?P<name>[\w-]*)[ \t]*(?:\|[ \t]*(?P<title>.*))?$")
+_OPTION = re.compile(r"[ \t]*:[\w-]+:(?:[ \t].*)?$")
+_DROPPED = re.compile(
+    r"[ \t]*(?:"
+    r"\([\w:. -]+\)=|\{:.*\}|\[\[_?TOC_?\]\]|\[TOC\]|%(?:[ \t].*)?"
+    r"|\{\{#\w+.*\}\}|\{\*.*\*\}|\{!.*!\}|-+8<-+.*|<<<.*"
+    r"|import\b.*\bfrom[ \t]*['\"].*['\"];?|import[ \t]*['\"].*['\"];?"
+    r"|export[ \t]+(?:const|default|function)\b.*"
+    r")[ \t]*"
+)
+_JSX = re.compile(r"[ \t]*</?[A-Z][\w.]*(?:[ \t][^<]*|[ \t]*)/?>[ \t]*")
+_LABEL = re.compile(r"\b(?:label|title|header|summary)=[\"'](?P<label>[^\"']+)[\"']")
+_TAG_START, _TAG_END = re.compile(r"\{\{[<%]|\{%"), re.compile(r"[>%]\}\}|%\}")
+_CODE_OR_TAG = re.compile(
+    r"(?P<code>(?<![`\\}])(?P<ticks>`+)(?!`)(?:.|\n)+?(?<!`)(?P=ticks)(?!`))"
+    r"|\{\{[<%](?P<short>.*?)[%>]\}\}"
+    r"|\{%(?P<tag>.*?)%\}"
+    r"|\{\{(?P<value>.*?)\}\}"
+    r"|<%(?P<erb>.*?)%>"
+    r"|\{(?P<role>[\w:+.-]+)\}(?P<open>`+)(?P<target>[^`\n]+)(?P=open)"
+    r"|(?P<attributes>[ \t]?\{[ \t]*:?[ \t]*[.#][^{}\n]*\})"
+    r"|(?P<data>(?<=[\])`*_])\{:?[ \t]*[\w-]+=[^{}\n]*\})"
+    r"|(?P<note>\[\^[^\]\s]+\](?!:))"
+    r"|(?P<icon>:(?:material|fontawesome|octicons|simple)-[\w-]+:)"
+    r"|\[\[(?P<wiki>[^\[\]\n|]+)(?:\|(?P<shown>[^\[\]\n]+))?\]\]"
+)
+_NOTE = re.compile(r"[ \t]*\[\^[^\]\s]+\]:[ \t]*")
+_TEXT = re.compile(r"\b(?:text|title|label|header)[ \t]*=[ \t]*[\"'](?P<text>[^\"']+)[\"']")
+_CHANNEL = re.compile(r"[ \t]*-?[ \t]*slack_channel[ \t]+[\"']#?(?P<name>[^\"']+)[\"']")
+_TRIGGERS = re.compile(
+    r"[{<][{%:]|\}`|\[\^|\{[ \t]*[:.#]|[\])`*_]\{|:(?:material|font|octi|simple)|\[\[|<%"
+)
+_TARGET = re.compile(r"(?P<text>.*?)[ \t]*<[^<>]*>", re.DOTALL)
+
+_CODES = frozenset({
+    "code", "code-block", "sourcecode", "code-cell", "literalinclude", "parsed-literal", "doctest",
+    "testcode", "prompt", "console", "eval-rst", "highlight", "math",
+})  # fmt: skip
+_SILENT = frozenset({
+    "toctree", "image", "mermaid", "include", "raw", "index", "only", "contents",
+    "currentmodule", "bibliography", "tableofcontents", "plantuml", "graphviz", "video", "iframe",
+})  # fmt: skip
+BOXES = frozenset({
+    "attention", "caution", "danger", "error", "hint", "important", "note", "tip", "warning",
+    "info", "seealso", "see-also", "success", "question", "failure", "bug", "example", "quote",
+    "abstract", "summary", "check", "details", "deprecated",
+})  # fmt: skip
+"""Boxes whose kind is said before their text."""
+BOX_MARK = "\ue010"
+"""Begins a paragraph that is put before the next one."""
+RST_CODE = "eval-rst"
+_TAB_COLUMNS = 4
+
+
+class Source(NamedTuple):
+    """Markdown without the rest; of each line, its number in the file."""
+
+    lines: list[str]
+    numbers: list[int]
+
+
+def clean(text: str, first_line: int = 1) -> Source:
+    """Makes plain Markdown of a dialect's.
+
+    Args:
+        first_line: The number of the text's first line in the file.
+    """
+    cleaner = _Cleaner()
+    for number, line in enumerate(text.split("\n"), first_line):
+        cleaner.take(line, number)
+    return Source(cleaner.lines, cleaner.numbers)
+
+
+class _Fence(NamedTuple):
+    mark: str
+    is_code: bool
+    is_shown: bool
+
+
+class _Cleaner:
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.numbers: list[int] = []
+        self._number = 0
+        self._fences: list[_Fence] = []
+        self._dedents: list[int] = []
+        """Columns that boxes indent their text by."""
+        self._in_options = False
+        self._in_yaml = False
+        self._tag_lines: list[str] = []
+        self._tag_number = 0
+        self._in_html_table = False
+
+    def take(self, line: str, number: int) -> None:
+        self._number = number
+        line = self._dedented(line)
+        if self._fences and self._fences[-1].is_code:
+            self._take_code(line)
+        elif found := _FENCE.match(line):
+            self._take_fence(line, found)
+        elif self._in_options and self._is_option(line):
+            self._add("")
+        else:
+            self._in_options = False
+            self._take_prose(line)
+
+    def _is_option(self, line: str) -> bool:
+        """Whether a line is one of a directive's options: a field, or YAML between `---`."""
+        if line.strip() == "---":
+            self._in_yaml = not self._in_yaml
+            self._in_options = self._in_yaml
+            return True
+        return self._in_yaml or _OPTION.match(line) is not None
+
+    def _add(self, line: str) -> None:
+        self.lines.append(line)
+        self.numbers.append(self._number)
+
+    def _add_block(self, words: str) -> None:
+        """Adds a line that is a paragraph; of a box's kind, one that goes before the next."""
+        if words:
+            for line in ("", words, ""):
+                self._add(line)
+        else:
+            self._add("")
+
+    def _dedented(self, line: str) -> str:
+        if not self._dedents or not line.strip():
+            return line
+        line = line.expandtabs(_TAB_COLUMNS)
+        indent = len(line) - len(line.lstrip())
+        while self._dedents and indent < self._dedents[-1]:
+            self._dedents.pop()
+            self._add("")
+        return line[self._dedents[-1] :] if self._dedents else line
+
+    def _take_code(self, line: str) -> None:
+        fence = self._fences[-1]
+        bare = line.lstrip(" \t>")
+        if fence.mark == "{{<":
+            is_end = (tag := _CODE_TAG.fullmatch(line)) is not None and tag["end"]
+            self._fences = self._fences[:-1] if is_end else self._fences
+            self._add("```" if is_end else line)
+        elif bare.startswith(fence.mark) and not bare.strip(fence.mark[0] + " \t\r"):
+            self._fences.pop()
+            self._add(line if fence.is_shown else "")
+        elif fence.is_shown:
+            self._add(line)
+
+    def _take_fence(self, line: str, found: re.Match[str]) -> None:
+        mark, info = found["fence"], found["info"].strip()
+        directive = _DIRECTIVE.match(info)
+        if not info and self._fences and self._fences[-1].mark[0] == mark[0]:
+            self._fences.pop()
+            self._add("")
+        elif mark[0] != ":" and not directive:
+            if mark[0] == "`" and "`" in info:
+                self._take_prose(line)
+                return
+            self._fences.append(_Fence(mark, is_code=True, is_shown=True))
+            self._add(f"{found['lead']}{mark}")
+        elif not info:
+            self._add("")
+        elif directive:
+            self._open_directive(found["lead"], mark, directive)
+        else:
+            self._open_container(mark, info)
+
+    def _open_directive(self, lead: str, mark: str, directive: re.Match[str]) -> None:
+        name, argument = directive["name"].lower(), directive["argument"].strip()
+        self._in_options = True
+        is_code = name in _SILENT or name in _CODES
+        self._fences.append(_Fence(mark, is_code, is_shown=name not in _SILENT))
+        if name in _CODES:
+            self._in_options = False
+            self._add(f"{lead}{mark.replace(':', '`')}{RST_CODE if name == 'eval-rst' else ''}")
+        elif name in BOXES:
+            self._add_block(_box_title(name, ""))
+            self._add(_inline(argument))
+        elif name not in _SILENT and name != "figure":
+            self._add_block(_inline(argument))
+
+    def _open_container(self, mark: str, info: str) -> None:
+        self._fences.append(_Fence(mark, is_code=False, is_shown=True))
+        found = _CONTAINER.match(info)
+        if found:
+            title = found["label"] or found["title"] or ""
+            self._add_block(_box_title(found["name"].lower(), title.strip()))
+
+    def _take_prose(self, line: str) -> None:
+        if self._tag_lines or (_TAG_START.search(line) and not _closes(line)):
+            self._take_tag(line)
+        elif _DROPPED.fullmatch(line):
+            self._add("")
+        elif "{{<" in line and _CODE_TAG.fullmatch(line):
+            self._fences.append(_Fence("{{<", is_code=True, is_shown=True))
+            self._add("```")
+        elif line[:20].lstrip()[:3] in {"!!!", "???", "==="} and (box := _BOX.match(line)):
+            self._add_block(_box_title(box["name"].lower(), box["title"] or ""))
+            self._dedents.append(len(box["lead"].expandtabs(_TAB_COLUMNS)) + _TAB_COLUMNS)
+        elif line.lstrip().startswith("///") and (box := _BLOCK.match(line)):
+            self._add_block(_box_title(box["name"].lower(), box["title"] or ""))
+        elif line.lstrip()[:1] == "<" and _JSX.fullmatch(line):
+            label = _LABEL.search(line)
+            self._add_block(label["label"] if label else "")
+        else:
+            self._add(self._within_table(_inline(line)))
+
+    def _take_tag(self, line: str) -> None:
+        """A template's tag over several lines: all of them are one."""
+        self._tag_lines.append(line)
+        if _TAG_END.search(line) or len(self._tag_lines) > 30:
+            whole = " ".join(self._tag_lines)
+            self._tag_lines = []
+            self._add(_inline(whole))
+
+    def _within_table(self, line: str) -> str:
+        """Keeps HTML's tables in one piece, which an empty line would end."""
+        lower = line.lower() if "<" in line else ""
+        if "<table" in lower:
+            self._in_html_table = True
+        if "</table" in lower:
+            self._in_html_table = False
+        elif self._in_html_table and not line.strip():
+            return "<!-- -->"
+        return line
+
+
+def _closes(line: str) -> bool:
+    *_, last = _TAG_START.finditer(line)
+    return _TAG_END.search(line, last.end()) is not None
+
+
+def _box_title(name: str, title: str) -> str:
+    if title:
+        return title
+    return f"{BOX_MARK}{name.replace('-', ' ').capitalize()}: " if name in BOXES else ""
+
+
+def _inline(line: str) -> str:
+    if not _TRIGGERS.search(line):
+        return line
+    return _CODE_OR_TAG.sub(_shown, _NOTE.sub("", line, count=1))
+
+
+def _shown(found: re.Match[str]) -> str:
+    if found["code"]:
+        return found["code"]
+    if found["role"]:
+        ticks = found["open"]
+        return f"{ticks}{role_text(found['target'])}{ticks}"
+    if found["wiki"]:
+        return found["shown"] or found["wiki"]
+    tag = found["short"] or found["tag"] or ""
+    if channel := _CHANNEL.match(tag):
+        return f"#{channel['name']}"
+    text = _TEXT.search(tag)
+    return text["text"] if text else ""
+
+
+def role_text(target: str) -> str:
+    """What a role shows: of `text <target>` the text, of `~module.name` the name."""
+    if found := _TARGET.fullmatch(target):
+        return found["text"] or target
+    if target.startswith("~"):
+        return target.rsplit(".", 1)[-1].lstrip("~")
+    return target.lstrip("!")

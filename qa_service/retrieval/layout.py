@@ -1,0 +1,68 @@
+"""Blocks written as the one text that passages, answers and offsets are of.
+
+A paragraph is one line, with an empty line around it. A list's items are a line each, indented by
+two for each list around them, directly below the sentence that introduces them; so are a table's
+rows. Code is kept as it is. A heading is a line, and listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import PurePath
+
+from qa_service.retrieval.blocks import Block, Kind, Parsed
+from qa_service.retrieval.documents import Document, Heading, Place, shortened
+
+_LINES = frozenset({Kind.ITEM, Kind.ROW})
+_JOINS = _LINES | {Kind.PARAGRAPH}
+
+
+def lay_out(parsed: Parsed, name: str) -> Document:
+    """Writes a document.
+
+    Args:
+        name: What it is called; without a title, its file's name is that.
+    """
+    parts: list[str] = []
+    headings: list[Heading] = []
+    places: list[Place] = []
+    length = 0
+    before: Block | None = None
+    for block in parsed.blocks:
+        lead = (_gap(before, block) if before else "") + _indent(block)
+        words = f"{block.mark} {block.text}" if block.mark else block.text
+        start = length + len(lead)
+        length = start + len(words)
+        parts += (lead, words)
+        places.append(Place(start, length, block.kind, block.level, block.line, block.is_first))
+        if block.kind is Kind.HEADING:
+            headings.append(Heading(start, block.level, shortened(words)))
+        before = block
+    title = shortened(parsed.title) or _only_first_level(headings) or title_of(name)
+    return Document(name, title, "".join(parts), tuple(headings), tuple(places))
+
+
+def _only_first_level(headings: Iterable[Heading]) -> str:
+    """The heading of the first level, if there is one alone."""
+    highest = [heading.text for heading in headings if heading.level == 1]
+    return highest[0] if len(highest) == 1 else ""
+
+
+def title_of(name: str) -> str:
+    """A title for a document that has none: its file's name, without what says the kind."""
+    return shortened(PurePath(name).stem.replace("_", " "))
+
+
+def _gap(before: Block, block: Block) -> str:
+    is_line = block.kind in _LINES or (block.level > 0 and block.kind is not Kind.HEADING)
+    if not is_line or before.kind not in _JOINS:
+        return "\n\n"
+    is_other_table = block.is_first and block.kind is Kind.ROW and before.kind is Kind.ROW
+    is_other_list = block.is_first and block.level == before.level and before.kind is Kind.ITEM
+    return "\n\n" if is_other_table or is_other_list else "\n"
+
+
+def _indent(block: Block) -> str:
+    if block.kind in {Kind.HEADING, Kind.CODE}:
+        return ""
+    return "  " * (block.level - (block.kind is Kind.ITEM))
