@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from qa_service.errors import ERROR_KINDS
 from tests.simulation.questions import FAULT, POISON, Subject, find_key, score_of
+from tests.simulation.searching import PASSAGE_START
 from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
@@ -96,13 +97,16 @@ def _check_answer(sim: Simulation, subject: Subject, answer: tuple, reply: Reply
     text, score, start, end = answer
     span = find_key(subject.question, subject.text) or (None, None)
     word = "" if span[0] is None else subject.key
+    if reply.asked.options.get("collection") and span[0] is not None:
+        span = (span[0] + PASSAGE_START, span[1] + PASSAGE_START)
     if (text, start, end) != (word, *span):
         raise Violation("answer", f"{subject} has {answer}, not {word!r} at {span}")
     is_whole = any(
         score == score_of(fingerprint, subject.question, subject.text)
         for fingerprint in _fingerprints(sim, reply)
     )
-    if not is_whole and not (subject.tokens > LONG_TOKENS and score > 0.99):
+    is_merged = subject.tokens > LONG_TOKENS or reply.asked.options.get("collection")
+    if not is_whole and not (is_merged and score > 0.99):
         raise Violation("score", f"{subject} has {answer} of {reply.model} {reply.version}")
 
 

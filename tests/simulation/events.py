@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tests.simulation.clients import Flood
 from tests.simulation.questions import Subject
 from tests.simulation.scenario import ADMIN
+from tests.simulation.searching import COLLECTION
 from tests.simulation.wires import Asked
 
 if TYPE_CHECKING:
@@ -25,6 +26,28 @@ def _infer(sim, client, subjects, options):
         _ask(sim, client, subjects, options, 1, 0.0)
     elif len({subject.top_k for subject in subjects}) == 1:
         sim.clients[client].send(Asked("infer", subjects, options))
+
+
+def _search(sim, client, subjects, options):
+    """Asks a collection, which has the texts by then."""
+    sim.library.texts |= {subject.question: subject.text for subject in subjects}
+    _ask(sim, client, subjects, {**options, "collection": COLLECTION}, 1, 0.0)
+
+
+def _bad_search(sim, how):
+    sim.notes.add("search")
+    if how == "kill":
+        sim.library.kill()
+    elif how in {"refuse", "die at start"}:
+        sim.library.bad_starts.append(how.split()[0])
+        sim.library.kill()
+    else:
+        sim.library.bad_work.append(how)
+
+
+def _index(sim):
+    sim.library.edition += 1
+    _hup(sim)
 
 
 def _cancel(sim, client, subjects, options, number, after_s):
@@ -140,8 +163,9 @@ def _measure(sim):
 EFFECTS = {
     effect.__name__.removeprefix("_"): effect
     for effect in (
-        *(_ask, _infer, _cancel, _flood, _end_floods, _query, _bad, _command, _hang_up, _stall),
-        *(_kill, _slow, _bad_start, _bad_batch, _disk, _configure, _stop, _measure),
+        *(_ask, _infer, _search, _cancel, _flood, _end_floods, _query, _bad, _command, _hang_up),
+        *(_stall, _kill, _slow, _bad_start, _bad_batch, _bad_search, _disk, _index, _configure),
+        *(_stop, _measure),
     )
 }
 

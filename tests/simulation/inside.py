@@ -30,6 +30,7 @@ from qa_service.server.models.version import Version, VersionState
 from qa_service.server.services.cache_store import ENTRY_BYTES
 from qa_service.server.services.dispatcher import Dispatcher
 from tests.simulation.network import Network, SocketModule
+from tests.simulation.searching import Library
 from tests.simulation.workers import Machine, SimulatedWorker
 from tests.simulation.world import World
 
@@ -79,7 +80,11 @@ class _Engines:
 
 @contextmanager
 def simulated(
-    world: World, network: Network, machine: Machine, disk: dict[str, dict[int, str]]
+    world: World,
+    network: Network,
+    machine: Machine,
+    library: Library,
+    disk: dict[str, dict[int, str]],
 ) -> Iterator[None]:
     """The machine around the server is the simulated one."""
 
@@ -91,6 +96,7 @@ def simulated(
         "qa_service.server.life_cycle.EventLoop": lambda: SimulatedLoop(world),
         "qa_service.server.life_cycle.EngineChoices": _Engines,
         "qa_service.server.models.catalog.make_factory": make_factory,
+        "qa_service.server.sidecars.side_program.start_program": library.start_program,
         "qa_service.net.listener.socket": SocketModule(network.make_listening_socket),
         "qa_service.server.models.plan.find_versions": partial(_find_versions, disk),
         "qa_service.server.deployment.load_manifest": lambda path: SimpleNamespace(name=path.name),
@@ -186,6 +192,10 @@ def _most_replies(server):
 
 def strays(server: QaServer) -> Iterator[tuple[str, str]]:
     """What is held though it has ended, by the check that finds it."""
+    for searches in server._retrieval.collections.processes():
+        for ticket in _queued(searches._queue):
+            if ticket.call.is_settled:
+                yield "settled", f"{ticket.call.scope.name} is settled, and waits for a search"
     for version in server.catalog.versions:
         for ticket in _queued(version._dispatcher._scheduler):
             if ticket.call.is_settled:
@@ -206,6 +216,12 @@ def held(server: QaServer) -> Iterator[str]:
             yield f"{connection.name} has {len(connection.calls)} requests in flight"
     for version in server.catalog.versions:
         yield from (f"{version.spec}: {what}" for what in _held_by_version(version))
+    for searches in server._retrieval.collections.processes():
+        if searches.num_waiting or searches._running or searches._first:
+            yield f"{searches.num_waiting} searches wait, {len(searches._running)} are made"
+    for name, state in server._retrieval.collections.states().items():
+        if state != "READY":
+            yield f"the collection {name} is {state}"
 
 
 def _held_by_version(version):

@@ -15,6 +15,7 @@ from tests.simulation.events import happen
 from tests.simulation.network import Network
 from tests.simulation.questions import Subject
 from tests.simulation.scenario import TOKENS, Scenario, draw
+from tests.simulation.searching import Library
 from tests.simulation.wires import Asked, Reply
 from tests.simulation.workers import Machine
 from tests.simulation.world import Violation, World
@@ -89,6 +90,7 @@ class Simulation:
         self.scenario = scenario
         self.world = World(scenario.seed)
         self.machine = Machine(self.world, **scenario.machine)
+        self.library = Library(self.world)
         self.network = Network(self.world, scenario.capacity)
         self.clients = [Client(plan, self.network, self) for plan in scenario.clients]
         self.floods = []
@@ -123,7 +125,8 @@ class Simulation:
         last_s = max((event.at_s for event in self.scenario.events), default=0.0)
         self.world.after(last_s + CALM_S, self._calm)
         self.world.at_rest = self._check
-        with inside.simulated(self.world, self.network, self.machine, self.disk):
+        parts = (self.network, self.machine, self.library, self.disk)
+        with inside.simulated(self.world, *parts):
             self.server = inside.make_server(self.scenario.configs[0], self.source)
             try:
                 self.server.run()
@@ -152,6 +155,7 @@ class Simulation:
     def _calm(self) -> None:
         """No more is asked, and nothing more goes wrong; what has been asked is awaited."""
         self.machine.heal()
+        self.library.heal()
         for flood in self.floods:
             flood.end()
         self._await()
@@ -231,8 +235,8 @@ class Simulation:
 
     def _check_over(self) -> None:
         self.world.settle()
-        if self.machine.processes:
-            raise Violation("orphans", f"{len(self.machine.processes)} processes are left")
+        if processes := [*self.machine.processes, *self.library.processes]:
+            raise Violation("orphans", f"{len(processes)} processes are left")
         for talk in self._open_talks():
             if not talk.sock.closed:
                 raise Violation("sockets", "a connection is left open")

@@ -21,9 +21,15 @@ from qa_service.server.front.options import AuthOptions, ConnectionOptions
 from qa_service.server.models.options import ModelOptions
 from qa_service.server.models.repository_options import RepositoryOptions
 from qa_service.server.scheduling.options import QueueOptions
-from qa_service.server.services.options import CacheOptions, RouteOptions
+from qa_service.server.services.options import (
+    CacheOptions,
+    CollectionOptions,
+    RouteOptions,
+    SearchOptions,
+)
 from tests.simulation.clients import ClientPlan
 from tests.simulation.questions import ABSENT, FAULT, PLAIN, POISON, Subject
+from tests.simulation.searching import COLLECTION
 
 TOKENS_FILE = Path(__file__).parent / "tokens.txt"
 TOKENS = {name: f"{name}-token-0000000" for name in ("one", "another", "eight", "two", "tiny")}
@@ -85,6 +91,7 @@ class _Drawn:
         self.has_tokens = draws.random() < 0.3
         self.is_table = draws.random() < 0.7
         self.has_route = self.is_table and draws.random() < 0.5
+        self.has_collection = draws.random() < 0.4
         self.next_subject = seed * 1000
         self.pool = [self._new_subject() for _ in range(draws.randint(1, 6))]
 
@@ -135,6 +142,12 @@ class _Drawn:
             repository=RepositoryOptions(model=FOLDER / "a"),
             instances=self._instances(),
             server=ServerOptions(drain_timeout_ms=pick([50, 2000, 30_000])),
+            search=SearchOptions(
+                search_timeout_ms=pick([200, 2000]), max_queued_searches=pick([2, 256])
+            ),
+            collections={COLLECTION: CollectionOptions(path=FOLDER / COLLECTION)}
+            if self.has_collection
+            else {},
         )
         return self._with_models(config) if self.is_table else config
 
@@ -230,6 +243,8 @@ class _Drawn:
         events = []
         for _ in range(draws.randint(5, 40)):
             [kind] = draws.choices(kinds, weights)
+            if kind in _OF_COLLECTIONS and not self.has_collection:
+                kind = "ask"
             if calm and kind not in _CALM:
                 kind = "ask"
             at_s = round(starts_late + draws.uniform(0, duration_s), 4)
@@ -270,6 +285,8 @@ class _Drawn:
             "options": self._options(),
         }
 
+    _search = _infer
+
     def _cancel(self):
         draws = self.draws
         its = {**self._infer(), "number": draws.randrange(30)}
@@ -291,7 +308,8 @@ class _Drawn:
 
 _WEIGHTS = {"ask": 50, "infer": 8, "cancel": 8, "flood": 3, "query": 5, "bad": 4, "hang_up": 5,
             "stall": 3, "kill": 4, "slow": 3, "bad_start": 3, "bad_batch": 4, "disk": 3,
-            "configure": 5, "command": 2}  # fmt: skip
+            "configure": 5, "command": 2, "search": 25, "bad_search": 8, "index": 2}  # fmt: skip
+_OF_COLLECTIONS = {"search", "bad_search", "index"}
 _CHOICES: dict[str, dict[str, Sequence[object]]] = {
     "query": {"what": ["health", "stats", "models", "live"]},
     "bad": {"what": ["json", "empty", "length", "path", "version"]},
@@ -303,11 +321,13 @@ _CHOICES: dict[str, dict[str, Sequence[object]]] = {
     "bad_start": {"how": ["refuse", "fail", "die", "hang"]},
     "bad_batch": {"how": ["die", "hang", "short", "long", "garbage"]},
     "configure": {"number": range(3)},
+    "bad_search": {"how": ["die", "hang", "damaged", "garbage", "kill", "refuse", "die at start"]},
+    "index": {},
 }
 """What each value of an event may be, where one does not depend on another."""
 
-_CALM = {"ask", "infer", "cancel", "flood", "query"}
-_OF_CLIENTS = {"ask", "infer", "cancel", "flood", "query", "bad", "hang_up", "stall", "command"}
+_CALM = {"ask", "infer", "search", "cancel", "flood", "query"}
+_OF_CLIENTS = {*_CALM, "bad", "hang_up", "stall", "command"}
 
 
 def draw_shares(seed: int, draws: random.Random) -> Scenario:

@@ -47,7 +47,8 @@ class Asked:
         """Of one that asks a single question."""
         [subject] = self.subjects
         more = {"top_k": subject.top_k} if subject.top_k > 1 else {}
-        return {"question": subject.question, "text": subject.text, **more, **self.options}
+        text = {} if "collection" in self.options else {"text": subject.text}
+        return {"question": subject.question, **text, **more, **self.options}
 
 
 @dataclass

@@ -134,7 +134,8 @@ class Retrieval:
         elif isinstance(result, Refused) and result.kind == "unavailable":
             on_found(UnavailableError(result.reason))
         elif isinstance(result, Refused):
-            self.collections.note_damage(served, result.reason)
+            if served.state != "UNAVAILABLE":  # else it waited while the index could not be opened
+                self.collections.note_damage(served, result.reason)
             on_found(_unavailable(served))
 
 
