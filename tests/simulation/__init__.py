@@ -3,7 +3,7 @@
 After FoundationDB's simulation and TigerBeetle's. `QaServer` runs as it is: connections, codecs,
 services, scheduler, pool, reconciliation, drain, and the real event loop, streams and listener.
 Simulated are what they stand on: time and the selector (`world`), sockets (`network`), processes of
-workers (`workers`), the folders of models, signals; and the clients (`clients`, `wires`). One seed
+workers (`workers`) and of searches (`searching`), the folders of models, signals; and the clients (`clients`, `wires`). One seed
 draws a configuration, clients and a list of events (`scenario`, `events`): questions, pipelined, in
 pieces, cancelled; slow readers; workers that are slow, hang, die, cannot start or send nonsense;
 reloads, swaps, drains. A minute of the server takes a few milliseconds.
