@@ -55,7 +55,7 @@ class Serving:
 
     def __exit__(self, *_: object) -> None:
         try:
-            assert self.server.process.poll() is None, self.server.log
+            assert not self.server.process.poll(), self.server.log
             self.server.signal(signal.SIGTERM)
             assert self.server.wait() == 0, self.server.log
         finally:
@@ -244,6 +244,19 @@ def test_a_search_that_hangs_fails_and_may_be_asked_again(builtin_model, folder)
         error = serving.server.ask(**ASKED)["error"]
         assert (error["code"], error["retryable"]) == ("unavailable", True)
         assert serving.server.ask(**ASKED)["answer"] == FIRST_WORD
+
+
+def test_a_server_stops_beside_search_processes_that_hang(builtin_model, folder):
+    with (
+        Serving(builtin_model, folder, *HASTY) as serving,
+        serving.server.connect() as sock,
+        held_still(serving.pids()),
+    ):
+        sock.sendall(frame({"id": 1, **ASKED}))
+        serving.server.wait_for_queue(sock)
+        serving.server.signal(signal.SIGTERM)
+        assert receive(sock)["error"]["code"] == "unavailable"
+        assert serving.server.wait() == 0, serving.server.log
 
 
 # Other clients, other collections.

@@ -3,10 +3,11 @@
 After FoundationDB's simulation and TigerBeetle's. `QaServer` runs as it is: connections, codecs,
 services, scheduler, pool, reconciliation, drain, and the real event loop, streams and listener.
 Simulated are what they stand on: time and the selector (`world`), sockets (`network`), processes of
-workers (`workers`) and of searches (`searching`), the folders of models, signals; and the clients (`clients`, `wires`). One seed
-draws a configuration, clients and a list of events (`scenario`, `events`): questions, pipelined, in
-pieces, cancelled; slow readers; workers that are slow, hang, die, cannot start or send nonsense;
-reloads, swaps, drains. A minute of the server takes a few milliseconds.
+workers (`workers`) and of searches (`searching`), the folders of models, signals; and the clients
+(`clients`, `wires`). One seed draws a configuration, clients and a list of events (`scenario`,
+`events`): questions, pipelined, in pieces, cancelled; slow readers; workers that are slow, hang,
+die, cannot start or send nonsense; damaged collections; reloads, swaps, drains. A minute of the
+server takes a few milliseconds.
 
 `checks` sees what clients see: each request is answered once, with the answer that can only be its
 own, or with an error that has a cause; no connection is closed without a reason. `run` looks after
