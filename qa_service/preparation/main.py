@@ -49,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
         action=argparse.BooleanOptionalAction,
         default=argparse.SUPPRESS,
         help="whether the model may answer that the text holds no answer; if not given, the "
-        "model's reading.json says so, or else its name (squad2, squad_v2)",
+        "model's reading.json says so, or its name (squad2, squad_v2), or it is asked",
     )
     add(
         "--null_threshold",

@@ -35,6 +35,9 @@ _FORMAT_VERSION = 4
 
 _PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "peft", "onnx")
 _ONNX_RUNTIMES = ("onnxruntime", "onnxruntime-gpu")
+NOT_ASKED = "unless it does when it is asked; or give --can_abstain"
+"""Why a model is said not to abstain that neither flags nor its files or name say anything of."""
+
 _ABSTAINING_NAME = re.compile(r"squad[-_]?v?2(?!\d)", re.IGNORECASE)
 
 
@@ -80,7 +83,7 @@ def prepare(choices: Choices) -> Path:
         if is_made:
             say(f"preparing {source.label}; {reason}")
             with replacing(target) as folder:
-                _make(source, reading, wanted, folder)
+                _make(source, reading, wanted, folder, is_asked=NOT_ASKED in reason)
         missing = missing_files(load_manifest(target), choices)
         for name in missing:
             _add_if_possible(name, source, target, choices)
@@ -143,7 +146,8 @@ def choose_reading(source: Source, choices: Choices) -> tuple[ReadingConfig, str
     """Decides how the model's logits are read.
 
     A model's config does not say whether it was trained to abstain. Flags win over the model's own
-    `reading.json`, and that over its name.
+    `reading.json`, and that over its name; if none of them says it, the model is asked when it is
+    loaded.
 
     Returns:
         The decision, and its part on "no answer" in words.
@@ -175,7 +179,7 @@ def _own_reading(source: Source) -> tuple[ReadingConfig, str]:
         raise SetupError(f"cannot read {path}: {error}") from None
     if _ABSTAINING_NAME.search(source.label):
         return ReadingConfig(null_threshold=0.0), "guessed from its name; or give --no-can_abstain"
-    return ReadingConfig(), "guessed from its name; or give --can_abstain"
+    return ReadingConfig(), NOT_ASKED
 
 
 def fingerprint(source: Source, reading: ReadingConfig) -> str:
@@ -245,8 +249,14 @@ def is_up_to_date(target: Path, wanted: str) -> bool:
     )
 
 
-def _make(source: Source, reading: ReadingConfig, wanted: str, folder: Path) -> None:
-    """Writes the files, checks them, and then writes the manifest."""
+def _make(
+    source: Source, reading: ReadingConfig, wanted: str, folder: Path, *, is_asked: bool
+) -> None:
+    """Writes the files, checks them, and then writes the manifest.
+
+    Args:
+        is_asked: Whether the model is asked if it abstains.
+    """
     say("starting PyTorch")
     from qa_service.preparation import loading, measuring, verify  # noqa: PLC0415
 
@@ -256,6 +266,10 @@ def _make(source: Source, reading: ReadingConfig, wanted: str, folder: Path) -> 
         loaded.save(folder)
         manifest = _manifest(source, reading, wanted, folder, loaded)
         logits = measuring.source_logits(loaded)
+        if is_asked and verify.can_abstain(folder, manifest, logits):
+            say("it abstains: asked questions without an answer, it found none")
+            asked = msgspec.structs.replace(manifest.reading, null_threshold=0.0)
+            manifest = msgspec.structs.replace(manifest, reading=asked, can_abstain=True)
         verify.verify(folder, manifest, "pytorch", logits)
         try:
             words = _export(loaded, folder, manifest, logits)

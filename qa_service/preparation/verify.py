@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 import qa_service
@@ -53,7 +54,40 @@ QUESTIONS = (
     Question("Who came first?", "Anna came first,\r\nBen second\r\nand Chidi third."),
 )
 
+NUM_ASKED = 24
+"""How many of `OWN_QUESTIONS` a model is asked, to see whether it abstains; with as many without an
+answer, seconds of a large model's time."""
+
+MIN_ABSTAINING_SHARE = 0.75
+"""Of the questions without an answer, and of the others' answers. A model that was never trained on
+such questions gives a span to nearly all."""
+
 Outcomes = Sequence[list[Answer] | QaError]
+
+
+def can_abstain(model_dir: Path, manifest: Manifest, logits: LogitsFunction) -> bool:
+    """Whether a model says of texts without an answer that they have none, and only of those.
+
+    The questions are `OWN_QUESTIONS` with their own texts, and with a text of another article.
+    """
+    asked = read_squad(OWN_QUESTIONS)
+    texts = list(dict.fromkeys(question.context for question in asked))
+    some = asked[:: max(1, len(asked) // NUM_ASKED)][:NUM_ASKED]
+    right = [Question(one.question, one.context) for one in some]
+    far = len(texts) // 2
+    wrong = [
+        Question(one.question, texts[(texts.index(one.context) + far) % len(texts)]) for one in some
+    ]
+    reading = msgspec.structs.replace(manifest.reading, null_threshold=0.0)
+    reader = Reader(
+        model_dir, msgspec.structs.replace(manifest, reading=reading), logits, BatchRule()
+    )
+    found = [
+        not isinstance(result, QaError) and result[0].start is not None
+        for result in reader.read([*right, *wrong])
+    ]
+    num_answered, num_abstained = sum(found[: len(some)]), len(some) - sum(found[len(some) :])
+    return min(num_answered, num_abstained) >= MIN_ABSTAINING_SHARE * len(some)
 
 
 def verify(model_dir: Path, manifest: Manifest, engine_type: str, source: LogitsFunction) -> float:

@@ -25,7 +25,7 @@ from qa_service.engine_catalogue import OPENVINO_INT8_FILE
 from qa_service.errors import SetupError
 from qa_service.instance.engines import EngineConfig, make_engine
 from qa_service.instance.model_folder.manifest import load_manifest
-from qa_service.preparation import export, quantize
+from qa_service.preparation import export, quantize, verify
 from qa_service.preparation.loading import load, quiet_libraries
 from qa_service.preparation.prepare import Choices, prepare
 from qa_service.preparation.sources import Source
@@ -397,3 +397,18 @@ def test_model_in_a_copied_hub_cache_needs_no_network(sources, tmp_path):
     manifest = load_manifest(tmp_path / "out" / "someone--tiny-squad2")
     assert manifest.source == "someone/tiny-squad2"
     assert manifest.can_abstain
+
+
+def test_a_model_that_neither_its_files_nor_its_name_describe_is_asked_if_it_abstains(
+    builtin_model,
+):
+    manifest = load_manifest(builtin_model)
+    logits = make_engine("onnx", builtin_model, manifest, EngineConfig(precision="int8")).logits
+
+    def never_abstains(ids, mask, types):
+        start, end = logits(ids, mask, types)
+        start[:, 0] = end[:, 0] = -100.0  # the token of the null answer
+        return start, end
+
+    assert verify.can_abstain(builtin_model, manifest, logits)
+    assert not verify.can_abstain(builtin_model, manifest, never_abstains)
