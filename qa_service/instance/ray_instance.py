@@ -108,8 +108,8 @@ class RayInstance:
             while True:
                 body = self._next_body(frames)
                 self._waiting.pop(_numbered_decoder.decode(body).number).set_result(body)
-        except EOFError:
-            os._exit(1)  # the worker's thread has ended: this process can answer no more
+        except (EOFError, msgspec.DecodeError):  # its end, or `Failed`, which has no number
+            os._exit(1)  # this process can answer no more
 
     def _next_body(self, frames: FrameReader) -> bytes:
         while (body := frames.next_frame()) is None:

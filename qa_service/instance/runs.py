@@ -16,6 +16,7 @@ from typing import Generic, Protocol, TypeVar
 from qa_service.errors import InternalError, QaError
 from qa_service.instance.batch_cost import BatchRule
 from qa_service.instance.channel import WorkerChannel
+from qa_service.instance.engines.outputs import EngineFaultError
 from qa_service.instance.messages import Batch, Failure, Results
 from qa_service.instance.reader.reader import Outcome
 from qa_service.instance.reader.stopwatch import Stopwatch
@@ -57,7 +58,11 @@ class Run(Generic[E]):
         return self
 
     def results(self) -> Results:
-        """Runs the batch."""
+        """Runs the batch.
+
+        Raises:
+            EngineFaultError: The engine cannot be believed.
+        """
         costs = self._reader.rule.costs
         started_s = time.monotonic()
         outcomes = self._outcomes(self._batch.tasks, self._encoded)
@@ -76,6 +81,8 @@ class Run(Generic[E]):
         try:
             encoded = encoded or self._reader.encode(tasks, self._stopwatch)
             return list(self._reader.answer(encoded, self._stopwatch))
+        except EngineFaultError:
+            raise
         except Exception:
             logger.exception("a batch of %d failed", len(tasks))
         if len(tasks) == 1:
@@ -108,6 +115,7 @@ def answer_batches(runs: Iterator[Run[E]], channel: WorkerChannel) -> None:
     """Answers batches until there are no more.
 
     Raises:
+        EngineFaultError: The engine cannot be believed; the batch has no results.
         OSError: The loop's end was closed while results were being sent.
     """
     for run in runs:

@@ -10,7 +10,6 @@ import contextlib
 import logging
 import os
 import signal
-import socket
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from qa_service.instance.costs import AUTO, MEASURE, find_costs
 from qa_service.instance.devices import CPU
 from qa_service.instance.engines import EngineConfig, make_engine
 from qa_service.instance.engines.base import Engine
+from qa_service.instance.engines.outputs import EngineFaultError
 from qa_service.instance.learned_costs import LearnedCosts
 from qa_service.instance.memory import resident_bytes
 from qa_service.instance.messages import Failed, Ready, Setup
@@ -42,7 +42,7 @@ from qa_service.instance.reader.reader import Reader
 from qa_service.instance.reader.stopwatch import Stopwatch
 from qa_service.instance.runs import answer_batches, received, received_ahead
 from qa_service.logs import configure_logging
-from qa_service.net.parent import end_with_parent
+from qa_service.net.parent import end_with_parent, inherited_socket
 from qa_service.wire.messages import Task
 
 logger = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ def serve(channel: WorkerChannel) -> None:
         return
     try:
         loaded = load_reader(setup)
-    except SetupError as error:
+    except (SetupError, EngineFaultError) as error:
         channel.send(Failed(str(error)))
         return
     except ImportError as error:  # an image for the ONNX engine has no torch
@@ -68,7 +68,10 @@ def serve(channel: WorkerChannel) -> None:
     reader, memory_bytes = loaded.reader, resident_bytes() + loaded.later_bytes
     channel.send(Ready(reader.model, reader.rule.costs, loaded.device, memory_bytes))
     runs = received if loaded.device == CPU else received_ahead
-    answer_batches(runs(reader, channel), channel)
+    try:
+        answer_batches(runs(reader, channel), channel)
+    except EngineFaultError as error:
+        channel.send(Failed(str(error)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +190,7 @@ def main(arguments: Sequence[str]) -> None:
     os.nice(int(niceness))
     configure_logging(log_level, log_format)
     with contextlib.suppress(BrokenPipeError):
-        serve(WorkerChannel(socket.socket(fileno=int(descriptor))))
+        serve(WorkerChannel(inherited_socket(int(descriptor))))
 
 
 if __name__ == "__main__":

@@ -10,9 +10,11 @@ from harness.models import write_version
 from qa_service.errors import InternalError
 from qa_service.instance.batch_cost import BatchRule, CostTable
 from qa_service.instance.channel import WorkerChannel
+from qa_service.instance.engines.outputs import EngineFaultError
 from qa_service.instance.messages import (
     Answers,
     Batch,
+    Failed,
     Failure,
     Ready,
     Setup,
@@ -50,6 +52,8 @@ class CountingReader:
     def fail(self, stage, tasks):
         if stage == self.fails_in and any(task.question == "fail" for task in tasks):
             raise RuntimeError("as it was asked to")
+        if any(task.question == "nothing new" for task in tasks):
+            raise EngineFaultError("nothing new")
 
 
 @pytest.fixture(params=[received, received_ahead])
@@ -65,11 +69,15 @@ def run(request):
             answer_batches(request.param(reader, channel), channel)
             theirs.close()
             data = b"".join(iter(lambda: ours.recv(65536), b""))
-        frames = FrameReader(len(data))
-        frames.feed(data)
-        return [to_loop_decoder.decode(frame) for frame in iter(frames.next_frame, None)]
+        return messages_in(data)
 
     return answer
+
+
+def messages_in(data):
+    frames = FrameReader(len(data))
+    frames.feed(data)
+    return [to_loop_decoder.decode(frame) for frame in iter(frames.next_frame, None)]
 
 
 def test_an_instance_has_answered_its_warmup_question_before_it_is_ready(tmp_path, monkeypatch):
@@ -148,3 +156,30 @@ def test_the_instant_reader_answers_with_the_first_word(run, text, span):
     assert answer == first_word(text)
     assert (answer.start, answer.end) == (span or (None, None))
     assert answer.answer == (text[slice(*span)] if span else "")
+
+
+def test_after_a_run_that_returned_nothing_new_no_task_is_answered(run):
+    reader = CountingReader()
+    with pytest.raises(EngineFaultError):
+        run(reader, Batch(0, [Task("right", "a"), Task("nothing new", "b"), Task("right", "c")]))
+    assert reader.answered == 0
+
+
+def test_an_instance_whose_engine_returned_nothing_new_says_so_and_ends(tmp_path, monkeypatch):
+    def answer(self, encoded, stopwatch):
+        if encoded == [WARMUP]:
+            return [Answers([])]
+        raise EngineFaultError("nothing new")
+
+    monkeypatch.setattr(InstantReader, "answer", answer)
+    options = InstanceOptions(inference_engine_type="instant", precision="fp32")
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(encode(Setup(str(write_version(tmp_path / "m", 1)), options)))
+        ours.sendall(encode(batch(0)) + encode(batch(1)))
+        serve(WorkerChannel(theirs))
+        theirs.close()
+        data = b"".join(iter(lambda: ours.recv(65536), b""))
+    ready, failed = messages_in(data)
+    assert isinstance(ready, Ready)
+    assert failed == Failed("nothing new")

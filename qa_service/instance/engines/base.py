@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from qa_service.instance.arrays import FloatArray, Int64Array, Logits
+from qa_service.instance.engines.outputs import checked
 from qa_service.machine import num_cpus, processor
 
 
@@ -24,9 +25,8 @@ class Engine(ABC):
     later_bytes = 0
     runtime: str
 
-    @abstractmethod
     def logits(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
-        """Runs the model.
+        """Runs the model, and looks whether it has run.
 
         Args:
             ids: int64 [batch, seq], padded.
@@ -34,8 +34,17 @@ class Engine(ABC):
             types: int64 [batch, seq]; not used by models without token types.
 
         Returns:
-            Start and end logits, float32 [batch, seq] each.
+            Start and end logits, float32 [batch, seq] each; the next run leaves them as they are.
+
+        Raises:
+            EngineFaultError: The run returned nothing new.
         """
+        start, end = self._run(ids, mask, types)
+        return checked(start, ids.shape), checked(end, ids.shape)
+
+    @abstractmethod
+    def _run(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
+        """Runs the model; returns new memory, or memory that was marked before the run."""
 
     def best_spans(
         self, ids: Int64Array, mask: Int64Array, types: Int64Array, text_mask: Int64Array
@@ -49,6 +58,9 @@ class Engine(ABC):
             float32 [batch, 1 + 2 * NUM_BEST]: the log of the sum over all spans of the row, as
             `reader.spans` defines it; the numbers of the best, `first * max_answer_tokens + last -
             first`; their log scores, best first, minus infinity where there are fewer.
+
+        Raises:
+            EngineFaultError: The run returned nothing new.
         """
         raise NotImplementedError
 

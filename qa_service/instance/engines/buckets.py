@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from qa_service.instance.arrays import FloatArray, Int64Array, Logits
 from qa_service.instance.engines import EngineConfig
 from qa_service.instance.engines.base import Engine
+from qa_service.instance.engines.outputs import checked
 from qa_service.instance.model_folder.manifest import Manifest
 
 TEXT_MASK = "text_mask"
@@ -124,7 +125,7 @@ class Program(ABC):
 
         Returns:
             Start and end logits in host memory, float32 [2, rows, tokens], or the best spans,
-            float32 [rows, 1 + 2 * NUM_BEST]; overwritten by the next run.
+            float32 [rows, 1 + 2 * NUM_BEST]; marked before the run, and overwritten by the next.
         """
 
 
@@ -156,10 +157,9 @@ class BucketedEngine(Engine):
         self._make_program = make_program
         self._programs = {bucket: make_program(bucket) for bucket in grid.buckets()}
 
-    def logits(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
-        """Start and end logits of each token: float32 [batch, seq] each."""
+    def _run(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
         rows, tokens = ids.shape
-        start, end = self._staged(ids, mask, types).run()[:, :rows, :tokens].copy()
+        start, end = self._staged(ids, mask, types).run()[:, :rows, :tokens]
         return start, end
 
     def best_spans(
@@ -167,7 +167,8 @@ class BucketedEngine(Engine):
     ) -> FloatArray:
         """The best spans of each row; see `Engine.best_spans`."""
         program = self._staged(ids, mask, types, text_mask)
-        return program.run(only_best_spans=True)[: len(ids)].copy()
+        spans = program.run(only_best_spans=True)[: len(ids)]
+        return checked(spans, (len(ids), spans.shape[1]))
 
     def _staged(self, *batch: Int64Array) -> Program:
         """The program for a batch, with the batch in its staging memory."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 import onnxruntime
 
 from qa_service.engine_catalogue import ROWS
@@ -38,10 +37,9 @@ class OnnxEngine(Engine):
         device = describe_cpu(config.intra_op_num_threads)
         self.runtime = f"onnxruntime {onnxruntime.__version__} {config.precision}, {device}"
 
-    def logits(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
-        """Start and end logits of each token: float32 [batch, seq] each."""
+    def _run(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
         start, end = self._session.run(None, named_inputs(self._inputs, ids, mask, types))
-        return np.asarray(start, np.float32), np.asarray(end, np.float32)
+        return start, end
 
 
 def open_session(

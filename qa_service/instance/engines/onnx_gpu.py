@@ -24,6 +24,7 @@ from qa_service.instance.arrays import FloatArray
 from qa_service.instance.engines import EngineConfig
 from qa_service.instance.engines.buckets import Bucket, BucketedEngine, BucketGrid, Program
 from qa_service.instance.engines.onnx import Provider, inputs_of, open_session
+from qa_service.instance.engines.outputs import marked
 from qa_service.instance.model_folder.manifest import Manifest, prepared_file
 
 CUDA = "CUDAExecutionProvider"
@@ -231,9 +232,9 @@ class OnnxProgram(Program):
             onnxruntime.OrtValue.ortvalue_from_numpy(plane.copy(), *place) for plane in self.staging
         ]
         outputs = [output.name for output in session.get_outputs()]
+        self._unwritten = marked(*shape)
         self._outputs = [
-            onnxruntime.OrtValue.ortvalue_from_shape_and_type(shape, np.float32, *place)
-            for _ in outputs
+            onnxruntime.OrtValue.ortvalue_from_numpy(self._unwritten, *place) for _ in outputs
         ]
         for name, value in zip(inputs, self._inputs, strict=True):
             self._binding.bind_ortvalue_input(name, value)
@@ -249,5 +250,7 @@ class OnnxProgram(Program):
         assert not only_best_spans
         for value, plane in zip(self._inputs, self.staging, strict=True):
             value.update_inplace(plane)
+        for value in self._outputs:
+            value.update_inplace(self._unwritten)
         self._session.run_with_iobinding(self._binding, self._options)
         return np.stack([value.numpy() for value in self._outputs])

@@ -15,13 +15,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import openvino
 
 from qa_service.engine_catalogue import ROWS
 from qa_service.errors import DeviceError, SetupError
 from qa_service.instance.arrays import Int64Array, Logits
 from qa_service.instance.engines import EngineConfig
 from qa_service.instance.engines.base import Engine, describe_cpu, named_inputs
+from qa_service.instance.engines.outputs import marked
+from qa_service.instance.engines.quiet_openvino import openvino
 from qa_service.instance.engines.static_shapes import StaticShapes
 from qa_service.instance.model_folder.costs_dir import COSTS_DIR
 from qa_service.instance.model_folder.manifest import Manifest, prepared_file
@@ -70,8 +71,7 @@ class OpenVinoEngine(Engine):
         self.runtime = f"openvino {version} {config.precision}, {device}"
         self._warm()
 
-    def logits(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
-        """Start and end logits of each token: float32 [batch, seq] each."""
+    def _run(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
         tokens = ids.shape[1]
         width = padded_tokens(tokens, self._longest) if self._may_pad else tokens
         batch = named_inputs(
@@ -82,10 +82,11 @@ class OpenVinoEngine(Engine):
         )
         fixed = self.static_shapes.find(width) if len(ids) == 1 else None
         request = fixed or self._request
+        start, end = outputs = marked(2, len(ids), width)
+        for number, output in enumerate(outputs):
+            request.set_output_tensor(number, openvino.Tensor(output, shared_memory=True))
         request.infer(batch, share_inputs=True)
-        start, end = (request.get_output_tensor(number).data for number in range(2))
-        # Copies, since the next run overwrites the output.
-        return start[:, :tokens].astype(np.float32), end[:, :tokens].astype(np.float32)
+        return start[:, :tokens], end[:, :tokens]
 
     def _warm(self) -> None:
         """Runs one row of each length, the shortest first, until the time is up."""

@@ -31,6 +31,7 @@ from qa_service.instance.engines.buckets import (
     BucketGrid,
     Program,
 )
+from qa_service.instance.engines.outputs import MARK_BYTE
 from qa_service.instance.engines.torch_spans import NUM_COLUMNS, choose_spans
 from qa_service.instance.model_folder.manifest import Manifest, ReadingConfig
 
@@ -63,8 +64,7 @@ class PyTorchEngine(Engine):
         self._logits = logits_of(load_model(model_dir, config.precision), manifest.inputs)
         self.runtime = f"torch {torch.__version__}, {describe_cpu(config.intra_op_num_threads)}"
 
-    def logits(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
-        """Start and end logits of each token: float32 [batch, seq] each."""
+    def _run(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
         return self._logits(ids, mask, types)
 
 
@@ -252,6 +252,8 @@ class GraphCapture:
             scores = scoring(inputs)
 
         def replay() -> tuple[Tensor, Tensor]:
+            for output in scores:
+                output.view(torch.uint8).fill_(MARK_BYTE)
             graph.replay()
             return scores
 
