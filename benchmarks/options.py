@@ -90,9 +90,8 @@ def onnx_variants(path: Path, inputs: tuple[str, ...], flags: argparse.Namespace
 
 def openvino_variants(path: Path, inputs: tuple[str, ...], flags: argparse.Namespace) -> Variants:
     """The file compiled in several ways, and another model's file in the engine's own."""
-    import openvino  # noqa: PLC0415 - one of the libraries may be missing
-
     from qa_service.instance.engines.openvino import options  # noqa: PLC0415
+    from qa_service.instance.engines.quiet_openvino import openvino  # noqa: PLC0415
 
     core, chosen = openvino.Core(), options(EngineConfig(precision=flags.precision))
     more = {

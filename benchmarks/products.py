@@ -187,7 +187,7 @@ _ONNX: dict[str, Maker] = {"fp32": _onnx_fp32, "int8": _onnx_int8}
 
 
 def _openvino(left: np.ndarray, right: np.ndarray, precision: str) -> Run:
-    import openvino  # noqa: PLC0415
+    from qa_service.instance.engines.quiet_openvino import openvino  # noqa: PLC0415
 
     given = {"left": left}
     constants = []

@@ -170,9 +170,8 @@ def onnx_nodes(path: Path, feeds: dict[str, np.ndarray]) -> Counter[str]:
 
 def openvino_nodes(path: Path, feeds: dict[str, np.ndarray], precision: str) -> Counter[str]:
     """Microseconds by kind of node, of OpenVINO's own counters."""
-    import openvino  # noqa: PLC0415
-
     from qa_service.instance.engines.openvino import options  # noqa: PLC0415
+    from qa_service.instance.engines.quiet_openvino import openvino  # noqa: PLC0415
 
     core, profiled = openvino.Core(), {"PERF_COUNT": True}
     model = core.read_model(str(path))

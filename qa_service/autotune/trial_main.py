@@ -7,7 +7,6 @@ the table beside the model, and replies.
 from __future__ import annotations
 
 import contextlib
-import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from qa_service.errors import SetupError
 from qa_service.instance.channel import WorkerChannel
 from qa_service.instance.model_folder.costs_dir import keep
 from qa_service.logs import configure_logging
-from qa_service.net.parent import end_with_parent
+from qa_service.net.parent import end_with_parent, inherited_socket
 
 
 def reply_to(request: TrialRequest) -> TrialReply:
@@ -38,7 +37,7 @@ def main(arguments: Sequence[str]) -> None:
     """Runs the program; its arguments are the descriptor and the server's process id."""
     descriptor, parent = map(int, arguments)
     end_with_parent(parent)
-    with socket.socket(fileno=descriptor) as sock:
+    with inherited_socket(descriptor) as sock:
         body = WorkerChannel(sock).receive_body()
         if body is None:
             return

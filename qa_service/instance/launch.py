@@ -31,7 +31,6 @@ def launch(
         **dict.fromkeys(_THREAD_VARIABLES, str(setup.options.intra_op_num_threads)),
         "CUDA_VISIBLE_DEVICES": setup.device.visible_as,
         "TOKENIZERS_PARALLELISM": "false",
-        "ORT_DISABLE_TELEMETRY": "1",
     }
     # Workers run at a lower priority, so that the loop runs at once when every core is busy.
     niceness = str(setup.options.worker_niceness)

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from qa_service.no_telemetry import NO_TELEMETRY
+
 
 def start_program(
     module: str, *arguments: str, environment: Mapping[str, str] | None = None
@@ -44,7 +46,7 @@ def start_program(
 
 
 def environment_of_programs() -> dict[str, str]:
-    """This process's environment, in which this package is found from any working directory."""
+    """This process's environment, in which this package is found, and nothing calls home."""
     package_parent = str(Path(__file__).resolve().parents[2])
     python_path = os.pathsep.join(filter(None, [package_parent, os.environ.get("PYTHONPATH")]))
-    return {**os.environ, "PYTHONPATH": python_path}
+    return {**os.environ, **NO_TELEMETRY, "PYTHONPATH": python_path}

@@ -14,7 +14,6 @@ import functools
 import logging
 import os
 import signal
-import socket
 import sys
 import threading
 import time
@@ -32,7 +31,8 @@ from qa_service.instance.model_folder.manifest import fingerprint_of
 from qa_service.instance.options import InstanceOptions
 from qa_service.instance.ray_instance import RayInstance, pack
 from qa_service.logs import configure_logging
-from qa_service.net.parent import end_with_parent
+from qa_service.net.parent import end_with_parent, inherited_socket
+from qa_service.no_telemetry import NO_TELEMETRY
 
 logger = logging.getLogger(__name__)
 
@@ -185,7 +185,7 @@ def _make_actor(ray: Any, options: InstanceOptions) -> Any:  # noqa: ANN401
     environment = {
         **dict.fromkeys(_THREAD_VARIABLES, str(options.intra_op_num_threads)),
         "TOKENIZERS_PARALLELISM": "false",
-        "ORT_DISABLE_TELEMETRY": "1",
+        **NO_TELEMETRY,
         "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
     }
     return (
@@ -220,7 +220,7 @@ def main(arguments: Sequence[str]) -> None:
     end_with_parent(int(parent))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     configure_logging(log_level, log_format)
-    channel = WorkerChannel(socket.socket(fileno=int(descriptor)))
+    channel = WorkerChannel(inherited_socket(int(descriptor)))
     Bridge(channel).run()
     channel.close()
     # The actor ends with its driver. Ray's shutdown can take long if the cluster is lost.

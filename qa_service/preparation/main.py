@@ -10,11 +10,13 @@ from qa_service.command_line import Parser
 from qa_service.engine_catalogue import AUTO, precisions_of
 from qa_service.errors import SetupError
 from qa_service.flags import INTERRUPTED, complain
+from qa_service.no_telemetry import turn_off_telemetry
 from qa_service.preparation.prepare import Choices, prepare
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the program; returns its exit code."""
+    turn_off_telemetry()
     try:
         prepare(Choices(**vars(_parser().parse_args(arguments))))
     except SetupError as error:

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from qa_service.net.parent import end_with_parent
+from qa_service.net.parent import end_with_parent, inherited_socket
 from qa_service.sidecars.gpu_readings import GpuReading
 from qa_service.wire.frames import PREFIX
 
@@ -91,7 +91,7 @@ def main() -> None:
         import pynvml  # noqa: PLC0415 - only where it is installed
     except ImportError:
         return
-    with socket.socket(fileno=fd) as sock, contextlib.suppress(pynvml.NVMLError, OSError):
+    with inherited_socket(fd) as sock, contextlib.suppress(pynvml.NVMLError, OSError):
         pynvml.nvmlInit()
         report_on(sock, NvmlReader(pynvml))
 

@@ -29,7 +29,7 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 
 from qa_service import __version__
 from qa_service.logs import configure_logging
-from qa_service.net.parent import end_with_parent
+from qa_service.net.parent import end_with_parent, inherited_socket
 from qa_service.sidecars.traces import (
     MAX_MESSAGE_BYTES,
     Report,
@@ -159,7 +159,7 @@ def main() -> None:
     end_with_parent(int(parent))
     os.nice(NICENESS)
     configure_logging(log_level, log_format)
-    with socket.socket(fileno=int(fd)) as sock:
+    with inherited_socket(int(fd)) as sock:
         serve(sock, Sender(endpoint))
 
 

@@ -1,6 +1,7 @@
 """Workers that die, in every way a process can, in the middle of a batch."""
 
 import os
+import re
 import resource
 import signal
 from contextlib import ExitStack
@@ -49,6 +50,16 @@ def test_a_request_that_kills_three_workers_takes_nobody_with_it(faulty_server, 
         assert server.log.count("it held 7 requests") == 1
         assert server.log.count("it held 1 request") == 2
         assert server.ask(**ASK)["answer"] == FIRST_WORD
+
+
+def test_a_worker_is_seen_to_die_though_a_fork_of_it_lives(faulty_server):
+    with faulty_server(*ONE_SESSION) as server, server.connect() as sock:
+        guilty = error_beside_neighbours(server, sock, "!!fork!!")
+        assert guilty["code"] == "worker_crashed"
+        forks = [int(pid) for pid in re.findall(r"forked (\d+)", server.log)]
+        assert len(forks) == 3
+        for pid in forks:
+            os.kill(pid, signal.SIGKILL)  # an error if it did not live any more
 
 
 def test_what_lay_ready_behind_a_request_that_kills_is_not_blamed(faulty_server):

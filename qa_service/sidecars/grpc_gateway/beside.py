@@ -14,7 +14,7 @@ import socket
 import sys
 from typing import TYPE_CHECKING
 
-from qa_service.net.parent import end_with_parent
+from qa_service.net.parent import end_with_parent, inherited_socket
 from qa_service.sidecars.gateway_messages import LISTENING, RELOAD
 from qa_service.sidecars.grpc_gateway.program import run
 from qa_service.sidecars.grpc_gateway.settings import parse
@@ -27,7 +27,7 @@ def main() -> int:
     """Runs the program; returns its exit code."""
     fd, parent, *flags = sys.argv[1:]
     end_with_parent(int(parent))
-    with socket.socket(fileno=int(fd)) as channel:
+    with inherited_socket(int(fd)) as channel:
         error = run(parse(__doc__, flags), functools.partial(_serve, channel))
         channel.sendall(str(error).encode())
     return error.exit_code

@@ -16,6 +16,7 @@ from pathlib import Path
 
 SLOW_S = 0.3
 SPARE_BYTES = 1 << 28
+FORK_S = 600
 
 
 def raise_exception():
@@ -31,6 +32,15 @@ def run_out_of_memory():
         bytearray(2 * SPARE_BYTES)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+def die_with_a_fork():
+    """Leaves a fork behind, which could keep the worker's channel open for minutes."""
+    if not (pid := os.fork()):
+        signal.alarm(FORK_S)
+        signal.pause()
+    print(f"forked {pid}", file=sys.stderr, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def hang_in_c():
@@ -59,6 +69,7 @@ FAULTS = {
     "!!memory!!": run_out_of_memory,
     "!!abort!!": os.abort,  # what becomes of a C++ `bad_alloc` that nobody catches
     "!!hang!!": hang_in_c,
+    "!!fork!!": die_with_a_fork,
     "!!slow!!": lambda: time.sleep(SLOW_S),
 }
 

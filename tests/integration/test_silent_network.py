@@ -1,0 +1,108 @@
+"""Nothing leaves the machine: what programs ask DNS for, and what they write into HOME."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.process import GIVE_UP_S
+from harness.questions import ASK, TEXT
+from qa_service.retrieval.build import Choices, Reporter, build
+from qa_service.retrieval.index_main import main
+from tests.programs import run
+
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0 or run("unshare", "--net", "--mount", "true").returncode != 0,
+    reason="a network namespace needs root",
+)
+
+SERVED = """
+set -e
+python=$1; shift
+exec 3< <(exec "$python" server.py "$@")
+server=$!
+while read -r line <&3; do
+    case $line in "QA server ready"*) break ;; esac
+done
+"$python" client.py --question "$QUESTION" --text "$TEXT"
+"$python" client.py --question "$QUESTION" --collection letters
+"$python" jobs.py run "$FOLDER/questions.jsonl" --output "$FOLDER/answers.jsonl"
+"$python" stress_test.py --num_total_clients 2 --num_request_per_client 2
+kill $server
+cat <&3
+"""
+"""A server on the port that programs take by default, and each kind of client, in turn."""
+
+
+def run_silently(folder: Path, *commands: list[str]) -> None:
+    """Runs commands, and expects neither a query nor a file."""
+    done = run(
+        *("unshare", "--net", "--mount"),
+        *(sys.executable, "-m", "tests.integration.silent_network", folder),
+        input=json.dumps(commands),
+        timeout=4 * GIVE_UP_S,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [code for code, _ in found["ends"]] == [0] * len(commands), found["ends"]
+    assert (found["names"], found["files"]) == ([], [])
+
+
+def test_the_listener_hears_names_and_sees_files(tmp_path):
+    ask = "import socket\ntry: socket.getaddrinfo('qa.example.org', 80)\nexcept OSError: pass"
+    with pytest.raises(AssertionError) as caught:
+        run_silently(tmp_path, [sys.executable, "-c", ask], ["sh", "-c", 'touch "$HOME/file"'])
+    assert "qa.example.org" in str(caught.value)
+    assert "'file'" in str(caught.value)
+
+
+def served(folder: Path, script: str, *flags: str) -> list[str]:
+    """The command that runs a server with these flags, and asks it as the script does."""
+    (folder / "questions.jsonl").write_text(json.dumps({"id": 1, **ASK}) + "\n")
+    words = {"FOLDER": str(folder), "QUESTION": ASK["question"], "TEXT": TEXT}
+    settings = [f"{name}={value}" for name, value in words.items()]
+    flags = (*flags, "--precision", "fp32", "--cost_table", "off")
+    return ["env", *settings, "bash", "-c", script, "served", sys.executable, *flags]
+
+
+@pytest.mark.parametrize(
+    "engine", ["openvino", "onnx", pytest.param("pytorch", marks=pytest.mark.slow)]
+)
+def test_serving_and_asking_are_silent(builtin_model, tmp_path, engine):
+    (tmp_path / "letter.txt").write_text(TEXT)
+    collections = tmp_path / "collections"
+    build(Choices(sources=(tmp_path / "letter.txt",), output=collections / "letters"), Reporter())
+    flags = ("--collections_dir", str(collections), "--inference_engine_type", engine)
+    run_silently(tmp_path, served(tmp_path, SERVED, "--model", str(builtin_model), *flags))
+    assert (tmp_path / "answers.jsonl").exists()
+
+
+def test_indexing_is_silent(tmp_path):
+    (tmp_path / "letter.html").write_text(f"<h1>A letter</h1><p>{TEXT}")
+    index = f"from {main.__module__} import main; raise SystemExit(main())"
+    words = [str(tmp_path / "letter.html"), "--output", str(tmp_path / "letters")]
+    run_silently(tmp_path, [sys.executable, "-c", index, *words])
+
+
+@pytest.mark.slow
+def test_preparing_is_silent(tmp_path):
+    words = ["prepare_model.py", "--precision", "int8", "--output_dir", str(tmp_path / "made")]
+    run_silently(tmp_path, [sys.executable, *words])
+
+
+@pytest.mark.soak
+def test_an_instance_on_ray_is_silent(builtin_model, tmp_path):
+    pytest.importorskip("ray", reason="the extra `ray` is not installed")
+    ray = str(Path(sys.executable).parent / "ray")
+    start = f"{ray} start --head --num-cpus 1 --include-dashboard false --disable-usage-stats"
+    flags = ("--model", str(builtin_model), "--inference_engine_type", "onnx")
+    on_ray = ("--num_inference_sessions", "0", "--ray_instances", "1")
+    script = "".join(line for line in SERVED.splitlines(True) if "letters" not in line)
+    run_silently(
+        tmp_path,
+        ["sh", "-c", f"{start} --temp-dir {tmp_path}/ray"],
+        served(tmp_path, script, *flags, *on_ray),
+        [ray, "stop"],
+    )
