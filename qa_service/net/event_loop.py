@@ -4,6 +4,10 @@ Callbacks may not block or take long. A signal only writes its number into the w
 (`signal.set_wakeup_fd`), where the loop reads it.
 
     each round: ready sockets ▸ call_soon ▸ timers ▸ on_mark, if marked ▸ after_each
+
+The process may have been stopped (SIGSTOP), its machine suspended or moved. Then time has passed in
+which it could not look at its sockets: they are looked at once more before the timers run, so that
+nothing is late that had come in time.
 """
 
 from __future__ import annotations
@@ -20,6 +24,11 @@ from qa_service.net.timers import Callback, Timer, TimerQueue
 
 logger = logging.getLogger(__name__)
 
+MAX_WAIT_S = 1.0
+"""The longest wait; what came late is then late by no more than this and `PAUSE_S`."""
+PAUSE_S = 1.0
+"""A round that takes this much longer than it was to wait has had a pause."""
+
 
 class EventLoop:
     """Waits for sockets, timers and signals, and calls back.
@@ -28,15 +37,21 @@ class EventLoop:
         on_mark: Called at the end of every round with a mark; if it marks again, another round
             follows at once.
         after_each: Called at the end of every round.
+        last_pause_s: When the last pause ended; minus infinity if there was none. No time that
+            began before it is a measurement.
+        max_wait_s: The longest wait of a round.
     """
 
     now_s = staticmethod(time.monotonic)
+    max_wait_s = MAX_WAIT_S
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
         self._timers = TimerQueue()
         self._soon: list[Callback] = []
         self._signal_callbacks: dict[int, Callback] = {}
+        self.last_pause_s = -math.inf
+        self._looked_s = self.now_s()
         self._running = False
         self._is_marked = False
         self.on_mark: Callback = lambda: None
@@ -85,6 +100,7 @@ class EventLoop:
     def run(self) -> None:
         """Runs until `stop`."""
         self._running = True
+        self._looked_s = self.now_s()
         while self._running:
             self._round()
 
@@ -103,13 +119,14 @@ class EventLoop:
         self._wakeup_out.close()
 
     def _round(self) -> None:
-        ready = self._selector.select(self._wait_s())
-        for key, events in ready:
-            on_readable, on_writable = key.data
-            if events & selectors.EVENT_WRITE and on_writable:
-                self._call(on_writable)
-            if events & selectors.EVENT_READ and on_readable:
-                self._call(on_readable)
+        wait_s = self._wait_s()
+        self._look(wait_s)
+        now_s = self.now_s()
+        paused_s, self._looked_s = now_s - self._looked_s - wait_s, now_s
+        if paused_s > PAUSE_S:
+            logger.warning("nothing ran for %.1f s: the process or its machine paused", paused_s)
+            self.last_pause_s = now_s
+            self._look(0.0)
         soon, self._soon = self._soon, []
         for callback in soon:
             self._call(callback)
@@ -119,11 +136,21 @@ class EventLoop:
             self._call(self.on_mark)
         self._call(self.after_each)
 
-    def _wait_s(self) -> float | None:
+    def _look(self, wait_s: float) -> None:
+        """Waits for sockets, and calls back for those that are ready."""
+        ready = self._selector.select(None if wait_s == math.inf else wait_s)
+        for key, events in ready:
+            on_readable, on_writable = key.data
+            if events & selectors.EVENT_WRITE and on_writable:
+                self._call(on_writable)
+            if events & selectors.EVENT_READ and on_readable:
+                self._call(on_readable)
+
+    def _wait_s(self) -> float:
         if self._soon or self._is_marked:
             return 0.0
         due_s = self._timers.next_due_s()
-        return None if due_s == math.inf else max(0.0, due_s - self.now_s())
+        return min(self.max_wait_s, max(0.0, due_s - self.now_s()))
 
     def _run_timers(self) -> None:
         now_s = self.now_s()

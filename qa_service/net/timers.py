@@ -31,7 +31,14 @@ class Timer:
 
 
 class Clock(Protocol):
-    """Tells the time and calls back: the event loop, or a test's fake."""
+    """Tells the time and calls back: the event loop, or a test's fake.
+
+    Attributes:
+        last_pause_s: When the last pause of the process ended: it had stood still, so that no time
+            that began before is a measurement.
+    """
+
+    last_pause_s: float
 
     def now_s(self) -> float:
         """The time, monotonic, in seconds."""

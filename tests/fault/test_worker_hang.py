@@ -3,16 +3,18 @@
 import os
 import select
 import signal
+import time
 
 from harness.frames import frame, receive
 from harness.process import GIVE_UP_S
 from harness.questions import ANSWER, ASK, FIRST_WORD
 from harness.server import FIXED_ENGINE, RunningServer
-from tests.fault.faults import ONE_SESSION, error_beside_neighbours, marked, replies_by_id
+from tests.fault.faults import ONE_SESSION, error_beside_neighbours, marked, replies_by_id, stopped
 
 READS_MODEL_ONNX = (*FIXED_ENGINE, *ONE_SESSION)
 """The engine that reads the file which is broken."""
-HASTY = ("--execution_timeout_ms", "3000")
+HASTY_S = 3
+HASTY = ("--execution_timeout_ms", f"{HASTY_S}000")
 
 
 def test_a_hung_worker_is_killed_and_its_neighbours_are_answered(faulty_server):
@@ -93,3 +95,19 @@ def test_a_session_that_starts_again_in_time_ends_the_outage(own_model):
             assert receive(sock)["answer"] == ANSWER
     finally:
         server.close()
+
+
+def test_workers_that_answered_while_the_server_stood_still_are_left_alone(faulty_server):
+    """As with SIGSTOP, so with a machine that is suspended or moved."""
+    with faulty_server(*ONE_SESSION, *HASTY) as server, server.connect() as sock:
+        pids = server.worker_pids()
+        with stopped(server):
+            sock.sendall(frame({"id": 1, **ASK}))
+            assert server.wait_for_queue(sock) == []
+            server.signal(signal.SIGSTOP)
+        time.sleep(HASTY_S + 1.5)  # the pause itself; the worker answers in a millisecond
+        server.signal(signal.SIGCONT)
+        assert receive(sock)["answer"] == FIRST_WORD
+        server.wait_for_log("nothing ran for")
+        assert server.worker_pids() == pids
+        assert "still busy after its time" not in server.log

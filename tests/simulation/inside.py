@@ -7,6 +7,7 @@ processes of the workers. A change of the server's internals is felt in this fil
 
 from __future__ import annotations
 
+import math
 import selectors
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -39,6 +40,8 @@ NO_COST = 1e-6
 
 class SimulatedLoop(EventLoop):
     """The real loop, which waits in the simulated world and hears of signals there."""
+
+    max_wait_s = math.inf
 
     def __init__(self, world: World) -> None:
         with patch.object(selectors, "DefaultSelector", lambda: world.selector):

@@ -20,6 +20,7 @@ class ManualClock:
 
     def __init__(self):
         self.time_s, self.timers, self.marks = 100.0, TimerQueue(), 0
+        self.last_pause_s = -math.inf
 
     def mark(self):
         self.marks += 1

@@ -201,7 +201,7 @@ class Worker(ABC):
 
     def _keep_pace(self, batch: InFlight, took_s: float) -> None:
         """Follows how much longer batches run than the table says: other work slows a machine."""
-        if batch.cost_s:
+        if batch.cost_s and batch.since_s >= self._loop.last_pause_s:
             self._pace += SMOOTHING * self._pace * (took_s / batch.cost_s - 1)
 
     def _on_end(self) -> None:

@@ -168,11 +168,12 @@ class WorkerPool:
         self._overdue.arm(min(map(self._deadline_s, self._workers.values()), default=math.inf))
 
     def _deadline_s(self, worker: Worker) -> float:
+        """When an instance is overdue; what a pause has taken is given back."""
         if worker.in_flight:
             since_s = min(batch.since_s for batch in worker.in_flight.values())
-            return since_s + self._options.execution_timeout_s
+            return max(since_s, self._loop.last_pause_s) + self._options.execution_timeout_s
         if worker.state is WorkerState.STARTING:
-            return worker.since_s + self._options.start_timeout_s
+            return max(worker.since_s, self._loop.last_pause_s) + self._options.start_timeout_s
         return math.inf
 
     def _drop(self, number: int) -> None:

@@ -179,7 +179,8 @@ class Dispatcher:
         now_s = self._clock.now_s()
         self._metrics.count_batch(len(batch), results.inference_ms, results.stages_ms)
         took_ms = max(results.inference_ms, (now_s - results.started_s) * 1e3)
-        self._costs.observe(sum([ticket.cost for ticket in batch]), took_ms)
+        if results.started_s >= self._clock.last_pause_s:
+            self._costs.observe(sum([ticket.cost for ticket in batch]), took_ms)
         for ticket, outcome in zip(batch, results.outcomes, strict=True):
             queue_ms = round((results.started_s - ticket.arrived_s) * 1e3, 3)
             self._metrics.queue_ms.observe(queue_ms)
