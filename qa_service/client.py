@@ -219,12 +219,15 @@ class Answer(Span):
         timings_ms: The server's times, by stage (`queue`, `inference`, ...).
         latency_ms: From just before the request was written to its reply's arrival.
         response: The reply as the server sent it.
+        passages: Of a collection, without an answer or if they were asked for: the passages that
+            were read, in the order of the search.
     """
 
     alternatives: tuple[Span, ...]
     timings_ms: dict[str, float]
     latency_ms: float
     response: dict[str, Any] = field(repr=False, compare=False)
+    passages: tuple[Passage, ...] = field(default=(), kw_only=True)
 
     @property
     def model(self) -> str:
@@ -297,6 +300,7 @@ class AskOptions(TypedDict, total=False):
         version: The number or label of a model's version.
         collection: The collection that is to answer it, in place of a text.
         max_passages: How many passages of the collection are read.
+        passages: How many of them come with the answer; None for all if there is no answer.
         skim: Of a text, how many windows are read, those that match the question best; None for
             all.
     """
@@ -308,6 +312,7 @@ class AskOptions(TypedDict, total=False):
     version: int | str | None
     collection: str | None
     max_passages: int | None
+    passages: int | None
     skim: int | None
 
 
@@ -1397,6 +1402,7 @@ def read_answer(reply: dict[str, Any], latency_ms: float) -> Answer:
         reply,
         passage=best.passage,
         places=best.places,
+        passages=_list_of(_passage, reply.get("passages"), "passages"),
     )
 
 

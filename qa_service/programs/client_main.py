@@ -48,6 +48,8 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--model", help="the model or the route to ask, of those that --models shows")
     add("--model_version", help="a version of the model, by its number or by a label")
     add("--max_passages", type=count, help="how many passages of the collection to read")
+    shown = "how many of the passages read to show; by default all where they have no answer"
+    add("--passages", type=count, help=shown)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--question", help="ask this one question and end")
     what.add_argument("--health", action="store_true", help="say whether the server is ready")
@@ -81,6 +83,8 @@ def check_together(parser: argparse.ArgumentParser, parsed: argparse.Namespace) 
         parser.error("--health, --stats and --models take no text")
     if parsed.max_passages is not None and parsed.collection is None:
         parser.error("--max_passages needs --collection")
+    if parsed.passages is not None and parsed.collection is None:
+        parser.error("--passages needs --collection")
 
 
 def read_text(parsed: argparse.Namespace) -> str:
@@ -139,6 +143,7 @@ def main() -> int:
                 version=parsed.model_version,
                 collection=parsed.collection,
                 max_passages=parsed.max_passages,
+                passages=parsed.passages,
             )
             if parsed.question is None:
                 return Conversation(client, LineEditor(), ask).run(text)

@@ -9,7 +9,7 @@ from qa_service.client import Answer, QaClient, QaClientError, QaServerError
 from qa_service.flags import ExitCode
 from qa_service.programs.access import TOKEN_VARIABLE
 from qa_service.programs.line_editor import LineEditor
-from qa_service.programs.sources import describe_source
+from qa_service.programs.sources import describe_passages, describe_source
 
 WELCOME = """\
 Enter ends a text or a question; a pasted text may have several lines.
@@ -92,6 +92,7 @@ def describe(answer: Answer) -> str:
     for span in answer.alternatives:
         lines.append(f"  {span.score:.2f}  {span.answer or 'Unknown'}")
         lines += [f"        {line}" for line in describe_source(span)]
+    lines += [f"        {line}" for line in describe_passages(answer)]
     return "\n".join(lines)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from qa_service.client import Answer, QaClientError
 from qa_service.flags import ExitCode
 from qa_service.programs.conversation import Ask, print_error
-from qa_service.programs.sources import describe_source
+from qa_service.programs.sources import describe_passages, describe_source
 
 
 def ask_once(ask: Ask, question: str, text: str | None, *, as_json: bool = False) -> ExitCode:
@@ -40,6 +40,8 @@ def _print_answers(answer: Answer) -> None:
         print(score if answer.alternatives else f"{score}, {latency}", file=sys.stderr)
     if answer.alternatives:
         print(latency, file=sys.stderr)
+    for line in describe_passages(answer):
+        print(line, file=sys.stderr)
 
 
 def _error_fields(error: QaClientError) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from qa_service.client import Passage, Span
+from qa_service.client import Answer, Passage, Span
 
 _SENTENCE_END = re.compile(r"[.!?…]\W{0,4}?\s+|\n\s*\n|[\u3002\uff01\uff1f]")
 MARK = "**{}**"
@@ -34,3 +34,16 @@ def _source(passage: Passage, start: int) -> str:
     parts = [passage.title, *([passage.heading] if passage.heading else [])]
     document = f"{passage.document}:{passage.line}" if passage.line else passage.document
     return f"{document}, character {start}: {' > '.join(parts)}"
+
+
+def describe_passages(answer: Answer) -> list[str]:
+    """The passages that were read, if the reply has them, with their places; lines for people."""
+    if not answer.passages:
+        return []
+    count = len(answer.passages)
+    which = f"the {count} passages" if count > 1 else "the passage"
+    lines = [f"not found in {which} read:"] if not answer.known else [f"{which} read:"]
+    for number, passage in enumerate(answer.passages, start=1):
+        lines.append(f"{number}. {_source(passage, passage.start)}")
+        lines += [f"   {line}" for line in passage.text.splitlines() if line.strip()]
+    return lines

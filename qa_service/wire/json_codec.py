@@ -151,6 +151,8 @@ def check_bounds(request: Request, limits: RequestLimits) -> None:
         _check_length("text", request.text, limits.max_text_chars)
         if request.max_passages is not None:
             raise InvalidRequestError("`max_passages` is for a `collection`")
+        if request.passages is not None:
+            raise InvalidRequestError("`passages` is for a `collection`")
     elif request.text:
         raise InvalidRequestError("`collection` takes the place of `text`: send one of them")
     elif request.skim is not None:
@@ -185,6 +187,14 @@ class AnswersBody(msgspec.Struct, frozen=True, omit_defaults=True):
         Meta(title="object", description="of a collection: the passage that the answer is in"),
     ] = None
     places: Places = ()
+    passages: Annotated[
+        tuple[Passage, ...],
+        Meta(
+            title="list of objects",
+            description="of a collection, without an answer or with `passages`: those that were "
+            "read, in the order of the search",
+        ),
+    ] = ()
     answers: Annotated[
         Sequence[Answer] | msgspec.UnsetType,
         Meta(description="with `top_k` over 1: up to that many, best first"),
@@ -245,6 +255,7 @@ def answers_body(
         timings_ms=timings,
         passage=best.passage,
         places=best.places,
+        passages=source.passages,
         answers=answers if top_k > 1 else msgspec.UNSET,
         model=source.model,
         version=source.version,

@@ -97,6 +97,13 @@ class Request(Question, frozen=True, tag_field="type", tag="question"):
         _Passages | None,
         Meta(description="how many passages of it are read; null leaves it to the server"),
     ] = None
+    passages: Annotated[
+        Annotated[int, Meta(ge=0, le=MAX_PASSAGES)] | None,
+        Meta(
+            description="how many of the passages that were read the reply has, best first; null: "
+            "all of them if there is no answer, else none"
+        ),
+    ] = None
     skim: Annotated[
         _Passages | None,
         Meta(description="how many windows of a long text are read, the best ones; null reads all"),
@@ -221,12 +228,14 @@ class AnswerSource(msgspec.Struct, frozen=True):
         model: Empty if it is not known.
         version: 0 if it is not known.
         models_asked: How many models a cascade has asked; 0 without a cascade.
+        passages: Of a collection: those that were read, as many as the reply has, best first.
     """
 
     model: str = ""
     version: int = 0
     is_cached: bool = False
     models_asked: int = 0
+    passages: tuple[Passage, ...] = ()
 
 
 UNKNOWN_SOURCE = AnswerSource()

@@ -289,7 +289,7 @@ def test_an_answer_kept_again_replaces_the_one_before():
     for number in range(100):
         answers = [ANSWER, NO_ANSWER][: 1 + number % 2]
         assert store.put(key, answers) == 0
-        assert store.get(key, TEXT) == answers
+        assert store.get(key, TEXT).answers == answers
     assert len(store) == 1
     assert ENTRY_BYTES < store.num_bytes < 2 * ENTRY_BYTES
 
@@ -298,7 +298,14 @@ def test_the_places_of_an_answer_are_kept():
     store, key = CacheStore(4 * ENTRY_BYTES), cache_key("m", Question("Who?", TEXT))
     answer = msgspec.structs.replace(ANSWER, places=(Place(0, 3), Place(9, 12)))
     store.put(key, [answer])
-    assert store.get(key, TEXT) == [answer]
+    assert store.get(key, TEXT).answers == [answer]
+
+
+def test_the_passages_of_a_reply_are_kept():
+    store, key = CacheStore(4 * ENTRY_BYTES), cache_key("m", Question("Who?", ""))
+    read = (Passage("a.txt", "Title", "", 3, 6, "Ada"), Passage("b.txt", "Title", "", 0, 3, "Ida"))
+    store.put(key, [NO_ANSWER], read)
+    assert store.get(key, "") == ([NO_ANSWER], read)
 
 
 def test_the_least_recently_used_is_dropped_first():
@@ -327,4 +334,4 @@ def test_an_answer_from_a_collection_is_kept_with_its_passage():
     passage = Passage("a.md", "A", "B > C", 100, 130, TEXT)
     answers = [Answer("Ada", 0.9, 100, 103, passage), NO_ANSWER]
     store.put(key, answers)
-    assert store.get(key, "") == answers
+    assert store.get(key, "").answers == answers

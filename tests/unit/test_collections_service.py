@@ -124,6 +124,27 @@ def test_the_answer_stands_in_its_document(setting):
     assert (outcome.timings.queue, outcome.timings.inference) == (1.0, 60.0)
 
 
+@pytest.mark.parametrize(
+    ("wanted", "log_score", "num_shown"),
+    [(None, 2.0, 0), (None, -9.0, 3), (0, -9.0, 0), (2, 2.0, 2), (2, -9.0, 2), (100, 2.0, 3)],
+)
+def test_the_passages_that_were_read_are_shown(setting, wanted, log_score, num_shown):
+    setting.ask_and_search(passages=wanted)
+    for number in range(3):
+        setting.settle(number, log_score)
+    [outcome] = setting.outcomes
+    assert (outcome.answers[0].start is None) == (log_score < 0)
+    assert outcome.source.passages == tuple(its.passage for its in FOUND[:num_shown])
+
+
+def test_the_cache_keeps_replies_with_other_passages_apart(setting):
+    editions = {
+        setting.retrieval.edition(setting.ask(passages=passages).request)
+        for passages in (None, 0, 2)
+    }
+    assert len(editions) == 3
+
+
 def test_what_the_search_says_counts(setting):
     """The second passage's span is better by 0.9, and its passage worse by 0.5 times 2."""
     setting.ask_and_search(max_passages=2)

@@ -129,9 +129,10 @@ class Version:
             self.metrics.model_requests_total[outcome.code] += 1
             return None
         self.metrics.model_requests_total[ANSWERED] += 1
+        is_cached, passages = outcome.source.is_cached, outcome.source.passages
         source = self._source
-        if outcome.source.is_cached:
-            source = msgspec.structs.replace(source, is_cached=True)
+        if is_cached or passages:
+            source = msgspec.structs.replace(source, is_cached=is_cached, passages=passages)
         return Answered(outcome.answers, outcome.timings, source)
 
     def _drop(self, call: Call) -> None:

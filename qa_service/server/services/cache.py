@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
+import msgspec
+
 from qa_service.errors import DeadlineExceededError, ExecutionTimeoutError
 from qa_service.net.timers import Clock, LazyTimer
 from qa_service.server.scheduling.call import Answered, Call, Outcome
@@ -89,9 +91,10 @@ class Cached:
         """Answers a call from the store, lets it join an equal one, or runs it."""
         model = self._model(call.request)
         key = cache_key(model, call.request)
-        if answers := self._store.get(key, call.request.text):
+        if kept := self._store.get(key, call.request.text):
             self._counts.cache_hits_total += 1
-            call.settle(Answered(answers, NO_TIME, CACHED))
+            source = msgspec.structs.replace(CACHED, passages=kept.passages)
+            call.settle(Answered(kept.answers, NO_TIME, source))
         elif not (flight := self._flights.get(key)):
             self._counts.cache_misses_total += 1
             flight = self._flights[key] = _Flight(key, model)
@@ -138,7 +141,7 @@ class Cached:
         """Settles all members; if the run timed out, only those whose deadline has passed too."""
         assert flight.run
         if isinstance(outcome, Answered) and flight.model == self._model(flight.run.request):
-            num_dropped = self._store.put(flight.key, outcome.answers)
+            num_dropped = self._store.put(flight.key, outcome.answers, outcome.source.passages)
             self._counts.cache_evictions_total += num_dropped
         is_late = isinstance(outcome, DeadlineExceededError | ExecutionTimeoutError)
         for call in list(flight.members):

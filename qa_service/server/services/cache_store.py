@@ -2,7 +2,8 @@
 
     key     BLAKE2b-128 over: model, question, text, each preceded by its length; top_k
     entry   for each answer: its score, where it starts, where it ends; of a collection's, its
-            passage; its places, if there are several (msgpack)
+            passage; its places, if there are several; and the passages
+            that the reply has (msgpack)
 
 A text itself is not kept: whoever asks again has it, and an answer is `text[start:end]`. An entry
 is one string of bytes, which the garbage collector never visits.
@@ -16,6 +17,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from hashlib import blake2b
+from typing import NamedTuple
 
 import msgspec
 
@@ -46,8 +48,20 @@ class _Kept(msgspec.Struct, array_like=True):
         return Answer(words, self.score, self.start, self.end, self.passage, self.places)
 
 
+class _Entry(msgspec.Struct, array_like=True):
+    answers: list[_Kept]
+    passages: tuple[Passage, ...] = ()
+
+
+class KeptAnswers(NamedTuple):
+    """The answers to a question, best first, and the passages that their reply has."""
+
+    answers: list[Answer]
+    passages: tuple[Passage, ...] = ()
+
+
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[_Kept]).decode
+_decode = msgspec.msgpack.Decoder(_Entry).decode
 
 
 def cache_key(model: str, question: Question) -> bytes:
@@ -74,18 +88,20 @@ class CacheStore:
         """How many questions have answers."""
         return sum(len(shard.entries) for shard in self._shards)
 
-    def get(self, key: bytes, text: str) -> list[Answer] | None:
+    def get(self, key: bytes, text: str) -> KeptAnswers | None:
         """The answers to a question, now the most recently used; None if there are none."""
         entries = self._shard(key).entries
         entry = entries.get(key)
         if entry is None:
             return None
         entries.move_to_end(key)
-        return [kept.to_answer(text) for kept in _decode(entry)]
+        kept = _decode(entry)
+        return KeptAnswers([its.to_answer(text) for its in kept.answers], kept.passages)
 
-    def put(self, key: bytes, answers: Sequence[Answer]) -> int:
+    def put(self, key: bytes, answers: Sequence[Answer], passages: tuple[Passage, ...] = ()) -> int:
         """Keeps or replaces a question's answers; returns how many entries it dropped for room."""
-        entry = _encode([_fields(answer) for answer in answers])
+        fields = [_fields(answer) for answer in answers]
+        entry = _encode((fields, passages) if passages else (fields,))
         shard = self._shard(key)
         if (old := shard.entries.pop(key, None)) is not None:
             shard.num_bytes -= ENTRY_BYTES + len(old)

@@ -18,12 +18,12 @@ import msgspec
 from qa_service.errors import QaError
 from qa_service.instance.messages import ModelFacts
 from qa_service.retrieval.retriever import FoundPassage, ReadText, read_text
-from qa_service.server.scheduling.call import Call
+from qa_service.server.scheduling.call import Answered, Call, Outcome
 from qa_service.server.services.dispatcher import Dispatcher
 from qa_service.server.services.parts import Part, read_parts
 from qa_service.server.services.retrieval import Retrieval
 from qa_service.server.services.service import Service
-from qa_service.wire.messages import Answer, Passage, Request, Timings
+from qa_service.wire.messages import Answer, AnswerSource, Passage, Request, Timings
 from qa_service.wire.spans import NO_ANSWER, ReadPassage, SegmentResult, answers_from_passages
 
 
@@ -54,8 +54,21 @@ class Collections:
             call.resolve([NO_ANSWER], Timings(0.0, 0.0))
         else:
             merge = partial(_merge, found, self._dispatcher.instances.model, call.request.top_k)
+            call.then(partial(_with_passages, found, call.request.passages))
             parts = [_part_of(call.request, its.passage) for its in found]
             read_parts(call, parts, merge, self._dispatcher)
+
+
+def _with_passages(
+    found: Sequence[FoundPassage], wanted: int | None, outcome: Outcome
+) -> Outcome | None:
+    """Adds the passages that the reply has: without an answer a person finds it in them."""
+    if not isinstance(outcome, Answered):
+        return None
+    if wanted is None:
+        wanted = len(found) if outcome.answers[0].start is None else 0
+    passages = tuple(its.passage for its in found[:wanted])
+    return msgspec.structs.replace(outcome, source=AnswerSource(passages=passages))
 
 
 def _part_of(request: Request, passage: Passage) -> Part:

@@ -74,7 +74,8 @@ class Retrieval:
         served = self.collections.get(request.collection)
         if served is None:
             return f"{request.skim or ''}"
-        return f"{served.edition}/{request.max_passages or served.options.max_passages}"
+        max_passages = request.max_passages or served.options.max_passages
+        return f"{served.edition}/{max_passages}/{request.passages}"
 
     def search(self, call: Call, on_found: OnFound) -> None:
         """Searches the collection that a request names; `on_found` is called later.

@@ -1,0 +1,31 @@
+"""The passages that `client.py` shows."""
+
+from qa_service.client import read_answer
+from qa_service.programs.conversation import describe
+from qa_service.programs.sources import describe_passages
+
+PASSAGES = [
+    {"document": "a.md", "title": "T", "heading": "B", "text": "A.\n\nB.", "start": 7, "end": 13},
+    {"document": "b.md", "title": "B", "heading": "", "start": 0, "end": 4, "text": "Six."},
+]  # fmt: skip
+NO_ANSWER = {"answer": "", "score": 0.9, "start": None, "end": None}
+
+
+def test_without_an_answer_the_passages_that_were_read_are_shown():
+    answer = read_answer({**NO_ANSWER, "passages": PASSAGES}, 1.0)
+    assert describe_passages(answer) == [
+        "not found in the 2 passages read:",
+        "1. a.md, character 7: T > B",
+        "   A.",
+        "   B.",
+        "2. b.md, character 0: B",
+        "   Six.",
+    ]
+    assert "not found in the 2 passages read:" in describe(answer)
+
+
+def test_with_an_answer_they_are_shown_if_they_were_asked_for():
+    known = {"answer": "A.", "score": 0.9, "start": 7, "end": 9, "passage": PASSAGES[0]}
+    answer = read_answer({**known, "passages": PASSAGES[:1]}, 1.0)
+    assert describe_passages(answer)[0] == "the passage read:"
+    assert describe_passages(read_answer(known, 1.0)) == []
