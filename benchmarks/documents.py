@@ -1,0 +1,221 @@
+"""What answers from documents are worth: right ones by kind, with finding apart from reading.
+
+    python -m benchmarks.documents docs/ --questions questions_*.jsonl
+
+A line of a question file has `tree`, `document`, `question`, `answers` (any of them is right; none
+if the documents do not answer), `kind`, and `context`, the section with the answer as it stands in
+the file. A tree has its documents in `docs/TREE`, or in `docs`. Each tree is indexed, and asked
+through a server. An answer is right if its F1 with an accepted one is at least 0.5, and "no answer"
+if there is none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.collection_answers import ask, index, serving
+from benchmarks.record import Section, make_parser
+from benchmarks.tables import markdown, percentile
+from harness.server import RunningServer
+from qa_service.client import Answer, QaClient
+from qa_service.data.squad import exact_match, f1_score, normalize_answer
+from qa_service.retrieval.collection import Collection
+from qa_service.retrieval.rendering import render_fragment
+from training.documents import DocumentQuestion, read_lines
+
+RIGHT = 0.5
+DEPTHS = (1, 5, 10)
+QUICK_QUESTIONS = 20
+NO_ANSWER = "none"
+"""The kind of a question that the documents do not answer."""
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A question, and what was answered.
+
+    Attributes:
+        found: The answer from its tree's collection.
+        read: The answer from the section that has it.
+        forced: The same, from a model that may not abstain.
+        rank: The place, from 0, of the first of `DEPTHS[-1]` passages that has an accepted answer;
+            that number if none has.
+    """
+
+    question: DocumentQuestion
+    found: str
+    read: str
+    forced: str
+    rank: int
+
+
+def measure(
+    server: RunningServer, questions: Sequence[DocumentQuestion], folder: Path
+) -> list[Asked]:
+    """Asks a tree's questions, of its collection in `folder` and of their sections."""
+    tree = questions[0].tree
+    collection = Collection(folder)
+    found = ask(server, [(one.question, None) for one in questions], collection=tree)
+    having = [one for one in questions if one.context]
+    pairs = [(one.question, render_fragment(one.context, one.document)) for one in having]
+    read = iter(ask(server, pairs, top_k=2))
+    sections = [next(read) if one.context else None for one in questions]
+    return [
+        Asked(one, answer.answer, _read(section), _forced(section), rank(one, collection))
+        for one, answer, section in zip(questions, found, sections, strict=True)
+    ]
+
+
+def _read(section: Answer | None) -> str:
+    return section.answer if section else ""
+
+
+def _forced(section: Answer | None) -> str:
+    spans = section.alternatives if section else ()
+    return next((span.answer for span in spans if span.known), "")
+
+
+def rank(question: DocumentQuestion, collection: Collection) -> int:
+    """The place of the first passage found that has an accepted answer."""
+    answers = [f" {normalize_answer(answer)} " for answer in question.answers]
+    passages = [found.passage.text for found in collection.search(question.question, DEPTHS[-1])]
+    texts = [f" {normalize_answer(text)} " for text in passages]
+    having = (place for place, text in enumerate(texts) if any(a in text for a in answers))
+    return next(having, DEPTHS[-1])
+
+
+def latencies(server: RunningServer, questions: Sequence[DocumentQuestion]) -> list[float]:
+    """Milliseconds of each question to its collection, one after another."""
+    took: list[float] = []
+    with QaClient("localhost", server.port, None) as client:
+        for one in questions:
+            started_s = time.perf_counter()
+            client.ask(one.question, collection=one.tree)
+            took.append(1e3 * (time.perf_counter() - started_s))
+    return took
+
+
+def summary(asked: Sequence[Asked]) -> dict[str, float]:
+    """What a group of questions came to, in percent; a figure without questions is left out."""
+    having = [one for one in asked if one.question.answers]
+    without = [one for one in asked if not one.question.answers]
+    columns: dict[str, tuple[Sequence[Asked], Callable[[Asked], float]]] = {
+        "right": (asked, lambda one: _f1(one, one.found) >= RIGHT),
+        "exact": (asked, lambda one: exact_match(one.found, one.question.answers)),
+        "f1": (asked, lambda one: _f1(one, one.found)),
+        "given_up": (having, lambda one: not one.found),
+        "told_none": (without, lambda one: not one.found),
+        "section_f1": (having, lambda one: _f1(one, one.read)),
+        "section_forced_f1": (having, lambda one: _f1(one, one.forced)),
+        "section_given_up": (having, lambda one: not one.read),
+    }
+    for depth in DEPTHS:
+        columns[f"in_{depth}"] = (having, lambda one, depth=depth: one.rank < depth)
+    return {
+        name: round(100 * sum(map(value, group)) / len(group), 1)
+        for name, (group, value) in columns.items()
+        if group
+    }
+
+
+def _f1(one: Asked, answer: str) -> float:
+    return f1_score(answer, one.question.answers)
+
+
+def table(groups: Mapping[str, Sequence[Asked]]) -> str:
+    """A line for each group of questions."""
+    names = {
+        "right": "right, %", "f1": "F1", "given_up": "given up, %", "told_none": "told none, %",
+        "in_1": "in 1 passage, %", "in_5": "in 5", "in_10": "in 10",
+        "section_f1": "F1, section given", "section_forced_f1": "may not abstain",
+    }  # fmt: skip
+    rows = []
+    for name, asked in groups.items():
+        figures = summary(asked)
+        rows.append([name, len(asked), *(figures.get(column, "-") for column in names)])
+    return markdown(["questions", "", *names.values()], rows)
+
+
+def groups_of(asked: Sequence[Asked]) -> dict[str, list[Asked]]:
+    """All questions, then those of each tree and of each kind."""
+    groups: dict[str, list[Asked]] = {"all": list(asked)}
+    for one in asked:
+        groups.setdefault(f"of {one.question.tree}", []).append(one)
+    for one in sorted(asked, key=lambda one: one.question.kind):
+        groups.setdefault(one.question.kind, []).append(one)
+    return groups
+
+
+def peak_mib(pids: Sequence[int]) -> float:
+    """The peak of resident memory of processes together, in MiB."""
+    lines = (line for pid in pids for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return sum(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+
+
+def run(
+    folder: Path, documents: Path, questions: Sequence[DocumentQuestion], model: Path,
+    section: Section,
+) -> None:  # fmt: skip
+    """Indexes, asks, and says what was found."""
+    by_tree: dict[str, list[DocumentQuestion]] = {}
+    for one in questions:
+        by_tree.setdefault(one.tree, []).append(one)
+    started_s = time.perf_counter()
+    collections = {tree: index(folder, tree, [_or_itself(documents, tree)]) for tree in by_tree}
+    indexed_s = time.perf_counter() - started_s
+    with serving(model, folder, collections) as server:
+        asked = [one for t, of in by_tree.items() for one in measure(server, of, collections[t])]
+        took = latencies(server, questions)
+        memory = peak_mib([server.process.pid, *server.worker_pids()])
+    passages = sum(Collection(path).head.passages for path in collections.values())
+    groups = groups_of(asked)
+    section.raw["groups"] = {name: summary(group) for name, group in groups.items()}
+    section.raw["answers"] = [msgspec.to_builtins(one) for one in _without_text(asked)]
+    section.say(table(groups))
+    section.say(
+        f"{passages:,} passages were indexed in {indexed_s:.0f} s. A question took "
+        f"{percentile(took, 50):.0f} ms (p50) and {percentile(took, 99):.0f} ms (p99), one after "
+        f"another; server and workers had at most {memory:.0f} MiB."
+    )
+
+
+def _or_itself(documents: Path, tree: str) -> Path:
+    return documents / tree if (documents / tree).is_dir() else documents
+
+
+def _without_text(asked: Sequence[Asked]) -> list[Asked]:
+    """What is kept of the questions: no text of the documents but their answers."""
+    bare = [msgspec.structs.replace(one.question, context="") for one in asked]
+    return [msgspec.structs.replace(one, question=q) for one, q in zip(asked, bare, strict=True)]
+
+
+def make_flags() -> argparse.ArgumentParser:
+    """The flags."""
+    parser = make_parser(__doc__ or "")
+    parser.add_argument(
+        "documents", type=Path, help="a folder with a folder for each tree, or one tree"
+    )
+    parser.add_argument("--questions", type=Path, nargs="+", required=True, metavar="FILE")
+    parser.add_argument("--name", default="documents", help="of the files of figures")
+    return parser
+
+
+def main() -> None:
+    """Measures everything."""
+    flags = make_flags().parse_args()
+    section = Section(flags.name, "Answers from documents", flags, ("tantivy",))
+    questions = [one for path in flags.questions for one in read_lines(path)]
+    if flags.quick:
+        questions = questions[:QUICK_QUESTIONS]
+    with tempfile.TemporaryDirectory() as name:
+        run(Path(name), flags.documents, questions, flags.model, section)
+    section.close()
+
+
+if __name__ == "__main__":
+    main()

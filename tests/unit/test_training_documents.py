@@ -1,0 +1,103 @@
+"""Training questions made of documents: which passage, where the answer is, what has none."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from qa_service.data.squad import read_squad
+from training.documents import (
+    Asked,
+    DocumentQuestion,
+    Tree,
+    answered,
+    read_lines,
+    unanswered,
+    write_squad,
+)
+
+GUIDE = """# Guide
+
+## Ports
+
+The server listens on several ports.
+
+| Port | Use |
+| --- | --- |
+| 5672 | clients |
+| 15672 | the management page |
+
+## Retries
+
+A client tries *three times*. It waits 5 s before the first retry, and 10 s before the others.
+"""
+
+
+@pytest.fixture
+def tree(tmp_path):
+    pytest.importorskip("tantivy")
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    (folder / "guide.md").write_text(GUIDE)
+    (folder / "other.md").write_text(
+        "# Other\n\nThe management page has no port of its own here.\n"
+    )
+    return Tree(folder, tmp_path / "index")
+
+
+def question(words, *answers, **fields):
+    return DocumentQuestion("docs", "guide.md", words, answers, **fields)
+
+
+def test_an_answer_is_found_in_its_passage_below_title_and_headings(tree):
+    asked = answered(question("How often does a client try?", "*three times*"), tree)
+    assert asked.answer == "three times"
+    assert asked.text[asked.start :].startswith("three times")
+    assert asked.text.startswith("Guide")
+    assert asked.text.index("\n") < asked.start
+
+
+def test_of_several_places_the_line_that_shares_the_questions_words_has_the_answer(tree):
+    asked = answered(question("Which port has the management page?", "15672", "5672"), tree)
+    line = asked.text[asked.start :].partition("\n")[0]
+    assert line == "15672; Use: the management page"
+
+
+def test_an_answer_that_no_passage_has_gives_nothing(tree):
+    assert answered(question("Who wrote it?", "Ada"), tree) is None
+
+
+def test_an_answer_is_no_part_of_a_longer_word(tree):
+    assert answered(question("Which port?", "672"), tree) is None
+
+
+def test_passages_without_the_answer_are_what_the_search_finds(tree):
+    found = unanswered(
+        question("Which port has the management page?", "15672"), tree, random.Random(0)
+    )
+    assert [one.start for one in found] == [-1]
+    assert "has no port of its own" in found[0].text
+
+
+def test_a_written_file_is_read_as_squad(tmp_path):
+    one = question("Which port?", "15672", kind="table")
+    write_squad(
+        [Asked(one, "Port: 15672", "15672", 6), Asked(one, "no")], tmp_path / "made.json.gz"
+    )
+    with_answer, without = read_squad(tmp_path / "made.json.gz")
+    assert (with_answer.answers, with_answer.answer_starts) == (("15672",), (6,))
+    assert without.is_impossible
+
+
+def test_the_kept_question_files_are_whole():
+    from pathlib import Path
+
+    files = sorted(Path("training/questions").glob("*.jsonl"))
+    assert files
+    for file in files:
+        for one in read_lines(file):
+            assert one.tree
+            assert one.question
+            assert one.answers
+            assert one.kind

@@ -1,0 +1,237 @@
+"""Makes training questions of documents: passages as the server cuts, finds and reads them.
+
+    python -m training.documents DATA/docs_train --output docs.json.gz \
+        --unanswered docs_none.json.gz
+
+A question file names a tree, a document and the answers. The passage of that document that has the
+first answer becomes a question with an answer. Passages that a search in the tree's collection
+finds for it, and that have none of the answers, become questions without one: most of what a reader
+is given is of this kind. Both files are SQuAD JSON, for `finetune_model --train`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import logging
+import random
+import re
+import tarfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from qa_service.data.squad import normalize_answer
+from qa_service.evaluation.unanswerable import words_of
+from qa_service.retrieval.build import Choices, Reporter, build
+from qa_service.retrieval.collection import Collection
+from qa_service.retrieval.documents import Document
+from qa_service.retrieval.formats.markups import markup_of
+from qa_service.retrieval.manifest import MANIFEST_FILE
+from qa_service.retrieval.passages import cut
+from qa_service.retrieval.rendering import render_document, render_fragment
+from qa_service.retrieval.retriever import read_text
+
+_LOG = logging.getLogger(__name__)
+_FOUND = 10
+"""How many passages are looked at for some without an answer."""
+_UNANSWERED = 2
+"""How many of these each question is put to."""
+
+
+class DocumentQuestion(msgspec.Struct, frozen=True):
+    """A line of a question file.
+
+    Attributes:
+        document: Its path in the tree.
+        answers: Spans of the document, the best first; none if it does not answer.
+        heading: One above the answer.
+        context: The section that has the answer, as it stands in the file; "" to look for it.
+    """
+
+    tree: str
+    document: str
+    question: str
+    answers: tuple[str, ...]
+    kind: str = ""
+    heading: str = ""
+    context: str = ""
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A question put to a text, without an answer if `start` is negative."""
+
+    question: DocumentQuestion
+    text: str
+    answer: str = ""
+    start: int = -1
+
+
+class Tree:
+    """The documents of a tree, and their collection.
+
+    Args:
+        folder: The tree's documents.
+        index: For the collection, made once.
+    """
+
+    def __init__(self, folder: Path, index: Path) -> None:
+        self._folder = folder
+        self._documents: dict[str, Document] = {}
+        if not (index / MANIFEST_FILE).exists():
+            build(Choices(sources=(folder,), output=index), Reporter())
+        self._collection = Collection(index)
+
+    def document(self, name: str) -> Document:
+        """A document of the tree, as the server has it."""
+        if name not in self._documents:
+            markup = (self._folder / name).read_text("utf-8", errors="replace")
+            self._documents[name] = render_document(markup, markup_of(name) or "text", name)
+        return self._documents[name]
+
+    def found(self, question: str) -> list[str]:
+        """What the reader is given of the passages that match a question best."""
+        passages = (its.passage for its in self._collection.search(question, _FOUND))
+        return [read_text(its.title, its.heading, its.text).text for its in passages]
+
+
+def answered(question: DocumentQuestion, tree: Tree) -> Asked | None:
+    """Puts a question to the passage that has its best answer; None if no passage has one.
+
+    Of several passages with an answer, the one that shares most words with the context, or with the
+    heading and the question.
+    """
+    document = tree.document(question.document)
+    markup = markup_of(question.document) or "text"
+    context = render_fragment(question.context, markup) if question.context else ""
+    wanted = set(words_of(context or f"{question.heading} {question.question}"))
+    passages = [(its, document.text[its.start : its.end]) for its in cut(document)]
+    for answer in question.answers:
+        found = [
+            (_share(f"{its.heading} {text}", wanted), its.heading, text, match)
+            for its, text in passages
+            if (match := _find(answer, markup, text, question.question))
+        ]
+        if found:
+            _, heading, text, match = max(found, key=lambda one: one[0])
+            read = read_text(document.title, heading, text)
+            return Asked(question, read.text, match[0], read.start + match.start())
+    return None
+
+
+def _share(text: str, wanted: set[str]) -> float:
+    """The share of a text's words that are wanted."""
+    words = words_of(text)
+    return sum(word in wanted for word in words) / max(1, len(words))
+
+
+def _find(answer: str, markup: str, text: str, question: str) -> re.Match[str] | None:
+    """Finds an answer, as it is or without its markup, whatever white space is in it.
+
+    Of several places, the first in a line that shares most words with the question.
+    """
+    asked = set(words_of(question))
+    for words in (answer, render_fragment(answer, markup)):
+        pattern = r"\s+".join(map(re.escape, words.split()))
+        places = list(re.finditer(rf"(?<!\w){pattern}(?!\w)", text)) if pattern else []
+        if places:
+            return max(places, key=lambda place: len(asked.intersection(words_of(_line(place)))))
+    return None
+
+
+def _line(place: re.Match[str]) -> str:
+    """The line in which a match begins."""
+    begin = place.string.rfind("\n", 0, place.start()) + 1
+    return place.string[begin:].partition("\n")[0]
+
+
+def unanswered(question: DocumentQuestion, tree: Tree, rng: random.Random) -> list[Asked]:
+    """Puts a question to passages that are found for it and have none of its answers."""
+    answers = [f" {normalize_answer(answer)} " for answer in question.answers]
+    without = [
+        text
+        for text in tree.found(question.question)
+        if not any(answer in f" {normalize_answer(text)} " for answer in answers)
+    ]
+    return [Asked(question, text) for text in rng.sample(without, min(_UNANSWERED, len(without)))]
+
+
+def read_lines(path: Path) -> Iterator[DocumentQuestion]:
+    """The questions of a file of JSON lines."""
+    with path.open("rb") as file:
+        for line in file:
+            yield msgspec.json.decode(line, type=DocumentQuestion)
+
+
+def write_squad(asked: Sequence[Asked], path: Path) -> None:
+    """Writes questions as SQuAD JSON."""
+    data = []
+    for number, one in enumerate(asked):
+        has_answer = one.start >= 0
+        answers = [{"text": one.answer, "answer_start": one.start}] if has_answer else []
+        qa = {
+            "id": f"{one.question.tree}/{number}",
+            "question": one.question.question,
+            "answers": answers,
+            "is_impossible": not has_answer,
+        }
+        paragraph = {"context": one.text, "qas": [qa]}
+        data.append({"title": one.question.kind, "paragraphs": [paragraph]})
+    with gzip.open(path, "wt", encoding="utf-8") as file:
+        json.dump({"data": data}, file, ensure_ascii=False)
+
+
+def open_tree(archive: Path, work: Path) -> Tree:
+    """Unpacks `docs_TREE.tar.gz` in a folder for this, once, and indexes it."""
+    name = archive.name.removeprefix("docs_").removesuffix(".tar.gz")
+    folder, index = (work / kind / archive.parent.name / name for kind in ("trees", "indexes"))
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        with tarfile.open(archive) as packed:
+            packed.extractall(folder, filter="data")
+    inner = folder / name
+    return Tree(inner if inner.is_dir() else folder, index)
+
+
+def make_flags() -> argparse.ArgumentParser:
+    """The flags."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    add = parser.add_argument
+    add("data", type=Path, help="a folder of groups: questions.jsonl and docs_TREE.tar.gz in each")
+    add("--questions", type=Path, nargs="*", default=[], metavar="GROUP.jsonl", help="more")
+    add("--work", type=Path, required=True, help="for unpacked trees and their collections")
+    add("--output", type=Path, required=True, help="for questions with an answer")
+    add("--unanswered", type=Path, required=True, help="for questions without one")
+    add("--seed", type=int, default=0)
+    return parser
+
+
+def main() -> int:
+    """Writes the two files."""
+    flags = make_flags().parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    rng = random.Random(flags.seed)
+    trees: dict[Path, Tree] = {}
+    with_answer: list[Asked] = []
+    without: list[Asked] = []
+    for path in [*sorted(flags.data.glob("*/questions.jsonl")), *flags.questions]:
+        group = path.parent.name if path.stem == "questions" else path.stem
+        for question in read_lines(path):
+            archive = flags.data / group / f"docs_{question.tree}.tar.gz"
+            if archive not in trees:
+                trees[archive] = open_tree(archive, flags.work)
+            if asked := answered(question, trees[archive]):
+                with_answer.append(asked)
+            elif question.answers:
+                _LOG.warning("%s: no passage has the answer to %r", path, question.question)
+            without += unanswered(question, trees[archive], rng)
+    write_squad(with_answer, flags.output)
+    write_squad(without, flags.unanswered)
+    _LOG.info("%d with an answer, %d without", len(with_answer), len(without))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
