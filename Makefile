@@ -30,7 +30,7 @@ run: model  ## Serves on port 9999 until Ctrl-C.
 	@exec $(BIN)/python server.py
 
 test: $(TEST)  ## Runs every test but those of long loads.
-	$(PYTEST) $(PARALLEL) -m "not soak"
+	$(PYTEST) $(PARALLEL) -m "not soak" --durations 20
 
 soak: $(TEST)  ## Runs the tests of long loads one by one, and those that only compute on all cores.
 	$(PYTEST) -m soak $(COMPUTING:%=--ignore %)
@@ -38,6 +38,16 @@ soak: $(TEST)  ## Runs the tests of long loads one by one, and those that only c
 
 test-fast: $(TEST)  ## Runs the tests to have beside you while you write: no faults, no slow ones.
 	$(PYTEST) $(PARALLEL) -m "not soak and not slow" tests/integration tests/unit
+
+format: $(TEST)  ## Formats the code, and mends what ruff can mend.
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+coverage: $(TEST)  ## Runs the unit tests and says which lines none of them runs.
+	$(PYTEST) $(PARALLEL) tests/unit --cov qa_service --cov-report term-missing:skip-covered
+
+bench: $(TEST)  ## Measures latency and throughput of this server on this machine.
+	$(BIN)/python stress_test.py --sweep --sessions 1,2
 
 lint: $(TEST)  ## Checks style, format and types.
 	$(BIN)/ruff check .
