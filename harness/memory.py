@@ -19,6 +19,7 @@ from qa_service.instance.model_folder.manifest import ReadingConfig
 from qa_service.net.stream import READ_BYTES
 from qa_service.server.config import ServerConfig
 from qa_service.server.front.connection import MESSAGES_A_TURN, READ_AHEAD_BYTES
+from qa_service.server.front.open_connections import RESERVE
 from qa_service.wire.messages import MAX_ID_BYTES
 
 BYTES_A_CHAR = 4
@@ -45,7 +46,7 @@ def bound_bytes(config: ServerConfig) -> int:
     instances = config.instances.num_inference_sessions
     cache = config.cache
     return (
-        config.listen.max_connections * connection
+        (config.listen.max_connections + RESERVE) * connection
         + (config.queue.max_queue_size + instances) * request
         + instances * 2 * max_frame_bytes
         + instances * 2 * config.instances.max_batch_size * short

@@ -44,6 +44,9 @@ from qa_service.client import (
 
 _Result = TypeVar("_Result")
 
+BACKLOG_WAIT_S = 0.01
+"""Between attempts at a Unix socket whose backlog is full: a loop accepts in each round."""
+
 
 class UnreadError(ConnectionLostError):
     """The server refused another question's frame and closed; it did not read this question."""
@@ -110,7 +113,10 @@ async def _connected_socket(addresses: Sequence[Address]) -> socket.socket:
         sock = socket.socket(family, socket.SOCK_STREAM)
         sock.setblocking(False)
         try:
-            await asyncio.get_running_loop().sock_connect(sock, address)
+            if family == socket.AF_UNIX:
+                await connect_unix(sock, address)
+            else:
+                await asyncio.get_running_loop().sock_connect(sock, address)
         except OSError as error:
             sock.close()
             failure = error
@@ -120,6 +126,23 @@ async def _connected_socket(addresses: Sequence[Address]) -> socket.socket:
         else:
             return sock
     raise failure
+
+
+async def connect_unix(sock: socket.socket, path: str) -> None:
+    """Connects a non-blocking Unix socket; waits while the server's backlog is full.
+
+    asyncio takes EAGAIN, which says that it is full, for a connection that is under way.
+
+    Raises:
+        OSError: Nobody listens there.
+    """
+    while True:
+        try:
+            sock.connect(path)
+        except BlockingIOError:
+            await asyncio.sleep(BACKLOG_WAIT_S)
+        else:
+            return
 
 
 class Connection(asyncio.Protocol):

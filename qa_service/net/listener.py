@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from qa_service.errors import SetupError
+from qa_service.net.addresses import listening_addresses, make_socket
 from qa_service.net.event_loop import EventLoop
 
 logger = logging.getLogger(__name__)
@@ -21,6 +22,11 @@ ACCEPTS_A_ROUND = 16
 """So that a flood of new clients does not hold up those that are connected."""
 LOG_INTERVAL_S = 60.0
 """Between two lines that say that nothing can be accepted."""
+CHECK_S = 1.0
+"""Between looks at the Unix socket's file, each of some microseconds."""
+MAX_PORT_TRIES = 10
+"""A port that is free at one address of a name may be taken at another."""
+_File = tuple[int, int]
 REST_S = 0.1
 """After an accept that failed for lack of descriptors: the socket stays readable, so that the loop
 would try again without a pause."""
@@ -106,16 +112,16 @@ class Listener:
 
 
 class TcpListener(Listener):
-    """A TCP port.
+    """A TCP port at one address.
 
     Args:
-        host: Address to bind; `::` takes IPv4 clients too.
+        host: IP address to bind; `::` takes IPv4 clients too.
         port: Port to bind; 0 for a free one.
         keepalive_s: Silence after which the kernel probes whether a client is there.
         on_client: Takes a new client's socket and its name, `host:port`.
 
     Raises:
-        SetupError: The address cannot be had.
+        OSError: The address cannot be had.
     """
 
     def __init__(
@@ -126,17 +132,16 @@ class TcpListener(Listener):
         keepalive_s: int,
         on_client: Callable[[socket.socket, str], None],
     ) -> None:
-        sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        sock = make_socket(host)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if sock.family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         try:
             sock.bind((host, port))
-        except (OSError, OverflowError) as error:
+        except OSError:
             sock.close()
-            raise SetupError(f"cannot listen on {host}:{port}: {error}") from None
+            raise
+        self.port: int = sock.getsockname()[1]
         self._keepalive_s = keepalive_s
-        super().__init__(loop, sock, _name(host, sock.getsockname()[1]), on_client)
+        super().__init__(loop, sock, _name(host, self.port), on_client)
 
     def _welcome(self, sock: socket.socket, address: Any) -> str:  # noqa: ANN401
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -147,10 +152,42 @@ class TcpListener(Listener):
         return _name(*address[:2])
 
 
+def tcp_listeners(
+    loop: EventLoop,
+    host: str,
+    port: int,
+    keepalive_s: int,
+    on_client: Callable[[socket.socket, str], None],
+) -> list[TcpListener]:
+    """Listeners on one port at all addresses of a name.
+
+    Args:
+        port: 0 for a port that is free at all of them.
+
+    Raises:
+        SetupError: An address cannot be had.
+    """
+    for is_last_try in (*[False] * MAX_PORT_TRIES, True):
+        listeners: list[TcpListener] = []
+        try:
+            for address in listening_addresses(host):
+                its_port = listeners[0].port if listeners else port
+                listeners.append(TcpListener(loop, address, its_port, keepalive_s, on_client))
+        except (OSError, OverflowError) as error:
+            for listener in listeners:
+                listener.close()
+            if port or is_last_try or not listeners:
+                raise SetupError(f"cannot listen on {host}:{port}: {error}") from None
+        else:
+            return listeners
+    raise AssertionError
+
+
 class UnixListener(Listener):
     """A Unix socket, which only this user may connect to.
 
-    A socket that a killed server left at the path is replaced; closing removes the socket.
+    A socket that a killed server left at the path is replaced; closing removes the socket. A file
+    that somebody removes meanwhile, as programs do that clean /tmp, is made again.
 
     Args:
         on_client: Takes a new client's socket and its name, `unix:number`.
@@ -164,25 +201,85 @@ class UnixListener(Listener):
     ) -> None:
         self._path = path
         self._numbers = itertools.count(1)
-        sock = socket.socket(socket.AF_UNIX)
+        self._has_failed = False
         try:
-            _remove_stale(path)
-            sock.bind(str(path))
-            path.chmod(0o600)  # nobody can connect before it listens
+            sock, self._file = _bound(path)
         except OSError as error:
-            sock.close()
             raise SetupError(f"cannot listen on {path}: {error.strerror or error}") from None
         super().__init__(loop, sock, str(path), on_client)
+
+    def open(self) -> None:
+        """Starts to listen, and to look after the socket's file."""
+        super().open()
+        self._check_later()
 
     def close(self) -> None:
         """Stops listening, and removes the socket's file."""
         if not self._closed:
             super().close()
-            with contextlib.suppress(OSError):
-                self._path.unlink()
+            if self._file == _file_at(self._path):
+                with contextlib.suppress(OSError):
+                    self._path.unlink()
+
+    def _check_later(self) -> None:
+        self._loop.call_at(self._loop.now_s() + CHECK_S, self._check)
+
+    def _check(self) -> None:
+        """Makes the file again if it is gone."""
+        if self._closed:
+            return
+        if _file_at(self._path) is None:
+            try:
+                self._renew()
+            except OSError as error:
+                if not self._has_failed:
+                    logger.error("%s is gone and cannot be made again: %s", self._path, error)
+                self._has_failed = True
+            else:
+                logger.warning("%s was removed by another program: made again", self._path)
+                self._has_failed = False
+        self._check_later()
+
+    def _renew(self) -> None:
+        self._path.parent.mkdir(mode=0o700, exist_ok=True)
+        sock, self._file = _bound(self._path)
+        sock.setblocking(False)
+        sock.listen(BACKLOG)
+        if self._accepting:
+            self._accept()  # those that connected before the file was removed
+        self._loop.watch(self._sock)
+        self._sock.close()
+        self._sock = sock
+        self._watch()
 
     def _welcome(self, sock: socket.socket, address: Any) -> str:  # noqa: ANN401
         return f"unix:{next(self._numbers)}"
+
+
+def _bound(path: Path) -> tuple[socket.socket, _File | None]:
+    """A socket bound to a path, and its file.
+
+    Raises:
+        OSError: The path cannot be had.
+    """
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        _remove_stale(path)
+        sock.bind(str(path))
+        path.chmod(0o600)  # nobody can connect before it listens
+    except OSError:
+        sock.close()
+        raise
+    return sock, _file_at(path)
+
+
+def _file_at(path: Path) -> _File | None:
+    """The device and the number of the file at a path; None if there is none."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _remove_stale(path: Path) -> None:
@@ -199,5 +296,10 @@ def _remove_stale(path: Path) -> None:
             return  # its backlog is full
 
 
+def bracketed(host: str) -> str:
+    """A host as it stands before a port."""
+    return f"[{host}]" if ":" in host else host
+
+
 def _name(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return f"{bracketed(host)}:{port}"

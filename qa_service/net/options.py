@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from qa_service.options import MAX_COUNT, Ms
+from qa_service.options import MAX_COUNT, Ms, OptionalMs
 
 MAX_KEEPALIVE_S = 32767
 """Linux' bound on TCP_KEEPIDLE (MAX_TCP_KEEPIDLE in include/net/tcp.h)."""
@@ -20,8 +20,8 @@ class ListenOptions(Struct, frozen=True, kw_only=True):
         str,
         Meta(
             min_length=1,
-            description="address to listen on; 0.0.0.0 for all IPv4 interfaces, :: for all of both "
-            "kinds",
+            description="address or name to listen on, a name at all of its addresses that this "
+            "machine has; 0.0.0.0 for all IPv4 interfaces, :: for all of both kinds",
         ),
     ] = "localhost"
     port: Annotated[
@@ -43,8 +43,23 @@ class ListenOptions(Struct, frozen=True, kw_only=True):
             "has it; Triton's is 8001; 0 for none",
         ),
     ] = 0
+    grpc_http2_min_recv_ping_interval_without_data_ms: Annotated[
+        OptionalMs,
+        Meta(
+            description="milliseconds between two HTTP/2 pings of a gRPC client that sends nothing "
+            "else, at the minimum; the connection of one that pings more often is closed. Triton's "
+            "flag; 0 for no limit"
+        ),
+    ] = 300_000
     max_connections: Annotated[
-        int, Meta(ge=1, le=MAX_COUNT, description="open connections; further ones wait unaccepted")
+        int,
+        Meta(
+            ge=1,
+            le=MAX_COUNT,
+            description="open connections; at this bound the one that has been silent longest is "
+            "closed for a new one, and while none is silent a new one is answered health and other "
+            "queries alone",
+        ),
     ] = 1000
     tcp_keepalive_s: Annotated[
         int,

@@ -119,6 +119,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
         names = (
             *("host", "max_connections", "max_frame_bytes", "max_in_flight_per_connection"),
             *("idle_timeout_ms", "max_connection_age_s", "tls_cert", "tls_key", "tls_client_ca"),
+            "grpc_http2_min_recv_ping_interval_without_data_ms",
             *("drain_timeout_ms", "log_level", "log_format"),
         )
         mine = {o.name: getattr(getattr(self, o.section), o.name) for o in options_of(type(self))}

@@ -28,6 +28,7 @@ from qa_service.errors import (
 )
 from qa_service.instance.batch_cost import CostTable
 from qa_service.instance.devices import CPU, InstanceDevice
+from qa_service.net.addresses import is_loopback
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.stream import ByteStream, Stream
 from qa_service.net.timers import LazyTimer
@@ -35,8 +36,9 @@ from qa_service.server.config import ConfigSource, ServerConfig
 from qa_service.server.deployment import Deployment
 from qa_service.server.front.auth import Authenticator
 from qa_service.server.front.connection import Connection
-from qa_service.server.front.exposure import is_loopback, warn_if_exposed
+from qa_service.server.front.exposure import warn_if_exposed
 from qa_service.server.front.listeners import Listeners
+from qa_service.server.front.open_connections import OpenConnections
 from qa_service.server.front.protocols import Protocols
 from qa_service.server.front.transport import Transport
 from qa_service.server.models.catalog import Catalog
@@ -124,7 +126,8 @@ class QaServer:
             engines=self.engines,
             retrieval=self._retrieval,
         )
-        self._connections: set[Connection] = set()
+        bound = config.listen.max_connections
+        self._connections = OpenConnections(loop, bound, self._gate, self._metrics)
         self._gpu_meter = GpuMeter(self._loop)
         self._tracing = Tracing(self._loop, config.traces, config.logs, self._metrics)
         self._status = self._make_status()
@@ -301,10 +304,13 @@ class QaServer:
 
     def _connect(self, stream: ByteStream, name: str, *, is_local: bool = False) -> None:
         wants_token, limits = self._authenticator.is_required, self.config.connections
+        if (service := self._connections.make_room()) is None:
+            stream.close()
+            return
         connection = Connection(
             stream,
             partial(self._protocols.codec_for, wants_token=wants_token, is_local=is_local),
-            self._gate,
+            service,
             limits.for_local() if is_local else limits,
             clock=self._loop,
             authenticator=self._authenticator,
@@ -314,19 +320,15 @@ class QaServer:
             on_end=self._on_connection_end,
             name=name,
         )
-        if self._phase is _Phase.DRAINING:
+        if self._phase is _Phase.DRAINING or service is not self._gate:
             connection.leave(math.inf)
         self._connections.add(connection)
         self._metrics.connections_accepted_total += 1
-        if len(self._connections) >= self.config.listen.max_connections:
-            self._metrics.listener_rests_total += 1
-            self._listeners.set_accepting(False)
         logger.debug("%s has connected", name)
 
     def _on_connection_end(self, connection: Connection) -> None:
         logger.debug("%s has gone", connection.name)
         self._connections.discard(connection)
-        self._listeners.set_accepting(len(self._connections) < self.config.listen.max_connections)
 
     def _report(self, query: Query) -> object:
         self._metrics.queries_total[query.type] += 1
@@ -353,7 +355,7 @@ class QaServer:
         return [len(connection.calls) for connection in self._connections]
 
     def _fail_all(self, error: QaError) -> None:
-        for connection in list(self._connections):
+        for connection in self._connections:
             connection.fail_all(error)
 
     # The end of each round, and of everything.
@@ -379,7 +381,7 @@ class QaServer:
         self._gateway.program.close()
         self._retrieval.kill()
         self.catalog.close()
-        for connection in list(self._connections):
+        for connection in self._connections:
             connection.close_gently()
         self._tracing.close()
         self._exit_deadline_s = self._loop.now_s() + EXIT_TIMEOUT_S
@@ -398,6 +400,6 @@ class QaServer:
 
     def _end_now(self) -> None:
         self._phase = _Phase.STOPPING
-        for connection in list(self._connections):
+        for connection in self._connections:
             connection.close()
         self._loop.stop()

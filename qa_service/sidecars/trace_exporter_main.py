@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 
+import requests
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import ReadableSpan
@@ -48,6 +49,7 @@ MAX_EXPORT_SPANS = 512
 """The SDK's own default for a batch."""
 MAX_REASON_CHARS = 300
 """A log line's worth: the SDK's messages may hold a whole reply."""
+TRACES_PATH = "/v1/traces"
 SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 SCOPE = InstrumentationScope("qa_service", __version__)
 
@@ -105,12 +107,31 @@ def _make_resource() -> Resource:
     return own.merge(OTELResourceDetector().detect())
 
 
+def traces_url(endpoint: str) -> str:
+    """Where spans are sent: the endpoint, or what the protocol has below it."""
+    url = endpoint.rstrip("/")
+    return url if url.endswith(TRACES_PATH) else f"{url}{TRACES_PATH}"
+
+
+def _session() -> requests.Session:
+    """A session to which a redirect is a failure: the SDK follows none, and is content with it."""
+    session = requests.Session()
+    session.hooks["response"].append(_refuse_redirect)
+    return session
+
+
+def _refuse_redirect(response: requests.Response, **_: object) -> None:
+    if 300 <= response.status_code < 400:
+        place = response.headers.get("Location", "nowhere")
+        raise requests.RequestException(f"{response.status_code}, it redirects to {place}")
+
+
 class Sender:
     """Sends spans to an OTLP receiver, and logs when that fails and when it works again."""
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
-        self._exporter = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces")
+        self._exporter = OTLPSpanExporter(endpoint=traces_url(endpoint), session=_session())
         self._is_failing = False
         self._fault = LastFault()
         its_log = logging.getLogger("opentelemetry")

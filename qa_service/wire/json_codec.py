@@ -19,6 +19,7 @@ from qa_service.wire.messages import (
     MAX_ID_BYTES,
     MAX_NAME_BYTES,
     NULL_ID,
+    REQUEST_FIELDS,
     UNKNOWN_SOURCE,
     Answer,
     AnswerSource,
@@ -37,6 +38,7 @@ from qa_service.wire.messages import (
     Start,
     Timings,
 )
+from qa_service.wire.near_misses import near_miss
 
 MAX_AUTH_FRAME_BYTES = 4096
 """A frame of an unauthenticated client: room for the longest token and an id."""
@@ -49,8 +51,10 @@ class _Envelope(msgspec.Struct):
 
 
 _request_decoder = msgspec.json.Decoder(Request)
+_fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _envelope_decoder = msgspec.json.Decoder(_Envelope)
 _string_decoder = msgspec.json.Decoder(str)
+_encoder = msgspec.json.Encoder()
 
 
 def parse_request(body: bytes, limits: RequestLimits) -> Request | Query | Cancel:
@@ -83,12 +87,40 @@ def parse_request(body: bytes, limits: RequestLimits) -> Request | Query | Cance
 
 
 def _decode(body: bytes) -> Request | Query | Cancel:
-    """Decodes a body: a question at once; for others, only type, id and model are read again."""
+    """Decodes a body: a question at once; what is none, or has unknown fields, is read again."""
     str(body, "utf-8")  # msgspec does not check the strings in fields that it ignores
     try:
         return _request_decoder.decode(body)
     except msgspec.ValidationError as error:
-        return _parse_other(_envelope_decoder.decode(body), str(error))
+        envelope = _envelope_decoder.decode(body)
+        if _short_string(bytes(envelope.type)) != "question":
+            return _parse_other(envelope)
+        _check_id(id_json := bytes(envelope.id))
+        try:
+            return _decode_known(body, error)
+        except msgspec.ValidationError as fault:
+            raise RejectedError(id_json, InvalidRequestError(str(fault))) from None
+        except InvalidRequestError as fault:
+            raise RejectedError(id_json, fault) from None
+
+
+def _decode_known(body: bytes, error: msgspec.ValidationError) -> Request:
+    """Decodes a question again, without its unknown fields.
+
+    Args:
+        error: What is wrong with the question as it is.
+
+    Raises:
+        InvalidRequestError: The name of a field is nearly that of another.
+        msgspec.ValidationError: There is another fault.
+    """
+    fields = _fields_decoder.decode(body)
+    if fault := near_miss(fields, REQUEST_FIELDS):
+        raise InvalidRequestError(fault)
+    known = {name: value for name, value in fields.items() if name in REQUEST_FIELDS}
+    if len(known) == len(fields):
+        raise error
+    return _request_decoder.decode(_encoder.encode(known))
 
 
 _auth_decoder = msgspec.json.Decoder(Auth)
@@ -106,8 +138,8 @@ def parse_auth(body: bytes) -> Auth | None:
     return auth
 
 
-def _parse_other(envelope: _Envelope, fault: str) -> Query | Cancel:
-    """Makes a message of a body that is not a question, or rejects it with the fault."""
+def _parse_other(envelope: _Envelope) -> Query | Cancel:
+    """Makes a message of a body that is not a question, or rejects it."""
     id_json, query_type = bytes(envelope.id), _short_string(bytes(envelope.type))
     _check_id(id_json)
     if query_type == "cancel":
@@ -117,8 +149,7 @@ def _parse_other(envelope: _Envelope, fault: str) -> Query | Cancel:
         if query_type not in COMMANDS or model:
             return Query(id_json, cast(QueryType, query_type), model=model)
         raise RejectedError(id_json, InvalidRequestError("`model` must name a model"))
-    if query_type != "question":
-        fault = f"`type` must be question, {', '.join(FRAME_QUERY_TYPES)} or cancel"
+    fault = f"`type` must be question, {', '.join(FRAME_QUERY_TYPES)} or cancel"
     raise RejectedError(id_json, InvalidRequestError(fault))
 
 
@@ -227,9 +258,6 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
     id: _EchoedId
     error: ErrorDetail
-
-
-_encoder = msgspec.json.Encoder()
 
 
 def answers_body(

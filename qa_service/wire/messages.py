@@ -29,12 +29,17 @@ MAX_FRAME_BYTES = 2**24 - 1
 """A frame's length begins with a zero byte, which tells frames from HTTP and from TLS."""
 
 
+ABOUT_QUESTION = "not blank, at most `--max_question_chars`"
+ABOUT_TEXT = "not blank, at most `--max_text_chars`"
+ABOUT_TOP_K = "how many answers"
+
+
 class Question(msgspec.Struct, frozen=True):
     """What is asked of a text, and how many answers are wanted."""
 
-    question: Annotated[str, Meta(description="not blank, at most `--max_question_chars`")]
-    text: Annotated[str, Meta(description="not blank, at most `--max_text_chars`")]
-    top_k: Annotated[int, Meta(ge=1, le=MAX_TOP_K, description="how many answers")] = 1
+    question: Annotated[str, Meta(description=ABOUT_QUESTION)]
+    text: Annotated[str, Meta(description=ABOUT_TEXT)]
+    top_k: Annotated[int, Meta(ge=1, le=MAX_TOP_K, description=ABOUT_TOP_K)] = 1
 
 
 class Task(Question, frozen=True):
@@ -53,12 +58,15 @@ _Number = Annotated[int, Meta(ge=1, le=2**53)]
 _Passages = Annotated[int, Meta(ge=1, le=MAX_PASSAGES)]
 
 
-class Request(Question, frozen=True, tag_field="type", tag="question"):
-    """A question as a client sends it; its `type`, if it has one, is `question`."""
+class Request(Question, frozen=True, tag_field="type", tag="question", forbid_unknown_fields=True):
+    """A question as a client sends it; its `type`, if it has one, is `question`.
+
+    Its decoder takes no unknown fields, so that whoever decodes it can look at them.
+    """
 
     text: Annotated[
         str,
-        Meta(description="not blank, at most `--max_text_chars`; required without a `collection`"),
+        Meta(description=f"{ABOUT_TEXT}; required without a `collection`"),
     ] = ""
     id: Annotated[
         msgspec.Raw,
@@ -118,6 +126,8 @@ class Request(Question, frozen=True, tag_field="type", tag="question"):
         """The part that a worker needs."""
         return Task(self.question, self.text, self.top_k, core)
 
+
+REQUEST_FIELDS = frozenset({"type", *Request.__struct_fields__})
 
 QueryType = Literal["health", "stats", "metrics", "models", "load", "unload", "document"]
 QUERY_TYPES = get_args(QueryType)

@@ -17,6 +17,7 @@ from harness.ports import reserve_port
 from harness.process import GIVE_UP_S, held_still, wait_until
 from harness.questions import ASK, FIRST_WORD
 from harness.server import INSTANT, RunningServer
+from qa_service.sidecars.grpc_gateway.links import MAX_LINKS
 from tests.certificates import Certificates
 from tests.grpc_requests import (
     Health,
@@ -28,11 +29,14 @@ from tests.grpc_requests import (
     triton,
     typed_request,
 )
+from tests.http_calls import bearer, get
 from tests.programs import fail_to_start, token_flags
 
 CODES = grpc.StatusCode
 TOKEN, OTHER = "3bQ1xT0yqWcV7uKfJm2sZg", "Zt0xT0yqWcV7uKfJm2sZgA"
 SERVING, NOT_SERVING = 1, 2
+OTHER_CHANNEL = [("grpc.use_local_subchannel_pool", 1)]
+"""Without it, two channels of a process share one connection, and are one peer."""
 
 
 def is_answered(client, **options) -> bool:
@@ -250,6 +254,60 @@ class TestHostile:
                 gateway.wait_for_flight(number)
             assert gateway.server.stats()["gauges"]["connections_open"] == open_before + 3
 
+    def test_made_up_tokens_leave_others_their_connections(self, builtin_model):
+        """More at a time than there may be connections, then one after the other."""
+        flags = ("--max_connections", "80", "--max_in_flight_per_connection", "1")
+        with (
+            running_gateway(builtin_model, *INSTANT, *flags) as gateway,
+            grpc.insecure_channel(gateway.address) as channel,
+            grpc.insecure_channel(gateway.address, OTHER_CHANNEL) as other,
+        ):
+            with held_still(gateway.instance_pids):
+                calls = [ask_with(channel, f"made-up-{n}") for n in range(200)]
+                gateway.wait_for_flight(MAX_LINKS)
+                codes = {call.code() for call in calls if call.done() and call.exception()}
+                assert codes <= {CODES.RESOURCE_EXHAUSTED}
+                health = Health(other).Check(HealthRequest(), timeout=GIVE_UP_S)
+                assert health.status == SERVING
+                honest = ask_with(other, "honest")
+                gateway.wait_for_flight(MAX_LINKS + 1)
+            assert honest.result(GIVE_UP_S).model_name == "builtin"
+
+    def test_idle_peers_make_room(self, builtin_model):
+        with running_gateway(builtin_model, *INSTANT, "--max_connections", "5") as gateway:
+            for _ in range(12):
+                with grpc.insecure_channel(gateway.address, OTHER_CHANNEL) as channel:
+                    assert Stub(channel).ModelInfer(typed_request()).model_name == "builtin"
+            assert "makes room" in gateway.server.log
+
+
+def ask_with(channel, token):
+    metadata = [("authorization", f"Bearer {token}")]
+    return Stub(channel).ModelInfer.future(typed_request(), metadata=metadata)
+
+
+class TestPings:
+    """A client that sends nothing but pings, as keepalive does."""
+
+    PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+    PING = bytes([0, 0, 8, 6, 0, 0, 0, 0, 0]) + b"01234567"
+    PONG = bytes([0, 0, 8, 6, 1, 0, 0, 0, 0]) + b"01234567"
+    TOO_MANY = b"too_many_pings"
+
+    @pytest.mark.parametrize(("interval_ms", "is_closed"), [("0", False), ("300000", True)])
+    def test_they_may_come_as_often_as_the_flag_says(self, builtin_model, interval_ms, is_closed):
+        flag = "--grpc_http2_min_recv_ping_interval_without_data_ms"
+        with (
+            running_gateway(builtin_model, *INSTANT, flag, interval_ms) as gateway,
+            socket.create_connection(("localhost", gateway.port), GIVE_UP_S) as sock,
+        ):
+            sock.sendall(self.PREFACE + self.PING * 20)
+            received = b""
+            while received.count(self.PONG) < 20 and self.TOO_MANY not in received:
+                received += (data := sock.recv(4096))
+                assert data
+            assert (self.TOO_MANY in received) == is_closed
+
 
 class TestTokens:
     @pytest.fixture(scope="class")
@@ -268,6 +326,14 @@ class TestTokens:
                 with refused("UNAUTHENTICATED"):
                     client.get_model_metadata("builtin", headers=headers)
             assert is_answered(client, headers={"authorization": f"Bearer {TOKEN}"})
+
+    def test_a_refused_one_has_no_connection_afterwards(self, gateway):
+        with grpc.insecure_channel(gateway.address) as channel:
+            open_before = num_connections(gateway)
+            for number in range(50):
+                call = ask_with(channel, f"made-up-{number}")
+                assert call.exception(GIVE_UP_S).code() is CODES.UNAUTHENTICATED
+            wait_until(lambda: num_connections(gateway) <= open_before)
 
     def test_a_stream_wants_one(self, gateway):
         found: list[object] = []
@@ -292,6 +358,11 @@ class TestTokens:
             client.load_model("builtin", headers={"authorization": f"Bearer {OTHER}"})
             with refused("PERMISSION_DENIED"):
                 client.unload_model("builtin", headers={"authorization": f"Bearer {TOKEN}"})
+
+
+def num_connections(gateway) -> int:
+    report = get(gateway.server.port, "/stats", bearer(TOKEN)).json
+    return report["gauges"]["connections_open"]
 
 
 class TestTls:

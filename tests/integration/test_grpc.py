@@ -173,6 +173,42 @@ class TestTritonClient:
         by_id = {int(result.get_response().id): answers(result)[0] for result, _ in got}
         assert by_id == dict(enumerate(list(QUESTIONS.values()) * 50))
 
+    @pytest.mark.parametrize("wants_empty", [False, True])
+    def test_a_stream_says_which_response_is_the_last(self, client, wants_empty):
+        found = stream_of(client)
+        client.async_stream_infer(
+            "builtin", inputs(triton, FOUR), request_id="7",
+            enable_empty_final_response=wants_empty,
+        )  # fmt: skip
+        got = []
+        while not got or not got[-1].parameters["triton_final_response"].bool_param:
+            result, error = found.get(timeout=GIVE_UP_S)
+            assert error is None
+            got.append(result.get_response())
+        assert [len(response.outputs) for response in got] == ([4, 0] if wants_empty else [4])
+        assert {(response.id, response.model_name) for response in got} == {("7", "builtin")}
+        client.stop_stream()
+        assert found.empty()
+
+    def test_an_error_is_the_last_response(self, stub):
+        request = typed_request(FOUR, id="8")
+        request.model_name = "other"
+        request.parameters["triton_enable_empty_final_response"].bool_param = True
+        [told] = stub.ModelStreamInfer(iter([request]))
+        assert "there is no model other" in told.error_message
+        assert told.infer_response.parameters["triton_final_response"].bool_param
+
+    def test_a_ready_server_is_never_told_not_to_be(self, gateway):
+        """More checks at once than the server's backlog has room for."""
+        import tritonclient.grpc.aio as aio
+
+        async def ask():
+            async with aio.InferenceServerClient(gateway.address) as client:
+                checks = [client.is_server_ready() for _ in range(3000)]
+                return await asyncio.gather(*checks)
+
+        assert asyncio.run(ask()).count(False) == 0
+
     def test_an_error_leaves_the_stream_open(self, client):
         found = stream_of(client)
         client.async_stream_infer("other", inputs(triton, ["Who?"]))

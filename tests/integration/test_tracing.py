@@ -286,8 +286,17 @@ def test_an_endpoint_that_is_down_costs_spans_and_nothing_else(builtin_model, mo
         assert "Connection refused" in server.log
 
 
-def test_what_the_receiver_refuses_is_dropped(builtin_model, receiver):
-    receiver.status = 401
+def test_the_endpoint_may_have_its_path(builtin_model, receiver):
+    flag, endpoint, *others = receiver.flags
+    with running_server(builtin_model, *INSTANT, flag, f"{endpoint}/v1/traces", *others) as server:
+        server.ask(**ASK)
+        wait_for_spans(server, lambda spans: spans["exported"] == 6)
+        receiver.wait_for(1)
+
+
+@pytest.mark.parametrize("status", [401, 307])
+def test_what_the_receiver_refuses_is_dropped(builtin_model, receiver, status):
+    receiver.status = status
     with running_server(builtin_model, *INSTANT, *receiver.flags) as server:
         server.ask(**ASK)
         wait_for_spans(server, lambda spans: spans["dropped"] == 6)

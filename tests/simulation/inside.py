@@ -100,7 +100,7 @@ def simulated(
         "qa_service.server.life_cycle.EngineChoices": _Engines,
         "qa_service.server.models.catalog.make_factory": make_factory,
         "qa_service.server.sidecars.side_program.start_program": library.start_program,
-        "qa_service.net.listener.socket": SocketModule(network.make_listening_socket),
+        "qa_service.net.addresses.socket": SocketModule(network.make_listening_socket),
         "qa_service.server.models.plan.find_versions": partial(_find_versions, disk),
         "qa_service.server.deployment.load_manifest": lambda path: SimpleNamespace(name=path.name),
     }
@@ -125,11 +125,10 @@ class SimulatedServer(QaServer):
 
     def __init__(self, config, source):
         super().__init__(config, lambda _: None, lambda _: None, source)
-        self._connections = _Ordered()
 
     def _on_client(self, sock, name):
         super()._on_client(sock, name)
-        connection = next(reversed(self._connections))
+        [*_, connection] = self._connections
         connection.calls = _Ordered()
         close_gently = connection._stream.close_gently
 

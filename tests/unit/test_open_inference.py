@@ -151,7 +151,10 @@ def test_bad_inputs_are_refused(name):
 @pytest.mark.parametrize(
     "more",
     [
-        {"parameters": {"triton_enable_empty_final_response": True}},
+        {"parameters": {"triton_enable_empty_final_response": 1}},
+        {"parameters": {"triton_other": True}},
+        {"parameters": {"topk": 3}},
+        {"parameters": {"timeout_ms": 3}},
         {"parameters": {"top_k": 0}},
         {"parameters": {"top_k": 21}},
         {"parameters": {"top_k": True}},
@@ -205,3 +208,18 @@ def test_bytes_that_are_no_utf8_are_refused():
 def test_no_body_does_anything_but_parse_or_be_refused(body, header_length):
     with pytest.raises(InvalidRequestError):
         parse_infer(body, header_length, LIMITS, "builtin", "1")
+
+
+@pytest.mark.parametrize(
+    ("names", "parameters", "meant"),
+    [
+        (("question", "context"), {}, "text"),
+        (("query", "text"), {}, "question"),
+        (("question", "text"), {"top-k": 2}, "top_k"),
+        (("question", "text"), {"timeout_ms": 2}, "timeout"),
+    ],
+)
+def test_a_near_miss_is_told_what_may_be_meant(names, parameters, meant):
+    inputs = [tensor(name, ["A."], [1]) for name in names]
+    with pytest.raises(InvalidRequestError, match=f"did you mean `{meant}`"):
+        parse({"inputs": inputs, "parameters": parameters})

@@ -6,6 +6,7 @@ import json
 import tracemalloc
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,12 +25,14 @@ from qa_service.wire.json_codec import (
     parse_request,
 )
 from qa_service.wire.messages import (
+    REQUEST_FIELDS,
     Answer,
     AnswerSource,
     Cancel,
     Passage,
     Query,
     RejectedError,
+    Request,
     RequestLimits,
     Timings,
 )
@@ -57,6 +60,52 @@ def test_golden_request(case):
         request = parse_request(body_of(case), LIMITS)
         parsed = {name: getattr(request, name) for name in case["expect"] if name != "id"}
         assert {**parsed, "id": request.id_json.decode()} == case["expect"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "meant"),
+    [
+        ({"question": "Who?", "context": "Ada."}, "text"),
+        ({"question": "Who?", "Passage": "Ada."}, "text"),
+        ({"question": "Who?", "txet": "a", "texts": "Ada."}, "text"),
+        ({"q": "Who?", "text": "Ada."}, "question"),
+        ({"questoin": "Who?", "text": "Ada."}, "question"),
+        ({"question": "Who?", "text": "Ada.", "topk": 3}, "top_k"),
+        ({"question": "Who?", "text": "Ada.", "topK": 3, "x": 1}, "top_k"),
+        ({"question": "Who?", "text": "Ada.", "prioritty": 3}, "priority"),
+        ({"question": "Who?", "text": "Ada.", "timeout": 3}, "timeout_ms"),
+        ({"question": "Who?", "collection": "c", "maxPassages": 3}, "max_passages"),
+    ],
+)
+def test_a_name_near_that_of_a_missing_field_is_refused(fields, meant):
+    with pytest.raises(RejectedError, match=f"did you mean `{meant}`\\?$") as caught:
+        parse_request(json.dumps({"id": 7, **fields}).encode(), LIMITS)
+    assert (caught.value.id_json, caught.value.error.code) == (b"7", "invalid_request")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"text": "Ada.", "context": "of my own", "kk": [1], "note": {"topk": 1}},
+        {"text": '"context": "topk": ', "x" * 300: 1},
+        {"text": "Ada.", "top_k": 2, "topk": 3, "user": "me", "session": 4},
+        {"text": "Ada.", **{f"field {n}": n for n in range(100)}},
+        {"collection": "docs", "context": "of my own"},
+    ],
+)
+def test_other_unknown_fields_are_ignored(fields):
+    body = json.dumps({"id": 7, "question": "Who?", **fields}).encode()
+    request = parse_request(body, LIMITS)
+    known = {name: value for name, value in fields.items() if name in REQUEST_FIELDS}
+    expected = Request("Who?", id=msgspec.Raw(b"7"), **known)
+    assert request == expected
+
+
+def test_a_fault_beside_an_unknown_field_is_told():
+    body = b'{"id": 7, "question": "Who?", "text": "Ada.", "top_k": 99, "mine": 1}'
+    with pytest.raises(RejectedError, match="top_k") as caught:
+        parse_request(body, LIMITS)
+    assert caught.value.id_json == b"7"
 
 
 @pytest.mark.parametrize("case", GOLDEN["auth"], ids=lambda case: case["name"])

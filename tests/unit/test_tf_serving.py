@@ -35,6 +35,31 @@ NONE = Answer("", 0.25, None, None)
 PREDICT = "/v1/models/builtin:predict"
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"instances": [{"question": {"b64": "V2hvPw=="}, "text": {"b64": "QWRhIMOpLg=="}}]},
+        {"inputs": {"question": [{"b64": "V2hvPw=="}], "text": ["Ada é."]}},
+    ],
+)
+def test_strings_may_come_in_base64(body):
+    [request] = parse(body).requests
+    assert (request.question, request.text) == ("Who?", "Ada é.")
+
+
+@pytest.mark.parametrize(
+    "value", [{"b64": "V2hvPw"}, {"b64": "/w=="}, {"b64": "V-_="}, {"b": ""}, 1]
+)
+def test_what_is_no_base64_is_refused(value):
+    with pytest.raises(InvalidRequestError):
+        parse({"instances": [{"question": value, "text": "Ada."}]})
+
+
+def test_a_near_miss_says_what_may_be_meant():
+    with pytest.raises(InvalidRequestError, match="did you mean `text`"):
+        parse({"instances": [{"question": "Who?", "context": "Ada."}]})
+
+
 def parse(body: object) -> PredictCall:
     return parse_predict(json.dumps(body).encode(), LIMITS, "builtin", "")
 

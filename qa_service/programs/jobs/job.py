@@ -13,6 +13,8 @@ from typing import Any
 import msgspec
 
 from qa_service.client import QaClientError, QaServerError
+from qa_service.wire.messages import REQUEST_FIELDS
+from qa_service.wire.near_misses import near_miss
 
 Reply = dict[str, msgspec.Raw]
 """A reply of the server, its fields as they were sent."""
@@ -79,6 +81,7 @@ class _Peeked(msgspec.Struct):
 
 
 _request_decoder = msgspec.json.Decoder(Request)
+_fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _reply_decoder = msgspec.json.Decoder(Reply)
 _peek_decoder = msgspec.json.Decoder(_Peeked)
 _error_decoder = msgspec.json.Decoder(ErrorDetail)
@@ -101,6 +104,7 @@ def parse_request(body: bytes) -> Request:
     try:
         str(body, "utf-8")  # msgspec does not look at the strings in fields that it ignores
         request = _request_decoder.decode(body)
+        fault = near_miss(_fields_decoder.decode(body), REQUEST_FIELDS)
     except (UnicodeDecodeError, RecursionError):
         words = "the body is not UTF-8 JSON that can be read"
         raise QaServerError("invalid_frame", words) from None
@@ -108,6 +112,8 @@ def parse_request(body: bytes) -> Request:
         raise QaServerError("invalid_request", str(error)) from None
     except msgspec.DecodeError as error:
         raise QaServerError("invalid_frame", str(error)) from None
+    if fault:
+        raise QaServerError("invalid_request", fault)
     if request.type != "question":
         raise QaServerError("invalid_request", "`type` must be question")
     return request

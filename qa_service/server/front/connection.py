@@ -17,6 +17,7 @@ answered `internal_error`, and the connection stays open if the start of the nex
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
@@ -55,6 +56,9 @@ READ_AHEAD_BYTES = 65536  # as much as one read brings
 class Connection:
     """A client's connection.
 
+    Attributes:
+        has_spoken: Whether the client has sent anything.
+
     Args:
         codec_for: Chooses the protocol by the client's first bytes. For `b""`: the codec for errors
             sent before any bytes arrive.
@@ -82,7 +86,7 @@ class Connection:
         self._stream = stream
         self._codec_for = codec_for
         self._codec = codec_for(b"")
-        self._has_spoken = False
+        self.has_spoken = False
         self._service = service
         self._limits = limits
         self._clock = clock
@@ -105,6 +109,12 @@ class Connection:
         """Whether it has calls in flight, or messages that wait for a turn or for output."""
         is_held_up = self._codec.buffered_bytes and self._stream.output_bytes
         return bool(self.calls or is_held_up or self._turn_is_due)
+
+    @property
+    def silent_since_s(self) -> float:
+        """Since when nothing has come or was answered; infinity while the client waits or reads."""
+        is_owed = self.calls or self._turn_is_due or self._stream.output_bytes
+        return math.inf if is_owed else self._times.active_s
 
     def fail_all(self, error: QaError) -> None:
         """Ends every call in flight with an error."""
@@ -132,8 +142,8 @@ class Connection:
     def _on_data(self, data: bytes) -> None:
         if self._state in _TAKES_MESSAGES:
             self._times.active_s = self._clock.now_s()
-            if not self._has_spoken:
-                self._has_spoken = True
+            if not self.has_spoken:
+                self.has_spoken = True
                 self._codec = self._codec_for(data)
             self._codec.feed(data)
             self._take_turn()

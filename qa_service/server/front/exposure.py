@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 
+from qa_service.net.addresses import is_loopback
 from qa_service.server.front.auth import Authenticator
 from qa_service.server.front.transport import Transport
 
@@ -23,11 +23,3 @@ def warn_if_exposed(host: str, transport: Transport, authenticator: Authenticato
         )
     elif not transport.is_encrypted:
         logger.warning("tokens come to %s in clear: there is no --tls_cert", host)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

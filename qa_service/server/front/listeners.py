@@ -6,15 +6,13 @@ temporary folder of its own.
 
 from __future__ import annotations
 
-import shutil
 import socket
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 
 from qa_service.net.event_loop import EventLoop
-from qa_service.net.listener import Listener, TcpListener, UnixListener
+from qa_service.net.listener import Listener, UnixListener, bracketed, tcp_listeners
 from qa_service.net.options import ListenOptions
+from qa_service.server.front.socket_folder import SocketFolder
 
 OnClient = Callable[[socket.socket, str], None]
 
@@ -27,6 +25,7 @@ class Listeners:
         on_local_client: Takes one of the Unix socket.
 
     Attributes:
+        address: The port, as `host:port`.
         unix_path: The Unix socket's path; None without one.
 
     Raises:
@@ -41,20 +40,16 @@ class Listeners:
         on_local_client: OnClient,
     ) -> None:
         keepalive_s = options.tcp_keepalive_s
-        self._port = TcpListener(loop, options.host, options.port, keepalive_s, on_client)
-        self._all: list[Listener] = [self._port]
-        self._folder = ""
+        ports = tcp_listeners(loop, options.host, options.port, keepalive_s, on_client)
+        self._all: list[Listener] = [*ports]
+        self.address = f"{bracketed(options.host)}:{ports[0].port}"
         self.unix_path = options.unix_socket
+        self._folder: SocketFolder | None = None
         if options.grpc_port and self.unix_path is None:
-            self._folder = tempfile.mkdtemp(prefix="qa-server-")
-            self.unix_path = Path(self._folder, "socket")
+            self._folder = SocketFolder()
+            self.unix_path = self._folder.socket
         if self.unix_path is not None:
             self._all.append(UnixListener(loop, self.unix_path, on_local_client))
-
-    @property
-    def address(self) -> str:
-        """The port, as `host:port`."""
-        return self._port.address
 
     def open(self) -> None:
         """Starts to listen.
@@ -65,14 +60,9 @@ class Listeners:
         for listener in self._all:
             listener.open()
 
-    def set_accepting(self, accepting: bool) -> None:
-        """Accepts, or leaves clients waiting in the kernel's backlog."""
-        for listener in self._all:
-            listener.set_accepting(accepting)
-
     def close(self) -> None:
         """Stops listening: further attempts to connect are refused."""
         for listener in self._all:
             listener.close()
         if self._folder:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.remove()

@@ -34,7 +34,7 @@ HELP = {
     "session_restarts_total": "Instances started again after a death.",
     "trace_spans_total": "Spans of traced requests, by what came of them.",
     "connections_accepted_total": "Connections accepted.",
-    "listener_rests_total": "Times that accepting stopped because of --max_connections.",
+    "connections_evicted_total": "Silent connections closed for new ones at --max_connections.",
     "queue_ms": "Time from a request's arrival until an instance began with it.",
     "request_ms": "Time from a request's arrival to its batch's return.",
     "inference_ms": "Time of a batch in its instance.",

@@ -112,7 +112,7 @@ class Metrics:
         self.queries_total = dict.fromkeys(queries, 0)
         self.trace_spans_total = {EXPORTED: 0, DROPPED: 0}
         self.connections_accepted_total = 0
-        self.listener_rests_total = 0
+        self.connections_evicted_total = 0
 
     def for_version(self, model: str, version: int) -> ModelMetrics:
         """The counters of a version, which continue when it is loaded again."""

@@ -29,8 +29,8 @@ class TraceOptions(Struct, frozen=True, kw_only=True):
         Meta(
             pattern=r"^(https?://[^\s/?#]+(/[^\s?#]*)?)?\Z",
             title="a URL as in http://localhost:4318",
-            description="an OTLP receiver over HTTP, to whose /v1/traces spans are sent; needs the "
-            "extra otlp",
+            description="an OTLP receiver over HTTP, with or without its path /v1/traces, to which "
+            "spans are sent; needs the extra otlp",
         ),
     ] = ""
     trace_sample_rate: Annotated[

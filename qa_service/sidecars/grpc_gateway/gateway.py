@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
 from typing import Any
 
 import grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from qa_service.errors import InvalidRequestError, SetupError
+from qa_service.net.addresses import listening_addresses
+from qa_service.net.listener import bracketed
 from qa_service.sidecars.grpc_gateway.credentials import Credentials
 from qa_service.sidecars.grpc_gateway.health import HealthService
 from qa_service.sidecars.grpc_gateway.links import PeerLinks
@@ -59,21 +60,23 @@ class Gateway:
     @property
     def address(self) -> str:
         """Where it listens, as `host:port`."""
-        host = self._settings.host
-        return f"{f'[{host}]' if ':' in host else host}:{self._settings.port}"
+        return f"{bracketed(self._settings.host)}:{self._settings.port}"
 
     async def start(self) -> None:
-        """Starts to listen.
+        """Starts to listen, at the addresses that the server takes for its own port too.
+
+        grpcio would try every address of a name, and be content if one of them is free.
 
         Raises:
             SetupError: It cannot listen at its address.
         """
         try:
-            address = _ip_address(self._settings)
-            if self._credentials:
-                self._server.add_secure_port(address, self._credentials.make())
-            else:
-                self._server.add_insecure_port(address)
+            for ip_address in listening_addresses(self._settings.host):
+                address = f"{bracketed(ip_address)}:{self._settings.port}"
+                if self._credentials:
+                    self._server.add_secure_port(address, self._credentials.make())
+                else:
+                    self._server.add_insecure_port(address)
         except (OSError, RuntimeError):
             raise SetupError(f"the gRPC gateway cannot listen on {self.address}") from None
         await self._server.start()
@@ -104,15 +107,6 @@ class Gateway:
         await asyncio.sleep(LINGER_S)
 
 
-def _ip_address(its: Settings) -> str:
-    """The address that the server takes for its own port too.
-
-    grpcio would try every address of a name, and listen if one of them is free.
-    """
-    host = f"[{its.host}]" if ":" in its.host else socket.gethostbyname(its.host)
-    return f"{host}:{its.port}"
-
-
 def _credentials(its: Settings) -> Credentials | None:
     if its.tls_cert is None or its.tls_key is None:
         if its.tls_cert or its.tls_key or its.tls_client_ca:
@@ -140,6 +134,10 @@ def _options(its: Settings) -> dict[str, int]:
         "grpc.so_reuseport": 0,  # 1 would share a port that another program has
         "grpc.max_receive_message_length": its.max_frame_bytes,
         "grpc.max_send_message_length": -1,
+        "grpc.keepalive_permit_without_calls": 1,
+        "grpc.http2.min_ping_interval_without_data_ms": (
+            its.grpc_http2_min_recv_ping_interval_without_data_ms
+        ),
     }
     if its.idle_timeout_ms:
         options["grpc.max_connection_idle_ms"] = its.idle_timeout_ms

@@ -21,7 +21,7 @@ from qa_service.sidecars.grpc_gateway.messages import (
     read_message,
 )
 from qa_service.sidecars.grpc_gateway.reports import Reports, model_path
-from qa_service.sidecars.grpc_gateway.status import abort
+from qa_service.sidecars.grpc_gateway.status import PeerLostError, abort, write
 
 POLL_S = 1.0
 """How soon a watch tells a change; a watch costs the loop one report in that time."""
@@ -56,19 +56,24 @@ class HealthService:
         """Tells each change; ends when the gateway drains."""
         try:
             request = read_message(_Request, data)
+            await self._write_changes(request.service, context)
         except QaError as error:
             await abort(context, error)
+        except PeerLostError:
+            return
+
+    async def _write_changes(self, service: str, context: Any) -> None:  # noqa: ANN401
         token, told = Caller(context).token, None
         while True:
             is_last = self._draining.is_set()
             try:
-                status = await self._status(request.service, token)
+                status = await self._status(service, token)
             except HttpError as error:
                 if error.status != 404:
-                    await abort(context, error)
+                    raise
                 status = _Response.SERVICE_UNKNOWN
             if status != told:
-                await context.write(_Response(status=status))
+                await write(context, _Response(status=status))
                 told = status
             if is_last:
                 return

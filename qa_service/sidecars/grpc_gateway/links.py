@@ -1,7 +1,8 @@
 """The gateway's connections to the server: one for each gRPC peer and token.
 
 So the server sees each peer as a client of its own, with its share, its bounds and its token. A
-peer's first question opens its connection; a long silence closes it.
+peer's first question opens its connection; a long silence closes it, and so does the server's
+refusal, at once. At a bound the connection that has been silent longest makes room.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 import math
 import socket
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -35,9 +38,15 @@ IDLE_S = 10.0
 """When a silent peer's connection is closed; opening one again costs a round trip or two here."""
 MAX_CALLS = 1024
 """Calls of one peer under way or waiting: it bounds the memory of the messages that grpcio read."""
+MAX_LINKS = 64
+"""Tokens that one peer uses at a time, a proxy of many users; so that one peer with made-up tokens
+leaves others their connections."""
+_Key = tuple[str, str]
+"""A peer and a token."""
 _MAX_REPLY_BYTES = 1 << 24
 """No reply reaches it: a frame's length begins with a zero byte."""
 _encode = msgspec.json.Encoder().encode
+logger = logging.getLogger(__name__)
 
 
 class _Reply(msgspec.Struct):
@@ -96,6 +105,11 @@ class PeerLink:
         self._opening = asyncio.Lock()
         self._connection: Connection | None = None
 
+    @property
+    def can_ask(self) -> bool:
+        """Whether it is connected, and the server has not refused it."""
+        return self._connection is not None and self._connection.can_ask
+
     async def ask(self, requests: Sequence[Request]) -> list[Result]:
         """Asks all questions of a call; if one fails, withdraws the others.
 
@@ -148,8 +162,11 @@ class PeerLinks:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._links: dict[tuple[str, str], PeerLink] = {}
-        self._idle: dict[tuple[str, str], asyncio.TimerHandle] = {}
+        self._links: dict[_Key, PeerLink] = {}
+        self._num_of_peer: Counter[str] = Counter()
+        # Those that have no call, the one that has been silent longest first.
+        self._idle: dict[_Key, asyncio.TimerHandle] = {}
+        self._has_said_full = False
 
     @contextlib.contextmanager
     def link(self, peer: str, token: str) -> Iterator[PeerLink]:
@@ -159,29 +176,59 @@ class PeerLinks:
             QueueFullError: There are too many connections, or too many calls of this peer.
         """
         key = peer, token
-        link = self._links.get(key)
-        if link is None:
-            if len(self._links) >= self._settings.max_connections:
-                raise QueueFullError("the gateway has as many peers as it may have")
-            link = self._links[key] = PeerLink(self._settings, token)
-        elif link.users >= MAX_CALLS:
+        link = self._links.get(key) or self._open(key)
+        if link.users >= MAX_CALLS:
             raise QueueFullError(f"a peer may have {MAX_CALLS} calls at a time")
-        elif not link.users:
-            self._idle.pop(key).cancel()
+        if timer := self._idle.pop(key, None):
+            timer.cancel()
         link.users += 1
         try:
             yield link
         finally:
             link.users -= 1
             if not link.users:
-                loop = asyncio.get_running_loop()
-                self._idle[key] = loop.call_later(IDLE_S, self._drop, key)
+                self._keep_or_drop(key, link)
 
     def close(self) -> None:
         """Closes them all."""
         for link in self._links.values():
             link.close()
 
-    def _drop(self, key: tuple[str, str]) -> None:
-        del self._idle[key]
+    def _open(self, key: _Key) -> PeerLink:
+        peer, token = key
+        if self._num_of_peer[peer] >= MAX_LINKS and not self._make_room(peer):
+            raise QueueFullError(f"a peer may ask with {MAX_LINKS} tokens at a time")
+        if len(self._links) >= self._settings.max_connections:
+            if not self._has_said_full:
+                self._has_said_full = True
+                logger.warning(
+                    "%d peers and tokens, as many as --max_connections: from now on the one that "
+                    "has been silent longest makes room",
+                    len(self._links),
+                )
+            if not self._make_room():
+                raise QueueFullError("the gateway has as many peers as it may have")
+        self._num_of_peer[peer] += 1
+        link = self._links[key] = PeerLink(self._settings, token)
+        return link
+
+    def _make_room(self, peer: str | None = None) -> bool:
+        """Drops the connection, of a peer if one is given, that has been silent longest."""
+        key = next((key for key in self._idle if peer in {None, key[0]}), None)
+        if key is not None:
+            self._drop(key)
+        return key is not None
+
+    def _keep_or_drop(self, key: _Key, link: PeerLink) -> None:
+        """Keeps a connection that has no call for a while, unless the server has refused it."""
+        loop = asyncio.get_running_loop()
+        self._idle[key] = loop.call_later(IDLE_S, self._drop, key)
+        if not link.can_ask:
+            self._drop(key)
+
+    def _drop(self, key: _Key) -> None:
+        self._idle.pop(key).cancel()
         self._links.pop(key).close()
+        self._num_of_peer[key[0]] -= 1
+        if not self._num_of_peer[key[0]]:
+            del self._num_of_peer[key[0]]

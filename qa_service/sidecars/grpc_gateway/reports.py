@@ -1,21 +1,31 @@
 """Questions about the server and its models: over HTTP, on the server's Unix socket.
 
-The fields of the server's JSON have the names of the protocol's messages.
+The fields of the server's JSON have the names of the protocol's messages. A few connections stay
+open, so that a health check costs the server no connection of its own. One that the server has
+closed meanwhile is replaced: a lost connection says nothing about the server's health.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
+import socket
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote
 
 import msgspec
 
+from qa_service.aio.connection import connect_unix
 from qa_service.errors import HttpError, UnauthorizedError, UnavailableError
 
 TIMEOUT_S = 10.0
 """The loop answers a report at once; a server that takes longer hangs."""
+MAX_CONNECTIONS = 4
+"""Further questions wait for one of these."""
+RETRY_S = 0.05
+"""Between attempts on new connections that the server closes without a reply."""
+_HEAD = re.compile(rb"\AHTTP/1.1 ([0-9]{3}) .*\r\nContent-Length: ([0-9]+)", re.DOTALL)
 
 
 class Reports:
@@ -23,6 +33,8 @@ class Reports:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._room = asyncio.Semaphore(MAX_CONNECTIONS)
+        self._free: list[_Connection] = []
 
     async def is_well(self, target: str, token: str) -> bool:
         """True if a path answers 200, false if 503.
@@ -48,33 +60,105 @@ class Reports:
         """
         if not (token.isascii() and token.isprintable()):
             raise UnauthorizedError
-        fields = {"Host": "localhost", "Connection": "close", "Content-Length": "0"}
+        fields = {"Host": "localhost", "Content-Length": "0"}
         if token:
             fields["Authorization"] = f"Bearer {token}"
         lines = [f"{method} {target} HTTP/1.1", *(f"{k}: {v}" for k, v in fields.items()), "", ""]
         try:
-            async with asyncio.timeout(TIMEOUT_S):
-                reply = await self._exchange("\r\n".join(lines).encode())
+            async with asyncio.timeout(TIMEOUT_S), self._room:
+                status, body = await self._exchange("\r\n".join(lines).encode())
         except (OSError, TimeoutError):
             raise UnavailableError("the server cannot be reached") from None
-        return _read(reply)
+        return _read(status, body)
 
-    async def _exchange(self, request: bytes) -> bytes:
-        reader, writer = await asyncio.open_unix_connection(self._path)
+    async def _exchange(self, request: bytes) -> tuple[int, bytes]:
+        """Sends a request until a connection brings its reply.
+
+        Raises:
+            OSError: Nobody listens at the socket.
+        """
+        while True:
+            self._free = [one for one in self._free if one.is_open]
+            is_new = not self._free
+            connection = await self._connect() if is_new else self._free.pop()
+            try:
+                reply = await connection.exchange(request)
+            except ConnectionError:
+                if is_new:
+                    await asyncio.sleep(RETRY_S)
+            else:
+                self._free.append(connection)
+                return reply
+
+    async def _connect(self) -> _Connection:
+        sock = socket.socket(socket.AF_UNIX)
+        sock.setblocking(False)
         try:
-            writer.write(request)
-            return await reader.read()
-        finally:
-            writer.close()
+            await connect_unix(sock, str(self._path))
+            loop = asyncio.get_running_loop()
+            _, connection = await loop.create_connection(_Connection, sock=sock)
+        except BaseException:
+            sock.close()
+            raise
+        return connection
 
 
-def _read(reply: bytes) -> Any:  # noqa: ANN401
-    head, _, body = reply.partition(b"\r\n\r\n")
-    try:
-        status = int(head.split(b" ", 2)[1])
-        said = msgspec.json.decode(body) if body else {}
-    except (IndexError, ValueError):
-        raise UnavailableError("the connection to the server was lost") from None
+class _Connection(asyncio.Protocol):
+    """A connection of HTTP, one request at a time."""
+
+    def __init__(self) -> None:
+        self.is_open = True
+        self._inbox = bytearray()
+        self._reply: asyncio.Future[tuple[int, bytes]] | None = None
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Takes the transport."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Settles the request once its reply is whole."""
+        self._inbox += data
+        reply = _parse(self._inbox)
+        if reply and self._reply and not self._reply.done():
+            self._inbox.clear()
+            self._reply.set_result(reply)
+
+    def connection_lost(self, _: Exception | None) -> None:
+        """Fails the request under way."""
+        self.is_open = False
+        if self._reply and not self._reply.done():
+            self._reply.set_exception(ConnectionResetError())
+
+    async def exchange(self, request: bytes) -> tuple[int, bytes]:
+        """The status and the body of the reply to a request.
+
+        Raises:
+            ConnectionError: The server has closed the connection.
+        """
+        assert self._transport
+        if not self.is_open:
+            raise ConnectionResetError
+        self._reply = asyncio.get_running_loop().create_future()
+        self._transport.write(request)
+        try:
+            return await self._reply
+        except BaseException:
+            self._transport.abort()  # a late reply must not be taken for the next request's
+            raise
+
+
+def _parse(data: bytearray) -> tuple[int, bytes] | None:
+    """The status and the body of a reply; None if it is not whole yet."""
+    head, end, body = bytes(data).partition(b"\r\n\r\n")
+    found = _HEAD.search(head)
+    if not end or not found or len(body) < int(found[2]):
+        return None
+    return int(found[1]), body
+
+
+def _read(status: int, body: bytes) -> Any:  # noqa: ANN401
+    said = msgspec.json.decode(body) if body else {}
     if status >= 400:
         raise HttpError(str(said.get("error", "")), status=status)
     return said

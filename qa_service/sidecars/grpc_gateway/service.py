@@ -7,6 +7,7 @@ here grpcio itself answers UNIMPLEMENTED.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import quote
@@ -20,9 +21,11 @@ from qa_service.sidecars.grpc_gateway.infer import read_call, write_response
 from qa_service.sidecars.grpc_gateway.links import PeerLinks
 from qa_service.sidecars.grpc_gateway.messages import INFERENCE_SERVICE, METHODS, read_message
 from qa_service.sidecars.grpc_gateway.reports import Reports, model_path
-from qa_service.sidecars.grpc_gateway.status import abort
+from qa_service.sidecars.grpc_gateway.status import PeerLostError, abort
 from qa_service.sidecars.grpc_gateway.stream import InferStream
 from qa_service.wire.messages import RequestLimits
+
+logger = logging.getLogger(__name__)
 
 Message = Any  # of the private pool; protobuf has no types
 Context = Any  # grpcio's; it has no types either
@@ -120,6 +123,8 @@ class InferenceService:
                     self._streams.discard(stream)
         except QaError as error:
             await abort(context, error)
+        except PeerLostError:
+            logger.info("%s is gone with answers of its stream unread", caller.peer)
 
     # Questions about the server: the answers' keys are the names of the response's fields.
 

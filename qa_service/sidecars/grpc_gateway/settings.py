@@ -31,6 +31,7 @@ class Settings:
     max_in_flight_per_connection: int
     idle_timeout_ms: int
     max_connection_age_s: int
+    grpc_http2_min_recv_ping_interval_without_data_ms: int
     tls_cert: Path | None
     tls_key: Path | None
     tls_client_ca: Path | None
@@ -65,6 +66,7 @@ def _add_as_servers(parser: argparse.ArgumentParser) -> None:
         ("max_in_flight_per_connection", count, 64),
         ("idle_timeout_ms", int, 600_000),
         ("max_connection_age_s", int, 0),
+        ("grpc_http2_min_recv_ping_interval_without_data_ms", int, 300_000),
         ("tls_cert", Path, None),
         ("tls_key", Path, None),
         ("tls_client_ca", Path, None),

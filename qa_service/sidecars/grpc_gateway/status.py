@@ -53,6 +53,22 @@ def trailers_of(error: QaError) -> tuple[tuple[str, str], ...]:
     return tuple(trailers)
 
 
+class PeerLostError(Exception):
+    """A peer's connection was lost while a message of a stream was being written."""
+
+
+async def write(context: grpc.aio.ServicerContext, message: object) -> None:
+    """Writes a message of a stream.
+
+    Raises:
+        PeerLostError: Nobody reads the stream any more.
+    """
+    try:
+        await context.write(message)
+    except grpc.aio.BaseError:
+        raise PeerLostError from None
+
+
 async def abort(context: grpc.aio.ServicerContext, error: QaError) -> NoReturn:
     """Ends a call with an error.
 

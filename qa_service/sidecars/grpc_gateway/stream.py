@@ -3,15 +3,18 @@
     read ──▶ wait for room ──▶ ask, each on its own ──▶ queue of answers ──▶ write
                    ▲── as many as one connection may have in flight ──────────┘
 
-A request that fails is answered in `error_message`, and the stream goes on; if the peer has sent
-`triton_grpc_error: true`, the first error ends the stream with its status. When the gateway drains,
-the requests that were read are answered, and the stream ends UNAVAILABLE.
+Each request has one response, which says so by `triton_final_response`; if the request asks for an
+empty final response, that one follows it and says so. A request that fails is answered in
+`error_message`, and the stream goes on; if the peer has sent `triton_grpc_error: true`, the first
+error ends the stream with its status. When the gateway drains, the requests that were read are
+answered, and the stream ends UNAVAILABLE.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -26,13 +29,28 @@ from qa_service.sidecars.grpc_gateway.messages import (
     ModelStreamInferResponse,
     read_message,
 )
-from qa_service.sidecars.grpc_gateway.status import message_of
+from qa_service.sidecars.grpc_gateway.status import message_of, write
+from qa_service.wire.http.open_inference import EMPTY_FINAL
 from qa_service.wire.messages import RequestLimits
 
 logger = logging.getLogger(__name__)
 
-Answered = tuple[str, Any]
-"""A request's id, and its `ModelInferResponse` or its error."""
+FINAL = "triton_final_response"
+"""The parameter of a response that says whether it is its request's last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What a request is answered.
+
+    Attributes:
+        answer: A `ModelInferResponse`, or the request's error.
+        wants_empty: Whether an empty final response follows it.
+    """
+
+    request_id: str
+    answer: Any
+    wants_empty: bool = False
 
 
 class InferStream:
@@ -60,12 +78,13 @@ class InferStream:
 
         Raises:
             QaError: The stream must end with it.
+            PeerLostError: Nobody reads the stream any more.
         """
         self._reading = asyncio.create_task(self._read())
         self._reading.add_done_callback(self._end_when_answered)
         try:
             while (answer := await self._answers.get()) is not None:
-                await self._write(*answer)
+                await self._write(answer)
                 self._give_room_back()
         finally:
             self._reading.cancel()
@@ -99,32 +118,46 @@ class InferStream:
             self._answers.put_nowait(None)
 
     async def _ask(self, data: bytes) -> None:
-        answer: Any
         request_id = ""
         try:
             request = read_message(ModelInferRequest, data)
             request_id = request.id
             call = read_call(request, self._limits)
             results = await self._link.ask(self._caller.limit(call.requests))
-            answer = write_response(call, results)
+            wants_empty = EMPTY_FINAL in request.parameters
+            wants_empty = wants_empty and request.parameters[EMPTY_FINAL].bool_param
+            answered = Answered(request_id, write_response(call, results), wants_empty)
         except QaError as error:
-            answer = error
+            answered = Answered(request_id, error)
         except Exception:
             logger.exception("a request of a stream could not be answered")
-            answer = InternalError()
-        self._answers.put_nowait((request_id, answer))
+            answered = Answered(request_id, InternalError())
+        self._answers.put_nowait(answered)
 
-    async def _write(self, request_id: str, answer: Any) -> None:  # noqa: ANN401
+    async def _write(self, answered: Answered) -> None:
+        answer, words = answered.answer, ""
         if isinstance(answer, QaError):
             if self._caller.wants_status:
                 raise answer
-            response = ModelInferResponse(id=request_id)
-            told = ModelStreamInferResponse(
-                error_message=message_of(answer), infer_response=response
+            words = message_of(answer)
+            answer = ModelInferResponse(id=answered.request_id)
+        await self._send(answer, words, is_final=not answered.wants_empty)
+        if answered.wants_empty:
+            empty = ModelInferResponse(
+                id=answer.id, model_name=answer.model_name, model_version=answer.model_version
             )
-        else:
-            told = ModelStreamInferResponse(infer_response=answer)
-        await self._context.write(told)
+            await self._send(empty, is_final=True)
+
+    async def _send(
+        self,
+        response: Any,  # noqa: ANN401 - a ModelInferResponse
+        error_message: str = "",
+        *,
+        is_final: bool,
+    ) -> None:
+        response.parameters[FINAL].bool_param = is_final
+        message = ModelStreamInferResponse(error_message=error_message, infer_response=response)
+        await write(self._context, message)
 
     def _give_room_back(self) -> None:
         self._num_rooms -= 1

@@ -31,6 +31,7 @@ from qa_service.wire.messages import (
     RequestLimits,
     Timings,
 )
+from qa_service.wire.near_misses import OTHER_NAMES, near_miss
 
 MAX_QUESTIONS = 256
 """The loop parses and queues all questions of a request in one turn."""
@@ -42,6 +43,14 @@ SOURCE_OUTPUTS = {"document": "BYTES", "title": "BYTES", "passage": "BYTES"}
 """Further outputs for answers from a collection; empty without an answer."""
 _OUTPUT_TYPES = {**OUTPUTS, **SOURCE_OUTPUTS}
 HEADER_LENGTH = "Inference-Header-Content-Length"
+EMPTY_FINAL = "triton_enable_empty_final_response"
+"""Of a request of a stream: asks for an empty response behind the last one; else without effect."""
+
+PARAMETERS = {
+    *("top_k", "timeout", "priority", "max_passages", "skim"),
+    *("binary_data_output", EMPTY_FINAL, "sequence_id", "sequence_start", "sequence_end"),
+}
+_OTHER_PARAMETERS = {**OTHER_NAMES, "timeoutms": "timeout", "timeoutus": "timeout"}
 
 _Parameters = dict[str, bool | int | float | str]
 _NO_ANSWER = Answer("", 0.0, None, None)
@@ -224,7 +233,8 @@ def _read_inputs(
     names = {item.name for item in inputs}
     if len(inputs) != len(names) or names not in (INPUTS.keys(), {"question", COLLECTION}):
         message = "the inputs must be question and either text or collection, each once"
-        raise InvalidRequestError(message)
+        hint = near_miss(names, {*INPUTS, COLLECTION})
+        raise InvalidRequestError(f"{message}; {hint}" if hint else message)
     columns: dict[str, list[str]] = {}
     for item in inputs:
         count = _check_input(item)
@@ -288,11 +298,19 @@ def _from_binary(name: str, data: memoryview) -> list[str]:
 
 
 def _read_parameters(parameters: _Parameters) -> dict[str, Any]:
-    """The fields of a `Request` that they set; of unknown ones only Triton's are refused."""
+    """The fields of a `Request` that they set.
+
+    Of unknown ones Triton's are refused, and those that are nearly one that there is.
+    """
     if not parameters:
         return {}
-    if unknown := [name for name in parameters if name.startswith("triton_")]:
+    if fault := near_miss(parameters, PARAMETERS, _OTHER_PARAMETERS):
+        raise InvalidRequestError(fault)
+    unknown = [name for name in parameters if name.startswith("triton_") and name != EMPTY_FINAL]
+    if unknown:
         raise InvalidRequestError(f"there is no parameter {unknown[0][:64]}")
+    if not isinstance(parameters.get(EMPTY_FINAL, False), bool):
+        raise InvalidRequestError(f"the parameter {EMPTY_FINAL} must be true or false")
     if parameters.get("sequence_id"):
         raise InvalidRequestError("the model keeps no sequences")
     timeout_us = _number(parameters, "timeout", 0, 2**63)

@@ -11,6 +11,8 @@ Protocol.
 
 from __future__ import annotations
 
+import base64
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -28,7 +30,15 @@ from qa_service.wire.http.open_inference import (
     slowest,
 )
 from qa_service.wire.json_codec import check_bounds
-from qa_service.wire.messages import MAX_TOP_K, Question, Request, RequestLimits
+from qa_service.wire.messages import (
+    ABOUT_QUESTION,
+    ABOUT_TEXT,
+    ABOUT_TOP_K,
+    MAX_TOP_K,
+    Request,
+    RequestLimits,
+)
+from qa_service.wire.near_misses import near_miss
 
 SIGNATURE = "serving_default"
 NO_SUCH_VERB = f"the only signature is {SIGNATURE}, of the method predict: ask :predict"
@@ -40,15 +50,28 @@ MALFORMED = (
 _TopK = Annotated[int, msgspec.Meta(ge=1, le=MAX_TOP_K)]
 
 
-class Instance(Question, frozen=True, forbid_unknown_fields=True):
+class Encoded(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A string in base64, as TensorFlow Serving takes bytes."""
+
+    b64: str
+
+
+_Text = str | Encoded
+
+
+class Instance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One row: a question, its text, and how many answers are wanted."""
+
+    question: Annotated[_Text, msgspec.Meta(description=ABOUT_QUESTION)]
+    text: Annotated[_Text, msgspec.Meta(description=ABOUT_TEXT)]
+    top_k: Annotated[int, msgspec.Meta(ge=1, le=MAX_TOP_K, description=ABOUT_TOP_K)] = 1
 
 
 class Inputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The columns, equally long; `top_k` may also be one number for all rows."""
 
-    question: list[str]
-    text: list[str]
+    question: list[_Text]
+    text: list[_Text]
     top_k: list[_TopK] | _TopK = 1
 
     def rows(self) -> list[Instance]:
@@ -137,6 +160,8 @@ class PredictCall(msgspec.Struct, frozen=True):
 
 
 _decoder = msgspec.json.Decoder(PredictBody)
+_UNKNOWN_FIELD = re.compile("unknown field `(.*?)`")
+"""In msgspec's message."""
 
 
 def parse_predict(body: bytes, limits: RequestLimits, model: str, version: str) -> PredictCall:
@@ -152,11 +177,20 @@ def parse_predict(body: bytes, limits: RequestLimits, model: str, version: str) 
         asked = _decoder.decode(body)
         body.decode()  # msgspec does not check the strings in fields that it ignores
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequestError(f"not a request to predict: {error}") from None
+        found = _UNKNOWN_FIELD.search(str(error))
+        hint = near_miss([found[1]], Instance.__struct_fields__) if found else ""
+        words = f"not a request to predict: {error}"
+        raise InvalidRequestError(f"{words}; {hint}" if hint else words) from None
     if asked.signature_name not in {"", SIGNATURE}:
         raise InvalidRequestError(f"the only `signature_name` is {SIGNATURE}")
     requests = [
-        Request(row.question, row.text, row.top_k, model=model, version=version or None)
+        Request(
+            _plain("question", row.question),
+            _plain("text", row.text),
+            row.top_k,
+            model=model,
+            version=version or None,
+        )
         for row in _rows(asked)
     ]
     for request in requests:
@@ -171,6 +205,20 @@ def _rows(asked: PredictBody) -> list[Instance]:
     if not 1 <= len(rows) <= MAX_QUESTIONS:
         raise InvalidRequestError(f"a request has 1 to {MAX_QUESTIONS} questions")
     return rows
+
+
+def _plain(name: str, value: _Text) -> str:
+    """The string, decoded if it came in base64.
+
+    Raises:
+        InvalidRequestError: It is not UTF-8 in base64.
+    """
+    if isinstance(value, str):
+        return value
+    try:
+        return base64.b64decode(value.b64, validate=True).decode()
+    except ValueError:
+        raise InvalidRequestError(f"the `b64` of `{name}` is not UTF-8 text in base64") from None
 
 
 def predict_error(error: QaError) -> HttpReply:
