@@ -28,7 +28,9 @@ from benchmarks.record import Section, make_parser
 from benchmarks.tables import markdown, percentile
 from harness.process import MIB, rss_bytes
 from qa_service.data.squad import SquadQuestion, read_squad
+from qa_service.encoder_folder import DEFAULT_ENCODER
 from qa_service.retrieval.collection import Collection
+from qa_service.retrieval.encoder import SharedEncoder
 from qa_service.retrieval.sentences import sentences
 from qa_service.wire.messages import Passage
 
@@ -106,7 +108,7 @@ def index(source: Path, output: Path, text_bytes: int) -> tuple[Indexed, Collect
     index_s = time.perf_counter() - began_s
     peak_kib = int(done.stdout.split()[-1])
     before, began_s = rss_bytes(os.getpid()) / MIB, time.perf_counter()
-    collection = Collection(output)
+    collection = Collection(output, SharedEncoder(DEFAULT_ENCODER))
     open_ms = 1000 * (time.perf_counter() - began_s)
     head = collection.head
     size = sum(path.stat().st_size for path in (output / head.index).iterdir())

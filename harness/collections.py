@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from qa_service.encoder_folder import DEFAULT_ENCODER
 from qa_service.retrieval.build import Choices, Reporter, build
 
 DOCUMENTS = {
@@ -37,7 +38,14 @@ def write_documents(folder: Path, documents: dict[str, str] = DOCUMENTS) -> Path
     return folder
 
 
-def index(folder: Path, output: Path, *, update: bool = False) -> Path:
-    """Makes a collection of a folder, or brings one up to date."""
-    build(Choices(sources=(folder,), output=output, update=update), Reporter())
+def index(folder: Path, output: Path, *, update: bool = False, encoder: Path | None = None) -> Path:
+    """Makes a collection of a folder, or brings one up to date; with an encoder's embeddings."""
+    choices = Choices(
+        sources=(folder,),
+        output=output,
+        update=update,
+        embeddings=encoder is not None,
+        encoder=encoder or DEFAULT_ENCODER,
+    )
+    build(choices, Reporter())
     return output

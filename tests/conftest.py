@@ -19,6 +19,7 @@ from qa_service.instance.model_folder.manifest import load_manifest
 from qa_service.instance.options import InstanceOptions
 from qa_service.logs import LogOptions
 from qa_service.preparation.prepare import Choices, prepare
+from qa_service.preparation.sentence_encoder import prepare_encoder
 from tests.certificates import Certificates
 
 LEFT_OUT = {f"not {mark}": f"\npytestmark = pytest.mark.{mark}\n" for mark in ("slow", "soak")}
@@ -48,6 +49,12 @@ def builtin_model() -> Path:
             if isinstance(found, Measurement):
                 assert not reply_to(TrialRequest(found, LogOptions())).failure
     return model
+
+
+@pytest.fixture(scope="session")
+def encoder() -> Path:
+    """The encoder of passages; what is there already is kept."""
+    return prepare_encoder(ROOT / "saved_models")
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ from qa_service.instance.reader.windows import sample_rows
 from qa_service.preparation.loading import LoadedModel
 from qa_service.preparation.sources import as_setup_error
 
-_OPSET = 17
+OPSET = 17
 """The first with LayerNormalization as one operator."""
 _OUTPUTS = ("start_logits", "end_logits")
 _MAX_FILE_BYTES = 2**31 - 2**20
@@ -54,7 +54,7 @@ def export_onnx(loaded: LoadedModel, path: Path) -> None:
     if sum(p.numel() * p.element_size() for p in loaded.model.parameters()) > _MAX_FILE_BYTES:
         raise SetupError("the model is too large: an ONNX file holds at most 2 GiB of weights")
     axes = {name: {0: "batch", 1: "sequence"} for name in (*loaded.inputs, *_OUTPUTS)}
-    with as_setup_error("the model cannot be exported to ONNX"), _silent_stdout():
+    with as_setup_error("the model cannot be exported to ONNX"), silent_stdout():
         torch.onnx.export(
             _Logits(loaded).eval(),
             _example(loaded),
@@ -62,13 +62,13 @@ def export_onnx(loaded: LoadedModel, path: Path) -> None:
             input_names=list(loaded.inputs),
             output_names=list(_OUTPUTS),
             dynamic_axes=axes,
-            opset_version=_OPSET,
+            opset_version=OPSET,
             dynamo=False,
         )
 
 
 @contextmanager
-def _silent_stdout() -> Iterator[None]:
+def silent_stdout() -> Iterator[None]:
     """Discards file descriptor 1: torch's C++ prints every node of a graph it cannot export."""
     sys.stdout.flush()
     kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)

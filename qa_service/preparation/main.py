@@ -12,13 +12,19 @@ from qa_service.errors import SetupError
 from qa_service.flags import INTERRUPTED, complain
 from qa_service.no_telemetry import turn_off_telemetry
 from qa_service.preparation.prepare import Choices, prepare
+from qa_service.preparation.sentence_encoder import prepare_encoder
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the program; returns its exit code."""
     turn_off_telemetry()
     try:
-        prepare(Choices(**vars(_parser().parse_args(arguments))))
+        flags = vars(_parser().parse_args(arguments))
+        wants_encoder = flags.pop("encoder")
+        choices = Choices(**flags)
+        prepare(choices)
+        if wants_encoder:
+            prepare_encoder(choices.output_dir)
     except SetupError as error:
         complain(error)
         return error.exit_code
@@ -64,6 +70,10 @@ def _parser() -> argparse.ArgumentParser:
     also = "also write the model in this precision; fp32 is always written; auto writes int8 as "
     also += "far as the model can be had in it; int8 is for ONNX Runtime and for OpenVINO"
     add("--precision", choices=(AUTO, *precisions_of("onnx")), default=AUTO, help=also)
+    encoder = (
+        "also prepare the encoder that embeds the passages of collections, once for all models"
+    )
+    add("--encoder", action=argparse.BooleanOptionalAction, default=True, help=encoder)
     tensorrt = "also write what the server's tensorrt engine needs"
     add("--tensorrt", action="store_true", help=tensorrt)
     return parser

@@ -11,8 +11,10 @@ from pathlib import Path
 import msgspec
 
 from qa_service import __version__
+from qa_service.encoder_folder import DEFAULT_ENCODER
 from qa_service.errors import SetupError
 from qa_service.retrieval.documents import Document, Fault, ReadLimits
+from qa_service.retrieval.encoder import Encoder
 from qa_service.retrieval.extractor import Extractor
 from qa_service.retrieval.files import Found, SourceFile, find_files
 from qa_service.retrieval.manifest import (
@@ -24,12 +26,14 @@ from qa_service.retrieval.manifest import (
 )
 from qa_service.retrieval.passages import PASSAGE_TOKENS
 from qa_service.retrieval.tantivy_index import load_tantivy
-from qa_service.retrieval.writing import NextIndex, locked
+from qa_service.retrieval.writing import Embedder, NextIndex, locked
 
 MAX_FIRST_FAULTS = 5  # are named of a file; further ones are counted
 LANGUAGE = "english"
 PACKAGES = ("markdown-it-py", "pypdfium2", "python-docx", "selectolax", "tantivy")
 """What documents are read and indexed with; a manifest names their versions."""
+EMBEDDED_LANGUAGES = ("english", "none")
+"""The encoder has learned from English texts; others are embedded if one asks for it."""
 
 
 class Choices(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +44,10 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True):
         language: Whose stems words are reduced to; None for that of the collection that is updated,
             else English.
         passage_tokens: As in `IndexSettings`; None as for `language`.
+        embeddings: Whether passages are embedded too; None as for `language`, else if there is an
+            encoder and the language is among `EMBEDDED_LANGUAGES`.
+        encoder: The encoder's folder.
+        num_threads: That embed passages.
         update: Whether files that have not changed are kept.
         follow_links: Whether links to files outside their folder are followed.
     """
@@ -48,6 +56,9 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True):
     output: Path
     language: str | None = None
     passage_tokens: int | None = None
+    embeddings: bool | None = None
+    encoder: Path = DEFAULT_ENCODER
+    num_threads: int = 1
     update: bool = False
     follow_links: bool = False
     limits: ReadLimits = ReadLimits()
@@ -100,8 +111,12 @@ def build(choices: Choices, reporter: Reporter) -> Summary:
     _require_packages()
     found = find_files(choices.sources, choices.output, follow_links=choices.follow_links)
     try:
-        with locked(choices.output), closing(Extractor(choices.limits)) as extractor:
-            return _Run(choices, extractor, reporter).run(found)
+        with (
+            locked(choices.output),
+            closing(Extractor(choices.limits)) as extractor,
+            closing(_Run(choices, extractor, reporter)) as run,
+        ):
+            return run.run(found)
     except OSError as error:
         why = error.strerror or str(error)
         raise SetupError(f"cannot write {error.filename or choices.output}: {why}") from None
@@ -113,13 +128,19 @@ class _Run:
         self._reporter = reporter
         is_there = (choices.output / MANIFEST_FILE).exists()  # a first run may be an update too
         base = load_manifest(choices.output) if choices.update and is_there else None
-        settings = _settings(choices, base)
+        encoder = _open_encoder(choices, base, reporter)
+        settings = _settings(choices, base, encoder)
         if base and base.settings != settings:
             reporter.on_note("other settings or versions than before: all files are read again")
             base = None
         self._passage_tokens = settings.passage_tokens
-        self._next = NextIndex(choices.output, settings, base)
+        embedder = Embedder(encoder, choices.num_threads) if encoder else None
+        self._next = NextIndex(choices.output, settings, base, embedder)
         self._read_files = 0
+
+    def close(self) -> None:
+        """Ends what runs beside it."""
+        self._next.close()
 
     def run(self, found: Found) -> Summary:
         faults = [f"{fault.where}: {fault.why}" for fault in found.faults]
@@ -193,12 +214,13 @@ def _is_still_good(known: FileEntry, sha256: str) -> bool:
     return is_same and (known.documents > 0 or known.faults == 0)
 
 
-def _settings(choices: Choices, base: Manifest | None) -> IndexSettings:
+def _settings(choices: Choices, base: Manifest | None, encoder: Encoder | None) -> IndexSettings:
     return IndexSettings(
-        language=choices.language or (base.settings.language if base else LANGUAGE),
+        language=_language(choices, base),
         passage_tokens=choices.passage_tokens
         or (base.settings.passage_tokens if base else PASSAGE_TOKENS),
         tantivy=load_tantivy().__version__,
+        encoder=encoder.manifest.identity if encoder else "",
     )
 
 
@@ -229,6 +251,32 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return ""
+
+
+def _language(choices: Choices, base: Manifest | None) -> str:
+    return choices.language or (base.settings.language if base else LANGUAGE)
+
+
+def _open_encoder(choices: Choices, base: Manifest | None, reporter: Reporter) -> Encoder | None:
+    """What passages are embedded with; None if they are found by words alone.
+
+    Raises:
+        SetupError: There is no encoder, and the collection has embeddings or is to have them.
+    """
+    wanted = choices.embeddings
+    if wanted is None and base:
+        wanted = bool(base.settings.encoder)
+    if wanted is None and _language(choices, base) not in EMBEDDED_LANGUAGES:
+        wanted = False
+    if wanted is False:
+        return None
+    try:
+        return Encoder(choices.encoder)
+    except SetupError as error:
+        if wanted:
+            raise SetupError(f"{error}; or index with --no-embeddings") from None
+        reporter.on_note(f"passages are found by words alone: {error}")
+        return None
 
 
 def _versions() -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qa_service.errors import DamagedError, SetupError
+from qa_service.retrieval.embeddings import Embeddings
+from qa_service.retrieval.encoder import SharedEncoder
 from qa_service.retrieval.manifest import MANIFEST_FILE, ManifestHead, load_head
+from qa_service.retrieval.merging import Hit, MergedSearch
 from qa_service.retrieval.retriever import FoundPassage
 from qa_service.retrieval.tantivy_index import (
     STORED_NUMBERS,
@@ -18,11 +22,14 @@ from qa_service.retrieval.tantivy_index import (
     index_files,
     make_analyzer,
     open_index,
+    words_to_find,
 )
 from qa_service.wire.messages import Passage
 
 if TYPE_CHECKING:
     import tantivy
+
+logger = logging.getLogger(__name__)
 
 _OPEN_ATTEMPTS = 5
 """Each fails only if a run has replaced the index between the reads of its name and its files."""
@@ -35,25 +42,35 @@ class Collection:
     index that is open when it begins. `refresh` is for one thread at a time.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, encoder: SharedEncoder | None = None) -> None:
         """Opens what the folder serves.
+
+        Args:
+            encoder: Embeds questions; without it, passages are found by words alone.
 
         Raises:
             SetupError: It is no collection, or cannot be opened.
         """
         self._folder = folder
+        self._encoder = encoder or SharedEncoder(None)
         self._stamp = _stamp(folder)
-        self._opened = _open(folder)
+        self._opened = _open(folder, self._encoder)
 
     @property
     def head(self) -> ManifestHead:
         """What the open index's manifest says: language, numbers of documents and passages."""
         return self._opened.head
 
+    @property
+    def fault(self) -> str:
+        """Why passages are found by words alone though they have embeddings; "" if they are not."""
+        return self._opened.fault
+
     def search(self, question: str, max_passages: int) -> list[FoundPassage]:
         """The passages that match a question best, the best first.
 
-        A passage matches by any word of the question. Stop words count only if no other word does.
+        A passage matches by any word of the question, and by its embedding if it has one. Stop
+        words count only if no other word does.
         """
         return self._opened.search(question, max_passages)
 
@@ -70,7 +87,7 @@ class Collection:
             return False
         is_other = load_head(self._folder) != self._opened.head
         if is_other:
-            self._opened = _open(self._folder)
+            self._opened = _open(self._folder, self._encoder)
         self._stamp = stamp
         return is_other
 
@@ -78,29 +95,54 @@ class Collection:
 class _OpenIndex:
     """An index that does not change; its files stay mapped after they are removed."""
 
-    def __init__(self, folder: Path, head: ManifestHead) -> None:
+    def __init__(self, folder: Path, head: ManifestHead, encoder: SharedEncoder) -> None:
         language = head.settings.language
         self.head = head
+        self.fault = ""
         with _linked(folder / head.index) as links:
             index = open_index(links, language)
             self._schema = index.schema
             self._searcher = index.searcher()
         self._analyzers = (make_analyzer(language, drops_stop_words=True), make_analyzer(language))
+        self._merged = self._open_merged(folder, encoder) if head.settings.encoder else None
+
+    def _open_merged(self, folder: Path, shared: SharedEncoder) -> MergedSearch | None:
+        try:
+            encoder = shared.get(self.head.settings.encoder)
+        except SetupError as error:
+            self.fault = f"passages are found by words alone: {error}"
+            logger.warning("%s: %s", folder, self.fault)
+            return None
+        embeddings = Embeddings(folder / self.head.index, encoder.manifest.dimensions)
+        return MergedSearch(self._searcher, self._schema, embeddings, encoder)
 
     def search(self, question: str, max_passages: int) -> list[FoundPassage]:
+        search = self._search_both if self._merged else self._search_words
+        return [
+            FoundPassage(score, _passage(self._searcher.doc(at)))
+            for score, at in search(question, max_passages)
+        ]
+
+    def _search_both(self, question: str, max_passages: int) -> list[Hit]:
+        assert self._merged is not None
+        words = words_to_find(question, self._analyzers[0], self._schema)
+        words = words or words_to_find(question, self._analyzers[1], self._schema)
+        return self._merged.search(question, words, max_passages)
+
+    def _search_words(self, question: str, max_passages: int) -> list[Hit]:
         for analyzer in self._analyzers:
             query = any_word_of(question, analyzer, self._schema)
-            hits = self._searcher.search(query, max_passages, count=False).hits
+            hits: list[Hit] = self._searcher.search(query, max_passages, count=False).hits
             if hits:
-                return [FoundPassage(score, _passage(self._searcher.doc(at))) for score, at in hits]
+                return hits
         return []
 
 
-def _open(folder: Path) -> _OpenIndex:
+def _open(folder: Path, encoder: SharedEncoder) -> _OpenIndex:
     for _ in range(_OPEN_ATTEMPTS):
         head = load_head(folder)
         try:
-            return _OpenIndex(folder, head)
+            return _OpenIndex(folder, head, encoder)
         except SetupError:
             if load_head(folder) == head:
                 raise

@@ -19,6 +19,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from qa_service.encoder_folder import DEFAULT_ENCODER
 from qa_service.errors import SetupError
 from qa_service.flags import INTERRUPTED, complain, count, make_parser
 from qa_service.progress import progress_bar
@@ -137,6 +138,14 @@ def _parser() -> argparse.ArgumentParser:
     add("--language", choices=LANGUAGES, metavar="LANGUAGE", help=stems)
     passages = f"about how long passages are ({PASSAGE_TOKENS} if not given)"
     add("--passage_tokens", type=_passage_tokens, help=passages)
+    add("--embeddings", action="store_true", default=None, help="embed passages, or fail")
+    words = "find passages by their words alone; without either, passages are embedded if there is "
+    words += "an encoder and the language is English"
+    add("--no-embeddings", "--no_embeddings", action="store_false", dest="embeddings", help=words)
+    encoder = "the encoder's folder, which prepare_model.py makes"
+    add("--encoder", type=Path, default=DEFAULT_ENCODER, metavar="DIRECTORY", help=encoder)
+    threads = "threads that embed passages; all cores if not given"
+    add("--num_threads", type=count, default=len(os.sched_getaffinity(0)), help=threads)
     file = "longest file, unpacked; of JSON lines, the longest line"
     add("--max_file_bytes", type=count, default=limits.max_file_bytes, help=file)
     document = "longest time of a processor for reading a document and cutting it into passages"

@@ -1,7 +1,8 @@
 """A collection's folder.
 
     manifest.json      names the index that is served; replaced at once, last
-    index-1b2c…/       tantivy's index, which does not change once the manifest names it
+    index-1b2c…/       tantivy's index, which does not change once the manifest names it,
+                       and the passages' embeddings, if it has them
     index-07f3…/       the one before, which servers may have open until they look again
     index-9a40…/       what a run writes
     progress.jsonl     which files that has; a run that was killed goes on from it
@@ -38,12 +39,14 @@ class IndexSettings(msgspec.Struct, frozen=True, kw_only=True):
         language: Whose stems words are reduced to; "none" for the words as they are.
         passage_tokens: About how many tokens a passage has.
         tantivy: The version that wrote it.
+        encoder: The identity of what embedded the passages; "" if they are found by words alone.
     """
 
     format: int = FORMAT
     language: str
     passage_tokens: int
     tantivy: str
+    encoder: str = ""
 
 
 class FileEntry(msgspec.Struct, frozen=True, kw_only=True):

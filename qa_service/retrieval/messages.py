@@ -78,9 +78,11 @@ class Opened(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
     Attributes:
         identity: Differs between indexes in which a search may find something else.
+        fault: Why it is searched worse than it could be; empty if it is not.
     """
 
     identity: str
+    fault: str = ""
 
 
 class Closed(msgspec.Struct, frozen=True, tag=True, array_like=True):

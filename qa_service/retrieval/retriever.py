@@ -13,7 +13,8 @@ class FoundPassage(msgspec.Struct, frozen=True):
     """A passage and how well it matches.
 
     Attributes:
-        score: BM25; comparable within one question's passages.
+        score: In points of BM25, with embeddings of what is worth as much (`merging`); comparable
+            within one question's passages.
     """
 
     score: float

@@ -1,9 +1,10 @@
 """The program that opens collections, searches them, and ranks windows of texts.
 
-`python -m qa_service.retrieval.search_main FD PARENT THREADS LOG_LEVEL LOG_FORMAT` does the work
-that comes on its descriptor, in THREADS threads, and replies to each piece. A damaged index, a file
-that is cut while it is mapped, a disk or a cluster that does not answer end or hold this process,
-and no other.
+    python -m qa_service.retrieval.search_main FD PARENT THREADS ENCODER LOG_LEVEL LOG_FORMAT
+
+does the work that comes on its descriptor, in THREADS threads, and replies to each piece. A damaged
+index, a file that is cut while it is mapped, a disk or a cluster that does not answer end or hold
+this process, and no other.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from qa_service.errors import DamagedError, QaError, SetupError
 from qa_service.logs import configure_logging
 from qa_service.net.parent import end_with_parent
 from qa_service.retrieval.collection import Collection
+from qa_service.retrieval.encoder import SharedEncoder
 from qa_service.retrieval.manifest import MANIFEST_FILE
 from qa_service.retrieval.messages import (
     MAX_MESSAGE_BYTES,
@@ -65,7 +67,8 @@ logger = logging.getLogger(__name__)
 class Searcher:
     """Does one piece of work after another; several threads may call `do` at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, encoder: SharedEncoder) -> None:
+        self._encoder = encoder
         self._open: dict[str, tuple[Open, Retriever]] = {}
         self._doers: dict[type[Work], Callable[[Any], Result]] = {
             Open: self._open_one,
@@ -106,10 +109,15 @@ class Searcher:
             known[1].refresh()
             retriever = known[1]
         else:
-            retriever = Collection(Path(work.path)) if work.path else OpenSearchIndex(work.url)
+            retriever = self._opened(work)
             its = Open(work.collection, work.path, work.url)
             self._open[work.collection] = (its, retriever)
-        return Opened(_identity(retriever, work))
+        return Opened(*_identity(retriever, work))
+
+    def _opened(self, work: Open) -> Retriever:
+        if work.path:
+            return Collection(Path(work.path), self._encoder)
+        return OpenSearchIndex(work.url)
 
     def _close(self, work: Close) -> Result:
         self._open.pop(work.collection, None)
@@ -124,8 +132,11 @@ class Searcher:
         return Found(found, (time.monotonic() - started_s) * 1e3)
 
 
-def _identity(retriever: Retriever, work: Open) -> str:
-    return repr(retriever.head) if isinstance(retriever, Collection) else work.url
+def _identity(retriever: Retriever, work: Open) -> tuple[str, str]:
+    """What the index is, and what is wrong with it."""
+    if isinstance(retriever, Collection):
+        return repr(retriever.head), retriever.fault
+    return work.url, ""
 
 
 def _list(work: List) -> Result:
@@ -172,9 +183,9 @@ class _Channel:
             self._sock.sendall(encode(reply))
 
 
-def serve(sock: socket.socket, num_threads: int) -> None:
+def serve(sock: socket.socket, num_threads: int, encoder: SharedEncoder) -> None:
     """Does what comes until the loop's end is closed."""
-    channel, searcher = _Channel(sock), Searcher()
+    channel, searcher = _Channel(sock), Searcher(encoder)
 
     def work() -> None:
         while (frame := channel.receive()) is not None:
@@ -192,14 +203,14 @@ def serve(sock: socket.socket, num_threads: int) -> None:
 
 def main() -> None:
     """Searches for the server at the other end of the inherited descriptor."""
-    fd, parent, num_threads, log_level, log_format = sys.argv[1:]
+    fd, parent, num_threads, encoder, log_level, log_format = sys.argv[1:]
     end_with_parent(int(parent))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_DATA, (MAX_DATA_BYTES, MAX_DATA_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     configure_logging(log_level, log_format)
     with socket.socket(fileno=int(fd)) as sock:
-        serve(sock, int(num_threads))
+        serve(sock, int(num_threads), SharedEncoder(Path(encoder)))
     os._exit(0)  # a thread may hang in a search that nobody waits for
 
 

@@ -1,7 +1,8 @@
 """The index on disk: tantivy's, with one searched field, `words`: title, headings and passage.
 
-The others are only stored. What a word is, `analysis` says; all are indexed, and a question's stop
-words are left out when it is asked.
+`file` finds the passages of a file, and `row` that of an embedding; the others are only stored.
+What a word is, `analysis` says; all are indexed, and a question's stop words are left out when it
+is asked.
 """
 
 from __future__ import annotations
@@ -81,6 +82,7 @@ def make_schema() -> tantivy.Schema:
         builder.add_bytes_field(name, stored=True)
     for name in STORED_NUMBERS:
         builder.add_unsigned_field(name, stored=True)
+    builder.add_unsigned_field("row", indexed=True, fast=True)
     schema: tantivy.Schema = builder.build()
     return schema
 
@@ -99,18 +101,25 @@ def open_index(path: Path, language: str) -> tantivy.Index:
     return index
 
 
+def words_to_find(
+    question: str, analyzer: tantivy.TextAnalyzer, schema: tantivy.Schema
+) -> list[tuple[tantivy.Occur, tantivy.Query]]:
+    """The clauses of a query for texts with any word of a question."""
+    package = load_tantivy()
+    asked = words_of(question[:MAX_QUESTION_CHARS], is_question=True)
+    words = dict.fromkeys(analyzer.analyze(asked))
+    return [
+        (package.Occur.Should, package.Query.term_query(schema, "words", word))
+        for word in islice(words, MAX_QUESTION_WORDS)
+    ]
+
+
 def any_word_of(
     question: str, analyzer: tantivy.TextAnalyzer, schema: tantivy.Schema
 ) -> tantivy.Query:
     """Asks for texts with any word of a question."""
-    package = load_tantivy()
-    asked = words_of(question[:MAX_QUESTION_CHARS], is_question=True)
-    words = dict.fromkeys(analyzer.analyze(asked))
-    terms = [
-        (package.Occur.Should, package.Query.term_query(schema, "words", word))
-        for word in islice(words, MAX_QUESTION_WORDS)
-    ]
-    query: tantivy.Query = package.Query.boolean_query(terms)
+    words = words_to_find(question, analyzer, schema)
+    query: tantivy.Query = load_tantivy().Query.boolean_query(words)
     return query
 
 
@@ -137,8 +146,8 @@ class IndexWriter:
             self._index = open_index(path, language)
             self._writer = self._index.writer(_WRITER_HEAP_BYTES, num_threads=1)
 
-    def add(self, file: str, document: Document, passage: Passage) -> None:
-        """Adds a passage of a document of a file."""
+    def add(self, file: str, document: Document, passage: Passage, row: int | None) -> None:
+        """Adds a passage of a document of a file, whose embedding is in a row, or nowhere."""
         text = document.text[passage.start : passage.end]
         entry = load_tantivy().Document()
         entry.add_text("words", words_of(f"{document.title}\n{passage.heading}\n{text}"))
@@ -148,12 +157,23 @@ class IndexWriter:
             entry.add_bytes(name, value.encode())
         for name in STORED_NUMBERS:
             entry.add_unsigned(name, getattr(passage, name))
+        if row is not None:
+            entry.add_unsigned("row", row)
         with _written(self._path):
             self._writer.add_document(entry)
 
     def files(self) -> set[str]:
         """The files with passages in the committed index, and perhaps some that were removed."""
         return {name for name, _ in self._index.searcher().terms_with_prefix("file", "")}
+
+    def rows(self) -> list[int]:
+        """The rows that the passages of the committed index have."""
+        self._index.reload()
+        searcher = self._index.searcher()
+        if not searcher.num_docs:
+            return []
+        hits = searcher.search(load_tantivy().Query.all_query(), searcher.num_docs).hits
+        return [int(row or 0) for row in searcher.fast_field_values("row", [at for _, at in hits])]
 
     def remove(self, file: str) -> None:
         """Removes all passages of a file."""

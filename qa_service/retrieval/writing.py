@@ -6,14 +6,17 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 from filelock import FileLock, Timeout
 
 from qa_service.errors import SetupError
-from qa_service.retrieval.documents import Document
+from qa_service.retrieval.documents import Document, Passage
+from qa_service.retrieval.embeddings import EMBEDDINGS_FILE, EmbeddingWriter
+from qa_service.retrieval.encoder import Encoder
 from qa_service.retrieval.manifest import (
     INDEX,
     LOCK_FILE,
@@ -26,6 +29,7 @@ from qa_service.retrieval.manifest import (
     served_indexes,
 )
 from qa_service.retrieval.progress import Progress
+from qa_service.retrieval.retriever import read_text
 from qa_service.retrieval.tantivy_index import IndexWriter, index_files
 
 COMMIT_PASSAGES = 5000
@@ -58,6 +62,17 @@ def locked(folder: Path) -> Iterator[None]:
         lock.release()
 
 
+class Embedder(msgspec.Struct, frozen=True):
+    """Embeds the passages of a run, in threads."""
+
+    encoder: Encoder
+    num_threads: int
+
+    def open(self, index: Path, live_rows: Iterable[int]) -> EmbeddingWriter:
+        """Opens the embeddings of an index, whose passages have these rows."""
+        return EmbeddingWriter(index, self.encoder, live_rows, self.num_threads)
+
+
 class NextIndex:
     """The index that a run writes; made when the first change is.
 
@@ -65,12 +80,20 @@ class NextIndex:
         entries: Its files, by name; until the first change, those of the index before.
     """
 
-    def __init__(self, folder: Path, settings: IndexSettings, base: Manifest | None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        settings: IndexSettings,
+        base: Manifest | None,
+        embedder: Embedder | None = None,
+    ) -> None:
         """Goes on with what a killed run has written; otherwise begins with `base`, or nothing."""
         self._folder = folder
+        self._embedder = embedder
         self._settings = settings
         self._base = base
         self._writer: IndexWriter | None = None
+        self._embeddings: EmbeddingWriter | None = None
         self._removed: list[str] = []
         self._added: list[FileEntry] = []
         self._uncommitted = 0
@@ -91,9 +114,16 @@ class NextIndex:
     def add(self, name: str, document: Document) -> int:
         """Adds a document of a file; returns the number of its passages."""
         for passage in document.passages:
-            self._opened().add(name, document, passage)
+            writer = self._opened()  # and with it the embeddings
+            writer.add(name, document, passage, self._row_of(document, passage))
         self._uncommitted += len(document.passages)
         return len(document.passages)
+
+    def _row_of(self, document: Document, passage: Passage) -> int | None:
+        if self._embeddings is None:
+            return None
+        text = document.text[passage.start : passage.end]
+        return self._embeddings.add(read_text(document.title, passage.heading, text).text)
 
     def finish_file(self, entry: FileEntry) -> None:
         """Notes that all of a file is added."""
@@ -114,7 +144,7 @@ class NextIndex:
             raise SetupError("no passage was found in these files: nothing is changed")
         if self._progress:
             self._commit()
-            self._opened().close()
+            self._close()
         elif self._base and self._base.files == files:
             return self._base
         manifest = self._manifest(files, versions)
@@ -122,6 +152,17 @@ class NextIndex:
         self._progress = None
         self._clear_up()
         return manifest
+
+    def close(self) -> None:
+        """Ends a run's threads; what it has not committed is lost."""
+        if self._embeddings:
+            self._embeddings.close()
+
+    def _close(self) -> None:
+        writer = self._opened()
+        if self._embeddings:
+            self._embeddings.finish(writer.rows())
+        writer.close()
 
     def _manifest(self, files: tuple[FileEntry, ...], versions: dict[str, str]) -> Manifest:
         indexes = served_indexes(self._folder)
@@ -146,6 +187,8 @@ class NextIndex:
             if is_resumed:  # what the killed run committed and did not note
                 for name in self._writer.files() - self._progress.entries.keys():
                     self._writer.remove(name)
+            if self._embedder:
+                self._embeddings = self._embedder.open(path, self._writer.rows())
         return self._writer
 
     def _begun(self) -> Progress:
@@ -157,7 +200,10 @@ class NextIndex:
             return Progress(self._folder, index, self._settings, ())
         try:
             for file in index_files(self._folder / self._base.index):
-                _link(file, path / file.name)
+                if file.name == EMBEDDINGS_FILE:  # which is written into
+                    shutil.copyfile(file, path / file.name)
+                else:
+                    _link(file, path / file.name)
         except FileNotFoundError as error:
             raise SetupError(f"{error.filename} is missing: index without --update") from None
         return Progress(self._folder, index, self._settings, self._base.files)
@@ -167,6 +213,8 @@ class NextIndex:
         writer = self._opened()
         assert self._progress is not None
         self._progress.add(FileEntry(name=name, size_bytes=0) for name in self._removed)
+        if self._embeddings:  # a passage that is committed has its embedding
+            self._embeddings.flush()
         writer.commit()
         self._progress.add(self._added)
         self._removed, self._added, self._uncommitted = [], [], 0

@@ -103,7 +103,7 @@ class QaServer:
         self._store = CacheStore(config.cache.cache_bytes)
         self._counts = ServiceCounts()
         max_joined = config.cache.max_joined_requests
-        make_process = partial(SearchProcess, loop, config.logs)
+        make_process = partial(SearchProcess, loop, config.logs, config.search.encoder)
         self._retrieval = Retrieval(loop, make_process, self._counts, config.search)
         services = Services(loop, self._store, self._counts, max_joined, self._retrieval)
         self.catalog = Catalog(

@@ -43,7 +43,7 @@ def counted(*arguments):
 setattr(owner, name, counted)
 build(Choices(
     sources=(pathlib.Path(sys.argv[1]),), output=pathlib.Path(sys.argv[2]),
-    update=sys.argv[4] == "update",
+    update=sys.argv[4] == "update", embeddings=False,
 ), Reporter())
 """
 
@@ -88,7 +88,7 @@ def documents(collection: Collection, question: str) -> list[str]:
     "step", ["begin:1", "commit:1", "commit:2", "note:1", "note:2", "note:3", "note:4", "save:1"]
 )
 def test_a_run_that_is_killed_goes_on(docs, output, step, mode):
-    build(Choices(sources=(docs,), output=output), Reporter())
+    build(Choices(sources=(docs,), embeddings=False, output=output), Reporter())
     collection = Collection(output)
     for number in range(0, 10, 2):
         (docs / f"{number}.txt").write_text(f"Lake number{number} is deep. It rests.")
@@ -98,7 +98,10 @@ def test_a_run_that_is_killed_goes_on(docs, output, step, mode):
     assert len(documents(Collection(output), "River")) == 10, "what was served is"
     (docs / "1.txt").write_text("Pond number1 is small.")
     (docs / "2.txt").unlink()
-    build(Choices(sources=(docs,), output=output, update=mode == "update"), Reporter())
+    build(
+        Choices(sources=(docs,), embeddings=False, output=output, update=mode == "update"),
+        Reporter(),
+    )
     assert collection.refresh()
     assert sorted(documents(collection, "River")) == ["3.txt", "5.txt", "7.txt"]
     assert sorted(documents(collection, "Lake")) == ["0.txt", "4.txt", "6.txt", "8.txt"]
@@ -109,7 +112,7 @@ def test_a_run_that_is_killed_goes_on(docs, output, step, mode):
 
 def test_a_run_that_goes_on_reads_only_what_is_left(docs, output):
     kill_at("note:5", docs, output)
-    summary = build(Choices(sources=(docs,), output=output), Reporter())
+    summary = build(Choices(sources=(docs,), embeddings=False, output=output), Reporter())
     assert (summary.read, summary.kept) == (4, 6)
     assert summary.passages == 10
 
@@ -118,7 +121,7 @@ def test_a_torn_line_of_progress_is_read_again(docs, output):
     kill_at("note:5", docs, output)
     with (output / PROGRESS_FILE).open("rb+") as file:
         file.truncate(file.seek(0, 2) - 5)
-    assert build(Choices(sources=(docs,), output=output), Reporter()).read == 5
+    assert build(Choices(sources=(docs,), embeddings=False, output=output), Reporter()).read == 5
     assert len(documents(Collection(output), "River")) == 10
 
 
@@ -183,7 +186,9 @@ def test_hostile_documents_break_nothing_and_cost_bounded_memory(tmp_path):
     for name, data in [*((name, data) for name, (data, _) in hostile.items()), *READ.items()]:
         (folder / name).write_bytes(data)
     flags = ("--max_file_bytes", MAX_FILE_BYTES, "--max_document_cpu_s", MAX_CPU_S)
-    done = run_python("-c", PROGRAM, folder, "--output", tmp_path / "out", *flags)
+    done = run_python(
+        "-c", PROGRAM, folder, "--no-embeddings", "--output", tmp_path / "out", *flags
+    )
     assert done.returncode == 1
     for name, (_, why) in hostile.items():
         lines = [row for row in done.stderr.splitlines() if row.startswith(f"left out: {name}")]
@@ -205,7 +210,7 @@ def test_memory_that_reading_takes_has_a_bound(tmp_path):
     (tmp_path / "docs" / "large.json").write_text(
         json.dumps({"data": [{"paragraphs": [{"context": "x" * 200}] * 200_000}]})
     )
-    flags = ("--output", tmp_path / "out", "--max_memory_bytes", 100 * MIB)
+    flags = ("--no-embeddings", "--output", tmp_path / "out", "--max_memory_bytes", 100 * MIB)
     done = run_python("-c", PROGRAM, tmp_path / "docs", *flags)
     assert done.returncode == 1
     assert "left out: large.json: reading it takes more memory" in done.stderr

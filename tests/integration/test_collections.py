@@ -337,3 +337,40 @@ def test_an_open_search_index(builtin_model, tmp_path):
             assert server.ask(**asked)["error"]["code"] == "unavailable"
     finally:
         cluster.close()
+
+
+STAFF = {
+    "leave.txt": "Employees are given twenty-five days of vacation each year.\n",
+    "parking.txt": "Cars stand in the garage behind the building.\n",
+    "rain.txt": "It rained during the whole of Tuesday.\n",
+}
+
+
+@pytest.fixture(scope="module")
+def staff(tmp_path_factory, encoder):
+    folder = tmp_path_factory.mktemp("staff")
+    output = folder / "collections" / "staff"
+    index(write_documents(folder / "documents", STAFF), output, encoder=encoder)
+    return output.parent
+
+
+def test_a_passage_without_a_word_of_the_question_is_read(builtin_model, staff, encoder):
+    flags = ("--collections_dir", str(staff), "--encoder", str(encoder), *EXACT_ENGINE)
+    with running_server(builtin_model, *flags) as server:
+        reply = server.ask(question="How much holiday does staff get?", collection="staff")
+        assert (reply["answer"], reply["passage"]["document"]) == (
+            "twenty-five days",
+            "leave.txt",
+        )
+        assert server.health()["collection_faults"] == {}
+
+
+def test_without_the_encoder_health_says_that_words_alone_are_searched(
+    builtin_model, staff, tmp_path
+):
+    flags = ("--collections_dir", str(staff), "--encoder", str(tmp_path / "none"), *EXACT_ENGINE)
+    with running_server(builtin_model, *flags) as server:
+        assert server.ask(question="Who gets vacation?", collection="staff")["answer"]
+        health = server.health()
+        assert health["collections"] == {"staff": "READY"}
+        assert "words alone" in health["collection_faults"]["staff"]

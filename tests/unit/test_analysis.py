@@ -93,7 +93,7 @@ def collection(tmp_path_factory) -> Collection:
     docs.mkdir()
     for name, text in TEXTS.items():
         (docs / f"{name}.txt").write_text(text)
-    build(Choices(sources=(docs,), output=output), Reporter())
+    build(Choices(sources=(docs,), embeddings=False, output=output), Reporter())
     return Collection(output)
 
 
@@ -113,7 +113,7 @@ def test_an_accent_or_its_form_is_no_other_word_in_any_language(tmp_path, langua
     docs, output = tmp_path / "docs", tmp_path / "collection"
     docs.mkdir()
     (docs / "a.txt").write_text("Gürültü ölçümü résumé naïve señor Škoda.")
-    build(Choices(sources=(docs,), output=output, language=language), Reporter())
+    build(Choices(sources=(docs,), embeddings=False, output=output, language=language), Reporter())
     for word in ("résumé", "naïve", "señor", "Škoda", "gürültü"):
         bare = unicodedata.normalize("NFD", word).encode("ascii", "ignore").decode()
         for form in (word, unicodedata.normalize("NFD", word), bare):

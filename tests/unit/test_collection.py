@@ -58,7 +58,9 @@ def output(tmp_path) -> Path:
 
 
 def index(docs: Path, output: Path, told: Reporter | None = None, **choices) -> Summary:
-    return build(Choices(sources=(docs,), output=output, **choices), told or Reporter())
+    return build(
+        Choices(sources=(docs,), embeddings=False, output=output, **choices), told or Reporter()
+    )
 
 
 def indexes(output: Path) -> set[str]:
@@ -246,8 +248,15 @@ def test_several_sources_keep_their_names(docs, output, tmp_path):
     sources = (docs, tmp_path / "more", docs / "rhine.md")
     with pytest.raises(SetupError, match="two files are called rhine"):
         (docs.parent / "rhine.md").write_text(RHINE)
-        build(Choices(sources=(docs / "rhine.md", docs.parent / "rhine.md"), output=output), Told())
-    build(Choices(sources=sources, output=output), Reporter())
+        build(
+            Choices(
+                sources=(docs / "rhine.md", docs.parent / "rhine.md"),
+                embeddings=False,
+                output=output,
+            ),
+            Told(),
+        )
+    build(Choices(sources=sources, embeddings=False, output=output), Reporter())
     names = [entry.name for entry in load_manifest(output).files]
     assert names == ["docs/africa/nile.md", "docs/rhine.md", "more/a.txt", "rhine.md"]
 

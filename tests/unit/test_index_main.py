@@ -33,16 +33,16 @@ def output(tmp_path) -> Path:
 
 
 def test_it_says_what_it_has_done(docs, output, capsys):
-    assert main([str(docs), "--output", str(output)]) == 0
+    assert main([str(docs), "--no-embeddings", "--output", str(output)]) == 0
     counts = "1 documents, 1 passages (files: 1 read, 1 of other kinds)"
     assert capsys.readouterr() == (f"{output}: {counts}\n", "")
-    assert main([str(docs), "--output", str(output), "--update"]) == 0
+    assert main([str(docs), "--no-embeddings", "--output", str(output), "--update"]) == 0
     assert "1 unchanged" in capsys.readouterr().out
 
 
 def test_a_bad_file_is_named_and_the_exit_code_says_so(docs, output, capsys):
     (docs / "a\x1b[2J\n.txt").write_bytes(b"\xff")
-    assert main([str(docs), "--output", str(output)]) == 1
+    assert main([str(docs), "--no-embeddings", "--output", str(output)]) == 1
     printed = capsys.readouterr()
     assert printed.err == "left out: a\\x1b[2J\\n.txt: not UTF-8: byte 0 is 0xff\n"
     assert "1 with faults" in printed.out
@@ -52,25 +52,33 @@ def test_a_bad_file_is_named_and_the_exit_code_says_so(docs, output, capsys):
 def test_what_cannot_be_made_is_told_in_a_line(docs, output, capsys, sources):
     (docs / "nile.txt").unlink()
     paths = [str(docs / source) for source in sources] or [str(docs)]
-    assert main([*paths, "--output", str(output)]) == 2
+    assert main([*paths, "--no-embeddings", "--output", str(output)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_without_tantivy_it_says_what_to_install(docs, output, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "tantivy", None)
-    assert main([str(docs), "--output", str(output)]) == 2
+    assert main([str(docs), "--no-embeddings", "--output", str(output)]) == 2
     assert "pip install 'qa-server[collections]'" in capsys.readouterr().err
 
 
 def test_a_full_disk_is_told_and_the_next_run_goes_on(docs, output):
     for number in range(200):
         (docs / f"{number}.txt").write_text(" ".join(f"{number}x{n}" for n in range(200)))
-    command = [sys.executable, "-c", FULL_DISK, str(docs), "--output", str(output)]
+    command = [
+        sys.executable,
+        "-c",
+        FULL_DISK,
+        str(docs),
+        "--no-embeddings",
+        "--output",
+        str(output),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "cannot write" in done.stderr
     assert "Traceback" not in done.stderr
-    assert main([str(docs), "--output", str(output)]) == 0
+    assert main([str(docs), "--no-embeddings", "--output", str(output)]) == 0
 
 
 @pytest.mark.parametrize(
@@ -78,7 +86,7 @@ def test_a_full_disk_is_told_and_the_next_run_goes_on(docs, output):
 )
 def test_values_out_of_bounds_are_refused(docs, output, flags):
     with pytest.raises(SystemExit) as caught:
-        main([str(docs), "--output", str(output), *flags])
+        main([str(docs), "--no-embeddings", "--output", str(output), *flags])
     assert caught.value.code == 2
 
 

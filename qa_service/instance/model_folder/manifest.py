@@ -38,8 +38,8 @@ class ReadingConfig(msgspec.Struct, frozen=True, kw_only=True):
             answer (start and end on the CLS token, as in SQuAD 2.0 readers); None for a model
             that was never trained on unanswerable questions and so cannot abstain.
         null_position: Where the CLS token is in a window, from its end if negative.
-        passage_weight: What a point of BM25 adds to the log scores of a passage's spans and null
-            answer, when passages of a collection are compared.
+        passage_weight: What a point of a search's score adds to the log scores of a passage's spans
+            and null answer, when passages of a collection are compared.
     """
 
     max_answer_tokens: Annotated[int, msgspec.Meta(ge=1)] = 30

@@ -244,6 +244,7 @@ class CollectionSet:
             self._open(served)  # another folder was named meanwhile
         elif isinstance(result, Opened):
             self._use_opened(served, result.identity)
+            served.embedding_fault = result.fault
         elif isinstance(result, Refused):
             self._keep_closed(served, result)
         self._clock.mark()

@@ -80,7 +80,7 @@ def _part_of(request: Request, passage: Passage) -> Part:
 def _merge(
     passages: Sequence[FoundPassage], model: ModelFacts, top_k: int, found: Sequence[SegmentResult]
 ) -> list[Answer]:
-    # Relative to the best passage: of BM25, only differences within one search mean something.
+    # Relative to the best passage: only differences within one search mean something.
     read = [
         ReadPassage(
             its.passage,

@@ -8,13 +8,13 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from qa_service.encoder_folder import DEFAULT_ENCODER
 from qa_service.errors import SetupError
 from qa_service.options import MAX_COUNT, MAX_MS
 from qa_service.wire.messages import MAX_NAME_CHARS, MAX_PASSAGES
 
 DEFAULT_ROUTE = "default"
 """The route of requests that name no model."""
-
 
 NAME = rf"^[A-Za-z0-9_][A-Za-z0-9_.-]{{0,{MAX_NAME_CHARS - 1}}}\Z"
 """What a model, a route or a label may be called: what stands in a path without being quoted."""
@@ -74,12 +74,19 @@ class CollectionOptions(Struct, frozen=True, kw_only=True):
             le=MAX_PASSAGES,
             description="passages that are read for a question which does not say how many",
         ),
-    ] = 10
+    ] = 5
 
 
 class SearchOptions(Struct, frozen=True, kw_only=True):
     """Searches in collections and in skimmed texts: processes beside the loop."""
 
+    encoder: Annotated[
+        Path,
+        Meta(
+            description="folder of the encoder that `prepare_model.py` has prepared: for "
+            "collections whose passages are embedded"
+        ),
+    ] = DEFAULT_ENCODER
     search_timeout_ms: Annotated[
         int,
         Meta(

@@ -31,6 +31,7 @@ class ServedCollection:
         is_opening: Whether the process was asked to open it.
         was_tried: Whether it has been opened, or could not be, once.
         open_fault: Why its newest index could not be opened; empty if it could.
+        embedding_fault: Why its embeddings are not used; empty if they are, or there are none.
         search_fault: Why a search failed last.
         faulty_until_s: Until when that is reported.
         needs_setup: Whether it cannot be opened because of how the server is set up.
@@ -45,6 +46,7 @@ class ServedCollection:
     is_opening: bool = False
     was_tried: bool = False
     open_fault: str = ""
+    embedding_fault: str = ""
     search_fault: str = ""
     faulty_until_s: float = 0.0
     needs_setup: bool = False
@@ -71,5 +73,5 @@ class ServedCollection:
     def fault(self, now_s: float) -> str:
         """What is wrong with it; empty if nothing is known to be."""
         if self.open_fault or now_s > self.faulty_until_s:
-            return self.open_fault
+            return self.open_fault or self.embedding_fault
         return f"a search failed: {self.search_fault}"

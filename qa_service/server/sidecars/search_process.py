@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -45,14 +46,16 @@ class SearchProcess:
     """A process that searches.
 
     Args:
+        encoder: The folder of what embeds questions.
         name: Of what is searched, for the log.
         num_threads: How many pieces of work it does at a time.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917
         self,
         loop: EventLoop,
         logs: LogOptions,
+        encoder: Path,
         name: str,
         num_threads: int,
         listener: SearchListener,
@@ -65,7 +68,7 @@ class SearchProcess:
             loop,
             f"the search process of {name}",
             SEARCH_PROGRAM,
-            [str(num_threads), logs.log_level, logs.log_format],
+            [str(num_threads), str(encoder), logs.log_level, logs.log_format],
             max_backoff_s=MAX_BACKOFF_S,
             on_start=listener.on_process_start,
             on_data=self._on_data,

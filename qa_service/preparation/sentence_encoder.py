@@ -1,0 +1,96 @@
+"""Prepares the encoder that embeds passages and questions: `saved_models/encoder`.
+
+It is all-MiniLM-L6-v2, the sentence encoder under the built-in model, without the adapter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from pathlib import Path
+
+import msgspec
+
+from qa_service.encoder_folder import (
+    DEFAULT_ENCODER,
+    ENCODER_FILE,
+    MANIFEST_FILE,
+    TOKENIZER_FILE,
+    EncoderManifest,
+    load_encoder_manifest,
+)
+from qa_service.errors import SetupError
+from qa_service.preparation.encoders import MINILM, find_encoder, sha256_of
+from qa_service.preparation.folder import locked, replacing
+from qa_service.preparation.prepare import package_versions, say
+
+MAX_TOKENS = 256
+"""As many as the encoder was published for; passages have about 150, and their headings."""
+
+_FORMAT_VERSION = 1
+"""To be incremented when embeddings can no longer be compared with those made before."""
+
+
+def prepare_encoder(output_dir: Path) -> Path:
+    """Makes the encoder's folder, unless it is there and whole.
+
+    Raises:
+        SetupError: The encoder is not installed, or its files cannot be made or written.
+    """
+    target = output_dir / DEFAULT_ENCODER.name
+    source = find_encoder(MINILM)
+    assert source is not None
+    with locked(target, lambda: say(f"waiting for another run to finish {target}")):
+        identity = _identity(source)
+        if is_whole(target, identity):
+            say(f"{target} is up to date")
+            return target
+        if target.exists() and not (target / MANIFEST_FILE).is_file():
+            raise SetupError(f"{target} is no encoder; move it away, or choose --output_dir")
+        started = time.monotonic()
+        say("preparing the encoder of passages")
+        with replacing(target) as folder:
+            _make(source, identity, folder)
+        say(f"prepared {target} in {time.monotonic() - started:.0f} s")
+    return target
+
+
+def is_whole(folder: Path, identity: str) -> bool:
+    """Whether a folder has the encoder with this identity, undamaged."""
+    try:
+        manifest = load_encoder_manifest(folder)
+    except SetupError:
+        return False
+    return manifest.identity == identity and all(
+        (folder / name).is_file() and sha256_of(folder / name) == digest
+        for name, digest in manifest.files.items()
+    )
+
+
+def _identity(source: Path) -> str:
+    """Says whose weights embed a text, and how: the rounding differs a little between machines."""
+    files = [(name, sha256_of(source / name)) for name in ("model.safetensors", "tokenizer.json")]
+    parts = {"format": _FORMAT_VERSION, "max_tokens": MAX_TOKENS, "files": files}
+    return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()
+
+
+def _make(source: Path, identity: str, folder: Path) -> None:
+    say("starting PyTorch")
+    from qa_service.preparation import loading, sentence_graph  # noqa: PLC0415
+
+    with loading.quiet_libraries():
+        dimensions, cosine = sentence_graph.write(
+            source, folder / ENCODER_FILE, folder / TOKENIZER_FILE, MAX_TOKENS
+        )
+    names = (ENCODER_FILE, TOKENIZER_FILE)
+    manifest = EncoderManifest(
+        name=MINILM,
+        identity=identity,
+        dimensions=dimensions,
+        max_tokens=MAX_TOKENS,
+        files={name: sha256_of(folder / name) for name in names},
+        versions=package_versions(),
+    )
+    encoded = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
+    (folder / MANIFEST_FILE).write_bytes(encoded + b"\n")
+    say(f"its embeddings have a cosine of {cosine:.3f} with PyTorch's, or more")

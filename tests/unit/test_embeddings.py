@@ -1,0 +1,205 @@
+"""Passages are found by what they mean, beside their words; with the real encoder."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+
+from qa_service.errors import DamagedError, SetupError
+from qa_service.retrieval import embeddings, writing
+from qa_service.retrieval.build import Choices, Reporter, build
+from qa_service.retrieval.collection import Collection
+from qa_service.retrieval.embeddings import EMBEDDINGS_FILE, Embeddings
+from qa_service.retrieval.encoder import Encoder, SharedEncoder
+from qa_service.retrieval.manifest import PROGRESS_FILE, load_manifest
+
+TEXTS = {
+    "leave": "Employees are given twenty-five days of vacation each year.",
+    "parking": "Cars stand in the garage behind the building.",
+    "rain": "It rained during the whole of Tuesday.",
+}
+MEANT = {
+    "How much holiday do staff get?": "leave",
+    "Where can I leave my vehicle?": "parking",
+    "What was the weather like?": "rain",
+}
+
+
+class Noted(Reporter):
+    def __init__(self):
+        self.notes = []
+
+    def on_note(self, line):
+        self.notes.append(line)
+
+
+@pytest.fixture
+def docs(tmp_path):
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    for name, text in TEXTS.items():
+        (folder / f"{name}.txt").write_text(text)
+    return folder
+
+
+@pytest.fixture
+def output(tmp_path):
+    return tmp_path / "collection"
+
+
+@pytest.fixture
+def index(docs, output, encoder):
+    def run(reporter=None, **choices):
+        choices = {"encoder": encoder, "num_threads": 2, **choices}
+        return build(Choices(sources=(docs,), output=output, **choices), reporter or Reporter())
+
+    return run
+
+
+def best(collection, question):
+    return collection.search(question, 5)[0].passage.document.removesuffix(".txt")
+
+
+def rows_of(output):
+    return (output / load_manifest(output).index / EMBEDDINGS_FILE).read_bytes()
+
+
+def test_a_passage_is_found_by_its_meaning(index, output, encoder):
+    index()
+    collection = Collection(output, SharedEncoder(encoder))
+    assert {question: best(collection, question) for question in MEANT} == MEANT
+    assert collection.fault == ""
+
+
+def test_a_passage_with_the_words_is_found_too(index, output, encoder):
+    index()
+    found = Collection(output, SharedEncoder(encoder)).search("garage", 2)
+    assert found[0].passage.document == "parking.txt"
+    assert found[0].score > found[1].score
+
+
+def test_a_question_of_stop_words_is_answered_by_meaning_without_a_fault(index, output, encoder):
+    index()
+    assert len(Collection(output, SharedEncoder(encoder)).search("?", 5)) == len(TEXTS)
+
+
+@pytest.mark.parametrize("what", ["none given", "none there", "another"])
+def test_without_the_encoder_passages_are_found_by_words(index, output, encoder, tmp_path, what):
+    index()
+    folder = tmp_path / "encoder"
+    if what == "another":
+        shutil.copytree(encoder, folder)
+        path = folder / "manifest.json"
+        path.write_text(path.read_text().replace('"identity": "', '"identity": "0'))
+    collection = Collection(output, SharedEncoder(None if what == "none given" else folder))
+    assert collection.search("How much holiday do staff get?", 5) == []
+    assert best(collection, "vacation") == "leave"
+    assert "words alone" in collection.fault
+
+
+def test_a_collection_without_embeddings_needs_no_encoder(index, output):
+    index(embeddings=False)
+    collection = Collection(output)
+    assert collection.fault == ""
+    assert load_manifest(output).settings.encoder == ""
+    assert best(collection, "vacation") == "leave"
+
+
+def test_an_index_without_an_encoder_says_so_once(index, output, tmp_path):
+    noted = Noted()
+    index(noted, encoder=tmp_path / "nowhere")
+    assert len(noted.notes) == 1
+    assert "words alone" in noted.notes[0]
+    with pytest.raises(SetupError, match="--no-embeddings"):
+        index(encoder=tmp_path / "nowhere", embeddings=True)
+
+
+def test_another_language_is_embedded_only_if_asked_for(index, output):
+    index(language="french")
+    assert load_manifest(output).settings.encoder == ""
+    index(language="french", embeddings=True)
+    assert load_manifest(output).settings.encoder
+
+
+def test_an_update_embeds_what_is_new_and_keeps_the_rest(index, docs, output, encoder, monkeypatch):
+    index()
+    before = rows_of(output)
+    (docs / "new.txt").write_text("The canteen is closed on Sunday.")
+    (docs / "rain.txt").unlink()
+    embedded = []
+    embed = Encoder.embed
+    monkeypatch.setattr(
+        Encoder, "embed", lambda self, texts: embedded.extend(texts) or embed(self, texts)
+    )
+    index(update=True)
+    assert [text.split()[-1] for text in embedded] == ["Sunday."]
+    collection = Collection(output, SharedEncoder(encoder))
+    assert best(collection, "On which day is there no lunch?") == "new"
+    assert "rain.txt" not in [
+        its.passage.document for its in collection.search("What was the weather like?", 5)
+    ]
+    width = Encoder(encoder).manifest.dimensions
+    kept = {before[at : at + width] for at in range(0, len(before), width)}
+    after = rows_of(output)
+    rows = [after[at : at + width] for at in range(0, len(after), width)]
+    assert len(kept.intersection(rows)) == 2
+    assert rows.count(bytes(width)) == 1  # the row of what is gone
+    (docs / "newer.txt").write_text("Bicycles are repaired in the yard.")
+    index(update=True)
+    assert bytes(width) not in [
+        rows_of(output)[at : at + width] for at in range(0, len(rows_of(output)), width)
+    ], "a free row is filled first"
+
+
+def test_an_update_without_the_encoder_is_refused(index, output, tmp_path):
+    index()
+    with pytest.raises(SetupError, match="--no-embeddings"):
+        index(update=True, encoder=tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("commit_passages", [1, 1000])
+def test_a_run_that_was_killed_goes_on(index, docs, output, encoder, monkeypatch, commit_passages):
+    monkeypatch.setattr(writing, "COMMIT_PASSAGES", commit_passages)
+    take = writing.NextIndex.finish_file
+
+    def dying(self, entry):
+        take(self, entry)
+        if entry.name == "parking.txt":
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writing.NextIndex, "finish_file", dying)
+        with pytest.raises(KeyboardInterrupt):
+            index()
+    assert (output / PROGRESS_FILE).exists()
+    index()
+    collection = Collection(output, SharedEncoder(encoder))
+    assert {question: best(collection, question) for question in MEANT} == MEANT
+
+
+def test_a_damaged_file_of_embeddings_is_named(index, output, encoder):
+    index()
+    path = output / load_manifest(output).index / EMBEDDINGS_FILE
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(DamagedError, match=EMBEDDINGS_FILE):
+        Collection(output, SharedEncoder(encoder))
+
+
+def test_cosines_are_those_of_the_vectors(tmp_path):
+    random = np.random.default_rng(7)
+    vectors = random.standard_normal((3000, 64)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    steps = np.clip(np.rint(vectors * embeddings.SCALE), -127, 127).astype(np.int8)
+    (tmp_path / EMBEDDINGS_FILE).write_bytes(steps.tobytes())
+    found = Embeddings(tmp_path, 64).cosines(vectors[5])
+    assert np.abs(found - vectors @ vectors[5]).max() < 0.05
+    assert found.argmax() == 5
+
+
+def test_an_embedding_does_not_depend_on_its_batch(encoder):
+    its = Encoder(encoder)
+    texts = [*TEXTS.values(), "", "word " * 1000]
+    alone = np.concatenate([its.embed([text]) for text in texts])
+    assert np.allclose((its.embed(texts) * alone).sum(axis=1), 1, atol=0.03)
