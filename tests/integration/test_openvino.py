@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from harness.process import MIB
 from qa_service.errors import DeviceError, SetupError
 from qa_service.instance.engines import EngineConfig, make_engine
 from qa_service.instance.model_folder.manifest import load_manifest
@@ -29,6 +30,39 @@ for _ in range(2):
 del engine
 os.kill(os.getpid(), signal.SIGUSR1)
 """
+
+
+GROWTH = """
+import sys
+from pathlib import Path
+import numpy as np
+from qa_service.instance.engines import EngineConfig, make_engine, static_shapes
+from qa_service.instance.memory import resident_bytes, return_free_memory
+from qa_service.instance.model_folder.manifest import load_manifest
+
+static_shapes.LOWEST_PRIORITY = 0  # beside other tests, it takes minutes
+model, precision, room = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+config = EngineConfig(precision=precision, static_shapes_bytes=room)
+engine = make_engine("openvino", model, load_manifest(model), config)
+
+def run(tokens):
+    ids = np.full((1, tokens), 2000)
+    engine.logits(ids, np.ones_like(ids), np.zeros_like(ids))
+
+lengths = range(16, 112, 16)
+for tokens in lengths:
+    run(tokens)
+return_free_memory()
+before = resident_bytes()
+for tokens in lengths:
+    for _ in range(static_shapes.OFTEN):
+        run(tokens)
+    engine.static_shapes.wait()
+return_free_memory()
+print(sum(bool(engine.static_shapes.find(tokens)) for tokens in lengths), resident_bytes() - before)
+"""
+ALLOCATORS_BYTES = 8 * MIB
+"""What a process takes more or less from one look to the next."""
 
 
 def logits(engine, *lengths):
@@ -79,6 +113,14 @@ def test_a_length_that_is_compiled_gives_the_same_logits(builtin_model, precisio
     for length, before in zip(lengths, dynamic, strict=True):
         assert engine.static_shapes.find(engine_module.padded_tokens(length, 384))
         assert np.abs(logits(engine, length) - before).max() < MAX_DIFFERENCES[precision]
+
+
+@pytest.mark.parametrize(("precision", "room"), [("fp32", 64), ("int8", 96), ("int8", 192)])
+def test_static_shapes_take_no_more_memory_than_they_may(builtin_model, precision, room):
+    done = run_python("-c", GROWTH, builtin_model, precision, room * MIB)
+    num_compiled, grown_bytes = map(int, done.stdout.split())
+    print(f"{precision}, {room} MiB: {num_compiled} lengths, {grown_bytes / MIB:.0f} MiB")
+    assert grown_bytes <= room * MIB + ALLOCATORS_BYTES
 
 
 def test_rows_are_padded_to_a_few_lengths_up_to_the_longest():

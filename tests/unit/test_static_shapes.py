@@ -9,11 +9,13 @@ from qa_service.instance.engines.static_shapes import OFTEN, StaticShapes
 class Compiler:
     """Compiles a length to its name; each takes `each_bytes` of a pretended memory."""
 
-    def __init__(self, max_bytes=1000, each_bytes=100):
+    def __init__(self, max_bytes=1000, each_bytes=100, first_bytes=0):
         self.asked, self.used_bytes, self.each_bytes = [], 5000, each_bytes
         self.may_end = threading.Event()
         self.may_end.set()
-        self.shapes = StaticShapes(self.compile, max_bytes, memory_bytes=lambda: self.used_bytes)
+        self.shapes = StaticShapes(
+            self.compile, max_bytes, first_bytes, memory_bytes=lambda: self.used_bytes
+        )
 
     def compile(self, tokens):
         self.asked.append(tokens)
@@ -67,6 +69,23 @@ def test_it_ends_before_its_memory_is_exceeded():
         compiler.shapes.wait()
     assert compiler.asked == [16, 32, 48]
     assert [compiler.shapes.find(tokens) for tokens in (48, 64)] == ["for 48", None]
+
+
+def test_a_first_length_that_is_expected_to_take_too_much_is_not_compiled():
+    compiler = Compiler(max_bytes=350, first_bytes=351)
+    compiler.run(64, 2 * OFTEN)
+    compiler.shapes.wait()
+    assert compiler.asked == []
+
+
+def test_a_length_that_took_more_than_was_left_is_dropped_and_the_last():
+    compiler = Compiler(max_bytes=250)
+    for tokens, each_bytes in ((16, 100), (32, 151), (48, 10)):
+        compiler.each_bytes = each_bytes
+        compiler.run(tokens, OFTEN)
+        compiler.shapes.wait()
+    assert compiler.asked == [16, 32]
+    assert [compiler.shapes.find(tokens) for tokens in (16, 32, 48)] == ["for 16", None, None]
 
 
 def test_questions_have_the_core_before_the_compiler():

@@ -59,7 +59,10 @@ class OpenVinoEngine(Engine):
             reason = str(error).strip().replace("\n", " ")
             raise SetupError(f"OpenVINO cannot load {self._path.name}: {reason}") from None
         self._request = compiled.create_infer_request()
-        self.static_shapes = StaticShapes(self._compiled_for, config.static_shapes_bytes)
+        # The first length also takes the model as it is read: about its file.
+        self.static_shapes = StaticShapes(
+            self._compiled_for, config.static_shapes_bytes, self._path.stat().st_size
+        )
         self.later_bytes = config.static_shapes_bytes
         names = {name for item in compiled.inputs for name in item.get_names()}
         self._inputs = [name for name in manifest.inputs if name in names]

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from qa_service.instance.memory import resident_bytes
+from qa_service.instance.memory import resident_bytes, return_free_memory
 
 logger = logging.getLogger(__name__)
 
@@ -32,19 +32,22 @@ Compiled = TypeVar("Compiled")
 class StaticShapes(Generic[Compiled]):
     """The lengths that are compiled, and how often the others ran.
 
-    Once `max_bytes` of memory are taken, or a length cannot be compiled, it compiles no more.
+    A length is compiled if it will fit into what is left of `max_bytes`, as far as is known: it
+    takes what the last one took, the first `first_bytes`. What then took more is dropped. After
+    that, or if a length cannot be compiled, no more are.
     """
 
     def __init__(
         self,
         compile_for: Callable[[int], Compiled],
         max_bytes: int,
+        first_bytes: int = 0,
         *,
         memory_bytes: Callable[[], int] = resident_bytes,
     ) -> None:
         self._compile_for = compile_for
         self._left_bytes = max_bytes
-        self._last_bytes = 0
+        self._next_bytes = max(1, first_bytes)
         self._memory_bytes = memory_bytes
         self._num_runs: Counter[int] = Counter()
         self._compiled: dict[int, Compiled] = {}
@@ -55,7 +58,7 @@ class StaticShapes(Generic[Compiled]):
         # Asked before `_compiled`, so that a length which is done just now is not compiled again.
         is_free = not self._thread.is_alive()
         found = self._compiled.get(tokens)
-        if found is None and self._left_bytes > self._last_bytes:
+        if found is None and self._left_bytes >= self._next_bytes:
             self._num_runs[tokens] += 1
             if is_free and self._num_runs[tokens] >= OFTEN:
                 self._thread = threading.Thread(target=self._add, args=(tokens,))
@@ -73,14 +76,22 @@ class StaticShapes(Generic[Compiled]):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
         before_bytes, started_s = self._memory_bytes(), time.monotonic()
         try:
-            self._compiled[tokens] = self._compile_for(tokens)
+            compiled = self._compile_for(tokens)
         except Exception:
             logger.exception("%d tokens cannot be compiled; other lengths will not be", tokens)
             self._left_bytes = 0
             return
-        self._last_bytes = max(0, self._memory_bytes() - before_bytes)
-        self._left_bytes -= self._last_bytes
+        return_free_memory()
+        taken_bytes = max(0, self._memory_bytes() - before_bytes)
+        took_s = time.monotonic() - started_s
         logger.debug(
-            "compiled the model for %d tokens: %.2f s, %d bytes",
-            *(tokens, time.monotonic() - started_s, self._last_bytes),
+            "compiled the model for %d tokens: %.2f s, %d bytes", tokens, took_s, taken_bytes
         )
+        if taken_bytes > self._left_bytes:
+            del compiled
+            return_free_memory()
+            self._left_bytes = 0
+            return
+        self._left_bytes -= taken_bytes
+        self._next_bytes = max(1, taken_bytes)
+        self._compiled[tokens] = compiled
