@@ -82,7 +82,7 @@ class _Bar(Reporter):
         self._print(line)
 
     def on_files(self, files: int, size_bytes: int) -> None:
-        self._bar.reset(size_bytes)
+        self._bar.total = size_bytes
 
     def on_fault(self, line: str) -> None:
         self._print(f"left out: {line}")

@@ -17,7 +17,7 @@ from qa_service.wire.sections import PIECES
 _BREAK = re.compile(
     r"(?P<paragraph>\n[ \t\r]*\n)"
     r"|(?P<item>\n(?=[ \t]{0,12}(?:[-*+•|]|\d{1,3}[.)])[ \t]))"
-    r"|(?P<stop>[.!?…][\"'”’»)\]*_]{0,4}(?=\s))"
+    r"|(?P<stop>(?:(?<=[^\s.!?…])|(?<=[^\s.!?…]\s))[.!?…]{1,8}[\"'”’»)\]*_]{0,4}(?=\s))"
     r"|(?P<wide>[。！？][”’」』）]{0,4})"
 )
 _ABBREVIATIONS = frozenset({

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 
+import docx
 import pytest
 
 from qa_service.retrieval.documents import (
@@ -188,3 +189,70 @@ def test_names_are_short_lines():
 )
 def test_a_kind_is_told_by_its_name(name, kind):
     assert format_of(name) == kind
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_a_table_as_excel_saves_it_is_a_row_a_line(encoding, separator):
+    rows = [["Name", "Größe"], ["Fuchs, rot", "3"], ["", ""], ["Hase", "2"]]
+    lines = (separator.join(f'"{cell}"' for cell in row) for row in rows)
+    (document,) = read("a.csv", "\r\n".join(lines).encode(encoding))
+    assert document.text == "Name: Fuchs, rot; Größe: 3\nName: Hase; Größe: 2"
+    assert [block.line for block in document.blocks] == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("a.txt", "Größe".encode("utf-16")),
+        ("a.md", b"\xef\xbb\xbfGr\xc3\xb6\xc3\x9fe"),
+        ("a.html", b'<meta charset="iso-8859-1"><p>Gr\xf6\xdfe'),
+        ("a.xhtml", b'<?xml version="1.0" encoding="latin-1"?><p>Gr\xf6\xdfe</p>'),
+        ("a.rst", b".. -*- coding: cp1252 -*-\n\nGr\xf6\xdfe"),
+        ("a.jsonl", b'\xef\xbb\xbf{"text": "Gr\xc3\xb6\xc3\x9fe"}'),
+        ("a.json", b'\xef\xbb\xbf{"data": [{"paragraphs": [{"context": "Gr\xc3\xb6\xc3\x9fe"}]}]}'),
+    ],
+)
+def test_a_file_is_read_in_the_encoding_that_it_says(name, data):
+    (document,) = read(name, data)
+    assert document.text == "Größe"
+
+
+def test_a_notebook_is_its_markdown_and_code():
+    cells = [
+        {"cell_type": "markdown", "source": ["# Top\n", "*One*"]},
+        {"cell_type": "code", "source": "x = 1", "outputs": [{"text": "gone"}]},
+    ]
+    (document,) = read("a.ipynb", json.dumps({"cells": cells}))
+    assert (document.title, document.text) == ("Top", "Top\n\nOne\n\nx = 1")
+
+
+def test_words_documents_have_headings_lists_and_tables():
+    word = docx.Document()
+    word.add_heading("Top", 1)
+    word.add_paragraph("These:")
+    word.add_paragraph("one", style="List Bullet")
+    table = word.add_table(rows=2, cols=2)
+    for cell, text in zip([c for row in table.rows for c in row.cells], "AB12", strict=True):
+        cell.text = text
+    data = io.BytesIO()
+    word.save(data)
+    (document,) = read("a.docx", data.getvalue())
+    assert document.text == "Top\n\nThese:\n- one\nA: 1; B: 2"
+
+
+@pytest.mark.parametrize("name", ["a.docx", "a.ipynb"])
+@pytest.mark.parametrize("data", [b"", b"PK\x03\x04", b"\0" * 50, b"[" * 5000])
+def test_broken_packages_are_refused(name, data):
+    with pytest.raises(UnreadableError):
+        read(name, data)
+
+
+HOSTILE = ["<table><tr><td>", "{{", "{% ", "<sup>", "> ", "- ", "[", "`a", "**", "| a ", ". "]
+
+
+@pytest.mark.parametrize("name", ["a.md", "a.rst", "a.html"])
+@pytest.mark.parametrize("part", HOSTILE)
+def test_markup_that_is_never_closed_is_read(name, part):
+    (document,) = read(name, part * (20_000 // len(part)))
+    assert all(block.end > block.start for block in document.blocks)

@@ -154,3 +154,8 @@ def test_the_cost_of_cutting_grows_with_the_text():
 
     assert list(cut(Document("a", "A", Counted(text)), 150))
     assert Counted.copied < 20 * len(text)
+
+
+def test_signs_without_words_are_no_sentences():
+    assert len(split(". " * 400)) < 20
+    assert split("What?! Yes… No . Then") == ["What?!", "Yes…", "No .", "Then"]

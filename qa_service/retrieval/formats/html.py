@@ -35,7 +35,10 @@ _TAG_OF_TABLE = re.compile(
     r"\s*(?:<!--.*?-->\s*)?<(?P<name>tr|td|th|tbody|thead|caption)\b", re.I | re.S
 )
 _SPACES = re.compile(r"\s+")
-_TEMPLATE_TAG = re.compile(r"\{%.*?%\}|\{\{.*?\}\}|\{#.*?#\}|<%.*?%>", re.DOTALL)
+_TEMPLATE_TAG = re.compile(
+    r"\{%(?:(?!\{%).)*?%\}|\{\{(?:(?!\{\{).)*?\}\}|\{#(?:(?!\{#).)*?#\}|<%(?:(?!<%).)*?%>",
+    re.DOTALL,
+)
 _MACRO_TEXT = re.compile(
     r"\b(?:text|html|heading|titleText)[\"']?\s*:\s*([\"'])(?P<text>.*?)(?<!\\)\1", re.DOTALL
 )
@@ -45,7 +48,8 @@ _SCRIPT_TEMPLATE = re.compile(
 )
 _HIDING = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
 _MAX_NODES = 20_000_000
-_MAX_TABLES = 2
+_MAX_SCRIPTS = 4
+_MAX_TABLES = 4
 """Tables within so many others only arrange the page."""
 _BREAK = "\ue000"
 """Stands for `<br>` while white space is joined."""
@@ -113,6 +117,8 @@ class _Page:
         self._term = ""
         self._num_tables = num_tables
         """How many tables are around this."""
+        self._arrangements: list[int] = []
+        """Open tables that hold no data."""
 
     def read(self, root: LexborNode) -> None:
         node, count = self._open(root), 0
@@ -144,11 +150,13 @@ class _Page:
             self._line = _line_of(node, self._line)
             if tag == "table" and self._take_table(node):
                 return None
+            if tag == "table":
+                self._arrangements.append(node.mem_id)
             self._open_block(node, tag)
         elif tag == "br":
             self._words.append("\n" if self._preformatted else _BREAK)
         elif tag in {"sup", "sub"}:
-            self._scripts.append(len(self._words))
+            self._scripts = [*self._scripts[-_MAX_SCRIPTS:], len(self._words)]
         return node.child
 
     def _open_block(self, node: LexborNode, tag: str) -> None:
@@ -175,6 +183,8 @@ class _Page:
 
     def _close(self, node: LexborNode) -> None:
         tag = node.tag
+        if tag == "table" and self._arrangements[-1:] != [node.mem_id]:
+            return  # one that holds data
         if tag in {"sup", "sub"}:
             self._end_script(node, tag)
         if tag not in _BLOCKS or (tag != "table" and _is_left_out(node, tag)):
@@ -202,6 +212,8 @@ class _Page:
             self._out.end_list()
         elif tag in {"li", "dd"}:
             self._out.end_item()
+        elif tag == "table" and self._arrangements:
+            self._arrangements.pop()
 
     def _end_script(self, node: LexborNode, tag: str) -> None:
         if not self._scripts:
@@ -217,7 +229,7 @@ class _Page:
             ]
 
     def _take_table(self, node: LexborNode) -> bool:
-        if self._num_tables >= _MAX_TABLES:
+        if self._num_tables + len(self._arrangements) >= _MAX_TABLES:
             return False
         table = read_table(node, self._cell_text)
         if table is None:

@@ -6,6 +6,7 @@ out, and the next one is read.
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterator
 from typing import BinaryIO
 
@@ -58,7 +59,10 @@ def _document(name: str, number: int, line: bytes | None, max_bytes: int) -> Doc
 
 def _lines(stream: BinaryIO, max_bytes: int) -> Iterator[bytes | None]:
     """Each line; None for one over the bound, of which only a piece at a time is held."""
+    is_first = True
     while line := stream.readline(max_bytes + 1):
+        if is_first:
+            line, is_first = line.removeprefix(codecs.BOM_UTF8), False
         if len(line) <= max_bytes or line.endswith(b"\n"):
             yield line
             continue

@@ -39,10 +39,10 @@ _LABEL = re.compile(r"\b(?:label|title|header|summary)=[\"'](?P<label>[^\"']+)[\
 _TAG_START, _TAG_END = re.compile(r"\{\{[<%]|\{%"), re.compile(r"[>%]\}\}|%\}")
 _CODE_OR_TAG = re.compile(
     r"(?P<code>(?<![`\\}])(?P<ticks>`+)(?!`)(?:.|\n)+?(?<!`)(?P=ticks)(?!`))"
-    r"|\{\{[<%](?P<short>.*?)[%>]\}\}"
-    r"|\{%(?P<tag>.*?)%\}"
-    r"|\{\{(?P<value>.*?)\}\}"
-    r"|<%(?P<erb>.*?)%>"
+    r"|\{\{[<%](?P<short>(?:(?!\{\{).)*?)[%>]\}\}"
+    r"|\{%(?P<tag>(?:(?!\{%).)*?)%\}"
+    r"|\{\{(?P<value>(?:(?!\{\{).)*?)\}\}"
+    r"|<%(?P<erb>(?:(?!<%).)*?)%>"
     r"|\{(?P<role>[\w:+.-]+)\}(?P<open>`+)(?P<target>[^`\n]+)(?P=open)"
     r"|(?P<attributes>[ \t]?\{[ \t]*:?[ \t]*[.#][^{}\n]*\})"
     r"|(?P<data>(?<=[\])`*_])\{:?[ \t]*[\w-]+=[^{}\n]*\})"

@@ -5,6 +5,7 @@ So offsets are those of SQuAD's `answer_start`.
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterator
 from typing import BinaryIO
 
@@ -41,7 +42,7 @@ def read_squad(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document
         UnreadableError: It is longer than the bound, or not in SQuAD's format.
     """
     try:
-        articles = _articles(read_bytes(stream, max_bytes))
+        articles = _articles(read_bytes(stream, max_bytes).removeprefix(codecs.BOM_UTF8))
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise UnreadableError(f"not in SQuAD's format: {error}") from None
     number = 0
