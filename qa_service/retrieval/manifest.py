@@ -13,15 +13,14 @@ Whoever holds the lock removes what neither the manifest nor the progress names.
 
 from __future__ import annotations
 
-import errno
 import os
-import stat
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from qa_service.errors import DamagedError, SetupError
+from qa_service.files import read_file
 
 FORMAT = 3
 """Changes with how documents are read, cut and indexed."""
@@ -125,7 +124,7 @@ def load_manifest(folder: Path) -> Manifest:
 def _load(folder: Path, kind: type[_Kind]) -> _Kind:
     path = folder / MANIFEST_FILE
     try:
-        manifest = msgspec.json.decode(_read_file(path), type=kind)
+        manifest = msgspec.json.decode(read_file(path), type=kind)
     except FileNotFoundError:
         raise SetupError(f"{folder} is no collection: make one with qa-index") from None
     except OSError as error:
@@ -137,19 +136,6 @@ def _load(folder: Path, kind: type[_Kind]) -> _Kind:
     return manifest
 
 
-def _read_file(path: Path) -> bytes:
-    """Reads a file, and nothing that could make it wait for a writer.
-
-    Raises:
-        OSError: It cannot be read, or is a FIFO, a socket or a device.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is not a file")
-        return file.read()
-
-
 def _is_index(name: str) -> bool:
     """Whether a name is that of a folder of an index, which lies in the collection's own."""
     return name.startswith(INDEX) and Path(name).name == name
@@ -158,7 +144,7 @@ def _is_index(name: str) -> bool:
 def served_indexes(folder: Path) -> list[str]:
     """The indexes that a manifest of any version names, the one that is served first."""
     try:
-        found = msgspec.json.decode(_read_file(folder / MANIFEST_FILE), type=_Indexes)
+        found = msgspec.json.decode(read_file(folder / MANIFEST_FILE), type=_Indexes)
     except (OSError, msgspec.MsgspecError, ValueError):
         return []
     return [name for name in (found.index, found.index_before) if _is_index(name)]

@@ -1,3 +1,4 @@
+import os
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from qa_service.errors import SetupError
 from qa_service.instance.model_folder.manifest import (
     MANIFEST_FILE,
     ReadingConfig,
+    fingerprint_of,
     load_manifest,
     prepared_file,
     save_manifest,
@@ -27,6 +29,13 @@ def test_what_is_saved_is_loaded(tmp_path):
     save_manifest(tmp_path, _MANIFEST)
     assert load_manifest(tmp_path) == _MANIFEST
     assert (tmp_path / MANIFEST_FILE).read_text().startswith('{\n  "name": "tiny",\n')
+
+
+def test_a_manifest_that_is_a_fifo_is_an_error_and_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / MANIFEST_FILE)
+    with pytest.raises(SetupError, match="it is not a file"):
+        load_manifest(tmp_path)
+    assert fingerprint_of(tmp_path) == ""
 
 
 @pytest.mark.parametrize(

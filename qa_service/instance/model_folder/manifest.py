@@ -16,6 +16,7 @@ import msgspec
 
 from qa_service.engine_catalogue import ONNX_FILE, PREPARING_FLAGS, ROWS
 from qa_service.errors import SetupError
+from qa_service.files import read_file
 
 _PROGRAM = Path(__file__).resolve().parents[3] / "prepare_model.py"
 MANIFEST_FILE = "manifest.json"
@@ -101,7 +102,7 @@ def load_manifest(model_dir: Path) -> Manifest:
         SetupError: The folder holds no prepared model, or one of another format.
     """
     try:
-        return msgspec.json.decode((model_dir / MANIFEST_FILE).read_bytes(), type=Manifest)
+        return msgspec.json.decode(read_file(model_dir / MANIFEST_FILE), type=Manifest)
     except FileNotFoundError:
         raise SetupError(
             f"no prepared model in {model_dir}; make it with: {_making_command(model_dir)}"
@@ -116,7 +117,7 @@ def load_manifest(model_dir: Path) -> Manifest:
 def fingerprint_of(model_dir: Path) -> str:
     """SHA-256 of a model's manifest; empty if there is none."""
     try:
-        return hashlib.sha256((model_dir / MANIFEST_FILE).read_bytes()).hexdigest()
+        return hashlib.sha256(read_file(model_dir / MANIFEST_FILE)).hexdigest()
     except OSError:
         return ""
 
