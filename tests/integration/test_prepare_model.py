@@ -54,7 +54,8 @@ def prepared(sources, tmp_path_factory):
 
 
 def _flags(model: Path | str, output_dir: Path) -> list[str]:
-    return ["--model", str(model), "--output_dir", str(output_dir), "--precision", "fp32"]
+    flags = ["--model", str(model), "--output_dir", str(output_dir), "--no-encoder"]
+    return [*flags, "--precision", "fp32"]
 
 
 def _run_offline(model: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -320,7 +321,7 @@ def test_int8_that_answers_otherwise_is_refused(sources, tmp_path, capsys):
 
 @pytest.mark.usefixtures("broken_int8")
 def test_a_model_that_cannot_be_had_in_int8_is_prepared_without(sources, tmp_path, capsys):
-    arguments = ["--model", str(sources / "bert"), "--output_dir", str(tmp_path)]
+    arguments = ["--model", str(sources / "bert"), "--output_dir", str(tmp_path), "--no-encoder"]
     assert prepare_model.main(arguments) == 0
     assert re.search(r"without model\.int8\.onnx: .*serve it in fp32", capsys.readouterr().out)
     files = _mtimes(tmp_path / "bert")

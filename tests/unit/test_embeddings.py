@@ -7,7 +7,9 @@ import shutil
 import numpy as np
 import pytest
 
+from qa_service.encoder_folder import ENCODER_FILE, load_encoder_manifest
 from qa_service.errors import DamagedError, SetupError
+from qa_service.preparation.sentence_encoder import is_whole
 from qa_service.retrieval import embeddings, writing
 from qa_service.retrieval.build import Choices, Reporter, build
 from qa_service.retrieval.collection import Collection
@@ -203,3 +205,24 @@ def test_an_embedding_does_not_depend_on_its_batch(encoder):
     texts = [*TEXTS.values(), "", "word " * 1000]
     alone = np.concatenate([its.embed([text]) for text in texts])
     assert np.allclose((its.embed(texts) * alone).sum(axis=1), 1, atol=0.03)
+
+
+def test_an_encoder_is_made_again_only_if_it_is_damaged_or_another(encoder, tmp_path):
+    folder = shutil.copytree(encoder, tmp_path / "encoder")
+    identity = load_encoder_manifest(folder).identity
+    assert is_whole(folder, identity)
+    assert not is_whole(folder, "another")
+    with (folder / ENCODER_FILE).open("ab") as file:
+        file.write(b"more")
+    assert not is_whole(folder, identity)
+    assert not is_whole(tmp_path / "nowhere", identity)
+
+
+@pytest.mark.parametrize("name", [ENCODER_FILE, "tokenizer.json", "manifest.json"])
+def test_a_damaged_encoder_leaves_words_and_names_its_file(index, output, encoder, tmp_path, name):
+    index()
+    folder = shutil.copytree(encoder, tmp_path / "encoder")
+    (folder / name).write_bytes(b"not this")
+    collection = Collection(output, SharedEncoder(folder))
+    assert best(collection, "vacation") == "leave"
+    assert name in collection.fault
