@@ -20,6 +20,7 @@ from qa_service.errors import DeviceError, SetupError
 from qa_service.instance.batch_cost import BatchRule
 from qa_service.instance.engines import EngineConfig, make_engine, onnx_gpu, pytorch
 from qa_service.instance.engines.onnx import open_session
+from qa_service.instance.engines.outputs import EngineFaultError
 from qa_service.instance.model_folder.manifest import load_manifest
 from qa_service.instance.reader.reader import Reader
 from qa_service.preparation.prepare import Choices, prepare
@@ -250,3 +251,29 @@ def test_without_the_plain_graph_the_command_that_makes_it_is_named(
 def test_what_cannot_be_combined_is_told(gpu_model, manifest, kind, config, words):
     with pytest.raises(SetupError, match=words):
         make_engine(kind, gpu_model, manifest, config)
+
+
+class SilentSession:
+    """A session whose bound runs do nothing once it is silent, and report no error."""
+
+    def __init__(self, session):
+        self._session, self.is_silent = session, False
+
+    def __getattr__(self, name):
+        return getattr(self._session, name)
+
+    def run_with_iobinding(self, *given):
+        if not self.is_silent:
+            self._session.run_with_iobinding(*given)
+
+
+def test_a_bound_run_that_writes_nothing_is_a_fault(gpu_model, manifest):
+    config = dataclasses.replace(SMALL, cuda_graphs=False)
+    path = gpu_model / ONNX_FILE
+    session = SilentSession(open_session(path, config, [("CPUExecutionProvider", {})]))
+    engine = onnx_gpu.bucketed_engine(session, manifest, config, device="cpu")
+    (batch, *_) = batches()
+    engine.logits(*batch)
+    session.is_silent = True
+    with pytest.raises(EngineFaultError, match="without results"):
+        engine.logits(*batch)
