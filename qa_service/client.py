@@ -476,7 +476,8 @@ def split_hosts(host: str | Sequence[str], port: int) -> list[tuple[str, int]]:
     """
     words = host.split(",") if isinstance(host, str) else host
     found = [_split_host(word.strip(), port) for word in words]
-    if any("/" in name for name, _ in found):
+    # A name that begins with a slash is a Unix socket's path.
+    if any("/" in name and not name.startswith("/") for name, _ in found):
         raise ValueError(f"{host!r} is a URL; a name is needed, as in localhost or a:9998")
     if not found or not all(name and 0 < number < 1 << 16 for name, number in found):
         raise ValueError(f"{host!r} does not name servers and their ports")
