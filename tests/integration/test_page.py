@@ -105,6 +105,58 @@ def test_the_state_is_in_the_address(page, server):
     assert page.evaluate("document.querySelector('#text').value") == "It was in 1843."
 
 
+def test_a_link_asks_and_back_goes_back(page, server):
+    page.open("about:blank")
+    page.open(
+        f"http://localhost:{server.port}/#q={quote('When?')}&t={quote('It was in 1843.')}&k=1"
+    )
+    page.wait_for("document.querySelector('#best').textContent == '1843'")
+    ask(page, text=ROCKETS)
+    page.wait_for("document.querySelector('#best').textContent == 'Ada Lovelace'")
+    page.evaluate("history.back()")
+    page.wait_for("document.querySelector('#best').textContent == '1843'")
+    assert page.evaluate("document.querySelector('#question').value") == "When?"
+
+
+def test_the_marked_answer_of_a_long_text_is_in_view(page):
+    ask(page, text="It rained all day. " * 500 + ASK["text"] + " It rained all night." * 500)
+    inside = """(() => {
+        const box = document.querySelector('#marked').getBoundingClientRect();
+        const mark = document.querySelector('mark').getBoundingClientRect();
+        return mark.top >= box.top && mark.bottom <= box.bottom;
+    })()"""
+    assert page.evaluate(inside)
+
+
+def test_a_question_that_waits_shows_so_and_can_be_cancelled(page):
+    page.evaluate("window.fetch = (url, {signal} = {}) => new Promise((_, fail) => signal && "
+                  "signal.addEventListener('abort', () => fail(signal.reason)))")  # fmt: skip
+    page.evaluate("document.querySelector('#form').requestSubmit()")
+    page.wait_for("!document.querySelector('#waiting-row').hidden")
+    page.evaluate("document.querySelector('#cancel').click()")
+    page.wait_for("document.querySelector('#best').textContent == 'Cancelled.'")
+    assert page.evaluate("document.querySelector('#waiting-row').hidden")
+
+
+def test_an_answer_can_be_copied(page):
+    ask(page)
+    page.evaluate("document.querySelector('#copy').click()")
+    page.wait_for("document.querySelector('#copy').textContent == 'Copied'")
+
+
+def test_without_an_answer_the_passages_that_were_read_are_shown(page):
+    passage = {"document": "a.md", "title": "A", "heading": "B", "text": "One."}
+    reply = {"answer": "", "score": 0.9, "start": None, "end": None}
+    reply |= {"timings_ms": {"queue": 1, "inference": 1}, "passages": [passage] * 2}
+    page.evaluate(f"showReply({{collection: 'c'}}, {json.dumps(reply)}, 3)")
+    assert page.evaluate("document.querySelector('#best').textContent") == (
+        "Not found in the 2 passages read."
+    )
+    assert page.evaluate("document.querySelectorAll('#passages li').length") == 2
+    shown = page.evaluate("document.querySelector('#passages li').textContent")
+    assert shown == "A > Ba.mdOne."
+
+
 def test_the_same_request_elsewhere(page, server):
     page.open(f"http://localhost:{server.port}/#q={quote('Whose?')}&t={quote(chr(39) + 'Ada')}&k=1")
     page.wait_for("document.querySelector('#question').value == 'Whose?'")
@@ -187,12 +239,12 @@ def test_a_collection_can_be_chosen(builtin_model, tmp_path, browser):
         browser.open(f"http://localhost:{server.port}/#q={quote(question)}&c=machines&k=3")
         browser.wait_for("!document.querySelector('#sources').hidden")
         browser.wait_for("document.querySelector('#text-field').hidden")
-        browser.evaluate("document.querySelector('#form').requestSubmit()")
         browser.wait_for("!document.querySelector('#result').hidden")
         assert browser.evaluate(MARKED) == answer
+        assert document in browser.evaluate("document.querySelector('#passages li').textContent")
         assert answer in browser.evaluate("document.querySelector('#marked').textContent")
         place = browser.evaluate("document.querySelector('#place').textContent")
-        assert place.startswith(f"{document}, character ")
+        assert place.startswith(document)
         assert "The Analytical Engine" in place
         assert "c=machines" in browser.evaluate("location.hash")
         browser.evaluate(
