@@ -178,7 +178,7 @@ def test_flags_that_make_no_sense(given, words):
     ("given", "words"),
     [
         (["--sessions", "1", "--model", "nowhere"], "the server did not start: "),
-        (["--sessions", "1", "--max_batch_sise", "2"], "unrecognized arguments: --max_batch_sise"),
+        (["--sessions", "1", "--max_batch_sise", "2"], "did you mean --max_batch_size?"),
         (["--csv", "nowhere/sweep.csv"], "nowhere/sweep.csv"),
         (["--plot", "nowhere/sweep.png"], ""),
     ],

@@ -79,7 +79,7 @@ def test_unanswerable_questions_are_the_same_in_every_process():
     program = """
 import random
 from qa_service.data.squad import SquadQuestion
-from training.paragraphs import UnanswerableMaker
+from qa_service.evaluation.unanswerable import UnanswerableMaker
 texts = [f"a{n} a{n + 1} a{n + 2}" for n in range(40)]
 asked = [SquadQuestion(str(n), text, text, ("no",), (0,)) for n, text in enumerate(texts)]
 rng = random.Random(0)
