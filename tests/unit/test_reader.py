@@ -79,6 +79,7 @@ def test_answers_are_what_stands_in_the_text(make_reader, kind, question, text, 
 
 @settings(max_examples=30)
 @given(pairs=st.lists(st.tuples(texts, texts), max_size=8), top_k=st.integers(1, 3))
+@example([("", "?\u0301")], 2)
 def test_batch_members_change_no_answer(make_reader, pairs, top_k):
     reader = make_reader("bert", limits=BatchRule(max_batch_size=3, max_batch_tokens=60))
     questions = [Question(question, text, top_k) for question, text in pairs]

@@ -238,7 +238,8 @@ class _Spans:
         bounds = np.array(self._offsets)
         for place in places:
             within = np.flatnonzero((bounds[:, 0] < place.end) & (bounds[:, 1] > place.start))
-            _strike_out(table, int(within[0]), int(within[-1]))
+            if within.size:  # a tokenizer may leave out all that a place has
+                _strike_out(table, int(within[0]), int(within[-1]))
         for _ in range(_MAX_TRIES):
             candidate = _best_of(table)
             if candidate.log_score == -math.inf:
@@ -280,7 +281,8 @@ class _Spans:
     def _bounds(self, candidate: Candidate) -> tuple[int, int]:
         start, end = self._cut_at_tokens(candidate)
         start, end = whole_characters(self._text, start, end)
-        return whole_words(self._text, start, end, self.rule.asked)
+        start, end = whole_words(self._text, start, end, self.rule.asked)
+        return whole_characters(self._text, start, end) if start < end else (start, end)
 
     def _cut_at_tokens(self, candidate: Candidate) -> tuple[int, int]:
         start, end = self._offsets[candidate.first][0], self._offsets[candidate.last][1]
