@@ -175,7 +175,6 @@ def run(
     passages = sum(Collection(path).head.passages for path in collections.values())
     groups = groups_of(asked)
     section.raw["groups"] = {name: summary(group) for name, group in groups.items()}
-    section.raw["answers"] = [msgspec.to_builtins(one) for one in _without_text(asked)]
     section.say(table(groups))
     section.say(
         f"{passages:,} passages were indexed in {indexed_s:.0f} s. A question took "
@@ -186,12 +185,6 @@ def run(
 
 def _or_itself(documents: Path, tree: str) -> Path:
     return documents / tree if (documents / tree).is_dir() else documents
-
-
-def _without_text(asked: Sequence[Asked]) -> list[Asked]:
-    """What is kept of the questions: no text of the documents but their answers."""
-    bare = [msgspec.structs.replace(one.question, context="") for one in asked]
-    return [msgspec.structs.replace(one, question=q) for one, q in zip(asked, bare, strict=True)]
 
 
 def make_flags() -> argparse.ArgumentParser:
