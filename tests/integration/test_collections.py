@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
 
@@ -61,10 +62,11 @@ def test_the_answer_names_its_document_and_its_place_in_it(server, question, exp
     assert passage["text"][reply["start"] - at : reply["end"] - at] == reply["answer"]
 
 
-def test_further_answers_are_of_other_documents(server):
+def test_further_answers_are_others_and_may_be_of_other_documents(server):
     reply = server.ask(question="Who wrote it?", collection="machines", top_k=3)
-    documents = [answer["passage"]["document"] for answer in reply["answers"] if answer["answer"]]
-    assert len(documents) == len(set(documents)) > 1
+    found = [answer for answer in reply["answers"] if answer["answer"]]
+    assert len({answer["answer"] for answer in found}) == len(found)
+    assert len({answer["passage"]["document"] for answer in found}) > 1
     assert reply["answers"][0]["answer"] == reply["answer"]
     assert sum(answer["score"] for answer in reply["answers"]) <= 1.0
 
@@ -255,7 +257,7 @@ def test_the_client_asks_once(server):
     assert (ran.returncode, ran.stdout) == (0, f"{ANSWER}\n")
     sentence, place, score = ran.stderr.splitlines()
     assert sentence == "**Ada Lovelace** wrote the notes on it in 1843."
-    assert place.startswith(f"{DOCUMENT}, character ")
+    assert re.match(rf"{re.escape(DOCUMENT)}:\d+, character ", place)
     assert place.endswith("The Analytical Engine")
     assert score.startswith("score ")
 
