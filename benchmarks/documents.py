@@ -25,7 +25,9 @@ from benchmarks.tables import markdown, percentile
 from harness.server import RunningServer
 from qa_service.client import Answer, QaClient
 from qa_service.data.squad import exact_match, f1_score, normalize_answer
+from qa_service.encoder_folder import DEFAULT_ENCODER
 from qa_service.retrieval.collection import Collection
+from qa_service.retrieval.encoder import SharedEncoder
 from qa_service.retrieval.rendering import render_fragment
 from training.documents import DocumentQuestion, read_lines
 
@@ -59,7 +61,7 @@ def measure(
 ) -> list[Asked]:
     """Asks a tree's questions, of its collection in `folder` and of their sections."""
     tree = questions[0].tree
-    collection = Collection(folder)
+    collection = Collection(folder, SharedEncoder(DEFAULT_ENCODER))
     found = ask(server, [(one.question, None) for one in questions], collection=tree)
     having = [one for one in questions if one.context]
     pairs = [(one.question, render_fragment(one.context, one.document)) for one in having]
