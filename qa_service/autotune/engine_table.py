@@ -164,8 +164,11 @@ def with_engine(options: InstanceOptions, finding: Finding) -> InstanceOptions:
 
 
 def _on_trial(setup: Setup, candidate: Finding) -> Setup:
-    """The setup of a candidate's instance; it neither measures nor compiles anything meanwhile."""
+    """The setup of a candidate's instance; it neither measures nor compiles anything meanwhile.
+
+    Hooks are left out: the engines are compared.
+    """
     options = with_engine(setup.options, candidate)
-    options = msgspec.structs.replace(options, cost_table="off", static_shapes_bytes=0)
+    options = msgspec.structs.replace(options, cost_table="off", static_shapes_bytes=0, hooks=None)
     device = msgspec.structs.replace(setup.device, may_fall_back=False)
     return msgspec.structs.replace(setup, options=options, device=device)

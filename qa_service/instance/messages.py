@@ -44,6 +44,7 @@ class ModelFacts(msgspec.Struct, frozen=True, array_like=True):
         null_log_score: Of the null answer; None if the model cannot abstain.
         fingerprint: SHA-256 of the manifest.
         passage_weight: What a point of a passage's search score adds to its log scores.
+        hooks: Which hooks an instance runs, and the SHA-256 of their module; empty for none.
     """
 
     name: str = ""
@@ -52,6 +53,7 @@ class ModelFacts(msgspec.Struct, frozen=True, array_like=True):
     null_log_score: float | None = None
     fingerprint: str = ""
     passage_weight: float = 0.0
+    hooks: str = ""
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -18,6 +18,7 @@ _Count = Annotated[int, Meta(ge=0, le=1024)]
 _Amount = Annotated[float, Meta(ge=0, le=1024)]
 _Share = Annotated[float, Meta(gt=0, le=1)]
 _Range = Annotated[str, Meta(pattern=r"^(0|[1-9][0-9]{0,2}):[1-9][0-9]{0,2}\Z")]
+_CLASS = r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*\Z"
 _DEVICE = r"(cpu|cuda:(0|[1-9][0-9]{0,3}))"
 
 
@@ -91,6 +92,14 @@ class InstanceOptions(Struct, frozen=True, kw_only=True):
             "take it"
         ),
     ] = 0.97
+    hooks: Annotated[
+        Annotated[str, Meta(pattern=_CLASS)] | None,
+        Meta(
+            title="module:Class",
+            description="a class of yours that changes questions, texts and answers in the "
+            "instance, as docs/HOOKS.md explains; without it nothing is changed",
+        ),
+    ] = None
     devices: Annotated[
         str,
         Meta(

@@ -17,7 +17,7 @@ from qa_service.errors import InternalError, QaError
 from qa_service.instance.batch_cost import BatchRule
 from qa_service.instance.channel import WorkerChannel
 from qa_service.instance.engines.outputs import EngineFaultError
-from qa_service.instance.messages import Batch, Failure, Results
+from qa_service.instance.messages import Batch, Failure, ModelFacts, Results
 from qa_service.instance.reader.reader import Outcome
 from qa_service.instance.reader.stopwatch import Stopwatch
 from qa_service.wire.messages import Task
@@ -29,9 +29,15 @@ E = TypeVar("E")
 
 
 class TaskReader(Protocol[E]):
-    """Answers tasks: a `Reader`, or an `InstantReader`."""
+    """Answers tasks: a `Reader`, an `InstantReader`, or a `HookedReader` around one."""
 
-    rule: BatchRule
+    @property
+    def model(self) -> ModelFacts:
+        """What the loop needs to know of the model."""
+
+    @property
+    def rule(self) -> BatchRule:
+        """Which windows run together."""
 
     def encode(self, tasks: Sequence[Task], stopwatch: Stopwatch) -> E:
         """Tokenizes the tasks."""

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -26,6 +27,7 @@ from qa_service.instance.devices import CPU
 from qa_service.instance.engines import EngineConfig, make_engine
 from qa_service.instance.engines.base import Engine
 from qa_service.instance.engines.outputs import EngineFaultError
+from qa_service.instance.hooks import HookedReader, load_hooks
 from qa_service.instance.learned_costs import LearnedCosts
 from qa_service.instance.memory import resident_bytes
 from qa_service.instance.messages import Failed, Ready, Setup
@@ -40,7 +42,7 @@ from qa_service.instance.reader.instant import InstantReader
 from qa_service.instance.reader.measuring import measure_costs
 from qa_service.instance.reader.reader import Reader
 from qa_service.instance.reader.stopwatch import Stopwatch
-from qa_service.instance.runs import answer_batches, received, received_ahead
+from qa_service.instance.runs import TaskReader, answer_batches, received, received_ahead
 from qa_service.logs import configure_logging
 from qa_service.net.parent import end_with_parent, inherited_socket
 from qa_service.wire.messages import Task
@@ -56,7 +58,9 @@ def serve(channel: WorkerChannel) -> None:
     setup = channel.receive()
     if not isinstance(setup, Setup):
         return
+    hooks_name = setup.options.hooks
     try:
+        hooks = load_hooks(hooks_name) if hooks_name else None
         loaded = load_reader(setup)
     except (SetupError, EngineFaultError) as error:
         channel.send(Failed(str(error)))
@@ -65,7 +69,10 @@ def serve(channel: WorkerChannel) -> None:
         engine_type = setup.options.inference_engine_type
         channel.send(Failed(f"the {engine_type} engine cannot be imported: {error}"))
         return
-    reader, memory_bytes = loaded.reader, resident_bytes() + loaded.later_bytes
+    reader: TaskReader[Any] = loaded.reader
+    if hooks:
+        reader = HookedReader(reader, hooks)
+    memory_bytes = resident_bytes() + loaded.later_bytes
     channel.send(Ready(reader.model, reader.rule.costs, loaded.device, memory_bytes))
     runs = received if loaded.device == CPU else received_ahead
     try:

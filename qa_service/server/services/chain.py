@@ -57,9 +57,9 @@ class Services:
         if self._store.max_bytes:
 
             def answerer(request: Request) -> str:
-                fingerprint = dispatcher.instances.model.fingerprint
-                runs = f"{fingerprint} {options.inference_engine_type} {options.precision}"
-                return f"{runs} {self._retrieval.edition(request)}"
+                its = dispatcher.instances.model
+                runs = f"{its.fingerprint} {options.inference_engine_type} {options.precision}"
+                return f"{runs} {its.hooks} {self._retrieval.edition(request)}"
 
             service = Cached(
                 service, self._store, answerer, self._clock, counts, max_joined=self._max_joined

@@ -1,0 +1,225 @@
+"""Pre- and postprocessing by a class of the user's: `--hooks module:Class`; see docs/HOOKS.md.
+
+An instance loads the class before its model. A fault in a hook fails the request alone, and offsets
+are always those of the text as it was sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import logging
+import math
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import msgspec
+
+from qa_service.errors import InternalError, InvalidRequestError, QaError, SetupError
+from qa_service.instance.batch_cost import BatchRule
+from qa_service.instance.messages import Answers, ModelFacts
+from qa_service.instance.reader.reader import Outcome
+from qa_service.instance.reader.stopwatch import Stopwatch
+from qa_service.instance.runs import TaskReader
+from qa_service.wire.messages import Task
+from qa_service.wire.spans import ScoredSpan, SegmentResult, merge, to_answers
+
+logger = logging.getLogger(__name__)
+
+E = TypeVar("E")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class FoundAnswer:
+    """A span that the model found: `text[start:end]`, in code points.
+
+    Attributes:
+        text: The text as it was sent, or the part of it that is read.
+        score: Its probability among all spans of the text, above 0 and at most 1.
+    """
+
+    text: str = field(repr=False)
+    start: int
+    end: int
+    score: float
+
+    @property
+    def words(self) -> str:
+        """The words of the span."""
+        return self.text[self.start : self.end]
+
+
+class Hooks:
+    """The base class of hooks; each method returns what it is given.
+
+    With a GPU, `answers` may run in one thread while the others run in another. Any method may
+    raise `InvalidRequestError`, whose message the client is sent.
+    """
+
+    def question(self, question: str) -> str:
+        """Returns the question that the model is asked; not blank."""
+        return question
+
+    def passage(self, text: str) -> str:
+        """Returns the text that the model reads: as long as the one that it is given."""
+        return text
+
+    def answers(self, answers: list[FoundAnswer]) -> list[FoundAnswer]:
+        """Returns the answers to keep, of those found; bounds and scores may differ."""
+        return answers
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedHooks:
+    """Hooks with what identifies them: `module:Class`, and the SHA-256 of the module's file."""
+
+    hooks: Hooks
+    name: str
+    fingerprint: str
+
+
+def load_hooks(name: str) -> LoadedHooks:
+    """Makes the hooks of `module:Class`.
+
+    Raises:
+        SetupError: The module cannot be imported, or its class is not one of hooks.
+    """
+    module_name, _, class_name = name.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+        hooks_class = getattr(module, class_name)
+        hooks = hooks_class()
+        path = getattr(module, "__file__", None)
+        source = Path(path).read_bytes() if path else b""
+    except (Exception, SystemExit) as error:
+        reason = " ".join(str(error).split()) or "no message"
+        raise SetupError(
+            f"hooks {name} cannot be loaded: {type(error).__name__}: {reason}"
+        ) from error
+    if not isinstance(hooks, Hooks):
+        raise SetupError(
+            f"hooks {name}: the class must derive from qa_service.instance.hooks.Hooks"
+        )
+    return LoadedHooks(hooks, name, hashlib.sha256(source).hexdigest())
+
+
+class _BadResultError(Exception):
+    """A hook returned what cannot be used; the message may be sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Encoded(Generic[E]):
+    """A batch: its tasks as they were sent, the errors by index, and the others tokenized."""
+
+    tasks: Sequence[Task]
+    errors: dict[int, QaError]
+    encoded: E
+
+
+class HookedReader(Generic[E]):
+    """A reader between hooks.
+
+    Each text is read as a segment, so that texts, parts of long texts and passages of collections
+    have one rule: hooks are given the spans before these become answers.
+    """
+
+    def __init__(self, reader: TaskReader[E], loaded: LoadedHooks) -> None:
+        self._reader = reader
+        self._hooks = loaded.hooks
+        self._name = loaded.name
+        self.model: ModelFacts = msgspec.structs.replace(
+            reader.model, hooks=f"{loaded.name} {loaded.fingerprint}"
+        )
+
+    @property
+    def rule(self) -> BatchRule:
+        """The reader's."""
+        return self._reader.rule
+
+    def encode(self, tasks: Sequence[Task], stopwatch: Stopwatch) -> _Encoded[E]:
+        """Has the hooks change questions and texts, and tokenizes these."""
+        errors: dict[int, QaError] = {}
+        changed: list[Task] = []
+        for number, task in enumerate(tasks):
+            item = self._guard(partial(self._before, task))
+            if isinstance(item, QaError):
+                errors[number] = item
+            else:
+                changed.append(item)
+        return _Encoded(tasks, errors, self._reader.encode(changed, stopwatch))
+
+    def answer(self, encoded: _Encoded[E], stopwatch: Stopwatch) -> list[Outcome]:
+        """Runs the model, and has the hooks change what it found."""
+        read = iter(self._reader.answer(encoded.encoded, stopwatch))
+        outcomes: list[Outcome] = []
+        for number, task in enumerate(encoded.tasks):
+            outcome = encoded.errors.get(number) or next(read)
+            if isinstance(outcome, SegmentResult):
+                outcome = self._outcome(task, outcome)
+            outcomes.append(outcome)
+        return outcomes
+
+    def _outcome(self, task: Task, found: SegmentResult) -> Outcome:
+        kept = self._guard(partial(self._after, task, found))
+        if isinstance(kept, QaError) or task.core is not None:
+            return kept
+        return Answers(to_answers(task.text, kept, self.model.null_log_score, task.top_k))
+
+    def _before(self, task: Task) -> Task:
+        question = self._hooks.question(task.question)
+        if not isinstance(question, str) or not question.strip():
+            raise _BadResultError("question() returned no question")
+        text = self._hooks.passage(task.text)
+        if not isinstance(text, str) or len(text) != len(task.text):
+            length = f"{len(text)} characters" if isinstance(text, str) else type(text).__name__
+            raise _BadResultError(f"passage() returned {length} for {len(task.text)} characters")
+        return Task(question, text, task.top_k, task.core or (0, len(text)))
+
+    def _after(self, task: Task, found: SegmentResult) -> SegmentResult:
+        """What the hooks keep of the spans; the shares of the others stay in the total."""
+        if not found.spans:
+            return found
+        given = {
+            FoundAnswer(task.text, span.start, span.end, _share(span, found)): span
+            for span in found.spans
+        }
+        kept = [
+            given.get(answer) or _as_span(answer, task, found.log_total)
+            for answer in self._hooks.answers(list(given))
+        ]
+        return merge([(0, SegmentResult(kept, found.log_total, found.tokens))])
+
+    def _guard(self, step: Callable[[], T]) -> T | QaError:
+        """Calls hooks; returns the error of the request if they fail."""
+        try:
+            return step()
+        except InvalidRequestError as error:
+            return InvalidRequestError(error.message)
+        except _BadResultError as error:
+            logger.error("hooks %s: %s", self._name, error)
+            return InternalError(f"the server's hooks failed: {error}")
+        except (Exception, SystemExit):
+            logger.exception("hooks %s failed on a request", self._name)
+            return InternalError("the server's hooks failed on this request")
+
+
+def _share(span: ScoredSpan, found: SegmentResult) -> float:
+    """The probability of a span among all spans of its text."""
+    return math.exp(min(0.0, span.log_score - found.log_total))
+
+
+def _as_span(answer: FoundAnswer, task: Task, log_total: float) -> ScoredSpan:
+    """The span of an answer that hooks changed."""
+    begin, end_of_starts = task.core or (0, len(task.text))
+    start, end, score = operator.index(answer.start), operator.index(answer.end), answer.score
+    is_inside = begin <= start < end_of_starts and start < end <= len(task.text)
+    if answer.text != task.text or not is_inside:
+        raise _BadResultError("answers() returned one that is not in the text")
+    if not 0.0 < score <= 1.0:
+        raise _BadResultError(f"answers() returned a score of {score}, not in (0, 1]")
+    return ScoredSpan(log_total + math.log(score), start, end)

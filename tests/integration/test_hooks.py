@@ -1,0 +1,112 @@
+"""A server with hooks: the example, and a class of the test's that fails on a question."""
+
+from contextlib import contextmanager
+
+import pytest
+
+from harness.collections import index, write_documents
+from harness.frames import frame, receive
+from harness.server import EXACT_ENGINE, RunningServer
+from tests.programs import fail_to_start
+
+FLAGS = (*EXACT_ENGINE, "--num_inference_sessions", "1", "--cost_table", "off")
+TEXT = (
+    "Employees have 25 days of paid time off. Requests go to office@example.org by mail. "
+    "Nobody is paid for working from home."
+)
+FAULTY = """
+from examples.office_hooks import OfficeHooks
+
+class FaultyHooks(OfficeHooks):
+    def question(self, question):
+        if "crash" in question:
+            raise ValueError("a secret of the server")
+        return super().question(question)
+"""
+
+
+@contextmanager
+def hooked_server(model, *flags):
+    """A server whose log may have tracebacks."""
+    server = RunningServer(model, *FLAGS, *flags)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture(scope="module")
+def server(builtin_model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("hooks")
+    (folder / "faulty_hooks.py").write_text(FAULTY)
+    collection = index(write_documents(folder / "documents"), folder / "collection")
+    file = folder / "server.toml"
+    file.write_text(
+        f'[collections.machines]\npath = "{collection}"\n[cache]\ncache_bytes = 1048576\n'
+        f'[models.plain]\npath = "{builtin_model}"\n'
+        f'[models.hooked]\npath = "{builtin_model}"\nhooks = "faulty_hooks:FaultyHooks"\n'
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(folder), prepend=":")
+        with hooked_server(builtin_model, "--config", str(file)) as running:
+            yield running
+
+
+def ask_all(server, *questions, model="hooked"):
+    """Asks questions about the text on one connection; returns their replies in order."""
+    with server.connect() as sock:
+        for number, question in enumerate(questions):
+            asked = {"id": number, "question": question, "text": TEXT, "model": model}
+            sock.sendall(frame(asked))
+        replies = sorted((receive(sock) for _ in questions), key=lambda reply: reply["id"])
+    return [reply.get("answer", reply.get("error")) for reply in replies]
+
+
+def test_a_question_on_which_the_hooks_fail_fails_alone(server):
+    asked = "How many days of PTO do employees have?"
+    first, error, refused, last = ask_all(server, asked, "Will it crash?", "What salary?", asked)
+    assert "25" in first
+    assert first == last
+    assert error["code"] == "internal_error"
+    assert "secret" not in error["message"]
+    assert "salaries" in refused["message"]
+    assert refused["code"] == "invalid_request"
+    assert "ValueError: a secret of the server" in server.log
+    assert server.health()["ready"]
+
+
+def test_the_other_model_answers_the_same_question_without_hooks(server):
+    question = "Where do requests go?"
+    for _ in range(2):  # the second time from the cache
+        (plain,) = ask_all(server, question, model="plain")
+        (hooked,) = ask_all(server, question)
+        assert "office@example.org" in plain
+        assert "@" not in hooked
+
+
+def test_long_texts_and_collections_pass_the_hooks(server):
+    text = f"{TEXT} {'The river runs by the town. ' * 400}"
+    question = "How many days of PTO do employees have?"
+    reply = server.ask(question=question, text=text, model="hooked")
+    assert "25" in reply["answer"]
+    assert text[reply["start"] : reply["end"]] == reply["answer"]
+    asked = {"question": "Who wrote the first compiler?", "collection": "machines"}
+    plain, hooked = (server.ask(**asked, model=model) for model in ("plain", "hooked"))
+    assert hooked["answer"] == plain["answer"] == "Grace Hopper"
+    assert hooked["score"] == pytest.approx(plain["score"], abs=1e-3)
+    error = server.ask(question="Who could crash it?", collection="machines", model="hooked")
+    assert error["error"]["code"] == "internal_error"
+
+
+def test_hooks_that_cannot_be_loaded_end_the_start_with_one_line(builtin_model):
+    ended = fail_to_start("--model", builtin_model, *FLAGS, "--hooks", "no_such_module:C")
+    line = "hooks no_such_module:C cannot be loaded: ModuleNotFoundError: No module named"
+    last = ended.stderr.splitlines()[-1]
+    assert last.startswith("server.py: ")
+    assert line in last
+
+
+def test_the_example_is_loaded_from_the_folder_where_the_server_starts(builtin_model):
+    with hooked_server(builtin_model, "--hooks", "examples.office_hooks:OfficeHooks") as server:
+        reply = server.ask(question="How many days of PTO do employees have?", text=TEXT)
+        assert "25" in reply["answer"]
