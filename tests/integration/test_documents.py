@@ -44,12 +44,9 @@ OF_OTHERS = ("labels", "Text: ")
 
 
 def documented_gets() -> list[str]:
-    """The paths of docs/HTTP.md; of two in a row, the second may be the end of a path alone."""
-    found = []
+    """The paths of docs/HTTP.md, a model's also with a version."""
     rows = re.findall(r"^\| (`/.*?) \| GET", (ROOT / "docs" / "HTTP.md").read_text(), re.MULTILINE)
-    for row in rows:
-        first, *others = re.findall(r"`(/[^`]*)`", row)
-        found += [first, *(o if o.count("/") > 1 else first.rpartition("/")[0] + o for o in others)]
+    found = [path for row in rows for path in re.findall(r"`(/[^`]*)`", row)]
     versions = [path.replace("/M", "/M/versions/1", 1) for path in found if "/M" in path]
     return [path.replace("/M", "/builtin") for path in [*found, *versions]]
 
