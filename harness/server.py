@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -129,8 +130,15 @@ class RunningServer(LoggingProcess):
 
 
 def line_with(output: Iterable[str], *words: str) -> str:
-    """The first line of a server's output that begins with one of these; empty if none does."""
-    return next((line for line in output if line.startswith(words)), "")
+    """The first line of a server's output that begins with one of these; empty if none does.
+
+    Of a line of JSON, as `--log_format json` makes them, it is the message.
+    """
+    return next((said for line in output if (said := _message_of(line)).startswith(words)), "")
+
+
+def _message_of(line: str) -> str:
+    return str(json.loads(line)["message"]) if line.startswith("{") else line.rstrip("\n")
 
 
 def port_of(line: str) -> str:
@@ -162,7 +170,7 @@ def running_server(
         if server.process.poll() is None:
             server.signal(signal.SIGTERM)
             assert server.wait() == 0, server.log
-            assert server.process.stdout.read() == "QA server stopped.\n"
+            assert [_message_of(line) for line in server.process.stdout] == ["QA server stopped."]
         assert "Traceback" not in server.log
     finally:
         server.close()

@@ -26,7 +26,8 @@ class OwnServer:
     """Runs a server on a free port inside a `with` block, which begins when it is ready."""
 
     def __init__(self, host: str, flags: Sequence[str]) -> None:
-        self._command = [*_PROGRAM, "--host", host, "--port", "0", *flags]
+        # Its lines are read here, whatever format of the log the flags or the environment ask for.
+        self._command = [*_PROGRAM, "--host", host, "--port", "0", *flags, "--log_format", "text"]
         self.port = 0
 
     def __enter__(self) -> Self:
