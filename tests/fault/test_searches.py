@@ -259,6 +259,20 @@ def test_a_server_stops_beside_search_processes_that_hang(builtin_model, folder)
         assert serving.server.wait() == 0, serving.server.log
 
 
+def test_a_drain_waits_for_what_is_searched_for(builtin_model, folder):
+    with Serving(builtin_model, folder) as serving, serving.server.connect() as sock:
+        with held_still(serving.pids()):
+            sock.sendall(frame({"id": "searched", **ASKED}))
+            serving.server.wait_for_queue(sock)
+            serving.server.signal(signal.SIGTERM)
+            wait_until(lambda: "draining" in serving.server.log)
+            sock.sendall(frame({"id": "late", **ASKED}))
+            assert receive(sock)["error"]["code"] == "shutting_down"
+        reply = receive(sock)
+        assert (reply["id"], reply["answer"]) == ("searched", FIRST_WORD)
+        assert serving.server.wait() == 0, serving.server.log
+
+
 # Other clients, other collections.
 
 

@@ -350,6 +350,48 @@ def test_closing_ends_what_is_in_flight_and_does_not_ask_again():
     assert play(scenario, silent) == ("t", 2)
 
 
+def test_closing_is_no_loss_after_which_many_are_given_up():
+    async def scenario(client, server):
+        asking = asyncio.create_task(client.ask_many(PAIRS, max_in_flight=1))
+        for number in (1, 2, 3):
+            await until(lambda number=number: len(server.requests) == number)
+            if number == 3:
+                server.script = answered
+            await client.close()
+        return await asking
+
+    results = play(scenario, silent)
+    assert ["closed" in str(result) for result in results[:3]] == [True] * 3
+    assert [result.answer for result in results[3:]] == [text for _, text in PAIRS[3:]]
+
+
+def test_a_frame_that_is_too_large_is_no_loss_after_which_many_are_given_up():
+    def refuse(request, _count):
+        is_large = request["question"] != "q7"
+        return error_to(None, "frame_too_large") if is_large else answer_to(request)
+
+    async def scenario(client, _server):
+        return await client.ask_many(PAIRS, max_in_flight=1)
+
+    *large, small = play(scenario, refuse)
+    assert {result.code for result in large} == {"frame_too_large"}
+    assert small.answer == "t7"
+
+
+def test_a_server_that_closes_an_idle_connection_is_asked_on():
+    async def scenario(client, first, second):
+        while not (first.requests and second.requests):
+            await client.ask("q", "t")
+        first.close_connections()
+        await until(lambda: len(client._connections) == 1)
+        num_before = len(first.requests)
+        for _ in range(30):  # each draws its server
+            await client.ask("q", "t")
+        return len(first.requests) - num_before
+
+    assert play(scenario, answered, answered) > 0
+
+
 def test_closing_while_it_connects_is_no_cancellation():
     async def scenario(client, _server):
         asking = asyncio.create_task(client.ask("q", "t"))

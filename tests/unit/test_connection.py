@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import select
 import socket
 
@@ -114,6 +115,27 @@ def test_a_clients_priorities_weigh_more_and_share_its_one_flow(make_owner):
     owner.send(*({"priority": n, **ASK} for n in (0, 1, 9)), calls=3)
     assert [call.scope.weight for call in owner.calls] == [1.0, 2.0, 6.0]
     assert {call.scope.flow for call in owner.calls} == {"the client"}
+
+
+@pytest.mark.parametrize(
+    ("servers_ms", "clients_ms", "timeout_s"),
+    [
+        (30_000, None, 30.0),
+        (30_000, 500, 0.5),
+        (30_000, 30_000, 30.0),
+        (30_000, 60_000, 30.0),
+        (0, 500, 0.5),
+        (0, None, math.inf),
+    ],
+)
+def test_a_request_may_wait_for_the_shorter_of_its_own_and_the_servers_timeout(
+    make_owner, servers_ms, clients_ms, timeout_s
+):
+    owner = make_owner(request_timeout_ms=servers_ms)
+    owner.loop.clock.pass_s(7.0)
+    owner.send({"id": 1, **ASK, "timeout_ms": clients_ms}, calls=1)
+    scope = owner.calls[0].scope
+    assert scope.deadline_s - scope.arrived_s == pytest.approx(timeout_s)
 
 
 def test_a_request_is_settled_once(make_owner):

@@ -88,6 +88,15 @@ def test_a_flow_that_was_idle_has_saved_nothing_up():
     assert served(queue, 6).count("late") == 3
 
 
+def test_a_flow_that_goes_in_debt_and_comes_back_pays_it_first():
+    patient = [make_ticket(flow="patient", tokens=10) for _ in range(200)]
+    debtor = make_ticket(flow="debtor", tokens=995)
+    queue = scheduler(debtor, *patient, max_queue_size=1000, max_batch_size=1)
+    assert served(queue, 30) == ["debtor"] + ["patient"] * 29  # the debtor does not linger so long
+    queue.add(make_ticket(flow="debtor", tokens=10))
+    assert served(queue, 80).index("debtor") == 71  # the other has had 1000 tokens too
+
+
 def test_flows_that_have_gone_are_forgotten():
     queue = scheduler(make_ticket(flow="0"), max_batch_size=1)
     for number in range(1, 1000):

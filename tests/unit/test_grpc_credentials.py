@@ -1,0 +1,63 @@
+"""What the gateway's TLS asks of a client, seen by a client's handshake with a gRPC server."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+grpc = pytest.importorskip("grpc", reason="there is no grpcio")
+
+from harness.process import GIVE_UP_S  # noqa: E402
+from qa_service.sidecars.grpc_gateway.credentials import Credentials  # noqa: E402
+from tests.certificates import Certificates  # noqa: E402
+
+
+def shake_hands(credentials: Credentials, client: ssl.SSLContext) -> None:
+    """Raises OSError if the server refuses the client."""
+    # Before TLS 1.3, a handshake ends only after the client's certificate was accepted.
+    client.maximum_version = ssl.TLSVersion.TLSv1_2
+    client.set_alpn_protocols(["h2"])
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_secure_port("127.0.0.1:0", credentials.make())
+    server.start()
+    try:
+        with (
+            socket.create_connection(("127.0.0.1", port), GIVE_UP_S) as sock,
+            client.wrap_socket(sock, server_hostname="localhost"),
+        ):
+            pass
+    finally:
+        server.stop(None).wait(GIVE_UP_S)
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory) -> Certificates:
+    """Certificates of another authority."""
+    return Certificates(tmp_path_factory.mktemp("others"))
+
+
+def test_without_a_client_authority_no_certificate_is_asked_for(certificates):
+    credentials = Credentials(certificates.cert, certificates.key, None)
+    shake_hands(credentials, certificates.client_context())
+
+
+def test_with_a_client_authority_a_client_that_it_signed_is_accepted(certificates):
+    credentials = Credentials(certificates.cert, certificates.key, certificates.ca)
+    shake_hands(credentials, certificates.client_context(with_certificate=True))
+
+
+def test_with_a_client_authority_a_client_without_certificate_is_refused(certificates):
+    credentials = Credentials(certificates.cert, certificates.key, certificates.ca)
+    with pytest.raises(OSError):
+        shake_hands(credentials, certificates.client_context())
+
+
+def test_with_a_client_authority_a_client_of_another_is_refused(certificates, others):
+    credentials = Credentials(certificates.cert, certificates.key, certificates.ca)
+    client = certificates.client_context()
+    client.load_cert_chain(others.client_cert, others.client_key)
+    with pytest.raises(OSError):
+        shake_hands(credentials, client)
