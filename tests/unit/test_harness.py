@@ -27,6 +27,6 @@ def test_an_older_checkouts_server_says_only_that_it_is_ready(tmp_path):
     (tmp_path / "server.py").write_text(OLDER_SERVER)
     server = RunningServer(tmp_path, root=tmp_path)
     try:
-        assert (server.port, server.ready_line) == (1234, READY_LINE)
+        assert (server.port, server.ready_line) == (1234, READY_LINE.rstrip())
     finally:
         server.close()
