@@ -24,6 +24,9 @@ from qa_service import __version__
 PREFIX = "QA_"
 """Begins the name of a flag's environment variable."""
 
+_READ_ELSEWHERE = ("QA_BROKER_URL",)
+"""What a program reads by itself: a message about it names the variable, and not a password."""
+
 SHELLS = ("bash", "zsh", "tcsh")
 
 _SERVICE_LINK = "tcp://"
@@ -77,7 +80,8 @@ class Parser(argparse.ArgumentParser):
                 continue
             variable = PREFIX + action.dest.upper()
             value = os.environ.get(variable)
-            if value is not None and not value.startswith(_SERVICE_LINK):
+            is_ours = variable not in _READ_ELSEWHERE
+            if is_ours and value is not None and not value.startswith(_SERVICE_LINK):
                 yield from self._flag_of(action, flag, variable, value)
 
     def _flag_of(

@@ -27,6 +27,7 @@ from qa_service.evaluation.measures import (
 from qa_service.evaluation.probes import PROBES
 from qa_service.flags import PlotError, check_plot, complain, make_parser
 from qa_service.instance.model_folder.manifest import load_manifest, model_files
+from qa_service.no_telemetry import turn_off_telemetry
 from qa_service.server.services.options import RouteOptions
 
 _COLUMNS = (
@@ -42,6 +43,7 @@ _COLUMNS = (
 
 def main() -> int:
     """Runs the program; returns its exit code."""
+    turn_off_telemetry()
     flags = _parser().parse_args()
     try:
         dev = DevSet.read(flags.dev)

@@ -22,6 +22,7 @@ from tqdm import tqdm
 from qa_service.encoder_folder import DEFAULT_ENCODER
 from qa_service.errors import SetupError
 from qa_service.flags import INTERRUPTED, complain, count, make_parser
+from qa_service.no_telemetry import turn_off_telemetry
 from qa_service.progress import progress_bar
 from qa_service.retrieval.build import LANGUAGE, Choices, Reporter, Summary, build, read_documents
 from qa_service.retrieval.documents import Document, ReadLimits
@@ -34,6 +35,7 @@ _MIN_PASSAGE_TOKENS = 20
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the program; returns its exit code."""
+    turn_off_telemetry()
     parser = _parser()
     flags = vars(parser.parse_args(arguments))
     if flags.pop("text"):
