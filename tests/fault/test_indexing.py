@@ -156,14 +156,13 @@ def hostile_files() -> dict[str, tuple[bytes, str]]:
             pdf_of([packed_stream(zlib.compress(packed_zeros(128 * MIB)), 2)]),
             "no text in it",
         ),
-        "cut.pdf": (pdf_file("words")[:200], "cannot be read"),
+        "cut.pdf": (pdf_file("words")[:200], "not a PDF"),
         "loop.pdf": (pdf_file("words").replace(b"/Kids [5 0 R]", b"/Kids [2 0 R]"), ": "),
         "bomb.json.gz": (gzip_of(bytes(MIB), 128 * MIB), "longer than"),
         "endless.jsonl.gz": (gzip_of(b"1\n" * MIB, 128 * MIB), "most of 1001 lines"),
         "cut.json.gz": (gzip.compress(b"{}")[:-8], "gzip"),
         "no.json.gz": (b"words", "ot a gzipped file"),
         "deep.json": (b'{"data": ' + b"[" * MIB, "SQuAD"),
-        "slow.html": (b"<!" * MIB, "more than 3 s of a processor"),
     }
 
 
@@ -172,7 +171,8 @@ READ = {
     "div.html": b"<div>" * 10_000 + b"The Oder.",
     "word.txt": b"x" * MAX_FILE_BYTES,
     "space.txt": b"The" + b" " * MIB + b"Inn.",
-    "items.txt": b"1. " * (MAX_FILE_BYTES // 3),
+    "items.txt": b"1. " * 10_000,
+    "never_closed.html": b"<!" * MIB,
     "signs.md": "# \u202e\U0001f98a\n".encode() * 1000,
 }
 """Files that are as odd, and are read."""
@@ -202,6 +202,18 @@ def test_hostile_documents_break_nothing_and_cost_bounded_memory(tmp_path):
     assert not documents(collection, "steal")
     found = collection.search("x 1 inn oder", 1000)
     assert max(len(its.passage.text) for its in found) < 2000
+
+
+def test_time_that_cutting_takes_has_a_bound(tmp_path):
+    """The text takes minutes; the bound is a second of the processor."""
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "good.txt").write_text("The Nile.")
+    (tmp_path / "docs" / "long.txt").write_text("1. " * (20 * MIB))
+    flags = ("--no-embeddings", "--output", tmp_path / "out", "--max_document_cpu_s", 1)
+    done = run_python("-c", PROGRAM, tmp_path / "docs", *flags)
+    assert done.returncode == 1
+    assert "left out: long.txt: reading it takes more than 1 s of a processor" in done.stderr
+    assert documents(Collection(tmp_path / "out"), "Nile") == ["good.txt"]
 
 
 def test_memory_that_reading_takes_has_a_bound(tmp_path):
