@@ -24,7 +24,16 @@ from tests.unit.test_structure import PACKAGE, SERVING, files_of
 DOCKERFILES = sorted((ROOT / "docker").glob("*.Dockerfile"))
 LEFT_OUT = {
     "shtab",  # completion of flags, where it is installed
-    *("opentelemetry", "torch", "transformers", "safetensors", "openvino", "ray", "pynvml"),
+    *(
+        "opentelemetry",
+        "requests",
+        "torch",
+        "transformers",
+        "safetensors",
+        "openvino",
+        "ray",
+        "pynvml",
+    ),
     *("opensearchpy", "pypdfium2", "markdown_it", "mdit_py_plugins", "selectolax", "docx"),
 }
 """Imported only where they are used: by engines, through Ray, beside GPUs, to export traces, where
