@@ -90,22 +90,3 @@ def test_indexing_is_silent(tmp_path):
 def test_preparing_is_silent(tmp_path):
     words = ["prepare_model.py", "--precision", "int8", "--output_dir", str(tmp_path / "made")]
     run_silently(tmp_path, [sys.executable, *words])
-
-
-@pytest.mark.soak
-def test_an_instance_on_ray_is_silent(builtin_model, tmp_path):
-    pytest.importorskip("ray", reason="the extra `ray` is not installed")
-    ray = str(Path(sys.executable).parent / "ray")
-    start = (
-        f"{ray} start --head --node-ip-address 127.0.0.1 --num-cpus 1 --include-dashboard false "
-        "--disable-usage-stats"
-    )
-    flags = ("--model", str(builtin_model), "--inference_engine_type", "onnx")
-    on_ray = ("--num_inference_sessions", "0", "--ray_instances", "1")
-    script = "".join(line for line in SERVED.splitlines(True) if "letters" not in line)
-    run_silently(
-        tmp_path,
-        ["sh", "-c", f"{start} --temp-dir {tmp_path}/ray"],
-        served(tmp_path, script, *flags, *on_ray),
-        [ray, "stop"],
-    )
