@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from msgspec import Raw, inspect
 
 from harness.documents import PAGES
+from qa_service.programs.client_main import option_flag
 from qa_service.server.telemetry.health import Health
+from qa_service.wire.fields import OUTPUTS, REQUEST, RequestRow
 from qa_service.wire.http.model_reports import ModelReport
 from qa_service.wire.http.tf_serving import Instance
 from qa_service.wire.json_codec import AnswersBody, ErrorDetail
@@ -41,14 +43,54 @@ _PLAIN = {
 
 def with_tables(page: str) -> str:
     """The page with its tables as the types have them now."""
+    page = _PLACES.sub(lambda found: found[1] + _PLACE_TABLES[found[2]]() + found[3], page)
     return _TABLE.sub(lambda found: found[1] + table(TYPES[found[2]]) + found[3], page)
+
+
+def _request_places() -> str:
+    """Where each protocol has a request's fields, as `wire/fields.py` says."""
+    head = ["frames, `POST /qa`", "Open Inference, gRPC", "TensorFlow Serving", "a job",
+            "Python", "`client.py`"]  # fmt: skip
+    return _markdown([head, ["---"] * len(head), *map(_request_place, REQUEST, REQUEST.values())])
+
+
+def _request_place(name: str, row: RequestRow) -> list[str]:
+    infer = f"the input `{name}`" if row.tensor else f"the parameter `{row.parameter}`"
+    infer = row.elsewhere or infer
+    column = f"`{name}`" if row.is_column else row.elsewhere
+    flag = f"`{option_flag(name)}`" if row.is_option else ""
+    job, keyword = (f"`{name}`" if there else "" for there in (row.is_in_jobs, row.is_option))
+    return [f"`{name}`", infer, column, job, keyword, flag]
+
+
+def _output_places() -> str:
+    """The outputs, as `wire/fields.py` says."""
+    head = ["output", "datatype", "shape", "in replies"]
+    rows = [
+        [
+            f"`{name}`",
+            f"{output.datatype}, a list in JSON" if output.is_json else output.datatype,
+            "`[N]`" if output.is_of_reply else "`[N]`, or `[N,k]` with `top_k`",
+            output.shown.value,
+        ]
+        for name, output in OUTPUTS.items()
+    ]
+    return _markdown([head, ["---"] * len(head), *rows])
+
+
+_PLACES = re.compile(r"(<!-- places of (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_PLACE_TABLES = {"requests": _request_places, "outputs": _output_places}
+
+
+def _markdown(rows: Iterable[list[str]]) -> str:
+    return "".join(f"| {' | '.join(cells)} |\n".replace("|  |", "| |") for cells in rows)
 
 
 def table(kind: type) -> str:
     """A row for each field."""
     names = ["field", "type", "default"] if kind in FROM_CLIENTS else ["field", "type"]
     rows = [[*names, ""], ["---"] * (len(names) + 1), *_rows(kind)]
-    return "".join(f"| {' | '.join(cells)} |\n".replace("|  |", "| |") for cells in rows)
+    return _markdown(rows)
 
 
 def _rows(kind: type) -> Iterator[list[str]]:

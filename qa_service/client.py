@@ -48,7 +48,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, Self, TypedDict, TypeVar, Unpack
+from typing import Annotated, Any, Generic, NamedTuple, Self, TypedDict, TypeVar, Unpack
 
 _LENGTH = struct.Struct(">I")
 MAX_RESPONSE_BYTES = 1 << 24
@@ -292,28 +292,22 @@ class Health:
 class AskOptions(TypedDict, total=False):
     """How a question is asked; an option that is left out, or None, is left to the server.
 
-    Attributes:
-        top_k: How many spans to return, the best first; 1 if it is left out.
-        timeout_ms: How long the request may wait in the server's queue.
-        priority: 0 to 9, higher is served first.
-        model: A model or a route.
-        version: The number or label of a model's version.
-        collection: The collection that is to answer it, in place of a text.
-        max_passages: How many passages of the collection are read.
-        passages: How many of them come with the answer; None for all if there is no answer.
-        skim: Of a text, how many windows are read, those that match the question best; None for
-            all.
+    client.py has a flag for each, whose help is what stands here.
     """
 
-    top_k: int
-    timeout_ms: float | None
-    priority: int | None
-    model: str | None
-    version: int | str | None
-    collection: str | None
-    max_passages: int | None
-    passages: int | None
-    skim: int | None
+    top_k: Annotated[int, "how many answers to return, the best first; 1 if it is left out"]
+    timeout_ms: Annotated[float | None, "how long the request may wait in the server's queue"]
+    priority: Annotated[int | None, "0 to 9; each step is one more share of the machine"]
+    model: Annotated[str | None, "the model or the route to ask"]
+    version: Annotated[int | str | None, "a version of the model, by its number or by a label"]
+    collection: Annotated[str | None, "the collection that is to answer, in place of a text"]
+    max_passages: Annotated[int | None, "how many passages of the collection are read"]
+    passages: Annotated[
+        int | None, "how many of these come with the answer; all if there is no answer"
+    ]
+    skim: Annotated[
+        int | None, "how many windows of a long text are read, those that match the question best"
+    ]
 
 
 class QaClient:

@@ -9,6 +9,7 @@
     python client.py --models
     python client.py --model fast --model_version canary
     python client.py --collection handbook --question "Who approves leave?"
+    python client.py --text_file examples/article.txt --skim 5 --question "Who wrote it?"
 
 Needs nothing but Python's standard library. With --question the exit code is 0 for an answer, 1 for
 Unknown, 2 for an error. With --health it is 0 for a server that is ready, 1 for one that is not, 2
@@ -23,9 +24,10 @@ import functools
 import io
 import sys
 from pathlib import Path
+from typing import get_args, get_type_hints
 
-from qa_service.client import QaClient, QaClientError
-from qa_service.flags import INTERRUPTED, ExitCode, count, hosts, make_parser, port, seconds
+from qa_service.client import AskOptions, QaClient, QaClientError
+from qa_service.flags import INTERRUPTED, ExitCode, hosts, make_parser, port, seconds
 from qa_service.programs.access import Access
 from qa_service.programs.conversation import Conversation, print_error
 from qa_service.programs.line_editor import LineEditor
@@ -44,12 +46,6 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--port", type=port, default=9999, help="the TCP port of those that name none")
     Access.add_flags(parser)
     add("--timeout_s", type=seconds, default=60.0, help="longest wait for an answer, in seconds")
-    add("--top_k", type=count, default=1, help="how many answers to show, the best first")
-    add("--model", help="the model or the route to ask, of those that --models shows")
-    add("--model_version", help="a version of the model, by its number or by a label")
-    add("--max_passages", type=count, help="how many passages of the collection to read")
-    shown = "how many of the passages read to show; by default all where they have no answer"
-    add("--passages", type=count, help=shown)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--question", help="ask this one question and end")
     what.add_argument("--health", action="store_true", help="say whether the server is ready")
@@ -58,14 +54,32 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--text", help="the text that is to answer it")
     source.add_argument("--text_file", type=Path, help="a UTF-8 file with the text; - for stdin")
-    source.add_argument("--collection", help="the collection of documents that is to answer it")
     source.add_argument("stdin", nargs="?", choices=["-"], help="the same as --text_file -")
+    for name, (kind, text) in ask_options().items():
+        group = source if name == "collection" else parser
+        group.add_argument(option_flag(name), type=kind, help=text)
     add("--json", action="store_true", help="print the whole response as a line of JSON")
     parsed = parser.parse_args(arguments)
     if parsed.stdin:
         parsed.text_file = Path(parsed.stdin)
     check_together(parser, parsed)
     return parsed
+
+
+def ask_options() -> dict[str, tuple[type, str]]:
+    """The type and the help of each of `AskOptions`."""
+    hints = get_type_hints(AskOptions, include_extras=True)
+    found: dict[str, tuple[type, str]] = {}
+    for name, hint in hints.items():
+        bare, text = get_args(hint)
+        kinds = set(get_args(bare) or [bare])
+        found[name] = next(kind for kind in (str, float, int) if kind in kinds), text
+    return found
+
+
+def option_flag(name: str) -> str:
+    """The flag of an option; `--version` is the program's."""
+    return "--model_version" if name == "version" else f"--{name}"
 
 
 def check_together(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> None:
@@ -81,10 +95,6 @@ def check_together(parser: argparse.ArgumentParser, parsed: argparse.Namespace) 
         parser.error("--json needs --question, --health, --stats or --models")
     if asks_of_server and has_text:
         parser.error("--health, --stats and --models take no text")
-    if parsed.max_passages is not None and parsed.collection is None:
-        parser.error("--max_passages needs --collection")
-    if parsed.passages is not None and parsed.collection is None:
-        parser.error("--passages needs --collection")
 
 
 def read_text(parsed: argparse.Namespace) -> str:
@@ -136,15 +146,9 @@ def main() -> int:
         if parsed.health or parsed.stats or parsed.models:
             return monitor(parsed, access)
         with connect(parsed.host, parsed, access) as client:
-            ask = functools.partial(
-                client.ask,
-                top_k=parsed.top_k,
-                model=parsed.model,
-                version=parsed.model_version,
-                collection=parsed.collection,
-                max_passages=parsed.max_passages,
-                passages=parsed.passages,
-            )
+            options = {name: getattr(parsed, option_flag(name)[2:]) for name in ask_options()}
+            given = {name: value for name, value in options.items() if value is not None}
+            ask = functools.partial(client.ask, **given)
             if parsed.question is None:
                 return Conversation(client, LineEditor(), ask).run(text)
             return ask_once(ask, parsed.question, text, as_json=parsed.json)

@@ -1,20 +1,31 @@
-"""Where in a collection an answer stands, in words for people: its sentence and its document."""
+"""Where an answer stands, in words for people: its sentence and document, and its other places."""
 
 from __future__ import annotations
 
 import re
 
-from qa_service.client import Answer, Passage, Span
+from qa_service.client import Answer, Passage, Place, Span
 
 _SENTENCE_END = re.compile(r"[.!?…]\W{0,4}?\s+|\n\s*\n|[\u3002\uff01\uff1f]")
 MARK = "**{}**"
 
 
 def describe_source(span: Span) -> list[str]:
-    """The sentence with the answer marked, and its source, a line each; none without a passage."""
-    if span.passage is None or span.start is None or span.end is None:
+    """Of a collection, the sentence with the answer marked and its source; then other places."""
+    if span.start is None or span.end is None:
         return []
-    return [_sentence(span.passage, span.start, span.end), _source(span.passage, span.start)]
+    own = (span.start, span.passage.document if span.passage else "")
+    others = [place for place in span.places if (place.start, place.document) != own]
+    lines = [f"also at {', '.join(map(_place, others))}"] if others else []
+    if span.passage is None:
+        return lines
+    source = _source(span.passage, span.start)
+    return [_sentence(span.passage, span.start, span.end), source, *lines]
+
+
+def _place(place: Place) -> str:
+    words = f"character {place.start}"
+    return f"{place.document}, {words}" if place.document else words
 
 
 def _sentence(passage: Passage, start: int, end: int) -> str:

@@ -239,6 +239,19 @@ class AnswersBody(msgspec.Struct, frozen=True, omit_defaults=True):
         int, Meta(description="how many models a cascade has asked; the timings are those of all")
     ] = 0
 
+    @property
+    def all_answers(self) -> Sequence[Answer]:
+        """The answers, the best first."""
+        if self.answers is not msgspec.UNSET:
+            return self.answers
+        place = self.answer, self.score, self.start, self.end
+        return [Answer(*place, self.passage, self.places)]
+
+    @property
+    def source(self) -> AnswerSource:
+        """What has answered."""
+        return AnswerSource(self.model, self.version, self.cached, self.models_asked, self.passages)
+
 
 class ErrorDetail(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why a question has no answer."""

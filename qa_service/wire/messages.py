@@ -29,17 +29,15 @@ MAX_FRAME_BYTES = 2**24 - 1
 """A frame's length begins with a zero byte, which tells frames from HTTP and from TLS."""
 
 
-ABOUT_QUESTION = "not blank, at most `--max_question_chars`"
 ABOUT_TEXT = "not blank, at most `--max_text_chars`"
-ABOUT_TOP_K = "how many answers"
 
 
 class Question(msgspec.Struct, frozen=True):
     """What is asked of a text, and how many answers are wanted."""
 
-    question: Annotated[str, Meta(description=ABOUT_QUESTION)]
+    question: Annotated[str, Meta(description="not blank, at most `--max_question_chars`")]
     text: Annotated[str, Meta(description=ABOUT_TEXT)]
-    top_k: Annotated[int, Meta(ge=1, le=MAX_TOP_K, description=ABOUT_TOP_K)] = 1
+    top_k: Annotated[int, Meta(ge=1, le=MAX_TOP_K, description="how many answers")] = 1
 
 
 class Task(Question, frozen=True):

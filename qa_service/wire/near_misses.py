@@ -22,7 +22,6 @@ OTHER_NAMES = {
     **dict.fromkeys(("q", "query"), "question"),
     **dict.fromkeys(("k", "nbest", "topn"), "top_k"),
     "timeout": "timeout_ms",
-    "passages": "max_passages",
 }
 """What other servers call a field, in small letters without `_` and `-`."""
 

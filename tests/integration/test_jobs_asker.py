@@ -11,7 +11,7 @@ from qa_service.aio.link import ServerAddress
 from qa_service.client import ConnectionLostError, QaServerError, ServerUnreachableError
 from qa_service.programs.jobs import asker as asker_module
 from qa_service.programs.jobs.asker import MAX_LOSSES, MAX_REFUSALS, Asker, ExpiredError
-from qa_service.programs.jobs.job import Request
+from qa_service.programs.jobs.job import JobRequest
 from qa_service.programs.jobs.window import StoppedError
 from tests.scripted_server import (
     FULL,
@@ -23,7 +23,7 @@ from tests.scripted_server import (
     refused_for_ever,
 )
 
-ASK = Request(question="q", text="t")
+ASK = JobRequest({"question": "q", "text": "t"})
 
 
 def play(script, scenario, *, most=8, **address):
@@ -71,7 +71,7 @@ def test_others_are_asked_while_a_refused_question_rests(monkeypatch):
     monkeypatch.setattr(asker_module, "LAST_REST_S", 1e6)
 
     async def scenario(asker, server):
-        asks = [asker.ask(Request(question=f"q{i}", text="t"), i) for i in range(5)]
+        asks = [asker.ask(JobRequest({"question": f"q{i}", "text": "t"}), i) for i in range(5)]
         refused, *others = map(asyncio.ensure_future, asks)
         await asyncio.gather(*others)
         asker.window.stop()
@@ -124,7 +124,7 @@ def test_a_question_that_always_loses_its_connection_is_given_up(monkeypatch):
 def test_a_frame_that_is_too_large_for_the_server_is_not_sent():
     async def scenario(asker, server):
         with pytest.raises(QaServerError) as caught:
-            await asker.ask(Request(question="q", text="t" * 100), 0)
+            await asker.ask(JobRequest({"question": "q", "text": "t" * 100}), 0)
         return caught.value.code, server.requests
 
     assert play(answered, scenario, max_frame_bytes=100) == ("frame_too_large", [])
@@ -146,7 +146,7 @@ def test_the_deadline_goes_with_the_question():
 @pytest.mark.parametrize(("own_ms", "job_s"), [(5_000.0, 3600), (3_600_000.0, 5)])
 def test_of_two_deadlines_the_shorter_goes_with_the_question(own_ms, job_s):
     async def scenario(asker, server):
-        request = Request(question="q", text="t", timeout_ms=own_ms)
+        request = JobRequest({"question": "q", "text": "t", "timeout_ms": own_ms})
         await asker.ask(request, 0, time.monotonic() + job_s)
         return server.requests[0]["timeout_ms"]
 

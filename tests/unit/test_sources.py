@@ -29,3 +29,15 @@ def test_with_an_answer_they_are_shown_if_they_were_asked_for():
     answer = read_answer({**known, "passages": PASSAGES[:1]}, 1.0)
     assert describe_passages(answer)[0] == "the passage read:"
     assert describe_passages(read_answer(known, 1.0)) == []
+
+
+def test_the_other_places_of_an_answer_are_shown():
+    spans = [{"start": 0, "end": 2}, {"start": 9, "end": 11}]
+    answer = read_answer({**NO_ANSWER, "answer": "A.", "start": 0, "end": 2, "places": spans}, 1.0)
+    assert "also at character 9" in describe(answer)
+
+
+def test_a_place_at_the_same_offset_of_another_document_is_shown():
+    known = {"answer": "A.", "score": 0.9, "start": 7, "end": 9, "passage": PASSAGES[0]}
+    places = [{"start": 7, "end": 9, "document": name} for name in ("a.md", "b.md")]
+    assert "also at b.md, character 7" in describe(read_answer({**known, "places": places}, 1.0))

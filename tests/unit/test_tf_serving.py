@@ -350,7 +350,7 @@ def test_the_metadata():
 def test_the_description_has_the_paths_and_what_they_take():
     description = openapi.description()
     instance = description["components"]["schemas"]["Instance"]
-    assert (instance["required"], instance["additionalProperties"]) == (["question", "text"], False)
+    assert (instance["required"], instance["additionalProperties"]) == (["question"], False)
     predict = description["paths"]["/v1/models/{model}:predict"]["post"]
     assert {"400", "404", "429", "503", "504"} <= predict["responses"].keys()
     for path, item in description["paths"].items():

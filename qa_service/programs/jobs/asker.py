@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Callable
 
 from qa_service.aio.link import ServerAddress, ServerLink
 from qa_service.client import ConnectionLostError, QaClientError, QaServerError
-from qa_service.programs.jobs.job import Reply, Request, encode_request, read_reply
+from qa_service.programs.jobs.job import JobRequest, Reply, encode_request, read_reply
 from qa_service.programs.jobs.window import AdaptiveLimit, Window
 
 MAX_LOSSES = 10
@@ -98,7 +98,7 @@ class Asker:
                 words = f"the server has been away for {duration_s:g} s"
                 raise self._last_error() or ConnectionLostError(words) from None
 
-    async def ask(self, request: Request, order: int, deadline_s: float | None = None) -> Reply:
+    async def ask(self, request: JobRequest, order: int, deadline_s: float | None = None) -> Reply:
         """Asks until there is an answer, or an error that asking again at once cannot cure.
 
         Args:
@@ -131,7 +131,7 @@ class Asker:
             if refusals:
                 await self.window.rest(min(FIRST_REST_S * 2 ** (refusals - 1), LAST_REST_S))
 
-    async def _ask_once(self, request: Request, deadline_s: float | None) -> Reply:
+    async def _ask_once(self, request: JobRequest, deadline_s: float | None) -> Reply:
         limit = self.window.limit
         epoch = limit.epoch
         link = min(self._links, key=lambda link: (not link.is_connected, link.in_flight))
@@ -165,7 +165,7 @@ class Asker:
         self.window.set_open(is_connected)
 
 
-def _timeout_ms(request: Request, deadline_s: float | None) -> float | None:
+def _timeout_ms(request: JobRequest, deadline_s: float | None) -> float | None:
     """How long the question may wait in the server's queue; raises `ExpiredError` if not at all."""
     if deadline_s is None:
         return request.timeout_ms

@@ -45,7 +45,7 @@ async def _go_through(broker: Broker, names: Names, action: str, wanted: set[str
 
 def _line(job: Job) -> str:
     try:
-        question = parse_request(job.body).question
+        question = parse_request(job.body).fields["question"]
     except QaServerError:
         question = repr(job.body[:_QUESTION_CHARS])
     if len(question) > _QUESTION_CHARS:

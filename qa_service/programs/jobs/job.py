@@ -7,12 +7,14 @@ module wrote, with an id of the connection's own. The answer gets the job's id b
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from qa_service.client import QaClientError, QaServerError
+from qa_service.wire.fields import JOB_FIELDS
 from qa_service.wire.messages import REQUEST_FIELDS
 from qa_service.wire.near_misses import near_miss
 
@@ -46,24 +48,35 @@ class Job:
     receipt: Any
 
 
-class Request(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """The fields of the wire's request that a job may have; others are ignored.
+class _Fields(msgspec.Struct):
+    """The fields that are looked at here; the server checks all others."""
 
-    `priority` is one of those: every job asks with the lowest, the server's default. The server
-    checks values of type `Any`; here they are only decoded, so that they are sent as valid JSON.
+    question: str
+    type: Any = "question"
+    timeout_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """A question as a job asks it.
+
+    Attributes:
+        fields: Those of the wire's request that a job may have; others are ignored. `priority` is
+            one of these: every job asks with the lowest, the server's default.
     """
 
-    id: Any = None
-    type: Any = "question"
-    question: str
-    text: str = ""
-    top_k: Any = 1
-    timeout_ms: float | None = None
-    model: Any = None
-    version: Any = None
-    collection: Any = None
-    max_passages: Any = None
-    skim: Any = None
+    fields: Mapping[str, Any]
+
+    @property
+    def id(self) -> object:
+        """The job's own."""
+        return self.fields.get("id")
+
+    @property
+    def timeout_ms(self) -> float | None:
+        """How long it may wait in the server's queue; None leaves it to the server."""
+        timeout_ms: float | None = self.fields.get("timeout_ms")
+        return timeout_ms
 
 
 class ErrorDetail(msgspec.Struct, omit_defaults=True):
@@ -80,8 +93,7 @@ class _Peeked(msgspec.Struct):
     error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
-_request_decoder = msgspec.json.Decoder(Request)
-_fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_fields_decoder = msgspec.json.Decoder(dict[str, Any])
 _reply_decoder = msgspec.json.Decoder(Reply)
 _peek_decoder = msgspec.json.Decoder(_Peeked)
 _error_decoder = msgspec.json.Decoder(ErrorDetail)
@@ -95,16 +107,15 @@ def as_server_error(error: QaClientError) -> QaServerError:
     return QaServerError(error.code, str(error), error.retryable)
 
 
-def parse_request(body: bytes) -> Request:
+def parse_request(body: bytes) -> JobRequest:
     """Parses a job's body.
 
     Raises:
         QaServerError: It is not a request.
     """
     try:
-        str(body, "utf-8")  # msgspec does not look at the strings in fields that it ignores
-        request = _request_decoder.decode(body)
-        fault = near_miss(_fields_decoder.decode(body), REQUEST_FIELDS)
+        fields = _fields_decoder.decode(str(body, "utf-8"))
+        checked = msgspec.convert(fields, _Fields)
     except (UnicodeDecodeError, RecursionError):
         words = "the body is not UTF-8 JSON that can be read"
         raise QaServerError("invalid_frame", words) from None
@@ -112,11 +123,11 @@ def parse_request(body: bytes) -> Request:
         raise QaServerError("invalid_request", str(error)) from None
     except msgspec.DecodeError as error:
         raise QaServerError("invalid_frame", str(error)) from None
-    if fault:
+    if fault := near_miss(fields, REQUEST_FIELDS):
         raise QaServerError("invalid_request", fault)
-    if request.type != "question":
+    if checked.type != "question":
         raise QaServerError("invalid_request", "`type` must be question")
-    return request
+    return JobRequest({name: fields[name] for name in JOB_FIELDS if name in fields})
 
 
 def peek_id(body: bytes) -> object:
@@ -125,10 +136,9 @@ def peek_id(body: bytes) -> object:
     return job_id if isinstance(job_id, str | int | float) else None
 
 
-def encode_request(request: Request, wire_id: int, timeout_ms: float | None) -> bytes:
+def encode_request(request: JobRequest, wire_id: int, timeout_ms: float | None) -> bytes:
     """The body of the request's frame."""
-    asked = msgspec.structs.replace(request, id=wire_id, type="question", timeout_ms=timeout_ms)
-    return _encoder.encode(asked)
+    return _encoder.encode({**request.fields, "id": wire_id, "timeout_ms": timeout_ms})
 
 
 def read_reply(body: bytes) -> Reply | QaServerError:

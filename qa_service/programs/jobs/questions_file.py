@@ -25,13 +25,13 @@ from typing import Any, BinaryIO, cast
 import msgspec
 
 from qa_service.data.squad import read_squad
+from qa_service.wire.fields import NUMBERS
 
 FORMATS = (".jsonl", ".csv", ".json")
 _MAX_CSV_FIELD = 1 << 27
 """Far above any server's `--max_frame_bytes`, which decides how long a text may be."""
 _DELIMITERS = (",", ";", "\t")
 """Of those that a header has as often, the first is taken."""
-_NUMBERS = ("top_k", "timeout_ms")
 _UNREADABLE = (OSError, EOFError, zlib.error, ValueError, RecursionError)
 _encoder = msgspec.json.Encoder(order="deterministic")
 _decoder = msgspec.json.Decoder(dict[str, Any])
@@ -182,7 +182,7 @@ def _csv_request(row: dict[str | Any, str | Any]) -> dict[str, Any]:
 
 
 def _number(name: str, value: str) -> str | float:
-    return float(value) if name in _NUMBERS else value
+    return float(value) if name in NUMBERS else value
 
 
 def _squad(path: Path, _: bool) -> Iterator[dict[str, Any]]:

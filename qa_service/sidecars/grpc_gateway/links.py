@@ -31,8 +31,8 @@ from qa_service.errors import (
 from qa_service.sidecars.grpc_gateway.settings import Settings
 from qa_service.wire.frames import PREFIX
 from qa_service.wire.http.open_inference import Result
-from qa_service.wire.json_codec import ErrorDetail
-from qa_service.wire.messages import Answer, AnswerSource, Passage, Request, Timings
+from qa_service.wire.json_codec import AnswersBody, ErrorBody
+from qa_service.wire.messages import Request
 
 IDLE_S = 10.0
 """When a silent peer's connection is closed; opening one again costs a round trip or two here."""
@@ -49,24 +49,8 @@ _encode = msgspec.json.Encoder().encode
 logger = logging.getLogger(__name__)
 
 
-class _Reply(msgspec.Struct):
-    """A frame of answers, or of an error."""
-
-    answer: str = ""
-    score: float = 0.0
-    start: int | None = None
-    end: int | None = None
-    passage: Passage | None = None
-    timings_ms: Timings = Timings(0.0, 0.0)
-    answers: Sequence[Answer] = ()
-    model: str = ""
-    version: int = 0
-    cached: bool = False
-    models_asked: int = 0
-    error: ErrorDetail | None = None
-
-
-_decoder = msgspec.json.Decoder(_Reply)
+_answers_decoder = msgspec.json.Decoder(AnswersBody)
+_error_decoder = msgspec.json.Decoder(ErrorBody)
 
 
 def read_reply(body: bytes) -> Result | QaError:
@@ -75,12 +59,12 @@ def read_reply(body: bytes) -> Result | QaError:
     Raises:
         ValueError: The frame is no reply.
     """
-    reply = _decoder.decode(body)
-    if reply.error is not None:
-        return _error(reply.error.code, reply.error.message, reply.error.retry_after_ms)
-    best = Answer(reply.answer, reply.score, reply.start, reply.end, reply.passage)
-    source = AnswerSource(reply.model, reply.version, reply.cached, reply.models_asked)
-    return Result(reply.answers or [best], reply.timings_ms, source)
+    try:
+        reply = _answers_decoder.decode(body)
+    except msgspec.ValidationError:
+        error = _error_decoder.decode(body).error
+        return _error(error.code, error.message, error.retry_after_ms)
+    return Result(reply.all_answers, reply.timings_ms, reply.source)
 
 
 def _error(code: str, message: str, retry_after_ms: int | None = None) -> QaError:

@@ -9,9 +9,12 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from qa_service.engine_catalogue import AUTO, ENGINES
-from qa_service.wire.http.open_inference import INPUTS, MAX_QUESTIONS, OUTPUTS
+from qa_service.wire.fields import ALWAYS_SHOWN, OUTPUTS
+from qa_service.wire.http.open_inference import MAX_QUESTIONS
 from qa_service.wire.messages import MAX_PRIORITY
 
+INPUT_TYPES = {"question": "BYTES", "text": "BYTES"}
+OUTPUT_TYPES = {name: OUTPUTS[name].datatype for name in ALWAYS_SHOWN}
 _CONFIG_TYPES = {"BYTES": "TYPE_STRING", "FP32": "TYPE_FP32", "INT32": "TYPE_INT32"}
 CASCADE = "cascade"
 """The engine of a route, which asks models."""
@@ -96,8 +99,8 @@ def metadata(model: ModelReport) -> dict[str, object]:
         "name": model.name,
         "versions": [version for version in model.versions or [model.version] if version],
         "platform": platform,
-        "inputs": [{"name": n, "datatype": t, "shape": [-1, 1]} for n, t in INPUTS.items()],
-        "outputs": [{"name": n, "datatype": t, "shape": [-1, -1]} for n, t in OUTPUTS.items()],
+        "inputs": [{"name": n, "datatype": t, "shape": [-1, 1]} for n, t in INPUT_TYPES.items()],
+        "outputs": [{"name": n, "datatype": t, "shape": [-1, -1]} for n, t in OUTPUT_TYPES.items()],
     }
 
 
@@ -112,8 +115,8 @@ def config(model: ModelReport) -> dict[str, object]:
         "backend": backend,
         "version_policy": {"latest": {"num_versions": 1}},
         "max_batch_size": MAX_QUESTIONS,
-        "input": [_config_tensor(name, kind, 1) for name, kind in INPUTS.items()],
-        "output": [_config_tensor(name, kind, -1) for name, kind in OUTPUTS.items()],
+        "input": [_config_tensor(name, kind, 1) for name, kind in INPUT_TYPES.items()],
+        "output": [_config_tensor(name, kind, -1) for name, kind in OUTPUT_TYPES.items()],
         "instance_group": [] if model.cascade else [group],
         "dynamic_batching": {
             "max_queue_delay_microseconds": model.max_queue_delay_us,

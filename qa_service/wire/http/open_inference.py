@@ -5,26 +5,28 @@
     text     BYTES the same      ─┴─▶ N questions ──▶─┴─ start INT32, end INT32: the same, or [N,k]
 
 An input `collection` may replace `text`; then `document`, `title` and `passage`, BYTES, are outputs
-too. Each of the N questions is a request of its own; their answers come back together, as [N,k] if
-`top_k` is k and over 1. An answer that does not exist is empty, with -1 as its offsets. In binary,
-each element of BYTES has a 4-byte little-endian length before it.
+too. `places` and `passages`, BYTES of JSON, are outputs if they are asked for. Each of the N
+questions is a request of its own; their answers come back together, as [N,k] if `top_k` is k and
+over 1. An answer that does not exist is empty, with -1 as its offsets. In binary, each element of
+BYTES has a 4-byte little-endian length before it.
+
+`wire/fields.py` has which inputs, parameters and outputs there are.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from qa_service.errors import InvalidRequestError
+from qa_service.wire.fields import NUMBERS, OUTPUTS, PARAMETERS, TENSORS, shown_outputs
 from qa_service.wire.http.http_reply import HttpReply, timed_reply
 from qa_service.wire.json_codec import check_bounds
 from qa_service.wire.messages import (
-    MAX_PASSAGES,
     MAX_PRIORITY,
-    MAX_TOP_K,
     Answer,
     AnswerSource,
     Request,
@@ -35,20 +37,13 @@ from qa_service.wire.near_misses import OTHER_NAMES, near_miss
 
 MAX_QUESTIONS = 256
 """The loop parses and queues all questions of a request in one turn."""
-INPUTS = {"question": "BYTES", "text": "BYTES"}
-OUTPUTS = {"answer": "BYTES", "score": "FP32", "start": "INT32", "end": "INT32"}
-COLLECTION = "collection"
-"""The input that may replace `text`."""
-SOURCE_OUTPUTS = {"document": "BYTES", "title": "BYTES", "passage": "BYTES"}
-"""Further outputs for answers from a collection; empty without an answer."""
-_OUTPUT_TYPES = {**OUTPUTS, **SOURCE_OUTPUTS}
 HEADER_LENGTH = "Inference-Header-Content-Length"
 EMPTY_FINAL = "triton_enable_empty_final_response"
 """Of a request of a stream: asks for an empty response behind the last one; else without effect."""
 
-PARAMETERS = {
-    *("top_k", "timeout", "priority", "max_passages", "skim"),
-    *("binary_data_output", EMPTY_FINAL, "sequence_id", "sequence_start", "sequence_end"),
+_KNOWN_PARAMETERS = {
+    *(*PARAMETERS, "binary_data_output", EMPTY_FINAL),
+    *("sequence_id", "sequence_start", "sequence_end"),
 }
 _OTHER_PARAMETERS = {**OTHER_NAMES, "timeoutms": "timeout", "timeoutus": "timeout"}
 
@@ -56,6 +51,7 @@ _Parameters = dict[str, bool | int | float | str]
 _NO_ANSWER = Answer("", 0.0, None, None)
 _FORMATS = {"FP32": "f", "INT32": "i"}
 _LENGTH = struct.Struct("<I")
+_encode = msgspec.json.Encoder().encode
 _NOTHING = memoryview(b"")
 
 
@@ -142,18 +138,19 @@ class InferCall(msgspec.Struct, frozen=True):
     def response(self, results: Sequence[Result]) -> tuple[InferResponse, list[bytes]]:
         """The response, and the data of its binary outputs."""
         top_k = self.requests[0].top_k
-        columns = output_columns(results, top_k)
-        if not self.outputs.keys() <= OUTPUTS.keys():
-            columns = {**columns, **_source_columns(results, top_k)}
-        shape = [self.shape[0], top_k] if top_k > 1 else self.shape
+        columns = output_columns(results, top_k, self.outputs)
         outputs, binary = [], []
         for name, is_binary in self.outputs.items():
-            output = Tensor(name, _OUTPUT_TYPES[name], shape)
+            row = OUTPUTS[name]
+            is_wide = top_k > 1 and not row.is_of_reply
+            shape = [self.shape[0], top_k] if is_wide else self.shape
+            output = Tensor(name, row.datatype, shape)
+            column = _as_json(columns[name]) if row.is_json else columns[name]
             if is_binary:
-                binary.append(_to_binary(_OUTPUT_TYPES[name], columns[name]))
+                binary.append(_to_binary(row.datatype, column))
                 output.parameters = {"binary_data_size": len(binary[-1])}
             else:
-                output.data = columns[name]
+                output.data = column
             outputs.append(output)
         source, parameters = results[0].source, _parameters(results)
         model, version = source.model, str(source.version)
@@ -196,20 +193,19 @@ def make_call(
     """
     columns, shape = _read_inputs(asked.inputs, binary)
     options = _read_parameters(asked.parameters)
-    nothing = [None] * len(columns["question"])
-    texts, collections = columns.get("text", nothing), columns.get(COLLECTION, nothing)
+    options.update(model=model or None, version=version or None)
     requests = [
-        Request(question, text or "", model=model or None, version=version or None,
-                collection=collection, **options)
-        for question, text, collection in zip(
-            columns["question"], texts, collections, strict=True
-        )
-    ]  # fmt: skip
+        Request(**dict(zip(columns, elements, strict=True)), **options)
+        for elements in zip(*columns.values(), strict=True)
+    ]
     for request in requests:
         check_bounds(request, limits)
-    known = _OUTPUT_TYPES if COLLECTION in columns else OUTPUTS
-    is_binary = asked.parameters.get("binary_data_output") is True
-    return InferCall(requests, shape, _read_outputs(asked.outputs, known, is_binary), asked.id)
+    outputs = _read_outputs(
+        asked.outputs,
+        shown_outputs(has_collection="collection" in columns),
+        asked.parameters.get("binary_data_output") is True,
+    )
+    return InferCall(requests, shape, outputs, asked.id)
 
 
 def _split(body: bytes, header_length: str | None) -> tuple[bytes, memoryview]:
@@ -225,15 +221,17 @@ def _split(body: bytes, header_length: str | None) -> tuple[bytes, memoryview]:
 
 # Inputs.
 
+_INPUTS = ({"question", "text"}, {"question", "collection"})
+
 
 def _read_inputs(
     inputs: Sequence[InferInput], binary: memoryview
 ) -> tuple[dict[str, list[str]], Sequence[int]]:
     """The inputs' elements by name, and the shape that they have in common."""
     names = {item.name for item in inputs}
-    if len(inputs) != len(names) or names not in (INPUTS.keys(), {"question", COLLECTION}):
+    if len(inputs) != len(names) or names not in _INPUTS:
         message = "the inputs must be question and either text or collection, each once"
-        hint = near_miss(names, {*INPUTS, COLLECTION})
+        hint = near_miss(names, TENSORS)
         raise InvalidRequestError(f"{message}; {hint}" if hint else message)
     columns: dict[str, list[str]] = {}
     for item in inputs:
@@ -313,14 +311,19 @@ def _read_parameters(parameters: _Parameters) -> dict[str, Any]:
         raise InvalidRequestError(f"the parameter {EMPTY_FINAL} must be true or false")
     if parameters.get("sequence_id"):
         raise InvalidRequestError("the model keeps no sequences")
-    timeout_us = _number(parameters, "timeout", 0, 2**63)
     return {
-        "top_k": _number(parameters, "top_k", 1, MAX_TOP_K) or 1,
-        "timeout_ms": timeout_us / 1e3 or None,
-        "priority": priority_of(_number(parameters, "priority", 0, 2**64)),
-        "max_passages": _number(parameters, "max_passages", 1, MAX_PASSAGES) or None,
-        "skim": _number(parameters, "skim", 1, MAX_PASSAGES) or None,
+        field: _number(parameter, value)
+        for parameter, field in PARAMETERS.items()
+        if (value := parameters.get(parameter)) is not None
     }
+
+
+def _number(parameter: str, value: object) -> float | int | None:
+    """The field's value for a parameter's, within its bounds."""
+    minimum, maximum = _BOUNDS.get(parameter) or NUMBERS[PARAMETERS[parameter]]
+    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
+        raise InvalidRequestError(f"the parameter {parameter} must be from {minimum} to {maximum}")
+    return _UNITS[parameter](value) if parameter in _UNITS else value
 
 
 def priority_of(level: int) -> int:
@@ -328,24 +331,23 @@ def priority_of(level: int) -> int:
     return max(0, MAX_PRIORITY + 1 - level) if level else 0
 
 
-def _number(parameters: _Parameters, name: str, minimum: int, maximum: int) -> int:
-    value = parameters.get(name)
-    if value is None:
-        return 0
-    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
-        raise InvalidRequestError(f"the parameter {name} must be from {minimum} to {maximum}")
-    return value
+_BOUNDS = {"timeout": (0, 2**63), "priority": (0, 2**64)}
+_UNITS: Mapping[str, Callable[[int], float | int | None]] = {
+    "timeout": lambda us: us / 1e3 or None,
+    "priority": priority_of,
+}
+"""Of the parameters that Triton has otherwise than `Request`."""
 
 
 def _read_outputs(
-    outputs: Sequence[InferOutput], known: Mapping[str, str], is_binary: bool
+    outputs: Sequence[InferOutput], shown: Sequence[str], is_binary: bool
 ) -> dict[str, bool]:
     if not outputs:
-        return dict.fromkeys(known, is_binary)
+        return dict.fromkeys(shown, is_binary)
     wanted = {}
     for output in outputs:
-        if output.name not in known or output.name in wanted:
-            raise InvalidRequestError(f"the outputs are {', '.join(known)}, each once")
+        if output.name not in OUTPUTS or output.name in wanted:
+            raise InvalidRequestError(f"the outputs are {', '.join(OUTPUTS)}, each once")
         if {"shared_memory_region", "classification"} & output.parameters.keys():
             raise InvalidRequestError("there is neither shared memory nor classification")
         wanted[output.name] = output.parameters.get("binary_data", is_binary) is True
@@ -355,19 +357,21 @@ def _read_outputs(
 # The response.
 
 
-def output_columns(results: Sequence[Result], top_k: int) -> Mapping[str, Sequence[object]]:
-    """The elements of each of `OUTPUTS`: `top_k` for each result."""
-    answers = _filled_up(results, top_k)
-    rows = [(a.answer, a.score, -1 if a.start is None else a.start, -1 if a.end is None else a.end)
-            for a in answers]  # fmt: skip
-    return dict(zip(OUTPUTS, zip(*rows, strict=True), strict=True))
+def output_columns(
+    results: Sequence[Result], top_k: int, names: Iterable[str]
+) -> dict[str, list[Any]]:
+    """The elements of each output: `top_k` for each result, or one if it is of the reply."""
+    answers, sources = _filled_up(results, top_k), [result.source for result in results]
+    return {
+        name: [
+            OUTPUTS[name].read(one) for one in (sources if OUTPUTS[name].is_of_reply else answers)
+        ]
+        for name in names
+    }
 
 
-def _source_columns(results: Sequence[Result], top_k: int) -> Mapping[str, Sequence[object]]:
-    """The elements of each of `SOURCE_OUTPUTS`: `top_k` for each result."""
-    passages = [answer.passage for answer in _filled_up(results, top_k)]
-    rows = [(one.document, one.title, one.text) if one else ("", "", "") for one in passages]
-    return dict(zip(SOURCE_OUTPUTS, zip(*rows, strict=True), strict=True))
+def _as_json(column: Sequence[object]) -> list[str]:
+    return [_encode(element).decode() for element in column]
 
 
 def _filled_up(results: Sequence[Result], top_k: int) -> list[Answer]:

@@ -6,38 +6,26 @@
 https://www.tensorflow.org/tfx/serving/api_rest. Each of the N questions is a request of its own.
 The outputs are tensors: scalars for each question, or lists of k if the largest `top_k` is k and
 over 1. An answer that does not exist is empty, with -1 as its offsets, as in the Open Inference
-Protocol.
+Protocol. `wire/fields.py` has which columns there are.
 """
 
 from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import GenericAlias
 from typing import Annotated, Any
 
 import msgspec
 
 from qa_service.errors import InvalidRequestError, QaError, QueueFullError
+from qa_service.wire.fields import ALWAYS_SHOWN, COLUMNS, OUTPUTS, Shown, shown_outputs
 from qa_service.wire.http.http_reply import HttpReply, error_reply, json_reply, timed_reply
-from qa_service.wire.http.model_reports import ModelReport
-from qa_service.wire.http.open_inference import (
-    INPUTS,
-    MAX_QUESTIONS,
-    OUTPUTS,
-    Result,
-    output_columns,
-    slowest,
-)
+from qa_service.wire.http.model_reports import INPUT_TYPES, OUTPUT_TYPES, ModelReport
+from qa_service.wire.http.open_inference import MAX_QUESTIONS, Result, output_columns, slowest
 from qa_service.wire.json_codec import check_bounds
-from qa_service.wire.messages import (
-    ABOUT_QUESTION,
-    ABOUT_TEXT,
-    ABOUT_TOP_K,
-    MAX_TOP_K,
-    Request,
-    RequestLimits,
-)
+from qa_service.wire.messages import Request, RequestLimits
 from qa_service.wire.near_misses import near_miss
 
 SIGNATURE = "serving_default"
@@ -46,8 +34,6 @@ MALFORMED = (
     "malformed request: the paths are /v1/models and "
     "/v1/models/M[/versions/N|/labels/L], alone or with /metadata or :predict"
 )
-
-_TopK = Annotated[int, msgspec.Meta(ge=1, le=MAX_TOP_K)]
 
 
 class Encoded(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,32 +45,47 @@ class Encoded(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 _Text = str | Encoded
 
 
-class Instance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One row: a question, its text, and how many answers are wanted."""
-
-    question: Annotated[_Text, msgspec.Meta(description=ABOUT_QUESTION)]
-    text: Annotated[_Text, msgspec.Meta(description=ABOUT_TEXT)]
-    top_k: Annotated[int, msgspec.Meta(ge=1, le=MAX_TOP_K, description=ABOUT_TOP_K)] = 1
+def _list_of(kind: object) -> Any:  # noqa: ANN401
+    return GenericAlias(list, (kind,))
 
 
-class Inputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The columns, equally long; `top_k` may also be one number for all rows."""
+def _columns(wrap: Callable[[Any], Any]) -> Any:  # noqa: ANN401
+    """A struct of the columns, each the type of an element as `wrap` makes it the column's."""
+    fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
+    for field in msgspec.structs.fields(Request):
+        if field.name not in COLUMNS:
+            continue
+        kind = field.type
+        if kind.__origin__ is str:  # any string may be in base64
+            kind = Annotated[_Text, *kind.__metadata__]
+        if field.default is msgspec.NODEFAULT:
+            fields.append((field.name, wrap(kind)))
+        else:
+            fields.append((field.name, wrap(kind) | kind, field.default))
+    return msgspec.defstruct("_Columns", fields, frozen=True, forbid_unknown_fields=True)
 
-    question: list[_Text]
-    text: list[_Text]
-    top_k: list[_TopK] | _TopK = 1
 
-    def rows(self) -> list[Instance]:
+class Instance(_columns(lambda kind: kind)):  # type: ignore[misc]
+    """One row: a question, its text, and how it is asked."""
+
+
+class Inputs(_columns(_list_of)):  # type: ignore[misc]
+    """The columns, equally long; all but `question` may also be one value for all rows."""
+
+    def rows(self) -> list[dict[str, Any]]:
         """The columns as rows.
 
         Raises:
             InvalidRequestError: The columns are not equally long.
         """
         count = len(self.question)
-        top_k = self.top_k if isinstance(self.top_k, list) else [self.top_k] * count
-        if not count == len(self.text) == len(top_k):
+        columns = [
+            column if isinstance(column := getattr(self, name), list) else [column] * count
+            for name in COLUMNS
+        ]
+        if any(len(column) != count for column in columns):
             raise InvalidRequestError("the inputs must be equally long")
-        return [Instance(*row) for row in zip(self.question, self.text, top_k, strict=True)]
+        return [dict(zip(COLUMNS, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 class PredictBody(msgspec.Struct, frozen=True):
@@ -95,22 +96,25 @@ class PredictBody(msgspec.Struct, frozen=True):
     signature_name: str = ""
 
 
-class Prediction(msgspec.Struct, frozen=True):
+def _outputs(wrap: Callable[[Any], Any]) -> Any:  # noqa: ANN401
+    """A struct of the outputs; one that is not always there is left out then."""
+    fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
+    for name, output in OUTPUTS.items():
+        kind = output.kind | _list_of(output.kind)
+        kind = wrap(_list_of(kind) if output.is_json else kind)
+        if name in ALWAYS_SHOWN:
+            fields.append((name, kind))
+        else:
+            fields.append((name, kind | msgspec.UnsetType, msgspec.UNSET))
+    return msgspec.defstruct("_Outputs", fields, frozen=True)
+
+
+class Prediction(_outputs(lambda kind: kind)):  # type: ignore[misc]
     """The outputs of one row; with `top_k` over 1, lists with the best answer first."""
 
-    answer: str | Sequence[str]
-    score: float | Sequence[float]
-    start: int | Sequence[int]
-    end: int | Sequence[int]
 
-
-class Outputs(msgspec.Struct, frozen=True):
+class Outputs(_outputs(_list_of)):  # type: ignore[misc]
     """The outputs of all rows, by column."""
-
-    answer: Sequence[str | Sequence[str]]
-    score: Sequence[float | Sequence[float]]
-    start: Sequence[int | Sequence[int]]
-    end: Sequence[int | Sequence[int]]
 
 
 class PredictReply(msgspec.Struct, frozen=True):
@@ -138,25 +142,38 @@ class PredictCall(msgspec.Struct, frozen=True):
 
     def reply(self, results: Sequence[Result]) -> HttpReply:
         """The HTTP response; the results are in the order of the questions."""
-        columns = self._columns(results)
+        columns = self._by_output(results)
         if self.is_columnar:
-            body = PredictReply(outputs=Outputs(*columns))
+            body = PredictReply(outputs=Outputs(**columns))
         else:
-            rows = zip(*columns, strict=True)
-            body = PredictReply(predictions=[Prediction(*row) for row in rows])
+            rows = zip(*columns.values(), strict=True)
+            body = PredictReply(
+                predictions=[Prediction(**dict(zip(columns, row, strict=True))) for row in rows]
+            )
         return timed_reply(body, slowest(results))
 
-    def _columns(self, results: Sequence[Result]) -> list[Sequence[Any]]:
+    def _by_output(self, results: Sequence[Result]) -> dict[str, list[Any]]:
         """Each output's elements; lists, if a question wants several answers."""
         width = max(request.top_k for request in self.requests)
         wanted = [
             msgspec.structs.replace(result, answers=result.answers[: request.top_k])
             for request, result in zip(self.requests, results, strict=True)
         ]
-        columns = list(output_columns(wanted, width).values())
+        has_collection = any(request.collection for request in self.requests)
+        columns = {
+            name: column
+            for name, column in output_columns(wanted, width, OUTPUTS).items()
+            if name in shown_outputs(has_collection=has_collection)
+            or (OUTPUTS[name].shown is Shown.IF_ANY and any(column))
+        }
         if width == 1:
             return columns
-        return [[column[i : i + width] for i in range(0, len(column), width)] for column in columns]
+        return {
+            name: column
+            if OUTPUTS[name].is_of_reply
+            else [column[i : i + width] for i in range(0, len(column), width)]
+            for name, column in columns.items()
+        }
 
 
 _decoder = msgspec.json.Decoder(PredictBody)
@@ -178,19 +195,13 @@ def parse_predict(body: bytes, limits: RequestLimits, model: str, version: str) 
         body.decode()  # msgspec does not check the strings in fields that it ignores
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         found = _UNKNOWN_FIELD.search(str(error))
-        hint = near_miss([found[1]], Instance.__struct_fields__) if found else ""
+        hint = near_miss([found[1]], COLUMNS) if found else ""
         words = f"not a request to predict: {error}"
         raise InvalidRequestError(f"{words}; {hint}" if hint else words) from None
     if asked.signature_name not in {"", SIGNATURE}:
         raise InvalidRequestError(f"the only `signature_name` is {SIGNATURE}")
     requests = [
-        Request(
-            _plain("question", row.question),
-            _plain("text", row.text),
-            row.top_k,
-            model=model,
-            version=version or None,
-        )
+        Request(model=model, version=version or None, **{k: _plain(k, v) for k, v in row.items()})
         for row in _rows(asked)
     ]
     for request in requests:
@@ -198,22 +209,25 @@ def parse_predict(body: bytes, limits: RequestLimits, model: str, version: str) 
     return PredictCall(requests, asked.inputs is not msgspec.UNSET)
 
 
-def _rows(asked: PredictBody) -> list[Instance]:
+def _rows(asked: PredictBody) -> list[dict[str, Any]]:
     if (asked.instances is msgspec.UNSET) == (asked.inputs is msgspec.UNSET):
         raise InvalidRequestError("there must be either `instances` or `inputs`")
-    rows = asked.instances or [] if asked.inputs is msgspec.UNSET else asked.inputs.rows()
+    if asked.inputs is msgspec.UNSET:
+        rows = [msgspec.structs.asdict(row) for row in asked.instances or []]
+    else:
+        rows = asked.inputs.rows()
     if not 1 <= len(rows) <= MAX_QUESTIONS:
         raise InvalidRequestError(f"a request has 1 to {MAX_QUESTIONS} questions")
     return rows
 
 
-def _plain(name: str, value: _Text) -> str:
-    """The string, decoded if it came in base64.
+def _plain(name: str, value: object) -> Any:  # noqa: ANN401
+    """The value; a string is decoded if it came in base64.
 
     Raises:
         InvalidRequestError: It is not UTF-8 in base64.
     """
-    if isinstance(value, str):
+    if not isinstance(value, Encoded):
         return value
     try:
         return base64.b64decode(value.b64, validate=True).decode()
@@ -296,8 +310,8 @@ def metadata(model: ModelReport, _: Sequence[ModelReport]) -> HttpReply:
     column = {"dim": [{"size": "-1", "name": ""}], "unknown_rank": False}
     either: dict[str, object] = {"dim": [], "unknown_rank": True}
     signature = {
-        "inputs": {name: _tensor(name, kind, column) for name, kind in INPUTS.items()},
-        "outputs": {name: _tensor(name, kind, either) for name, kind in OUTPUTS.items()},
+        "inputs": {name: _tensor(name, kind, column) for name, kind in INPUT_TYPES.items()},
+        "outputs": {name: _tensor(name, kind, either) for name, kind in OUTPUT_TYPES.items()},
         "method_name": "tensorflow/serving/predict",
     }
     spec = {"name": model.name, "signature_name": "", "version": _version(model)}

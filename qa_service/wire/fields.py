@@ -1,0 +1,149 @@
+"""Where each protocol has the fields of a request and of a reply: a row each. Sans-IO.
+
+What a field is (its type, bounds and description) is in `messages`; frames, `POST /qa` and their
+clients have it by that name. To add one is its line in the message's struct, its row here, its use
+and, for Python and the terminal, its line in client.py's `AskOptions` or `Answer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import msgspec.inspect
+from msgspec import Struct
+
+from qa_service.wire.messages import Answer, Passage, Place, Request
+
+
+class RequestRow(NamedTuple):
+    """Where a field of `Request` is.
+
+    Attributes:
+        tensor: Whether it is an input, BYTES, in the Open Inference Protocol, over HTTP or gRPC.
+        parameter: The parameter's name there; empty for none.
+        elsewhere: Where that protocol and TensorFlow Serving's have it if they have it otherwise.
+        is_column: Whether TensorFlow Serving's rows and columns have it.
+        is_in_jobs: Whether a job may have it.
+        is_option: Whether `AskOptions` has it, and so Python's clients and the terminal.
+    """
+
+    tensor: bool = False
+    parameter: str = ""
+    elsewhere: str = ""
+    is_column: bool = True
+    is_in_jobs: bool = True
+    is_option: bool = True
+
+
+REQUEST = {
+    "question": RequestRow(tensor=True, is_option=False),
+    "text": RequestRow(tensor=True, is_option=False),
+    "top_k": RequestRow(parameter="top_k"),
+    "id": RequestRow(elsewhere="`id` of them all", is_column=False, is_option=False),
+    "timeout_ms": RequestRow(parameter="timeout"),
+    "priority": RequestRow(parameter="priority", is_in_jobs=False),
+    "model": RequestRow(elsewhere="the path", is_column=False),
+    "version": RequestRow(elsewhere="the path", is_column=False),
+    "traceparent": RequestRow(
+        elsewhere="the header", is_column=False, is_in_jobs=False, is_option=False
+    ),
+    "collection": RequestRow(tensor=True),
+    "max_passages": RequestRow(parameter="max_passages"),
+    "passages": RequestRow(parameter="passages"),
+    "skim": RequestRow(parameter="skim"),
+}
+
+TENSORS = [name for name, row in REQUEST.items() if row.tensor]
+PARAMETERS = {row.parameter: name for name, row in REQUEST.items() if row.parameter}
+"""The field of each of the Open Inference Protocol's parameters."""
+COLUMNS = [name for name, row in REQUEST.items() if row.is_column]
+JOB_FIELDS = [name for name, row in REQUEST.items() if row.is_in_jobs]
+OPTIONS = [name for name, row in REQUEST.items() if row.is_option]
+
+
+def _numbers() -> dict[str, tuple[Any, Any]]:
+    """The bounds of each field of a request that is a number or null; None for a fraction's."""
+    found: dict[str, tuple[Any, Any]] = {}
+    for field in msgspec.inspect.type_info(Request).fields:  # type: ignore[attr-defined]
+        bare: Any = field.type.type
+        kinds = bare.types if isinstance(bare, msgspec.inspect.UnionType) else [bare]
+        match [kind for kind in kinds if not isinstance(kind, msgspec.inspect.NoneType)]:
+            case [msgspec.inspect.IntType(ge=low, le=high)]:
+                found[field.name] = low, high
+            case [msgspec.inspect.FloatType()]:
+                found[field.name] = None, None
+    return found
+
+
+NUMBERS = _numbers()
+
+
+class Shown(Enum):
+    """Which replies have an output if the request does not name those that it wants."""
+
+    ALWAYS = "all"
+    OF_COLLECTION = "of a collection, or if asked for"
+    IF_ANY = "if asked for; TensorFlow Serving's if there are any"
+
+
+class Output(NamedTuple):
+    """An output of the Open Inference Protocol, and a column of TensorFlow Serving's.
+
+    Attributes:
+        kind: The type of an element; of a list of structs, which is JSON in a tensor, the struct.
+        read: Takes it from an answer or, if it is one for all answers, from their source.
+        is_of_reply: Whether it is one for all answers to a question.
+    """
+
+    kind: Any
+    read: Callable[[Any], object]
+    shown: Shown = Shown.ALWAYS
+    is_of_reply: bool = False
+
+    @property
+    def datatype(self) -> str:
+        """The tensor's."""
+        return {int: "INT32", float: "FP32"}.get(self.kind, "BYTES")
+
+    @property
+    def is_json(self) -> bool:
+        """Whether an element is a list of structs."""
+        return issubclass(self.kind, Struct)
+
+
+def _offset(name: str) -> Callable[[Answer], int]:
+    def read(answer: Answer) -> int:
+        offset = getattr(answer, name)
+        return -1 if offset is None else offset
+
+    return read
+
+
+def _of_passage(name: str) -> Callable[[Answer], str]:
+    def read(answer: Answer) -> str:
+        return getattr(answer.passage, name) if answer.passage else ""
+
+    return read
+
+
+OUTPUTS = {
+    "answer": Output(str, attrgetter("answer")),
+    "score": Output(float, attrgetter("score")),
+    "start": Output(int, _offset("start")),
+    "end": Output(int, _offset("end")),
+    "document": Output(str, _of_passage("document"), Shown.OF_COLLECTION),
+    "title": Output(str, _of_passage("title"), Shown.OF_COLLECTION),
+    "passage": Output(str, _of_passage("text"), Shown.OF_COLLECTION),
+    "places": Output(Place, attrgetter("places"), Shown.IF_ANY),
+    "passages": Output(Passage, attrgetter("passages"), Shown.IF_ANY, True),
+}
+ALWAYS_SHOWN = [name for name, output in OUTPUTS.items() if output.shown is Shown.ALWAYS]
+
+
+def shown_outputs(*, has_collection: bool) -> list[str]:
+    """The outputs of a reply to a request that names none, without those shown if any has them."""
+    shown = {Shown.ALWAYS, Shown.OF_COLLECTION} if has_collection else {Shown.ALWAYS}
+    return [name for name, output in OUTPUTS.items() if output.shown in shown]
