@@ -39,6 +39,10 @@ PROCESSOR_FLAGS = {
 }
 """A processor computes in a format if it has one of these flags, as Linux names them."""
 
+TOLERANCES = {"fp32": 1e-3, "fp16": 0.1, "bf16": 0.5, "int8": 2.0, "int8_bf16": 2.0}
+"""About three to ten times the largest difference of a logit seen with the built-in model; where
+a model was prepared with a file of the precision, its own difference counts."""
+
 Kind = tuple[str, str]
 """An engine and a precision."""
 
@@ -81,6 +85,11 @@ class Row:
     needs: str = ""
     share: float = 1.0
     suits: str = ""
+
+    @property
+    def tolerance(self) -> float:
+        """By how much a logit may differ from the source's in float32, if that was not measured."""
+        return TOLERANCES[self.precision]
 
 
 UNSUITED = 2.5

@@ -19,7 +19,14 @@ from pathlib import Path
 
 import msgspec
 
-from qa_service.autotune.engine_table import Choice, EngineTable, Finding, Measurement, with_engine
+from qa_service.autotune.engine_table import (
+    Choice,
+    EngineTable,
+    Finding,
+    Measurement,
+    setup_on_trial,
+    with_engine,
+)
 from qa_service.engine_catalogue import (
     AUTO,
     ENGINES,
@@ -102,6 +109,23 @@ def _candidates(options: InstanceOptions, manifest: Manifest, device: str) -> li
     return [first, *sorted(others, key=lambda finding: _likely_share(finding, device))]
 
 
+def every_engine(
+    options: InstanceOptions, device: DeviceAssignment, model_dir: Path, manifest: Manifest
+) -> list[tuple[Finding, Setup]]:
+    """Every engine that could be tried on a device, whatever the options name, and its setup.
+
+    Those that cannot run have a `failure`.
+    """
+    kinds = dict.fromkeys([_reference(manifest), *_tried_on(device.device)])
+    num_threads = options.intra_op_num_threads or 1
+    findings = [
+        Finding(*kind, num_threads, failure=_obstacle(kind, manifest, device.device))
+        for kind in kinds
+    ]
+    setup = Setup(str(model_dir), options, device)
+    return [(finding, setup_on_trial(setup, finding)) for finding in findings]
+
+
 def _in_any_order(options: InstanceOptions, manifest: Manifest, device: str) -> Iterator[Finding]:
     """The reference, for comparison, then all others that the options allow on a device.
 
@@ -171,7 +195,7 @@ def _path_of_table(setup: Setup, manifest: Manifest, findings: Sequence[Finding]
     depends_on = (
         (its.name, sorted(its.flags), num_cpus(), device.device, device.gpu_memory_bytes),
         [_version(package) for package in packages],
-        manifest.files,
+        manifest.computing_files,
         findings,
         options.min_agreement,
         (options.max_batch_size, options.max_batch_tokens),

@@ -130,7 +130,8 @@ class Measurement(msgspec.Struct, frozen=True):
     @property
     def candidates(self) -> list[tuple[Finding, Setup]]:
         """The candidates that can run, each with its instance's setup."""
-        return [(item, _on_trial(self.setup, item)) for item in self.findings if not item.failure]
+        able = [item for item in self.findings if not item.failure]
+        return [(item, setup_on_trial(self.setup, item)) for item in able]
 
     def table(self, measured: Sequence[Finding]) -> EngineTable:
         """The table, with the measured findings of `candidates` in their order."""
@@ -163,7 +164,7 @@ def with_engine(options: InstanceOptions, finding: Finding) -> InstanceOptions:
     )
 
 
-def _on_trial(setup: Setup, candidate: Finding) -> Setup:
+def setup_on_trial(setup: Setup, candidate: Finding) -> Setup:
     """The setup of a candidate's instance; it neither measures nor compiles anything meanwhile.
 
     Hooks are left out: the engines are compared.

@@ -26,6 +26,7 @@ from qa_service.instance.messages import (
     Batch,
     Failed,
     Failure,
+    Ready,
     Results,
     Setup,
     ToLoop,
@@ -167,6 +168,21 @@ class Instance:
             self._socket.sendall(encode(self._setup))
         except OSError as error:
             raise SetupError(f"its process cannot be started: {error}") from None
+
+    def prove(self) -> Ready:
+        """Waits until the model is loaded and has given its known answers.
+
+        Raises:
+            SetupError: The process ended, hangs, cannot run the model or computes wrongly.
+        """
+        self.start()
+        try:
+            ready = self._receive()
+        except OSError as error:
+            raise SetupError(f"its process ended or hangs: {error}") from None
+        assert isinstance(ready, Ready)
+        self._is_ready = True
+        return ready
 
     def ask(self, tasks: Sequence[Task]) -> tuple[float, list[Offsets | None]]:
         """Answers a batch, once the model is loaded.

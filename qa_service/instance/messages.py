@@ -1,9 +1,11 @@
 """The messages between the loop and a worker: msgpack in frames, typed at both ends.
 
 loop ──Setup──▶ worker            once
-loop ◀──Ready | Failed── worker   once: it has answered a warmup question, or cannot
+loop ◀──Ready | Failed── worker   once: it has proved itself, or cannot
 loop ──Batch──▶ worker            any number
 loop ◀──Results── worker          one for each batch, with its number
+loop ──Check──▶ worker             now and then, between batches
+loop ◀──Checked | Failed── worker  one for each, with its number; after `Failed` it ends
 """
 
 from __future__ import annotations
@@ -35,6 +37,12 @@ class Batch(msgspec.Struct, frozen=True, tag=True, array_like=True):
     tasks: list[Task]
 
 
+class Check(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Has the instance run a known row, in its place among the batches."""
+
+    number: int
+
+
 class ModelFacts(msgspec.Struct, frozen=True, array_like=True):
     """What the loop needs to know of a model.
 
@@ -63,22 +71,31 @@ class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):
         costs: The instance's cost table; None with `--cost_table off`.
         device: `cpu` or `cuda:N`, as the server's process numbers GPUs.
         memory_bytes: The memory of its process, without a GPU's, and what static shapes may add.
+        can_test: Whether it has given known answers, and can be tested while it serves.
+        largest_difference: Of a logit from a known one.
+        self_test_ms: How long giving the known answers took.
     """
 
     model: ModelFacts = ModelFacts()
     costs: CostTable | None = None
     device: str = "cpu"
     memory_bytes: int = 0
+    can_test: bool = False
+    largest_difference: float = 0.0
+    self_test_ms: float = 0.0
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The instance cannot start, or must end.
 
-    It is blameless if no request can be the cause: the machine was lost, not the program.
+    Attributes:
+        is_blameless: Whether no request can be the cause: the machine was lost, not the program.
+        is_wrong: Whether it does not give its known answers.
     """
 
     message: str
     is_blameless: bool = False
+    is_wrong: bool = False
 
 
 class Failure(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -110,8 +127,16 @@ class Results(msgspec.Struct, frozen=True, tag=True, array_like=True):
     costs: CostTable | None = None
 
 
-ToWorker = Setup | Batch
-ToLoop = Ready | Failed | Results
+class Checked(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The instance has given a known answer, in `took_ms`, from `started_s` on."""
+
+    number: int
+    started_s: float
+    took_ms: float
+
+
+ToWorker = Setup | Batch | Check
+ToLoop = Ready | Failed | Results | Checked
 
 to_worker_decoder = msgspec.msgpack.Decoder(ToWorker)
 to_loop_decoder = msgspec.msgpack.Decoder(ToLoop)

@@ -160,6 +160,16 @@ class InstanceOptions(Struct, frozen=True, kw_only=True):
     execution_timeout_ms: Annotated[
         Ms, Meta(description="milliseconds a batch may run before its instance is killed")
     ] = 120_000
+    self_test_interval_s: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=10**6,
+            description="seconds after which an instance that serves has to give a known answer "
+            "again, when it is idle or else in its turn; one that gives another is replaced; 0 for "
+            "no such tests",
+        ),
+    ] = 600
     start_timeout_ms: Annotated[
         Ms, Meta(description="milliseconds an instance may take to load and warm up")
     ] = 300_000

@@ -31,7 +31,7 @@ CACHE_DIR = Path("~/.cache/qa-server")
 
 
 class _Numbered(msgspec.Struct, array_like=True):
-    """What a `Batch` and its `Results` begin with."""
+    """What a `Batch` or a `Check` and its reply begin with; `Failed` has no number."""
 
     tag: str
     number: int
@@ -67,10 +67,11 @@ class RayInstance:
         return ready
 
     def run(self, batch: bytes) -> tuple[bytes, float, float]:
-        """Runs a batch.
+        """Runs a batch or a self-test.
 
         Returns:
-            The body of its `Results`, and on this machine's clock when the batch came and left.
+            The body of its reply (`Results`, `Checked` or `Failed`), and on this machine's clock
+            when the batch came and left.
         """
         came_s = time.monotonic()
         number = _numbered_decoder.decode(batch).number
@@ -107,8 +108,13 @@ class RayInstance:
         try:
             while True:
                 body = self._next_body(frames)
-                self._waiting.pop(_numbered_decoder.decode(body).number).set_result(body)
-        except (EOFError, msgspec.DecodeError):  # its end, or `Failed`, which has no number
+                try:
+                    self._waiting.pop(_numbered_decoder.decode(body).number).set_result(body)
+                except msgspec.DecodeError:  # `Failed`, which is about all that was asked
+                    for reply in self._waiting.values():
+                        reply.set_result(body)
+                    return
+        except EOFError:
             os._exit(1)  # this process can answer no more
 
     def _next_body(self, frames: FrameReader) -> bytes:

@@ -26,7 +26,15 @@ import msgspec
 
 from qa_service.errors import SetupError
 from qa_service.instance.channel import WorkerChannel
-from qa_service.instance.messages import Failed, Ready, Results, Setup, ToLoop, to_loop_decoder
+from qa_service.instance.messages import (
+    Checked,
+    Failed,
+    Ready,
+    Results,
+    Setup,
+    ToLoop,
+    to_loop_decoder,
+)
 from qa_service.instance.model_folder.manifest import fingerprint_of
 from qa_service.instance.options import InstanceOptions
 from qa_service.instance.ray_instance import RayInstance, pack
@@ -68,6 +76,8 @@ class Bridge:
             self._send(Failed(str(error), is_blameless=True))
             return
         self._send(ready)
+        if isinstance(ready, Failed):
+            return
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
         run = self._actor.run.options(concurrency_group="run")
         while (batch := self._channel.receive_body()) is not None:
@@ -78,7 +88,7 @@ class Bridge:
         with self._sending, contextlib.suppress(OSError):
             self._channel.send(message)
 
-    def _start(self, setup: Setup) -> tuple[Any, Ready]:
+    def _start(self, setup: Setup) -> tuple[Any, Ready | Failed]:
         """Connects to the cluster, and starts the instance on a node with room for it."""
         options = setup.options
         ray = _connect(options.ray_address)
@@ -100,8 +110,10 @@ class Bridge:
             self._node, where = ray.get(node)
         except ray.exceptions.RayError as error:
             raise SetupError(f"an instance on Ray cannot be started: {_one_line(error)}") from error
+        if isinstance(ready, Failed):
+            return actor, msgspec.structs.replace(ready, is_blameless=True)
         if not isinstance(ready, Ready):
-            raise SetupError(getattr(ready, "message", "the actor does not speak our language"))
+            raise SetupError("the actor does not speak our language")
         return actor, msgspec.structs.replace(ready, device=f"ray:{where}:{ready.device}")
 
     def _on_done(self, sent_s: float, future: Any) -> None:  # noqa: ANN401 - a Ray future
@@ -112,7 +124,10 @@ class Bridge:
             return
         body, came_s, went_s = future.result()
         results = to_loop_decoder.decode(body)
-        assert isinstance(results, Results)
+        if isinstance(results, Failed):
+            self._send(results)
+            os._exit(1)
+        assert isinstance(results, Results | Checked)
         # The clocks' offset, if both ways take equally long (RFC 5905, section 8).
         offset_s = ((came_s - sent_s) + (went_s - time.monotonic())) / 2
         started_s = max(sent_s, results.started_s - offset_s)

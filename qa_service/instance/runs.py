@@ -17,9 +17,10 @@ from qa_service.errors import InternalError, QaError
 from qa_service.instance.batch_cost import BatchRule
 from qa_service.instance.channel import WorkerChannel
 from qa_service.instance.engines.outputs import EngineFaultError
-from qa_service.instance.messages import Batch, Failure, ModelFacts, Results
+from qa_service.instance.messages import Batch, Check, Checked, Failure, ModelFacts, Results
 from qa_service.instance.reader.reader import Outcome
 from qa_service.instance.reader.stopwatch import Stopwatch
+from qa_service.instance.self_test import SelfTest
 from qa_service.wire.messages import Task
 
 logger = logging.getLogger(__name__)
@@ -96,20 +97,54 @@ class Run(Generic[E]):
         return [outcome for task in tasks for outcome in self._outcomes([task])]
 
 
-def received(reader: TaskReader[E], channel: WorkerChannel) -> Iterator[Run[E]]:
-    """Receives an instance's batches until its channel ends."""
-    while isinstance(batch := channel.receive(), Batch):
-        yield Run(reader, batch)
+class Proof:
+    """A self-test in its place among the batches."""
+
+    def __init__(self, self_test: SelfTest | None, number: int) -> None:
+        self._self_test = self_test
+        self._number = number
+
+    def encode(self) -> Proof:
+        """Has nothing to tokenize."""
+        return self
+
+    def results(self) -> Checked:
+        """Runs a known row.
+
+        Raises:
+            WrongAnswerError: It does not give the known answer.
+        """
+        started_s = time.monotonic()
+        if self._self_test:
+            self._self_test.check_next()
+        return Checked(self._number, started_s, round((time.monotonic() - started_s) * 1e3, 3))
 
 
-def received_ahead(reader: TaskReader[E], channel: WorkerChannel) -> Iterator[Run[E]]:
+Job = Run[E] | Proof
+"""What an instance does, one after another."""
+
+
+def received(
+    reader: TaskReader[E], channel: WorkerChannel, self_test: SelfTest | None = None
+) -> Iterator[Job[E]]:
+    """Receives an instance's batches and self-tests until its channel ends."""
+    while isinstance(message := channel.receive(), Batch | Check):
+        if isinstance(message, Batch):
+            yield Run(reader, message)
+        else:
+            yield Proof(self_test, message.number)
+
+
+def received_ahead(
+    reader: TaskReader[E], channel: WorkerChannel, self_test: SelfTest | None = None
+) -> Iterator[Job[E]]:
     """Receives and tokenizes the next batches in a thread of its own, while the model runs."""
-    encoded: SimpleQueue[Run[E] | None] = SimpleQueue()
+    encoded: SimpleQueue[Job[E] | None] = SimpleQueue()
 
     def receive() -> None:
         try:
-            for run in received(reader, channel):
-                encoded.put(run.encode())
+            for job in received(reader, channel, self_test):
+                encoded.put(job.encode())
         finally:
             encoded.put(None)
 
@@ -117,12 +152,12 @@ def received_ahead(reader: TaskReader[E], channel: WorkerChannel) -> Iterator[Ru
     return iter(encoded.get, None)
 
 
-def answer_batches(runs: Iterator[Run[E]], channel: WorkerChannel) -> None:
-    """Answers batches until there are no more.
+def answer_batches(jobs: Iterator[Job[E]], channel: WorkerChannel) -> None:
+    """Answers batches, and proves itself, until there are no more.
 
     Raises:
         EngineFaultError: The engine cannot be believed; the batch has no results.
         OSError: The loop's end was closed while results were being sent.
     """
-    for run in runs:
-        channel.send(run.results())
+    for job in jobs:
+        channel.send(job.results())

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from qa_service.engine_catalogue import INSTANT
-from qa_service.errors import DeviceError, InternalError, SetupError
+from qa_service.errors import InternalError, SetupError
 from qa_service.instance.batch_cost import CostTable
 from qa_service.instance.channel import WorkerChannel
 from qa_service.instance.costs import AUTO, MEASURE, find_costs
@@ -28,29 +28,37 @@ from qa_service.instance.engines import EngineConfig, make_engine
 from qa_service.instance.engines.base import Engine
 from qa_service.instance.engines.outputs import EngineFaultError
 from qa_service.instance.hooks import HookedReader, load_hooks
+from qa_service.instance.ladder import Ladder
 from qa_service.instance.learned_costs import LearnedCosts
 from qa_service.instance.memory import resident_bytes
 from qa_service.instance.messages import Failed, Ready, Setup
+from qa_service.instance.model_folder.known_answers import (
+    load_known_answers,
+    say_unchecked,
+    tolerance_of,
+)
 from qa_service.instance.model_folder.manifest import (
     Manifest,
     check_files,
     fingerprint_of,
     load_manifest,
     model_files,
+    preparing_program,
 )
 from qa_service.instance.reader.instant import InstantReader
 from qa_service.instance.reader.measuring import measure_costs
 from qa_service.instance.reader.reader import Reader
 from qa_service.instance.reader.stopwatch import Stopwatch
 from qa_service.instance.runs import TaskReader, answer_batches, received, received_ahead
+from qa_service.instance.self_test import SelfTest, WrongAnswerError
 from qa_service.logs import configure_logging
 from qa_service.net.parent import end_with_parent, inherited_socket
 from qa_service.wire.messages import Task
 
 logger = logging.getLogger(__name__)
 
-WARMUP = Task("Who wrote the letter?", "The letter was written by Ada in 1843. " * 20)
-"""Some 190 tokens: a question about a paragraph."""
+WARMUP = Task("Who wrote the letter?", "The letter was written by Ada in 1843. " * 2)
+"""A question about a few words; the known answers have rows of all lengths."""
 
 
 def serve(channel: WorkerChannel) -> None:
@@ -63,7 +71,7 @@ def serve(channel: WorkerChannel) -> None:
         hooks = load_hooks(hooks_name) if hooks_name else None
         loaded = load_reader(setup)
     except (SetupError, EngineFaultError) as error:
-        channel.send(Failed(str(error)))
+        channel.send(_failed(error))
         return
     except ImportError as error:  # an image for the ONNX engine has no torch
         engine_type = setup.options.inference_engine_type
@@ -73,27 +81,46 @@ def serve(channel: WorkerChannel) -> None:
     if hooks:
         reader = HookedReader(reader, hooks)
     memory_bytes = resident_bytes() + loaded.later_bytes
-    channel.send(Ready(reader.model, reader.rule.costs, loaded.device, memory_bytes))
-    runs = received if loaded.device == CPU else received_ahead
+    ready = Ready(reader.model, reader.rule.costs, loaded.device, memory_bytes)
+    if test := loaded.self_test:
+        ready = msgspec.structs.replace(
+            ready,
+            can_test=True,
+            largest_difference=max(test.largest.values(), default=0.0),
+            self_test_ms=test.took_ms,
+        )
+    channel.send(ready)
+    jobs = received if loaded.device == CPU else received_ahead
     try:
-        answer_batches(runs(reader, channel), channel)
+        answer_batches(jobs(reader, channel, loaded.self_test), channel)
     except EngineFaultError as error:
-        channel.send(Failed(str(error)))
+        channel.send(_failed(error))
+
+
+def _failed(error: Exception) -> Failed:
+    """Why the instance ends; no request is to blame for an engine that computes wrongly."""
+    is_wrong = isinstance(error, WrongAnswerError)
+    return Failed(str(error), is_blameless=is_wrong, is_wrong=is_wrong)
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A reader, the device that it really runs on, and the memory that it may still take."""
+    """A reader, the device that it really runs on, and the memory that it may still take.
+
+    Its self-test is None if it has no known answers.
+    """
 
     reader: Reader | InstantReader
     device: str = CPU
     later_bytes: int = 0
+    self_test: SelfTest | None = None
 
 
 def load_reader(setup: Setup) -> Loaded:
-    """Loads the model into its engine, and measures its costs unless they are known.
+    """Loads the model into its engine, proves it, and measures its costs unless they are known.
 
     Raises:
+        WrongAnswerError: The engine does not give the known answers.
         SetupError: There is no prepared model, or the engine cannot load it or use the device.
     """
     options = setup.options
@@ -109,11 +136,16 @@ def load_reader(setup: Setup) -> Loaded:
         )
         instant.answer([WARMUP], Stopwatch())
         return Loaded(instant)
-    engine = _load_engine(setup, manifest)
-    best_spans = engine.best_spans if engine.chooses_spans else None
-    reader = Reader(model_dir, manifest, engine.logits, options.batch_rule, best_spans)
+    files = " ".join(sorted(manifest.computing_files.values()))
+    ladder = Ladder.of(
+        options.inference_engine_type,
+        _engine_config(setup),
+        setup.device,
+        model_dir,
+        files,
+    )
+    engine, reader, self_test = ladder.climb(lambda config: _proven(setup, manifest, config))
     reader.model = msgspec.structs.replace(reader.model, fingerprint=fingerprint)
-    _check_answers(reader, name)
 
     def measure() -> CostTable:
         runtime, window_tokens = engine.runtime, manifest.window_tokens
@@ -121,13 +153,46 @@ def load_reader(setup: Setup) -> Loaded:
         return measure_costs(engine.logits, reader.sample_rows, window_tokens, reader.rule, runtime)
 
     bounds = f"{name} {options.max_batch_size} {options.max_batch_tokens}"
-    key = " ".join([engine.runtime, bounds, *sorted(manifest.files.values())])
+    key = f"{engine.runtime} {bounds} {files}"
     costs = find_costs(options.cost_table, model_dir, key, measure)
     reader.rule = replace(reader.rule, costs=costs)
     if costs and options.cost_table in (AUTO, MEASURE):
         reader.learned = LearnedCosts(costs)
     device = CPU if engine.device == CPU else setup.device.device
-    return Loaded(reader, device, engine.later_bytes)
+    return Loaded(reader, device, engine.later_bytes, self_test)
+
+
+def _proven(
+    setup: Setup, manifest: Manifest, config: EngineConfig
+) -> tuple[Engine, Reader, SelfTest | None]:
+    """Loads the model into its engine, and has it give the known answers."""
+    options, model_dir = setup.options, Path(setup.model_dir)
+    name = f"{options.inference_engine_type} {options.precision}"
+    with _running_model(name):
+        engine = make_engine(options.inference_engine_type, model_dir, manifest, config)
+    best_spans = engine.best_spans if engine.chooses_spans else None
+    reader = Reader(model_dir, manifest, engine.logits, options.batch_rule, best_spans)
+    _check_answers(reader, name)
+    self_test = _make_self_test(setup, manifest, reader, engine)
+    if self_test:
+        self_test.check()
+        engine.check_shapes_with(self_test.check_shape)
+    return engine, reader, self_test
+
+
+def _make_self_test(
+    setup: Setup, manifest: Manifest, reader: Reader, engine: Engine
+) -> SelfTest | None:
+    """The test by the model's known answers; None, with a line in the log, if it has none."""
+    options, model_dir = setup.options, Path(setup.model_dir)
+    known = load_known_answers(model_dir, manifest)
+    if known is None:
+        logger.warning("%s", say_unchecked(model_dir, preparing_program()))
+        return None
+    kind = options.inference_engine_type, options.precision
+    tolerances = tolerance_of(manifest, kind, engine.device)
+    name = " ".join(kind)
+    return SelfTest(known, reader, engine, manifest, tolerances=tolerances, name=name)
 
 
 def _check_answers(reader: Reader, name: str) -> None:
@@ -150,10 +215,10 @@ def _check_fingerprint(model_dir: Path, expected: str) -> str:
     return fingerprint
 
 
-def _load_engine(setup: Setup, manifest: Manifest) -> Engine:
-    """Loads the model into its engine, on its device or, if it may, on the CPU."""
+def _engine_config(setup: Setup) -> EngineConfig:
+    """How the options say that the engine should run, on the instance's device."""
     options = setup.options
-    config = EngineConfig(
+    return EngineConfig(
         intra_op_num_threads=options.intra_op_num_threads,
         precision=options.precision,
         device=setup.device.device.partition(":")[0],
@@ -164,17 +229,6 @@ def _load_engine(setup: Setup, manifest: Manifest) -> Engine:
         max_batch_tokens=options.max_batch_tokens,
         static_shapes_bytes=options.static_shapes_bytes,
     )
-    engine_type, model_dir = options.inference_engine_type, Path(setup.model_dir)
-    with _running_model(f"{engine_type} {options.precision}"):
-        try:
-            return make_engine(engine_type, model_dir, manifest, config)
-        except DeviceError as error:
-            if not setup.device.may_fall_back or engine_type == "tensorrt":
-                raise
-            logger.warning(
-                "this instance runs on the CPU and not on %s: %s", setup.device.device, error
-            )
-            return make_engine(engine_type, model_dir, manifest, replace(config, device=CPU))
 
 
 @contextlib.contextmanager

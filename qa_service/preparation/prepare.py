@@ -6,6 +6,7 @@ import hashlib
 import re
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -16,6 +17,7 @@ import msgspec
 from qa_service.engine_catalogue import AUTO, ONNX_FILE, PLAIN_ONNX_FILE, PREPARING_FLAGS, ROWS
 from qa_service.errors import SetupError
 from qa_service.instance.model_folder.manifest import (
+    KNOWN_ANSWERS_FILE,
     MANIFEST_FILE,
     Manifest,
     ReadingConfig,
@@ -64,7 +66,8 @@ class Choices:
 def prepare(choices: Choices) -> Path:
     """Makes a model's folder, unless it is up to date, and adds missing precisions.
 
-    An up-to-date folder keeps its precisions; one that is made again starts with fp32.
+    The folder of an older version gets its known answers. An up-to-date folder keeps its
+    precisions; one that is made again starts with fp32.
 
     Raises:
         SetupError: The model cannot be fetched, loaded, exported, quantised or written, or its
@@ -108,7 +111,7 @@ def missing_files(manifest: Manifest, choices: Choices) -> list[str]:
 
 
 def _needed_files(choices: Choices) -> set[str]:
-    """Names of the files to make besides those of every model."""
+    """Names of the files to make, besides those that a folder is begun with."""
     precision = "int8" if choices.precision == AUTO else choices.precision
     flag = f"--precision {precision}"
     needed = {
@@ -119,11 +122,14 @@ def _needed_files(choices: Choices) -> set[str]:
     }
     if choices.tensorrt:
         needed.add(PLAIN_ONNX_FILE)
-    return needed
+    return needed | {KNOWN_ANSWERS_FILE}
 
 
 def _add_if_possible(name: str, source: Source, target: Path, choices: Choices) -> None:
     """Adds a file; with `auto`, a failure is only noted in the manifest."""
+    if name == KNOWN_ANSWERS_FILE:
+        _add_known_answers(source, target)
+        return
     try:
         if reason := load_manifest(target).without.get(ONNX_FILE):
             raise SetupError(f"{name} is made from {ONNX_FILE}, which this model has not: {reason}")
@@ -278,6 +284,7 @@ def _make(
             (folder / ONNX_FILE).unlink(missing_ok=True)
             words = f"only the pytorch engine can serve this model: {error}"
             manifest = msgspec.structs.replace(manifest, without={ONNX_FILE: str(error)})
+        manifest = _with_known_answers(folder, manifest, logits)
     save_manifest(folder, manifest)
     say(words)
     if not manifest.may_pad:
@@ -330,6 +337,7 @@ def _add_precision(path: Path) -> None:
         say("comparing its answers with PyTorch's")
         manifest = _with_file(load_manifest(folder), path)
         same = verify.verify_precision(folder, manifest, engine_type, precision)
+        manifest = _with_differences(folder, manifest, [path.name])
     save_manifest(folder, manifest)
     say(f"{path.name} gives {same:.0f} % of the answers that PyTorch gives")
 
@@ -343,6 +351,35 @@ def _add_plain(source: Source, folder: Path) -> None:
         export.export_onnx(loading.load(source), folder / PLAIN_ONNX_FILE)
     save_manifest(folder, _with_file(load_manifest(folder), folder / PLAIN_ONNX_FILE))
     say(f"wrote {PLAIN_ONNX_FILE} for TensorRT")
+
+
+def _add_known_answers(source: Source, target: Path) -> None:
+    """Adds what the source's model computes to a folder that was prepared without."""
+    say("starting PyTorch")
+    from qa_service.preparation import loading, measuring  # noqa: PLC0415
+
+    with loading.quiet_libraries(), replacing(target) as folder:
+        shutil.copytree(target, folder, dirs_exist_ok=True)
+        logits = measuring.source_logits(loading.load(source))
+        save_manifest(folder, _with_known_answers(folder, load_manifest(target), logits))
+
+
+def _with_known_answers(folder: Path, manifest: Manifest, logits: LogitsFunction) -> Manifest:
+    """Writes what the source's model computes, and compares each file with it."""
+    from qa_service.preparation import known  # noqa: PLC0415
+
+    say("asking it for the answers by which instances prove themselves")
+    path = known.save(folder, known.known_answers(folder, manifest, logits))
+    return _with_differences(folder, _with_file(manifest, path), list(manifest.files))
+
+
+def _with_differences(folder: Path, manifest: Manifest, names: Sequence[str]) -> Manifest:
+    """The manifest with the largest differences of files from the known answers."""
+    from qa_service.preparation import known  # noqa: PLC0415
+
+    found = [known.differences(folder, manifest, name) for name in names]
+    differences = {kind: value for one in found for kind, value in one.items()}
+    return msgspec.structs.replace(manifest, differences={**manifest.differences, **differences})
 
 
 def _with_file(manifest: Manifest, path: Path) -> Manifest:

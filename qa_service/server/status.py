@@ -56,6 +56,8 @@ class Status:
         default = self._catalog.default
         its = default.versions_in(VersionState.READY) if default else []
         reason = why_not_ready(phase, *self._instances(its), self._ready_timeout_ms)
+        if reason and default and default.failures and not its:
+            reason += "; " + next(iter(default.failures.values())).message
         alive, answering = self._instances(self._catalog.ready)
         reports = self.versions(phase)
         return Health(

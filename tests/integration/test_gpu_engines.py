@@ -17,11 +17,15 @@ from harness.process import GIVE_UP_S
 from qa_service.data.squad import read_squad
 from qa_service.engine_catalogue import ONNX_FILE, PLAIN_ONNX_FILE
 from qa_service.errors import DeviceError, SetupError
+from qa_service.instance import worker_main
 from qa_service.instance.batch_cost import BatchRule
+from qa_service.instance.devices import DeviceAssignment
 from qa_service.instance.engines import EngineConfig, make_engine, onnx_gpu, pytorch
 from qa_service.instance.engines.onnx import open_session
 from qa_service.instance.engines.outputs import EngineFaultError
+from qa_service.instance.messages import Setup
 from qa_service.instance.model_folder.manifest import load_manifest
+from qa_service.instance.options import InstanceOptions
 from qa_service.instance.reader.reader import Reader
 from qa_service.preparation.prepare import Choices, prepare
 from qa_service.wire.messages import Question
@@ -118,10 +122,10 @@ def test_half_precision_gives_the_logits_on_a_cpu_too(
     assert 0 < difference(engine, reference) < MAX_DIFFERENCE[precision]
 
 
-@pytest.mark.parametrize("graphs", [True, False])
+@pytest.mark.parametrize(("graphs", "bound"), [(True, True), (False, True), (False, False)])
 @pytest.mark.parametrize("name", [ONNX_FILE, PLAIN_ONNX_FILE])
-def test_onnx_buckets_give_the_logits(gpu_model, manifest, reference, name, graphs):
-    config = dataclasses.replace(SMALL, cuda_graphs=graphs)
+def test_onnx_buckets_give_the_logits(gpu_model, manifest, reference, name, graphs, bound):
+    config = dataclasses.replace(SMALL, cuda_graphs=graphs, bound_buffers=bound)
     session = open_session(gpu_model / name, config, [("CPUExecutionProvider", {})])
     engine = onnx_gpu.bucketed_engine(session, manifest, config, "cpu")
     assert difference(engine, reference) < MAX_DIFFERENCE["fp32"]
@@ -208,9 +212,11 @@ def test_an_engine_cache_that_cannot_be_written_is_told(tmp_path, manifest):
         pass
 
 
-def test_the_benchmark_without_a_gpu_is_one_clear_line():
+def test_the_benchmark_without_a_gpu_says_what_is_missing_and_ends_with_one_clear_line():
     ran = run_python("-m", "benchmarks.gpu", env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
-    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.returncode == 2
+    assert "step 1 of " in ran.stdout
+    assert "the server would not start" in ran.stdout.splitlines()[-1]
     assert re.fullmatch(r"benchmarks\.gpu: CUDA sees no GPU here.*\n", ran.stderr)
 
 
@@ -277,3 +283,68 @@ def test_a_bound_run_that_writes_nothing_is_a_fault(gpu_model, manifest):
     session.is_silent = True
     with pytest.raises(EngineFaultError, match="without results"):
         engine.logits(*batch)
+
+
+class StaleSession:
+    """A session whose bound runs leave the results of the first, as a graph that is not replayed.
+
+    It stands in for a CUDA program; its plain runs are right.
+    """
+
+    def __init__(self, session):
+        self._session, self._first = session, {}
+
+    def __getattr__(self, name):
+        return getattr(self._session, name)
+
+    def run_with_iobinding(self, binding, options):
+        self._session.run_with_iobinding(binding, options)
+        outputs = binding.get_outputs()
+        first = self._first.setdefault(id(binding), [one.numpy().copy() for one in outputs])
+        for output, values in zip(outputs, first, strict=True):
+            output.update_inplace(values)
+
+
+def test_a_program_that_returns_an_earlier_batch_goes_down_to_plain_runs(
+    gpu_model, manifest, monkeypatch, caplog
+):
+    made = []
+
+    def make(engine_type, model_dir, manifest, config):
+        session = open_session(model_dir / ONNX_FILE, config, [("CPUExecutionProvider", {})])
+        made.append((config.cuda_graphs, config.bound_buffers))
+        return onnx_gpu.bucketed_engine(StaleSession(session), manifest, config, device="cpu")
+
+    monkeypatch.setattr(worker_main, "make_engine", make)
+    options = InstanceOptions(
+        inference_engine_type="onnx", precision="fp32", max_batch_size=2, max_batch_tokens=160,
+        cost_table="off",
+    )  # fmt: skip
+    setup = Setup(str(gpu_model), options, DeviceAssignment("cuda:0"))
+    loaded = worker_main.load_reader(setup)
+    assert loaded.self_test
+    loaded.self_test.check_next()
+    assert made == [(True, True), (False, True), (False, False)]
+    words = [record.getMessage() for record in caplog.records if "is left out" in record.msg]
+    assert len(words) == 2
+    assert "onnx fp32 with CUDA graphs is left out for no CUDA graphs: onnx fp32 comp" in words[0]
+    made.clear()
+    worker_main.load_reader(setup)
+    assert made == [(False, False)]
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+def test_a_graph_is_compared_with_the_model_on_other_inputs_than_it_was_recorded_with(is_right):
+    inputs = torch.ones((2, 3, 4), dtype=torch.int64)
+
+    def scoring(staged):
+        return staged[:1].float() * 2, torch.zeros(3, 4)
+
+    recorded = scoring(inputs.clone())
+    replay = (lambda: scoring(inputs)) if is_right else (lambda: recorded)
+    if is_right:
+        pytorch.check_replay(replay, scoring, inputs)
+    else:
+        with pytest.raises(RuntimeError, match=r"graph of \(3, 4\) differs from the model by 2"):
+            pytorch.check_replay(replay, scoring, inputs)
+    assert torch.all(inputs == 1)

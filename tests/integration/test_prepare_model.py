@@ -75,7 +75,10 @@ def _mtimes(folder: Path) -> dict[str, int]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_folder_holds_what_the_server_needs(prepared, kind):
     manifest = load_manifest(prepared / kind)
-    files = {"config.json", "model.onnx", "model.safetensors", "tokenizer.json"}
+    files = {
+        *("config.json", "known_answers.json", "model.onnx", "model.safetensors"),
+        "tokenizer.json",
+    }
     assert manifest.files.keys() == files
     assert {path.name for path in (prepared / kind).iterdir()} == files | {"manifest.json"}
     assert (manifest.name, manifest.source) == (kind, kind)
@@ -269,7 +272,8 @@ def test_wrong_graph_is_found_out(sources, tmp_path, monkeypatch):
     target = prepare(Choices(model=str(sources / "bert"), output_dir=tmp_path))
     manifest = load_manifest(target)
     assert "differ from the source's by 0.5" in manifest.without["model.onnx"]
-    assert manifest.files.keys() == {"config.json", "model.safetensors", "tokenizer.json"}
+    files = {"config.json", "known_answers.json", "model.safetensors", "tokenizer.json"}
+    assert manifest.files.keys() == files
     with pytest.raises(
         SetupError, match=r"^bert has no model\.onnx: the onnx engine's file is wro"
     ):

@@ -14,7 +14,7 @@ import pytest
 
 from harness.frames import frame, receive
 from harness.models import ModelFile, states
-from harness.process import GIVE_UP_S, LoggingProcess
+from harness.process import GIVE_UP_S, LoggingProcess, wait_until
 from harness.questions import ANSWER, ASK, FIRST_WORD
 from harness.server import INSTANT, ROOT, RunningServer
 from tests.fault.faults import FAULTY_WORKER, Permits
@@ -107,8 +107,8 @@ class TestAnotherModelIsMeasured:
 
     @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
     def test_a_signal_ends_it_with_all_that_it_started(self, starting, signum):
+        wait_until(lambda: len(starting.worker_pids()) == 3)  # it is logged before it is begun
         pids = starting.worker_pids()
-        assert len(pids) == 3
         starting.signal(signum)
         assert starting.wait() == 0, starting.log
         for pid in pids:

@@ -42,6 +42,7 @@ class FakePool:
     def __init__(self):
         self.size = self.alive = self.ending = 0
         self.is_booting = True
+        self.is_wrong = False
         self.failure = ""
         self.is_gone = False
 

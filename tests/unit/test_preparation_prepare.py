@@ -134,10 +134,10 @@ def test_what_a_precision_asks_for_is_what_is_made_for_it(target, monkeypatch):
     asked = Choices(precision="int8", tensorrt=True)
     manifest = load_manifest(target)
     assert missing_files(manifest, asked) == [
-        "model.int8.onnx", "model.openvino_int8.onnx", "model.plain.onnx",
+        "known_answers.json", "model.int8.onnx", "model.openvino_int8.onnx", "model.plain.onnx",
     ]  # fmt: skip
-    assert missing_files(manifest, Choices(precision="fp32")) == []
-    files = manifest.files | {"model.int8.onnx": "1"}
+    assert missing_files(manifest, Choices(precision="fp32")) == ["known_answers.json"]
+    files = manifest.files | {"model.int8.onnx": "1", "known_answers.json": "2"}
     manifest = msgspec.structs.replace(manifest, files=files)
     for precision in ("int8", "auto"):
         assert missing_files(manifest, Choices(precision=precision)) == ["model.openvino_int8.onnx"]
@@ -148,7 +148,9 @@ def test_what_a_precision_asks_for_is_what_is_made_for_it(target, monkeypatch):
 def test_auto_does_not_try_again_what_cannot_be_had(target, monkeypatch):
     monkeypatch.setattr(preparing, "_version", lambda _: None)
     without = {"model.int8.onnx": "serve it in fp32"}
-    manifest = msgspec.structs.replace(load_manifest(target), without=without)
+    manifest = load_manifest(target)
+    files = manifest.files | {"known_answers.json": "1"}
+    manifest = msgspec.structs.replace(manifest, files=files, without=without)
     assert missing_files(manifest, Choices(precision="auto")) == []
     assert missing_files(manifest, Choices(precision="int8")) == ["model.int8.onnx"]
 

@@ -1,19 +1,33 @@
 """Instances on other machines: what the pool expects of them, and how they find their model."""
 
 import math
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from qa_service.errors import ERROR_KINDS, SetupError
-from qa_service.instance.messages import Answers, Failed, Ready, Results, Setup
+from qa_service.instance.channel import WorkerChannel
+from qa_service.instance.messages import (
+    Answers,
+    Check,
+    Checked,
+    Failed,
+    Ready,
+    Results,
+    Setup,
+    encode,
+    to_loop_decoder,
+)
 from qa_service.instance.model_folder.manifest import fingerprint_of, load_manifest
 from qa_service.instance.options import InstanceOptions
-from qa_service.instance.ray_instance import find_model, pack
+from qa_service.instance.ray_instance import RayInstance, find_model, pack
 from qa_service.net.event_loop import EventLoop
 from qa_service.server.instances.base import WorkerState
 from qa_service.server.instances.pool import WorkerPool
 from qa_service.server.instances.ray_pool import RayPool
 from qa_service.server.telemetry.metrics import ModelMetrics
+from qa_service.wire.frames import PREFIX, FrameReader
 from tests.support import run_until
 from tests.unit.calls import make_ticket
 from tests.unit.handled_worker import HandledWorker
@@ -203,3 +217,23 @@ class TestModel:
         assert fingerprint_of(found) == expected
         assert load_manifest(found).name == "builtin"
         assert find_model(tmp_path / "none", expected, ["it is there already"]) == found
+
+
+@pytest.mark.parametrize(
+    ("asked", "reply"),
+    [
+        (Check(4), Checked(4, 1.0, 2.0)),
+        (Check(4), Failed("it computes wrongly", is_blameless=True, is_wrong=True)),
+    ],
+)
+def test_an_actor_passes_self_tests_on_and_what_they_find(asked, reply):
+    instance = RayInstance()
+    worker = WorkerChannel(instance._theirs)
+    threading.Thread(target=instance._receive, args=[FrameReader(1 << 20)], daemon=True).start()
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(instance.run, bytes(encode(asked))[PREFIX.size :])
+        assert worker.receive() == asked
+        worker.send(reply)
+        body, came_s, went_s = running.result()
+    assert to_loop_decoder.decode(body) == reply
+    assert came_s <= went_s

@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """How an instance runs its model; `cuda_index` is the GPU's number in the engine's process."""
+    """How an instance runs its model.
+
+    Attributes:
+        cuda_index: The GPU's number in the engine's process.
+        bound_buffers: Whether ONNX Runtime's inputs and outputs stay on the GPU.
+    """
 
     intra_op_num_threads: int = 1
     precision: str = "fp32"
@@ -30,6 +35,7 @@ class EngineConfig:
     gpu_memory_bytes: int = 0
     gpu_memory_fraction: float = 1.0
     cuda_graphs: bool = True
+    bound_buffers: bool = True
     max_batch_size: int = 8
     max_batch_tokens: int = 4096
     static_shapes_bytes: int = 0

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from qa_service.instance.arrays import FloatArray, Int64Array, Logits
+from qa_service.instance.arrays import FloatArray, Int64Array, Logits, LogitsFunction
 from qa_service.instance.engines.outputs import checked
 from qa_service.machine import num_cpus, processor
+
+ShapeCheck = Callable[[LogitsFunction, int, int], object]
+"""Looks at what is prepared for a shape of rows and tokens; raises an exception if it is wrong."""
 
 
 class Engine(ABC):
@@ -18,11 +21,13 @@ class Engine(ABC):
         runtime: Library, version and device; part of the key of the cost table.
         chooses_spans: Whether it has `best_spans`; on a CPU the reader has the logits anyway.
         later_bytes: Memory that it may take while it runs, beyond that when it is made.
+        shapes: Rows and tokens of each shape of batch that it has prepared.
     """
 
     device = "cpu"
     chooses_spans = False
     later_bytes = 0
+    shapes: Sequence[tuple[int, int]] = ()
     runtime: str
 
     def logits(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
@@ -41,6 +46,9 @@ class Engine(ABC):
         """
         start, end = self._run(ids, mask, types)
         return checked(start, ids.shape), checked(end, ids.shape)
+
+    def check_shapes_with(self, check: ShapeCheck) -> None:  # noqa: B027 - most prepare none
+        """Has each shape that it prepares later checked before it is used."""
 
     @abstractmethod
     def _run(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from qa_service.instance.arrays import FloatArray, Int64Array, Logits
 from qa_service.instance.engines import EngineConfig
-from qa_service.instance.engines.base import Engine
+from qa_service.instance.engines.base import Engine, ShapeCheck
 from qa_service.instance.engines.outputs import checked
 from qa_service.instance.model_folder.manifest import Manifest
 
@@ -155,7 +155,9 @@ class BucketedEngine(Engine):
         self._inputs = inputs
         self._pad_token_id = pad_token_id
         self._make_program = make_program
+        self._check: ShapeCheck | None = None
         self._programs = {bucket: make_program(bucket) for bucket in grid.buckets()}
+        self.shapes = [(bucket.rows, bucket.tokens) for bucket in self._programs]
 
     def _run(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
         rows, tokens = ids.shape
@@ -173,11 +175,19 @@ class BucketedEngine(Engine):
     def _staged(self, *batch: Int64Array) -> Program:
         """The program for a batch, with the batch in its staging memory."""
         bucket = self._grid.bucket_for(*batch[0].shape)
-        if bucket not in self._programs:
-            self._programs[bucket] = self._make_program(bucket)
-        program = self._programs[bucket]
+        program = self._programs.get(bucket) or self._make_later(bucket)
         given = dict(zip(_GIVEN, batch, strict=False))
         stage(program.staging, self._inputs, given, self._pad_token_id)
+        return program
+
+    def check_shapes_with(self, check: ShapeCheck) -> None:
+        """Has each bucket that is beyond the grid checked before it is used."""
+        self._check = check
+
+    def _make_later(self, bucket: Bucket) -> Program:
+        program = self._programs[bucket] = self._make_program(bucket)
+        if self._check:
+            self._check(self.logits, bucket.rows, bucket.tokens)
         return program
 
 

@@ -193,7 +193,9 @@ def bucketed_engine(
     made: list[Bucket] = []
     inputs = inputs_of(session)
 
-    def make_program(bucket: Bucket) -> OnnxProgram:
+    def make_program(bucket: Bucket) -> Program:
+        if not config.bound_buffers:
+            return PlainProgram(session, bucket, inputs)
         made.append(bucket)
         graph_id = len(made) if config.cuda_graphs else None
         return OnnxProgram(session, bucket, inputs, (device, config.cuda_index), graph_id)
@@ -202,9 +204,27 @@ def bucketed_engine(
         f"onnxruntime {onnxruntime.__version__}, {session.get_providers()[0]}, "
         f"a GPU of {config.gpu_memory_bytes} bytes, "
         f"{'graphs' if config.cuda_graphs else 'no graphs'}"
+        + ("" if config.bound_buffers else ", no bound buffers")
     )
     grid, pad_token_id = BucketGrid.of(manifest, config), manifest.pad_token_id
     return BucketedEngine(grid, inputs, pad_token_id, make_program, device=device, runtime=runtime)
+
+
+class PlainProgram(Program):
+    """A session on one bucket, run as everybody runs it: inputs and outputs in host memory."""
+
+    def __init__(
+        self, session: onnxruntime.InferenceSession, bucket: Bucket, inputs: Sequence[str]
+    ) -> None:
+        self.staging = np.ones((len(inputs), bucket.rows, bucket.tokens), np.int64)
+        self._session = session
+        self._inputs = inputs
+
+    def run(self, *, only_best_spans: bool = False) -> FloatArray:
+        """Runs the bucket on the staged inputs; never asked for spans."""
+        assert not only_best_spans
+        outputs = self._session.run(None, dict(zip(self._inputs, self.staging, strict=True)))
+        return np.stack(outputs)
 
 
 class OnnxProgram(Program):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ from qa_service.engine_catalogue import ROWS
 from qa_service.errors import DeviceError, SetupError
 from qa_service.instance.arrays import Int64Array, Logits
 from qa_service.instance.engines import EngineConfig
-from qa_service.instance.engines.base import Engine, describe_cpu, named_inputs
+from qa_service.instance.engines.base import Engine, ShapeCheck, describe_cpu, named_inputs
 from qa_service.instance.engines.outputs import marked
 from qa_service.instance.engines.quiet_openvino import openvino
 from qa_service.instance.engines.static_shapes import StaticShapes
@@ -84,12 +84,16 @@ class OpenVinoEngine(Engine):
             _widened(types, width, 0),
         )
         fixed = self.static_shapes.find(width) if len(ids) == 1 else None
-        request = fixed or self._request
-        start, end = outputs = marked(2, len(ids), width)
-        for number, output in enumerate(outputs):
-            request.set_output_tensor(number, openvino.Tensor(output, shared_memory=True))
-        request.infer(batch, share_inputs=True)
+        start, end = _infer(fixed or self._request, batch)
         return start[:, :tokens], end[:, :tokens]
+
+    def check_shapes_with(self, check: ShapeCheck) -> None:
+        """Has each length that will be compiled checked before it is used."""
+
+        def check_one(request: openvino.InferRequest, tokens: int) -> None:
+            check(lambda *rows: _infer(request, named_inputs(self._inputs, *rows)), 1, tokens)
+
+        self.static_shapes.check = check_one
 
     def _warm(self) -> None:
         """Runs one row of each length, the shortest first, until the time is up."""
@@ -152,6 +156,15 @@ def lengths(longest: int) -> Iterator[int]:
 def padded_tokens(tokens: int, longest: int) -> int:
     """The length to which a row is padded."""
     return max(min(-(-tokens // STEP_TOKENS) * STEP_TOKENS, longest), tokens)
+
+
+def _infer(request: openvino.InferRequest, batch: Mapping[str, Int64Array]) -> Logits:
+    """Runs a batch of the request's shape; float32 [batch, width] each."""
+    start, end = outputs = marked(2, *next(iter(batch.values())).shape)
+    for number, output in enumerate(outputs):
+        request.set_output_tensor(number, openvino.Tensor(output, shared_memory=True))
+    request.infer(batch, share_inputs=True)
+    return start, end
 
 
 def _widened(rows: Int64Array, width: int, filling: int) -> Int64Array:

@@ -10,7 +10,6 @@ Attention is `scaled_dot_product_attention` wherever `transformers` has it for t
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -35,12 +34,13 @@ from qa_service.instance.engines.outputs import MARK_BYTE
 from qa_service.instance.engines.torch_spans import NUM_COLUMNS, choose_spans
 from qa_service.instance.model_folder.manifest import Manifest, ReadingConfig
 
-logger = logging.getLogger(__name__)
-
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 _RUNS_BEFORE_CAPTURE = 3
 """Libraries choose kernels and allocate workspaces in their first runs; PyTorch's manual on CUDA
 graphs ("Whole-network capture") asks for some, on a stream of their own."""
+
+REPLAY_TOLERANCE = 0.05
+"""A replay runs the same kernels; in half precision a sum may be in another order."""
 
 Forward = Callable[[Tensor], Tensor]
 """From stacked inputs, int64 [inputs, rows, tokens], to logits, float32 [2, rows, tokens]."""
@@ -221,25 +221,14 @@ class GraphCapture:
     """A `Capture` that records a CUDA graph for each bucket.
 
     The graphs share one memory pool: only one runs at a time, and its output is copied before the
-    next runs. A model whose code waits for the GPU cannot be recorded and runs eagerly.
+    next runs. A model whose code waits for the GPU cannot be recorded, which is a `RuntimeError`.
     """
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
-        self._is_able = True
 
     def __call__(self, scoring: Scoring, inputs: Tensor) -> Callable[[], tuple[Tensor, Tensor]]:
         """Records the scoring on the inputs; returns its replay."""
-        if self._is_able:
-            try:
-                return self._record(scoring, inputs)
-            except RuntimeError as error:
-                self._is_able = False
-                reason = str(error).partition("\n")[0]
-                logger.warning("no CUDA graphs for this model, it runs without: %s", reason)
-        return run_eagerly(scoring, inputs)
-
-    def _record(self, scoring: Scoring, inputs: Tensor) -> Callable[[], tuple[Tensor, Tensor]]:
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -257,4 +246,24 @@ class GraphCapture:
             graph.replay()
             return scores
 
+        check_replay(replay, scoring, inputs)
         return replay
+
+
+def check_replay(
+    replay: Callable[[], tuple[Tensor, Tensor]], scoring: Scoring, inputs: Tensor
+) -> None:
+    """Compares a recorded graph with the model, on other inputs than it was recorded with.
+
+    Raises:
+        RuntimeError: It gives other logits.
+    """
+    recorded = inputs.clone()
+    inputs[0] += 1
+    wanted = scoring(inputs)[0].clone()
+    found = replay()[0].clone()
+    inputs.copy_(recorded)
+    if not torch.allclose(found, wanted, rtol=REPLAY_TOLERANCE, atol=REPLAY_TOLERANCE):
+        difference = (found - wanted).abs().max().item()
+        shape = tuple(inputs.shape[1:])
+        raise RuntimeError(f"the CUDA graph of {shape} differs from the model by {difference:.3g}")

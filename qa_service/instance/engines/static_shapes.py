@@ -34,7 +34,10 @@ class StaticShapes(Generic[Compiled]):
 
     A length is compiled if it will fit into what is left of `max_bytes`, as far as is known: it
     takes what the last one took, the first `first_bytes`. What then took more is dropped. After
-    that, or if a length cannot be compiled, no more are.
+    that, or if a length cannot be compiled or does not pass `check`, no more are.
+
+    Attributes:
+        check: Looks at what was compiled for a length, before it is used; raises an exception.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class StaticShapes(Generic[Compiled]):
         *,
         memory_bytes: Callable[[], int] = resident_bytes,
     ) -> None:
+        self.check: Callable[[Compiled, int], object] | None = None
         self._compile_for = compile_for
         self._left_bytes = max_bytes
         self._next_bytes = max(1, first_bytes)
@@ -77,6 +81,8 @@ class StaticShapes(Generic[Compiled]):
         before_bytes, started_s = self._memory_bytes(), time.monotonic()
         try:
             compiled = self._compile_for(tokens)
+            if self.check:
+                self.check(compiled, tokens)
         except Exception:
             logger.exception("%d tokens cannot be compiled; other lengths will not be", tokens)
             self._left_bytes = 0

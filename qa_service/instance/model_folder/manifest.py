@@ -22,6 +22,7 @@ _PROGRAM = Path(__file__).resolve().parents[3] / "prepare_model.py"
 MANIFEST_FILE = "manifest.json"
 CONFIG_FILE = "config.json"
 TOKENIZER_FILE = "tokenizer.json"
+KNOWN_ANSWERS_FILE = "known_answers.json"
 
 
 class ReadingConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +75,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         versions: Of the packages that made the files.
         may_pad: Whether rows may be padded to one length; not if padding changes a row's logits.
         without: Why an optional file is missing, by file name.
+        differences: By engine and precision, as in `onnx int8`, and by the known row's name: the
+            largest difference of a logit on the CPU that prepared the model.
     """
 
     name: str
@@ -88,11 +91,17 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str]
     may_pad: bool = True
     without: dict[str, str] = {}
+    differences: dict[str, dict[str, float]] = {}
 
     @property
     def window_tokens(self) -> int:
         """The longest window that the model gets."""
         return min(self.reading.window_tokens, self.max_sequence_tokens)
+
+    @property
+    def computing_files(self) -> dict[str, str]:
+        """The files on which answers and their times depend: all but the known answers."""
+        return {name: hash for name, hash in self.files.items() if name != KNOWN_ANSWERS_FILE}
 
 
 def load_manifest(model_dir: Path) -> Manifest:

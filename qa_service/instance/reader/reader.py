@@ -164,7 +164,7 @@ class Reader:
         try:
             if place and (best_spans := scores.best_spans.get(place[0])):
                 found = answers_at_best_spans(text, item, best_spans, config)
-                logits = [] if found else self._run_logits(item.windows)
+                logits = [] if found else self.run_logits(item.windows)
                 return Answers(found or find_answers(text, item, logits, config))
             logits = [scores.logits[number] for number in place]
             if task.core:
@@ -179,12 +179,10 @@ class Reader:
         for batch in self._batches(windows):
             rows = [windows[i] for i in batch]
             started_s = time.perf_counter()
-            if self._best_spans and lone.issuperset(batch):
-                scores.best_spans.update(
-                    zip(batch, self._run_best_spans(self._best_spans, rows), strict=True)
-                )
+            if self.chooses_spans and lone.issuperset(batch):
+                scores.best_spans.update(zip(batch, self.run_best_spans(rows), strict=True))
             else:
-                scores.logits.update(zip(batch, self._run_logits(rows), strict=True))
+                scores.logits.update(zip(batch, self.run_logits(rows), strict=True))
             self._learn(rows, (time.perf_counter() - started_s) * 1e3)
         stopwatch.lap("model")
         return scores
@@ -195,20 +193,26 @@ class Reader:
             if self.learned.table is not self.rule.costs:
                 self.rule = replace(self.rule, costs=self.learned.table)
 
-    def _run_logits(self, windows: Sequence[Window]) -> list[Logits]:
+    def run_logits(self, windows: Sequence[Window]) -> list[Logits]:
+        """Runs the model on windows, padded to one length; returns each window's logits."""
         start, end = self.logits(*padded(windows, self._pad_token_id))
         if not len(start) == len(end) == len(windows):
             raise InternalError(f"{len(start)} rows of logits for {len(windows)} windows")
         return list(zip(start, end, strict=True))
 
-    def _run_best_spans(
-        self, best_spans: BestSpansFunction, windows: Sequence[Window]
-    ) -> list[BestSpans]:
+    @property
+    def chooses_spans(self) -> bool:
+        """Whether the engine finds the best spans of a window by itself."""
+        return self._best_spans is not None
+
+    def run_best_spans(self, windows: Sequence[Window]) -> list[BestSpans]:
+        """The best spans of windows, which the engine finds; only if it chooses spans."""
+        assert self._best_spans is not None
         ids, mask, types = padded(windows, self._pad_token_id)
         text = np.zeros_like(mask)
         for row, window in zip(text, windows, strict=True):
             row[window.text_begin : window.text_end] = 1
-        found = best_spans(ids, mask, types, text)
+        found = self._best_spans(ids, mask, types, text)
         if len(found) != len(windows):
             raise InternalError(f"{len(found)} rows of spans for {len(windows)} windows")
         return [
@@ -242,9 +246,9 @@ def _is_lone(task: Task, item: EncodedQuestion) -> bool:
     return len(item.windows) == task.top_k == 1 and task.core is None
 
 
-def padded(windows: Sequence[Window], pad_token_id: int) -> Rows:
-    """Stacks windows as rows of one length."""
-    shape = (len(windows), max(map(len, windows)))
+def padded(windows: Sequence[Window], pad_token_id: int, tokens: int = 0) -> Rows:
+    """Stacks windows as rows of one length: the longest's, or more tokens."""
+    shape = (len(windows), max(tokens, *map(len, windows)))
     ids = np.full(shape, pad_token_id, np.int64)
     mask, types = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
     for row, window in enumerate(windows):

@@ -143,6 +143,14 @@ def answers_at_best_spans(
     return to_answers(text, found, config.null_log_score, 1)
 
 
+def best_spans(
+    window: Window, start: FloatArray, end: FloatArray, config: ReadingConfig
+) -> BestSpans:
+    """The best spans of a window by its logits, as an engine that chooses spans finds them."""
+    table = _window_scores(window, start, end, config)
+    return BestSpans(_candidates(table), _log_sum_exp(table))
+
+
 def _window_scores(
     window: Window, start: FloatArray, end: FloatArray, config: ReadingConfig
 ) -> FloatArray:

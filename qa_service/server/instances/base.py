@@ -24,6 +24,8 @@ import msgspec
 from qa_service.instance.messages import (
     MAX_MESSAGE_BYTES,
     Batch,
+    Check,
+    Checked,
     Failed,
     Ready,
     Results,
@@ -37,6 +39,9 @@ from qa_service.server.scheduling.request_cost import SMOOTHING
 from qa_service.server.scheduling.ticket import Ticket
 from qa_service.wire.frames import FrameReader
 
+MAX_HELD = 2
+"""Batches that an instance holds."""
+
 
 class WorkerState(Enum):
     """The states of an instance."""
@@ -47,7 +52,7 @@ class WorkerState(Enum):
 
 
 class InFlight(msgspec.Struct):
-    """A batch that an instance holds.
+    """A batch that an instance holds; a self-test is one without members.
 
     Attributes:
         cost_s: How long it is expected to run.
@@ -69,6 +74,9 @@ class Worker(ABC):
         rule: The bounds on its batches; once ready, with its present cost table.
         failure: Why it could not start or had to end; empty if that is not known.
         is_blameless: Whether no request can have caused its death.
+        is_wrong: Whether it has ended because it does not give its known answers.
+        tested_s: When it last gave a known answer; before it is ready, when it started.
+        num_answers: How many answers it has given since.
         is_leaving: Whether it ends once it has finished its batches.
 
     Raises:
@@ -88,7 +96,9 @@ class Worker(ABC):
         self.rule = setup.options.batch_rule
         self.in_flight: dict[int, InFlight] = {}
         self.failure = ""
-        self.is_leaving = False
+        self.is_leaving = self.is_wrong = False
+        self.tested_s = self.since_s
+        self.num_answers = 0
         self._loop = loop
         self._listener = listener
         self._numbers = itertools.count()
@@ -130,23 +140,47 @@ class Worker(ABC):
             return math.inf
         if not self.in_flight:
             return -math.inf
-        if len(self.in_flight) > 1:
+        if len(self.in_flight) >= MAX_HELD:
             return math.inf
         (batch,) = self.in_flight.values()
         return math.inf if batch.is_retry else batch.since_s + batch.cost_s / 2
 
     def run(self, members: Sequence[Ticket]) -> None:
         """Gives it a batch."""
-        if not self.in_flight:
-            self.since_s = self._loop.now_s()
-        number = next(self._numbers)
         is_retry = members[0].attempts > 0
         cost_s = self.rule.cost_s(len(members), max([ticket.tokens for ticket in members]))
-        self.in_flight[number] = InFlight(members, is_retry, cost_s * self._pace)
-        self._mark_running()
+        number = self._hold(InFlight(members, is_retry, cost_s * self._pace))
         tasks = [ticket.call.request.as_task(ticket.core) for ticket in members]
         self._stream.write(encode(Batch(number, tasks)))
         self._listener.on_worker_run(self)
+
+    @property
+    def can_be_tested(self) -> bool:
+        """Whether it can take a self-test now."""
+        is_able = self.ready is not None and self.ready.can_test
+        is_free = self.state is WorkerState.READY and not self.is_leaving
+        return is_able and is_free and len(self.in_flight) < MAX_HELD
+
+    @property
+    def is_in_test(self) -> bool:
+        """Whether it holds a self-test."""
+        return any(not batch.members for batch in self.in_flight.values())
+
+    def test(self) -> None:
+        """Has it run a known row, behind the batch that it may hold."""
+        cost_s = self.rule.cost_s(1, self.ready.model.window_tokens if self.ready else 0)
+        number = self._hold(InFlight((), is_retry=False, cost_s=cost_s * self._pace))
+        self._stream.write(encode(Check(number)))
+        self._listener.on_worker_run(self)
+
+    def _hold(self, batch: InFlight) -> int:
+        """Notes a batch that it is given; returns the batch's number."""
+        if not self.in_flight:
+            self.since_s = self._loop.now_s()
+        number = next(self._numbers)
+        self.in_flight[number] = batch
+        self._mark_running()
+        return number
 
     def _mark_running(self) -> None:
         """Notes the start of the first batch, the only one that can be running."""
@@ -170,28 +204,39 @@ class Worker(ABC):
             if isinstance(message, Failed):
                 self.failure = message.message
                 self.is_blameless = message.is_blameless
+                self.is_wrong = message.is_wrong
+                self.is_leaving = True  # it takes no more, and is about to end
                 continue
             self.since_s = self._loop.now_s()
             if isinstance(message, Ready):
                 self.state = WorkerState.READY
                 self.ready = message
                 self.rule = replace(self.rule, costs=message.costs)
+                self.tested_s = self.since_s
                 self._listener.on_worker_ready(self)
             elif not self._fits(message):
                 self._break_off("it sent results that fit no batch")
                 return
+            elif isinstance(message, Checked):
+                self.in_flight.pop(message.number)
+                self._mark_running()
+                self.tested_s, self.num_answers = self.since_s, 0
+                self._listener.on_worker_tested(self)
             else:
                 batch = self.in_flight.pop(message.number)
                 self._keep_pace(batch, message.inference_ms / 1e3)
                 if message.costs:
                     self.rule = replace(self.rule, costs=message.costs)
                 self._mark_running()
+                self.num_answers += len(batch.members)
                 self._listener.on_worker_results(self, batch.members, message)
 
-    def _fits(self, results: Results) -> bool:
-        """Whether results belong to a batch that it holds."""
+    def _fits(self, results: Results | Checked) -> bool:
+        """Whether results belong to a batch that it holds, or to a self-test."""
         batch = self.in_flight.get(results.number)
-        return batch is not None and len(results.outcomes) == len(batch.members)
+        if batch is None or isinstance(results, Checked):
+            return batch is not None and not batch.members
+        return bool(batch.members) and len(results.outcomes) == len(batch.members)
 
     def _break_off(self, failure: str) -> None:
         """Treats an instance that breaks the protocol as dead, with the batches it holds."""
@@ -222,6 +267,9 @@ class WorkerListener(Protocol):
         self, worker: Worker, members: Sequence[Ticket], results: Results
     ) -> None:
         """The instance finished a batch."""
+
+    def on_worker_tested(self, worker: Worker) -> None:
+        """The instance has given a known answer."""
 
     def on_worker_death(self, worker: Worker) -> None:
         """The instance's channel ended."""

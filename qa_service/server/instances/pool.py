@@ -5,7 +5,8 @@ It sets the loop's mark when an instance is ready or has ended, and when the poo
 An instance that dies or is overdue is replaced: at once the first time, then with a backoff that
 doubles while it keeps dying. The pool reports its batches as lost; the dispatcher decides on
 retries. While the pool is booting, the first instance that cannot start fails the pool; later,
-`MAX_FAILED_STARTS` in a row of every instance do.
+`MAX_FAILED_STARTS` in a row of every instance do. Each proves itself now and then (`self_tests`);
+if the replacements of all compute wrongly too, the pool fails.
 
 Its size can change, so that one version can replace another an instance at a time.
 """
@@ -25,6 +26,7 @@ from qa_service.logs import plural
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.timers import LazyTimer, Timer
 from qa_service.server.instances.base import Worker, WorkerListener, WorkerState
+from qa_service.server.instances.self_tests import SelfTests
 from qa_service.server.scheduling.ticket import Ticket
 from qa_service.server.telemetry.metrics import ModelMetrics
 
@@ -66,6 +68,7 @@ class WorkerPool:
         model: The model of its instances; the defaults until one is ready.
         size: How many instances it should have now.
         is_booting: Whether it has not been complete since it started or last grew.
+        is_wrong: Whether it has failed because no instance gives its known answers.
     """
 
     batches: BatchListener
@@ -81,6 +84,7 @@ class WorkerPool:
         self.model = ModelFacts()
         self.alive = self.size = 0
         self.is_booting = True
+        self.is_wrong = False
         self._loop = loop
         self._options = options
         self._make_worker = make_worker
@@ -92,10 +96,14 @@ class WorkerPool:
         self._wanted: set[int] = set()
         self._deaths_in_row: defaultdict[int, int] = defaultdict(int)
         self._failed_starts: defaultdict[int, int] = defaultdict(int)
+        self._wrong_starts: set[int] = set()
         self._restarts: dict[int, Timer] = {}
         self._failure = ""
         self._is_closed = False
         self._overdue = LazyTimer(loop, self._end_overdue)
+        self._self_tests = SelfTests(
+            loop, options.self_test_interval_s, self._workers.values, metrics, self._prefix
+        )
 
     def resize(self, size: int) -> None:
         """Starts instances, or ends some after their batches."""
@@ -218,7 +226,9 @@ class WorkerPool:
             self.model = worker.ready.model
         self._count_alive()
         self._failed_starts[worker.number] = 0
+        self._wrong_starts.discard(worker.number)
         self.is_booting = self.is_booting and not self.is_complete
+        self._self_tests.look()
         self._loop.mark()
 
     def on_worker_run(self, worker: Worker) -> None:
@@ -231,6 +241,13 @@ class WorkerPool:
         if worker.is_leaving and not worker.in_flight:
             self._end(worker)
         self.batches.on_results(batch, results)
+        self._self_tests.on_results()
+
+    def on_worker_tested(self, worker: Worker) -> None:
+        """Counts it; a worker that leaves has been waited for."""
+        if worker.is_leaving and not worker.in_flight:
+            self._end(worker)
+        self._self_tests.on_passed()
 
     def on_worker_death(self, worker: Worker) -> None:
         """Replaces it, and reports its batches as lost."""
@@ -243,26 +260,43 @@ class WorkerPool:
         logger.error(
             "%sinstance %d ended (%s); it held %s", self._prefix, worker.number, reason, held
         )
-        self._failed_starts[worker.number] += worker.ready is None
+        if worker.is_wrong:
+            self._self_tests.on_wrong(worker)
+        self._note_start(worker)
         if self._is_needed(worker) or self._has_given_up():
             self._fail(f"instance {worker.number} cannot start: {reason}")
         elif not self._is_closed and worker.number in self._wanted:
             self._schedule_restart(worker.number)
+        self._self_tests.look()
         for batch in batches:
             were_running = batch.since_s < math.inf and not worker.is_blameless
             self.batches.on_lost(batch.members, were_running=were_running)
+
+    def _note_start(self, worker: Worker) -> None:
+        """Counts it, if a worker that has ended was never ready."""
+        if worker.ready is None:
+            self._failed_starts[worker.number] += 1
+            if worker.is_wrong:
+                self._wrong_starts.add(worker.number)
 
     def _is_needed(self, worker: Worker) -> bool:
         """Whether the pool cannot boot without this instance, which was never ready."""
         return self.is_booting and worker.ready is None
 
     def _has_given_up(self) -> bool:
-        """Whether no instance is alive and each local one has failed to start too often."""
-        failed_starts = [self._failed_starts[number] for number in self._local]
-        hopeless = bool(failed_starts) and min(failed_starts) >= MAX_FAILED_STARTS
-        return hopeless and not self.alive and not self._is_closed
+        """Whether no instance is alive and each local one has failed to start too often.
+
+        Once is enough for one that does not give its known answers: it is no lack of memory.
+        """
+        numbers = self._local
+        hopeless = [
+            self._failed_starts[number] >= MAX_FAILED_STARTS or number in self._wrong_starts
+            for number in numbers
+        ]
+        return bool(numbers) and all(hopeless) and not self.alive and not self._is_closed
 
     def _fail(self, message: str) -> None:
+        self.is_wrong = bool(self._wrong_starts)
         self._failure = self._failure or message
         self._loop.mark()
 

@@ -319,8 +319,11 @@ class Model:
         logger.info("%s serves" if is_first else "the reloaded model serves: %s", version.spec)
 
     def _end_failed(self, version: Version, message: str) -> None:
-        """Ends a version; a ready one with live instances answers its requests first."""
-        if version.state is VersionState.READY:
+        """Ends a version; a ready one with live instances answers its requests first.
+
+        One that computes wrongly is not ready, and is tried again; the server stays, and says so.
+        """
+        if version.state is VersionState.READY and not version.pool.is_wrong:
             self.loss = message
         if version.state is VersionState.READY and version.pool.alive:
             version.drain()

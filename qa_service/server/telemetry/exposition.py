@@ -32,6 +32,7 @@ HELP = {
     "cache_misses_total": "Questions that the cache did not have, and were run.",
     "cache_evictions_total": "Answers dropped from the cache to make room.",
     "session_restarts_total": "Instances started again after a death.",
+    "self_tests_total": "Self-tests of instances that serve, and failed ones of starts.",
     "trace_spans_total": "Spans of traced requests, by what came of them.",
     "connections_accepted_total": "Connections accepted.",
     "connections_evicted_total": "Silent connections closed for new ones at --max_connections.",
@@ -50,7 +51,12 @@ GAUGES = {
     "cache_bytes": ("qa_cache_bytes", "Memory that the cache takes, in bytes."),
     "cache_entries": ("qa_cache_entries", "Questions that the cache has answers to."),
 }
-LABELS = {"requests_total": "outcome", "queries_total": "type", "trace_spans_total": "outcome"}
+LABELS = {
+    "requests_total": "outcome",
+    "queries_total": "type",
+    "self_tests_total": "result",
+    "trace_spans_total": "outcome",
+}
 
 
 def families(

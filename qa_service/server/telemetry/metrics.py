@@ -15,6 +15,7 @@ from qa_service.wire.histogram import Histogram, log_spaced
 
 ANSWERED = "answered"
 ABANDONED = "abandoned"
+PASSED, FAILED = "passed", "failed"
 EXPORTED, DROPPED = "exported", "dropped"
 
 
@@ -58,6 +59,7 @@ class ModelMetrics:
         self.request_retries_total = 0
         self.batches_total = 0
         self.session_restarts_total = 0
+        self.self_tests_total = {PASSED: 0, FAILED: 0}
         self.cache_hits_total = 0
         self.cache_joined_total = 0
         self.cache_misses_total = 0
@@ -121,6 +123,12 @@ class Metrics:
     def end_version(self, model: str, version: int) -> None:
         """Keeps a version's counts only in the sums."""
         self._past.merge(self._versions.pop((model, version)))
+
+    @property
+    def num_wrong(self) -> int:
+        """How many self-tests have failed, of all versions."""
+        counted = (self._past, *self._versions.values())
+        return sum(one.self_tests_total[FAILED] for one in counted)
 
     def totals(self) -> dict[str, int | dict[str, int] | Histogram]:
         """Every counter and histogram by name, summed over all versions."""

@@ -89,10 +89,39 @@ def install():
     InstantReader.answer = faulty_answer
 
 
+def compute_wrongly(damage):
+    """Has the ONNX engine do what the file says, as long as it is there.
+
+    `stale`: it returns the results of the run before, cut to shape, as a CUDA program does that
+    was not run. `wrong`: its logits are scaled.
+    """
+    from qa_service.instance.engines.onnx import OnnxEngine
+
+    run = OnnxEngine._run
+    last = []
+
+    def damaged_run(self, ids, mask, types):
+        start, end = run(self, ids, mask, types)
+        kind = damage.read_text() if damage.exists() else ""
+        if kind == "stale" and last:
+            return tuple(np_resize(one, ids.shape) for one in last)
+        last[:] = start, end
+        return (start * 1.5, end * 1.5) if kind == "wrong" else (start, end)
+
+    def np_resize(array, shape):
+        import numpy as np
+
+        return np.resize(array, shape)
+
+    OnnxEngine._run = damaged_run
+
+
 program, _, permits = os.environ.get("QA_TEST_PERMITS", "").partition(":")
 if program and program in sys.orig_argv:
     wait_for_permit(Path(permits))
 if "qa_service.instance.worker_main" in sys.orig_argv:
     install()
+    if "QA_TEST_DAMAGE" in os.environ:
+        compute_wrongly(Path(os.environ["QA_TEST_DAMAGE"]))
 if "QA_TEST_WITHOUT" in os.environ:
     sys.modules[os.environ["QA_TEST_WITHOUT"]] = None

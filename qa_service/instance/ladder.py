@@ -1,0 +1,135 @@
+"""The steps of an engine on a GPU: from the fastest to the plain path that everybody uses.
+
+    CUDA graphs ─▶ no CUDA graphs ─▶ no bound buffers ─▶ the CPU, where the user allows it
+
+An instance takes the first step that gives the known answers. What passed is kept beside the costs,
+and the next start begins there. If no step of an engine passes, `auto` takes another: PyTorch's
+last step is the model as `transformers` runs it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from qa_service.engine_catalogue import ROWS
+from qa_service.errors import DeviceError, SetupError
+from qa_service.instance.devices import CPU, DeviceAssignment
+from qa_service.instance.engines import EngineConfig
+from qa_service.instance.engines.outputs import EngineFaultError
+from qa_service.instance.model_folder.costs_dir import COSTS_DIR, keep
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_GRAPHS, _NO_GRAPHS, _UNBOUND = "CUDA graphs", "no CUDA graphs", "no bound buffers"
+ON_THE_CPU = "the CPU"
+_CHANGES: Mapping[str, Mapping[str, object]] = {
+    _GRAPHS: {},
+    _NO_GRAPHS: {"cuda_graphs": False},
+    _UNBOUND: {"cuda_graphs": False, "bound_buffers": False},
+    ON_THE_CPU: {"device": CPU},
+}
+_STEPS = {
+    "onnx": (_GRAPHS, _NO_GRAPHS, _UNBOUND),
+    "tensorrt": (_NO_GRAPHS, _UNBOUND),
+    "pytorch": (_GRAPHS, _NO_GRAPHS),
+}
+_DRIVER = Path("/proc/driver/nvidia/version")
+
+
+class Passed(msgspec.Struct, frozen=True):
+    """The step that passed last."""
+
+    step: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ladder:
+    """The steps of an engine for a model on this machine.
+
+    Attributes:
+        config: How the engine should run.
+        device: The instance's, as the server's process numbers GPUs.
+        path: The file of the step that passed last.
+        may_fall_back: Whether the CPU is the last step.
+    """
+
+    engine_type: str
+    config: EngineConfig
+    device: str
+    path: Path
+    may_fall_back: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        engine_type: str,
+        config: EngineConfig,
+        assigned: DeviceAssignment,
+        model_dir: Path,
+        key: str,
+    ) -> Ladder:
+        """The steps; `key` names what they depend on, beside the driver and the options."""
+        driver = _DRIVER.read_text() if _DRIVER.exists() else ""
+        words = f"{key} {engine_type} {config} {driver}"
+        name = f"steps.{hashlib.sha256(words.encode()).hexdigest()[:16]}.json"
+        row = ROWS.get((engine_type, config.precision))
+        may_fall_back = assigned.may_fall_back and row is not None and CPU in row.devices
+        path = model_dir / COSTS_DIR / name
+        return cls(engine_type, config, assigned.device, path, may_fall_back)
+
+    def climb(self, attempt: Callable[[EngineConfig], T]) -> T:
+        """Returns what the first step that passes returns.
+
+        Raises:
+            SetupError: The last step cannot run the model.
+            EngineFaultError: The last step computes wrongly.
+        """
+        steps = self._from_last_passed()
+        while True:
+            step = steps.pop(0)
+            try:
+                found = attempt(replace(self.config, **_CHANGES[step]))  # type: ignore[arg-type]
+            except (SetupError, EngineFaultError) as error:
+                if isinstance(error, DeviceError):  # no step can use the device
+                    steps = [one for one in steps if one == ON_THE_CPU]
+                if not steps:
+                    raise
+                self._log(step, steps[0], error)
+            else:
+                if self.config.device != CPU and step != ON_THE_CPU:
+                    keep(self.path, Passed(step))
+                return found
+
+    def _log(self, step: str, following: str, error: Exception) -> None:
+        if following == ON_THE_CPU:
+            logger.warning("this instance runs on the CPU and not on %s: %s", self.device, error)
+        else:
+            name = f"{self.engine_type} {self.config.precision}"
+            logger.warning("%s with %s is left out for %s: %s", name, step, following, error)
+
+    def _from_last_passed(self) -> list[str]:
+        steps = list(self._steps())
+        try:
+            passed = msgspec.json.decode(self.path.read_bytes(), type=Passed).step
+        except (OSError, msgspec.DecodeError):
+            return steps
+        return steps[steps.index(passed) :] if passed in steps else steps
+
+    def _steps(self) -> Iterator[str]:
+        if self.config.device == CPU:
+            yield ON_THE_CPU
+            return
+        for step in _STEPS[self.engine_type]:
+            if step != _GRAPHS or self.config.cuda_graphs:
+                yield step
+        if self.may_fall_back:
+            yield ON_THE_CPU

@@ -1,0 +1,112 @@
+"""What a prepared model is known to compute: rows of input, and logits of its source for them.
+
+`prepare_model.py` asks the source's model, in float32 on PyTorch, and keeps the file beside the
+model, with its hash in the manifest. An instance compares what its engine computes with it.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from qa_service.engine_catalogue import ROWS, Kind
+from qa_service.errors import SetupError
+from qa_service.files import read_file
+from qa_service.instance.model_folder.manifest import (
+    KNOWN_ANSWERS_FILE,
+    MANIFEST_FILE,
+    Manifest,
+    check_files,
+)
+
+VOCABULARY = "the vocabulary"
+"""The names of its rows begin with it."""
+MEASURED_SLACK = 3.0
+"""What is tolerated, as a multiple of the largest difference seen when the file was prepared: other
+processors have other kernels, and in int8 a row's logits change with its batch."""
+EXACT_SLACK = 10.0
+"""In float32 no more is tolerated than this multiple of the catalogue's tolerance: an engine that
+computed wrongly when the model was prepared is no measure."""
+MIN_TOLERANCE = 1e-4
+"""Another order of float32 operations changes logits by 1e-5."""
+
+
+class KnownRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of model input, not padded, and logits of the source's model for it.
+
+    Attributes:
+        name: What it is, in words.
+        ids: Token ids, special tokens included.
+        types: Token types, one for each id.
+        text: Its first text token, and one past the last.
+        places: The positions whose logits are kept.
+        start: The start logit at each place.
+        end: The end logit at each place.
+    """
+
+    name: str
+    ids: list[int]
+    types: list[int]
+    text: tuple[int, int]
+    places: list[int]
+    start: list[float]
+    end: list[float]
+
+
+class KnownAnswers(msgspec.Struct, frozen=True, kw_only=True):
+    """The contents of the file.
+
+    Attributes:
+        rows: Questions of all kinds; each instance runs them before it serves.
+        vocabulary: Rows that hold all of the vocabulary, or much of a large one; an instance runs
+            these and the others in turn while it serves.
+    """
+
+    rows: list[KnownRow]
+    vocabulary: list[KnownRow] = []
+
+
+def load_known_answers(model_dir: Path, manifest: Manifest) -> KnownAnswers | None:
+    """Reads a model's known answers; None if it was prepared without any.
+
+    Raises:
+        SetupError: The file is missing, damaged, or not what the manifest says.
+    """
+    if KNOWN_ANSWERS_FILE not in manifest.files:
+        return None
+    check_files(model_dir, manifest, [KNOWN_ANSWERS_FILE])
+    path = model_dir / KNOWN_ANSWERS_FILE
+    try:
+        return msgspec.json.decode(read_file(path), type=KnownAnswers)
+    except (OSError, msgspec.DecodeError) as error:
+        raise SetupError(f"{path} cannot be read: {error}") from None
+
+
+def tolerance_of(manifest: Manifest, kind: Kind, device: str) -> Callable[[str], float]:
+    """By how much a logit of a row may differ from the source's, by the row's name.
+
+    It follows from what was measured at the preparation, on a CPU; else the catalogue has it.
+    """
+    measured = manifest.differences.get(" ".join(kind)) if device == "cpu" else None
+    if not measured:
+        return lambda _: ROWS[kind].tolerance
+    usual = statistics.median(measured.values())
+    most = EXACT_SLACK * ROWS[kind].tolerance if kind[1] == "fp32" else math.inf
+
+    def tolerance(name: str) -> float:
+        its = measured.get(VOCABULARY if name.startswith(VOCABULARY) else name, 0.0)
+        return min(most, max(MIN_TOLERANCE, MEASURED_SLACK * max(its, usual)))
+
+    return tolerance
+
+
+def say_unchecked(model_dir: Path, preparing: str) -> str:
+    """The line of an instance whose model has no known answers."""
+    return (
+        f"{model_dir / MANIFEST_FILE} names no known answers, since an older version prepared the "
+        f"model: whether it is computed rightly cannot be checked until {preparing} has run again"
+    )

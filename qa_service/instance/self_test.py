@@ -1,0 +1,182 @@
+"""An instance proves itself: it computes rows whose logits are known, by its real path.
+
+before it is ready   each kind of row alone, rows of several lengths together, every shape that
+the engine has prepared, and the spans that the engine chooses
+while it serves      one row at a time, in turn, whenever the loop asks for it
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from qa_service.instance.arrays import Logits, LogitsFunction
+from qa_service.instance.engines.base import Engine
+from qa_service.instance.engines.outputs import EngineFaultError
+from qa_service.instance.model_folder.known_answers import KnownAnswers, KnownRow
+from qa_service.instance.model_folder.manifest import Manifest
+from qa_service.instance.reader.reader import Reader, padded
+from qa_service.instance.reader.spans import best_spans
+from qa_service.instance.reader.windows import Window
+
+BATCH_SIZE = 16
+"""Bounds a batch in the check before ready, in which all rows but those alone are together."""
+NUM_ALONE = 3
+"""Rows that run alone in it: the longest, and others; a start waits for all runs."""
+
+
+class WrongAnswerError(EngineFaultError):
+    """The engine does not compute what is known: nothing that it returns can be believed."""
+
+
+class SelfTest:
+    """Compares what an instance computes with the known answers.
+
+    Args:
+        tolerances: By how much a logit may differ, by the row's name.
+        name: The engine and precision, for the message.
+
+    Attributes:
+        largest: The largest difference of a logit so far, by the row's name.
+        took_ms: How long the check before ready took.
+    """
+
+    def __init__(
+        self,
+        known: KnownAnswers,
+        reader: Reader,
+        engine: Engine,
+        manifest: Manifest,
+        *,
+        tolerances: Callable[[str], float],
+        name: str,
+    ) -> None:
+        self.largest: dict[str, float] = {}
+        self.took_ms = 0.0
+        self._tolerances = tolerances
+        self._rows = sorted(known.rows, key=lambda row: -len(row.ids))
+        self._turns = itertools.cycle([*known.vocabulary, *known.rows])
+        self._reader = reader
+        self._engine = engine
+        self._manifest = manifest
+        self._name = name
+
+    def check(self) -> None:
+        """Runs the rows in all the ways in which the instance will run questions.
+
+        Raises:
+            WrongAnswerError: A logit differs by more than the tolerance, or a row cannot be run.
+        """
+        started_s = time.monotonic()
+        alone, together = self._rows[:NUM_ALONE], self._rows[NUM_ALONE:]
+        if not self._manifest.may_pad:
+            alone, together = self._rows, []
+        for row in alone:
+            self._run([row])
+        # Rows of neighbouring lengths are apart, so that there is padding to look past.
+        num_batches = -(-len(together) // min(BATCH_SIZE, self._reader.rule.max_batch_size))
+        for first in range(num_batches):
+            self._run(together[first::num_batches])
+        for shape in self._engine.shapes:
+            self._run_shape(*shape)
+        if self._reader.chooses_spans:
+            self._check_spans()
+        self.took_ms = (time.monotonic() - started_s) * 1e3
+
+    def check_next(self) -> None:
+        """Runs the next row, alone.
+
+        Raises:
+            WrongAnswerError: A logit differs by more than the tolerance, or it cannot be run.
+        """
+        self._run([next(self._turns)])
+
+    def check_shape(self, run: LogitsFunction, rows: int, tokens: int) -> None:
+        """Runs what is prepared for a shape on rows that fit into it.
+
+        Raises:
+            WrongAnswerError: A logit differs by more than the tolerance, or it cannot be run.
+        """
+        shortest = 0 if self._manifest.may_pad else tokens
+        fitting = [row for row in self._rows if shortest <= len(row.ids) <= tokens]
+        if fitting:
+            members = list(itertools.islice(itertools.cycle(fitting), rows))
+            batch = padded([as_window(row) for row in members], self._manifest.pad_token_id, tokens)
+            where = f"in the shape of {rows} rows of {tokens} tokens"
+            start, end = self._attempt(members, where, lambda: run(*batch))
+            self._compare(members, where, zip(start, end, strict=True))
+
+    def _run_shape(self, rows: int, tokens: int) -> None:
+        self.check_shape(self._engine.logits, rows, tokens)
+
+    def _run(self, members: Sequence[KnownRow]) -> None:
+        """Runs rows as the windows of questions are run."""
+        windows = [as_window(row) for row in members]
+        where = "alone" if len(members) == 1 else f"in a batch of {len(members)}"
+        logits = self._attempt(members, where, lambda: self._reader.run_logits(windows))
+        self._compare(members, where, logits)
+
+    def _check_spans(self) -> None:
+        """Compares the best spans that the engine chooses with those of its own logits."""
+        config = self._manifest.reading
+        for row in self._rows:
+            window = as_window(row)
+            (logits,) = self._reader.run_logits([window])
+            run = partial(self._reader.run_best_spans, [window])
+            (found,) = self._attempt([row], "for its spans", run)
+            wanted = best_spans(window, *logits, config)
+            theirs, ours = found.candidates[0].log_score, wanted.candidates[0].log_score
+            difference = max(abs(theirs - ours), abs(found.log_total - wanted.log_total))
+            # A log score is the sum of up to four logits.
+            if not difference <= 4 * self._tolerances(row.name) / config.temperature:
+                raise WrongAnswerError(
+                    f"{self._name} computes wrongly: asked {_asked(row, 'for its spans')}, it "
+                    f"scored the best {theirs:.4g}, where its own logits give {ours:.4g}; the "
+                    f"largest difference is {difference:.3g}"
+                )
+
+    def _attempt(self, members: Sequence[KnownRow], where: str, run: Callable[[], Any]) -> Any:  # noqa: ANN401 - what `run` returns
+        try:
+            return run()
+        except Exception as error:  # an engine's library raises classes of its own
+            reason = str(error).strip().partition("\n")[0] or type(error).__name__
+            asked = _asked(members[0], where)
+            raise WrongAnswerError(f"{self._name} cannot run {asked}: {reason}") from error
+
+    def _compare(
+        self, members: Sequence[KnownRow], where: str, logits: Iterator[Logits] | list[Logits]
+    ) -> None:
+        """Compares each row's logits with the known ones; complains of the largest difference."""
+        worst, words = 0.0, ""
+        for row, (start, end) in zip(members, logits, strict=True):
+            tolerance = self._tolerances(row.name)
+            for side, found, known in (("start", start, row.start), ("end", end, row.end)):
+                differences = np.abs(found[row.places] - np.array(known, np.float32))
+                place = int(np.argmax(differences))  # of a NaN, if there is one
+                difference = float(differences[place])
+                self.largest[row.name] = max(self.largest.get(row.name, 0.0), difference)
+                if not difference <= max(worst, tolerance):
+                    worst = difference
+                    words = (
+                        f"asked {_asked(row, where)}, it gave the {side} logit "
+                        f"{found[row.places[place]]:.4g} at token {row.places[place]}, where "
+                        f"{known[place]:.4g} is known; the largest difference is {difference:.3g}, "
+                        f"and {tolerance:.3g} is tolerated"
+                    )
+        if words:
+            raise WrongAnswerError(f"{self._name} computes wrongly: {words}")
+
+
+def _asked(row: KnownRow, where: str) -> str:
+    return f"{row.name} ({len(row.ids)} tokens) {where}"
+
+
+def as_window(row: KnownRow) -> Window:
+    """A known row as the window of a question."""
+    ids, types = np.array(row.ids, np.int64), np.array(row.types, np.int64)
+    return Window(ids, types, *row.text, first_token=0)

@@ -1,0 +1,244 @@
+"""Makes a model's known answers: rows of input, and what its source computes for them.
+
+The questions are of all kinds that a server gets. Further rows hold the whole vocabulary, so that
+there is no weight on which no known answer depends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from tokenizers import Tokenizer
+
+from qa_service.engine_catalogue import ONNX_FILE, PROCESSOR_FLAGS, PYTORCH_FILE, ROWS, is_installed
+from qa_service.errors import QaError, SetupError
+from qa_service.instance.arrays import FloatArray, Int64Array, LogitsFunction
+from qa_service.instance.batch_cost import BatchRule
+from qa_service.instance.engines import EngineConfig, make_engine
+from qa_service.instance.engines.base import Engine
+from qa_service.instance.model_folder.costs_dir import COSTS_DIR
+from qa_service.instance.model_folder.known_answers import (
+    VOCABULARY,
+    KnownAnswers,
+    KnownRow,
+    load_known_answers,
+)
+from qa_service.instance.model_folder.manifest import KNOWN_ANSWERS_FILE, TOKENIZER_FILE, Manifest
+from qa_service.instance.reader.reader import Reader, padded
+from qa_service.instance.reader.windows import PairLayout, Window, WindowBuilder
+from qa_service.instance.self_test import SelfTest
+from qa_service.machine import processor
+from qa_service.preparation.sources import first_line
+
+logger = logging.getLogger(__name__)
+
+NUM_PLACES = 48
+"""Random places of a row whose logits are kept, beside the best ones: damage to the weights of a
+word is seen best at that word."""
+MAX_VOCABULARY_ROWS = 96
+"""Of a full window each, they hold 36,000 words: all of an English model's, a share of a
+multilingual one's. PyTorch takes 0.1 s for each with the built-in model."""
+NUM_COMPARED, NUM_COMPARED_EXACT = 24, 8
+"""So many of them are compared with a file, in a precision below float32 and in float32: below it a
+row is far off now and then."""
+_QUESTION_TOKENS = 8
+"""Words of a vocabulary row that stand where the question does."""
+
+_TEXT = (
+    "The lighthouse on Skerry Point was built in 1849 by the engineer Alan Brown. Its lamp burned "
+    "whale oil until 1911. The keeper in 1953, Ellen Moray, climbed the tower before the storm. "
+)
+_QUESTIONS = (
+    ("a short question", "Who built it?", "Alan Brown built it in 1849."),
+    ("a question for a number", "How many?", "There were 17 boats; 3 sank."),
+    ("a question without an answer", "Who painted the chapel?", "The lamp burned whale oil."),
+    ("a one-word text", "What is it?", "Tea."),
+    ("German with an emoji", "Wo ist es?", "In Zürich 🗼."),
+    ("Japanese", "どこ?", "東京にある。"),
+    ("Russian", "Кто?", "Анна едет."),
+    ("Arabic", "أين؟", "في القاهرة."),
+    ("capitals and digits", "WHEN WAS IT?", "IT WAS ON 24/11/1859."),
+    ("several lines", "Who came first?", "Anna came first,\r\nBen second."),
+)
+_FP32 = "fp32"
+_FULL_WINDOW = "a full window"
+_LAST_WINDOW = "the last of several windows"
+
+
+def known_answers(model_dir: Path, manifest: Manifest, source: LogitsFunction) -> KnownAnswers:
+    """Asks the source's model.
+
+    Args:
+        model_dir: Holds the tokenizer.
+        source: The source's model, in float32.
+
+    Raises:
+        SetupError: Its logits are not finite.
+    """
+    tokenizer = Tokenizer.from_file(str(model_dir / TOKENIZER_FILE))
+    draw = np.random.default_rng(0)
+
+    def answered(name: str, window: Window) -> KnownRow:
+        start, end = source(*padded([window], manifest.pad_token_id))
+        if not (np.isfinite(start).all() and np.isfinite(end).all()):
+            raise SetupError(f"the model's logits are not finite: asked {name}")
+        return _known_row(name, window, start[0], end[0], draw)
+
+    return KnownAnswers(
+        rows=[answered(*item) for item in _question_windows(tokenizer, manifest)],
+        vocabulary=[
+            answered(f"{VOCABULARY}, row {number}", window)
+            for number, window in enumerate(_vocabulary_windows(tokenizer, manifest, draw), 1)
+        ],
+    )
+
+
+def save(model_dir: Path, known: KnownAnswers) -> Path:
+    """Writes them; returns the file."""
+    path = model_dir / KNOWN_ANSWERS_FILE
+    path.write_bytes(msgspec.json.encode(known))
+    return path
+
+
+def differences(model_dir: Path, manifest: Manifest, file_name: str) -> dict[str, dict[str, float]]:
+    """The largest differences of each engine and precision that runs a file on this CPU.
+
+    One that cannot run the model is left out, as it is when engines are measured.
+    """
+    known = load_known_answers(model_dir, manifest)
+    assert known is not None
+    found = {}
+    with _nothing_kept(model_dir):
+        for engine_type, precision in _kinds_of(file_name):
+            name = f"{engine_type} {precision}"
+            config = EngineConfig(precision=precision)
+            is_exact = precision == _FP32
+            try:
+                engine = make_engine(engine_type, model_dir, manifest, config)
+                found[name] = _differences(known, model_dir, manifest, engine, is_exact=is_exact)
+            except Exception as error:  # engines' libraries raise classes of their own
+                logger.info("%s cannot run this model: %s", name, first_line(error))
+    return found
+
+
+@contextlib.contextmanager
+def _nothing_kept(model_dir: Path) -> Iterator[None]:
+    """Removes what engines have compiled for themselves, of a model that was never served."""
+    kept = model_dir / COSTS_DIR
+    was_there = kept.exists()
+    try:
+        yield
+    finally:
+        if not was_there:
+            shutil.rmtree(kept, ignore_errors=True)
+
+
+def _differences(
+    known: KnownAnswers, model_dir: Path, manifest: Manifest, engine: Engine, *, is_exact: bool
+) -> dict[str, float]:
+    """By row; all rows of the vocabulary are one."""
+    reader = Reader(model_dir, manifest, engine.logits, BatchRule())
+    test = SelfTest(known, reader, engine, manifest, tolerances=lambda _: math.inf, name="it")
+    test.check()
+    for _ in known.vocabulary[: NUM_COMPARED_EXACT if is_exact else NUM_COMPARED]:
+        test.check_next()
+    found: dict[str, float] = {}
+    for name, difference in test.largest.items():
+        key = VOCABULARY if name.startswith(VOCABULARY) else name
+        found[key] = max(found.get(key, 0.0), float(f"{difference:.3g}"))
+    return found
+
+
+def _kinds_of(file_name: str) -> Iterator[tuple[str, str]]:
+    """The engines and precisions that run a file here, and that a server may take or be given."""
+    for kind, row in ROWS.items():
+        is_whole = row.file not in (ONNX_FILE, PYTORCH_FILE) or "cpu" in row.tried_on
+        if row.file != file_name or "cpu" not in row.devices or not is_whole:
+            continue
+        runs_here = not row.needs or PROCESSOR_FLAGS[row.needs] & processor().flags
+        if runs_here and is_installed(row.engine.module):
+            yield kind
+
+
+def _question_windows(tokenizer: Tokenizer, manifest: Manifest) -> Iterator[tuple[str, Window]]:
+    """A window of each kind of question, as far as the model has room for it."""
+    overlap_tokens = manifest.reading.window_overlap_tokens
+    builder = WindowBuilder(tokenizer, manifest.window_tokens, overlap_tokens)
+    for name, question, text in _QUESTIONS:
+        if windows := _windows(builder, question, text):
+            yield name, windows[0]
+    words = _TEXT.split() * (1 + 2 * manifest.window_tokens // len(_TEXT.split()))
+    for num_words in range(1, len(words) + 1):
+        windows = _windows(builder, "Who?", " ".join(words[:num_words]))
+        if len(windows) > 1:  # as soon as there are two, the last is as short as it can be
+            yield _FULL_WINDOW, windows[0]
+            yield _LAST_WINDOW, windows[-1]
+            return
+
+
+def _windows(builder: WindowBuilder, question: str, text: str) -> Sequence[Window]:
+    try:
+        return builder.encode(question, text).windows
+    except QaError:  # its window is too short
+        return ()
+
+
+def _vocabulary_windows(
+    tokenizer: Tokenizer, manifest: Manifest, draw: np.random.Generator
+) -> Iterator[Window]:
+    """Full windows of all words of the vocabulary, in any order; of a large one, of some."""
+    layout = PairLayout.of(tokenizer)
+    special = set(tokenizer.get_added_tokens_decoder())
+    ids = sorted(number for number in tokenizer.get_vocab().values() if number not in special)
+    words: Int64Array = draw.permutation(np.array(ids, np.int64))
+    room = manifest.window_tokens - layout.special_tokens
+    question_tokens = min(_QUESTION_TOKENS, room // 2)
+    for first in range(0, min(len(words), room * MAX_VOCABULARY_ROWS), room):
+        its = words[first : first + room]
+        if len(its) > question_tokens:
+            yield _laid_out(layout, its[:question_tokens], its[question_tokens:])
+
+
+def _laid_out(layout: PairLayout, question: Int64Array, text: Int64Array) -> Window:
+    """A window of these tokens."""
+    head = np.concatenate(
+        (layout.prefix, _typed(question, layout.question_type), layout.middle), axis=1
+    )
+    row = np.concatenate((head, _typed(text, layout.text_type), layout.suffix), axis=1)
+    begin = len(head[0])
+    return Window(row[0], row[1], begin, begin + len(text), first_token=0)
+
+
+def _typed(ids: Int64Array, token_type: int) -> Int64Array:
+    return np.stack((ids, np.full_like(ids, token_type)))
+
+
+def _known_row(
+    name: str, window: Window, start: FloatArray, end: FloatArray, draw: np.random.Generator
+) -> KnownRow:
+    """The row, with its best places and random ones."""
+    num_places = min(NUM_PLACES, len(window))
+    places = {int(start.argmax()), int(end.argmax())}
+    places |= set(draw.choice(len(window), num_places, replace=False).tolist())
+    kept = sorted(places)
+    return KnownRow(
+        name=name,
+        ids=window.input_ids.tolist(),
+        types=window.token_type_ids.tolist(),
+        text=(window.text_begin, window.text_end),
+        places=kept,
+        start=_rounded(start[kept]),
+        end=_rounded(end[kept]),
+    )
+
+
+def _rounded(logits: FloatArray) -> list[float]:
+    """With the digits that a float32 has."""
+    return [float(f"{value:.7g}") for value in logits.tolist()]
