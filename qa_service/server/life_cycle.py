@@ -105,7 +105,14 @@ class QaServer:
         max_joined = config.cache.max_joined_requests
         make_process = partial(SearchProcess, loop, config.logs, config.search.encoder)
         self._retrieval = Retrieval(loop, make_process, self._counts, config.search)
-        services = Services(loop, self._store, self._counts, max_joined, self._retrieval)
+        services = Services(
+            loop,
+            self._store,
+            self._counts,
+            max_joined,
+            self._retrieval,
+            num_wrong=lambda: self._metrics.num_wrong,
+        )
         self.catalog = Catalog(
             self._loop,
             config.queue,

@@ -100,6 +100,9 @@ def _check_answer(sim: Simulation, subject: Subject, answer: tuple, reply: Reply
     if reply.asked.options.get("collection") and span[0] is not None:
         span = (span[0] + PASSAGE_START, span[1] + PASSAGE_START)
     if (text, start, end) != (word, *span):
+        if sim.machine.is_in_doubt(subject.question, reply.asked.sent_s):
+            return
+        _check_doubt(sim, subject, answer)
         raise Violation("answer", f"{subject} has {answer}, not {word!r} at {span}")
     is_whole = any(
         score == score_of(fingerprint, subject.question, subject.text)
@@ -107,7 +110,16 @@ def _check_answer(sim: Simulation, subject: Subject, answer: tuple, reply: Reply
     )
     is_merged = subject.tokens > LONG_TOKENS or reply.asked.options.get("collection")
     if not is_whole and not (is_merged and score > 0.99):
+        if sim.machine.is_in_doubt(subject.question, reply.asked.sent_s):
+            return
+        _check_doubt(sim, subject, answer)
         raise Violation("score", f"{subject} has {answer} of {reply.model} {reply.version}")
+
+
+def _check_doubt(sim: Simulation, subject: Subject, answer: tuple) -> None:
+    """Sees that no answer of an instance is given to whoever asks after its failed self-test."""
+    if subject.question in sim.machine.wrong_answers:
+        raise Violation("doubt", f"{subject} has {answer} of an instance that was found out")
 
 
 def _fingerprints(sim: Simulation, reply: Reply) -> set[str]:

@@ -135,6 +135,28 @@ def _bad_batch(sim, how):
     sim.machine.bad_batches.append(how)
 
 
+def _break_engine(sim, number, how):
+    sim.notes.add("kill")
+    sim.machine.break_engine(number, how)
+
+
+def _break_all(sim):
+    """Every instance computes wrongly, and so do those that replace them."""
+    sim.notes |= {"kill", "bad start"}
+    for number in range(len(sim.machine.processes)):
+        sim.machine.break_engine(number, "wrong")
+    sim.machine.bad_starts.extend(["wrong"] * 6)
+
+
+def _exchange(sim, model, number, fingerprint):
+    """The files are others under running instances; the server hears of it only later."""
+    if number in sim.disk.get(model, {}):
+        sim.notes |= {"kill", "bad start"}
+        sim.disk[model][number] = fingerprint
+        sim.fingerprints.setdefault((model, number), set()).add(fingerprint)
+        sim.world.after(0.4, lambda: _hup(sim))
+
+
 def _disk(sim, model, number, fingerprint):
     if model in sim.disk:
         sim.disk[model][number] = fingerprint
@@ -165,6 +187,7 @@ EFFECTS = {
     for effect in (
         *(_ask, _infer, _search, _cancel, _flood, _end_floods, _query, _bad, _command, _hang_up),
         *(_stall, _kill, _slow, _bad_start, _bad_batch, _bad_search, _disk, _index, _configure),
+        *(_break_engine, _break_all, _exchange),
         *(_stop, _measure),
     )
 }

@@ -30,6 +30,7 @@ from qa_service.server.models.plan import make_plan
 from qa_service.server.models.version import Version, VersionState
 from qa_service.server.services.cache_store import ENTRY_BYTES
 from qa_service.server.services.dispatcher import Dispatcher
+from qa_service.server.telemetry.metrics import Metrics
 from tests.simulation.network import Network, SocketModule
 from tests.simulation.searching import Library
 from tests.simulation.workers import Machine, SimulatedWorker
@@ -316,6 +317,7 @@ PLANTED = {
     "bound": (Connection, "_has_room", lambda _: True),
     "orphans": (SimulatedWorker, "kill", lambda _: None),
     "held": (Version, "_drop", lambda *_: None),
+    "doubt": (Metrics, "num_wrong", 0),
     "settled": (Dispatcher, "_add", _queue_for_ever),
 }
 """By the check that is to find it: whose method it replaces, and with what."""

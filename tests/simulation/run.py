@@ -96,6 +96,7 @@ class Simulation:
         self.floods = []
         self.source = inside.Source(scenario.configs[0])
         self.disk = {name: dict(versions) for name, versions in scenario.disk.items()}
+        self.machine.disk = self.disk
         self.fingerprints = {
             (name, n): {f} for name, versions in self.disk.items() for n, f in versions.items()
         }
@@ -259,7 +260,7 @@ class Simulation:
     @property
     def may_not_start(self) -> bool:
         """Whether instances were kept from starting, so that the server may have none."""
-        return bool(self.notes & {"bad start", "kill"})
+        return bool(self.notes & {"bad start", "kill"}) or self.machine.has_other_files
 
     @property
     def request_timeout_ms(self) -> float:

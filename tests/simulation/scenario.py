@@ -166,6 +166,7 @@ class _Drawn:
             max_batch_size=pick([1, 4, 64]),
             execution_timeout_ms=pick([300, 2000]),
             start_timeout_ms=500,
+            self_test_interval_s=pick([1, 1, 600]),
         )
 
     def _with_models(self, config: ServerConfig) -> ServerConfig:
@@ -305,10 +306,13 @@ class _Drawn:
         return {"model": draws.choice(["a", "a", "b"]), "number": number,
                 "fingerprint": fingerprint}  # fmt: skip
 
+    _exchange = _disk
+
 
 _WEIGHTS = {"ask": 50, "infer": 8, "cancel": 8, "flood": 3, "query": 5, "bad": 4, "hang_up": 5,
-            "stall": 3, "kill": 4, "slow": 3, "bad_start": 3, "bad_batch": 4, "disk": 3,
-            "configure": 5, "command": 2, "search": 25, "bad_search": 8, "index": 2}  # fmt: skip
+            "stall": 3, "kill": 4, "slow": 3, "bad_start": 3, "bad_batch": 4, "break_engine": 5,
+            "break_all": 1, "exchange": 1, "disk": 3, "configure": 5, "command": 2,
+            "search": 25, "bad_search": 8, "index": 2}  # fmt: skip
 _OF_COLLECTIONS = {"search", "bad_search", "index"}
 _CHOICES: dict[str, dict[str, Sequence[object]]] = {
     "query": {"what": ["health", "stats", "models", "live"]},
@@ -318,7 +322,9 @@ _CHOICES: dict[str, dict[str, Sequence[object]]] = {
     "stall": {"seconds": [0.05, 0.5]},
     "kill": {"number": range(4)},
     "slow": {"factor": [3, 30], "seconds": [0.1, 1.0]},
-    "bad_start": {"how": ["refuse", "fail", "die", "hang"]},
+    "bad_start": {"how": ["refuse", "fail", "die", "hang", "wrong"]},
+    "break_engine": {"number": range(4), "how": ["wrong", "stale", "short"]},
+    "break_all": {},
     "bad_batch": {"how": ["die", "hang", "short", "long", "garbage"]},
     "configure": {"number": range(3)},
     "bad_search": {"how": ["die", "hang", "damaged", "garbage", "kill", "refuse", "die at start"]},

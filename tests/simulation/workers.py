@@ -2,7 +2,7 @@
 
 It loads for a while, says that it is ready, and answers batches one after another, each in the
 time that its cost says. It does wrong when it is told to: it is slow, hangs, dies, cannot start,
-fails requests, or sends what is no results.
+fails requests, sends what is no results, or computes wrongly.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from qa_service.instance.messages import (
     MAX_MESSAGE_BYTES,
     Answers,
     Batch,
+    Check,
+    Checked,
     Failed,
     Failure,
     ModelFacts,
@@ -53,10 +55,14 @@ class Machine:
         saving: The share of a row's cost that a batch saves.
         measures: Whether instances say what batches cost.
         slowness: How many times longer batches take than they cost.
-        bad_starts: How the next instances fail to start: `refuse`, `fail`, `die`, `hang`.
+        disk: The fingerprint of each version's files now, by model and number.
+        has_other_files: Whether an instance has found other files than were planned.
+        bad_starts: How the next instances fail to start: `refuse`, `fail`, `die`, `hang`, `wrong`,
+            as with a graph that differs in one bucket.
         bad_batches: What becomes of the next batches: `die`, `hang`, `short`, `long`, `garbage`.
         processes: Those that have not ended.
         deaths: By question, how many instances have died running it.
+        wrong_answers: By question, the instances that have answered it wrongly.
     """
 
     world: World
@@ -64,16 +70,31 @@ class Machine:
     measures: bool = True
     load_s: float = 0.05
     slowness: float = 1.0
+    disk: dict[str, dict[int, str]] = field(default_factory=dict)
+    has_other_files: bool = False
     bad_starts: deque[str] = field(default_factory=deque)
     bad_batches: deque[str] = field(default_factory=deque)
     processes: list[Process] = field(default_factory=list)
     deaths: Counter[str] = field(default_factory=Counter)
+    wrong_answers: dict[str, list[Process]] = field(default_factory=dict)
 
     def heal(self) -> None:
         """Nothing is wrong from now on; what hangs is still hung."""
         self.slowness = 1.0
         self.bad_starts.clear()
         self.bad_batches.clear()
+        for process in self.processes:
+            process.fault = ""
+
+    def break_engine(self, number: int, how: str) -> None:
+        """Has one of the instances compute wrongly, or run out of memory, from now on."""
+        if self.processes:
+            self.processes[number % len(self.processes)].fault = how
+
+    def is_in_doubt(self, question: str, sent_s: float) -> bool:
+        """Whether a wrong answer may be given: the instance had not failed its self-test then."""
+        its = self.wrong_answers.get(question, [])
+        return any(process.found_s is None or sent_s <= process.found_s for process in its)
 
     def kill(self, number: int) -> None:
         """Kills one of the processes."""
@@ -114,6 +135,11 @@ class Process(Peer):
 
     Args:
         start: How it fails to start; empty if it does start.
+
+    Attributes:
+        fault: What its engine does: `wrong` scores, the `stale` spans of the task before, no
+            results since its memory is `short`; empty while it is well.
+        found_s: When it failed its self-test.
     """
 
     def __init__(self, machine: Machine, start: str) -> None:
@@ -121,8 +147,11 @@ class Process(Peer):
         self.sock = SimulatedSocket(self._world, self, CHANNEL_BYTES)
         self._frames = FrameReader(MAX_MESSAGE_BYTES)
         self._setup: Setup | None = None
-        self._batches: deque[Batch] = deque()
-        self._running: Batch | None = None
+        self._batches: deque[Batch | Check] = deque()
+        self._running: Batch | Check | None = None
+        self._last_score = 0.5
+        self.fault = ""
+        self.found_s: float | None = None
         self._status = ""
         self._ended_s = 0.0
         machine.processes.append(self)
@@ -137,7 +166,7 @@ class Process(Peer):
             return
         self._status, self._ended_s = status, self._world.time_s
         self._machine.processes.remove(self)
-        if self._running:
+        if isinstance(self._running, Batch):
             self._machine.deaths.update({task.question for task in self._running.tasks})
         self.sock.end_input()
 
@@ -164,17 +193,40 @@ class Process(Peer):
         elif self._start == "fail":
             self._send(Failed("the model is broken"))
             self.die("exited with 1")
+        elif self._start == "wrong":
+            self._end_wrong()
+        elif not self._has_its_files():
+            self._machine.has_other_files = True
+            self._send(Failed("the folder has changed since its model was loaded"))
+            self.die("exited with 1")
         else:
             folder = self._setup.model_dir.rsplit("/", 2)
             facts = ModelFacts(
                 folder[-2], WINDOW_TOKENS, OVERLAP_TOKENS, None, self._setup.fingerprint
             )
-            self._send(Ready(facts, self._machine.table(), memory_bytes=1 << 20))
+            table = self._machine.table()
+            self._send(Ready(facts, table, memory_bytes=1 << 20, can_test=True))
+
+    def _has_its_files(self) -> bool:
+        """Whether the files are still those that the loop has planned."""
+        *_, model, number = self._setup.model_dir.rsplit("/", 2)
+        return self._machine.disk.get(model, {}).get(int(number)) == self._setup.fingerprint
+
+    def _end_wrong(self) -> None:
+        """Says that it does not give its known answers, and ends."""
+        self.found_s = self._world.time_s
+        self._send(Failed("it computes wrongly", is_blameless=True, is_wrong=True))
+        self._running = None
+        self.die("exited with 0")
 
     def _run_next(self) -> None:
         if self._running or self._status or not self._batches:
             return
         self._running = batch = self._batches.popleft()
+        if isinstance(batch, Check):
+            took_ms = batch_ms(1, WINDOW_TOKENS, self._machine.saving) * self._machine.slowness
+            self._world.after(took_ms / 1e3, lambda: self._end_check(batch))
+            return
         tokens = [3 + (len(task.question) + len(task.text)) // 4 for task in batch.tasks]
         took_ms = batch_ms(len(tokens), max(tokens), self._machine.saving) * self._machine.slowness
         fault = self._machine.bad_batches.popleft() if self._machine.bad_batches else ""
@@ -183,11 +235,27 @@ class Process(Peer):
             happening = lambda: self._end_batch(batch, fault, started_s, took_ms)  # noqa: E731
             self._world.after(took_ms / 1e3, happening)
 
+    def _end_check(self, check: Check) -> None:
+        if self._status:
+            return
+        if self.fault in {"wrong", "stale"}:
+            self._end_wrong()
+            return
+        self._running = None
+        self._send(Checked(check.number, self._world.time_s, 1.0))
+        if self.sock.closed:
+            self.die("exited with 0")
+        self._run_next()
+
     def _end_batch(self, batch: Batch, fault: str, started_s: float, took_ms: float) -> None:
         if self._status:
             return
         if fault == "die" or any(task.question.startswith(POISON) for task in batch.tasks):
             self.die("ended by SIGSEGV")
+            return
+        if self.fault == "short":
+            self._send(Failed("the engine returned without an error and without results"))
+            self.die("exited with 0")
             return
         self._running = None
         outcomes = [self._outcome(task) for task in batch.tasks]
@@ -208,16 +276,28 @@ class Process(Peer):
     def _outcome(self, task):
         question, text = task.question, task.text
         found = find_key(question, text)
+        if task.core and self.fault:
+            found, _ = self._spoiled(task, found)
         if task.core:
             return _segment_result(text, task.core, found, is_absent=question.startswith(ABSENT))
         if question.startswith(FAULT):
             return Failure("question_too_long", "it breaks")
         score = score_of(self._setup.fingerprint, question, text)
+        if self.fault:
+            found, score = self._spoiled(task, found)
+        self._last_score = score
         if found is None:
             return Answers([Answer("", score, None, None)])
         start, end = found
         answers = [Answer(text[start:end], score, start, end), Answer(text[:1], 0.01, 0, 1)]
         return Answers(answers[: task.top_k])
+
+    def _spoiled(self, task, found):
+        """The span and the score that a broken engine gives."""
+        self._machine.wrong_answers.setdefault(task.question, []).append(self)
+        if self.fault == "stale":
+            return (0, min(2, len(task.text))), self._last_score
+        return found, score_of("wrong", task.question, task.text)
 
     def _send(self, message) -> None:
         self.sock.deliver(bytes(encode(message)))

@@ -5,6 +5,7 @@ Gate ▸ Router ▸ Cascade ▸ Version ▸ Shadow ▸ Cached ▸ Collections �
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from qa_service.instance.options import InstanceOptions
@@ -35,7 +36,10 @@ class Services:
         counts: ServiceCounts,
         max_joined: int,
         retrieval: Retrieval,
+        *,
+        num_wrong: Callable[[], int],
     ) -> None:
+        self._num_wrong = num_wrong
         self._clock = clock
         self._store = store
         self._counts = counts
@@ -59,7 +63,9 @@ class Services:
             def answerer(request: Request) -> str:
                 its = dispatcher.instances.model
                 runs = f"{its.fingerprint} {options.inference_engine_type} {options.precision}"
-                return f"{runs} {its.hooks} {self._retrieval.edition(request)}"
+                # What an instance answered that then failed its self-test is in doubt.
+                doubts = self._num_wrong()
+                return f"{runs} {its.hooks} {self._retrieval.edition(request)} {doubts}"
 
             service = Cached(
                 service, self._store, answerer, self._clock, counts, max_joined=self._max_joined
