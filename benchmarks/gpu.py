@@ -10,6 +10,7 @@ does alone, eagerly and with CUDA graphs, in fp32 and in half precision; then th
 precision with graphs, for each number of clients and instances on the one GPU.
 
 PyTorch needs torch, transformers and msgspec, and the prepared built-in model.
+It begins with what `server.py --check` says.
 Exit code 0 if every request was answered, 1 if not, 2 without a GPU.
 """
 
@@ -39,6 +40,8 @@ from qa_service.programs.load.own_server import ServerStartError
 from qa_service.programs.load.plan import LoadPlan
 from qa_service.programs.load.sweep import Cell, Sweep
 from qa_service.programs.load.table import markdown
+from qa_service.server.check.whole import check
+from qa_service.server.config import ServerConfig
 from qa_service.server.models.repository_options import DEFAULT_MODEL
 from qa_service.wire.messages import Question
 
@@ -52,6 +55,8 @@ SIZES = (1, 8, 32)
 
 def main() -> int:
     flags = _flags()
+    device = "cpu" if flags.rehearse else "cuda:0"
+    check(ServerConfig.of(model=flags.model, devices=device, port=0))
     if not flags.rehearse and not (gpus := find_gpus()).found:
         print(f"benchmarks.gpu: CUDA sees no GPU here ({gpus.why_none})", file=sys.stderr)
         return 2

@@ -76,6 +76,15 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
             "what was found, and exit"
         ),
     ] = False
+    check: Annotated[
+        bool,
+        Meta(
+            description="look at all that a start needs (configuration, machine, GPUs, models with "
+            "their known answers on every engine, collections, ports, certificates, tokens), print "
+            "what was found, and exit: 0, 1 with warnings, 2 if it would not start"
+        ),
+    ] = False
+    json: Annotated[bool, Meta(description="with --check, print JSON")] = False
     print_cost_table: Annotated[
         bool, Meta(description="print what batches cost, when the server is ready")
     ] = False

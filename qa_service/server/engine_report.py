@@ -25,12 +25,16 @@ def measured_engines(config: ServerConfig) -> Iterator[str]:
     Raises:
         SetupError: The configuration cannot be served, or a version's reference cannot run.
     """
-    for name, (folder, options) in _versions(config).items():
+    for name, (folder, options) in versions_of(config).items():
         yield f"{name}:\n{_measured(config, folder, options)}"
 
 
-def _versions(config: ServerConfig) -> dict[str, tuple[Path, InstanceOptions]]:
-    """Each version's folder and options, by its name."""
+def versions_of(config: ServerConfig) -> dict[str, tuple[Path, InstanceOptions]]:
+    """Each version's folder and options, by its name.
+
+    Raises:
+        SetupError: The configuration cannot be served.
+    """
     if not config.models:
         folder = served_folder(config.repository.model)
         return {load_manifest(folder).name: (folder, config.instances)}

@@ -14,6 +14,7 @@ from qa_service.flags import INTERRUPTED, complain
 from qa_service.instance.devices import CPU, describe, run_in_real_time
 from qa_service.logs import as_log_line, configure_logging, plural
 from qa_service.machine import allow_descriptors, num_cpus
+from qa_service.server.check.whole import check
 from qa_service.server.config import ServerConfig, find_config
 from qa_service.server.engine_report import measured_engines
 from qa_service.server.life_cycle import QaServer
@@ -31,6 +32,8 @@ def main() -> int:
         source = find_config()
         config = source.read()
         configure_logging(config.logs.log_level, config.logs.log_format)
+        if config.server.check:
+            return check(config)
         if not config.models:
             may_prepare, say = config.repository.prepare, partial(_say, config)
             prepare_first(config.repository.model, may_prepare=may_prepare, say=say)

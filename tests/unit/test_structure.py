@@ -33,7 +33,7 @@ A room imports only from floors below it.
 """
 WITHIN = {
     *("wire/http", "instance/engines", "instance/reader", "instance/model_folder"),
-    "retrieval/formats",
+    *("retrieval/formats", "server/check"),
 }
 """Folders of a room that use it and that it uses."""
 

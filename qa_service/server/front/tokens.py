@@ -84,6 +84,10 @@ class TokenSet:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def num_expired(self, now: datetime) -> int:
+        """How many of them have expired."""
+        return sum(entry.has_expired(now) for entry in self._entries)
+
     def check(self, token: str, now: datetime) -> Grant:
         """Returns what a token grants.
 

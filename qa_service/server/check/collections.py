@@ -1,0 +1,56 @@
+"""Collections: whether their indexes can be opened, by the program that searches them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import partial
+
+from qa_service.net.event_loop import EventLoop
+from qa_service.server.check.report import Finding, error, ok, warning
+from qa_service.server.config import ServerConfig
+from qa_service.server.services.retrieval import Retrieval
+from qa_service.server.sidecars.search_process import SearchProcess
+from qa_service.server.telemetry.services import ServiceCounts
+
+GIVE_UP_S = 60.0
+"""For all collections together; an index is opened within a second."""
+
+
+def check_collections(config: ServerConfig) -> Iterator[Finding]:
+    """Opens each collection, and closes it again."""
+    if not config.collections and config.repository.collections_dir is None:
+        yield ok("there are no collections")
+        return
+    loop = EventLoop()
+    make_process = partial(SearchProcess, loop, config.logs, config.search.encoder)
+    retrieval = Retrieval(loop, make_process, ServiceCounts(), config.search)
+    try:
+        retrieval.use(config.collections, config.repository.collections_dir)
+        _run_until_opened(loop, retrieval)
+        faults = retrieval.collections.faults()
+        for name, state in retrieval.collections.states().items():
+            if name in faults:
+                yield warning(f"{name}: {faults[name]}", "qa-index makes it again")
+            else:
+                yield ok(f"{name}: {state}")
+        if reason := retrieval.collections.failure:
+            yield error(reason)
+    finally:
+        retrieval.kill()
+        while not retrieval.reap():
+            time.sleep(0.01)
+        loop.close()
+
+
+def _run_until_opened(loop: EventLoop, retrieval: Retrieval) -> None:
+    over_s = loop.now_s() + GIVE_UP_S
+
+    def look() -> None:
+        if retrieval.has_started or loop.now_s() >= over_s:
+            loop.stop()
+
+    loop.after_each = look
+    loop.call_at(over_s, lambda: None)
+    loop.call_soon(lambda: None)
+    loop.run()

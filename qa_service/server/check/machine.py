@@ -1,0 +1,157 @@
+"""The machine, and the program's own packages."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import shutil
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+import qa_service
+from qa_service.engine_catalogue import ENGINES, PROCESSOR_FLAGS
+from qa_service.logs import plural
+from qa_service.machine import num_cpus, processor
+from qa_service.server.check.report import Finding, ok, warning
+from qa_service.server.config import ServerConfig
+
+GIB = 1 << 30
+LITTLE_MEMORY_BYTES = GIB
+"""An instance of the built-in model takes 200 to 400 MiB."""
+OTHER_DESCRIPTORS = 128
+"""What a server has open that is no connection: its log, libraries, channels to instances."""
+_PACKAGES = ("msgspec", "numpy", "tokenizers", "tantivy", "transformers", "ray", "grpcio")
+
+
+def check_program() -> Iterator[Finding]:
+    """Versions."""
+    system = f"{platform.system()} {platform.release()} {platform.machine()}"
+    yield ok(f"qa-server {qa_service.__version__}, Python {platform.python_version()}, {system}")
+    names = [package for engine in ENGINES.values() for package in engine.packages.values()]
+    there = {name: _version(name) for name in dict.fromkeys([*names, *_PACKAGES])}
+    yield ok(", ".join(f"{name} {version}" for name, version in there.items() if version))
+    both = [name for name in ("onnxruntime", "onnxruntime-gpu") if there.get(name)]
+    if len(both) > 1:
+        yield warning(
+            "onnxruntime and onnxruntime-gpu are both installed, and one hides the other",
+            "python -m pip uninstall onnxruntime onnxruntime-gpu; then install one of them",
+        )
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def check_machine(config: ServerConfig) -> Iterator[Finding]:
+    """Processor, CPUs, memory, descriptors, folders and clock."""
+    its = processor()
+    formats = [name for name, flags in PROCESSOR_FLAGS.items() if flags & its.flags]
+    yield ok(f"{its.name}; it computes in {', '.join(['float32', *formats])}")
+    yield from _cpus(config)
+    yield from _memory()
+    yield from _descriptors(config)
+    yield from _folders(config)
+    yield from _clock()
+
+
+def _cpus(config: ServerConfig) -> Iterator[Finding]:
+    usable, there = num_cpus(), os.cpu_count() or 1
+    yield ok(f"{plural(usable, 'CPU')} of {there} may be used, by affinity and the cgroup's quota")
+    wanted = config.instances.num_inference_sessions * (config.instances.intra_op_num_threads or 1)
+    if config.instances.devices == "cpu" and wanted > usable:
+        yield warning(
+            f"{plural(wanted, 'thread')} of instances share {plural(usable, 'CPU')}",
+            f"--num_inference_sessions {usable} has one for each",
+        )
+
+
+def _memory() -> Iterator[Finding]:
+    fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    total, available = (
+        int(fields[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable")
+    )
+    limit = _memory_limit()
+    words = f"{available / GIB:.1f} of {total / GIB:.1f} GiB of memory are available"
+    yield ok(f"{words}; a cgroup's limit is {limit / GIB:.1f} GiB" if limit else words)
+    if min(available, limit or available) < LITTLE_MEMORY_BYTES:
+        yield warning("less than 1 GiB of memory is available", "end other programs, or get more")
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if soft != resource.RLIM_INFINITY:
+        yield warning(f"a process may map {soft / GIB:.1f} GiB", "ulimit -v unlimited")
+    yield from _shared_memory()
+
+
+def _memory_limit() -> int:
+    """The memory that the innermost cgroup grants, in bytes; 0 without a limit."""
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        try:
+            number = int((Path("/sys/fs/cgroup") / name).read_text())
+        except (OSError, ValueError):  # no such file, or `max`
+            continue
+        return number if number < 1 << 60 else 0
+    return 0
+
+
+def _shared_memory() -> Iterator[Finding]:
+    try:
+        free = shutil.disk_usage("/dev/shm").free
+    except OSError:
+        yield warning("there is no /dev/shm; Ray and PyTorch need it", "mount a tmpfs there")
+    else:
+        yield ok(f"/dev/shm has {free / GIB:.2f} GiB free")
+
+
+def _descriptors(config: ServerConfig) -> Iterator[Finding]:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = config.listen.max_connections + OTHER_DESCRIPTORS
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        yield warning(
+            f"at most {max(0, hard - OTHER_DESCRIPTORS)} of --max_connections "
+            f"{config.listen.max_connections} fit into the limit of {hard} descriptors",
+            f"ulimit -n {needed}",
+        )
+    else:
+        yield ok(f"{needed} descriptors can be had")
+
+
+def _folders(config: ServerConfig) -> Iterator[Finding]:
+    home = os.environ.get("HOME", "")
+    if not home or not _is_writable(Path(home)):
+        yield warning(
+            f"HOME ({home or 'not set'}) cannot be written; libraries keep their caches there",
+            "HOME=/tmp",
+        )
+    else:
+        yield ok(f"HOME ({home}) can be written")
+    try:
+        with tempfile.TemporaryFile():
+            yield ok(f"{tempfile.gettempdir()} can be written")
+    except OSError as caught:
+        yield warning(f"there is no folder for temporary files: {caught.strerror}", "TMPDIR=FOLDER")
+    model = config.repository.model
+    if model.is_dir() and not _is_writable(model):
+        yield warning(
+            f"{model} cannot be written: what is measured is measured again at each start",
+            "start once with the folder writable, as who serves",
+        )
+
+
+def _is_writable(folder: Path) -> bool:
+    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+
+
+def _clock() -> Iterator[Finding]:
+    now = datetime.now(UTC)
+    newest = datetime.fromtimestamp(Path(qa_service.__file__).stat().st_mtime, UTC)
+    words = f"the clock says {now:%Y-%m-%d %H:%M:%S} UTC"
+    if now < newest:
+        yield warning(f"{words}, before this program was installed", "timedatectl set-ntp on")
+    else:
+        yield ok(words)

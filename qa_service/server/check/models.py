@@ -1,0 +1,114 @@
+"""Models: their files, and their known answers on every engine that is installed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from qa_service.autotune.candidates import every_engine
+from qa_service.autotune.engine_table import Finding as Candidate
+from qa_service.autotune.engine_trial import Instance
+from qa_service.engine_catalogue import AUTO, INSTANT
+from qa_service.errors import SetupError
+from qa_service.instance.devices import first_device
+from qa_service.instance.messages import Setup
+from qa_service.instance.model_folder.known_answers import load_known_answers
+from qa_service.instance.model_folder.manifest import (
+    MANIFEST_FILE,
+    Manifest,
+    check_files,
+    load_manifest,
+    preparing_program,
+)
+from qa_service.instance.options import InstanceOptions
+from qa_service.logs import LogOptions
+from qa_service.server.check.report import Finding, error, ok, warning
+from qa_service.server.config import ServerConfig
+from qa_service.server.engine_report import versions_of
+from qa_service.server.models.preparing import served_folder
+
+QUIET = LogOptions(log_level="error")
+
+
+def check_models(config: ServerConfig) -> Iterator[Finding]:
+    """Each version's files and engines."""
+    model = config.repository.model
+    if not config.models and not (served_folder(model) / MANIFEST_FILE).is_file():
+        if config.repository.prepare:
+            yield warning(f"{model} is not prepared; a start prepares it first, in a minute or two")
+        else:
+            yield error(f"{model} is not prepared", f"{preparing_program()} --model {model}")
+        return
+    for name, (folder, options) in versions_of(config).items():
+        yield from _check_version(name, folder, options)
+
+
+def _check_version(name: str, folder: Path, options: InstanceOptions) -> Iterator[Finding]:
+    manifest = load_manifest(folder)
+    check_files(folder, manifest, manifest.files)
+    size_mib = sum((folder / file).stat().st_size for file in manifest.files) / 2**20
+    yield ok(
+        f"{name}: {len(manifest.files)} files of {size_mib:.0f} MiB in {folder}, as their hashes "
+        "in the manifest say"
+    )
+    for file, reason in manifest.without.items():
+        yield ok(f"{name} has no {file}: {reason}")
+    known = load_known_answers(folder, manifest)
+    if known is None:
+        yield warning(
+            f"{name} has no known answers: whether it is computed rightly cannot be checked",
+            f"{preparing_program()} adds them",
+        )
+    else:
+        rows = len(known.rows) + len(known.vocabulary)
+        yield ok(f"{name} has {rows} known answers")
+    if options.inference_engine_type != INSTANT:
+        yield from _check_engines(name, folder, manifest, options)
+
+
+def _check_engines(
+    name: str, folder: Path, manifest: Manifest, options: InstanceOptions
+) -> Iterator[Finding]:
+    """Loads the model into each engine on the first instance's device."""
+    device = first_device(options)
+    if device is None:
+        yield ok(f"{name}: all instances are on Ray, whose engines this machine cannot check")
+        return
+    num_passed = 0
+    for candidate, setup in every_engine(options, device, folder, manifest):
+        finding, has_passed = _check_engine(name, candidate, setup, options)
+        num_passed += has_passed and _may_be_taken(candidate, options)
+        yield finding
+    if not num_passed:
+        named = f"{options.inference_engine_type} {options.precision}"
+        yield error(f"{name}: no engine that the options allow ({named}) can serve it")
+
+
+def _check_engine(
+    name: str, candidate: Candidate, setup: Setup, options: InstanceOptions
+) -> tuple[Finding, bool]:
+    where = f"{name} on {candidate} ({setup.device.device})"
+    if candidate.failure:
+        return ok(f"{where} is left out: {candidate.failure}"), False
+    started_s = time.monotonic()
+    try:
+        with Instance(setup, QUIET) as instance:
+            ready = instance.prove()
+    except SetupError as caught:
+        is_named = options.inference_engine_type != AUTO and _may_be_taken(candidate, options)
+        return (error if is_named else warning)(f"{where}: {caught}"), False
+    took_s = time.monotonic() - started_s
+    words = f"{where} starts in {took_s:.1f} s"
+    if ready.can_test:
+        words += (
+            f" and gives its known answers in {ready.self_test_ms:.0f} ms, "
+            f"with differences up to {ready.largest_difference:.2g}"
+        )
+    return ok(words), True
+
+
+def _may_be_taken(candidate: Candidate, options: InstanceOptions) -> bool:
+    """Whether the options allow the engine and precision."""
+    named = (options.inference_engine_type, options.precision)
+    return named[0] in (AUTO, candidate.engine_type) and named[1] in (AUTO, candidate.precision)

@@ -1,0 +1,124 @@
+"""What `--check` has found: findings by part, as lines or as JSON, and the exit code."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from enum import StrEnum, auto
+
+import msgspec
+
+from qa_service.errors import SetupError
+from qa_service.logs import plural
+
+
+class Level(StrEnum):
+    """How grave a finding is."""
+
+    OK = auto()
+    WARNING = auto()
+    ERROR = auto()
+    """The server would not start."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """A line of the report.
+
+    Attributes:
+        remedy: What a person can do about it; empty for nothing.
+    """
+
+    level: Level
+    text: str
+    remedy: str = ""
+
+
+def ok(text: str) -> Finding:
+    """What is as it should be, or only worth knowing."""
+    return Finding(Level.OK, text)
+
+
+def warning(text: str, remedy: str = "") -> Finding:
+    """What may do harm."""
+    return Finding(Level.WARNING, text, remedy)
+
+
+def error(text: str, remedy: str = "") -> Finding:
+    """What keeps the server from starting."""
+    return Finding(Level.ERROR, text, remedy)
+
+
+class Report:
+    """The findings so far.
+
+    Args:
+        say: Takes each line of the text as soon as it is known.
+    """
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.parts: dict[str, list[Finding]] = {}
+        self._say = say
+
+    def add(self, part: str, findings: Iterable[Finding]) -> None:
+        """Takes a part's findings; what it raises or logs as a warning is one more."""
+        found = self.parts.setdefault(part, [])
+        self._say(part)
+        for finding in _complete(findings):
+            found.append(finding)
+            self._say(f"  {finding.level:9}{finding.text}")
+            if finding.remedy:
+                self._say(f"           {finding.remedy}")
+
+    @property
+    def exit_code(self) -> int:
+        """0; 1 with warnings; 2 if the server would not start."""
+        levels = {finding.level for part in self.parts.values() for finding in part}
+        return 2 if Level.ERROR in levels else 1 if Level.WARNING in levels else 0
+
+    @property
+    def verdict(self) -> str:
+        """What it comes to, in a line."""
+        levels = [finding.level for part in self.parts.values() for finding in part]
+        errors, warnings = levels.count(Level.ERROR), levels.count(Level.WARNING)
+        words = [plural(errors, "error")] * bool(errors)
+        words += [plural(warnings, "warning")] * bool(warnings)
+        start = "the server would not start" if errors else "the server would start"
+        return f"{start}: {', '.join(words)}" if words else start
+
+    def to_json(self) -> str:
+        """The report for machines."""
+        whole = {"exit_code": self.exit_code, "verdict": self.verdict, "parts": self.parts}
+        return msgspec.json.format(msgspec.json.encode(whole), indent=2).decode()
+
+
+def _complete(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """The findings, what was logged as a warning meanwhile, and the error that ended them."""
+    logged = _Logged()
+    logging.getLogger().addHandler(logged)
+    try:
+        for finding in findings:
+            yield from logged.take()
+            yield finding
+    except SetupError as caught:
+        yield error(str(caught))
+    except Exception as caught:
+        yield error(f"this part could not be looked at: {type(caught).__name__}: {caught}")
+    finally:
+        logging.getLogger().removeHandler(logged)
+    yield from logged.take()
+
+
+class _Logged(logging.Handler):
+    """Keeps warnings of the code that a start runs, too."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._found: list[Finding] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._found.append(warning(record.getMessage()))
+
+    def take(self) -> list[Finding]:
+        """Those since the last time."""
+        found, self._found = self._found, []
+        return found

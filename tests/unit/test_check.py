@@ -1,0 +1,156 @@
+"""The parts of `--check` that a test can hand another machine."""
+
+import logging
+
+import pytest
+
+from qa_service.errors import SetupError
+from qa_service.instance.gpus import Gpu, Gpus
+from qa_service.server.check import gpus
+from qa_service.server.check.gpus import check_gpus
+from qa_service.server.check.report import Level, Report, error, ok, warning
+from qa_service.server.config import ServerConfig
+
+NO_LIBRARY = Gpus((), "libcuda.so.1: cannot open shared object file")
+
+
+def report(*findings):
+    lines = []
+    made = Report(lines.append)
+    made.add("part", findings)
+    return made, lines
+
+
+@pytest.mark.parametrize(
+    ("findings", "code", "verdict"),
+    [
+        ([], 0, "the server would start"),
+        ([ok("a")], 0, "the server would start"),
+        ([ok("a"), warning("b"), warning("c")], 1, "the server would start: 2 warnings"),
+        ([warning("b"), error("c")], 2, "the server would not start: 1 error, 1 warning"),
+    ],
+)
+def test_the_gravest_finding_is_the_exit_code(findings, code, verdict):
+    made, _ = report(*findings)
+    assert (made.exit_code, made.verdict) == (code, verdict)
+
+
+def test_each_finding_is_a_line_with_its_remedy_below():
+    _, lines = report(ok("it is well"), error("it is not", "mend it"))
+    assert lines == ["part", "  ok       it is well", "  error    it is not", " " * 11 + "mend it"]
+
+
+@pytest.mark.parametrize("raised", [SetupError("no such model"), ZeroDivisionError("by zero")])
+def test_a_part_that_fails_is_an_error_and_not_the_end(raised):
+    def findings():
+        yield ok("so far")
+        logging.getLogger("x").warning("it is late")
+        raise raised
+
+    made = Report(lambda _: None)
+    made.add("first", findings())
+    made.add("second", [ok("fine")])
+    levels = [finding.level for finding in made.parts["first"]]
+    assert sorted(levels) == [Level.ERROR, Level.OK, Level.WARNING]
+    assert str(raised) in "".join(finding.text for finding in made.parts["first"])
+    assert made.parts["second"] == [ok("fine")]
+
+
+class Machine:
+    """A machine's files, as far as GPUs show there."""
+
+    def __init__(self, root):
+        self.root = root
+
+    def add_gpu(self, vendor="0x10de", kind="0x030200"):
+        device = self.root / "sys/bus/pci/devices/0000:00:1e.0"
+        device.mkdir(parents=True)
+        (device / "vendor").write_text(f"{vendor}\n")
+        (device / "class").write_text(f"{kind}\n")
+
+    def add_driver(self):
+        path = self.root / "proc/driver/nvidia/version"
+        path.parent.mkdir(parents=True)
+        path.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86\nGCC\n")
+
+
+@pytest.fixture
+def machine(tmp_path):
+    return Machine(tmp_path)
+
+
+@pytest.fixture
+def look(monkeypatch, machine):
+    """Looks at the machine, where CUDA and packages say what the test has them say."""
+
+    def look(seen, *, onnx="12.8", torch="12.8", **options):
+        monkeypatch.setattr(gpus, "find_gpus", lambda: seen)
+        wanted = (gpus.Wanted("onnxruntime", True, onnx), gpus.Wanted("torch", True, torch))
+        monkeypatch.setattr(gpus, "_all_wanted", lambda: wanted)
+        config = ServerConfig.of(**{"devices": "cuda:0", **options})
+        return list(check_gpus(config, machine.root))
+
+    return look
+
+
+def errors(findings):
+    return [finding.text for finding in findings if finding.level is Level.ERROR]
+
+
+def test_without_anything_the_steps_go_from_the_machine_to_the_package(look):
+    found = errors(look(NO_LIBRARY, onnx="", torch=""))
+    assert [text.partition(": ")[2].split()[0] for text in found] == [
+        "no", "NVIDIA's", "the", "onnxruntime", "torch",
+    ]  # fmt: skip
+    assert found[0].startswith("step 1 of 5: ")
+
+
+def test_a_container_without_the_toolkit_is_told_of_it(look, machine):
+    machine.add_gpu()
+    machine.add_driver()
+    (found,) = [one for one in look(NO_LIBRARY) if one.level is Level.ERROR]
+    assert "libcuda.so.1 is not found here" in found.text
+    assert "docker run --gpus all" in found.remedy
+
+
+def test_a_hidden_gpu_is_told_of_the_variable(look, machine):
+    machine.add_gpu()
+    machine.add_driver()
+    (found,) = [one for one in look(Gpus((), "no device")) if one.level is Level.ERROR]
+    assert "CUDA_VISIBLE_DEVICES" in found.remedy
+
+
+def test_a_gpu_that_is_seen_and_packages_with_cuda_are_all_it_takes(look, machine):
+    machine.add_driver()
+    found = look(Gpus((Gpu(0, "0", 80 << 30),)))
+    assert errors(found) == []
+    texts = [finding.text for finding in found]
+    assert "cuda:0 has 80.0 GiB of memory" in texts
+    assert "onnxruntime wants CUDA 12.8" in texts
+
+
+@pytest.mark.parametrize(
+    ("engine", "onnx", "torch", "number"),
+    [("auto", "", "12", 0), ("auto", "", "", 2), ("pytorch", "12", "", 1), ("onnx", "", "12", 1)],
+)
+def test_only_packages_that_the_engine_needs_are_missed(look, engine, onnx, torch, number):
+    seen = Gpus((Gpu(0, "0", 1 << 30),))
+    found = look(seen, onnx=onnx, torch=torch, inference_engine_type=engine)
+    assert len(errors(found)) == number
+
+
+def test_with_auto_no_gpu_is_no_fault_unless_the_machine_has_one(look, machine):
+    (found,) = look(NO_LIBRARY, devices="auto")
+    assert found.level is Level.OK
+    machine.add_gpu()
+    assert [one.level for one in look(NO_LIBRARY, devices="auto")] == [Level.OK, Level.WARNING]
+
+
+def test_another_makers_display_is_no_gpu(look, machine):
+    machine.add_gpu(vendor="0x8086")
+    assert "no NVIDIA GPU is on this machine's PCI bus" in errors(look(NO_LIBRARY))[0]
+
+
+def test_with_the_cpu_nothing_is_asked(look):
+    (found,) = look(Gpus((), "it would fail"), devices="cpu")
+    assert found == ok("instances run on the CPU, as --devices says")
