@@ -22,12 +22,18 @@ from qa_service.wire.spans import SegmentResult
 
 
 class Setup(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """An instance's model, options and device; `fingerprint` is the manifest's, empty for any."""
+    """An instance's model, options and device.
+
+    Attributes:
+        fingerprint: The manifest's; empty for any.
+        former_dir: The folder of the version that this one replaces; empty for none.
+    """
 
     model_dir: str
     options: InstanceOptions
     device: DeviceAssignment = DeviceAssignment()
     fingerprint: str = ""
+    former_dir: str = ""
 
 
 class Batch(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -45,6 +45,7 @@ from qa_service.instance.model_folder.manifest import (
     model_files,
     preparing_program,
 )
+from qa_service.instance.model_folder.seen_lengths import SeenLengths
 from qa_service.instance.reader.instant import InstantReader
 from qa_service.instance.reader.measuring import measure_costs
 from qa_service.instance.reader.reader import Reader
@@ -158,6 +159,8 @@ def load_reader(setup: Setup) -> Loaded:
     reader.rule = replace(reader.rule, costs=costs)
     if costs and options.cost_table in (AUTO, MEASURE):
         reader.learned = LearnedCosts(costs)
+    former_dir = Path(setup.former_dir) if setup.former_dir else None
+    engine.prepare_lengths(SeenLengths(model_dir, former_dir), reader.usual_lengths())
     device = CPU if engine.device == CPU else setup.device.device
     return Loaded(reader, device, engine.later_bytes, self_test)
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from qa_service.errors import SetupError
+from qa_service.instance.model_folder.seen_lengths import lengths_file
 
 
 @contextmanager
@@ -57,9 +58,17 @@ def replacing(target: Path) -> Iterator[Path]:
         shutil.rmtree(new)
         raise
     if target.exists():
+        _carry_over(target, new)
         target.rename(old)
     new.rename(target)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def _carry_over(target: Path, new: Path) -> None:
+    """Keeps how long questions were: the new model will be asked the same ones."""
+    if (seen := lengths_file(target)).exists():
+        lengths_file(new).parent.mkdir(exist_ok=True)
+        shutil.copyfile(seen, lengths_file(new))
 
 
 def _clear_up(target: Path) -> None:

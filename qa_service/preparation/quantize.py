@@ -24,7 +24,7 @@ import onnxruntime
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer
 
-from qa_service.data.squad import SquadQuestion, read_squad
+from qa_service.data.squad import OWN_QUESTIONS, SquadQuestion, read_squad
 from qa_service.errors import QuestionTooLongError
 from qa_service.instance.arrays import FloatArray, Int64Array
 from qa_service.instance.engines.base import named_inputs
@@ -32,7 +32,6 @@ from qa_service.instance.model_folder.manifest import TOKENIZER_FILE, Manifest
 from qa_service.instance.reader.reader import padded
 from qa_service.instance.reader.windows import EncodedQuestion, WindowBuilder
 from qa_service.preparation.sources import as_setup_error
-from qa_service.preparation.verify import OWN_QUESTIONS
 
 Inputs = Mapping[str, Int64Array]
 

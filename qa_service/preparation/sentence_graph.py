@@ -17,13 +17,12 @@ import torch
 from tokenizers import Tokenizer
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel
 
-from qa_service.data.squad import read_squad
+from qa_service.data.squad import OWN_QUESTIONS, read_squad
 from qa_service.errors import SetupError
 from qa_service.instance.arrays import FloatArray
 from qa_service.preparation.export import OPSET, fuse, silent_stdout
 from qa_service.preparation.quantize import Inputs, quantize
 from qa_service.preparation.sources import as_setup_error
-from qa_service.preparation.verify import OWN_QUESTIONS
 
 MIN_COSINE = 0.95
 """Between the embeddings of a question by the graph and by PyTorch. The encoder's lowest is above

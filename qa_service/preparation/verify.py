@@ -12,8 +12,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-import qa_service
-from qa_service.data.squad import read_squad
+from qa_service.data.squad import OWN_QUESTIONS, read_squad
 from qa_service.errors import QaError, SetupError
 from qa_service.instance.arrays import FloatArray, Int64Array, Logits, LogitsFunction
 from qa_service.instance.batch_cost import BatchRule
@@ -28,7 +27,6 @@ MIN_SAME_PERCENT = 80
 """Minimum share of `OWN_QUESTIONS` that a lower precision answers with PyTorch's span. The built-in
 model's int8 file has 95 %; a broken graph next to none."""
 
-OWN_QUESTIONS = Path(qa_service.__file__).parent / "data" / "questions.json"
 
 _TEXT = (
     "The lighthouse on Skerry Point was built in 1849 by the engineer Alan Brown. Its lamp, "

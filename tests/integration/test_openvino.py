@@ -1,5 +1,8 @@
 """The OpenVINO engine, on the built-in model."""
 
+import os
+import shutil
+
 import numpy as np
 import pytest
 
@@ -7,12 +10,13 @@ from harness.process import MIB
 from qa_service.errors import DeviceError, SetupError
 from qa_service.instance.engines import EngineConfig, make_engine
 from qa_service.instance.model_folder.manifest import load_manifest
+from qa_service.instance.model_folder.seen_lengths import SeenLengths
 from qa_service.preparation import openvino_int8, quantize
 from tests.programs import run_python
 
 pytest.importorskip("qa_service.instance.engines.openvino", exc_type=ImportError)
+from qa_service.instance.engines import kept_shapes, static_shapes
 from qa_service.instance.engines import openvino as engine_module
-from qa_service.instance.engines import static_shapes
 
 MAX_LOGIT_DIFFERENCE = 1e-3
 MAX_DIFFERENCES = {"fp32": MAX_LOGIT_DIFFERENCE, "int8": 0.2, "bf16": 0.2, "int8_bf16": 0.4}
@@ -121,6 +125,80 @@ def test_static_shapes_take_no_more_memory_than_they_may(builtin_model, precisio
     num_compiled, grown_bytes = map(int, done.stdout.split())
     print(f"{precision}, {room} MiB: {num_compiled} lengths, {grown_bytes / MIB:.0f} MiB")
     assert grown_bytes <= room * MIB + ALLOCATORS_BYTES
+
+
+@pytest.fixture
+def kept_model(builtin_model, tmp_path):
+    """A model in a folder of its own, of which nothing is compiled yet."""
+    folder = tmp_path / "model"
+    ignored = shutil.ignore_patterns("costs", "*.safetensors", "model.int8.onnx")
+    return shutil.copytree(builtin_model, folder, ignore=ignored)
+
+
+def blobs(model):
+    return sorted((model / "costs" / engine_module.CACHE_DIR).glob("*/tokens-*.blob"))
+
+
+def start(model, *usual, room=2**30):
+    """An engine that has made what it can before it serves, and all else."""
+    engine = make(model, precision="int8", static_shapes_bytes=room)
+    engine.prepare_lengths(SeenLengths(model), usual)
+    engine.static_shapes.wait()
+    return engine
+
+
+def test_a_start_has_the_static_shapes_that_the_last_one_compiled(kept_model, monkeypatch):
+    usual = (90, 90, 60, 40)
+    first = start(kept_model, *usual)
+    found = [logits(first, length) for length in usual]
+    assert [path.name for path in blobs(kept_model)] == [
+        "tokens-48.blob", "tokens-64.blob", "tokens-96.blob",
+    ]  # fmt: skip
+    assert not list(blobs(kept_model)[0].parent.glob(".*"))
+
+    def refuse(*_):
+        raise AssertionError("compiled again")
+
+    monkeypatch.setattr(engine_module.OpenVinoEngine, "_compiled_for", refuse)
+    second = start(kept_model, *usual)
+    for length, before in zip(usual, found, strict=True):
+        assert second.static_shapes.find(engine_module.padded_tokens(length, 384))
+        assert (logits(second, length) == before).all()
+
+
+def test_static_shapes_are_kept_within_the_same_bound(kept_model):
+    room = 150 * MIB
+    start(kept_model, 90, 60, 40, 20, room=room)
+    assert 0 < sum(path.stat().st_size for path in blobs(kept_model)) <= room
+
+
+def test_static_shapes_that_are_damaged_are_compiled_again(kept_model, caplog):
+    before = logits(start(kept_model, 60), 60)
+    (path,) = blobs(kept_model)
+    whole = path.read_bytes()
+    path.write_bytes(b"damaged" * 1000)
+    assert (logits(start(kept_model, 60), 60) == before).all()
+    assert "is damaged" in caplog.text
+    assert len(path.read_bytes()) == len(whole)
+
+
+def test_a_folder_that_cannot_be_written_costs_only_what_is_kept(kept_model, monkeypatch):
+    (kept_model / "costs").write_text("not a folder")
+    engine = start(kept_model, 60)
+    assert engine.static_shapes.find(64)
+
+
+def test_what_was_compiled_for_other_versions_is_removed_when_it_was_not_used_for_longest(
+    kept_model,
+):
+    root = kept_model / "costs" / engine_module.CACHE_DIR
+    for number in range(6):
+        (root / str(number)).mkdir(parents=True)
+        os.utime(root / str(number), (number, number))
+    make(kept_model, precision="int8")
+    assert len(list(root.iterdir())) == kept_shapes.MAX_FOLDERS
+    assert not (root / "0").exists()
+    assert (root / "5").exists()
 
 
 def test_rows_are_padded_to_a_few_lengths_up_to_the_longest():

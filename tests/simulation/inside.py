@@ -19,7 +19,6 @@ from unittest.mock import patch
 from msgspec import structs
 
 from qa_service.errors import SetupError
-from qa_service.instance.messages import Setup
 from qa_service.net.event_loop import EventLoop
 from qa_service.server.config import ServerConfig
 from qa_service.server.front.connection import Connection
@@ -92,8 +91,7 @@ def simulated(
 ) -> Iterator[None]:
     """The machine around the server is the simulated one."""
 
-    def make_factory(loop, _, path, fingerprint, options):
-        setup = Setup(str(path), options, fingerprint=fingerprint)
+    def make_factory(loop, _, setup):
         return partial(_make_worker, loop, setup, machine)
 
     replaced = {

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from qa_service.errors import SetupError
+from qa_service.instance.model_folder.seen_lengths import FIRST_KEPT, SeenLengths
 from qa_service.preparation.folder import locked, replacing
 
 
@@ -98,3 +99,11 @@ def test_unwritable_place_is_one_line(tmp_path):
     unwritable = locked(tmp_path / "file" / "t", _never)
     with pytest.raises(SetupError, match="cannot write in"), unwritable:
         pass
+
+
+def test_the_lengths_that_were_asked_are_kept(target):
+    _write(target, "old")
+    SeenLengths(target).count(64, FIRST_KEPT)
+    with locked(target, _never), replacing(target) as new:
+        _write(new, "new")
+    assert SeenLengths(target).most_seen(1) == [64]

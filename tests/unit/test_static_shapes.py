@@ -4,6 +4,7 @@ import os
 import threading
 
 from qa_service.instance.engines.static_shapes import OFTEN, StaticShapes
+from qa_service.instance.model_folder.seen_lengths import SeenLengths
 
 
 class Compiler:
@@ -13,13 +14,20 @@ class Compiler:
         self.asked, self.used_bytes, self.each_bytes = [], 5000, each_bytes
         self.may_end = threading.Event()
         self.may_end.set()
+        self.now_s, self.in_thread = 0.0, []
         self.shapes = StaticShapes(
-            self.compile, max_bytes, first_bytes, memory_bytes=lambda: self.used_bytes
+            self.compile,
+            max_bytes,
+            first_bytes,
+            memory_bytes=lambda: self.used_bytes,
+            clock_s=lambda: self.now_s,
         )
 
     def compile(self, tokens):
         self.asked.append(tokens)
+        self.in_thread.append(threading.current_thread() is not threading.main_thread())
         self.may_end.wait()
+        self.now_s += 0.3
         self.used_bytes += self.each_bytes
         return f"for {tokens}"
 
@@ -54,10 +62,8 @@ def test_one_length_is_compiled_at_a_time():
     compiler.may_end.clear()
     compiler.run(64, OFTEN)
     compiler.run(80, 3 * OFTEN)
-    compiler.may_end.set()
-    compiler.shapes.wait()
     assert compiler.asked == [64]
-    compiler.run(80, 1)
+    compiler.may_end.set()
     compiler.shapes.wait()
     assert (compiler.asked, compiler.shapes.find(80)) == ([64, 80], "for 80")
 
@@ -119,3 +125,37 @@ def test_a_length_that_cannot_be_compiled_is_the_last(caplog):
         shapes.wait()
     (record,) = caplog.records
     assert "64 tokens cannot be compiled" in record.getMessage()
+
+
+def seen(**num_rows):
+    lengths = SeenLengths()
+    for name, rows in num_rows.items():
+        lengths.count(int(name.removeprefix("of_")), rows)
+    return lengths
+
+
+def test_a_start_compiles_the_lengths_seen_most_and_a_thread_the_others():
+    compiler = Compiler()
+    lengths = seen(of_64=20, of_80=90, of_96=50, of_112=40, of_128=30, of_144=OFTEN - 1)
+    compiler.shapes.prepare(lengths, within_s=1.0)
+    assert compiler.shapes.find(80) == "for 80"
+    compiler.shapes.wait()
+    assert compiler.asked == [80, 96, 112, 128, 64]
+    assert compiler.in_thread == [False, False, False, True, True]
+
+
+def test_a_start_counts_on_in_what_was_seen():
+    compiler = Compiler()
+    lengths = seen(of_64=OFTEN - 1)
+    compiler.shapes.prepare(lengths, within_s=1.0)
+    assert compiler.asked == []
+    compiler.run(64, 1)
+    compiler.shapes.wait()
+    assert lengths.most_seen(OFTEN) == compiler.asked == [64]
+
+
+def test_a_start_compiles_no_more_than_fits_into_memory():
+    compiler = Compiler(max_bytes=250)
+    compiler.shapes.prepare(seen(of_64=50, of_80=40, of_96=30), within_s=9.0)
+    compiler.shapes.wait()
+    assert (compiler.asked, compiler.shapes.left_bytes) == ([64, 80], 50)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from qa_service.instance.arrays import FloatArray, Int64Array, Logits, LogitsFunction
 from qa_service.instance.engines.outputs import checked
+from qa_service.instance.model_folder.seen_lengths import SeenLengths
 from qa_service.machine import num_cpus, processor
 
 ShapeCheck = Callable[[LogitsFunction, int, int], object]
@@ -20,15 +21,26 @@ class Engine(ABC):
         device: `cpu` or `cuda`: where it really runs.
         runtime: Library, version and device; part of the key of the cost table.
         chooses_spans: Whether it has `best_spans`; on a CPU the reader has the logits anyway.
-        later_bytes: Memory that it may take while it runs, beyond that when it is made.
         shapes: Rows and tokens of each shape of batch that it has prepared.
     """
 
     device = "cpu"
     chooses_spans = False
-    later_bytes = 0
     shapes: Sequence[tuple[int, int]] = ()
     runtime: str
+
+    @property
+    def later_bytes(self) -> int:
+        """Memory that it may still take while it runs."""
+        return 0
+
+    def prepare_lengths(self, seen: SeenLengths, usual: Iterable[int]) -> None:  # noqa: B027
+        """Prepares for the lengths of rows that occur often, before it serves.
+
+        Args:
+            seen: How often each length ran; the engine counts on in it.
+            usual: Lengths to expect if none has been seen, one for each row; read only then.
+        """
 
     def logits(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
         """Runs the model, and looks whether it has run.

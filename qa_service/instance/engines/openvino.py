@@ -2,16 +2,17 @@
 
 OpenVINO compiles kernels for each new shape, which takes about as long as a question. So rows are
 padded to a few lengths, each of which runs once at the start, as far as `WARMING_S` allows; the
-padding is masked, and cut off from the output. The model with dynamic shapes is kept in a folder
-beside the model, by processor and version, for the next start; single rows of lengths that occur
-often get models of their own, with static shapes.
+padding is masked, and cut off from the output. Single rows of lengths that occur often get models
+of their own, with static shapes. What is compiled is kept beside the model, by processor and
+version, for the next start.
 """
 
 from __future__ import annotations
 
 import functools
+import mmap
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -21,16 +22,21 @@ from qa_service.errors import DeviceError, SetupError
 from qa_service.instance.arrays import Int64Array, Logits
 from qa_service.instance.engines import EngineConfig
 from qa_service.instance.engines.base import Engine, ShapeCheck, describe_cpu, named_inputs
+from qa_service.instance.engines.kept_shapes import KeptShapes
 from qa_service.instance.engines.outputs import marked
 from qa_service.instance.engines.quiet_openvino import openvino
-from qa_service.instance.engines.static_shapes import StaticShapes
+from qa_service.instance.engines.static_shapes import OFTEN, StaticShapes
 from qa_service.instance.model_folder.costs_dir import COSTS_DIR
 from qa_service.instance.model_folder.manifest import Manifest, prepared_file
+from qa_service.instance.model_folder.seen_lengths import SeenLengths
+from qa_service.machine import processor
 
 STEP_TOKENS = 16
 """Padding to it costs 8 tokens on average; a window of 384 tokens has 24 lengths to warm."""
 WARMING_S = 0.5
 """Bounds how long warming delays a start; lengths that it leaves out compile at their first use."""
+STATIC_SHAPES_S = 0.9
+"""Bounds how long static shapes delay a start, but for the first one's length."""
 CACHE_DIR = "openvino"
 GROUP_VALUES = 64
 """So many values of an activation share a scale in int8: OpenVINO's own 32 take longer, 128
@@ -52,27 +58,48 @@ class OpenVinoEngine(Engine):
         _check_processor(config.precision)
         self._path = prepared_file(model_dir, manifest, ROWS["openvino", config.precision].file)
         self._options = options(config)
-        kept_in = {"CACHE_DIR": str(model_dir / COSTS_DIR / CACHE_DIR)}
+        version = openvino.__version__.partition("-")[0]
+        self._kept = KeptShapes(
+            model_dir / COSTS_DIR / CACHE_DIR,
+            f"{version} {processor()} {manifest.files.get(self._path.name)} {self._options}",
+            config.static_shapes_bytes,
+        )
+        self._maps: dict[int, mmap.mmap] = {}
+        """The files whose contents the compiled lengths use."""
         try:
-            compiled = shared_core().compile_model(str(self._path), "CPU", self._options | kept_in)
+            compiled = shared_core().compile_model(
+                str(self._path), "CPU", self._options | self._kept.options
+            )
         except RuntimeError as error:
             reason = str(error).strip().replace("\n", " ")
             raise SetupError(f"OpenVINO cannot load {self._path.name}: {reason}") from None
         self._request = compiled.create_infer_request()
         # The first length also takes the model as it is read: about its file.
         self.static_shapes = StaticShapes(
-            self._compiled_for, config.static_shapes_bytes, self._path.stat().st_size
+            self._made_for, config.static_shapes_bytes, self._path.stat().st_size
         )
-        self.later_bytes = config.static_shapes_bytes
         names = {name for item in compiled.inputs for name in item.get_names()}
         self._inputs = [name for name in manifest.inputs if name in names]
         self._pad_token_id = manifest.pad_token_id
         self._longest = manifest.window_tokens
         self._may_pad = manifest.may_pad
         device = describe_cpu(config.intra_op_num_threads)
-        version = openvino.__version__.partition("-")[0]
         self.runtime = f"openvino {version} {config.precision}, {device}"
         self._warm()
+
+    @property
+    def later_bytes(self) -> int:
+        """The memory that further static shapes may take."""
+        return self.static_shapes.left_bytes
+
+    def prepare_lengths(self, seen: SeenLengths, usual: Iterable[int]) -> None:
+        """Gets static shapes for the lengths that were seen most, at first for the usual ones."""
+        if not self.static_shapes.left_bytes:
+            return
+        if not seen:
+            for tokens in usual:
+                seen.count(padded_tokens(tokens, self._longest), OFTEN)
+        self.static_shapes.prepare(seen, STATIC_SHAPES_S)
 
     def _run(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
         tokens = ids.shape[1]
@@ -91,7 +118,11 @@ class OpenVinoEngine(Engine):
         """Has each length that will be compiled checked before it is used."""
 
         def check_one(request: openvino.InferRequest, tokens: int) -> None:
-            check(lambda *rows: _infer(request, named_inputs(self._inputs, *rows)), 1, tokens)
+            try:
+                check(lambda *rows: _infer(request, named_inputs(self._inputs, *rows)), 1, tokens)
+            except Exception:
+                self._kept.remove(tokens)
+                raise
 
         self.static_shapes.check = check_one
 
@@ -104,17 +135,38 @@ class OpenVinoEngine(Engine):
             row = np.full((1, tokens), self._pad_token_id, np.int64)
             self.logits(row, np.ones_like(row), np.zeros_like(row))
 
-    def _compiled_for(self, tokens: int) -> openvino.InferRequest:
+    def _made_for(self, tokens: int) -> openvino.InferRequest:
+        """The model for one row of so many tokens: from its file, or compiled."""
+        compiled = self._loaded_for(tokens)
+        if compiled is None:
+            compiled = self._kept.keeping(tokens, lambda kept: self._compiled_for(tokens, kept))
+        request = compiled.create_infer_request()
+        request.infer({name: np.ones((1, tokens), np.int64) for name in self._inputs})
+        if tokens in self._maps:  # what has been rearranged is not read again
+            self._maps[tokens].madvise(mmap.MADV_DONTNEED)
+        return request
+
+    def _loaded_for(self, tokens: int) -> openvino.CompiledModel | None:
+        """What is kept for a length; None if there is nothing, or it is damaged."""
+        if (kept := self._kept.load(tokens)) is None:
+            return None
+        blob = openvino.Tensor(np.frombuffer(kept, np.uint8), shared_memory=True)
+        try:
+            compiled = shared_core().import_model(blob, "CPU", self._options)
+        except RuntimeError:
+            self._kept.remove(tokens)
+            return None
+        self._maps[tokens] = kept
+        return compiled
+
+    def _compiled_for(self, tokens: int, kept: dict[str, str]) -> openvino.CompiledModel:
         """Compiles the model for one row of so many tokens.
 
         All lengths are made of one model that was read once: they share its weights, though not
         those that OpenVINO rearranges for its kernels.
         """
         self._model.reshape({name: [1, tokens] for name in self._inputs})
-        compiled = shared_core().compile_model(self._model, "CPU", self._options)
-        request = compiled.create_infer_request()
-        request.infer({name: np.ones((1, tokens), np.int64) for name in self._inputs})
-        return request
+        return shared_core().compile_model(self._model, "CPU", self._options | kept)
 
     @functools.cached_property
     def _model(self) -> openvino.Model:

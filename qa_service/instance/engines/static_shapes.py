@@ -1,8 +1,9 @@
 """Compiles a model for single rows of the lengths that occur often, one model a length.
 
 An engine with dynamic shapes runs any length. Where the shape is known, OpenVINO fuses more
-operators, and has nothing to set up between runs. Compiling takes as long as tens of questions: a
-thread of the lowest priority does it, and the engine runs its dynamic model until it is done.
+operators, and has nothing to set up between runs. Compiling takes as long as tens of questions. A
+start makes the lengths that were seen most, for as long as it may; a thread of the lowest priority
+goes on with the others, and the engine runs its dynamic model until they are done.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import logging
 import os
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from qa_service.instance.memory import resident_bytes, return_free_memory
+from qa_service.instance.model_folder.seen_lengths import SeenLengths
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ Compiled = TypeVar("Compiled")
 
 
 class StaticShapes(Generic[Compiled]):
-    """The lengths that are compiled, and how often the others ran.
+    """The lengths that are compiled, and how often rows of each length ran.
 
     A length is compiled if it will fit into what is left of `max_bytes`, as far as is known: it
     takes what the last one took, the first `first_bytes`. What then took more is dropped. After
@@ -38,6 +39,7 @@ class StaticShapes(Generic[Compiled]):
 
     Attributes:
         check: Looks at what was compiled for a length, before it is used; raises an exception.
+        left_bytes: The memory that further lengths may take.
     """
 
     def __init__(
@@ -47,57 +49,90 @@ class StaticShapes(Generic[Compiled]):
         first_bytes: int = 0,
         *,
         memory_bytes: Callable[[], int] = resident_bytes,
+        clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.check: Callable[[Compiled, int], object] | None = None
+        self.left_bytes = max_bytes
         self._compile_for = compile_for
-        self._left_bytes = max_bytes
         self._next_bytes = max(1, first_bytes)
         self._memory_bytes = memory_bytes
-        self._num_runs: Counter[int] = Counter()
+        self._clock_s = clock_s
+        self._seen = SeenLengths()
         self._compiled: dict[int, Compiled] = {}
         self._thread = threading.Thread()
 
+    def prepare(self, seen: SeenLengths, within_s: float) -> None:
+        """Compiles the lengths seen most, as many as take no longer than `within_s`.
+
+        The first one's time is not known before. The thread goes on with the others at once, and
+        `seen` counts what runs from now on.
+        """
+        self._seen = seen
+        over_s = self._clock_s() + within_s
+        longest_s = 0.0
+        while (tokens := self._next()) and self._clock_s() + longest_s <= over_s:
+            started_s = self._clock_s()
+            self._add(tokens)
+            longest_s = max(longest_s, self._clock_s() - started_s)
+        if self._next():
+            self._start()
+
     def find(self, tokens: int) -> Compiled | None:
         """What is compiled for a row that is about to run; None if that is nothing yet."""
-        # Asked before `_compiled`, so that a length which is done just now is not compiled again.
-        is_free = not self._thread.is_alive()
+        num_runs = self._seen.count(tokens)
         found = self._compiled.get(tokens)
-        if found is None and self._left_bytes >= self._next_bytes:
-            self._num_runs[tokens] += 1
-            if is_free and self._num_runs[tokens] >= OFTEN:
-                self._thread = threading.Thread(target=self._add, args=(tokens,))
-                self._thread.start()
+        if found is None and num_runs >= OFTEN and self._has_room and not self._thread.is_alive():
+            self._start()
         return found
 
     def wait(self) -> None:
-        """Waits until a length that is being compiled is done."""
+        """Waits until the thread has nothing more to compile."""
         if self._thread.is_alive():
             self._thread.join()
 
-    def _add(self, tokens: int) -> None:
-        """Compiles a length, in the thread, which gives way to questions."""
+    @property
+    def _has_room(self) -> bool:
+        return self.left_bytes >= self._next_bytes
+
+    def _next(self) -> int | None:
+        """The length to be compiled next; None if there is none, or no room for it."""
+        if not self._has_room:
+            return None
+        often = self._seen.most_seen(OFTEN)
+        return next((tokens for tokens in often if tokens not in self._compiled), None)
+
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._work, name="static shapes", daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        """Compiles lengths until there is no more, in the thread, which gives way to questions."""
         # On Linux each thread has a priority of its own.
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
-        before_bytes, started_s = self._memory_bytes(), time.monotonic()
+        while tokens := self._next():
+            self._add(tokens)
+
+    def _add(self, tokens: int) -> None:
+        before_bytes, started_s = self._memory_bytes(), self._clock_s()
         try:
             compiled = self._compile_for(tokens)
             if self.check:
                 self.check(compiled, tokens)
         except Exception:
             logger.exception("%d tokens cannot be compiled; other lengths will not be", tokens)
-            self._left_bytes = 0
+            self.left_bytes = 0
             return
         return_free_memory()
         taken_bytes = max(0, self._memory_bytes() - before_bytes)
-        took_s = time.monotonic() - started_s
+        took_s = self._clock_s() - started_s
         logger.debug(
             "compiled the model for %d tokens: %.2f s, %d bytes", tokens, took_s, taken_bytes
         )
-        if taken_bytes > self._left_bytes:
+        if taken_bytes > self.left_bytes:
             del compiled
             return_free_memory()
-            self._left_bytes = 0
+            self.left_bytes = 0
             return
-        self._left_bytes -= taken_bytes
+        self.left_bytes -= taken_bytes
         self._next_bytes = max(1, taken_bytes)
         self._compiled[tokens] = compiled

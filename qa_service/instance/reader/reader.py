@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
+from qa_service.data.squad import OWN_QUESTIONS, read_squad
 from qa_service.errors import InternalError, QaError
 from qa_service.instance.arrays import (
     NUM_BEST,
@@ -102,6 +103,13 @@ class Reader:
             self._merged(question, [(start, next(outcomes)) for start, _ in part])
             for question, part in zip(questions, parts, strict=True)
         ]
+
+    def usual_lengths(self) -> Iterator[int]:
+        """The tokens of each window of the questions that ship with the project."""
+        for asked in read_squad(OWN_QUESTIONS):
+            encoded = self._encode(Task(asked.question, asked.context))
+            if isinstance(encoded, EncodedQuestion):
+                yield from map(len, encoded.windows)
 
     def encode(self, tasks: Sequence[Task], stopwatch: Stopwatch) -> EncodedTasks:
         """Tokenizes; this needs no model."""

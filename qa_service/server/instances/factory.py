@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import msgspec
 
 from qa_service.engine_catalogue import is_installed
 from qa_service.errors import SetupError
 from qa_service.instance.devices import CPU, DeviceAssignment, devices_of
 from qa_service.instance.messages import Setup
-from qa_service.instance.options import InstanceOptions
 from qa_service.logs import LogOptions
 from qa_service.net.event_loop import EventLoop
 from qa_service.server.instances.base import Worker, WorkerListener
@@ -16,15 +15,14 @@ from qa_service.server.instances.pool import WorkerFactory
 from qa_service.server.instances.process import ProcessWorker, RayWorker
 
 
-def make_factory(
-    loop: EventLoop, logs: LogOptions, path: Path, fingerprint: str, options: InstanceOptions
-) -> WorkerFactory:
-    """The function that starts a version's instances; `fingerprint` is its manifest's SHA-256.
+def make_factory(loop: EventLoop, logs: LogOptions, setup: Setup) -> WorkerFactory:
+    """The function that starts a version's instances: each gets the setup with its own device.
 
     Raises:
         DeviceError: A GPU is named that CUDA does not see.
         SetupError: The options ask for instances on Ray, which is not installed.
     """
+    options = setup.options
     if options.ray_range[1] and not is_installed("ray"):
         raise SetupError(
             f"--ray_instances {options.ray_instances}: Ray is not installed: "
@@ -36,7 +34,8 @@ def make_factory(
     def make(number: int, listener: WorkerListener) -> Worker:
         is_local = number < len(devices)
         kind = ProcessWorker if is_local else RayWorker
-        setup = Setup(str(path), options, devices[number] if is_local else remote, fingerprint)
-        return kind(number, loop, listener, setup, logs=logs)
+        device = devices[number] if is_local else remote
+        own = msgspec.structs.replace(setup, device=device)
+        return kind(number, loop, listener, own, logs=logs)
 
     return make

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 
 from qa_service.errors import SetupError, UnknownModelError, there_are
+from qa_service.instance.messages import Setup
 from qa_service.logs import LogOptions, plural
 from qa_service.net.event_loop import EventLoop
 from qa_service.server.instances.factory import make_factory
@@ -196,7 +197,18 @@ class Catalog:
 
     def _make_factory(self, spec: VersionSpec) -> WorkerFactory:
         found = spec.found
-        return make_factory(self._loop, self._logs, found.path, found.fingerprint, spec.instances)
+        setup = Setup(
+            str(found.path),
+            spec.instances,
+            fingerprint=found.fingerprint,
+            former_dir=self._former_dir(spec),
+        )
+        return make_factory(self._loop, self._logs, setup)
+
+    def _former_dir(self, spec: VersionSpec) -> str:
+        """The folder of the version that serves while this one is loaded; empty for none."""
+        model = self.by_name.get(spec.model)
+        return str(model.ready_specs[-1].found.path) if model and model.ready_specs else ""
 
     def _make_version(self, spec: VersionSpec, num_instances: int) -> Version:
         """Makes a version, if its instances fit into memory."""

@@ -1,0 +1,139 @@
+"""What OpenVINO compiled of a model, kept beside it: a folder for each version and processor.
+
+    costs/openvino/KEY/NUMBER.blob       OpenVINO's own cache of the model with dynamic shapes
+    costs/openvino/KEY/tokens-128.blob   the model compiled for one row of 128 tokens
+
+A file of static shapes is mapped: to load it takes half of the time of compiling, and pages that
+nobody reads belong to the kernel. OpenVINO's own cache is not used for them, since its key is
+another each time that a model is reshaped; it writes them, without Python's lock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import mmap
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+logger = logging.getLogger(__name__)
+
+MAX_FOLDERS = 4
+"""So many versions, processors, precisions and thread counts are kept, those used last."""
+PARTIAL_S = 3600.0
+"""A partial file older than this was left by a process that was killed."""
+PREFIX = "tokens-"
+COPY_BYTES = 1 << 20
+
+Compiled = TypeVar("Compiled")
+
+
+class KeptShapes:
+    """The files of one key.
+
+    Args:
+        root: The folder of all keys.
+        key: All that a compiled model depends on.
+        max_bytes: Of all files of static shapes in the key's folder; 0 keeps none.
+
+    Attributes:
+        options: OpenVINO's, by which it keeps the model with dynamic shapes; empty if it cannot.
+    """
+
+    def __init__(self, root: Path, key: str, max_bytes: int) -> None:
+        self._folder = root / hashlib.sha256(key.encode()).hexdigest()[:16]
+        self._max_bytes = max_bytes
+        self.options = {"CACHE_DIR": str(self._folder)}
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            os.utime(self._folder)
+            _remove_oldest(root)
+            _remove_partial(self._folder)
+        except OSError as error:
+            logger.info("what is compiled is not kept for the next start: %s", error.strerror)
+            self.options = {}
+            self._max_bytes = 0
+
+    def load(self, tokens: int) -> mmap.mmap | None:
+        """Maps a length's file; the caller writes nothing into it. None if there is none."""
+        try:
+            with self._path(tokens).open("rb") as file:
+                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        except (OSError, ValueError):  # missing, or empty
+            return None
+
+    def remove(self, tokens: int) -> None:
+        """Removes a length's file, which is damaged: the model will be compiled again."""
+        logger.warning("%s is damaged, and is removed", self._path(tokens))
+        self._path(tokens).unlink(missing_ok=True)
+
+    def keeping(self, tokens: int, compile_into: Callable[[dict[str, str]], Compiled]) -> Compiled:
+        """Compiles, and keeps the file if there is room.
+
+        Args:
+            compile_into: Compiles with these further options of OpenVINO.
+        """
+        partial = self._make_partial()
+        if partial is None:
+            return compile_into({})
+        try:
+            compiled = compile_into({"CACHE_DIR": str(partial)})
+            _take(partial, self._path(tokens))
+        except OSError as error:
+            logger.info("a compiled length is not kept: %s", error.strerror)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+        return compiled
+
+    def _make_partial(self) -> Path | None:
+        """A folder for a file in the making; None without room for the file."""
+        try:
+            return (
+                Path(tempfile.mkdtemp(prefix=".", dir=self._folder)) if self._has_room() else None
+            )
+        except OSError:
+            return None
+
+    def _has_room(self) -> bool:
+        """Whether a file as large as the largest fits into the bound and, twice, on the disk."""
+        if not self._max_bytes:
+            return False
+        sizes = {path: path.stat().st_size for path in self._folder.glob("*.blob")}
+        kept = sum(size for path, size in sizes.items() if path.name.startswith(PREFIX))
+        largest = max(sizes.values(), default=0)
+        free = shutil.disk_usage(self._folder).free
+        return kept + largest <= self._max_bytes and 2 * largest < free
+
+    def _path(self, tokens: int) -> Path:
+        return self._folder / f"{PREFIX}{tokens}.blob"
+
+
+def _take(partial: Path, path: Path) -> None:
+    """Moves what OpenVINO wrote to its place, without the line that its cache adds."""
+    for blob in partial.glob("*.blob"):
+        copy = blob.with_suffix(".copy")
+        with blob.open("rb") as cached, copy.open("wb") as file:
+            cached.readline()
+            shutil.copyfileobj(cached, file, COPY_BYTES)
+            file.flush()
+            os.fsync(file.fileno())
+        copy.replace(path)
+
+
+def _remove_oldest(root: Path) -> None:
+    """Removes the folders that were not used for longest; other processes may do the same."""
+    folders = [(path.stat().st_mtime, path) for path in root.iterdir() if path.is_dir()]
+    for _, path in sorted(folders, reverse=True)[MAX_FOLDERS:]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _remove_partial(folder: Path) -> None:
+    """Removes what killed processes have left."""
+    for path in folder.glob(".*"):
+        if path.stat().st_mtime < time.time() - PARTIAL_S:
+            shutil.rmtree(path, ignore_errors=True)
