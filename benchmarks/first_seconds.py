@@ -1,7 +1,7 @@
 """This server in its first ten seconds, and after a minute: at a first start, and at a second.
 
     python -m benchmarks.first_seconds --questions_file dev.json
-    python -m benchmarks.first_seconds --questions_file dev.json --before PATH    # a checkout, in turn
+    python -m benchmarks.first_seconds --questions_file dev.json --before PATH  # another checkout
 
 A first start has nothing of the model but its files and the choice of its engine; a second start
 follows in the same folder. From the moment that a server is ready, closed-loop clients ask for over

@@ -12,13 +12,11 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 
-import qa_service
 from qa_service.autotune.engine_race import MAX_ROUNDS, Offsets, Race, Record
 from qa_service.autotune.engine_table import EngineTable, Measurement
-from qa_service.data.squad import read_squad
 from qa_service.errors import InternalError, SetupError
+from qa_service.instance.bundled_questions import AGREEMENT_QUESTIONS, bundled_questions
 from qa_service.instance.channel import WorkerChannel
 from qa_service.instance.launch import WORKER_PROGRAM, launch
 from qa_service.instance.messages import (
@@ -38,7 +36,6 @@ from qa_service.wire.messages import Task
 
 logger = logging.getLogger(__name__)
 
-QUESTIONS = Path(qa_service.__file__).parent / "data" / "agreement.json"
 NUM_TEXTS = (3, 2, 1)
 """How many bundled texts, of some 90 tokens each, make up a question's text: in the timed rounds
 each of these numbers in turn, so that lengths differ; in the others the last."""
@@ -58,7 +55,7 @@ SAY_EVERY_S = 3.0
 
 def bundled_rounds() -> list[list[Task]]:
     """The bundled questions, `ROUND_SIZE` a round."""
-    items = read_squad(QUESTIONS)
+    items = bundled_questions(AGREEMENT_QUESTIONS)
     contexts = list(dict.fromkeys(item.context for item in items))
     rounds: list[list[Task]] = []
     for start in range(0, len(items) - ROUND_SIZE + 1, ROUND_SIZE):

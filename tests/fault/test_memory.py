@@ -14,8 +14,7 @@ import pytest
 from harness.process import MIB
 from harness.server import RunningServer, running_server
 from qa_service.client import QaClient, QaClientError
-from qa_service.data.squad import read_squad
-from qa_service.preparation.verify import OWN_QUESTIONS
+from qa_service.data.squad import OWN_QUESTIONS, read_squad
 from tests.programs import run_python
 
 NUM_CLIENTS, NUM_QUESTIONS = 8, 300

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-from qa_service.data.squad import OWN_QUESTIONS, read_squad
 from qa_service.errors import InternalError, QaError
 from qa_service.instance.arrays import (
     NUM_BEST,
@@ -21,6 +20,7 @@ from qa_service.instance.arrays import (
     Rows,
 )
 from qa_service.instance.batch_cost import BatchRule
+from qa_service.instance.bundled_questions import bundled_questions
 from qa_service.instance.learned_costs import LearnedCosts
 from qa_service.instance.messages import Answers, ModelFacts
 from qa_service.instance.model_folder.manifest import TOKENIZER_FILE, Manifest
@@ -106,7 +106,7 @@ class Reader:
 
     def usual_lengths(self) -> Iterator[int]:
         """The tokens of each window of the questions that ship with the project."""
-        for asked in read_squad(OWN_QUESTIONS):
+        for asked in bundled_questions():
             encoded = self._encode(Task(asked.question, asked.context))
             if isinstance(encoded, EncodedQuestion):
                 yield from map(len, encoded.windows)
