@@ -9,8 +9,9 @@ from qa_service.autotune import candidates, engine_trial
 from qa_service.autotune.candidates import choose_engine
 from qa_service.autotune.engine_race import MAX_ROUNDS
 from qa_service.autotune.engine_table import EngineTable, Finding, Measurement
-from qa_service.autotune.engine_trial import QUESTIONS, Progress, bundled_rounds
+from qa_service.autotune.engine_trial import Progress, bundled_rounds
 from qa_service.data.squad import read_squad
+from qa_service.instance.bundled_questions import AGREEMENT_QUESTIONS
 from qa_service.instance.devices import DeviceAssignment
 from qa_service.instance.model_folder.costs_dir import keep
 from qa_service.instance.model_folder.manifest import Manifest, ReadingConfig
@@ -258,7 +259,7 @@ def test_the_best_agrees_and_is_clearly_faster(findings, expected):
 
 
 def test_two_hundred_questions_are_asked_about_texts_of_several_lengths():
-    questions = read_squad(QUESTIONS)
+    questions = read_squad(AGREEMENT_QUESTIONS)
     assert len({(item.question, item.context) for item in questions}) == len(questions)
     rounds = bundled_rounds()
     assert sum(map(len, rounds)) >= 200
