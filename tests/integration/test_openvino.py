@@ -182,6 +182,20 @@ def test_static_shapes_that_are_damaged_are_compiled_again(kept_model, caplog):
     assert len(path.read_bytes()) == len(whole)
 
 
+def test_static_shapes_that_compute_wrongly_are_not_kept(kept_model, caplog):
+    def refuse(*_):
+        raise ValueError("wrong")
+
+    start(kept_model, 60)
+    engine = make(kept_model, precision="int8", static_shapes_bytes=2**30)
+    engine.check_shapes_with(refuse)
+    engine.prepare_lengths(SeenLengths(kept_model), (60,))
+    engine.static_shapes.wait()
+    assert engine.static_shapes.find(64) is None
+    assert not blobs(kept_model)
+    assert "is damaged" in caplog.text
+
+
 def test_a_folder_that_cannot_be_written_costs_only_what_is_kept(kept_model, monkeypatch):
     (kept_model / "costs").write_text("not a folder")
     engine = start(kept_model, 60)
