@@ -34,6 +34,13 @@ def processor(root: Path = ROOT) -> Processor:
     return Processor(fields.get("model name") or platform.machine(), frozenset(flags.split()))
 
 
+def gpu_driver(root: Path = ROOT) -> str:
+    """What NVIDIA's kernel module says of itself; empty where there is none."""
+    with suppress(OSError):
+        return (root / "proc/driver/nvidia/version").read_text().partition("\n")[0]
+    return ""
+
+
 @functools.cache
 def num_cpus(root: Path = ROOT) -> int:
     """How many CPUs this process may use, at least 1: by its affinity and its cgroup's quota.

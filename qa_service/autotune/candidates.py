@@ -42,7 +42,7 @@ from qa_service.instance.messages import Setup
 from qa_service.instance.model_folder.costs_dir import COSTS_DIR
 from qa_service.instance.model_folder.manifest import Manifest
 from qa_service.instance.options import InstanceOptions
-from qa_service.machine import num_cpus, processor
+from qa_service.machine import gpu_driver, num_cpus, processor
 
 logger = logging.getLogger(__name__)
 
@@ -192,8 +192,9 @@ def _path_of_table(setup: Setup, manifest: Manifest, findings: Sequence[Finding]
     packages = dict.fromkeys(
         name for engine in ENGINES.values() for name in engine.packages.values()
     )
+    driver = () if device.device == CPU else (gpu_driver(),)
     depends_on = (
-        (its.name, sorted(its.flags), num_cpus(), device.device, device.gpu_memory_bytes),
+        (its.name, sorted(its.flags), num_cpus(), device.device, device.gpu_memory_bytes, *driver),
         [_version(package) for package in packages],
         manifest.computing_files,
         findings,

@@ -24,6 +24,7 @@ from qa_service.instance.devices import CPU, DeviceAssignment
 from qa_service.instance.engines import EngineConfig
 from qa_service.instance.engines.outputs import EngineFaultError
 from qa_service.instance.model_folder.costs_dir import COSTS_DIR, keep
+from qa_service.machine import gpu_driver
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +43,6 @@ _STEPS = {
     "tensorrt": (_NO_GRAPHS, _UNBOUND),
     "pytorch": (_GRAPHS, _NO_GRAPHS),
 }
-_DRIVER = Path("/proc/driver/nvidia/version")
 
 
 class Passed(msgspec.Struct, frozen=True):
@@ -78,8 +78,7 @@ class Ladder:
         key: str,
     ) -> Ladder:
         """The steps; `key` names what they depend on, beside the driver and the options."""
-        driver = _DRIVER.read_text() if _DRIVER.exists() else ""
-        words = f"{key} {engine_type} {config} {driver}"
+        words = f"{key} {engine_type} {config} {gpu_driver()}"
         name = f"steps.{hashlib.sha256(words.encode()).hexdigest()[:16]}.json"
         row = ROWS.get((engine_type, config.precision))
         may_fall_back = assigned.may_fall_back and row is not None and CPU in row.devices

@@ -6,6 +6,7 @@ import logging
 import pytest
 
 from qa_service.errors import DeviceError, SetupError
+from qa_service.instance import ladder
 from qa_service.instance.devices import CPU, DeviceAssignment
 from qa_service.instance.engines import EngineConfig
 from qa_service.instance.ladder import Ladder
@@ -73,6 +74,14 @@ def test_with_other_files_or_options_all_steps_are_tried_again(tmp_path):
     climber.climb(key="other files")
     assert climber.tried == [GRAPHS, NO_GRAPHS]
     climber.climb(config=dataclasses.replace(GPU, max_batch_size=3))
+    assert climber.tried == [GRAPHS, NO_GRAPHS]
+
+
+def test_with_another_driver_all_steps_are_tried_again(tmp_path, monkeypatch):
+    climber = Climber(tmp_path, [GRAPHS])
+    climber.climb()
+    monkeypatch.setattr(ladder, "gpu_driver", lambda: "NVRM version: another")
+    climber.climb()
     assert climber.tried == [GRAPHS, NO_GRAPHS]
 
 

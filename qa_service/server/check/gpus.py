@@ -11,6 +11,7 @@ from pathlib import Path
 
 from qa_service.instance.devices import AUTO, CPU
 from qa_service.instance.gpus import Gpus, find_gpus
+from qa_service.machine import gpu_driver
 from qa_service.server.check.report import Finding, error, ok, warning
 from qa_service.server.config import ServerConfig
 
@@ -59,7 +60,7 @@ def check_gpus(config: ServerConfig, root: Path = ROOT) -> Iterator[Finding]:
     gpus = find_gpus()
     for gpu in gpus.found:
         yield ok(f"cuda:{gpu.index} has {gpu.memory_bytes / GIB:.1f} GiB of memory")
-    if driver := _driver(root):
+    if driver := gpu_driver(root):
         yield ok(f"driver: {driver}")
     missing = list(_missing(config, gpus, root))
     if not gpus.found and devices == AUTO:
@@ -87,7 +88,7 @@ def _steps(config: ServerConfig, gpus: Gpus, root: Path) -> Iterator[tuple[str, 
                 "no NVIDIA GPU is on this machine's PCI bus",
                 "take a machine that has one, or pass one through; without a GPU: --devices cpu",
             )
-        if not _driver(root):
+        if not gpu_driver(root):
             yield (
                 "NVIDIA's driver is not loaded",
                 "install it on the host (Ubuntu: apt-get install nvidia-driver-570-server) and "
@@ -98,7 +99,7 @@ def _steps(config: ServerConfig, gpus: Gpus, root: Path) -> Iterator[tuple[str, 
                 "the driver's library libcuda.so.1 is not found here",
                 "in a container: NVIDIA's container toolkit on the host, and docker run --gpus all",
             )
-        elif _driver(root):
+        elif gpu_driver(root):
             yield (f"CUDA sees no GPU: {gpus.why_none}", "look at CUDA_VISIBLE_DEVICES")
     yield from _missing_packages(config)
 
@@ -166,11 +167,6 @@ def _can_load(name: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def _driver(root: Path) -> str:
-    path = root / "proc/driver/nvidia/version"
-    return path.read_text().partition("\n")[0] if path.is_file() else ""
 
 
 def _pci_gpus(root: Path) -> list[Path]:
