@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import subprocess
 
+from qa_service.instance.devices import CPU
 from qa_service.instance.messages import Setup
 from qa_service.instance.program import start_program
 from qa_service.logs import LogOptions
@@ -30,7 +31,8 @@ def launch(
     environment = {
         **dict.fromkeys(_THREAD_VARIABLES, str(setup.options.intra_op_num_threads)),
         "CUDA_VISIBLE_DEVICES": setup.device.visible_as,
-        "TOKENIZERS_PARALLELISM": "false",
+        # On a CPU its threads would only take the model's cores.
+        "TOKENIZERS_PARALLELISM": "false" if setup.device.device == CPU else "true",
     }
     # Workers run at a lower priority, so that the loop runs at once when every core is busy.
     niceness = str(setup.options.worker_niceness)

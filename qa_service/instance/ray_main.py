@@ -199,7 +199,7 @@ def _make_actor(ray: Any, options: InstanceOptions) -> Any:  # noqa: ANN401
     """An actor that dies with this process, and that Ray does not restart."""
     environment = {
         **dict.fromkeys(_THREAD_VARIABLES, str(options.intra_op_num_threads)),
-        "TOKENIZERS_PARALLELISM": "false",
+        "TOKENIZERS_PARALLELISM": "true" if options.ray_num_gpus else "false",
         **NO_TELEMETRY,
         "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
     }

@@ -24,14 +24,28 @@ def expected(tokenizer, text):
     return encoding.ids, encoding.offsets
 
 
+def encoded(known, asked):
+    return [(ids, list(offsets)) for ids, offsets in known.encode(asked)]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @given(st.lists(ascii_texts | texts, max_size=8))
 @example(["the River, [SEP] THE river's", "the river\x00the", "a\x0bb a\x0cb a\x7fb", "a\r\nb", ""])
+@example(
+    [
+        "l\u2019\u00eele \u201cd\u2019or\u201d\u2026 1990\u20131995",
+        "cafe\u0301 \u0301x \u200b \u200bthe",
+        "\u6cb3\u5ddd the\u3002river",
+    ]
+)
 @example(["_^`~$+<=>|", "x" * 101, "y" * MAX_WORD_CHARS, "riverriver the-river 3.14"])
 def test_tokens_are_the_tokenizers(kind, asked):
     tokenizer, known = make(kind)
-    for text in [*asked, *asked]:  # new, and then known
-        assert known.encode(text) == expected(tokenizer, text)
+    wanted = [expected(tokenizer, text) for text in asked]
+    for _ in ("new", "known"):
+        assert encoded(known, asked) == wanted
+    for text, tokens in zip(asked, wanted, strict=True):
+        assert encoded(known, [text]) == encoded(Words(tokenizer), [text]) == [tokens]
 
 
 class Counting:
@@ -43,25 +57,35 @@ class Counting:
     def __getattr__(self, name):
         return getattr(self.tokenizer, name)
 
-    def encode(self, text, **options):
-        self.asked.append(text)
-        return self.tokenizer.encode(text, **options)
+    def encode_batch(self, texts, **options):
+        self.asked.append(texts)
+        return self.tokenizer.encode_batch(texts, **options)
 
 
 def test_the_tokenizer_is_asked_for_new_words_only():
     counting = Counting(make()[0])
     known = Words(counting)
     for text in ("Ada the river", "the river, Ada", "the lake"):
-        known.encode(text)
-    assert counting.asked == ["Ada", "the", "river", ",", "lake"]
+        known.encode([text])
+    assert counting.asked == [["Ada", "river", "the"], [","], ["lake"]]
+
+
+def test_a_batch_is_tokenized_at_once():
+    counting = Counting(make()[0])
+    much, more = (" ".join(f"{a}{b}" for b in range(2 * MAX_NEW)) for a in "xy")
+    Words(counting).encode([much, "the river", more, "the lake"])
+    words, whole = counting.asked
+    assert {"the", "river", "lake"} < set(words)
+    assert whole == [much, more]
 
 
 def test_what_is_new_for_the_most_part_is_not_asked_for_word_by_word():
     counting = Counting(make()[0])
     text = " ".join(f"w{number}" for number in range(2 * MAX_NEW))
-    Words(counting).encode(text)
-    assert len(counting.asked) == MAX_NEW + 1
-    assert counting.asked[-1] == text
+    Words(counting).encode([text])
+    words, whole = counting.asked
+    assert len(words) == MAX_NEW
+    assert whole == [text]
 
 
 def test_only_so_many_words_are_kept(monkeypatch):
@@ -69,13 +93,13 @@ def test_only_so_many_words_are_kept(monkeypatch):
     tokenizer, known = make()
     for number in range(20):
         text = f"a w{number} {'z' * 2 * MAX_WORD_CHARS}"
-        assert known.encode(text) == expected(tokenizer, text)
-        assert len(known._tokens) <= 3
+        assert encoded(known, [text]) == [expected(tokenizer, text)]
+        assert len(known._known) <= 3
 
 
 def test_a_tokenizer_that_has_words_of_its_own_is_asked_for_all():
     tokenizer, _ = make()
     tokenizer.add_tokens(["the river"])
     known = Words(tokenizer)
-    assert known.encode("the river") == expected(tokenizer, "the river")
-    assert not known._tokens
+    assert encoded(known, ["the river"]) == [expected(tokenizer, "the river")]
+    assert not known._known

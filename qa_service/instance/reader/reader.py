@@ -106,15 +106,15 @@ class Reader:
 
     def usual_lengths(self) -> Iterator[int]:
         """The tokens of each window of the questions that ship with the project."""
-        for asked in bundled_questions():
-            encoded = self._encode(Task(asked.question, asked.context))
+        pairs = [(asked.question, asked.context) for asked in bundled_questions()]
+        for encoded in self._windows.encode_batch(pairs):
             if isinstance(encoded, EncodedQuestion):
                 yield from map(len, encoded.windows)
 
     def encode(self, tasks: Sequence[Task], stopwatch: Stopwatch) -> EncodedTasks:
         """Tokenizes; this needs no model."""
         stopwatch.start()
-        encoded = [self._encode(task) for task in tasks]
+        encoded = self._windows.encode_batch([(task.question, task.text) for task in tasks])
         stopwatch.lap("tokenize")
         return list(zip(tasks, encoded, strict=True))
 
@@ -160,12 +160,6 @@ class Reader:
             found.append((start, outcome))
         best = merge(found)
         return to_answers(question.text, best, self.model.null_log_score, question.top_k)
-
-    def _encode(self, question: Task) -> EncodedQuestion | QaError:
-        try:
-            return self._windows.encode(question.question, question.text)
-        except QaError as error:
-            return error
 
     def _outcome(self, task: Task, item: EncodedQuestion, scores: _Scores, place: range) -> Outcome:
         text, config = task.text, self._config

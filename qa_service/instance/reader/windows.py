@@ -12,6 +12,7 @@ whole in some window.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -126,35 +127,59 @@ class WindowBuilder:
         Raises:
             QuestionTooLongError: The question leaves too little room for the text.
         """
-        question_ids, _ = self._words.encode(question)
-        if len(question_ids) > self._max_question_tokens:
-            raise QuestionTooLongError(
-                f"the question has {len(question_ids)} tokens; "
-                f"this model takes at most {self._max_question_tokens}"
+        (encoded,) = self.encode_batch([(question, text)])
+        if isinstance(encoded, QuestionTooLongError):
+            raise encoded
+        return encoded
+
+    def encode_batch(
+        self, pairs: Sequence[tuple[str, str]]
+    ) -> list[EncodedQuestion | QuestionTooLongError]:
+        """Tokenizes questions and texts; returns the windows of each pair, or its error."""
+        questions = self._words.encode([question for question, _ in pairs])
+        errors = [self._check_question(ids) for ids, _ in questions]
+        texts = self._words.encode(
+            ["" if error else text for (_, text), error in zip(pairs, errors, strict=True)]
+        )
+        return [
+            error or EncodedQuestion(question, self._cut(question_ids, text_ids), offsets)
+            for (question, _), (question_ids, _), error, (text_ids, offsets) in zip(
+                pairs, questions, errors, texts, strict=True
             )
-        text_ids, offsets = self._words.encode(text)
-        return EncodedQuestion(question, self._cut(question_ids, text_ids), offsets)
+        ]
+
+    def _check_question(self, ids: Sequence[int]) -> QuestionTooLongError | None:
+        if len(ids) <= self._max_question_tokens:
+            return None
+        return QuestionTooLongError(
+            f"the question has {len(ids)} tokens; "
+            f"this model takes at most {self._max_question_tokens}"
+        )
 
     def _cut(self, question_ids: list[int], text_ids: list[int]) -> tuple[Window, ...]:
         layout = self._layout
         question = _typed(question_ids, layout.question_type)
         head = np.concatenate((layout.prefix, question, layout.middle), axis=1)
-        text = _typed(text_ids, layout.text_type)
         room = self._window_tokens - layout.special_tokens - len(question_ids)
         overlap = min(self._overlap_tokens, room // 2)
         last_first = max(len(text_ids) - overlap, min(len(text_ids), 1))
         return tuple(
-            self._window(head, text[:, first : first + room], first)
+            self._window(head, text_ids[first : first + room], first)
             for first in range(0, last_first, room - overlap)
         )
 
-    def _window(self, head: Int64Array, piece: Int64Array, first_token: int) -> Window:
-        row = np.concatenate((head, piece, self._layout.suffix), axis=1)
+    def _window(self, head: Int64Array, piece: list[int], first_token: int) -> Window:
+        suffix, text_begin = self._layout.suffix, len(head[0])
+        text_end = text_begin + len(piece)
+        row = np.full((2, text_end + len(suffix[0])), self._layout.text_type, np.int64)
+        row[:, :text_begin] = head
+        row[0, text_begin:text_end] = piece
+        row[:, text_end:] = suffix
         return Window(
             input_ids=row[0],
             token_type_ids=row[1],
-            text_begin=len(head[0]),
-            text_end=len(head[0]) + len(piece[0]),
+            text_begin=text_begin,
+            text_end=text_end,
             first_token=first_token,
         )
 
