@@ -44,6 +44,9 @@ WARMUP_BURSTS, BURST_S, PAUSE_S, WARMUP_CLIENTS = 30, 1.0, 0.5, 20
 that has become frequent. At full load that takes half a minute, and longer in a peer, whose
 instances have the priority of all else."""
 
+COLD, WARM, COLD_S = "cold", "warm", 10.0
+"""The same load in a target's first seconds, and after the warmup."""
+
 CHECKED = 6
 """Answers of each mix that are compared with direct ones: enough to notice another model."""
 
@@ -148,10 +151,12 @@ class Comparison:
         if not repeat and server.target.name not in self._unchecked:
             self._check(server)
         first = self._items[self.rows[0].mix]
+        self._load(COLD, server, first)
         for burst in range(WARMUP_BURSTS):
             begins = burst * QUESTIONS_APART
             measure(server, first, WARMUP_CLIENTS, 0.0, BURST_S * self._longer, first=begins)
             time.sleep(PAUSE_S)
+        self._load(WARM, server, first)
         for row in self.rows:
             kept = measure(
                 server,
@@ -162,6 +167,11 @@ class Comparison:
                 first=repeat * QUESTIONS_APART,
             )
             self.cells.add(server.target.name, row.name, kept)
+
+    def _load(self, name: str, server: Running, items: Sequence[Item]) -> None:
+        """The same load before the warmup and after it."""
+        kept = measure(server, items, WARMUP_CLIENTS, 0.0, COLD_S * self._longer)
+        self.cells.add(server.target.name, name, kept)
 
     def _check(self, server: Running) -> None:
         """Compares a target's answers with those of the reading code.
@@ -186,6 +196,11 @@ def report(section: Section, comparison: Comparison, targets: Sequence[Target]) 
             columns = {row.column: (row.name, name) for row in rows if row.mix == mix}
             table = cells.table_by("", columns, digits)
             section.say(f"**{mix}: {label}**\n\n{table}")
+    speeds = {name: (name, "throughput") for name in (COLD, WARM)}
+    section.say(
+        f"**answers/s of {rows[0].mix} by {WARMUP_CLIENTS} clients, in the first {COLD_S:.0f} s "
+        f"and after the warmup**\n\n{cells.table_by('', speeds)}"
+    )
     for figure in GOALS:
         section.say(against_goal(cells, rows, figure))
     section.say(
