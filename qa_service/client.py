@@ -15,6 +15,8 @@ in any order and are matched by `id`. What is always true:
   call uses meanwhile; between calls they are kept open.
 - One loop sends and receives, so the client never waits to write while there is something to read:
   two full socket buffers cannot block each other.
+- A reply with `closing` is followed by no other request on its connection, which the server is
+  about to close: once the questions in flight on it are answered, another is opened.
 - A connection that timed out, or whose reply was malformed, is closed: a late reply is never taken
   for another question's. The next call opens a new connection.
 - With `tls`, nothing is sent before the server's certificate is verified; with `token`, no question
@@ -692,6 +694,7 @@ class _Call(Generic[_Result]):
         if error is not None and reply.get("id") is None:
             connection.refusal = error
             return
+        connection.is_leaving |= reply.get("closing") is True
         copy = connection.copy_of(reply)
         if copy is None:
             return

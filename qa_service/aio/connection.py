@@ -5,7 +5,8 @@
 
 A connection is closed when it is lost, when nothing comes for `timeout_s` while the server owes a
 reply, and when a reply cannot be read; every question in flight on it then fails. A question that
-nobody waits for any more is withdrawn by a cancel frame; its late reply is dropped.
+nobody waits for any more is withdrawn by a cancel frame; its late reply is dropped. After a reply
+with `closing` it takes no more questions, and is closed when those in flight are answered.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ class UnreadError(ConnectionLostError):
 
 class _Head(msgspec.Struct):
     id: Any = None
+    closing: Any = False
 
 
 _head_decoder = msgspec.json.Decoder(_Head)
@@ -153,6 +155,7 @@ class Connection(asyncio.Protocol):
         closed: Done when the connection is closed.
         error: Why it was closed.
         is_leaving: Whether it takes no more questions.
+        on_leaving: Called when it takes no more questions, unless it is lost before.
         on_lost: Called when it is closed, before its questions fail.
     """
 
@@ -162,6 +165,7 @@ class Connection(asyncio.Protocol):
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self.error: QaClientError | None = None
         self.is_leaving = False
+        self.on_leaving: Callable[[Connection], None] = lambda _: None
         self.on_lost: Callable[[Connection], None] = lambda _: None
         self._terms = terms
         self._abandoned: set[int] = set()
@@ -221,8 +225,13 @@ class Connection(asyncio.Protocol):
 
     def leave(self) -> None:
         """Takes no more questions; closes when those in flight are settled."""
-        self.is_leaving = True
+        self._retire()
         self._close_if_useless()
+
+    def _retire(self) -> None:
+        if not self.is_leaving:
+            self.is_leaving = True
+            self.on_leaving(self)
 
     def close(self, error: QaClientError | None = None) -> None:
         """Closes it; every question in flight fails with the error."""
@@ -268,7 +277,10 @@ class Connection(asyncio.Protocol):
         self._outbox.clear()
 
     def _settle(self, body: bytes) -> None:
-        wire_id = _head_decoder.decode(body).id
+        head = _head_decoder.decode(body)
+        if head.closing is True:
+            self._retire()
+        wire_id = head.id
         if wire_id is None:
             self._settle_nameless(decode_reply(body))
         elif not isinstance(wire_id, int) or wire_id not in {*self.in_flight, *self._abandoned}:

@@ -79,6 +79,7 @@ class ServerLink:
         self._on_change = on_change
         self._ids = itertools.count(1)
         self._connection: Connection | None = None
+        self._leaving: set[Connection] = set()  # they answer what was asked, and close
         self._settled = asyncio.Event()
         self.last_error: QaClientError | None = None
 
@@ -90,7 +91,8 @@ class ServerLink:
     @property
     def in_flight(self) -> int:
         """Questions that were sent and not answered."""
-        return len(self._connection.in_flight) if self._connection else 0
+        current = [self._connection] if self._connection else []
+        return sum(len(connection.in_flight) for connection in [*current, *self._leaving])
 
     async def settled(self) -> None:
         """Waits until the first connection is made, or has failed: see `last_error`."""
@@ -105,6 +107,8 @@ class ServerLink:
         finally:
             keeper.cancel()
             await asyncio.gather(keeper, return_exceptions=True)
+            for connection in list(self._leaving):
+                connection.close()
 
     async def ask(
         self, encode: Callable[[int], bytes], read: Callable[[bytes], _Result]
@@ -143,6 +147,8 @@ class ServerLink:
             else:
                 backoff_s = _FIRST_BACKOFF_S
                 await self._hold(connection)
+                if connection.is_leaving:
+                    continue
             await asyncio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, _LAST_BACKOFF_S)
 
@@ -157,16 +163,28 @@ class ServerLink:
         return await open_connection(server, terms)
 
     async def _hold(self, connection: Connection) -> None:
-        """Lets questions be asked until the connection is lost."""
+        """Lets questions be asked until the connection is lost, or the server wants it to end."""
         _logger.info("connected to the server at %s", self._address)
         self.last_error = None
-        connection.on_lost = self._lost
+        is_over = asyncio.Event()
+
+        def end(ended: Connection) -> None:
+            self._lost(ended)
+            is_over.set()
+
+        connection.on_lost = connection.on_leaving = end
         self._change(connection)
         try:
-            await connection.closed
-            _logger.warning("the connection to the server was lost: %s", connection.error)
-        finally:
+            await is_over.wait()
+        except asyncio.CancelledError:
             connection.close()
+            raise
+        if connection.is_leaving:
+            _logger.info("the server closes the connection: another is opened")
+            self._leaving.add(connection)
+            connection.closed.add_done_callback(lambda _: self._leaving.discard(connection))
+        else:
+            _logger.warning("the connection to the server was lost: %s", connection.error)
 
     def _lost(self, connection: Connection) -> None:
         """Lets nobody ask on a lost connection; called before its questions fail."""

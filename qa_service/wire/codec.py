@@ -101,7 +101,11 @@ class Codec(Protocol):
         """Encodes the answer to a query about the server."""
 
     def announce_close(self) -> None:
-        """Has the last reply say that the connection ends, if the protocol has words for it."""
+        """Has the next replies say that the connection ends.
+
+        Over HTTP it is the last one, behind which `has_ended`; in frames each of them, since a
+        client may have sent more requests before it reads that.
+        """
 
     def encode_authenticated(self, auth: Auth) -> bytes | bytearray:
         """Encodes that a token was accepted."""

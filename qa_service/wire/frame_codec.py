@@ -50,6 +50,7 @@ class FrameCodec:
         self._frames = FrameReader(max_first_frame_bytes)
         self._is_first = True
         self._ids: set[bytes] = set()
+        self._is_closing = False
 
     @property
     def buffered_bytes(self) -> int:
@@ -111,12 +112,14 @@ class FrameCodec:
         """Encodes the response frame; the request's id is free again."""
         id_json = request.id_json
         self._ids.discard(id_json)
-        return encode_answers(id_json, answers, timings, request.top_k, source)
+        return encode_answers(
+            id_json, answers, timings, request.top_k, source, is_closing=self._is_closing
+        )
 
     def encode_error(self, request: Request, error: QaError) -> bytearray:
         """Encodes an error frame; the request's id is free again."""
         self._ids.discard(request.id_json)
-        return encode_error(request.id_json, error)
+        return encode_error(request.id_json, error, is_closing=self._is_closing)
 
     def trace_of(self, request: Request) -> TraceContext:
         """The trace that a frame names."""
@@ -132,14 +135,15 @@ class FrameCodec:
 
     def encode_rejection(self, rejected: RejectedError) -> bytearray:
         """Encodes an error frame for a message that is no request."""
-        return encode_error(rejected.id_json, rejected.error)
+        return encode_error(rejected.id_json, rejected.error, is_closing=self._is_closing)
 
     def encode_report(self, query: Query, report: object) -> bytearray:
         """Encodes the answer to a query."""
         return encode_report(query, report)
 
     def announce_close(self) -> None:
-        """Does nothing: frames have no words for it, and the stream's end follows at once."""
+        """Has each reply from now on say that the connection is about to be closed."""
+        self._is_closing = True
 
     def encode_authenticated(self, auth: Auth) -> bytearray:
         """Encodes the reply to an accepted token."""

@@ -26,6 +26,7 @@ from qa_service.wire.messages import (
     AnswerText,
     Auth,
     Cancel,
+    Closing,
     End,
     Passage,
     Places,
@@ -238,6 +239,7 @@ class AnswersBody(msgspec.Struct, frozen=True, omit_defaults=True):
     models_asked: Annotated[
         int, Meta(description="how many models a cascade has asked; the timings are those of all")
     ] = 0
+    closing: Closing = False
 
     @property
     def all_answers(self) -> Sequence[Answer]:
@@ -266,11 +268,12 @@ class ErrorDetail(msgspec.Struct, frozen=True, omit_defaults=True):
     ] = None
 
 
-class ErrorBody(msgspec.Struct, frozen=True):
+class ErrorBody(msgspec.Struct, frozen=True, omit_defaults=True):
     """The response to a question that has no answer."""
 
     id: _EchoedId
     error: ErrorDetail
+    closing: Closing = False
 
 
 def answers_body(
@@ -279,12 +282,15 @@ def answers_body(
     timings: Timings,
     top_k: int,
     source: AnswerSource = UNKNOWN_SOURCE,
+    *,
+    is_closing: bool = False,
 ) -> msgspec.Struct:
     """The response to a question, to be encoded.
 
     Args:
         answers: At least one, best first.
         top_k: If it is over 1, the response has all of `answers`.
+        is_closing: Whether it says that the connection is about to be closed.
     """
     best = answers[0]
     return AnswersBody(
@@ -302,13 +308,14 @@ def answers_body(
         version=source.version,
         cached=source.is_cached,
         models_asked=source.models_asked,
+        closing=is_closing,
     )
 
 
-def error_body(id_json: bytes, error: QaError) -> msgspec.Struct:
+def error_body(id_json: bytes, error: QaError, *, is_closing: bool = False) -> msgspec.Struct:
     """An error response, to be encoded."""
     detail = ErrorDetail(error.code, error.message, error.retryable, error.retry_after_ms)
-    return ErrorBody(msgspec.Raw(id_json), detail)
+    return ErrorBody(msgspec.Raw(id_json), detail, is_closing)
 
 
 def encode_answers(
@@ -317,9 +324,12 @@ def encode_answers(
     timings: Timings,
     top_k: int,
     source: AnswerSource = UNKNOWN_SOURCE,
+    *,
+    is_closing: bool = False,
 ) -> bytearray:
     """Encodes a response frame; see `answers_body`."""
-    return _frame(answers_body(id_json, answers, timings, top_k, source))
+    body = answers_body(id_json, answers, timings, top_k, source, is_closing=is_closing)
+    return _frame(body)
 
 
 def encode_auth_reply(auth: Auth) -> bytearray:
@@ -327,9 +337,9 @@ def encode_auth_reply(auth: Auth) -> bytearray:
     return _frame({"id": auth.id, "auth": "ok"})
 
 
-def encode_error(id_json: bytes, error: QaError) -> bytearray:
+def encode_error(id_json: bytes, error: QaError, *, is_closing: bool = False) -> bytearray:
     """Encodes an error frame."""
-    return _frame(error_body(id_json, error))
+    return _frame(error_body(id_json, error, is_closing=is_closing))
 
 
 def encode_report(query: Query, report: object) -> bytearray:

@@ -166,6 +166,14 @@ Start = Annotated[
 ]
 End = Annotated[int | None, Meta(description="one past where it ends; null if there is no answer")]
 
+Closing = Annotated[
+    bool,
+    Meta(
+        description="frames only: whether the server is about to close the connection; send the "
+        "next request on another"
+    ),
+]
+
 
 class Passage(msgspec.Struct, frozen=True):
     """A part of a document of a collection: `document[start:end]`, in Unicode code points."""

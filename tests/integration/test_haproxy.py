@@ -19,6 +19,9 @@ from harness.process import GIVE_UP_S, wait_until
 from harness.questions import ASK, FIRST_WORD
 from harness.server import INSTANT, RunningServer
 from qa_service.client import QaClient, QaClientError
+from qa_service.data.squad import SquadQuestion
+from qa_service.programs.load.generator import run_load
+from qa_service.programs.load.plan import LoadPlan
 
 pytestmark = [
     pytest.mark.slow,
@@ -96,6 +99,34 @@ class Crowd:
         return sum(self._counts, Counter())
 
 
+class StressTest:
+    """What stress_test.py does, in a thread, until it is stopped; how each request ended."""
+
+    def __init__(self, port: int, **plan: object) -> None:
+        question = SquadQuestion("1", ASK["question"], ASK["text"], (), ())
+        self._plan = LoadPlan("127.0.0.1", port, [question], duration_s=GIVE_UP_S, **plan)
+        self._stopped = threading.Event()
+        self._codes: Counter = Counter()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        for samples in run_load(self._plan):
+            self._codes.update(sample.error_code for sample in samples)
+            if self._stopped.is_set():
+                return
+
+    def total(self) -> int:
+        """How many requests have ended so far."""
+        return self._codes.total()
+
+    def stop(self) -> Counter:
+        """Ends it; the requests by their error code, empty for an answer."""
+        self._stopped.set()
+        self._thread.join()
+        return self._codes
+
+
 def client_of_frames(client: QaClient) -> str:
     try:
         return client.ask(**ASK).answer
@@ -159,6 +190,21 @@ def test_a_drain_refuses_and_loses_nothing(start_replicas, config):
     wait_until(lambda: clients.total() >= ended + 100)
     assert set(clients.stop()) == {200}
     assert set(crowd.stop()) == {FIRST_WORD}
+
+
+@pytest.mark.parametrize("plan", [{}, {"rate_per_s": 300.0}], ids=["closed", "open"])
+def test_a_drain_loses_no_frame_of_a_client_that_does_not_ask_again(start_replicas, plan):
+    replicas = start_replicas("--drain_delay_ms", "3000")
+    load = StressTest(replicas.balancer.port, num_simultaneous_clients=12, **plan)
+    replicas.wait_for_equal_shares(12)
+    first = replicas.servers[0]
+    first.signal(signal.SIGTERM)
+    assert first.wait() == 0, first.log
+    replicas.balancer.wait_for_log("qa/qa1 is DOWN")
+    ended = load.total()
+    wait_until(lambda: load.total() >= ended + 100)
+    codes = load.stop()
+    assert set(codes) == {""}, codes
 
 
 @pytest.mark.soak

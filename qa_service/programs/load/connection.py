@@ -64,7 +64,12 @@ class Owner(Protocol):
 
 
 class Connection(Stream):
-    """A stream in the generator's loop, and the requests in flight on it."""
+    """A stream in the generator's loop, and the requests in flight on it.
+
+    Attributes:
+        is_leaving: Whether the server takes no more requests on it; the owner closes it when those
+            in flight are settled.
+    """
 
     def __init__(self, loop: LoadLoop, target: Target, owner: Owner) -> None:
         super().__init__(target.server, target.terms)
@@ -76,7 +81,7 @@ class Connection(Stream):
         self._refusal = ""
         self._given_up: set[int] = set()
         self.in_flight: dict[int, Request] = {}
-        self.was_open = self.is_closed = False
+        self.was_open = self.is_closed = self.is_leaving = False
 
     def open(self) -> None:
         """Begins to connect; may tell the owner the result before it returns."""
@@ -164,6 +169,7 @@ class Connection(Stream):
     def _take_replies(self) -> None:
         """Settles the requests whose replies have arrived."""
         for reply in self._wire.replies(self._inbox):
+            self.is_leaving |= reply.closing
             if reply.id is None:
                 self._refuse(reply.code or "protocol_error")
             elif (request := self.in_flight.pop(reply.id, None)) is not None:

@@ -205,7 +205,12 @@ class _Client:
 
     def settled(self, connection: Connection, request: Request, code: str) -> None:
         self._load.record(request.started_s, code, request.index)
-        if not connection.is_closed:
+        if connection.is_closed:
+            return
+        if connection.is_leaving:
+            self._load.forget(connection)
+            self._connect_again(connection)
+        else:
             self._go_on(connection)
 
     def lost(self, connection: Connection, code: str) -> None:
@@ -266,6 +271,8 @@ class _OpenLoop:
     def settled(self, connection: Connection, request: Request, code: str) -> None:
         self._num_in_flight -= 1
         self._load.record(request.started_s, code, request.index)
+        if connection.is_leaving and not connection.in_flight:
+            self._load.forget(connection)
 
     def lost(self, connection: Connection, code: str) -> None:
         self._load.forget(connection)
@@ -292,7 +299,7 @@ class _OpenLoop:
         self._num_to_come -= 1
         self._num_in_flight += 1
         connection = self._connections.popleft()
-        if connection.is_closed:
+        if connection.is_closed or connection.is_leaving:
             connection = self._load.connect(self)
         self._connections.append(connection)
         self._load.ask(connection, self._due_s)

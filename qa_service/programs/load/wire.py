@@ -25,6 +25,7 @@ class Reply(NamedTuple):
         start: In code points; None if the text holds no answer.
         end: Exclusive; None if the text holds no answer.
         passage: Where start and end of a collection's answer count; None for a text.
+        closing: Whether the server takes no more requests on this connection.
     """
 
     id: int | None
@@ -33,6 +34,7 @@ class Reply(NamedTuple):
     start: int | None = None
     end: int | None = None
     passage: str | None = None
+    closing: bool = False
 
     def is_right(self, text: str) -> bool:
         """Whether the offsets give the answer."""
@@ -72,6 +74,7 @@ class _Frame(msgspec.Struct):
     end: int | None = None
     passage: _Passage | None = None
     error: _Error | None = None
+    closing: bool = False
 
 
 class QaWire:
@@ -101,10 +104,11 @@ class QaWire:
         except msgspec.MsgspecError as error:
             raise ProtocolError(str(error)) from error
         code = frame.error.code if frame.error else ""
-        if (passage := frame.passage) and frame.start is not None and frame.end is not None:
-            start, end = frame.start - passage.start, frame.end - passage.start
-            return Reply(frame.id, code, frame.answer, start, end, passage.text)
-        return Reply(frame.id, code, frame.answer, frame.start, frame.end)
+        start, end, text = frame.start, frame.end, None
+        if frame.passage and start is not None and end is not None:
+            start, end = start - frame.passage.start, end - frame.passage.start
+            text = frame.passage.text
+        return Reply(frame.id, code, frame.answer, start, end, text, frame.closing)
 
 
 class CollectionWire(QaWire):

@@ -122,7 +122,7 @@ class Connection:
             call.fail(error)
 
     def leave(self, when_idle_s: float) -> None:
-        """Closes after the next answer, or at `when_idle_s` if it is idle then."""
+        """Has the next answer say that it closes; at `when_idle_s` it closes if it is idle then."""
         self._times.leave(when_idle_s)
         self._arm_timeout()
 
@@ -171,21 +171,22 @@ class Connection:
 
     def _reply(self, call: Call, outcome: Outcome) -> None:
         self.calls.discard(call)
-        is_last = self._is_due_to_leave()
-        if is_last or self._times.leaves:
+        now_s = self._clock.now_s()
+        if self._times.is_leaving(now_s):
             self._codec.announce_close()
+            self._times.announce(now_s)
         code, reply = encode_outcome(self._codec, call, outcome)
         if code != ANSWERED:
             self._abandon_unwanted()
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug("request %s: %s", call.scope.name, code, extra=call.scope.log_extra)
         self._metrics.requests_total[code] += 1
-        self._times.active_s = self._clock.now_s()
+        self._times.active_s = now_s
         self._write(reply)
         self._arm_timeout()
         if self._state is State.CLOSING:
             self._close_when_answered()
-        elif is_last:
+        elif self._is_due_to_leave():
             self.close_gently()
         elif self._codec.buffered_bytes:
             self._schedule_turn()
@@ -356,8 +357,8 @@ class Connection:
         self._on_stream_end()
 
     def _is_due_to_leave(self) -> bool:
-        """Whether it is old and idle."""
-        if not self._times.leaves and self._clock.now_s() < self._times.ages_at_s:
+        """Whether its time is over and it is idle."""
+        if self._clock.now_s() < self._times.ages_at_s:
             return False
         is_free = not self.calls and not self._codec.buffered_bytes and not self._turn_is_due
         return is_free and self._state in _LASTING

@@ -13,6 +13,11 @@ from qa_service.server.front.states import State, Timeout
 _UNAUTHENTICATED, _CLOSING, _ASKING = State.UNAUTHENTICATED, State.CLOSING, Timeout.ASKING
 
 
+CLOSING_GRACE_S = 1.0
+"""How long requests may still arrive after a frame has told the client to send no more: several of
+the longest round trips. A client that knows the word closes sooner."""
+
+
 class Timeouts:
     """The times from which a connection's timeouts count.
 
@@ -28,16 +33,26 @@ class Timeouts:
         # Within a tenth, so that connections opened together do not close together.
         max_age_s = limits.max_connection_age_s or math.inf
         self.ages_at_s = now_s + max_age_s * random.uniform(0.9, 1.1)
-        self.leaves = False
+        self.leaves = self._is_announced = False
         self._auth_deadline_s = now_s + auth_timeout_s
         self._limits = limits
         self._idle_timeout_s = limits.idle_timeout_s
         self.request_timeout_s = limits.request_timeout_s
 
     def leave(self, when_idle_s: float) -> None:
-        """Closes after the next answer, or at `when_idle_s` if it is idle then."""
+        """Has the next answer say that it closes; at `when_idle_s` it closes if it is idle then."""
         self.leaves = True
         self.ages_at_s = min(self.ages_at_s, when_idle_s)
+
+    def is_leaving(self, now_s: float) -> bool:
+        """Whether the client is to go: it is told so with its next answer."""
+        return self.leaves or now_s >= self.ages_at_s
+
+    def announce(self, now_s: float) -> None:
+        """Notes that the client is told; once `CLOSING_GRACE_S` is over, it closes when idle."""
+        if not self._is_announced:
+            self._is_announced = self.leaves = True
+            self.ages_at_s = now_s + CLOSING_GRACE_S
 
     def deadline(
         self, state: State, calls: Collection[object], unread_since_s: float | None
