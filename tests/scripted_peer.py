@@ -108,6 +108,14 @@ def refuse_all(code: str, asked: list | None = None, **fields: Any) -> Script:
     return script
 
 
+def say_that_it_closes(peer: PeerConnection) -> None:
+    """Answers one request, the last one, and expects no other."""
+    request = peer.receive()
+    assert request is not None
+    peer.send(answer_to(request, closing=True))
+    assert peer.receive() is None
+
+
 def close_at_once(peer: PeerConnection) -> None:
     """Leaves the connection."""
 

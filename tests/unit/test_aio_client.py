@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import AsyncExitStack
 
 import pytest
 
+from harness.frames import frame
 from harness.ports import reserve_port
 from harness.process import GIVE_UP_S
 from qa_service.aio import AsyncQaClient
+from qa_service.aio.link import ServerAddress, ServerLink
 from qa_service.client import (
     ConnectionLostError,
     InvalidRequestError,
@@ -19,6 +22,7 @@ from qa_service.client import (
     RequestTimeoutError,
     ServerUnreachableError,
     TlsError,
+    decode_reply,
     tls_context,
 )
 from tests.scripted_peer import answer_to, error_to
@@ -152,6 +156,56 @@ def test_another_server_takes_what_one_refuses():
         return len(leaving.requests) <= len(PAIRS) * 4
 
     assert play(scenario, lambda r, _: error_to(r["id"], "shutting_down"), answered)
+
+
+def test_after_the_word_that_it_closes_questions_go_over_another_connection():
+    async def scenario(client, server):
+        asks = [asyncio.create_task(client.ask(*pair)) for pair in PAIRS[:2]]
+        await until(lambda: len(server.requests) == 2)
+        server.send(answer_to(server.requests[1], closing=True))
+        await asks[1]
+        later = asyncio.create_task(client.ask(*PAIRS[2]))
+        await until(lambda: len(server.requests) == 3)
+        server.send(answer_to(server.requests[2]))
+        await later
+        first = server.writers[0]
+        first.write(frame(answer_to(server.requests[0], closing=True)))
+        await asks[0]
+        await until(lambda: server.ended == 1)
+        return server.connections, first.is_closing()
+
+    assert play(scenario, silent) == (2, True)
+
+
+def test_a_link_that_is_about_to_be_closed_is_opened_again_and_answers_what_it_has():
+    async def run():
+        server = ScriptedServer(silent)
+        async with asyncio.timeout(GIVE_UP_S), listening(server) as port:
+            link = ServerLink(ServerAddress("127.0.0.1", port), lambda: None)
+
+            def ask(name):
+                fields = {"question": name, "text": f"{name} text"}
+                return asyncio.create_task(
+                    link.ask(lambda i: json.dumps({"id": i, **fields}).encode(), decode_reply)
+                )
+
+            async with link.kept_open():
+                await link.settled()
+                first, second = ask("a"), ask("b")
+                await until(lambda: len(server.requests) == 2)
+                server.send(answer_to(server.requests[1], closing=True))
+                assert (await second)["answer"] == "b"
+                await until(lambda: link.is_connected)
+                third = ask("c")
+                await until(lambda: len(server.requests) == 3)
+                assert (server.connections, link.in_flight) == (2, 2)
+                server.send(answer_to(server.requests[2]))
+                assert (await third)["answer"] == "c"
+                server.writers[0].write(frame(answer_to(server.requests[0], closing=True)))
+                assert (await first)["answer"] == "a"
+                await until(lambda: server.ended == 1)
+
+    asyncio.run(run())
 
 
 def test_a_server_that_is_gone_is_not_missed():

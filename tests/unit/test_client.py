@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import select
 import socket
 import struct
 import subprocess
@@ -40,6 +41,7 @@ from tests.scripted_peer import (
     error_to,
     kept_connections,
     refuse_all,
+    say_that_it_closes,
     unknown_to,
 )
 from tests.support import FakeClock
@@ -605,6 +607,27 @@ class TestServers:
             assert peer.receive() is None
 
         with ScriptedPeer(draining, answer_all) as peer, client_of(peer) as client:
+            results = client.ask_many(PAIRS[:5], max_in_flight=2)
+            assert peer.connections == 2
+        assert answers(results) == [f"text{number}" for number in range(5)]
+
+    def test_after_the_word_that_it_closes_a_connection_is_asked_nothing(self):
+        with ScriptedPeer(say_that_it_closes) as peer, client_of(peer) as client:
+            assert client.ask(*PAIRS[0]).answer == "text0"
+            assert answers(client.ask_many(PAIRS[:3], max_in_flight=1)) == [
+                *("text0", "text1", "text2")
+            ]
+            assert peer.connections == 4
+
+    def test_after_the_word_that_it_closes_what_was_asked_is_waited_for(self):
+        def closing(peer):
+            first, second = peer.receive(), peer.receive()
+            peer.send(answer_to(second, closing=True))
+            assert not select.select([peer.sock], [], [], 0.05)[0]
+            peer.send(answer_to(first, closing=True))
+            assert peer.receive() is None
+
+        with ScriptedPeer(closing, answer_all) as peer, client_of(peer) as client:
             results = client.ask_many(PAIRS[:5], max_in_flight=2)
             assert peer.connections == 2
         assert answers(results) == [f"text{number}" for number in range(5)]

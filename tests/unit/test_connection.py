@@ -17,6 +17,7 @@ from qa_service.server.front.connection import (
     MESSAGES_A_TURN,
     READ_AHEAD_BYTES,
 )
+from qa_service.server.front.timeouts import CLOSING_GRACE_S
 from qa_service.wire.codec import Wait
 from qa_service.wire.frame_codec import FrameCodec
 from qa_service.wire.messages import Request, RequestLimits
@@ -454,9 +455,47 @@ def test_an_old_connection_is_closed_when_nothing_is_in_flight(make_owner):
     owner.pass_s(0.06)
     owner.answer(owner.calls[0])
     assert receive(owner.client)["id"] == 1
+    owner.pass_s(2 * CLOSING_GRACE_S)
     assert not sent_to(owner.client)
     owner.answer(owner.calls[1])
     assert receive(owner.client)["id"] == 2
+    assert receive(owner.client) is None
+
+
+@pytest.mark.parametrize("is_old", [True, False])
+def test_each_reply_says_that_the_connection_is_about_to_be_closed(make_owner, is_old):
+    owner = make_owner(max_connection_age_s=0.05)
+    owner.send(*asks(1, 2, 3), calls=3)
+    owner.answer(owner.calls[0])
+    assert "closing" not in receive(owner.client)
+    owner.pass_s(0.06) if is_old else owner.connection.leave(math.inf)
+    owner.answer(owner.calls[1])
+    owner.calls[2].fail(QueueFullError())
+    assert [receive(owner.client)["closing"] for _ in range(2)] == [True, True]
+
+
+def test_what_was_on_its_way_when_a_client_is_told_is_answered(make_owner):
+    owner = make_owner()
+    owner.send(*asks(1), calls=1)
+    owner.connection.leave(math.inf)
+    owner.answer(owner.calls[0])
+    owner.send(*asks(2), calls=2)
+    owner.answer(owner.calls[1])
+    assert [receive(owner.client)["id"] for _ in range(2)] == [1, 2]
+    owner.pass_s(0.9 * CLOSING_GRACE_S)
+    assert not sent_to(owner.client)
+    owner.pass_s(0.2 * CLOSING_GRACE_S)
+    assert receive(owner.client) is None
+
+
+def test_a_client_that_does_not_know_the_word_is_closed_behind_a_later_answer(make_owner):
+    owner = make_owner()
+    owner.connection.leave(math.inf)
+    for number in (1, 2, 3):
+        owner.send(*asks(number), calls=number)
+        owner.pass_s(0.6 * CLOSING_GRACE_S)
+        owner.answer(owner.calls[-1])
+        assert receive(owner.client)["id"] == number
     assert receive(owner.client) is None
 
 
@@ -479,6 +518,7 @@ def test_a_request_that_has_begun_keeps_an_old_connection(make_owner):
     owner.run_until(lambda: bool(owner.calls))
     owner.answer(owner.calls[0])
     assert receive(owner.client)["id"] == 1
+    owner.pass_s(1.1 * CLOSING_GRACE_S)
     assert receive(owner.client) is None
 
 

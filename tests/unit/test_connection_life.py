@@ -228,7 +228,7 @@ def test_a_command_takes_the_right(make, tokens, rights, status):
     assert setting.statuses == [status]
 
 
-def fail(*_):
+def fail(*_, **__):
     raise ZeroDivisionError
 
 

@@ -35,6 +35,7 @@ from tests.scripted_peer import (
     answer_to,
     close_at_once,
     error_to,
+    say_that_it_closes,
     unknown_to,
 )
 from tests.support import FakeClock, WatchedClock
@@ -166,6 +167,12 @@ class TestClosedLoop:
         assert codes(samples) == ["client_timeout", ""]
         assert samples[0].latency_ms == 250
 
+    def test_after_the_word_that_it_closes_a_connection_is_asked_nothing(self):
+        with ScriptedPeer(say_that_it_closes) as peer:
+            samples = samples_of(peer, **ONE_CLIENT, num_request_per_client=3)
+            assert peer.connections == 3
+        assert codes(samples) == [""] * 3
+
     def test_clients_take_several_servers_in_turn(self):
         first, second = ScriptedPeer(answer_all), ScriptedPeer(answer_all)
         with first, second:
@@ -278,6 +285,27 @@ class TestOpenLoop:
         assert Counter(codes(samples)) == Counter(connection_lost=len(on_it)) + Counter(
             {"": 50 - len(on_it)}
         )
+
+    def test_after_the_word_that_it_closes_what_was_asked_is_waited_for(self):
+        def closing(peer):
+            first, second = peer.receive(), peer.receive()
+            peer.send(answer_to(first, closing=True))
+            has_said_it.set()
+            assert has_been_asked.wait(60)
+            peer.send(answer_to(second, closing=True))
+            rest.extend(iter(peer.receive, None))
+
+        def others(peer):
+            assert has_said_it.is_set()
+            has_been_asked.set()
+            answer_all(peer)
+
+        rest, has_said_it, has_been_asked = [], threading.Event(), threading.Event()
+        numbers = {"num_total_clients": 1, "num_request_per_client": 50, "rate_per_s": 200.0}
+        with ScriptedPeer(closing, others) as peer:
+            samples = samples_of(peer, num_simultaneous_clients=1, **numbers)
+            assert peer.connections == 2
+        assert codes(samples).count("") == 50 - len(rest)
 
     def test_one_that_waited_too_long_does_not_take_its_neighbours_along(self, use_clock):
         clock = use_clock(WatchedClock())

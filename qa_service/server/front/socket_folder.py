@@ -14,6 +14,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from qa_service.errors import SetupError
+
 PREFIX = "qa-server-"
 SOCKET = "socket"
 NEW_S = 60.0
@@ -21,11 +23,21 @@ NEW_S = 60.0
 
 
 class SocketFolder:
-    """A locked folder, which only this user may enter."""
+    """A locked folder, which only this user may enter.
+
+    Raises:
+        SetupError: There is no place for it.
+    """
 
     def __init__(self) -> None:
-        _remove_left()
-        self._path = Path(tempfile.mkdtemp(prefix=PREFIX))
+        try:
+            _remove_left()
+            self._path = Path(tempfile.mkdtemp(prefix=PREFIX))
+        except OSError as error:
+            raise SetupError(
+                f"--grpc_port needs a Unix socket, and there is no place for one "
+                f"({error.strerror}): name a path with --unix_socket, or a folder with TMPDIR"
+            ) from None
         self._lock = _lock(self._path)
 
     @property
