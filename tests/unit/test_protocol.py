@@ -131,13 +131,14 @@ def test_what_is_no_auth_frame(body):
 def test_golden_response(case):
     means = case["means"]
     id_json = json.dumps(means["id"]).encode()
+    closing = {"is_closing": means.get("closing", False)}
     if query_type := {"health", "stats"} & means.keys():
         query = Query(id_json, query_type.pop())
         frame = encode_report(query, means[query.type])
     elif "error" in means:
         kind = ERROR_KINDS[means["error"]["code"]]
         error = kind(means["error"]["message"], retry_after_ms=means["error"].get("retry_after_ms"))
-        frame = encode_error(id_json, error)
+        frame = encode_error(id_json, error, **closing)
     else:
         passage = Passage(**means["passage"]) if "passage" in means else None
         best = Answer(means["answer"], means["score"], means["start"], means["end"], passage)
@@ -145,7 +146,7 @@ def test_golden_response(case):
         timings = Timings(**means["timings_ms"])
         fields = {"model": "", "version": 0, "cached": False, "models_asked": 0}
         source = AnswerSource(*(means.get(name, default) for name, default in fields.items()))
-        frame = encode_answers(id_json, answers, timings, len(answers), source)
+        frame = encode_answers(id_json, answers, timings, len(answers), source, **closing)
     assert frame.hex() == case["frame_hex"]
 
 

@@ -4,6 +4,9 @@
        │  └─open query─▶ PROBING ──same──▶┘           ▲  └───────────────────────────────▲
        └──────────────────┴──refused, too late────────┘
 
+A connection that is to end says so in its next answers. Over HTTP the last one ends it; in frames it
+takes requests for `CLOSING_GRACE_S` more, since the client may have sent some before it reads that.
+
 At its bound of requests in flight or of unread answers, a connection takes no more messages, which
 slows its client down; it reads a little ahead all the same, to see its client disconnect. A turn
 takes a bounded number of messages, so that a thousand small ones in one segment do not hold up
