@@ -4,8 +4,8 @@
        │  └─open query─▶ PROBING ──same──▶┘           ▲  └───────────────────────────────▲
        └──────────────────┴──refused, too late────────┘
 
-A connection that is to end says so in its next answers. Over HTTP the last one ends it; in frames it
-takes requests for `CLOSING_GRACE_S` more, since the client may have sent some before it reads that.
+A connection that is to end says so in its next answers. Over HTTP the last one ends it; with frames
+it takes requests for `CLOSING_GRACE_S` more, as the client may have sent some before it reads that.
 
 At its bound of requests in flight or of unread answers, a connection takes no more messages, which
 slows its client down; it reads a little ahead all the same, to see its client disconnect. A turn
