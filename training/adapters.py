@@ -94,6 +94,14 @@ def build_whole_model(encoder: Encoder, init: Path | None = None) -> PreTrainedM
     return model
 
 
+def freeze_layers(model: nn.Module, count: int) -> None:
+    """Leaves the lowest layers of an encoder untrained: nothing is computed back through them."""
+    names = tuple(f"encoder.layer.{number}." for number in range(count))
+    for name, weight in model.named_parameters():
+        if any(layer in name for layer in names):
+            weight.requires_grad_(False)
+
+
 def adapter_of(model: nn.Module, encoder: Encoder, rank: int) -> PeftModel:
     """Makes the adapter of a rank that is nearest to a model trained whole from the encoder."""
     adapted = _with_adapters(encoder, rank, bias="all", saved=[_HEAD, _NORMALISATION])

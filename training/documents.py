@@ -81,7 +81,7 @@ class Tree:
         self._folder = folder
         self._documents: dict[str, Document] = {}
         if not (index / MANIFEST_FILE).exists():
-            build(Choices(sources=(folder,), output=index), Reporter())
+            build(Choices(sources=(folder,), output=index, embeddings=False), Reporter())
         self._collection = Collection(index)
 
     def document(self, name: str) -> Document:

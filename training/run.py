@@ -27,6 +27,7 @@ from training.adapters import (
     average_adapters,
     build_model,
     build_whole_model,
+    freeze_layers,
     save_adapter,
 )
 from training.features import FeatureMaker, Features, plan_batches
@@ -53,6 +54,7 @@ class RunConfig:
         labels: Files with a teacher's labels of the sources' questions.
         is_whole: Whether to train the whole model, not only an adapter.
         is_rounded: Whether products are rounded as int8 engines round them; only with an adapter.
+        frozen_layers: How many of the lowest layers stay as they are.
         swapped_words: Share of a row's rare words to swap.
         unanswerable_share: The share of every source's questions that get another text.
         seed: All randomness follows from it.
@@ -67,6 +69,7 @@ class RunConfig:
     rank: int = 64
     is_whole: bool = False
     is_rounded: bool = False
+    frozen_layers: int = 0
     batch_size: int = 32
     max_tokens: int = 256
     swapped_words: float = 0.0
@@ -116,8 +119,10 @@ def label(encoder: Encoder, adapter: Path, source: Source, destination: Path) ->
 
 def _model(run: RunConfig) -> nn.Module:
     if run.is_whole:
-        return build_whole_model(run.encoder, run.init)
-    model = build_model(run.encoder, run.rank, run.init)
+        model: nn.Module = build_whole_model(run.encoder, run.init)
+    else:
+        model = build_model(run.encoder, run.rank, run.init)
+    freeze_layers(model, run.frozen_layers)
     if run.is_rounded:
         round_products(model)
     return model
