@@ -165,6 +165,19 @@ def test_adapter_learns_from_rounded_products_and_answers_with_exact_ones(tmp_pa
     assert not torch.allclose(model.train()(input_ids=IDS).start_logits, output_of(model.eval()))
 
 
+def test_frozen_layers_stay_as_they_are_and_the_rest_learns(tmp_path):
+    def build(encoder):
+        model = build_adapted(encoder)
+        adapters.freeze_layers(model, 1)
+        return model
+
+    before = build(ENCODER).state_dict()
+    model, _ = trained(tmp_path / "run", build=build)
+    changed = {name for name, weight in model.state_dict().items() if (weight != before[name]).any()}
+    assert any("qa_outputs" in name for name in changed)
+    assert not any("encoder.layer.0." in name for name in changed)
+
+
 def test_model_trained_whole_keeps_its_embeddings(tmp_path):
     model, _ = trained(tmp_path / "run", build=adapters.build_whole_model)
     after, before = model.state_dict(), tiny_encoder().state_dict()
