@@ -92,7 +92,14 @@ class JoinedOffsets:
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """The start and end of each token."""
-        return (self[token] for token in range(self._num_tokens))
+        for (_, within), start, end in zip(
+            self._words, self._piece_ends[::2], self._piece_ends[1::2], strict=False
+        ):
+            if within is None:
+                yield start, end
+            else:
+                for first, last in within:
+                    yield start + first, start + last
 
     @cached_property
     def _tokens_until(self) -> list[int]:
