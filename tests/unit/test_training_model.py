@@ -173,7 +173,8 @@ def test_frozen_layers_stay_as_they_are_and_the_rest_learns(tmp_path):
 
     before = build(ENCODER).state_dict()
     model, _ = trained(tmp_path / "run", build=build)
-    changed = {name for name, weight in model.state_dict().items() if (weight != before[name]).any()}
+    after = model.state_dict()
+    changed = {name for name, weight in after.items() if (weight != before[name]).any()}
     assert any("qa_outputs" in name for name in changed)
     assert not any("encoder.layer.0." in name for name in changed)
 
