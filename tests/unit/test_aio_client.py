@@ -162,14 +162,15 @@ def test_after_the_word_that_it_closes_questions_go_over_another_connection():
     async def scenario(client, server):
         asks = [asyncio.create_task(client.ask(*pair)) for pair in PAIRS[:2]]
         await until(lambda: len(server.requests) == 2)
-        server.send(answer_to(server.requests[1], closing=True))
+        asked = {request["question"]: request for request in server.requests}  # in any order
+        server.send(answer_to(asked["q1"], closing=True))
         await asks[1]
         later = asyncio.create_task(client.ask(*PAIRS[2]))
         await until(lambda: len(server.requests) == 3)
         server.send(answer_to(server.requests[2]))
         await later
         first = server.writers[0]
-        first.write(frame(answer_to(server.requests[0], closing=True)))
+        first.write(frame(answer_to(asked["q0"], closing=True)))
         await asks[0]
         await until(lambda: server.ended == 1)
         return server.connections, first.is_closing()
