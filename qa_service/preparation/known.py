@@ -7,10 +7,11 @@ there is no weight on which no known answer depends.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import math
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -40,7 +41,7 @@ from qa_service.preparation.sources import first_line
 logger = logging.getLogger(__name__)
 
 NUM_PLACES = 48
-"""Random places of a row whose logits are kept, beside the best ones: damage to the weights of a
+"""Random places of a row whose logits are kept, with the best ones: damage to the weights of a
 word is seen best at that word."""
 MAX_VOCABULARY_ROWS = 96
 """Of a full window each, they hold 36,000 words: all of an English model's, a share of a
@@ -107,8 +108,10 @@ def save(model_dir: Path, known: KnownAnswers) -> Path:
     return path
 
 
-def differences(model_dir: Path, manifest: Manifest, file_name: str) -> dict[str, dict[str, float]]:
-    """The largest differences of each engine and precision that runs a file on this CPU.
+def differences(
+    model_dir: Path, manifest: Manifest, file_names: Iterable[str]
+) -> dict[str, dict[str, float]]:
+    """The largest differences of each engine and precision that runs one of the files on this CPU.
 
     One that cannot run the model is left out, as it is when engines are measured.
     """
@@ -116,7 +119,7 @@ def differences(model_dir: Path, manifest: Manifest, file_name: str) -> dict[str
     assert known is not None
     found = {}
     with _nothing_kept(model_dir):
-        for engine_type, precision in _kinds_of(file_name):
+        for engine_type, precision in itertools.chain.from_iterable(map(_kinds_of, file_names)):
             name = f"{engine_type} {precision}"
             config = EngineConfig(precision=precision)
             is_exact = precision == _FP32
@@ -203,21 +206,8 @@ def _vocabulary_windows(
     for first in range(0, min(len(words), room * MAX_VOCABULARY_ROWS), room):
         its = words[first : first + room]
         if len(its) > question_tokens:
-            yield _laid_out(layout, its[:question_tokens], its[question_tokens:])
-
-
-def _laid_out(layout: PairLayout, question: Int64Array, text: Int64Array) -> Window:
-    """A window of these tokens."""
-    head = np.concatenate(
-        (layout.prefix, _typed(question, layout.question_type), layout.middle), axis=1
-    )
-    row = np.concatenate((head, _typed(text, layout.text_type), layout.suffix), axis=1)
-    begin = len(head[0])
-    return Window(row[0], row[1], begin, begin + len(text), first_token=0)
-
-
-def _typed(ids: Int64Array, token_type: int) -> Int64Array:
-    return np.stack((ids, np.full_like(ids, token_type)))
+            head = layout.head(its[:question_tokens].tolist())
+            yield layout.window(head, its[question_tokens:].tolist())
 
 
 def _known_row(

@@ -94,6 +94,28 @@ class PairLayout:
             text_type=pair.type_ids[text[0]],
         )
 
+    def head(self, question_ids: Sequence[int]) -> Int64Array:
+        """What a row has before its text: int64 [2, n], ids and token types."""
+        question = np.full((2, len(question_ids)), self.question_type, np.int64)
+        question[0] = question_ids
+        return np.concatenate((self.prefix, question, self.middle), axis=1)
+
+    def window(self, head: Int64Array, text_ids: Sequence[int], first_token: int = 0) -> Window:
+        """The row of a head and some tokens of a text."""
+        text_begin = len(head[0])
+        text_end = text_begin + len(text_ids)
+        row = np.full((2, text_end + len(self.suffix[0])), self.text_type, np.int64)
+        row[:, :text_begin] = head
+        row[0, text_begin:text_end] = text_ids
+        row[:, text_end:] = self.suffix
+        return Window(
+            input_ids=row[0],
+            token_type_ids=row[1],
+            text_begin=text_begin,
+            text_end=text_end,
+            first_token=first_token,
+        )
+
     @property
     def special_tokens(self) -> int:
         """How many special tokens a pair has."""
@@ -158,29 +180,13 @@ class WindowBuilder:
 
     def _cut(self, question_ids: list[int], text_ids: list[int]) -> tuple[Window, ...]:
         layout = self._layout
-        question = _typed(question_ids, layout.question_type)
-        head = np.concatenate((layout.prefix, question, layout.middle), axis=1)
+        head = layout.head(question_ids)
         room = self._window_tokens - layout.special_tokens - len(question_ids)
         overlap = min(self._overlap_tokens, room // 2)
         last_first = max(len(text_ids) - overlap, min(len(text_ids), 1))
         return tuple(
-            self._window(head, text_ids[first : first + room], first)
+            layout.window(head, text_ids[first : first + room], first)
             for first in range(0, last_first, room - overlap)
-        )
-
-    def _window(self, head: Int64Array, piece: list[int], first_token: int) -> Window:
-        suffix, text_begin = self._layout.suffix, len(head[0])
-        text_end = text_begin + len(piece)
-        row = np.full((2, text_end + len(suffix[0])), self._layout.text_type, np.int64)
-        row[:, :text_begin] = head
-        row[0, text_begin:text_end] = piece
-        row[:, text_end:] = suffix
-        return Window(
-            input_ids=row[0],
-            token_type_ids=row[1],
-            text_begin=text_begin,
-            text_end=text_end,
-            first_token=first_token,
         )
 
 
@@ -192,18 +198,9 @@ def sample_rows(tokenizer: Tokenizer, rows: int, tokens: int) -> Rows:
     """
     layout = PairLayout.of(tokenizer)
     word = [tokenizer.encode("a", add_special_tokens=False).ids[-1]]
-    head = np.concatenate(
-        (layout.prefix, _typed(word, layout.question_type), layout.middle), axis=1
-    )
+    head = layout.head(word)
     room = max(0, tokens - len(head[0]) - len(layout.suffix[0]))
-    text = _typed(word * room, layout.text_type)
-    row = np.concatenate((head, text, layout.suffix), axis=1)[:, :tokens]
+    window = layout.window(head, word * room)
+    row = (window.input_ids[:tokens], window.token_type_ids[:tokens])
     ids, types = (np.tile(values, (rows, 1)) for values in row)
     return ids, np.ones_like(ids), types
-
-
-def _typed(ids: list[int], token_type: int) -> Int64Array:
-    """Puts ids over their token type: int64 [2, n]."""
-    row = np.full((2, len(ids)), token_type, dtype=np.int64)
-    row[0] = ids
-    return row
