@@ -27,9 +27,9 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from qa_service.data.squad import read_squad
 from qa_service.engine_catalogue import TOLERANCES
 from qa_service.instance.batch_cost import BatchRule
+from qa_service.instance.bundled_questions import AGREEMENT_QUESTIONS, bundled_questions
 from qa_service.instance.engines.outputs import EngineFaultError
 from qa_service.instance.engines.pytorch import PyTorchEngine, load_model, logits_of
 from qa_service.instance.model_folder.known_answers import (
@@ -44,7 +44,6 @@ from qa_service.instance.self_test import SelfTest
 from qa_service.server.models.repository_options import DEFAULT_MODEL
 from qa_service.wire.messages import Answer, Question
 
-DATA = Path(__file__).resolve().parents[1] / "qa_service" / "data"
 KIND = ("pytorch", "fp32")
 GOAL = 0.95
 MAX_SCORE_DIFFERENCE = TOLERANCES["fp32"]
@@ -123,9 +122,7 @@ class Bench:
 
 def make_questions(number: int) -> Iterator[Question]:
     """The bundled questions, of their own text; then of it and the one behind."""
-    items = [
-        item for name in ("questions", "agreement") for item in read_squad(DATA / f"{name}.json")
-    ]
+    items = [*bundled_questions(), *bundled_questions(AGREEMENT_QUESTIONS)]
     contexts = list(dict.fromkeys(item.context for item in items))
     for count in range(number):
         item = items[count % len(items)]

@@ -28,7 +28,7 @@ from pathlib import Path
 
 import numpy as np
 
-from qa_service.data.squad import SquadQuestion, read_squad
+from qa_service.data.squad import OWN_QUESTIONS, SquadQuestion, read_squad
 from qa_service.errors import SetupError
 from qa_service.instance.batch_cost import BatchRule
 from qa_service.instance.engines import EngineConfig, make_engine
@@ -45,7 +45,6 @@ from qa_service.server.config import ServerConfig
 from qa_service.server.models.repository_options import DEFAULT_MODEL
 from qa_service.wire.messages import Question
 
-QUESTIONS = Path(__file__).resolve().parents[1] / "qa_service" / "data" / "questions.json"
 PROTOTYPE_MS = {1: 20.5, 5: 30.8, 20: 96.1, 50: 177.0}
 """Mean latency by clients of the prototype: bert-base, 4 sessions, an RTX 2080 Ti."""
 PROTOTYPE_SESSIONS = 4
@@ -89,7 +88,7 @@ def _run(flags: argparse.Namespace, folder: Path) -> int:
     shape = "tiny" if flags.rehearse else "bert-base"
     load_manifest(flags.model)
     random_bert = make_random_bert(shape, flags.model, folder, engine_type=flags.engine)
-    questions = read_squad(QUESTIONS)
+    questions = read_squad(OWN_QUESTIONS)
     failed = 0
     for name, model_dir in ((shape, random_bert), ("built-in", flags.model)):
         print(f"\n# {name}, {flags.engine}\n")

@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import truediv
 from pathlib import Path
 
-from benchmarks.record import QUESTIONS_FILE
 from benchmarks.tables import percentile
 from harness.jobs import (
     RunningGateway,
@@ -38,7 +37,7 @@ from harness.process import cpu_s, tree
 from harness.rabbitmq import MISSING, RunningRabbitMq, is_installed, running_rabbitmq
 from harness.server import EXACT_ENGINE, ROOT, RunningServer, running_server
 from qa_service.client import QaClient
-from qa_service.data.squad import read_squad
+from qa_service.data.squad import OWN_QUESTIONS, read_squad
 from qa_service.programs.jobs.base import Names
 from qa_service.server.models.repository_options import DEFAULT_MODEL
 
@@ -49,7 +48,7 @@ PREFETCH = 64
 
 
 def bodies(count: int) -> Iterator[dict]:
-    questions = read_squad(QUESTIONS_FILE)
+    questions = read_squad(OWN_QUESTIONS)
     picked = (questions[number % len(questions)] for number in range(count))
     yield from ({"id": n, "question": q.question, "text": q.context} for n, q in enumerate(picked))
 

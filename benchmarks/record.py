@@ -14,13 +14,12 @@ import sys
 import time
 from pathlib import Path
 
-import qa_service
 from benchmarks.machine import command, load_average, machine, now, versions
 from harness.server import ROOT
+from qa_service.data.squad import OWN_QUESTIONS
 from qa_service.server.models.repository_options import DEFAULT_MODEL
 
 RESULTS = Path(__file__).parent / "results"
-QUESTIONS_FILE = Path(qa_service.__file__).parent / "data" / "questions.json"
 PACKAGES = ("onnxruntime", "tokenizers", "msgspec", "numpy")
 
 
@@ -29,7 +28,7 @@ def make_parser(doc: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     add = parser.add_argument
     add("--model", type=Path, default=DEFAULT_MODEL, help="a prepared model")
-    add("--questions_file", type=Path, default=QUESTIONS_FILE, help="JSON in SQuAD's format")
+    add("--questions_file", type=Path, default=OWN_QUESTIONS, help="JSON in SQuAD's format")
     add("--repeats", type=int, default=3, help="rounds over all targets")
     add("--quick", action="store_true", help="a trial: one round of short measurements")
     return parser

@@ -11,18 +11,14 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import Any
 
-import qa_service
 from qa_service.client import QaClient
-from qa_service.data.squad import SquadQuestion, read_squad
+from qa_service.data.squad import OWN_QUESTIONS, SquadQuestion, read_squad
 from qa_service.programs.load.generator import run_load
 from qa_service.programs.load.plan import LoadPlan, Sample
 from qa_service.programs.load.report import Report
 from qa_service.programs.load.wire import Reply
-
-QUESTIONS_FILE = Path(qa_service.__file__).parent / "data" / "questions.json"
 
 
 class QuietAnswers:
@@ -30,7 +26,7 @@ class QuietAnswers:
 
     def __init__(self, port: int) -> None:
         self._port = port
-        self.questions = read_squad(QUESTIONS_FILE)
+        self.questions = read_squad(OWN_QUESTIONS)
         pairs = [(question.question, question.context) for question in self.questions]
         with QaClient("localhost", port) as client:
             answers = [client.ask(*pair) for pair in pairs]

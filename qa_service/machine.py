@@ -1,4 +1,4 @@
-"""What this machine is: its processor, and how many CPUs this process may use of it."""
+"""What this machine is and has: its processor, the CPUs that this process may use, packages."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import resource
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 ROOT = Path("/")
@@ -95,3 +96,11 @@ def allow_descriptors(number: int) -> int:
         soft = number if hard == resource.RLIM_INFINITY else min(number, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     return number if soft == resource.RLIM_INFINITY else soft
+
+
+def installed_version(package: str) -> str:
+    """The version of a Python package; empty if it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""

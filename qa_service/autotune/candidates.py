@@ -14,7 +14,6 @@ import hashlib
 import logging
 import math
 from collections.abc import Iterator, Sequence
-from importlib import metadata
 from pathlib import Path
 
 import msgspec
@@ -42,7 +41,7 @@ from qa_service.instance.messages import Setup
 from qa_service.instance.model_folder.costs_dir import COSTS_DIR
 from qa_service.instance.model_folder.manifest import Manifest
 from qa_service.instance.options import InstanceOptions
-from qa_service.machine import gpu_driver, num_cpus, processor
+from qa_service.machine import gpu_driver, installed_version, num_cpus, processor
 
 logger = logging.getLogger(__name__)
 
@@ -195,7 +194,7 @@ def _path_of_table(setup: Setup, manifest: Manifest, findings: Sequence[Finding]
     driver = () if device.device == CPU else (gpu_driver(),)
     depends_on = (
         (its.name, sorted(its.flags), num_cpus(), device.device, device.gpu_memory_bytes, *driver),
-        [_version(package) for package in packages],
+        [installed_version(package) for package in packages],
         manifest.computing_files,
         findings,
         options.min_agreement,
@@ -212,10 +211,3 @@ def _kept(path: Path) -> EngineTable | None:
         return msgspec.json.decode(path.read_bytes(), type=EngineTable)
     except (OSError, msgspec.DecodeError):
         return None
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""

@@ -8,7 +8,6 @@ import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +23,7 @@ from qa_service.instance.model_folder.manifest import (
     load_manifest,
     save_manifest,
 )
+from qa_service.machine import installed_version
 from qa_service.preparation.encoders import sha256_of
 from qa_service.preparation.folder import locked, replacing
 from qa_service.preparation.sources import Source, find_source
@@ -118,7 +118,7 @@ def _needed_files(choices: Choices) -> set[str]:
         row.file
         for (engine_type, _), row in ROWS.items()
         if PREPARING_FLAGS.get(row.file) == flag
-        and (engine_type == "onnx" or any(map(_version, row.engine.packages.values())))
+        and (engine_type == "onnx" or any(map(installed_version, row.engine.packages.values())))
     }
     if choices.tensorrt:
         needed.add(PLAIN_ONNX_FILE)
@@ -206,8 +206,8 @@ def package_versions() -> dict[str, str]:
     Raises:
         SetupError: A package is not installed.
     """
-    installed = {name: _version(name) for name in (*_PACKAGES, *_ONNX_RUNTIMES)}
-    missing = [name for name in _PACKAGES if installed[name] is None]
+    installed = {name: installed_version(name) for name in (*_PACKAGES, *_ONNX_RUNTIMES)}
+    missing = [name for name in _PACKAGES if not installed[name]]
     if not any(installed[name] for name in _ONNX_RUNTIMES):
         missing.append(_ONNX_RUNTIMES[0])
     if missing:
@@ -216,13 +216,6 @@ def package_versions() -> dict[str, str]:
             "install them with: pip install 'qa-server[cpu]' (or 'qa-server[gpu]')"
         )
     return {name: version for name, version in installed.items() if version}
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def refuse_foreign(target: Path, source: Source) -> None:
@@ -377,9 +370,8 @@ def _with_differences(folder: Path, manifest: Manifest, names: Sequence[str]) ->
     """The manifest with the largest differences of files from the known answers."""
     from qa_service.preparation import known  # noqa: PLC0415
 
-    found = [known.differences(folder, manifest, name) for name in names]
-    differences = {kind: value for one in found for kind, value in one.items()}
-    return msgspec.structs.replace(manifest, differences={**manifest.differences, **differences})
+    found = known.differences(folder, manifest, names)
+    return msgspec.structs.replace(manifest, differences={**manifest.differences, **found})
 
 
 def _with_file(manifest: Manifest, path: Path) -> Manifest:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator
 from contextlib import closing
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import msgspec
@@ -13,6 +12,7 @@ import msgspec
 from qa_service import __version__
 from qa_service.encoder_folder import DEFAULT_ENCODER
 from qa_service.errors import SetupError
+from qa_service.machine import installed_version
 from qa_service.retrieval.documents import Document, Fault, ReadLimits
 from qa_service.retrieval.encoder import Encoder
 from qa_service.retrieval.extractor import Extractor
@@ -240,17 +240,10 @@ def read_documents(choices: Choices) -> Iterator[Document | Fault]:
 
 def _require_packages() -> None:
     load_tantivy()
-    missing = [package for package in PACKAGES if not _version(package)]
+    missing = [package for package in PACKAGES if not installed_version(package)]
     if missing:
         names = ", ".join(missing)
         raise SetupError(f"qa-index needs {names}: pip install 'qa-server[collections]'")
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""
 
 
 def _language(choices: Choices, base: Manifest | None) -> str:
@@ -281,4 +274,4 @@ def _open_encoder(choices: Choices, base: Manifest | None, reporter: Reporter) -
 
 def _versions() -> dict[str, str]:
     versions = {"qa-server": __version__, "python": platform.python_version()}
-    return versions | {package: _version(package) for package in PACKAGES}
+    return versions | {package: installed_version(package) for package in PACKAGES}

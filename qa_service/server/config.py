@@ -47,6 +47,9 @@ from qa_service.server.services.options import (
 from qa_service.server.telemetry.options import HealthOptions, TraceOptions
 from qa_service.wire.messages import RequestLimits
 
+OTHER_DESCRIPTORS = 128
+"""What a server has open that is no connection: its log, libraries, channels to instances."""
+
 
 class ServerOptions(Struct, frozen=True, kw_only=True):
     """The server as a whole."""

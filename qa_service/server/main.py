@@ -15,15 +15,12 @@ from qa_service.instance.devices import CPU, describe, run_in_real_time
 from qa_service.logs import as_log_line, configure_logging, plural
 from qa_service.machine import allow_descriptors, num_cpus
 from qa_service.server.check.whole import check
-from qa_service.server.config import ServerConfig, find_config
+from qa_service.server.config import OTHER_DESCRIPTORS, ServerConfig, find_config
 from qa_service.server.engine_report import measured_engines
 from qa_service.server.life_cycle import QaServer
 from qa_service.server.models.preparing import prepare_first
 
 logger = logging.getLogger(__name__)
-
-OTHER_DESCRIPTORS = 128
-"""What a server has open that is no connection: its log, libraries, channels to instances."""
 
 
 def main() -> int:

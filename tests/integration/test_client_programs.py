@@ -5,17 +5,16 @@ import sys
 
 import pytest
 
-from harness.load import QUESTIONS_FILE
 from harness.ports import reserve_port
 from harness.server import ROOT, running_server
 from qa_service.client import Answer, QaClient
-from qa_service.data.squad import f1_score, read_squad
+from qa_service.data.squad import OWN_QUESTIONS, f1_score, read_squad
 from tests.programs import run_python
 from tests.terminal import Terminal
 
 pytestmark = pytest.mark.slow
 
-QUESTIONS = read_squad(QUESTIONS_FILE)
+QUESTIONS = read_squad(OWN_QUESTIONS)
 CLIENT = ("-S", "-E", "-s", str(ROOT / "client.py"))
 """With the standard library alone."""
 TEXT = "Ada Lovelace wrote the notes in London in 1843."

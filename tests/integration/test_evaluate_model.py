@@ -2,8 +2,8 @@
 
 import pytest
 
-from harness.load import QUESTIONS_FILE
 from qa_service.autotune.candidates import runnable
+from qa_service.data.squad import OWN_QUESTIONS
 from qa_service.engine_catalogue import OPENVINO_INT8_FILE
 from qa_service.instance.model_folder.manifest import load_manifest
 from tests.programs import run_python
@@ -16,7 +16,7 @@ def evaluate(builtin_model):
     """Runs the program; returns the F1 of each engine and precision in its table."""
 
     def run(*flags):
-        done = run_python("evaluate_model.py", builtin_model, "--dev", QUESTIONS_FILE, *flags)
+        done = run_python("evaluate_model.py", builtin_model, "--dev", OWN_QUESTIONS, *flags)
         assert done.returncode == 0, done.stderr
         lines = done.stdout.splitlines()
         rows = [line.split()[1:] for line in lines if line.startswith(str(builtin_model))]

@@ -12,9 +12,8 @@ import onnxruntime
 import pytest
 import torch
 
-from harness.load import QUESTIONS_FILE
 from harness.process import GIVE_UP_S
-from qa_service.data.squad import read_squad
+from qa_service.data.squad import OWN_QUESTIONS, read_squad
 from qa_service.engine_catalogue import ONNX_FILE, PLAIN_ONNX_FILE
 from qa_service.errors import DeviceError, SetupError
 from qa_service.instance import worker_main
@@ -104,7 +103,7 @@ def test_pytorch_buckets_choose_the_spans_that_the_reader_would(
     rule = BatchRule(SMALL.max_batch_size, SMALL.max_batch_tokens)
     plain = Reader(gpu_model, manifest, reference.logits, rule)
     choosing = Reader(gpu_model, manifest, engine.logits, rule, engine.best_spans)
-    questions = [Question(item.question, item.context) for item in read_squad(QUESTIONS_FILE)]
+    questions = [Question(item.question, item.context) for item in read_squad(OWN_QUESTIONS)]
     asked = [*questions[:24], msgspec.structs.replace(questions[24], top_k=3)]
     assert {len(answers) for answers in choosing.read(asked)} == {1, 3}
     for one, other in zip(plain.read(asked), choosing.read(asked), strict=True):

@@ -4,9 +4,8 @@ import shutil
 
 import pytest
 
-from harness.load import QUESTIONS_FILE
 from harness.server import EXACT_ENGINE, FIXED_ENGINE, running_server
-from qa_service.data.squad import read_squad
+from qa_service.data.squad import OWN_QUESTIONS, read_squad
 from qa_service.instance.batch_cost import BatchRule
 from qa_service.instance.engines import EngineConfig, make_engine
 from qa_service.instance.model_folder.manifest import load_manifest
@@ -36,7 +35,7 @@ def reader(model):
 
 
 def test_a_server_answers_a_long_text_as_the_reader_does(model, reader):
-    items = read_squad(QUESTIONS_FILE)
+    items = read_squad(OWN_QUESTIONS)
     text = "\n".join(dict.fromkeys(item.context for item in items))
     text = (text * (1 + NUM_CHARS // len(text)))[:NUM_CHARS]
     asked = [Question(item.question, text, 3) for item in items[:3]]

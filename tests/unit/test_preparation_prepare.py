@@ -130,7 +130,9 @@ def test_only_a_whole_folder_of_the_right_fingerprint_is_up_to_date(target):
 
 
 def test_what_a_precision_asks_for_is_what_is_made_for_it(target, monkeypatch):
-    monkeypatch.setattr(preparing, "_version", lambda package: "1" if package == "openvino" else "")
+    monkeypatch.setattr(
+        preparing, "installed_version", lambda package: "1" if package == "openvino" else ""
+    )
     asked = Choices(precision="int8", tensorrt=True)
     manifest = load_manifest(target)
     assert missing_files(manifest, asked) == [
@@ -141,12 +143,12 @@ def test_what_a_precision_asks_for_is_what_is_made_for_it(target, monkeypatch):
     manifest = msgspec.structs.replace(manifest, files=files)
     for precision in ("int8", "auto"):
         assert missing_files(manifest, Choices(precision=precision)) == ["model.openvino_int8.onnx"]
-    monkeypatch.setattr(preparing, "_version", lambda _: None)
+    monkeypatch.setattr(preparing, "installed_version", lambda _: "")
     assert missing_files(manifest, Choices(precision="int8")) == []
 
 
 def test_auto_does_not_try_again_what_cannot_be_had(target, monkeypatch):
-    monkeypatch.setattr(preparing, "_version", lambda _: None)
+    monkeypatch.setattr(preparing, "installed_version", lambda _: "")
     without = {"model.int8.onnx": "serve it in fp32"}
     manifest = load_manifest(target)
     files = manifest.files | {"known_answers.json": "1"}

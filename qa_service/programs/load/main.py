@@ -31,9 +31,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import qa_service
 from qa_service.client import QaClientError
-from qa_service.data.squad import SquadQuestion, read_squad
+from qa_service.data.squad import OWN_QUESTIONS, SquadQuestion, read_squad
 from qa_service.flags import (
     INTERRUPTED,
     PlotError,
@@ -55,7 +54,6 @@ from qa_service.programs.load.table import CsvFile, column_head, markdown
 from qa_service.programs.load.wire import CollectionWire
 from qa_service.progress import progress_bar
 
-QUESTIONS_FILE = Path(qa_service.__file__).parent / "data" / "questions.json"
 CLOSED_LOOP_CLIENTS, OPEN_LOOP_CLIENTS = 5, 50
 """The prototype's five; fifty, so that a rate comes from as many as the users of a server are."""
 CLIENTS_HELP = (
@@ -79,7 +77,7 @@ def make_flags() -> argparse.ArgumentParser:
     add("--rate", type=list_of(rate), help="open loop: requests per second; a list with --sweep")
     add("--timeout_s", type=seconds, default=60.0, help="longest wait for an answer, in seconds")
     file = "what to ask: JSON in SQuAD's format, or that gzipped as .gz"
-    add("--questions_file", type=Path, default=QUESTIONS_FILE, help=file)
+    add("--questions_file", type=Path, default=OWN_QUESTIONS, help=file)
     add("--collection", help="the collection that is to answer, in place of the file's texts")
     add("--max_passages", type=count, help="how many passages of the collection to read")
     add("--shuffle", action="store_true", help="ask from all over the file, in random order")

@@ -9,21 +9,18 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 
 import qa_service
 from qa_service.engine_catalogue import ENGINES, PROCESSOR_FLAGS
 from qa_service.logs import plural
-from qa_service.machine import num_cpus, processor
+from qa_service.machine import installed_version, num_cpus, processor
 from qa_service.server.check.report import Finding, ok, warning
-from qa_service.server.config import ServerConfig
+from qa_service.server.config import OTHER_DESCRIPTORS, ServerConfig
 
 GIB = 1 << 30
 LITTLE_MEMORY_BYTES = GIB
 """An instance of the built-in model takes 200 to 400 MiB."""
-OTHER_DESCRIPTORS = 128
-"""What a server has open that is no connection: its log, libraries, channels to instances."""
 _PACKAGES = ("msgspec", "numpy", "tokenizers", "tantivy", "transformers", "ray", "grpcio")
 
 
@@ -32,7 +29,7 @@ def check_program() -> Iterator[Finding]:
     system = f"{platform.system()} {platform.release()} {platform.machine()}"
     yield ok(f"qa-server {qa_service.__version__}, Python {platform.python_version()}, {system}")
     names = [package for engine in ENGINES.values() for package in engine.packages.values()]
-    there = {name: _version(name) for name in dict.fromkeys([*names, *_PACKAGES])}
+    there = {name: installed_version(name) for name in dict.fromkeys([*names, *_PACKAGES])}
     yield ok(", ".join(f"{name} {version}" for name, version in there.items() if version))
     both = [name for name in ("onnxruntime", "onnxruntime-gpu") if there.get(name)]
     if len(both) > 1:
@@ -40,13 +37,6 @@ def check_program() -> Iterator[Finding]:
             "onnxruntime and onnxruntime-gpu are both installed, and one hides the other",
             "python -m pip uninstall onnxruntime onnxruntime-gpu; then install one of them",
         )
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 def check_machine(config: ServerConfig) -> Iterator[Finding]:
