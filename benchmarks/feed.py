@@ -76,7 +76,7 @@ def accelerators() -> list[Accelerator]:
 def feed(
     accelerator: Accelerator, instances: int, flags: argparse.Namespace, items: Sequence[Item]
 ) -> Figures:
-    """Loads a server of so many instances; the figures of its load and of its processes."""
+    """Loads a server of some instances; the figures of its load and of its processes."""
     target = ours(accelerator.name, "--num_inference_sessions", str(instances), *SERVER_FLAGS)
     wrapper = (
         *("env", f"PYTHONPATH={WORKER}{os.pathsep}{ROOT}"),

@@ -61,7 +61,7 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
     add("--whole", action="store_true", help=whole)
     int8 = "round weights and activations as int8 engines do, so that the adapter allows for it"
     add("--int8", action="store_true", help=int8)
-    frozen = "leave so many of the lowest layers as they are, for less time (default: %(default)s)"
+    frozen = "how many of the lowest layers stay as they are, for less time (default: %(default)s)"
     add("--frozen_layers", type=int, default=0, metavar="LAYERS", help=frozen)
     add("--rank", type=int, default=64, help="of the adapters (default: %(default)s)")
     add("--learning_rate", type=float, default=5e-4, help="peak (default: %(default)s)")

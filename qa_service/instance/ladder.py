@@ -2,7 +2,7 @@
 
     CUDA graphs ─▶ no CUDA graphs ─▶ no bound buffers ─▶ the CPU, where the user allows it
 
-An instance takes the first step that gives the known answers. What passed is kept beside the costs,
+An instance takes the first step that gives the known answers. What passed is kept with the costs,
 and the next start begins there. If no step of an engine passes, `auto` takes another: PyTorch's
 last step is the model as `transformers` runs it.
 """
@@ -77,7 +77,7 @@ class Ladder:
         model_dir: Path,
         key: str,
     ) -> Ladder:
-        """The steps; `key` names what they depend on, beside the driver and the options."""
+        """The steps; `key` names what they depend on, in addition to the driver and the options."""
         words = f"{key} {engine_type} {config} {gpu_driver()}"
         name = f"steps.{hashlib.sha256(words.encode()).hexdigest()[:16]}.json"
         row = ROWS.get((engine_type, config.precision))

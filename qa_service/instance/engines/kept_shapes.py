@@ -1,4 +1,4 @@
-"""What OpenVINO compiled of a model, kept beside it: a folder for each version and processor.
+"""What OpenVINO compiled of a model, kept in its folder: a folder for each version and processor.
 
     costs/openvino/KEY/NUMBER.blob       OpenVINO's own cache of the model with dynamic shapes
     costs/openvino/KEY/tokens-128.blob   the model compiled for one row of 128 tokens

@@ -3,7 +3,7 @@
 OpenVINO compiles kernels for each new shape, which takes about as long as a question. So rows are
 padded to a few lengths, each of which runs once at the start, as far as `WARMING_S` allows; the
 padding is masked, and cut off from the output. Single rows of lengths that occur often get models
-of their own, with static shapes. What is compiled is kept beside the model, by processor and
+of their own, with static shapes. What is compiled is kept in its folder, by processor and
 version, for the next start.
 """
 
@@ -136,7 +136,7 @@ class OpenVinoEngine(Engine):
             self.logits(row, np.ones_like(row), np.zeros_like(row))
 
     def _made_for(self, tokens: int) -> openvino.InferRequest:
-        """The model for one row of so many tokens: from its file, or compiled."""
+        """The model for one row of a length: from its file, or compiled."""
         compiled = self._loaded_for(tokens)
         if compiled is None:
             compiled = self._kept.keeping(tokens, lambda kept: self._compiled_for(tokens, kept))

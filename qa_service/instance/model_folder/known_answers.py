@@ -1,6 +1,6 @@
 """What a prepared model is known to compute: rows of input, and logits of its source for them.
 
-`prepare_model.py` asks the source's model, in float32 on PyTorch, and keeps the file beside the
+`prepare_model.py` asks the source's model, in float32 on PyTorch, and keeps the file with the
 model, with its hash in the manifest. An instance compares what its engine computes with it.
 """
 

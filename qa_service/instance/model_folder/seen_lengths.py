@@ -1,4 +1,4 @@
-"""How often rows of each length ran: kept beside the model, so that the next start knows it.
+"""How often rows of each length ran: kept in the model's folder, so that the next start knows it.
 
 All instances of a model write the same file, each what it began with and what it has counted since.
 The last one wins: they see the same traffic.
@@ -18,7 +18,7 @@ FIRST_KEPT, KEPT_EVERY = 64, 1024
 """Rows until the counts are first written; they are written at each doubling, then at every so
 many."""
 MAX_ROWS = 1 << 14
-"""At so many rows all counts are halved: old traffic counts for less."""
+"""At this many rows all counts are halved: old traffic counts for less."""
 
 
 class KeptLengths(msgspec.Struct, frozen=True):
@@ -59,7 +59,7 @@ class SeenLengths:
         return num_rows
 
     def most_seen(self, at_least: int) -> list[int]:
-        """The lengths with so many rows, those with the most first."""
+        """The lengths with that many rows, those with the most first."""
         counts = list(self._counts.items())  # at once: another thread may be counting
         counts.sort(key=lambda item: (-item[1], item[0]))
         return [tokens for tokens, num_rows in counts if num_rows >= at_least]

@@ -14,7 +14,7 @@ _UNAUTHENTICATED, _CLOSING, _ASKING = State.UNAUTHENTICATED, State.CLOSING, Time
 
 
 CLOSING_GRACE_S = 1.0
-"""How long requests may still arrive after a frame has told the client to send no more: several of
+"""How long requests may still arrive after a frame has asked the client to send no more: several of
 the longest round trips. A client that knows the word closes sooner."""
 
 
@@ -45,11 +45,11 @@ class Timeouts:
         self.ages_at_s = min(self.ages_at_s, when_idle_s)
 
     def is_leaving(self, now_s: float) -> bool:
-        """Whether the client is to go: it is told so with its next answer."""
+        """Whether the client is to go: its next answer says so."""
         return self.leaves or now_s >= self.ages_at_s
 
     def announce(self, now_s: float) -> None:
-        """Notes that the client is told; once `CLOSING_GRACE_S` is over, it closes when idle."""
+        """Notes that an answer has said so; once `CLOSING_GRACE_S` is over, it closes when idle."""
         if not self._is_announced:
             self._is_announced = self.leaves = True
             self.ages_at_s = now_s + CLOSING_GRACE_S

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class SelfTests:
-    """Tests the instances in turn, and counts what comes of it.
+    """Tests the instances in turn, and counts the results.
 
     Args:
         interval_s: 0 for no tests.
