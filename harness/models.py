@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import signal
 from collections import Counter
 from collections.abc import Mapping
@@ -12,7 +13,26 @@ from pathlib import Path
 from harness.frames import frame, receive
 from harness.questions import ASK
 from harness.server import INSTANT, RunningServer
+from qa_service.instance.model_folder.costs_dir import COSTS_DIR
 from qa_service.instance.model_folder.manifest import Manifest, ReadingConfig, save_manifest
+
+
+def copy_model(model: Path, to: Path, *left_out: str) -> Path:
+    """Copies a prepared model that others serve, with what was measured of it.
+
+    Servers write compiled shapes and partial files into `costs` meanwhile, which may be gone before
+    they are copied; of that folder only whole tables are taken.
+
+    Args:
+        left_out: Names, or patterns of them, of what else is not copied.
+    """
+
+    def ignored(folder: str, names: list[str]) -> set[str]:
+        is_costs = Path(folder).name == COSTS_DIR
+        unmade = {name for name in names if is_costs and not name.endswith(".json")}
+        return unmade | shutil.ignore_patterns(*left_out)(folder, names)
+
+    return Path(shutil.copytree(model, to, ignore=ignored))
 
 
 def make_manifest(name: str, **fields: object) -> Manifest:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import fcntl
-import shutil
 from pathlib import Path
 
 import pytest
 
+from harness.models import copy_model
 from harness.rabbitmq import MISSING, is_installed, running_rabbitmq
 from harness.server import ROOT
 from qa_service.autotune.candidates import choose_engine
@@ -66,7 +66,7 @@ def certificates(tmp_path_factory) -> Certificates:
 @pytest.fixture
 def own_model(builtin_model, tmp_path) -> Path:
     """A copy of the built-in model that a test may change."""
-    return shutil.copytree(builtin_model, tmp_path / "model")
+    return copy_model(builtin_model, tmp_path / "model")
 
 
 @pytest.fixture(scope="session")

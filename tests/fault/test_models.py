@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 import pytest
 
 from harness.load import QuietAnswers, assert_all_right, beside
-from harness.models import ModelFile, count_versions, states, write_manifest
+from harness.models import ModelFile, copy_model, count_versions, states, write_manifest
 from harness.process import wait_until
 from harness.questions import ASK
 from harness.server import RunningServer, running_server
@@ -113,7 +113,7 @@ def test_a_corrupt_file_is_never_served_and_its_repair_is_found(file):
 
 def test_a_truncated_model_leaves_the_others_serving(file, builtin_model, tmp_path):
     file.write("versions = [1]")
-    truncated = shutil.copytree(builtin_model, tmp_path / "truncated")
+    truncated = copy_model(builtin_model, tmp_path / "truncated")
     with (truncated / "model.onnx").open("r+b") as model:
         model.truncate(1000)
     engine = 'inference_engine_type = "onnx"\nprecision = "fp32"'

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from pathlib import Path
 
 import pytest
 
 from harness.load import QuietAnswers, assert_all_right, beside
+from harness.models import copy_model
 from harness.process import GIVE_UP_S
 from harness.questions import ANSWER, ASK
 from harness.server import FIXED_ENGINE, RunningServer
@@ -57,7 +57,7 @@ def start(cluster):
 
 
 def test_the_model_is_sent_to_a_node_that_has_it_not(builtin_model, cluster, start, tmp_path, home):
-    model = Path(shutil.copytree(builtin_model, tmp_path / "model"))
+    model = copy_model(builtin_model, tmp_path / "model")
     server = start(model, "--num_inference_sessions=1", "--ray_instances=1", "--ray_push_model")
     server.wait_for_log("waiting for a node of the Ray cluster")
     model.rename(tmp_path / "elsewhere")

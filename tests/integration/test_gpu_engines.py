@@ -4,7 +4,6 @@ import dataclasses
 import multiprocessing
 import os
 import re
-import shutil
 
 import msgspec
 import numpy as np
@@ -12,6 +11,7 @@ import onnxruntime
 import pytest
 import torch
 
+from harness.models import copy_model
 from harness.process import GIVE_UP_S
 from qa_service.data.squad import OWN_QUESTIONS, read_squad
 from qa_service.engine_catalogue import ONNX_FILE, PLAIN_ONNX_FILE
@@ -50,7 +50,7 @@ PLACES = [
 def gpu_model(builtin_model, tmp_path_factory):
     """A copy of the built-in model with all that a GPU's engines need: others serve that one."""
     folder = tmp_path_factory.mktemp("saved_models")
-    shutil.copytree(builtin_model, folder / builtin_model.name)
+    copy_model(builtin_model, folder / builtin_model.name)
     return prepare(Choices(output_dir=folder, precision="fp16", tensorrt=True))
 
 

@@ -1,9 +1,8 @@
 """A long text that a server cuts has the answers that the reader finds in the whole."""
 
-import shutil
-
 import pytest
 
+from harness.models import copy_model
 from harness.server import EXACT_ENGINE, FIXED_ENGINE, running_server
 from qa_service.data.squad import OWN_QUESTIONS, read_squad
 from qa_service.instance.batch_cost import BatchRule
@@ -21,7 +20,7 @@ NUM_CHARS = 9_538
 @pytest.fixture(scope="module", params=[96, 384])
 def model(builtin_model, tmp_path_factory, request):
     """The built-in model with a window of so many tokens."""
-    copy = shutil.copytree(builtin_model, tmp_path_factory.mktemp("model") / "model")
+    copy = copy_model(builtin_model, tmp_path_factory.mktemp("model") / "model")
     change_reading(copy, window_tokens=request.param)
     return copy
 

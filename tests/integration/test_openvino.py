@@ -1,11 +1,11 @@
 """The OpenVINO engine, on the built-in model."""
 
 import os
-import shutil
 
 import numpy as np
 import pytest
 
+from harness.models import copy_model
 from harness.process import MIB
 from qa_service.errors import DeviceError, SetupError
 from qa_service.instance.engines import EngineConfig, make_engine
@@ -131,8 +131,7 @@ def test_static_shapes_take_no_more_memory_than_they_may(builtin_model, precisio
 def kept_model(builtin_model, tmp_path):
     """A model in a folder of its own, of which nothing is compiled yet."""
     folder = tmp_path / "model"
-    ignored = shutil.ignore_patterns("costs", "*.safetensors", "model.int8.onnx")
-    return shutil.copytree(builtin_model, folder, ignore=ignored)
+    return copy_model(builtin_model, folder, "costs", "*.safetensors", "model.int8.onnx")
 
 
 def blobs(model):

@@ -3,15 +3,14 @@
 import itertools
 import json
 import re
-import shutil
 import signal
 import subprocess
-from pathlib import Path
 
 import pytest
 
 from harness.frames import frame, receive
 from harness.golden import GOLDEN, body_of
+from harness.models import copy_model
 from harness.process import held_still
 from harness.questions import ANSWER, ASK, QUESTIONS, TEXT
 from harness.server import FIXED_ENGINE, INSTANT, ONE_BY_ONE, running_server
@@ -51,8 +50,7 @@ def neighbour(server):
 
 @pytest.mark.slow
 def test_what_batches_cost_is_measured_once_and_kept(builtin_model, tmp_path):
-    leave_out = shutil.ignore_patterns("costs")
-    model = Path(shutil.copytree(builtin_model, tmp_path / "model", ignore=leave_out))
+    model = copy_model(builtin_model, tmp_path / "model", "costs")
     for is_measured in (True, False):
         # No engines beside: one is measured that is known.
         with running_server(model, *ONE, *FIXED_ENGINE, "--cost_table", "auto") as running:

@@ -1,9 +1,8 @@
 """Cascades, shadow traffic and the cache over several real models, from one file."""
 
-import shutil
-
 import pytest
 
+from harness.models import copy_model
 from harness.questions import ANSWER, ASK, QUESTIONS, TEXT
 from harness.server import running_server
 from tests.http_calls import get
@@ -18,7 +17,7 @@ def server(builtin_model, tmp_path_factory):
     """Two models, one of them in two versions; routes with every outcome of a cascade."""
     folder = tmp_path_factory.mktemp("models")
     copy = folder / "versions" / "2"
-    shutil.copytree(builtin_model, copy)
+    copy_model(builtin_model, copy)
     (folder / "versions" / "1").symlink_to(builtin_model)
     change_reading(copy, temperature=3.0)
     config = folder / "server.toml"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness.frames import frame, receive
-from harness.models import ModelFile, states
+from harness.models import ModelFile, copy_model, states
 from harness.process import GIVE_UP_S, LoggingProcess, wait_until
 from harness.questions import ANSWER, ASK, FIRST_WORD
 from harness.server import INSTANT, ROOT, RunningServer
@@ -76,8 +75,7 @@ class TestAnotherModelIsMeasured:
 
     @pytest.fixture
     def starting(self, builtin_model, tmp_path):
-        slow = shutil.copytree(builtin_model, tmp_path / "slow")
-        shutil.rmtree(slow / "costs", ignore_errors=True)
+        slow = copy_model(builtin_model, tmp_path / "slow", "costs")
         file = ModelFile(tmp_path, 1)
         file.path.write_text(
             f'[models.m]\npath = "{file.model}"\ninference_engine_type = "instant"\n'
@@ -132,8 +130,7 @@ def trials(server) -> list[int]:
 
 
 def test_what_is_measured_is_kept_and_nothing_else(builtin_model, tmp_path):
-    model = shutil.copytree(builtin_model, tmp_path / "model")
-    shutil.rmtree(model / "costs", ignore_errors=True)
+    model = copy_model(builtin_model, tmp_path / "model", "costs")
     flags = ("--inference_engine_type", "onnx", "--num_inference_sessions", "1")
     flags += ("--intra_op_num_threads", "1")
     for is_first in (True, False):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from harness.models import copy_model
 from harness.process import LoggingProcess
 from harness.server import RunningServer
 
@@ -30,3 +31,14 @@ def test_an_older_checkouts_server_says_only_that_it_is_ready(tmp_path):
         assert (server.port, server.ready_line) == (1234, READY_LINE.rstrip())
     finally:
         server.close()
+
+
+def test_a_models_copy_leaves_out_what_servers_are_writing_into_its_costs(tmp_path):
+    model = tmp_path / "model"
+    partial = model / "costs" / "openvino" / "key" / ".partial"
+    partial.mkdir(parents=True)
+    (partial / "1.copy").symlink_to("gone")  # as a file that was removed after it was listed
+    for name in ("model.onnx", "costs/table.json", "costs/table.123"):
+        (model / name).write_text("{}")
+    copy = copy_model(model, tmp_path / "copy", "*.txt")
+    assert sorted(path.name for path in copy.rglob("*")) == ["costs", "model.onnx", "table.json"]

@@ -10,6 +10,7 @@ another each time that a model is reshaped; it writes them, without Python's loc
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import mmap
@@ -17,7 +18,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -127,13 +128,20 @@ def _take(partial: Path, path: Path) -> None:
 
 def _remove_oldest(root: Path) -> None:
     """Removes the folders that were not used for longest; other processes may do the same."""
-    folders = [(path.stat().st_mtime, path) for path in root.iterdir() if path.is_dir()]
-    for _, path in sorted(folders, reverse=True)[MAX_FOLDERS:]:
+    for _, path in sorted(_used(root.iterdir()), reverse=True)[MAX_FOLDERS:]:
         shutil.rmtree(path, ignore_errors=True)
 
 
 def _remove_partial(folder: Path) -> None:
     """Removes what killed processes have left."""
-    for path in folder.glob(".*"):
-        if path.stat().st_mtime < time.time() - PARTIAL_S:
+    for used_s, path in _used(folder.glob(".*")):
+        if used_s < time.time() - PARTIAL_S:
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _used(paths: Iterable[Path]) -> Iterator[tuple[float, Path]]:
+    """When each folder was last used, of those that are still there."""
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            if path.is_dir():
+                yield path.stat().st_mtime, path
