@@ -9,7 +9,7 @@ A row joins if it adds less to this batch than it would cost later, in a batch o
 this one has or as are left. An instance takes no more than its share of the queue, so that no
 request shares a batch while an instance is idle. If no more requests came, smaller batches would
 lower the mean completion time; under load, throughput matters more
-(`tests/unit/test_batch_sizes.py` simulates it).
+(`tests/unit/server/scheduling/test_batch_sizes.py` simulates it).
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from qa_service.retrieval.build import Choices, Reporter, build
 from qa_service.retrieval.collection import Collection
 from qa_service.retrieval.manifest import INDEX, PROGRESS_FILE, load_manifest
 from tests.programs import run_python
-from tests.unit.pdf_files import packed_stream, pdf_file, pdf_of
+from tests.unit.retrieval.formats.pdf_files import packed_stream, pdf_file, pdf_of
 
 KILLED = """
 import os, pathlib, signal, sys

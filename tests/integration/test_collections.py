@@ -16,7 +16,7 @@ from qa_service.aio.client import AsyncQaClient
 from qa_service.client import QaClient
 from tests.http_calls import get, post
 from tests.programs import run_python
-from tests.unit.test_open_search import Cluster
+from tests.unit.retrieval.test_open_search import Cluster
 
 TELEPHONE = "Alexander Graham Bell patented the telephone in 1876. It carried speech over a wire.\n"
 

@@ -1,0 +1,173 @@
+"""What may be an answer, and what is made of a span that was chosen."""
+
+import pytest
+
+from qa_service.instance.model_folder.manifest import ReadingConfig
+from qa_service.instance.reader.answer_rule import AnswerRule
+from qa_service.instance.reader.spans import find_answers
+from qa_service.instance.reader.whole_words import whole_words
+from tests.unit.instance.reader.test_spans import encode, token_logits
+
+FAQ = "Where is the key?"
+
+
+def allows(question, text, words):
+    start = text.index(words)
+    return AnswerRule(question, text).allows(start, start + len(words))
+
+
+@pytest.mark.parametrize(
+    ("question", "text", "words"),
+    [
+        (FAQ, "## Where is the key?\n\nBelow the mat.", "##"),
+        (FAQ, "## Where is the key?\n\nBelow the mat.", "Where"),
+        (FAQ, "## The key\n\nBelow the mat.", "The key"),
+        (FAQ, "3. Where is the key?\n\nBelow the mat.", "3"),
+        (FAQ, "**Q: Where is the key?**\n\nA: Below the mat.", "Q"),
+        (FAQ, "**Q: Where is the key?**\n\nA: Below the mat.", "A"),
+        (FAQ, "Where is the key?\n=================\nBelow it.", "===="),
+        (FAQ, "* Where is the key?\n* Below the mat.", "* Where is"),
+        (FAQ, "| Key | Place |\n|---|---|\n| red | mat |", "|---|"),
+        (FAQ, "The key is below the mat", "key"),
+        (FAQ, "It is below the mat. The key is the key.", "key"),
+        (FAQ, "The key is below the mat.", "."),
+    ],
+)
+def test_marks_and_the_words_of_a_repeated_question_are_no_answer(question, text, words):
+    assert not allows(question, text, words)
+
+
+@pytest.mark.parametrize(
+    ("question", "text", "words"),
+    [
+        ("Which sign is a wildcard?", "Here @ is a wildcard, and * too.", "@"),
+        ("Which sign is a wildcard?", "Here @ is a wildcard, and * too.", "*"),
+        ("Is the door red or blue?", "The door is blue", "blue"),
+        (
+            "Is the door red or blue?",
+            "## Red or blue\n\nThe door is blue",
+            "blue",
+        ),
+        (
+            "How many of the 12 came?",
+            "Of all who were invited by mail and by phone, 12 came.",
+            "12",
+        ),
+        ("What is 3?", "There are 3 ways to get to the other side of the river by foot.", "3"),
+        (FAQ, "A key lies below the mat", "below the mat"),
+        (FAQ, "Answer me: below the mat", "Answer me"),
+        (FAQ, "3 keys are below the mat", "3 keys"),
+    ],
+)
+def test_what_stands_in_prose_may_be_an_answer(question, text, words):
+    start = text.rindex(words)
+    assert AnswerRule(question, text).allows(start, start + len(words))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "It is Ida\n\nIn 1931",
+        "# It is Ida\nIn 1931",
+        "It is Ida\n---------\nIn 1931",
+        "It is Ida\n \nIn 1931",
+    ],
+)
+def test_an_answer_ends_with_its_paragraph(text):
+    rule = AnswerRule("Who?", text)
+    start, end = text.index("Ida"), text.index("1931")
+    assert not rule.allows(start, end)
+    assert rule.allows(start, start + 3)
+    assert rule.allows(end, end + 4)
+
+
+def test_a_line_end_within_a_paragraph_is_no_end():
+    assert allows("Who?", "It is Ida\nRoth, and he", "Ida\nRoth")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["b b b b", "## b c\n\nd e f g", "1. b c d\n\ne f", "b? c d. e", "* b\n* c\n\n---\n\nd"],
+)
+def test_the_table_says_of_each_span_what_is_said_of_it_alone(text):
+    rule, encoded = AnswerRule("b c", text), encode(text)
+    table = rule.table(encoded.offsets, 4)
+    assert table.shape == (len(encoded.offsets), 4)
+    for first, (start, _) in enumerate(encoded.offsets):
+        for last in range(first, min(first + 4, len(encoded.offsets))):
+            assert table[first, last - first] == rule.allows(start, encoded.offsets[last][1])
+
+
+def test_what_is_no_answer_leaves_its_probability_to_the_others():
+    text = "## b c?\n\nd e"
+    encoded = encode(text, question="b c")
+    logits = token_logits(encoded, {2: 9.0, 5: 4.0}, {2: 9.0, 5: 4.0})
+    (answer,) = find_answers(text, encoded, logits, ReadingConfig(max_answer_tokens=4))
+    assert (answer.answer, answer.score) == ("d", 1.0)
+
+
+def test_a_text_of_nothing_but_the_question_has_no_answer():
+    text = "## b c?"
+    encoded = encode(text, question="b c")
+    logits = token_logits(encoded, {2: 9.0}, {2: 9.0})
+    (answer,) = find_answers(text, encoded, logits, ReadingConfig(null_threshold=0.0))
+    assert (answer.answer, answer.start) == ("", None)
+
+
+TEXTS = {
+    "Read http://ex.org/a_b?c=1#d, so.": {
+        "http": "http://ex.org/a_b?c=1#d",
+        "org/a": "http://ex.org/a_b?c=1#d",
+    },
+    "Write to ida.roth@ex.org.": {"ida": "ida.roth@ex.org", "ex.org.": "ida.roth@ex.org"},
+    "Set --no-check=all or -vv.": {"no-check": "--no-check=all", "vv": "-vv", "-vv.": "-vv"},
+    "It lies in /etc/a-b/c.conf; or ~/.d": {"etc": "/etc/a-b/c.conf", ".d": "~/.d"},
+    "See a-b/c.conf; so": {"c.conf;": "a-b/c.conf"},
+    "See C:\\Data\\x.ini.": {"Data": "C:\\Data\\x.ini"},
+    "At -12 °C or ±0.5 mm or 7%.": {"12": "-12 °C", "0.5": "±0.5 mm", "7": "7%"},
+    "It costs $2,500.75 or 18 EUR.": {"500": "$2,500.75", "18": "18 EUR"},
+    "Number 07-1234.": {"07": "07-1234", "1234.": "07-1234"},
+    "It meets ISO 9001:2015.": {"ISO": "ISO 9001:2015", "9001": "9001:2015"},
+    "Set a.b.max_size in C++ or C#.": {"max": "a.b.max_size", "C": "C++", "C#.": "C#"},
+    "The sign * is it.": {"The sign *": "*", "*": "*"},
+    "Run it with -q now.": {"with -q": "-q"},
+    "A well-known man, born in 1914-1918.": {"known": "known", "man,": "man", "1914": "1914"},
+    "He said \"yes\" (in 1843).": {"yes\"": "yes", "\"yes": "yes", "(in 1843).": "(in 1843)"},
+    "By J. Roe Jr. of the U.S. Navy.": {"Roe Jr.": "Roe Jr.", "U.S.": "U.S.", "Navy.": "Navy"},
+    "- Pears and figs\n- Plums": {"- Pears": "Pears", "figs\n": "figs"},
+    "**Bold** words, and `code`.": {"**Bold**": "Bold", "`code`.": "code"},
+    "Over 90 of them, a 40-year-old": {"Over 90": "Over 90", "40": "40"},
+    "In 1999 in London; 30 min": {"1999": "1999", "30": "30 min"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "expected"),
+    [(text, *pair) for text, pairs in TEXTS.items() for pair in pairs.items()],
+)
+def test_a_chosen_span_becomes_what_a_person_would_mark(text, words, expected):
+    start = text.index(words)
+    start, end = whole_words(text, start, start + len(words), {"sign"})
+    assert text[start:end] == expected
+
+
+@pytest.mark.parametrize(("text", "words"), [("Yes, so.", ","), ("Why?! So", "?!"), ("a) b", ")")])
+def test_nothing_but_the_sentences_marks_is_empty(text, words):
+    start = text.index(words)
+    start, end = whole_words(text, start, start + len(words))
+    assert start == end
+
+
+def test_a_run_without_white_space_is_not_searched_without_end():
+    text = "a/" * 50_000
+    start, end = whole_words(text, 50_000, 50_002)
+    assert end - start <= 2 * 2048 + 2
+
+
+def test_the_words_of_a_url_count_as_one_answer():
+    text = "b://c.d/e"
+    encoded = encode(text)
+    raised = {0: 5.0, 4: 5.0, 8: 5.0}
+    logits = token_logits(encoded, raised, raised)
+    (answer,) = find_answers(text, encoded, logits, ReadingConfig(max_answer_tokens=9))
+    assert (answer.answer, answer.score, answer.places) == (text, 1.0, ())

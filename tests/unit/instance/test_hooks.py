@@ -1,0 +1,207 @@
+"""Hooks: how they are loaded, and what they may change."""
+
+import sys
+from dataclasses import replace
+
+import pytest
+
+from qa_service.autotune.engine_table import Finding, Measurement
+from qa_service.errors import InternalError, InvalidRequestError, SetupError
+from qa_service.instance.batch_cost import BatchRule
+from qa_service.instance.hooks import HookedReader, Hooks, LoadedHooks, load_hooks
+from qa_service.instance.messages import Answers, Setup
+from qa_service.instance.options import InstanceOptions
+from qa_service.instance.reader.instant import InstantReader
+from qa_service.instance.reader.stopwatch import Stopwatch
+from qa_service.wire.messages import Answer, Task
+from qa_service.wire.spans import SegmentResult
+from tests.unit.instance.tiny_reader import tiny_reader
+
+TEXT = "the old river ran by the town, and the town was by the river. " * 3
+TASKS = [
+    Task("why", TEXT),
+    Task("why", TEXT, 5),
+    Task("river", TEXT, 3, (20, len(TEXT))),
+    Task("a town", "  \n"),
+]
+
+
+@pytest.fixture
+def write_module(tmp_path, monkeypatch):
+    """Writes a module that can be imported; returns its name."""
+    monkeypatch.syspath_prepend(tmp_path)
+    names = []
+
+    def write(source):
+        names.append(f"hooks_{len(names)}_{tmp_path.name}")
+        (tmp_path / f"{names[-1]}.py").write_text(source)
+        return names[-1]
+
+    yield write
+    for name in names:
+        sys.modules.pop(name, None)
+
+
+def answered(reader, *tasks):
+    stopwatch = Stopwatch()
+    return reader.answer(reader.encode(tasks, stopwatch), stopwatch)
+
+
+def hooked(hooks, reader=None):
+    return HookedReader(reader or InstantReader(BatchRule()), LoadedHooks(hooks, "m:C", "0"))
+
+
+IMPORT = "from qa_service.instance.hooks import Hooks\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (IMPORT, "has no attribute 'C'"),
+        ("class C: pass", "must derive from qa_service.instance.hooks.Hooks"),
+        (f"{IMPORT}class C(Hooks):\n def __init__(self, n): pass", "TypeError: "),
+        ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("def", "SyntaxError: "),
+        ("raise ValueError('two\\nlines')", "ValueError: two lines"),
+        ("raise SystemExit(0)", "SystemExit: 0"),
+        ("C = 3", "TypeError: 'int' object is not callable"),
+    ],
+)
+def test_hooks_that_cannot_be_loaded_are_a_setup_error_of_one_line(write_module, source, reason):
+    name = f"{write_module(source)}:C"
+    with pytest.raises(SetupError) as raised:
+        load_hooks(name)
+    assert reason in str(raised.value)
+    assert name in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_hooks_are_loaded_and_known_by_their_source(write_module):
+    first = load_hooks(f"{write_module(f'{IMPORT}class C(Hooks): pass')}:C")
+    second = load_hooks(f"{write_module(f'{IMPORT}class C(Hooks): x = 1')}:C")
+    assert isinstance(first.hooks, Hooks)
+    assert first.fingerprint != second.fingerprint
+    models = [HookedReader(InstantReader(BatchRule()), loaded).model for loaded in (first, second)]
+    assert models[0].hooks.startswith(first.name)
+    assert models[0].hooks != models[1].hooks
+
+
+def test_hooks_that_change_nothing_leave_every_outcome_as_it_is(tmp_path):
+    reader = tiny_reader(tmp_path)
+    outcomes = answered(reader, *TASKS)
+    assert {type(outcome) for outcome in outcomes} == {Answers, SegmentResult}
+    assert answered(hooked(Hooks(), reader), *TASKS) == outcomes
+
+
+class Changing(Hooks):
+    """Lowers scores to a half, and makes answers longer by a character."""
+
+    def passage(self, text):
+        return text.replace("secret", "xxxxxx")
+
+    def answers(self, answers):
+        return [replace(answer, end=answer.end + 1, score=answer.score / 2) for answer in answers]
+
+
+def test_words_and_offsets_are_of_the_text_as_sent_and_scores_as_changed():
+    whole, part = answered(
+        hooked(Changing()), Task("q", "secret words"), Task("q", "not secret words", 1, (4, 16))
+    )
+    assert whole == Answers([Answer("secret ", 0.5, 0, 7)])
+    [span] = part.spans
+    assert (span.start, span.end) == (4, 11)
+
+
+class Dropping(Hooks):
+    def answers(self, answers):
+        return []
+
+
+def test_with_all_answers_dropped_there_is_no_answer():
+    whole, part = answered(hooked(Dropping()), Task("q", "a word"), Task("q", "a word", 1, (0, 6)))
+    assert [(answer.answer, answer.start) for answer in whole.answers] == [("", None)]
+    assert part.spans == []
+
+
+class Faulty(Hooks):
+    def question(self, question):
+        if question == "crash":
+            raise ValueError("of nobody's business")
+        if question == "exit":
+            raise SystemExit
+        if question == "refuse":
+            raise InvalidRequestError("not here")
+        return {"blank": " ", "none": None}.get(question, question)
+
+    def passage(self, text):
+        return text[1:] if text.startswith("cut") else text
+
+    def answers(self, answers):
+        (answer,) = answers
+        return {
+            "high": [replace(answer, score=1.5)],
+            "zero": [replace(answer, score=0.0)],
+            "nan": [replace(answer, score=float("nan"))],
+            "far": [replace(answer, end=1000)],
+            "early": [replace(answer, start=-1)],
+            "empty": [replace(answer, end=answer.start)],
+            "other": [replace(answer, text="another", end=5)],
+            "float": [replace(answer, end=3.0)],
+            "words": ["words"],
+            "nothing": None,
+        }.get(answer.words, answers)
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        (Task("crash", "x"), "the server's hooks failed on this request"),
+        (Task("exit", "x"), "the server's hooks failed on this request"),
+        (Task("blank", "x"), "question() returned no question"),
+        (Task("none", "x"), "question() returned no question"),
+        (Task("q", "cut it"), "passage() returned 5 characters for 6 characters"),
+        (Task("q", "high"), "a score of 1.5"),
+        (Task("q", "zero"), "a score of 0.0"),
+        (Task("q", "nan"), "a score of nan"),
+        (Task("q", "far"), "not in the text"),
+        (Task("q", "early"), "not in the text"),
+        (Task("q", "empty"), "not in the text"),
+        (Task("q", "other"), "not in the text"),
+        (Task("q", "float"), "failed on this request"),
+        (Task("q", "words"), "failed on this request"),
+        (Task("q", "nothing"), "failed on this request"),
+    ],
+)
+@pytest.mark.parametrize("is_part", [False, True])
+def test_a_fault_fails_its_request_alone(task, message, is_part):
+    good = Task("q", "good words")
+    bad = Task(task.question, task.text, 1, (0, len(task.text)) if is_part else None)
+    before, error, after = answered(hooked(Faulty()), good, bad, good)
+    assert before == after == Answers([Answer("good", 1.0, 0, 4)])
+    assert isinstance(error, InternalError)
+    assert message in error.message
+    assert "business" not in error.message
+
+
+def test_an_answer_outside_of_the_part_that_was_asked_for_is_a_fault():
+    (error,) = answered(hooked(Early()), Task("q", "title: words", 1, (7, 12)))
+    assert isinstance(error, InternalError)
+
+
+class Early(Hooks):
+    def answers(self, answers):
+        return [replace(answer, start=0) for answer in answers]
+
+
+def test_hooks_may_refuse_a_request_in_words():
+    (error,) = answered(hooked(Faulty()), Task("refuse", "x"))
+    assert isinstance(error, InvalidRequestError)
+    assert error.message == "not here"
+
+
+def test_engines_are_compared_without_hooks_and_chosen_with_them():
+    setup = Setup("m", InstanceOptions(hooks="m:C"))
+    measurement = Measurement(setup, (Finding("onnx", "fp32"),), "", "")
+    [(_, on_trial)] = measurement.candidates
+    assert on_trial.options.hooks is None
+    assert measurement.choice(None).options.hooks == "m:C"

@@ -1,0 +1,210 @@
+"""stress_test.py as a user runs it, against a scripted peer."""
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.process import GIVE_UP_S
+from harness.server import ROOT
+from tests.scripted_peer import ScriptedPeer, answer_all, answer_and_keep, answer_to, error_to
+from tests.terminal import Terminal
+
+PROGRAM = [sys.executable, str(ROOT / "stress_test.py")]
+
+
+def flags(peer: ScriptedPeer, **numbers: object) -> list[str]:
+    given = {"host": peer.host, "port": peer.port} | numbers
+    return [f"--{name}={value}" for name, value in given.items()]
+
+
+def questions_file(folder: Path, number: int) -> Path:
+    qas = [{"id": n, "question": f"q{n}"} for n in range(number)]
+    file = folder / "questions.json"
+    file.write_text(json.dumps({"data": [{"paragraphs": [{"context": "C.", "qas": qas}]}]}))
+    return file
+
+
+def questions_of(requests: list[dict]) -> list[dict]:
+    """What was asked, but for which models there are."""
+    return [request for request in requests if "question" in request]
+
+
+def assert_one_clear_line(done: subprocess.CompletedProcess[str], words: str = "") -> None:
+    assert (done.stdout, done.returncode) == ("", 2)
+    assert done.stderr.startswith("Error: ")
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*PROGRAM, *arguments], capture_output=True, check=False, text=True, timeout=GIVE_UP_S
+    )
+
+
+def test_defaults_are_the_prototypes_and_the_report_counts_every_request():
+    with ScriptedPeer(answer_all) as peer:
+        done = run(*flags(peer))
+        assert peer.connections == 1 + 100, "one looks whether anybody is there"
+    assert done.returncode == 0
+    assert "Requests:    1000 answered in " in done.stdout
+    assert done.stdout.endswith("Errors:      0\n")
+    assert done.stderr == "", "no bar where nobody watches"
+
+
+def test_a_terminal_shows_how_far_it_has_come():
+    with ScriptedPeer(answer_all) as peer, Terminal([*PROGRAM, *flags(peer)]) as terminal:
+        terminal.expect("1000/1000")
+        assert terminal.wait() == 0
+
+
+def test_failures_are_counted_by_code():
+    def script(peer):
+        while (request := peer.receive()) is not None:
+            refused = request["id"] % 3 == 2
+            peer.send(error_to(request["id"]) if refused else answer_to(request))
+
+    with ScriptedPeer(script) as peer:
+        done = run(*flags(peer, num_total_clients=4, num_request_per_client=3))
+    assert done.returncode == 1
+    assert "Requests:    8 answered" in done.stdout
+    assert done.stdout.endswith("Errors:      4 (queue_full 4)\n")
+
+
+def test_asks_the_questions_of_a_file(tmp_path):
+    seen = []
+    file = questions_file(tmp_path, 3)
+    with ScriptedPeer(answer_and_keep(seen)) as peer:
+        done = run(*flags(peer, questions_file=file, num_total_clients=2))
+    assert done.returncode == 0
+    asked = {(each["question"], each["text"]) for each in questions_of(seen)}
+    assert asked == {(f"q{number}", "C.") for number in range(3)}
+
+
+@pytest.mark.parametrize("content", [None, "{", "[]", '{"data": []}'])
+def test_a_file_without_questions_is_one_clear_line(tmp_path, content):
+    file = tmp_path / "questions.json"
+    if content is not None:
+        file.write_text(content)
+    assert_one_clear_line(run("--questions_file", str(file)))
+
+
+def test_no_server_is_one_clear_line():
+    with ScriptedPeer(answer_all) as peer:
+        peer.stop_listening()
+        done = run(*flags(peer))
+    assert_one_clear_line(done, "Error: no server can be reached at 127.0.0.1:")
+
+
+@pytest.mark.parametrize("flag", ["num_simultaneous_clients", "num_total_clients", "port"])
+def test_numbers_are_at_least_one(flag):
+    done = run(f"--{flag}", "0")
+    assert done.returncode == 2
+    assert f"error: argument --{flag}" in done.stderr
+
+
+def test_shuffle_asks_from_all_over_the_file_as_the_seed_has_it(tmp_path):
+    def asked(seed: int) -> list[str]:
+        seen = []
+        file = questions_file(tmp_path, 1000)
+        with ScriptedPeer(answer_and_keep(seen)) as peer:
+            given = flags(peer, questions_file=file, num_total_clients=1, seed=seed)
+            assert run(*given, "--shuffle").returncode == 0
+        return [each["question"] for each in questions_of(seen)]
+
+    first = asked(seed=1)
+    assert first == asked(seed=1) != asked(seed=2)
+    assert len(set(first)) == 10
+    assert max(int(question[1:]) for question in first) > 500
+
+
+def test_a_rate_for_a_time():
+    with ScriptedPeer(answer_all) as peer:
+        done = run(*flags(peer, rate=200, duration_s=0.5, num_simultaneous_clients=3))
+        assert peer.connections == 1 + 3
+    assert done.returncode == 0
+    assert 50 < int(done.stdout.partition("Requests:")[2].split()[0]) < 150
+    assert "Generator:   " in done.stdout
+
+
+def test_a_sweep_of_the_server_that_runs(tmp_path):
+    file = tmp_path / "sweep.csv"
+    with ScriptedPeer(answer_all) as peer:
+        given = flags(peer, clients="1,2", num_total_clients=4, csv=file)
+        done = run(*given, "--sweep")
+        assert peer.connections == 1 + 2 * 4
+    assert done.returncode == 0
+    assert "| clients | " in done.stdout
+    assert "\n|       2 | " in done.stdout
+    assert "Closed loop: each client asks when it has its answer; 40 requests a cell" in done.stdout
+    one, two = csv.DictReader(file.open())
+    assert (one["clients"], two["clients"]) == ("1", "2")
+    assert one["answered"] == two["answered"] == "40"
+    assert 0 < float(one["p50_ms"]) <= float(one["p90_ms"]) <= float(one["p99_ms"])
+
+
+@pytest.mark.slow
+def test_a_sweep_of_rates_with_its_plot(tmp_path):
+    pytest.importorskip("matplotlib")
+    file = tmp_path / "sweep.png"
+    with ScriptedPeer(answer_all) as peer:
+        done = run(*flags(peer, rate="100,200", duration_s=0.3, plot=file), "--sweep")
+    assert done.returncode == 0, done.stderr
+    assert "| offered, requests/s | " in done.stdout
+    assert file.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["--rate", "1,2"], "only with --sweep"),
+        (["--rate", "0"], "argument --rate: 0 is not a rate above 0"),
+        (["--sweep", "--clients", "1,x"], "argument --clients: invalid"),
+        (["--sessions", "1"], "--sessions and --plot are for --sweep"),
+        (["--max_batch_size", "1"], "unrecognized arguments: --max_batch_size 1"),
+        (["--duration_s", "inf"], "argument --duration_s: inf is not a time above 0"),
+    ],
+)
+def test_flags_that_make_no_sense(given, words):
+    done = run(*given)
+    assert (done.stdout, done.returncode) == ("", 2)
+    assert words in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["--sessions", "1", "--model", "nowhere"], "the server did not start: "),
+        (["--sessions", "1", "--max_batch_sise", "2"], "did you mean --max_batch_size?"),
+        (["--csv", "nowhere/sweep.csv"], "nowhere/sweep.csv"),
+        (["--plot", "nowhere/sweep.png"], ""),
+    ],
+)
+def test_a_sweep_that_cannot_begin_is_one_clear_line(given, words):
+    with ScriptedPeer(answer_all) as peer:
+        done = run(*flags(peer), "--sweep", *given)
+    assert_one_clear_line(done, words)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["--duration_s=1000", "--sweep"], "(cut short)"),
+        (["--num_request_per_client=1000000"], "Latency: "),
+    ],
+    ids=["a sweep", "a load"],
+)
+def test_ctrl_c_reports_what_was_measured(given, words):
+    with (
+        ScriptedPeer(answer_all) as peer,
+        Terminal([*PROGRAM, *flags(peer), *given]) as terminal,
+    ):
+        terminal.expect("request/s]")
+        terminal.expect("request/s]")
+        assert terminal.interrupt() == 130
+        assert words in terminal.rest
+        assert "Traceback" not in terminal.rest

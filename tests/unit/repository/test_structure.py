@@ -1,0 +1,200 @@
+"""The structure that docs/ARCHITECTURE.md and the README promise."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.server import ROOT
+from qa_service.server.config import markdown
+
+PACKAGE = ROOT / "qa_service"
+FLOORS = [
+    {"", "data"},
+    {"wire", "net", "aio", "programs"},
+    {"instance", "sidecars", "retrieval", "programs/load", "programs/jobs"},
+    {
+        *("autotune", "preparation", "sidecars/grpc_gateway"),
+        *("server/telemetry", "server/scheduling"),
+    },
+    {"server/instances", "server/sidecars"},
+    {"server/services"},
+    {"server/front", "server/models", "evaluation"},
+    {"server"},
+]
+"""The rooms by floors, a room being a folder with modules; "" is the package's own modules.
+
+A room imports only from floors below it.
+"""
+WITHIN = {
+    *("wire/http", "instance/engines", "instance/reader", "instance/model_folder"),
+    *("retrieval/formats", "server/check"),
+}
+"""Folders of a room that use it and that it uses."""
+
+SERVING = set().union(*FLOORS) - {
+    *("aio", "programs", "programs/load", "programs/jobs"),
+    *("evaluation", "preparation", "sidecars/grpc_gateway"),
+}
+"""The rooms of the processes that serve, a gRPC gateway left out."""
+
+SANS_IO = ("wire", "server/scheduling", "server/services")
+
+
+def imported(path: Path) -> set[str]:
+    """The full names of what a file imports, be it a module or what is in one."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path} has a relative import"
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+    return found
+
+
+def modules(path: Path) -> set[str]:
+    """The top-level modules that a file imports, or imports from."""
+    return {name.split(".")[0] for name in imported(path)}
+
+
+def room_of(path: Path) -> str:
+    """The room of a module, by its path from the package."""
+    folder = path.parent.as_posix()
+    if folder in WITHIN:
+        folder = path.parent.parent.as_posix()
+    return "" if folder == "." else folder
+
+
+def imports(path: Path) -> set[str]:
+    """The rooms of qa_service that a file imports from."""
+    rooms = set()
+    for name in imported(path):
+        place = Path(*name.split(".")[1:])
+        if not name.startswith("qa_service."):
+            continue
+        # The name is a module, a folder, or what is in one of them.
+        if (PACKAGE / place).is_dir():
+            place /= "__init__.py"
+        elif (PACKAGE / place.parent).is_dir() and not (PACKAGE / f"{place}.py").exists():
+            place = place.parent / "__init__.py"
+        elif not (PACKAGE / f"{place}.py").exists():
+            place = place.parent
+        rooms.add(room_of(place))
+    return rooms
+
+
+@functools.cache
+def files_of(room: str) -> list[Path]:
+    """The modules of a room."""
+    return [p for p in sorted(PACKAGE.rglob("*.py")) if room_of(p.relative_to(PACKAGE)) == room]
+
+
+@functools.cache
+def arrows() -> set[tuple[str, str]]:
+    """Each room, and a room that it imports from."""
+    rooms = set().union(*FLOORS)
+    return {(room, to) for room in rooms for path in files_of(room) for to in imports(path)} - {
+        (room, room) for room in rooms
+    }
+
+
+def test_the_floors_have_every_room_and_no_more_than_24():
+    rooms = {room_of(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py")}
+    assert rooms == set().union(*FLOORS)
+    assert len(rooms) <= 24
+
+
+def test_no_import_points_up():
+    floor_of = {room: number for number, floor in enumerate(FLOORS) for room in floor}
+    assert not [(room, to) for room, to in arrows() if floor_of[to] >= floor_of[room]]
+
+
+def test_there_are_fewer_than_100_arrows_between_rooms():
+    assert len(arrows()) < 100
+
+
+def test_nothing_knows_a_program():
+    programs = {"programs", "programs/load", "programs/jobs", "evaluation", "preparation"}
+    assert {room for room, to in arrows() if to in programs} <= programs
+    paths = [path for path in PACKAGE.rglob("*.py") if "training" in modules(path)]
+    assert not paths, "training is not in the package"
+
+
+def test_no_program_that_people_type_knows_the_server():
+    for room in ("aio", "programs", "programs/load", "programs/jobs"):
+        used = set().union(*(imports(path) for path in files_of(room)))
+        assert used <= {"", "data", "wire", "aio", "programs", "programs/load", "programs/jobs"}
+
+
+def test_the_client_library_stands_alone():
+    names = {name for name in imported(PACKAGE / "client.py") if name.startswith("qa_service")}
+    assert not names
+
+
+def test_the_asyncio_client_needs_only_the_other_one():
+    names = set().union(*(imported(path) for path in files_of("aio")))
+    ours = {name for name in names if name.startswith("qa_service")}
+    assert {name.split(".")[1] for name in ours} == {"aio", "client"}
+
+
+@pytest.mark.parametrize("room", SANS_IO)
+def test_the_core_knows_no_socket_and_no_clock(room):
+    for path in files_of(room):
+        assert modules(path).isdisjoint({"socket", "selectors", "time", "threading", "ssl"}), path
+
+
+def test_imports_of_every_form_are_found(tmp_path):
+    path = tmp_path / "module.py"
+    path.write_text(
+        "import a.b, c as d\nfrom e.f import g\nfrom h import i as j\ndef k():\n import l"
+    )
+    assert modules(path) == {"a", "c", "e", "h", "l"}
+    path.write_text("import qa_service.net.timers\nfrom qa_service import wire, errors\n")
+    more = "from qa_service.server.front import auth\nfrom qa_service.wire.http.page import page"
+    path.write_text(f"{path.read_text()}{more}\nfrom qa_service.server.main import main")
+    assert imports(path) == {"net", "wire", "", "server/front", "server"}
+
+
+def test_every_room_says_what_it_is_for():
+    for room in {path.parent for path in PACKAGE.rglob("*.py")}:
+        assert ast.get_docstring(ast.parse((room / "__init__.py").read_text())), room
+
+
+def test_a_rooms_tests_are_in_a_folder_of_its_name():
+    unit = ROOT / "tests" / "unit"
+    folders = {path.parent.relative_to(unit).as_posix() for path in unit.rglob("test_*.py")}
+    rooms = {path.parent.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py")}
+    assert folders <= rooms | {"training", "repository"}
+
+
+def test_only_the_loop_uses_selectors():
+    paths = {path for room in SERVING for path in files_of(room)} - {PACKAGE / "client.py"}
+    assert [p.name for p in paths if "selectors." in p.read_text()] == ["event_loop.py"]
+
+
+def test_the_loops_process_loads_no_library_of_the_model():
+    code = "import sys, qa_service.server.life_cycle; print(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True)
+    assert not {b"numpy", b"tokenizers", b"onnxruntime", b"torch"} & set(ran.stdout.split())
+
+
+def test_every_room_is_in_the_architecture():
+    page = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
+    names = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or path.is_dir()}
+    for name in names - {"__init__", "__pycache__"}:
+        assert f"qa_service/{name}" in page, name
+    for room in set().union(*FLOORS) - {""}:
+        inner = room.removeprefix("server/")
+        assert f"`{inner}/`" in page or f"qa_service/{room}/" in page, room
+
+
+def test_the_page_of_options_is_what_the_options_say():
+    """If not, replace what follows its first section with `python -m qa_service.server.config`."""
+    page = (ROOT / "docs" / "CONFIGURATION.md").read_text()
+    assert page.endswith("\n" + markdown())

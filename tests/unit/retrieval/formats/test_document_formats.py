@@ -1,0 +1,258 @@
+"""Each kind of file becomes documents."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import docx
+import pytest
+
+from qa_service.retrieval.documents import (
+    MAX_NAME_CHARS,
+    Document,
+    Fault,
+    UnreadableError,
+    shortened,
+)
+from qa_service.retrieval.files import format_of
+from qa_service.retrieval.formats import FORMATS
+from tests.unit.retrieval.formats.pdf_files import pdf_file
+
+BOUND = 1 << 20
+
+
+def read(name: str, data: bytes | str, bound: int = BOUND) -> list[Document | Fault]:
+    data = data.encode() if isinstance(data, str) else data
+    return list(FORMATS[format_of(name)](io.BytesIO(data), name, bound))
+
+
+def headings(document: Document) -> list[tuple[int, str, str]]:
+    """Each heading's level, words, and the line of the text where it starts."""
+    return [(h.level, h.text, document.text[h.start :].splitlines()[0]) for h in document.headings]
+
+
+def test_a_plain_text_is_as_the_file_has_it():
+    text = "Première ligne.\r\n\r\n\tSecond 🦊.\n"
+    (document,) = read("a/some_notes.txt", text)
+    assert document.title == "some notes"
+    assert document.text == "Première ligne.\n\n\tSecond 🦊."
+    assert [block.line for block in document.blocks] == [1, 3]
+
+
+def test_markdown_has_headings():
+    text = (
+        "\ufeff# Top #\nwords\n\nLow\n---\n```\n# a comment\n```\n~~~~\n~~~\n# no\n~~~~\n"
+        "- item\n---\n### Deep\n#nospace\n| a\n---\n"
+    )
+    (document,) = read("a.md", text)
+    assert document.title == "Top"
+    assert headings(document) == [(1, "Top", "Top"), (2, "Low", "Low"), (3, "Deep", "Deep")]
+
+
+def test_restructured_text_has_headings():
+    text = "=====\nTop\n=====\n\nLow\n---\nwords\n\nNext\n----\n\nwords\n\n----\n\nDeep\n~~~~\n"
+    (document,) = read("a.rst", text)
+    assert document.text == "Top\n\nLow\n\nwords\n\nNext\n\nwords\n\nDeep"
+    assert headings(document) == [
+        (1, "Top", "Top"),
+        (2, "Low", "Low"),
+        (2, "Next", "Next"),
+        (3, "Deep", "Deep"),
+    ]
+
+
+def test_html_is_what_a_reader_sees():
+    page = """<!doctype html><html><head><title>The
+        page</title><style>p {color: red}</style><script>var a = "<p>x</p>";</script></head>
+        <body><h1>Top <em>words</em></h1><p>One &amp; two<br>three.</p><ul><li>a<li>b</ul>
+        <table><tr><td>1<td>2</table><pre>x
+          y</pre><svg><text>no</text></svg><p onclick="alert(1)">End"""
+    (document,) = read("a.html", page)
+    assert document.title == "The page"
+    assert document.text == (
+        "Top words\n\nOne & two\nthree.\n- a\n- b\n1; 2\n\nx\n          y\n\nEnd"
+    )
+    assert headings(document) == [(1, "Top words", "Top words")]
+
+
+@pytest.mark.parametrize(
+    "page", ["", "<", "<p", "<!--", "<script>", "&#xD800;", "</p></p>", "<h1>", "<![CDATA[x]]>"]
+)
+def test_html_that_is_cut_off_is_read(page):
+    (document,) = read("a.html", page)
+    document.text.encode()
+
+
+def test_a_pdf_has_its_pages_texts():
+    (document,) = read("a.pdf", pdf_file("First page.", "Second page.", title="The title"))
+    assert (document.title, document.text) == ("The title", "First page.\n\nSecond page.")
+
+
+@pytest.mark.parametrize("data", [b"", b"%PDF-1.7\n", pdf_file("words")[:100]])
+def test_a_broken_pdf_is_refused(data):
+    with pytest.raises(Exception):  # noqa: B017, whatever pypdf raises is caught above it
+        read("a.pdf", data)
+
+
+def test_a_pdf_without_text_says_so():
+    with pytest.raises(UnreadableError, match="OCR"):
+        read("a.pdf", pdf_file(""))
+
+
+def test_squads_paragraphs_are_documents():
+    data = {
+        "data": [
+            {"title": "The_Norse", "paragraphs": [{"context": "One."}, {"context": "Two."}]},
+            {"paragraphs": [{"context": "Three.", "qas": [{"question": "?"}]}]},
+        ]
+    }
+    assert read("dev.json", json.dumps(data)) == [
+        Document("dev.json#1", "The Norse", "One."),
+        Document("dev.json#2", "The Norse", "Two."),
+        Document("dev.json#3", "dev", "Three."),
+    ]
+
+
+@pytest.mark.parametrize("data", ["{}", '{"name": "x"}', "[1]", "null"])
+def test_other_json_holds_no_document(data):
+    assert read("package.json", data) == []
+
+
+@pytest.mark.parametrize(
+    "data", ['{"data": 3}', '{"data": [{}]}', "{", '{"data": ' + "[" * 5000, b"\xff"]
+)
+def test_json_that_is_broken_is_refused(data):
+    with pytest.raises(UnreadableError, match="SQuAD"):
+        read("dev.json", data)
+
+
+def test_json_lines_are_documents():
+    lines = '{"text": "One."}\n\n{"id": 7, "title": "T", "text": "Two."}\n{"id": "x", "text": "3"}'
+    assert read("notes.jsonl", lines) == [
+        Document("notes.jsonl#1", "notes", "One."),
+        Document("notes.jsonl#7", "T", "Two."),
+        Document("notes.jsonl#x", "notes", "3"),
+    ]
+
+
+def test_a_bad_line_is_named_and_the_next_is_read():
+    lines = b'{"text": 3}\n{"text": "%s"}\n\xff\n{"text": "One."}\n' % (b"x" * 200)
+    first, long, broken, document = read("a.jsonl", lines, bound=100)
+    assert [fault.where for fault in (first, long, broken)] == [
+        f"a.jsonl, line {number}" for number in (1, 2, 3)
+    ]
+    assert "--max_file_bytes" in long.why
+    assert document.name == "a.jsonl#4"
+
+
+def test_a_file_of_bad_lines_is_given_up():
+    lines = b"{}\n" * 5000
+    documents = FORMATS[".jsonl"](io.BytesIO(lines), "a.jsonl", BOUND)
+    assert isinstance(next(documents), Fault)
+    with pytest.raises(UnreadableError, match="most of 1001 lines"):
+        list(documents)
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.md", "a.rst", "a.html"])
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"caf\xe9", "not UTF-8: byte 3 is 0xe9"),
+        (b"a\0b", "zero byte"),
+        (b"x" * 101, "longer than 100 bytes"),
+    ],
+)
+def test_what_is_no_text_is_refused(name, data, why):
+    with pytest.raises(UnreadableError, match=why):
+        read(name, data, bound=100)
+
+
+def test_names_are_short_lines():
+    assert shortened(" a\n b\t") == "a b"
+    assert len(shortened("x" * 10_000)) == MAX_NAME_CHARS
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("A.MD", ".md"),
+        ("a.json.gz", ".json"),
+        ("a.jsonl.GZ", ".jsonl"),
+        ("a.txt.gz", ""),
+        ("a.docx", ".docx"),
+        ("a.html.md.erb", ".md"),
+        ("a.erb", ""),
+        ("a.xlsx", ""),
+        ("md", ""),
+    ],
+)
+def test_a_kind_is_told_by_its_name(name, kind):
+    assert format_of(name) == kind
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_a_table_as_excel_saves_it_is_a_row_a_line(encoding, separator):
+    rows = [["Name", "Größe"], ["Fuchs, rot", "3"], ["", ""], ["Hase", "2"]]
+    lines = (separator.join(f'"{cell}"' for cell in row) for row in rows)
+    (document,) = read("a.csv", "\r\n".join(lines).encode(encoding))
+    assert document.text == "Name: Fuchs, rot; Größe: 3\nName: Hase; Größe: 2"
+    assert [block.line for block in document.blocks] == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("a.txt", "Größe".encode("utf-16")),
+        ("a.md", b"\xef\xbb\xbfGr\xc3\xb6\xc3\x9fe"),
+        ("a.html", b'<meta charset="iso-8859-1"><p>Gr\xf6\xdfe'),
+        ("a.xhtml", b'<?xml version="1.0" encoding="latin-1"?><p>Gr\xf6\xdfe</p>'),
+        ("a.rst", b".. -*- coding: cp1252 -*-\n\nGr\xf6\xdfe"),
+        ("a.jsonl", b'\xef\xbb\xbf{"text": "Gr\xc3\xb6\xc3\x9fe"}'),
+        ("a.json", b'\xef\xbb\xbf{"data": [{"paragraphs": [{"context": "Gr\xc3\xb6\xc3\x9fe"}]}]}'),
+    ],
+)
+def test_a_file_is_read_in_the_encoding_that_it_says(name, data):
+    (document,) = read(name, data)
+    assert document.text == "Größe"
+
+
+def test_a_notebook_is_its_markdown_and_code():
+    cells = [
+        {"cell_type": "markdown", "source": ["# Top\n", "*One*"]},
+        {"cell_type": "code", "source": "x = 1", "outputs": [{"text": "gone"}]},
+    ]
+    (document,) = read("a.ipynb", json.dumps({"cells": cells}))
+    assert (document.title, document.text) == ("Top", "Top\n\nOne\n\nx = 1")
+
+
+def test_words_documents_have_headings_lists_and_tables():
+    word = docx.Document()
+    word.add_heading("Top", 1)
+    word.add_paragraph("These:")
+    word.add_paragraph("one", style="List Bullet")
+    table = word.add_table(rows=2, cols=2)
+    for cell, text in zip([c for row in table.rows for c in row.cells], "AB12", strict=True):
+        cell.text = text
+    data = io.BytesIO()
+    word.save(data)
+    (document,) = read("a.docx", data.getvalue())
+    assert document.text == "Top\n\nThese:\n- one\nA: 1; B: 2"
+
+
+@pytest.mark.parametrize("name", ["a.docx", "a.ipynb"])
+@pytest.mark.parametrize("data", [b"", b"PK\x03\x04", b"\0" * 50, b"[" * 5000])
+def test_broken_packages_are_refused(name, data):
+    with pytest.raises(UnreadableError):
+        read(name, data)
+
+
+HOSTILE = ["<table><tr><td>", "{{", "{% ", "<sup>", "> ", "- ", "[", "`a", "**", "| a ", ". "]
+
+
+@pytest.mark.parametrize("name", ["a.md", "a.rst", "a.html"])
+@pytest.mark.parametrize("part", HOSTILE)
+def test_markup_that_is_never_closed_is_read(name, part):
+    (document,) = read(name, part * (20_000 // len(part)))
+    assert all(block.end > block.start for block in document.blocks)

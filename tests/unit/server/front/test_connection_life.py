@@ -1,0 +1,408 @@
+"""A connection's states, timeouts and faults, on a clock and a stream of the test's own."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+
+from harness.frames import frame
+from harness.hostile_http import head
+from qa_service.errors import QueueFullError, ShuttingDownError
+from qa_service.server.front.options import HttpOptions
+from qa_service.server.front.protocols import Protocols
+from qa_service.wire.http import http_routes
+from qa_service.wire.http.open_inference import InferCall
+from qa_service.wire.json_codec import MAX_AUTH_FRAME_BYTES
+from qa_service.wire.messages import RequestLimits
+from tests.unit.server.fake_services import LoopClock
+from tests.unit.server.front.connections import ScriptedStream, Surroundings
+from tests.unit.wire.http.test_http_codec import ASK, get, infer, post
+
+TOKEN = "a-token-of-this-test"
+BEARER = f"Authorization: Bearer {TOKEN}\r\n".encode()
+READY = "/v2/health/ready"
+
+
+class Health:
+    ready = True
+
+
+class Setting(Surroundings):
+    """A connection that chooses its protocol, and may want a token; its service may fail."""
+
+    def __init__(self, tmp_path, *, tokens=False, rights="", **limits):
+        auth = {"auth_timeout_ms": 1_000}
+        if tokens:
+            auth["auth_token_file"] = tmp_path / "tokens"
+            auth["auth_token_file"].write_text(f"{TOKEN}{rights}\n")
+        self.submitting = self.reporting = None
+        self.clock, self.stream = LoopClock(), ScriptedStream()
+        requests = RequestLimits(max_frame_bytes=20_000)
+        protocols = Protocols(requests, HttpOptions(), is_loopback=False)
+        limits = {"idle_timeout_ms": 60_000, "frame_timeout_ms": 5_000, **limits}
+        super().__init__(
+            self.stream,
+            lambda data: protocols.codec_for(data, wants_token=tokens),
+            self.clock,
+            auth,
+            **limits,
+        )
+
+    def submit(self, call):
+        super().submit(call)
+        if self.submitting:
+            raise self.submitting
+
+    def report(self, query):
+        if self.reporting:
+            raise self.reporting
+        return Health()
+
+    def send(self, data):
+        self.stream.deliver(data)
+        self.clock.run_soon()
+
+    def answer(self, number=0):
+        self.resolve(self.calls[number], "Ada")
+        self.clock.run_soon()
+
+    @property
+    def replies(self):
+        """The status, the fields and the body of each HTTP reply."""
+        found, rest = [], self.stream.written
+        while rest:
+            first, _, rest = rest.partition(b"\r\n\r\n")
+            line, *lines = first.decode().split("\r\n")
+            fields = dict(item.split(": ", 1) for item in lines)
+            size = int(fields.get("Content-Length", 0))
+            found.append((int(line.split()[1]), fields, json.loads(rest[:size] or "null")))
+            rest = rest[size:]
+        return found
+
+    @property
+    def statuses(self):
+        return [status for status, _, _ in self.replies]
+
+    @property
+    def frames(self):
+        """The bodies of the frames that were written."""
+        found, rest = [], self.stream.written
+        while rest:
+            size = int.from_bytes(rest[:4], "big")
+            found.append(json.loads(rest[4 : 4 + size]))
+            rest = rest[4 + size :]
+        return found
+
+
+@pytest.fixture
+def make(tmp_path):
+    return lambda **options: Setting(tmp_path, **options)
+
+
+class TestProbes:
+    """A client that asks what needs no token, on a server that wants one."""
+
+    def test_it_may_stay_as_long_as_others(self, make):
+        setting = make(tokens=True)
+        for _ in range(10):
+            setting.send(get(READY))
+            setting.clock.advance(50)
+        assert setting.statuses == [200] * 10
+        setting.clock.advance(11)
+        assert setting.ended
+
+    def test_one_that_sends_nothing_may_not(self, make):
+        setting = make(tokens=True)
+        setting.clock.advance(1.1)
+        assert not setting.stream.is_open
+
+    def test_one_that_has_sent_part_of_a_probe_may_not(self, make):
+        setting = make(tokens=True)
+        setting.send(get(READY)[:-1])
+        setting.clock.advance(1.1)
+        assert not setting.stream.is_open
+
+    def test_a_probe_that_does_not_end_is_told(self, make):
+        setting = make(tokens=True)
+        setting.send(get(READY) + get(READY)[:-1])
+        setting.clock.advance(5.1)
+        assert setting.statuses == [200, 408]
+        assert not setting.stream.is_open
+
+    def test_it_may_ask_with_a_token_after_all(self, make):
+        setting = make(tokens=True)
+        setting.send(get(READY) + post("/qa", ASK, BEARER))
+        setting.answer()
+        assert setting.statuses == [200, 200]
+
+    def test_without_one_it_may_ask_nothing_else(self, make):
+        setting = make(tokens=True)
+        setting.send(get(READY) + post("/qa", ASK))
+        assert (setting.statuses, setting.calls) == ([200, 401], [])
+        assert not setting.stream.is_open
+
+    def test_it_leaves_when_it_is_old(self, make):
+        setting = make(tokens=True, max_connection_age_s=10)
+        setting.send(get(READY))
+        setting.clock.advance(11.1)
+        assert not setting.stream.is_open
+
+
+class TestLeaving:
+    def test_who_has_asked_once_and_fallen_silent_is_closed(self, make):
+        setting = make()
+        setting.send(frame(ASK))
+        setting.clock.advance(100)
+        assert setting.stream.is_open
+        setting.answer()
+        setting.clock.advance(59)
+        assert setting.stream.is_open
+        setting.clock.advance(2)
+        assert setting.stream.is_dropped
+        assert setting.ended == [setting.connection]
+
+    def test_an_old_connection_over_http_says_that_it_closes(self, make):
+        setting = make(max_connection_age_s=10)
+        setting.send(post("/qa", ASK))
+        setting.clock.advance(11.1)
+        setting.answer()
+        [(status, fields, _)] = setting.replies
+        assert (status, fields["Connection"]) == (200, "close")
+        assert not setting.stream.is_open
+
+    def test_a_young_one_does_not(self, make):
+        setting = make(max_connection_age_s=10)
+        setting.send(post("/qa", ASK))
+        setting.clock.advance(8.9)
+        setting.answer()
+        assert "Connection" not in setting.replies[0][1]
+        assert setting.stream.is_open
+
+
+def test_the_siblings_of_a_question_that_fails_are_cancelled(make):
+    setting = make()
+    setting.send(post("/v2/models/m/infer", infer(["a?", "b?", "c?"])) + post("/qa", ASK))
+    setting.calls[1].fail(QueueFullError())
+    assert setting.cancelled in (setting.calls[0:3:2], setting.calls[2::-2])
+    assert setting.connection.calls == {setting.calls[3]}
+    assert setting.metrics.requests_total["abandoned"] == 2
+    assert setting.statuses == [503]
+
+
+def test_the_first_frame_of_a_client_without_a_token_is_short(make):
+    setting = make(tokens=True)
+    setting.send((MAX_AUTH_FRAME_BYTES + 1).to_bytes(4, "big"))
+    assert setting.frames[0]["error"]["code"] == "unauthorized"
+    assert not setting.stream.is_open
+
+
+def test_to_cancel_takes_a_token(make):
+    setting = make(tokens=True)
+    setting.send(frame({"id": 7, "type": "cancel"}))
+    assert setting.frames[0]["error"]["code"] == "unauthorized"
+    assert not setting.stream.is_open
+
+
+def test_http_has_no_message_that_cancels(make):
+    setting = make()
+    setting.send(post("/qa", {"id": 7, "type": "cancel"}))
+    assert setting.statuses == [400]
+
+
+@pytest.mark.parametrize("tokens", [True, False])
+def test_later_frames_may_be_long(make, tokens):
+    setting = make(tokens=tokens)
+    setting.send(frame({"type": "auth", "token": TOKEN}))
+    setting.send(frame({**ASK, "text": "a" * MAX_AUTH_FRAME_BYTES}))
+    assert len(setting.calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("tokens", "rights", "status"), [(True, " admin", 200), (True, "", 403), (False, "", 403)]
+)
+def test_a_command_takes_the_right(make, tokens, rights, status):
+    setting = make(tokens=tokens, rights=rights)
+    setting.send(post("/v2/repository/models/m/load", b"{}", BEARER))
+    assert setting.statuses == [status]
+
+
+def fail(*_, **__):
+    raise ZeroDivisionError
+
+
+class TestFaults:
+    """Exceptions that are the server's own: logged once, answered, and survived."""
+
+    @pytest.fixture(autouse=True)
+    def logged_once(self, caplog):
+        caplog.set_level(logging.ERROR)
+        yield
+        assert [record.exc_info[0] for record in caplog.get_records("call")] == [ZeroDivisionError]
+
+    def test_in_the_service(self, make):
+        setting = make()
+        setting.submitting = ZeroDivisionError()
+        setting.send(frame({"id": 1, **ASK}))
+        setting.submitting = None
+        setting.send(frame({"id": 1, **ASK}))
+        setting.answer(1)
+        assert [one.get("error", one)["code" if "error" in one else "answer"]
+                for one in setting.frames] == ["internal_error", "Ada"]  # fmt: skip
+        assert setting.calls[0].is_settled
+        assert setting.metrics.requests_total["internal_error"] == 1
+
+    def test_in_the_service_over_http(self, make):
+        setting = make()
+        setting.send(post("/qa", ASK))
+        setting.submitting = ZeroDivisionError()
+        setting.send(post("/v2/models/m/infer", infer(["a?"])))
+        setting.submitting = None
+        setting.send(post("/qa", ASK))
+        setting.answer(0)
+        setting.answer(2)
+        assert setting.statuses == [200, 500, 200]
+
+    @pytest.mark.parametrize("data", [frame({"id": 1, **ASK}), post("/qa", ASK)])
+    def test_before_the_service(self, make, monkeypatch, data):
+        setting = make()
+        monkeypatch.setattr("qa_service.server.front.connection.Call", fail)
+        setting.send(data)
+        monkeypatch.undo()
+        setting.send(data)
+        setting.answer()
+        assert setting.stream.written.count(b"internal_error") == 1
+        assert setting.stream.written.count(b"Ada") == 1
+
+    def test_in_a_report(self, make):
+        setting = make()
+        setting.send(post("/qa", ASK))
+        setting.reporting = ZeroDivisionError()
+        setting.send(get("/stats"))
+        setting.reporting = None
+        setting.send(get(READY))
+        setting.answer()
+        assert setting.statuses == [200, 500, 200]
+        assert setting.replies[1][2] == {"error": "the server failed to answer this request"}
+
+    def test_in_the_rendering_of_a_report(self, make, monkeypatch, caplog):
+        setting = make()
+        monkeypatch.setattr(http_routes, "find_model", fail)
+        setting.send(get("/v2/models/m") + get(READY))
+        assert setting.statuses == [500, 200]
+        assert "GET /v2/models/m" in caplog.text
+
+    def test_in_a_handler_of_a_path(self, make, monkeypatch, caplog):
+        setting = make()
+        setting.send(post("/qa", ASK))
+        monkeypatch.setattr(http_routes, "parse_infer", fail)
+        setting.send(post("/v2/models/m/infer", infer(["a?"])) + get(READY))
+        setting.answer()
+        assert setting.statuses == [200, 500, 200]
+        assert "POST /v2/models/m/infer" in caplog.text
+
+    def test_in_the_parsing_of_a_frame(self, make, monkeypatch):
+        setting = make()
+        with monkeypatch.context() as patch:
+            patch.setattr("qa_service.wire.frame_codec.parse_request", fail)
+            setting.send(frame({"id": 1, **ASK}))
+        setting.send(frame({"id": 2, **ASK}))
+        setting.answer()
+        assert [(one["id"], one.get("error", {}).get("code")) for one in setting.frames] == [
+            (None, "internal_error"), (2, None),
+        ]  # fmt: skip
+
+    def test_in_the_cutting_of_the_stream(self, make, monkeypatch):
+        setting = make()
+        setting.send(post("/qa", ASK))
+        monkeypatch.setattr("qa_service.wire.http.http1.head_of", fail)
+        setting.send(get(READY) + get(READY))
+        assert setting.stream.is_open
+        setting.answer()
+        assert setting.statuses == [200, 500]
+        assert not setting.stream.is_open
+
+    def test_in_the_encoding_of_an_answer(self, make, monkeypatch):
+        setting = make()
+        setting.send(post("/v2/models/m/infer", infer(["a?", "b?"])) + post("/qa", ASK))
+        with monkeypatch.context() as patch:
+            patch.setattr(InferCall, "reply", fail)
+            setting.answer(0)
+            setting.answer(1)
+        setting.answer(2)
+        assert setting.statuses == [500, 200]
+
+    def test_in_the_encoding_of_an_error(self, make, monkeypatch):
+        setting = make()
+        setting.send(frame(ASK))
+        monkeypatch.setattr("qa_service.wire.frame_codec.encode_error", fail)
+        setting.calls[0].fail(ShuttingDownError())
+        assert setting.stream.is_dropped
+        assert setting.ended == [setting.connection]
+
+
+@pytest.mark.parametrize("first", [b"\r\n", b"\r\n\r\n", b"\r"])
+def test_an_empty_line_before_a_request_is_passed_over(make, first):
+    setting = make()
+    whole = b"\r\n\r\n" + get(READY)
+    setting.send(first)
+    setting.send(whole[len(first) :])
+    assert setting.statuses == [200]
+
+
+def test_it_is_passed_over_between_requests_too(make):
+    setting = make()
+    setting.send(get(READY) + b"\r\n" + get(READY))
+    assert setting.statuses == [200, 200]
+
+
+class TestShapes:
+    """POST /qa tells every error as a frame would."""
+
+    @pytest.mark.parametrize(
+        ("data", "status"),
+        [
+            (head(b"Content-Length: 20001\r\n"), 413),
+            (head(b"Content-Length: x\r\n"), 400),
+            (head(b"Content-Length: " + b"1" * 5000 + b"\r\n"), 400),
+            (head(b"A field without a colon\r\n"), 400),
+            (head(host=b""), 400),
+            (head(b"Transfer-Encoding: chunked\r\n") + b"no number\r\n\r\n", 400),
+            (head(b"Expect: a-miracle\r\n"), 417),
+            (head(b"Field: " + b"a" * 20_000 + b"\r\n"), 431),
+            (head(line=b"POST /qa?a=b HTTP/1.7"), 505),
+            (head(b"Content-Length: x\r\n", b"POST http://localhost/qa HTTP/1.1"), 400),
+            (head(line=b"GET /qa HTTP/1.1"), 405),
+        ],
+    )
+    def test_where_the_path_is_known(self, make, data, status):
+        setting = make()
+        setting.send(data)
+        [(told, _, body)] = setting.replies
+        assert (told, body["id"]) == (status, None)
+        assert body["error"].keys() == {"code", "message", "retryable"}
+
+    def test_where_the_rest_of_its_head_does_not_come(self, make):
+        setting = make()
+        setting.send(head()[:-2])
+        setting.clock.advance(5.1)
+        [(status, _, body)] = setting.replies
+        assert (status, body["error"]["code"]) == (408, "frame_timeout")
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            head(b"Content-Length: 20001\r\n", b"POST /v2/models/m/infer HTTP/1.1"),
+            head(b"Content-Length: x\r\n", b"POST /qas HTTP/1.1"),
+            b"POST\r\n\r\n",
+            head(line=b"POST /qa"),
+            get("/nothing"),
+        ],
+    )
+    def test_others_are_tritons(self, make, data):
+        setting = make()
+        setting.send(data)
+        [(status, _, body)] = setting.replies
+        assert 400 <= status < 500
+        assert isinstance(body["error"], str)

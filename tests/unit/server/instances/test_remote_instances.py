@@ -1,0 +1,239 @@
+"""Instances on other machines: what the pool expects of them, and how they find their model."""
+
+import math
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from qa_service.errors import ERROR_KINDS, SetupError
+from qa_service.instance.channel import WorkerChannel
+from qa_service.instance.messages import (
+    Answers,
+    Check,
+    Checked,
+    Failed,
+    Ready,
+    Results,
+    Setup,
+    encode,
+    to_loop_decoder,
+)
+from qa_service.instance.model_folder.manifest import fingerprint_of, load_manifest
+from qa_service.instance.options import InstanceOptions
+from qa_service.instance.ray_instance import RayInstance, find_model, pack
+from qa_service.net.event_loop import EventLoop
+from qa_service.server.instances.base import WorkerState
+from qa_service.server.instances.pool import WorkerPool
+from qa_service.server.instances.ray_pool import RayPool
+from qa_service.server.telemetry.metrics import ModelMetrics
+from qa_service.wire.frames import PREFIX, FrameReader
+from tests.support import run_until
+from tests.unit.calls import make_ticket
+from tests.unit.server.handled_worker import HandledWorker
+
+
+class Listening:
+    """A pool, and what it reports."""
+
+    def __init__(self, num_local, num_remote, idle_timeout_ms=60_000):
+        self.waiting_s = 0.0
+        self.loop = EventLoop()
+        self.workers, self.lost = {}, []
+        self.options = InstanceOptions(
+            num_inference_sessions=num_local,
+            ray_instances=num_remote,
+            ray_idle_timeout_ms=idle_timeout_ms,
+            inference_engine_type="instant",
+        )
+        self.results, self.metrics = [], ModelMetrics(ERROR_KINDS)
+        kind = RayPool if num_remote else WorkerPool
+        self.pool = kind(self.loop, self.options, self.make, self.metrics)
+        self.pool.batches = self
+        self.pool.resize(self.options.num_instances)
+
+    def make(self, number, listener):
+        worker = HandledWorker(number, self.loop, listener, Setup("", self.options))
+        worker.peer.receive()
+        self.workers[number] = worker
+        return worker
+
+    @property
+    def is_ready(self):
+        return self.pool.is_complete and not self.pool.is_booting
+
+    def on_results(self, batch, results):
+        self.results.append(results)
+
+    def on_lost(self, batch, *, were_running):
+        self.lost.append(were_running)
+
+    def hear(self, number, *messages, end=False):
+        """Lets a worker say something, and perhaps die of it."""
+        worker = self.workers[number]
+        for message in messages:
+            worker.peer.send(message)
+        if end:
+            worker.peer.close()
+        awaited = WorkerState.DEAD if end else WorkerState.READY
+        run_until(self.loop, lambda: worker.state is awaited)
+
+    def hear_ready(self, *numbers):
+        for number in numbers:
+            self.hear(number, Ready())
+
+    def close(self):
+        self.pool.close()
+        for worker in self.workers.values():
+            worker.peer.close()
+        self.loop.close()
+
+
+@pytest.fixture
+def start():
+    started = []
+
+    def make(**numbers):
+        started.append(Listening(**numbers))
+        return started[-1]
+
+    yield make
+    for listening in started:
+        listening.close()
+
+
+def test_a_pool_does_not_wait_for_remote_instances(start):
+    listening = start(num_local=1, num_remote=2)
+    listening.hear_ready(1)
+    assert not listening.is_ready
+    listening.hear_ready(0)
+    assert listening.is_ready
+    listening.hear_ready(2)
+    assert (listening.is_ready, listening.pool.alive) == (True, 3)
+
+
+def test_a_pool_marks_that_it_is_whole_again(start):
+    """A version that grows may have waited for that."""
+    seen = []
+    listening = start(num_local=2, num_remote=0)
+    listening.hear_ready(0, 1)
+    listening.hear(0, end=True)
+    run_until(listening.loop, lambda: listening.workers[0].state is WorkerState.STARTING)
+    assert not listening.is_ready
+    listening.loop.on_mark = lambda: seen.append(listening.is_ready)
+    listening.hear_ready(0)
+    assert (seen, listening.pool.alive) == ([True], 2)
+
+
+def test_a_remote_instance_that_cannot_start_is_no_failure_beside_local_ones(start):
+    listening = start(num_local=1, num_remote=1)
+    listening.hear(1, Failed("no cluster"), end=True)
+    listening.hear_ready(0)
+    assert (listening.is_ready, listening.pool.take_failure()) == (True, "")
+
+
+def test_without_local_ones_the_first_remote_one_makes_it_ready(start):
+    listening = start(num_local=0, num_remote=2)
+    listening.hear_ready(1)
+    assert listening.is_ready
+
+
+def test_without_local_ones_the_first_failure_says_why(start):
+    listening, failures = start(num_local=0, num_remote=2), []
+    listening.loop.on_mark = lambda: failures.append(listening.pool.take_failure())
+    listening.hear(0, Failed("no cluster"), end=True)
+    assert failures == ["instance 0 cannot start: no cluster"]
+
+
+@pytest.mark.parametrize("is_blameless", [True, False])
+def test_what_was_lost_with_a_node_has_not_been_tried(start, is_blameless):
+    listening = start(num_local=0, num_remote=1)
+    listening.hear_ready(0)
+    worker = listening.workers[0]
+    worker.run([make_ticket()])
+    listening.hear(0, Failed("it is gone", is_blameless=is_blameless), end=True)
+    assert listening.lost == [not is_blameless]
+
+
+@pytest.fixture
+def growing(start, monkeypatch):
+    """One local instance, and one to three on Ray; it is looked at in every round."""
+    monkeypatch.setattr("qa_service.server.instances.ray_pool.LOOK_INTERVAL_S", 0.0)
+    listening = start(num_local=1, num_remote="1:3", idle_timeout_ms=1)
+    listening.hear_ready(0, 1)
+    listening.waiting_s = 100.0
+    run_until(listening.loop, lambda: len(listening.workers) == 4)
+    return listening
+
+
+def test_it_grows_with_what_waits(growing):
+    assert sorted(growing.workers) == [0, 1, 2, 3]
+    assert growing.is_ready
+
+
+def test_what_is_too_many_finishes_what_it_runs(growing):
+    growing.hear_ready(2, 3)
+    first, last = growing.workers[1], growing.workers[3]
+    first.run([make_ticket()])
+    last.run([make_ticket()])
+    growing.waiting_s = 0.0
+    run_until(growing.loop, lambda: last.is_leaving)
+    assert last.takes_from_s() == math.inf
+    assert last.state is WorkerState.READY
+    last.peer.send(Results(0, [Answers([])], 0.0, 1.0))
+    run_until(growing.loop, lambda: last.state is WorkerState.DEAD)
+    run_until(growing.loop, lambda: growing.workers[2].state is WorkerState.DEAD)
+    assert (growing.pool.alive, len(growing.results)) == (2, 1)
+
+
+def test_one_that_dies_while_it_is_too_many_is_not_started_again(growing):
+    growing.hear_ready(2, 3)
+    growing.workers[3].run([make_ticket()])
+    growing.waiting_s = 0.0
+    run_until(growing.loop, lambda: growing.workers[3].is_leaving)
+    growing.hear(3, end=True)
+    run_until(growing.loop, lambda: growing.pool.alive <= 2)
+    assert growing.lost == [True]
+    assert growing.metrics.session_restarts_total == 0
+
+
+class TestModel:
+    def test_is_found_where_it_is(self, builtin_model):
+        assert find_model(builtin_model, fingerprint_of(builtin_model), []) == builtin_model
+
+    def test_that_is_not_there_is_told(self, builtin_model, tmp_path):
+        with pytest.raises(SetupError, match="--ray_push_model"):
+            find_model(tmp_path, fingerprint_of(builtin_model), [])
+
+    def test_that_differs_is_told(self, builtin_model):
+        with pytest.raises(SetupError, match="holds another model"):
+            find_model(builtin_model, "other", [])
+
+    def test_is_unpacked_once_where_it_was_sent(self, builtin_model, tmp_path, monkeypatch):
+        monkeypatch.setattr("qa_service.instance.ray_instance.CACHE_DIR", tmp_path / "cache")
+        monkeypatch.setattr("qa_service.instance.ray_instance._fetch", lambda item: item)
+        expected = fingerprint_of(builtin_model)
+        found = find_model(tmp_path / "none", expected, [pack(builtin_model)])
+        assert fingerprint_of(found) == expected
+        assert load_manifest(found).name == "builtin"
+        assert find_model(tmp_path / "none", expected, ["it is there already"]) == found
+
+
+@pytest.mark.parametrize(
+    ("asked", "reply"),
+    [
+        (Check(4), Checked(4, 1.0, 2.0)),
+        (Check(4), Failed("it computes wrongly", is_blameless=True, is_wrong=True)),
+    ],
+)
+def test_an_actor_passes_self_tests_on_and_what_they_find(asked, reply):
+    instance = RayInstance()
+    worker = WorkerChannel(instance._theirs)
+    threading.Thread(target=instance._receive, args=[FrameReader(1 << 20)], daemon=True).start()
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(instance.run, bytes(encode(asked))[PREFIX.size :])
+        assert worker.receive() == asked
+        worker.send(reply)
+        body, came_s, went_s = running.result()
+    assert to_loop_decoder.decode(body) == reply
+    assert came_s <= went_s

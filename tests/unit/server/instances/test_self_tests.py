@@ -1,0 +1,237 @@
+"""When instances that serve are tested, and what is said of one that fails."""
+
+import logging
+
+import pytest
+
+from qa_service.errors import ERROR_KINDS
+from qa_service.instance.messages import (
+    Answers,
+    Batch,
+    Check,
+    Checked,
+    Failed,
+    Ready,
+    Results,
+    Setup,
+)
+from qa_service.instance.options import InstanceOptions
+from qa_service.instance.stages import StagesMs
+from qa_service.server.instances.base import WorkerState
+from qa_service.server.instances.pool import WorkerPool
+from qa_service.server.telemetry.metrics import ModelMetrics
+from tests.support import FakeTimeLoop, run_until
+from tests.unit.calls import make_ticket
+from tests.unit.server.handled_worker import HandledWorker
+
+INTERVAL_S = 600
+WRONG = Failed("it computes wrongly", is_blameless=True, is_wrong=True)
+
+
+class Setting:
+    """A pool of instances that the test plays, and a clock that it moves."""
+
+    def __init__(self, size=2, interval_s=INTERVAL_S, *, can_test=True):
+        self.loop = FakeTimeLoop()
+        self.options = InstanceOptions(
+            num_inference_sessions=size,
+            inference_engine_type="instant",
+            self_test_interval_s=interval_s,
+            execution_timeout_ms=10**7,
+        )
+        self.metrics = ModelMetrics(ERROR_KINDS)
+        self.workers, self.lost, self.results = {}, [], []
+        self.pool = WorkerPool(self.loop, self.options, self.make, self.metrics)
+        self.pool.batches = self
+        self.ready = Ready(can_test=can_test)
+        self.pool.resize(size)
+        for number in range(size):
+            self.become_ready(number)
+
+    def make(self, number, listener):
+        worker = self.workers[number] = HandledWorker(
+            number, self.loop, listener, Setup("", self.options)
+        )
+        worker.peer.receive()
+        return worker
+
+    def become_ready(self, number):
+        worker = self.workers[number]
+        worker.peer.send(self.ready)
+        run_until(self.loop, lambda: worker.state is WorkerState.READY)
+
+    waiting_s = 0.0
+
+    def on_results(self, batch, results):
+        self.results.append(results.number)
+
+    def on_lost(self, batch, *, were_running):
+        self.lost += [(ticket.number, were_running) for ticket in batch]
+
+    def pass_s(self, seconds):
+        self.loop.clock.pass_s(seconds)
+        self.settle()
+
+    def settle(self):
+        rounds = iter(range(3))
+        run_until(self.loop, lambda: next(rounds, None) is None)
+
+    def in_test(self):
+        return [n for n, worker in sorted(self.workers.items()) if worker.is_in_test]
+
+    def give(self, number, *tickets):
+        self.workers[number].run(tickets)
+        return self.workers[number].peer.receive()
+
+    def finish(self, number, batch):
+        answers = [Answers([]) for _ in batch.tasks]
+        self.workers[number].peer.send(Results(batch.number, answers, 0.0, 1.0, StagesMs()))
+        run_until(self.loop, lambda: batch.number not in self.workers[number].in_flight)
+
+    def take_test(self, number):
+        message = self.workers[number].peer.receive()
+        assert isinstance(message, Check)
+        return message
+
+    def pass_test(self, number):
+        test = self.take_test(number)
+        self.workers[number].peer.send(Checked(test.number, 0.0, 1.0))
+        run_until(self.loop, lambda: test.number not in self.workers[number].in_flight)
+
+    def end(self, number, message):
+        worker = self.workers[number]
+        worker.peer.send(message)
+        worker.peer.close()
+        run_until(self.loop, lambda: worker.state is WorkerState.DEAD)
+
+    def close(self):
+        self.pool.close()
+        for worker in self.workers.values():
+            worker.peer.close()
+        self.loop.close()
+
+
+@pytest.fixture
+def start():
+    made = []
+
+    def start(*args, **fields):
+        made.append(Setting(*args, **fields))
+        return made[-1]
+
+    yield start
+    for setting in made:
+        setting.close()
+
+
+def test_each_is_tested_when_its_proof_is_old_one_at_a_time(start):
+    setting = start()
+    setting.pass_s(INTERVAL_S - 1)
+    assert setting.in_test() == []
+    setting.pass_s(2)
+    assert setting.in_test() == [0]
+    setting.pass_test(0)
+    assert setting.in_test() == [1]
+    setting.pass_test(1)
+    setting.settle()
+    assert setting.in_test() == []
+    assert setting.metrics.self_tests_total == {"passed": 2, "failed": 0}
+    setting.pass_s(INTERVAL_S + 1)
+    assert setting.in_test() == [0]
+
+
+def test_an_idle_one_is_tested_before_one_that_works(start):
+    setting = start()
+    setting.pass_s(1)
+    setting.give(0, make_ticket())
+    setting.pass_s(INTERVAL_S)
+    assert setting.in_test() == [1]
+
+
+def test_if_none_is_idle_one_takes_its_test_behind_its_batch(start):
+    setting = start(size=1)
+    batch = setting.give(0, make_ticket())
+    setting.pass_s(INTERVAL_S + 1)
+    assert setting.in_test() == [0]
+    setting.finish(0, batch)
+    setting.pass_test(0)
+    assert (setting.in_test(), setting.results) == ([], [batch.number])
+
+
+def test_one_that_holds_two_batches_is_tested_once_it_can_take_another(start):
+    setting = start(size=1)
+    first, _ = setting.give(0, make_ticket()), setting.give(0, make_ticket())
+    setting.pass_s(INTERVAL_S + 1)
+    assert setting.in_test() == []
+    setting.finish(0, first)
+    assert setting.in_test() == [0]
+
+
+@pytest.mark.parametrize("fields", [{"interval_s": 0}, {"can_test": False}])
+def test_none_is_tested_where_there_is_nothing_to_test_or_no_wish(start, fields):
+    setting = start(**fields)
+    setting.pass_s(100 * INTERVAL_S)
+    assert setting.in_test() == []
+
+
+def test_a_wrong_one_is_replaced_and_its_batch_runs_elsewhere_without_blame(start, caplog):
+    setting = start()
+    for _ in range(3):
+        setting.finish(0, setting.give(0, make_ticket(), make_ticket()))
+    setting.pass_s(INTERVAL_S + 1)
+    setting.give(0, make_ticket(number=7))
+    wrong = setting.workers[0]
+    with caplog.at_level(logging.ERROR):
+        setting.end(0, WRONG)
+    assert setting.lost == [(7, False)]
+    assert setting.metrics.self_tests_total == {"passed": 0, "failed": 1}
+    assert "instance 0 ended (it computes wrongly); it held 1 request" in caplog.text
+    assert "6 answers that it gave since the last one that it passed, 601 s ago, are in doubt" in (
+        caplog.text
+    )
+    run_until(setting.loop, lambda: setting.workers[0] is not wrong)
+    assert setting.pool.take_failure() == ""
+
+
+def test_it_gets_no_batch_once_it_has_said_that_it_is_wrong(start):
+    setting = start()
+    worker = setting.workers[0]
+    worker.peer.send(WRONG)
+    run_until(setting.loop, lambda: bool(worker.failure))
+    assert worker.takes_from_s() > 1e300
+
+
+def test_if_the_replacement_is_wrong_too_the_pool_fails_with_the_reason(start):
+    setting = start(size=1)
+    wrong = setting.workers[0]
+    setting.end(0, WRONG)
+    run_until(setting.loop, lambda: setting.workers[0] is not wrong)
+    setting.end(0, WRONG)
+    assert setting.pool.is_wrong
+    assert setting.pool.take_failure() == "instance 0 cannot start: it computes wrongly"
+
+
+def test_while_another_answers_a_wrong_one_is_started_again(start):
+    setting = start()
+    for _ in range(2):
+        wrong = setting.workers[0]
+        setting.end(0, WRONG)
+        setting.pass_s(60)
+        run_until(setting.loop, lambda wrong=wrong: setting.workers[0] is not wrong)
+    assert (setting.pool.take_failure(), setting.pool.alive) == ("", 1)
+
+
+def test_a_result_where_a_test_was_asked_for_ends_the_instance(start):
+    setting = start(size=1)
+    setting.pass_s(INTERVAL_S + 1)
+    test = setting.take_test(0)
+    setting.end(0, Results(test.number, [], 0.0, 1.0, StagesMs()))
+    assert setting.workers[0].failure or setting.lost == []
+
+
+def test_a_test_result_where_a_batch_was_asked_for_ends_the_instance(start):
+    setting = start(size=1)
+    batch = setting.give(0, make_ticket(number=3))
+    assert isinstance(batch, Batch)
+    setting.end(0, Checked(batch.number, 0.0, 1.0))
+    assert setting.lost == [(3, True)]

@@ -1,0 +1,151 @@
+"""A worker as the loop sees it; the test is the instance at the channel's other end."""
+
+import math
+
+import pytest
+
+from qa_service.instance.batch_cost import CostTable
+from qa_service.instance.messages import Answers, ModelFacts, Ready, Results, Setup
+from qa_service.instance.options import InstanceOptions
+from qa_service.instance.stages import StagesMs
+from qa_service.net.event_loop import EventLoop
+from tests.unit.calls import make_ticket
+from tests.unit.server.handled_worker import HandledWorker
+
+COST_MS = 40.0
+SETUP = Setup("", InstanceOptions(inference_engine_type="instant"))
+TABLE = CostTable((100,), (1,), ((COST_MS,),))
+
+
+class Pool:
+    """One worker, and what it reports."""
+
+    def __init__(self, costs=TABLE):
+        self.loop = EventLoop()
+        self.results, self.runs, self.deaths = [], 0, 0
+        self.worker = HandledWorker(0, self.loop, self, SETUP)
+        self.peer = self.worker.peer
+        assert self.peer.receive() == SETUP
+        self.peer.send(Ready(ModelFacts("a model"), costs))
+        self.loop.run()
+
+    def on_worker_ready(self, worker):
+        self.loop.stop()
+
+    def on_worker_run(self, worker):
+        self.runs += 1
+
+    def on_worker_results(self, worker, batch, results):
+        self.results.append(batch)
+        self.loop.stop()
+
+    def on_worker_death(self, worker):
+        self.deaths += 1
+        self.loop.stop()
+
+    def give(self, *members):
+        self.worker.run(members)
+        return self.peer.receive()
+
+    def finish(self, batch, inference_ms=COST_MS, costs=None):
+        answers = [Answers([]) for _ in batch.tasks]
+        self.peer.send(Results(batch.number, answers, 0.0, inference_ms, StagesMs(), costs))
+        self.loop.run()
+
+    def close(self):
+        self.worker.close()
+        self.peer.close()
+        self.loop.close()
+
+
+@pytest.fixture
+def pool():
+    made = Pool()
+    yield made
+    made.close()
+
+
+def test_an_idle_session_takes_work_at_any_time(pool):
+    assert pool.worker.is_idle
+    assert pool.worker.takes_from_s() == -math.inf
+
+
+def test_the_second_batch_may_come_when_half_of_the_first_should_be_over(pool):
+    before_s = pool.loop.now_s()
+    pool.give(make_ticket())
+    takes_from_s = pool.worker.takes_from_s()
+    assert before_s <= takes_from_s - COST_MS / 2e3 <= pool.loop.now_s()
+
+
+def test_a_third_batch_waits_for_results(pool):
+    first, _ = pool.give(make_ticket(number=0)), pool.give(make_ticket(number=1))
+    assert pool.worker.takes_from_s() == math.inf
+    pool.finish(first)
+    assert pool.worker.takes_from_s() < math.inf
+    assert [[item.number for item in batch] for batch in pool.results] == [[0]]
+
+
+def test_what_is_retried_has_the_session_to_itself(pool):
+    batch = pool.give(make_ticket(attempts=1))
+    assert pool.worker.takes_from_s() == math.inf
+    pool.finish(batch)
+    assert pool.worker.is_idle
+
+
+def test_only_what_may_have_run_is_known_to_have_run(pool):
+    batch = pool.give(make_ticket(number=1))
+    pool.give(make_ticket(number=2))
+    began = [item.since_s < math.inf for item in pool.worker.in_flight.values()]
+    assert began == [True, False]
+    pool.finish(batch)
+    assert all(item.since_s < math.inf for item in pool.worker.in_flight.values())
+
+
+def test_expectations_follow_what_batches_really_take(pool):
+    for _ in range(60):
+        pool.finish(pool.give(make_ticket()), inference_ms=3 * COST_MS)
+    pool.give(make_ticket())
+    (item,) = pool.worker.in_flight.values()
+    assert item.cost_s == pytest.approx(3 * COST_MS / 1e3, rel=0.05)
+
+
+def test_batches_are_made_by_what_was_learned(pool):
+    learned = CostTable((100,), (1,), ((2 * COST_MS,),))
+    for costs in (learned, None):
+        pool.finish(pool.give(make_ticket()), costs=costs)
+        assert pool.worker.rule.costs == learned
+
+
+def test_without_a_table_the_second_batch_may_come_at_once():
+    pool = Pool(costs=None)
+    pool.give(make_ticket())
+    assert pool.worker.takes_from_s() <= pool.loop.now_s()
+    pool.close()
+
+
+def test_the_sessions_end_is_its_death(pool):
+    pool.peer.close()
+    pool.loop.run()
+    assert pool.deaths == 1
+    assert pool.worker.takes_from_s() == math.inf
+
+
+@pytest.mark.parametrize("num_outcomes", [0, 1, 3])
+def test_results_that_fit_no_batch_lose_no_request(pool, num_outcomes):
+    """A worker that answers another number than was asked is given up with what it holds."""
+    batch = pool.give(make_ticket(), make_ticket())
+    outcomes = [Answers([])] * num_outcomes
+    pool.peer.send(Results(batch.number, outcomes, 0.0, COST_MS, StagesMs()))
+    pool.loop.run()
+    assert (pool.deaths, pool.results) == (1, [])
+    assert len(pool.worker.in_flight[batch.number].members) == 2
+    assert pool.worker.failure == "it sent results that fit no batch"
+
+
+def test_what_is_no_message_ends_its_worker(pool, caplog):
+    batch = pool.give(make_ticket())
+    pool.peer._sock.sendall(b"\0\0\0\3???")
+    pool.loop.run()
+    assert (pool.deaths, list(pool.worker.in_flight)) == (1, [batch.number])
+    assert pool.worker.failure.startswith("it sent what is no message")
+    assert not caplog.records

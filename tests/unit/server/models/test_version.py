@@ -1,0 +1,124 @@
+"""One version of a model, with workers that the test plays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from qa_service.errors import ERROR_KINDS, InternalError, UnavailableError
+from qa_service.instance.messages import Setup
+from qa_service.instance.options import InstanceOptions
+from qa_service.server.instances.pool import WorkerPool
+from qa_service.server.models.on_disk import FoundVersion
+from qa_service.server.models.plan import VersionSpec
+from qa_service.server.models.version import Version, VersionState
+from qa_service.server.scheduling.admission import Admission
+from qa_service.server.scheduling.call import Answered
+from qa_service.server.scheduling.options import QueueOptions
+from qa_service.server.scheduling.scheduler import Scheduler
+from qa_service.server.services.dispatcher import Dispatcher
+from qa_service.server.telemetry.metrics import ModelMetrics
+from qa_service.wire.messages import AnswerSource
+from tests.support import run_until
+from tests.unit.calls import make_call
+from tests.unit.server.fake_services import ANSWER, TIMINGS, FakeService
+from tests.unit.server.handled_worker import HandledWorker
+
+OPTIONS = InstanceOptions(
+    inference_engine_type="instant", num_inference_sessions=1, execution_timeout_ms=1
+)
+SPEC = VersionSpec("m", FoundVersion(1, Path("m"), "f"), OPTIONS)
+
+
+class HungWorker(HandledWorker):
+    """Ends when it is killed, and not before."""
+
+    is_killed = False
+
+    def kill(self):
+        self.is_killed = True
+
+    def exit_status(self):
+        return "killed" if self.is_killed else None
+
+
+def make_version(loop, service=None):
+    def make_worker(number, listener):
+        return HungWorker(number, loop, listener, Setup("", OPTIONS))
+
+    metrics = ModelMetrics(ERROR_KINDS)
+    pool = WorkerPool(loop, OPTIONS, make_worker, metrics)
+    queue = QueueOptions()
+    dispatcher = Dispatcher(loop, Scheduler(queue), pool, metrics, Admission(queue))
+    return Version(SPEC, loop, pool, dispatcher, service or dispatcher, metrics=metrics)
+
+
+@pytest.fixture
+def version(loop):
+    made = make_version(loop)
+    loop.on_mark = made.end_if_done
+    yield made
+    made.close()
+
+
+def test_what_has_ended_fails_what_comes(version):
+    outcomes = []
+    version.close()
+    version.submit(make_call(on_settled=outcomes.append))
+    assert [type(outcome) for outcome in outcomes] == [UnavailableError]
+    assert version.queue_length == 0
+
+
+def test_what_is_failed_from_above_waits_no_more(version):
+    call = make_call()
+    version.submit(call)
+    assert version.queue_length == 1
+    call.fail(InternalError())
+    assert version.queue_length == 0
+
+
+def test_it_ends_when_it_drains_and_has_answered_all(version, loop):
+    call = make_call()
+    version.submit(call)
+    version.make_ready()
+    version.drain()
+    run_until(loop, lambda: True)
+    assert version.state is VersionState.DRAINING
+    call.cancel()
+    run_until(loop, lambda: version.state is VersionState.GONE)
+
+
+def test_what_waits_when_it_is_killed_is_failed(version):
+    outcomes = []
+    version.submit(make_call(on_settled=outcomes.append))
+    version.kill()
+    assert [type(outcome) for outcome in outcomes] == [UnavailableError]
+
+
+def test_an_answer_says_which_version_it_is_of(loop):
+    service, outcomes = FakeService(), []
+    version = make_version(loop, service)
+    version.submit(make_call(on_settled=outcomes.append))
+    service.submitted[0].settle(Answered([ANSWER], TIMINGS, AnswerSource(is_cached=True)))
+    assert [outcome.source for outcome in outcomes] == [AnswerSource("m", 1, is_cached=True)]
+    assert version.metrics.model_requests_total["answered"] == 1
+
+
+def test_what_is_cancelled_is_counted_and_waits_no_more(version):
+    call = make_call()
+    version.submit(call)
+    call.cancel()
+    assert version.queue_length == 0
+    assert version.metrics.model_requests_total["abandoned"] == 1
+
+
+def test_an_instance_that_hangs_when_it_is_to_end_is_killed(version, loop, monkeypatch):
+    """What waits for its end, as the next version does, does not wait for ever."""
+    monkeypatch.setattr("qa_service.server.instances.pool.REAP_DELAY_S", 0.0)
+    version.pool.resize(1)
+    [worker] = version.pool.workers
+    version.close()
+    assert (version.state, worker.is_killed) == (VersionState.ENDING, False)
+    run_until(loop, lambda: version.state is VersionState.GONE)
+    assert worker.is_killed

@@ -1,0 +1,345 @@
+"""The response cache and single flight, with a service and a clock of the test's own."""
+
+from __future__ import annotations
+
+import gc
+import math
+import random
+
+import msgspec
+import pytest
+
+from qa_service.errors import (
+    DeadlineExceededError,
+    ExecutionTimeoutError,
+    QueueFullError,
+    WorkerCrashedError,
+)
+from qa_service.server.services.cache import Cached
+from qa_service.server.services.cache_store import ENTRY_BYTES, SHARD_BYTES, CacheStore, cache_key
+from qa_service.server.telemetry.metrics import ModelMetrics
+from qa_service.wire.messages import Answer, Passage, Place, Question
+from tests.unit.server.fake_services import (
+    ANSWER,
+    NO_ANSWER,
+    TEXT,
+    TIMINGS,
+    Client,
+    FakeService,
+    ManualClock,
+)
+
+
+class Setting:
+    def __init__(self, max_bytes=SHARD_BYTES):
+        self.model, self.counts = "one", ModelMetrics([])
+        self.service, self.clock, self.store = FakeService(), ManualClock(), CacheStore(max_bytes)
+        self.cached = Cached(
+            self.service, self.store, lambda _: self.model, self.clock, self.counts, max_joined=100
+        )
+        self.client = Client(self.cached)
+        self.ask, self.of = self.client.ask, self.client.of
+
+    def is_cached(self, call):
+        return self.client.outcomes[call].source.is_cached
+
+    @property
+    def runs(self):
+        return self.service.submitted
+
+
+@pytest.fixture
+def setting():
+    return Setting()
+
+
+# The cache.
+
+
+def test_what_was_answered_is_answered_again_without_a_run(setting):
+    first = setting.ask()
+    setting.service.resolve()
+    second = setting.ask()
+    assert [setting.of(first), setting.of(second)] == [ANSWER, ANSWER]
+    assert [setting.is_cached(call) for call in (first, second)] == [False, True]
+    assert len(setting.runs) == 1
+    assert (setting.counts.cache_hits_total, setting.counts.cache_misses_total) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "answers", [[NO_ANSWER], [ANSWER, NO_ANSWER, Answer("London", 0.01, 23, 29)]], ids=len
+)
+def test_all_answers_are_kept_and_that_there_is_none(setting, answers):
+    setting.ask(top_k=3)
+    setting.runs[0].resolve(answers, TIMINGS)
+    assert setting.client.outcomes[setting.ask(top_k=3)].answers == answers
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"question": "Who"},
+        {"question": " Who?"},
+        {"text": TEXT + " "},
+        {"text": " " + TEXT},
+        {"top_k": 2},
+    ],
+)
+def test_what_differs_is_run(setting, other):
+    setting.ask()
+    setting.service.resolve()
+    assert setting.of(setting.ask(**other)) is None
+    assert len(setting.runs) == 2
+
+
+def test_a_cached_answer_stands_where_it_stood_behind_leading_spaces(setting):
+    text = f"  \n {TEXT}"
+    start = text.index("London")
+    answer = Answer("London", 0.9, start, start + 6)
+    setting.ask(text=text)
+    setting.runs[0].resolve([answer], TIMINGS)
+    [kept] = setting.client.outcomes[setting.ask(text=text)].answers
+    assert (kept.start, kept.end, text[kept.start : kept.end]) == (start, start + 6, "London")
+
+
+def test_ids_timeouts_and_priorities_make_no_difference(setting):
+    setting.ask(id=b"1", timeout_ms=50.0)
+    setting.service.resolve()
+    assert setting.of(setting.ask(id=b"2", priority=9)) == ANSWER
+
+
+def test_a_boundary_between_question_and_text_makes_a_difference():
+    keys = {cache_key("m", Question("ab", "c")), cache_key("m", Question("a", "bc")),
+            cache_key("ma", Question("b", "c"))}  # fmt: skip
+    assert len(keys) == 3
+
+
+def test_an_error_is_not_kept(setting):
+    first = setting.ask()
+    setting.runs[0].fail(WorkerCrashedError())
+    second = setting.ask()
+    assert (setting.of(first), setting.of(second)) == ("worker_crashed", None)
+    assert len(setting.runs) == 2
+
+
+def test_a_reload_makes_old_answers_worthless(setting):
+    setting.ask()
+    setting.service.resolve()
+    setting.model = "two"
+    assert setting.of(setting.ask()) is None
+    setting.model = "one"
+    assert setting.of(setting.ask()) == ANSWER
+
+
+def test_an_answer_that_comes_after_a_reload_is_given_but_not_kept(setting):
+    first = setting.ask()
+    setting.model = "two"
+    setting.service.resolve()
+    assert setting.of(first) == ANSWER
+    assert len(setting.store) == 0
+
+
+# Single flight.
+
+
+def test_fifty_equal_requests_make_one_run(setting):
+    asked = [setting.ask(id=b"%d" % number) for number in range(50)]
+    assert len(setting.runs) == 1
+    setting.service.resolve()
+    assert {setting.of(call) for call in asked} == {ANSWER}
+    assert [call.request.id for call in asked] == [b"%d" % number for number in range(50)]
+    assert not any(setting.is_cached(call) for call in asked)
+    assert (setting.counts.cache_misses_total, setting.counts.cache_joined_total) == (1, 49)
+
+
+def test_the_run_has_the_leaders_share_and_deadline(setting):
+    setting.ask(flow="ada", weight=2.0, deadline_s=101.0)
+    setting.ask(flow="bob", weight=5.0, deadline_s=109.0)
+    [run] = setting.runs
+    assert (run.scope.flow, run.scope.weight, run.scope.deadline_s) == ("ada", 2.0, 101.0)
+
+
+def test_the_run_goes_on_for_the_others_if_the_leader_goes(setting):
+    leader, follower = setting.ask(), setting.ask()
+    leader.cancel()
+    assert setting.service.cancelled == []
+    setting.service.resolve()
+    assert [setting.of(leader), setting.of(follower)] == [None, ANSWER]
+    assert len(setting.runs) == 1
+
+
+def test_a_run_that_nobody_waits_for_is_cancelled(setting):
+    leader, follower = setting.ask(), setting.ask()
+    follower.cancel()
+    leader.cancel()
+    assert setting.service.cancelled == setting.runs
+    assert setting.runs[0].is_settled
+    setting.ask()
+    assert len(setting.runs) == 2
+
+
+def test_a_followers_deadline_ends_its_waiting_and_no_other(setting):
+    leader, short, long = (setting.ask(deadline_s=d) for d in (130.0, 101.0, 105.0))
+    setting.clock.advance(1.0)
+    assert setting.of(short) == "deadline_exceeded"
+    setting.clock.advance(4.0)
+    assert setting.of(long) == "deadline_exceeded"
+    setting.service.resolve()
+    assert setting.of(leader) == ANSWER
+
+
+def test_a_leader_whose_run_has_begun_is_not_ended_by_its_deadline(setting):
+    leader = setting.ask(deadline_s=101.0)
+    setting.ask(deadline_s=101.0)
+    setting.clock.advance(2.0)
+    assert setting.of(leader) is None
+    setting.service.resolve()
+    assert setting.of(leader) == ANSWER
+
+
+def test_the_last_follower_that_is_late_ends_the_run_of_a_leader_that_has_gone(setting):
+    leader, follower = setting.ask(deadline_s=130.0), setting.ask(deadline_s=101.0)
+    leader.cancel()
+    setting.clock.advance(1.0)
+    assert setting.of(follower) == "deadline_exceeded"
+    assert setting.service.cancelled == setting.runs
+
+
+@pytest.mark.parametrize("error", [DeadlineExceededError, ExecutionTimeoutError])
+def test_the_one_with_the_most_time_leads_when_the_leaders_is_over(setting, error):
+    leader = setting.ask(deadline_s=101.0, flow="ada")
+    setting.ask(deadline_s=102.0, flow="bob")
+    setting.ask(deadline_s=103.0, flow="eve")
+    setting.runs[0].fail(error())
+    assert setting.of(leader) == error.code
+    assert [(run.scope.flow, run.scope.deadline_s) for run in setting.runs[1:]] == [("eve", 103.0)]
+    setting.service.resolve()
+    assert [setting.of(p) for p in setting.client.outcomes] == [error.code, ANSWER, ANSWER]
+
+
+@pytest.mark.parametrize("error", [DeadlineExceededError, WorkerCrashedError])
+def test_an_error_or_a_deadline_that_all_share_ends_all_who_wait(setting, error):
+    asked = [setting.ask(deadline_s=101.0) for _ in range(3)]
+    setting.runs[0].fail(error())
+    assert {setting.of(call) for call in asked} == {error.code}
+    assert len(setting.runs) == 1
+
+
+def test_a_request_that_is_refused_at_once_leaves_nothing_behind(setting):
+    setting.service.refuse = QueueFullError(retry_after_ms=70)
+    refused = setting.ask()
+    assert setting.of(refused) == "queue_full"
+    setting.service.refuse = None
+    setting.ask()
+    assert len(setting.runs) == 2
+
+
+def test_one_whose_outcome_makes_another_unwanted_is_no_trouble(setting):
+    first, second = setting.ask(), setting.ask()
+    first.then(lambda outcome: second.cancel())
+    setting.runs[0].fail(WorkerCrashedError())
+    assert setting.of(second) is None
+
+
+def test_more_than_may_wait_for_others_are_run_themselves(setting):
+    asked = [setting.ask(id=b"%d" % number) for number in range(102)]
+    assert len(setting.runs) == 2
+    asked[-1].cancel()
+    assert setting.service.cancelled == asked[-1:]
+    setting.service.resolve(number=0)
+    assert sum(setting.of(call) == ANSWER for call in asked) == 101
+
+
+def test_nothing_is_left_of_a_run_for_the_garbage_collector(setting):
+    gc.collect()
+    gc.disable()
+    try:
+        for leaves in (False, True):
+            setting.ask(question=f"Who {leaves}?")
+            joined = setting.ask(question=f"Who {leaves}?", deadline_s=101.0)
+            if leaves:
+                joined.cancel()
+            setting.service.resolve()
+        setting.service.submitted.clear()
+        setting.client.outcomes.clear()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
+# The store.
+
+
+def test_the_timer_of_a_run_that_has_ended_is_cancelled(setting):
+    setting.ask(deadline_s=110.0)
+    setting.ask(deadline_s=109.0)
+    assert setting.clock.timers.next_due_s() == 109.0
+    setting.service.resolve()
+    assert setting.clock.timers.next_due_s() == math.inf
+
+
+def test_two_versions_of_equal_files_keep_an_answer_once(setting):
+    """As with shadow traffic: both run before either answer is kept."""
+    other_service = FakeService()
+    other = Cached(
+        other_service, setting.store, lambda _: "one", setting.clock, setting.counts, max_joined=100
+    )
+    setting.ask()
+    Client(other).ask()
+    setting.service.resolve()
+    num_bytes = setting.store.num_bytes
+    other_service.resolve()
+    assert (len(setting.store), setting.store.num_bytes) == (1, num_bytes)
+
+
+def test_an_answer_kept_again_replaces_the_one_before():
+    store, key = CacheStore(4 * ENTRY_BYTES), cache_key("m", Question("Who?", TEXT))
+    for number in range(100):
+        answers = [ANSWER, NO_ANSWER][: 1 + number % 2]
+        assert store.put(key, answers) == 0
+        assert store.get(key, TEXT).answers == answers
+    assert len(store) == 1
+    assert ENTRY_BYTES < store.num_bytes < 2 * ENTRY_BYTES
+
+
+def test_the_places_of_an_answer_are_kept():
+    store, key = CacheStore(4 * ENTRY_BYTES), cache_key("m", Question("Who?", TEXT))
+    answer = msgspec.structs.replace(ANSWER, places=(Place(0, 3), Place(9, 12)))
+    store.put(key, [answer])
+    assert store.get(key, TEXT).answers == [answer]
+
+
+def test_the_passages_of_a_reply_are_kept():
+    store, key = CacheStore(4 * ENTRY_BYTES), cache_key("m", Question("Who?", ""))
+    read = (Passage("a.txt", "Title", "", 3, 6, "Ada"), Passage("b.txt", "Title", "", 0, 3, "Ida"))
+    store.put(key, [NO_ANSWER], read)
+    assert store.get(key, "") == ([NO_ANSWER], read)
+
+
+def test_the_least_recently_used_is_dropped_first():
+    store = CacheStore(3 * (ENTRY_BYTES + 20))
+    keys = [cache_key("m", Question(str(number), TEXT)) for number in range(4)]
+    assert [store.put(key, [ANSWER]) for key in keys[:3]] == [0, 0, 0]
+    store.get(keys[0], TEXT)
+    assert store.put(keys[3], [ANSWER]) == 1
+    there = [bool(store.get(key, TEXT)) for key in keys]
+    assert there == [True, False, True, True]
+
+
+@pytest.mark.parametrize("max_bytes", [0, 100, 10_000, 3 * SHARD_BYTES])
+def test_bytes_stay_within_the_bound(max_bytes):
+    store, rng, num_dropped = CacheStore(max_bytes), random.Random(0), 0
+    for number in range(20_000):
+        answers = [ANSWER] * rng.randint(1, 20)
+        num_dropped += store.put(cache_key("m", Question(str(number), TEXT)), answers)
+        assert store.num_bytes <= max_bytes
+    assert (len(store) > 0) == (max_bytes >= ENTRY_BYTES * 2)
+    assert len(store) + num_dropped == 20_000
+
+
+def test_an_answer_from_a_collection_is_kept_with_its_passage():
+    store, key = CacheStore(SHARD_BYTES), cache_key("m", Question("Who?", ""))
+    passage = Passage("a.md", "A", "B > C", 100, 130, TEXT)
+    answers = [Answer("Ada", 0.9, 100, 103, passage), NO_ANSWER]
+    store.put(key, answers)
+    assert store.get(key, "").answers == answers

@@ -1,0 +1,261 @@
+"""Which collections are served: how they come, are opened and go, and what is said of them."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from qa_service.errors import SetupError, UnknownCollectionError
+from qa_service.retrieval.messages import Close, List, Listed, Open, Opened, Refused, Search
+from qa_service.server.services.collection_set import LIST_AGAIN_S, REMOTE_SEARCHES
+from qa_service.server.services.options import CollectionOptions, SearchOptions
+from qa_service.server.services.retrieval import Retrieval
+from qa_service.server.services.searches import DIED
+from qa_service.server.services.served_collection import FAULT_KEPT_S, MAX_RETRY_S
+from qa_service.server.telemetry.services import ServiceCounts
+from tests.unit.server.fake_services import ManualClock
+from tests.unit.server.services.search_processes import FakeProcess
+
+FOLDER = Path("folder")
+DAMAGED = Refused("the manifest is no JSON", "damaged")
+DOCS = {"docs": CollectionOptions(path=Path("docs"))}
+
+
+class Setting:
+    def __init__(self, **options):
+        self.clock, self.counts, self.processes = ManualClock(), ServiceCounts(), {}
+        self.retrieval = Retrieval(
+            self.clock, self.make_process, self.counts, SearchOptions(**options)
+        )
+        self.collections = self.retrieval.collections
+
+    def make_process(self, name, concurrency, searches):
+        self.processes[name] = FakeProcess(name, concurrency, searches)
+        return self.processes[name]
+
+    def use(self, options=DOCS, folder=None):
+        self.retrieval.use(options, folder)
+
+    def settle(self):
+        for process in list(self.processes.values()):
+            if process.is_running:
+                process.settle()
+
+    def use_and_settle(self, options=DOCS):
+        self.use(options)
+        self.settle()
+
+    def list(self, *names):
+        self.processes["folder"].reply(Listed({name: f"folder/{name}" for name in names}))
+
+
+@pytest.fixture
+def setting():
+    return Setting()
+
+
+def test_a_collection_is_served_when_it_is_open(setting):
+    setting.use()
+    assert setting.collections.states() == {"docs": "LOADING"}
+    assert not setting.collections.has_started
+    setting.settle()
+    assert setting.collections.states() == {"docs": "READY"}
+    assert setting.collections.has_started
+    assert setting.collections.faults() == {}
+
+
+def test_each_has_a_process_of_its_own_until_there_are_enough():
+    setting = Setting(max_search_processes=2)
+    options = {name: CollectionOptions(path=Path(name)) for name in "abcd"}
+    setting.use_and_settle({**options, "far": CollectionOptions(url="http://cluster:9200/x")})
+    assert set(setting.processes) == {"a", "b", "far", "long texts"}
+    assert {work.collection for work in setting.processes["a"].works} == {"a", "c"}
+    assert setting.processes["a"].concurrency == 1
+    assert setting.processes["far"].concurrency == REMOTE_SEARCHES
+
+
+def test_a_collection_that_cannot_be_opened_is_tried_again_until_it_can(setting, caplog):
+    setting.use()
+    process = setting.processes["docs"]
+    waits = []
+    for _ in range(8):
+        process.reply(DAMAGED)
+        assert setting.collections.states() == {"docs": "UNAVAILABLE"}
+        waited_s = 0
+        while not process.waiting:
+            setting.clock.advance(1.0)
+            waited_s += 1
+        waits.append(waited_s)
+    assert waits == [1, 2, 4, 8, 16, 32, MAX_RETRY_S, MAX_RETRY_S]
+    assert setting.collections.faults() == {"docs": "the manifest is no JSON"}
+    assert [r.levelno for r in caplog.records].count(logging.ERROR) == 1
+    process.settle()
+    assert setting.collections.states() == {"docs": "READY"}
+    assert setting.collections.faults() == {}
+
+
+def test_one_that_cannot_be_opened_keeps_no_other_from_being_served(setting):
+    setting.use({**DOCS, "bad": CollectionOptions(path=Path("bad"))})
+    setting.processes["bad"].reply(DAMAGED)
+    setting.settle()
+    assert setting.collections.has_started
+    assert setting.collections.failure == ""
+    assert setting.collections.states() == {"docs": "READY", "bad": "UNAVAILABLE"}
+
+
+def test_what_a_person_has_to_change_is_a_failure(setting):
+    setting.use()
+    setting.processes["docs"].reply(Refused("docs is no collection", "setup"))
+    assert setting.collections.failure == "[collections.docs]: docs is no collection"
+
+
+def test_an_index_that_cannot_be_opened_leaves_what_is_open(setting, caplog):
+    setting.use_and_settle()
+    for _ in range(2):
+        setting.use()
+        setting.processes["docs"].reply(Refused("it is a FIFO", "damaged", is_open=True))
+    assert setting.collections.states() == {"docs": "READY"}
+    assert setting.collections.faults() == {"docs": "it is a FIFO"}
+    assert [r.levelno for r in caplog.records].count(logging.ERROR) == 1
+
+
+def test_a_new_process_opens_what_was_open(setting):
+    setting.use_and_settle()
+    process = setting.processes["docs"]
+    process.die()
+    assert setting.collections.states() == {"docs": "LOADING"}
+    assert setting.counts.search_process_deaths_total == 1
+    process.start()
+    assert process.waiting == [Open("docs", "docs")]
+    process.settle()
+    assert setting.collections.states() == {"docs": "READY"}
+
+
+def test_one_that_ends_its_process_while_it_is_opened_is_tried_later(setting):
+    setting.use()
+    process = setting.processes["docs"]
+    process.die()
+    process.start()
+    assert process.waiting == []
+    assert setting.collections.faults() == {"docs": DIED}
+    setting.clock.advance(1.0)
+    assert process.waiting == [Open("docs", "docs")]
+
+
+def test_a_failed_search_is_reported_for_a_while(setting):
+    setting.use_and_settle()
+    work = Search("docs", "Who?", 3)
+    setting.collections.on_search_fault(work, DIED)
+    assert setting.collections.faults() == {"docs": f"a search failed: {DIED}"}
+    setting.clock.advance(FAULT_KEPT_S + 1)
+    assert setting.collections.faults() == {}
+    setting.collections.on_search_fault(work, DIED)
+    setting.processes["docs"].identity = "two"
+    setting.use_and_settle()
+    assert setting.collections.faults() == {}
+    assert setting.counts.collections["docs"].failed_total == 2
+
+
+def test_collections_come_and_go(setting):
+    setting.use_and_settle()
+    setting.use_and_settle({"more": CollectionOptions(path=Path("more"))})
+    assert setting.collections.find("more")
+    assert setting.processes["docs"].is_killed
+    with pytest.raises(UnknownCollectionError, match="there is no collection docs; there is more"):
+        setting.collections.find("docs")
+    assert list(setting.counts.collections) == ["more"]
+
+
+def test_one_that_goes_from_a_shared_process_is_closed_there():
+    setting = Setting(max_search_processes=1)
+    options = {name: CollectionOptions(path=Path(name)) for name in "ab"}
+    setting.use_and_settle(options)
+    setting.use_and_settle({"b": options["b"]})
+    assert Close("a") in setting.processes["a"].works
+    assert not setting.processes["a"].is_killed
+
+
+def test_another_folder_is_opened_in_place_of_the_first(setting):
+    setting.use_and_settle()
+    setting.use({"docs": CollectionOptions(path=Path("other"))})
+    assert setting.processes["docs"].waiting == [Open("docs", "other")]
+
+
+def test_a_folder_that_is_named_while_another_is_opened_is_opened_next(setting):
+    setting.use()
+    setting.use({"docs": CollectionOptions(path=Path("other"))})
+    setting.processes["docs"].reply(Opened("one"))
+    assert setting.processes["docs"].waiting == [Open("docs", "other")]
+
+
+def test_what_becomes_a_clusters_has_another_process(setting):
+    setting.use_and_settle()
+    first = setting.processes["docs"]
+    setting.use_and_settle({"docs": CollectionOptions(url="http://cluster:9200/docs")})
+    assert first.is_killed
+    assert setting.processes["docs"] is not first
+
+
+# A folder of collections.
+
+
+def test_the_collections_of_a_folder_are_served(setting):
+    setting.use({}, FOLDER)
+    assert setting.processes["folder"].waiting == [List("folder")]
+    assert not setting.collections.has_started
+    setting.list("a", "b", "no name")
+    setting.settle()
+    assert setting.collections.states() == {"a": "READY", "b": "READY"}
+    assert setting.collections.has_started
+    setting.use({}, FOLDER)
+    setting.list("b")
+    assert list(setting.collections.states()) == ["b"]
+
+
+def test_what_the_file_says_of_a_name_counts(setting):
+    setting.use({"a": CollectionOptions(path=Path("elsewhere"))}, FOLDER)
+    setting.list("a")
+    assert setting.processes["a"].waiting == [Open("a", "elsewhere")]
+
+
+def test_a_folder_that_is_not_there_is_a_failure(setting):
+    setting.use({}, FOLDER)
+    setting.processes["folder"].reply(Refused("there is no such folder", "setup"))
+    assert setting.collections.failure == "there is no such folder"
+
+
+def test_a_folder_that_hangs_leaves_what_is_served_and_is_tried_again(setting):
+    setting.use({}, FOLDER)
+    setting.list("a")
+    setting.settle()
+    setting.use({}, FOLDER)
+    setting.settle()
+    process = setting.processes["folder"]
+    process.die()
+    process.start()
+    assert setting.collections.states() == {"a": "READY"}
+    assert setting.collections.failure == ""
+    setting.clock.advance(LIST_AGAIN_S)
+    assert process.waiting == [List("folder")]
+
+
+# What may be said of them.
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "why"),
+    [
+        ("a/b", {"path": Path("docs")}, "a name has letters, digits, _, . and -"),
+        ("docs", {}, "needs either path or url"),
+        ("docs", {"path": Path("docs"), "url": "http://cluster:9200/docs"},
+         "needs either path or url"),
+    ],
+)  # fmt: skip
+def test_a_collection_has_a_plain_name_and_is_in_one_place(setting, name, fields, why):
+    setting.use_and_settle()
+    with pytest.raises(SetupError) as raised:
+        setting.use({name: CollectionOptions(**fields)})
+    assert str(raised.value) == f"[collections.{name}]: {why}"
+    assert setting.collections.states() == {"docs": "READY"}

@@ -1,0 +1,321 @@
+"""Answers from collections: the search, the passages, and how they are merged. Sans-IO."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from qa_service.errors import QueueFullError, WorkerCrashedError
+from qa_service.instance.messages import ModelFacts
+from qa_service.retrieval.messages import Open, Refused, Search
+from qa_service.retrieval.retriever import FoundPassage, read_text
+from qa_service.server.scheduling.call import Answered
+from qa_service.server.services.collections import Collections
+from qa_service.server.services.options import CollectionOptions, SearchOptions
+from qa_service.server.services.retrieval import Retrieval
+from qa_service.server.telemetry.services import ServiceCounts
+from qa_service.wire.messages import Passage, Place
+from qa_service.wire.spans import ReadPassage, ScoredSpan, SegmentResult, answers_from_passages
+from tests.unit.calls import make_call
+from tests.unit.server.fake_services import TIMINGS, FakeDispatcher, FakeService, ManualClock
+from tests.unit.server.services.search_processes import FakeProcess
+
+MODEL = ModelFacts("a model", window_tokens=384, null_log_score=0.5, passage_weight=0.5)
+
+
+def passage(score, document, text, start=100):
+    return FoundPassage(score, Passage(document, "Title", "", start, start + len(text), text))
+
+
+FOUND = [
+    passage(9.0, "a.txt", "Ada wrote it."),
+    passage(7.0, "b.txt", "Bob wrote it."),
+    passage(5.0, "a.txt", "Ann wrote it.", start=500),
+]
+
+
+class Setting:
+    def __init__(self):
+        self.clock, self.counts, self.processes = ManualClock(), ServiceCounts(), {}
+        self.dispatcher, self.texts, self.found = FakeDispatcher(MODEL), FakeService(), FOUND
+        self.retrieval = Retrieval(self.clock, self.make_process, self.counts, SearchOptions())
+        self.options = {"docs": CollectionOptions(path="docs", max_passages=3)}
+        self.retrieval.use(self.options)
+        self.process = self.processes["docs"]
+        self.process.settle()
+        self.service = Collections(self.texts, self.dispatcher, self.retrieval)
+        self.outcomes = []
+
+    def make_process(self, name, concurrency, searches):
+        self.processes[name] = FakeProcess(name, concurrency, searches)
+        return self.processes[name]
+
+    def ask(self, **fields):
+        given = {"collection": "docs", "text": "", **fields}
+        call = make_call(on_settled=self.outcomes.append, **given)
+        self.service.submit(call)
+        return call
+
+    def ask_and_search(self, **fields):
+        call = self.ask(**fields)
+        for work in self.process.waiting:
+            self.process.find(self.found[: work.max_passages])
+        return call
+
+    def settle(self, number, log_score):
+        """Says that the first word of a passage is its best span."""
+        ticket = self.dispatcher.submitted[number]
+        begin = ticket.core[0]
+        spans = [ScoredSpan(log_score, begin, begin + 3)]
+        result = SegmentResult(spans, log_score, 10)
+        ticket.call.settle(Answered((), TIMINGS, segment=result))
+
+
+@pytest.fixture
+def setting():
+    return Setting()
+
+
+# The service.
+
+
+def test_a_text_passes(setting):
+    call = setting.ask(collection=None, text="Ada wrote it.")
+    assert setting.texts.submitted == [call]
+
+
+@pytest.mark.parametrize(
+    ("title", "heading", "line"),
+    [
+        ("Guide", "", "Guide\n"),
+        ("", "Install > Linux", "Install > Linux\n"),
+        ("Guide", "Install > Linux", "Guide > Install > Linux\n"),
+        ("Guide", "Guide > Linux", "Guide > Linux\n"),
+        ("Guide", "Guidelines", "Guide > Guidelines\n"),
+        ("", "", ""),
+    ],
+)
+def test_a_passage_is_read_below_its_title_and_headings(title, heading, line):
+    read = read_text(title, heading, "Ada wrote it.")
+    assert read.text == f"{line}Ada wrote it."
+    assert read.text[read.start :] == "Ada wrote it."
+
+
+def test_each_passage_is_read_with_the_turn_of_one_text(setting):
+    setting.ask_and_search(question="Who?", top_k=2, priority=3)
+    tickets = setting.dispatcher.submitted
+    texts = [ticket.call.request.text for ticket in tickets]
+    assert texts == [f"Title\n{its.passage.text}" for its in FOUND]
+    assert [ticket.core for ticket in tickets] == [(6, 19)] * 3
+    assert all(ticket.call.request.collection is None for ticket in tickets)
+    assert setting.dispatcher.reserved == 0.0
+    assert setting.outcomes == []
+
+
+def test_the_answer_stands_in_its_document(setting):
+    setting.ask_and_search()
+    for number, log_score in enumerate((2.0, 1.0, 1.0)):
+        setting.settle(number, log_score)
+    [outcome] = setting.outcomes
+    [answer] = outcome.answers
+    assert (answer.answer, answer.start, answer.end) == ("Ada", 100, 103)
+    assert (answer.passage.document, answer.passage.start) == ("a.txt", 100)
+    assert (outcome.timings.queue, outcome.timings.inference) == (1.0, 60.0)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "log_score", "num_shown"),
+    [(None, 2.0, 0), (None, -9.0, 3), (0, -9.0, 0), (2, 2.0, 2), (2, -9.0, 2), (100, 2.0, 3)],
+)
+def test_the_passages_that_were_read_are_shown(setting, wanted, log_score, num_shown):
+    setting.ask_and_search(passages=wanted)
+    for number in range(3):
+        setting.settle(number, log_score)
+    [outcome] = setting.outcomes
+    assert (outcome.answers[0].start is None) == (log_score < 0)
+    assert outcome.source.passages == tuple(its.passage for its in FOUND[:num_shown])
+
+
+def test_the_cache_keeps_replies_with_other_passages_apart(setting):
+    editions = {
+        setting.retrieval.edition(setting.ask(passages=passages).request)
+        for passages in (None, 0, 2)
+    }
+    assert len(editions) == 3
+
+
+def test_what_the_search_says_counts(setting):
+    """The second passage's span is better by 0.9, and its passage worse by 0.5 times 2."""
+    setting.ask_and_search(max_passages=2)
+    setting.settle(1, 2.9)
+    setting.settle(0, 2.0)
+    assert setting.outcomes[0].answers[0].answer == "Ada"
+
+
+def test_a_failed_passage_fails_the_question_and_drops_the_others(setting):
+    setting.ask_and_search()
+    setting.dispatcher.submitted[1].call.fail(WorkerCrashedError())
+    assert [outcome.code for outcome in setting.outcomes] == ["worker_crashed"]
+    assert setting.dispatcher.cancelled == [
+        setting.dispatcher.submitted[0], setting.dispatcher.submitted[2]
+    ]  # fmt: skip
+
+
+def test_what_nobody_waits_for_is_dropped(setting):
+    setting.ask_and_search().cancel()
+    assert setting.dispatcher.cancelled == setting.dispatcher.submitted
+    assert setting.dispatcher.reserved == 0.0
+
+
+def test_a_question_that_is_refused_reads_nothing(setting):
+    setting.dispatcher.refuse = QueueFullError()
+    setting.ask_and_search()
+    assert [outcome.code for outcome in setting.outcomes] == ["queue_full"]
+    assert setting.dispatcher.submitted == []
+
+
+def test_without_a_passage_there_is_no_answer(setting):
+    setting.found = []
+    setting.ask_and_search()
+    [outcome] = setting.outcomes
+    assert (outcome.answers[0].start, outcome.answers[0].score) == (None, 1.0)
+
+
+# The search.
+
+
+def test_an_unknown_collection_is_told_with_those_there_are(setting):
+    setting.ask(collection="books")
+    assert setting.outcomes[0].message == "there is no collection books; there is docs"
+
+
+def test_as_many_passages_as_asked_for_or_configured(setting):
+    setting.ask(question="Who?")
+    setting.process.find()
+    setting.ask(question="Who?", max_passages=1)
+    assert setting.process.works[-2:] == [Search("docs", "Who?", 3), Search("docs", "Who?", 1)]
+
+
+def test_searches_are_counted(setting):
+    setting.ask()
+    setting.process.find(FOUND, took_ms=5.0)
+    counts = setting.counts.collections["docs"]
+    assert (counts.search_ms.sum, counts.passages_total, counts.failed_total) == (5.0, 3, 0)
+
+
+def test_a_search_that_nobody_waits_for_reads_nothing(setting):
+    setting.ask().cancel()
+    setting.process.find(FOUND)
+    assert setting.dispatcher.submitted == []
+
+
+def test_a_cluster_that_does_not_answer_is_an_error_and_no_damage(setting):
+    setting.ask()
+    setting.process.reply(Refused("the collection cannot be searched now", "unavailable"))
+    assert [outcome.code for outcome in setting.outcomes] == ["unavailable"]
+    assert setting.retrieval.collections.faults() == {}
+
+
+def test_a_damaged_index_is_an_error_and_opened_afresh(setting):
+    setting.ask()
+    setting.process.reply(Refused("PanicException: /secret/path", "damaged"))
+    [error] = setting.outcomes
+    assert (error.code, error.retryable) == ("unavailable", True)
+    assert "secret" not in error.message
+    assert setting.process.waiting == [Open("docs", "docs", "", is_fresh=True)]
+    assert setting.counts.collections["docs"].failed_total == 1
+    assert "PanicException" in setting.retrieval.collections.faults()["docs"]
+
+
+def test_a_collection_that_is_not_open_is_not_searched(setting):
+    setting.retrieval.use(setting.options)
+    setting.process.reply(Refused("it is gone", "damaged"))
+    setting.ask()
+    assert [outcome.code for outcome in setting.outcomes] == ["unavailable"]
+    assert setting.process.waiting == []
+
+
+def test_another_index_is_another_edition(setting):
+    request = make_call(collection="docs", text="").request
+    before = setting.retrieval.edition(request)
+    setting.retrieval.use(setting.options)
+    setting.process.settle()
+    assert setting.retrieval.edition(request) == before
+    setting.process.identity = "two"
+    setting.retrieval.use(setting.options)
+    setting.process.settle()
+    assert setting.retrieval.edition(request) != before
+
+
+# The merge.
+
+
+WORDS = "one two ten six"
+
+
+def read(document, log_prior, *log_scores, words=WORDS):
+    """A passage at 10 of a document, whose words of three letters have these log scores."""
+    its = Passage(document, "", "", 10, 10 + len(words), words)
+    spans = [ScoredSpan(score, 4 * n, 4 * n + 3) for n, score in enumerate(log_scores)]
+    log_total = math.log(sum(map(math.exp, log_scores))) if log_scores else -math.inf
+    return ReadPassage(its, log_prior, SegmentResult(spans, log_total, 6))
+
+
+def test_scores_are_one_softmax_over_all_spans_and_null_answers():
+    answers = answers_from_passages(
+        [read("a", 0.0, 2.0), read("b", -1.0, 2.5, words="two")], 0.5, 3
+    )
+    masses = [math.exp(2.0), math.exp(1.5), math.exp(0.5) + math.exp(-0.5)]
+    assert [answer.passage.document for answer in answers] == ["a", "b"]
+    for answer, mass in zip(answers, masses, strict=False):
+        assert answer.score == pytest.approx(mass / sum(masses), abs=1e-4)
+
+
+def test_there_is_no_answer_if_no_span_is_above_all_null_answers_together():
+    passages = [read("a", 0.0, 1.0), read("b", 0.0, 0.0, words="two")]
+    answers = answers_from_passages(passages, 0.5, 2)
+    assert [answer.start for answer in answers] == [None, 10]
+    assert answers_from_passages(passages, None, 1)[0].start == 10
+    assert answers_from_passages(passages[:1], 0.5, 1)[0].start == 10
+
+
+def test_equal_answers_of_all_passages_are_one_with_the_sum_of_their_scores():
+    passages = [
+        read(name, 0.0, 1.0, words=words)
+        for name, words in zip("abc", ("one", "One", "six"), strict=True)
+    ]
+    [one, six] = answers_from_passages(passages, None, 3)
+    assert (one.answer, one.passage.document, one.score) == ("one", "a", 0.6667)
+    assert one.places == (Place(10, 13, "a"), Place(10, 13, "b"))
+    assert (six.answer, six.score, six.places) == ("six", 0.3333, ())
+
+
+def test_equal_answers_together_are_compared_with_no_answer():
+    passages = [read(name, 0.0, 0.0) for name in "ab"]
+    null = math.log(0.9)  # 1.8 of both passages, against 2 of both answers and 1 of one
+    assert answers_from_passages(passages, null, 1)[0].answer == "one"
+    assert (
+        answers_from_passages([passages[0], read("b", 0.0, 0.0, words="six")], null, 1)[0].start
+        is None
+    )
+
+
+def test_one_document_has_several_answers():
+    answers = answers_from_passages([read("a", 0.0, 3.0, 2.0, 1.0), read("a", 0.0, 1.5)], None, 2)
+    assert [(answer.answer, answer.passage.document) for answer in answers] == [
+        ("one", "a"),
+        ("two", "a"),
+    ]
+
+
+def test_a_place_in_two_passages_is_named_once():
+    [answer] = answers_from_passages([read("a", 0.0, 1.0), read("a", 0.0, 1.0)], None, 1)
+    assert (answer.score, answer.places) == (1.0, ())
+
+
+def test_passages_without_a_span():
+    [answer] = answers_from_passages([read("a", 0.0), read("b", 0.0)], 0.5, 3)
+    assert (answer.start, answer.score) == (None, 1.0)
+    answers = answers_from_passages([read("a", 0.0), read("b", 0.0, 2.0)], None, 3)
+    assert [answer.passage.document for answer in answers] == ["b"]

@@ -1,0 +1,238 @@
+"""The dispatcher, with instances and a clock of the test's own."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import pytest
+
+from harness.server import ROOT
+from qa_service.errors import ERROR_KINDS, TextTooLongError
+from qa_service.instance.batch_cost import BatchRule
+from qa_service.instance.messages import Answers, Failure, ModelFacts, Results
+from qa_service.instance.stages import StagesMs
+from qa_service.server.scheduling.admission import Admission
+from qa_service.server.scheduling.call import Answered
+from qa_service.server.scheduling.options import QueueOptions
+from qa_service.server.scheduling.scheduler import Scheduler
+from qa_service.server.services.dispatcher import MAX_MOVES, Dispatcher
+from qa_service.server.services.gate import Gate
+from qa_service.server.services.segments import Segments
+from qa_service.server.telemetry.metrics import ModelMetrics
+from qa_service.wire.messages import Answer
+from tests.unit.calls import make_call, make_ticket
+from tests.unit.server.fake_services import ManualClock
+
+TEXT = "Ada " * 97
+"""With a question, about a hundred tokens."""
+
+
+class FakeInstance:
+    """Remembers its batches."""
+
+    number, rule = 0, BatchRule()
+
+    def __init__(self):
+        self.batches = []
+
+    @property
+    def is_idle(self):
+        return not self.batches
+
+    def takes_from_s(self):
+        return -math.inf if self.is_idle else math.inf
+
+    def run(self, batch):
+        self.batches.append(batch)
+
+
+class FakeInstances:
+    alive, model = 1, ModelFacts("a model", window_tokens=384, overlap_tokens=128)
+
+    def __init__(self, *workers):
+        self.workers = workers
+
+
+class Setting:
+    """A dispatcher with one instance, and what its requests came to."""
+
+    def __init__(self, **options):
+        self.clock, self.instance, self.outcomes = ManualClock(), FakeInstance(), []
+        self.metrics = ModelMetrics(ERROR_KINDS)
+        queue = QueueOptions(**{"max_queue_size": 10, **options})
+        instances, admission = FakeInstances(self.instance), Admission(queue)
+        self.dispatcher = Dispatcher(
+            self.clock, Scheduler(queue), instances, self.metrics, admission
+        )
+
+    def submit(self, service=None, **fields):
+        def settle(outcome):
+            self.outcomes.append(outcome.answers if isinstance(outcome, Answered) else outcome.code)
+
+        call = make_call(100.0, text=TEXT, on_settled=settle, **fields)
+        (service or self.dispatcher).submit(call)
+        return call
+
+    def lose(self, *, were_running):
+        """Gives the instance its request, which is lost with it; returns the ticket."""
+        self.dispatcher.dispatch()
+        [ticket] = batch = self.instance.batches.pop()
+        self.dispatcher.on_lost(batch, were_running=were_running)
+        return ticket
+
+    def finish(self, *outcomes):
+        batch = self.instance.batches.pop(0)
+        self.dispatcher.on_results(batch, Results(0, list(outcomes), 100.0, 5.0, StagesMs()))
+
+
+@pytest.fixture
+def setting():
+    return Setting()
+
+
+ADA = [Answer("Ada", 0.9, 0, 3)]
+
+
+def test_a_request_is_given_to_an_instance_and_resolved(setting):
+    setting.submit()
+    setting.dispatcher.dispatch()
+    setting.finish(Answers(ADA))
+    assert setting.outcomes == [ADA]
+
+
+def test_one_bad_request_does_not_fail_its_batch(setting):
+    setting.submit()
+    setting.submit()
+    setting.dispatcher.dispatch()
+    setting.finish(Failure("question_too_long", "it is"), Answers(ADA))
+    assert setting.outcomes == ["question_too_long", ADA]
+
+
+def test_a_full_queue_refuses():
+    setting = Setting(max_queue_size=1)
+    setting.instance.batches.append([])  # it is busy
+    setting.submit()
+    setting.submit()
+    assert setting.outcomes == ["queue_full"]
+
+
+def test_what_waits_too_long_is_told_and_not_run(setting):
+    setting.instance.batches.append([])
+    setting.submit(deadline_s=101.0)
+    setting.clock.advance(2.0)
+    assert setting.outcomes == ["deadline_exceeded"]
+    assert setting.dispatcher.queue_length == 0
+
+
+@pytest.mark.parametrize("left_s", [-1.0, 0.0, 1e-6])
+def test_whose_time_is_over_at_an_idle_server_is_told_so(setting, left_s):
+    """An empty queue is never full."""
+    setting.submit(deadline_s=100.0 + left_s)
+    setting.clock.time_s += 1e-3
+    setting.dispatcher.dispatch()
+    assert setting.outcomes == ["deadline_exceeded"]
+    assert setting.instance.batches == []
+
+
+def test_a_turn_costs_a_page_but_no_more_work_waits_for_that(setting):
+    setting.instance.batches.append([])
+    setting.submit()
+    [ticket] = [turn.ticket for turn in setting.dispatcher._scheduler.flows.turns()]
+    assert (ticket.tokens, ticket.turn_cost) == (100, pytest.approx(5.12 * ticket.cost))
+    assert setting.dispatcher.waiting_s == pytest.approx(ticket.cost / 1e3)
+
+
+def run_slowly(setting, *, times, inference_ms=5.0, handled_after_ms=0.0):
+    """Runs batches that cost 10 ms by their estimates."""
+    for _ in range(times):
+        setting.submit()
+        setting.dispatcher.dispatch()
+        setting.clock.time_s += handled_after_ms / 1e3
+        started_s = setting.clock.time_s - handled_after_ms / 1e3
+        batch = setting.instance.batches.pop(0)
+        results = Results(0, [Answers(ADA)], started_s, inference_ms, StagesMs())
+        setting.dispatcher.on_results(batch, results)
+
+
+@pytest.mark.parametrize("slow", [{"inference_ms": 40.0}, {"handled_after_ms": 40.0}])
+def test_what_can_be_done_in_time_is_told_by_what_batches_take_until_they_are_handled(slow):
+    setting = Setting()
+    text = make_ticket(100.0, deadline_s=101.0)
+    assert setting.dispatcher.can_finish(text, 900.0)
+    run_slowly(setting, times=30, **slow)
+    text.deadline_s = setting.clock.time_s + 1.0
+    assert setting.dispatcher.can_finish(text, 240.0)
+    assert not setting.dispatcher.can_finish(text, 280.0)
+
+
+def test_an_idle_machine_is_not_judged_by_how_slow_it_was():
+    setting = Setting()
+    run_slowly(setting, times=30, inference_ms=400.0)
+    deadline_s = setting.clock.time_s + 1.0
+    text = make_ticket(100.0, tokens=9000, deadline_s=deadline_s, max_timeout_s=1.0)
+    setting.dispatcher.admit(text, is_long=True)
+    setting.instance.batches.append([])
+    setting.submit()
+    with pytest.raises(TextTooLongError):
+        setting.dispatcher.admit(text, is_long=True)
+
+
+def test_a_cancelled_request_is_not_run(setting):
+    call = setting.submit()
+    call.cancel()
+    setting.dispatcher.dispatch()
+    assert setting.instance.batches == []
+    assert setting.outcomes == []
+
+
+def test_what_three_instances_die_of_is_not_run_again(setting):
+    setting.submit()
+    for num_retries in (1, 2, 2):
+        assert setting.outcomes == []
+        setting.lose(were_running=True)
+        assert setting.metrics.request_retries_total == num_retries
+    assert setting.outcomes == ["worker_crashed"]
+
+
+def test_a_request_whose_retry_meets_another_death_is_answered_by_the_third_instance(setting):
+    setting.submit()
+    for _ in range(2):
+        setting.lose(were_running=True)
+    setting.dispatcher.dispatch()
+    setting.finish(Answers(ADA))
+    assert setting.outcomes == [ADA]
+
+
+def test_what_had_not_begun_is_queued_again_without_blame(setting):
+    setting.submit()
+    assert setting.lose(were_running=False).attempts == 0
+    assert setting.dispatcher.queue_length == 1
+
+
+def test_what_loses_its_instance_without_blame_is_not_moved_for_ever(setting):
+    setting.submit()
+    for _ in range(MAX_MOVES + 1):
+        ticket = setting.lose(were_running=False)
+    assert ticket.attempts == 0
+    assert setting.outcomes == ["unavailable"]
+
+
+def test_a_closed_gate_refuses_what_comes_and_keeps_what_came(setting):
+    gate = Gate(Segments(setting.dispatcher))
+    setting.submit(gate)
+    gate.close()
+    setting.submit(gate)
+    assert setting.outcomes == ["shutting_down"]
+    assert setting.dispatcher.queue_length == 1
+
+
+def test_the_service_of_the_architecture_page_works(setting):
+    page = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
+    code = page.partition("```python\n")[2].partition("```")[0]
+    names = {"replace": msgspec.structs.replace, "Answered": Answered}
+    exec(f"from __future__ import annotations\n{code}", names)
+    setting.submit(names["RoundedScores"](setting.dispatcher))
+    setting.dispatcher.dispatch()
+    setting.finish(Answers([Answer("Ada", 0.98765, 0, 3)]))
+    assert setting.outcomes == [[Answer("Ada", 0.99, 0, 3)]]

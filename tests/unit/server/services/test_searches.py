@@ -1,0 +1,219 @@
+"""The queue before a search process: shares, deadlines, deaths, hangs."""
+
+from __future__ import annotations
+
+import pytest
+
+from qa_service.errors import QueueFullError, UnavailableError
+from qa_service.retrieval.messages import Found, List, Open, Opened, Refused, Search
+from qa_service.server.services.searches import DIED, FIRST_TIMES, HUNG, MAX_DEATHS_IN_ROW, Searches
+from tests.unit.calls import make_call
+from tests.unit.server.fake_services import ManualClock
+from tests.unit.server.services.search_processes import FakeProcess
+
+FOUND = Found([], 1.0)
+TIMEOUT_S = 10.0
+
+
+class Setting:
+    """Searches, and all that was heard of them."""
+
+    def __init__(self, concurrency=1, max_waiting=1000):
+        self.clock, self.results, self.outcomes, self.faults = ManualClock(), [], {}, []
+        self.starts = self.deaths = 0
+        self.searches = Searches(
+            self.clock,
+            lambda searches: FakeProcess("docs", concurrency, searches),
+            self,
+            concurrency=concurrency,
+            max_waiting=max_waiting,
+            timeout_s=TIMEOUT_S,
+        )
+        self.process = self.searches._process
+
+    def on_search_process_start(self, _):
+        self.starts += 1
+
+    def on_search_process_death(self, _):
+        self.deaths += 1
+
+    def on_search_fault(self, work, reason):
+        self.faults.append((work.question, reason))
+
+    def ask(self, name, cost=1.0, **fields):
+        call = make_call(self.clock.time_s, question=name, **fields)
+        call.then(lambda outcome: self.outcomes.update({name: outcome.code}))
+        work = Search("docs", name, 10)
+        self.searches.submit(call, work, lambda _: self.results.append(name), cost)
+        return call
+
+    @property
+    def running(self):
+        return [getattr(work, "question", work) for work in self.process.waiting]
+
+
+@pytest.fixture
+def setting():
+    return Setting()
+
+
+def test_the_process_starts_with_the_first_search(setting):
+    assert setting.process.starts == 0
+    setting.ask("a")
+    assert (setting.process.starts, setting.running) == (1, ["a"])
+    setting.process.reply(FOUND)
+    assert setting.results == ["a"]
+
+
+def test_one_clients_searches_hold_no_other_client(setting):
+    for number in range(300):
+        setting.ask(f"greedy {number}", flow="greedy")
+    setting.ask("other", flow="other")
+    for _ in range(2):
+        setting.process.reply(FOUND)
+    assert setting.running == ["other"]
+
+
+def test_a_search_is_charged_by_its_cost(setting):
+    setting.ask("first", flow="x")
+    for number in range(4):
+        setting.ask(f"long {number}", cost=4.0, flow="long")
+        setting.ask(f"short {number}", cost=1.0, flow="short")
+    for _ in range(6):
+        setting.process.reply(FOUND)
+    assert [name.split()[0] for name in setting.results].count("long") == 1
+
+
+def test_a_search_that_is_cancelled_while_it_waits_is_not_made(setting):
+    setting.ask("a")
+    setting.ask("b").cancel()
+    setting.ask("c")
+    setting.process.reply(FOUND)
+    assert setting.running == ["c"]
+    assert setting.searches.num_waiting == 0
+
+
+def test_what_is_found_for_a_call_that_has_ended_is_dropped(setting):
+    setting.ask("a").cancel()
+    setting.process.reply(FOUND)
+    assert setting.results == []
+
+
+def test_deadlines_hold_while_a_search_waits_and_while_it_is_made(setting):
+    setting.ask("running", deadline_s=101.0)
+    setting.ask("waiting", deadline_s=102.0)
+    setting.clock.advance(0.9)
+    assert setting.outcomes == {}
+    setting.clock.advance(0.2)
+    assert setting.outcomes == {"running": "deadline_exceeded"}
+    setting.clock.advance(1.0)
+    assert setting.outcomes["waiting"] == "deadline_exceeded"
+    setting.process.reply(FOUND)
+    assert (setting.running, setting.results) == ([], [])
+
+
+def test_searches_that_wait_have_a_bound():
+    setting = Setting(max_waiting=2)
+    for name in "abc":
+        setting.ask(name)
+    with pytest.raises(QueueFullError):
+        setting.ask("d")
+
+
+def test_as_many_searches_run_as_may():
+    setting = Setting(concurrency=2)
+    for name in "abc":
+        setting.ask(name)
+    assert setting.running == ["a", "b"]
+
+
+def test_indexes_are_opened_before_searches():
+    setting = Setting(concurrency=4)
+    opened = []
+    setting.searches.run(Open("docs"), opened.append)
+    setting.ask("a")
+    assert setting.running == [Open("docs")]
+    setting.process.reply(Opened("one"))
+    assert (opened, setting.running) == ([Opened("one")], ["a"])
+
+
+def test_a_search_whose_process_dies_is_made_once_more(setting):
+    setting.ask("a")
+    setting.process.die()
+    assert setting.outcomes == {}
+    setting.process.start()
+    assert setting.running == ["a"]
+    setting.process.reply(FOUND)
+    assert (setting.results, setting.faults) == (["a"], [("a", DIED)])
+
+
+def test_a_search_that_kills_two_processes_fails(setting):
+    setting.ask("a")
+    setting.ask("b")
+    for _ in range(2):
+        setting.process.die()
+        setting.process.start()
+    assert setting.outcomes == {"a": "unavailable"}
+    assert setting.running == ["b"]
+
+
+def test_work_for_no_call_is_refused_when_its_process_dies(setting):
+    results = []
+    setting.searches.run(List("folder"), results.append)
+    setting.process.die()
+    assert results == [Refused(DIED, "damaged")]
+
+
+def test_searches_are_refused_while_processes_die_one_after_another(setting):
+    setting.ask("a")
+    setting.ask("b")
+    for _ in range(MAX_DEATHS_IN_ROW):
+        setting.process.is_running or setting.process.start()
+        setting.process.die()
+    assert set(setting.outcomes.values()) == {"unavailable"}
+    with pytest.raises(UnavailableError):
+        setting.ask("c")
+    setting.process.start()
+    setting.ask("d")
+    assert setting.running == ["d"]
+
+
+def test_a_process_that_hangs_is_replaced_and_others_are_searched(setting):
+    setting.ask("hangs")
+    setting.ask("waits")
+    setting.clock.advance(TIMEOUT_S - 0.1)
+    assert setting.deaths == 0
+    setting.clock.advance(0.1)
+    assert setting.deaths == 1
+    assert setting.outcomes == {"hangs": "unavailable"}
+    assert setting.faults == [("hangs", HUNG)]
+    setting.process.start()
+    assert setting.running == ["waits"]
+
+
+def test_an_index_may_take_longer_to_open(setting):
+    results = []
+    setting.searches.run(Open("docs"), results.append)
+    setting.clock.advance(FIRST_TIMES * TIMEOUT_S - 0.1)
+    assert setting.deaths == 0
+    setting.clock.advance(0.1)
+    assert results == [Refused(HUNG, "damaged")]
+
+
+def test_only_what_hangs_is_blamed():
+    setting = Setting(concurrency=2)
+    setting.ask("hangs")
+    setting.clock.advance(5.0)
+    setting.ask("is quick")
+    setting.clock.advance(5.0)
+    assert setting.outcomes == {"hangs": "unavailable"}
+    setting.process.start()
+    assert setting.running == ["is quick"]
+
+
+def test_a_result_that_comes_in_time_replaces_no_process(setting):
+    for _ in range(3):
+        setting.ask("a")
+        setting.clock.advance(TIMEOUT_S - 1)
+        setting.process.reply(FOUND)
+    assert setting.deaths == 0
