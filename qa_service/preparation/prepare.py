@@ -31,6 +31,7 @@ from qa_service.preparation.sources import Source, find_source
 if TYPE_CHECKING:
     from qa_service.instance.arrays import LogitsFunction
     from qa_service.preparation.loading import LoadedModel
+    from qa_service.preparation.verify import Answered
 
 _FORMAT_VERSION = 4
 """To be incremented when this code writes other files from the same source."""
@@ -269,9 +270,10 @@ def _make(
             say("it abstains: asked questions without an answer, it found none")
             asked = msgspec.structs.replace(manifest.reading, null_threshold=0.0)
             manifest = msgspec.structs.replace(manifest, reading=asked, can_abstain=True)
-        verify.verify(folder, manifest, "pytorch", logits)
+        answered = verify.source_answers(folder, manifest, logits)
+        verify.verify(folder, manifest, "pytorch", answered)
         try:
-            words = _export(loaded, folder, manifest, logits)
+            words = _export(loaded, folder, manifest, answered)
             manifest = _with_file(manifest, folder / ONNX_FILE)
         except SetupError as error:
             (folder / ONNX_FILE).unlink(missing_ok=True)
@@ -284,7 +286,7 @@ def _make(
         say("its windows run one by one: its logits change with what is padded beside them")
 
 
-def _export(loaded: LoadedModel, folder: Path, manifest: Manifest, logits: LogitsFunction) -> str:
+def _export(loaded: LoadedModel, folder: Path, manifest: Manifest, answered: Answered) -> str:
     """Writes the ONNX file, fused if it can be, and checks it; returns a report in words."""
     from qa_service.preparation import export, verify  # noqa: PLC0415
 
@@ -294,7 +296,7 @@ def _export(loaded: LoadedModel, folder: Path, manifest: Manifest, logits: Logit
     layers = export.fuse(folder / ONNX_FILE, loaded.model.config)
     say("comparing it with the source")
     manifest = _with_file(manifest, folder / ONNX_FILE)
-    difference = verify.verify(folder, manifest, "onnx", logits)
+    difference = verify.verify(folder, manifest, "onnx", answered)
     fused = (
         f"fused the attention of {layers} layers in the ONNX file"
         if layers

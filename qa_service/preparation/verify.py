@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -88,23 +89,38 @@ def can_abstain(model_dir: Path, manifest: Manifest, logits: LogitsFunction) -> 
     return min(num_answered, num_abstained) >= MIN_ABSTAINING_SHARE * len(some)
 
 
-def verify(model_dir: Path, manifest: Manifest, engine_type: str, source: LogitsFunction) -> float:
+class Answered(NamedTuple):
+    """What gave all logits of real tokens, float32 [tokens of `QUESTIONS`], and the answers."""
+
+    logits: FloatArray
+    outcomes: Outcomes
+
+
+def source_answers(model_dir: Path, manifest: Manifest, source: LogitsFunction) -> Answered:
+    """Asks the source's model `QUESTIONS`.
+
+    Raises:
+        SetupError: It cannot run.
+    """
+    return _answered("transformers", model_dir, manifest, source)
+
+
+def verify(model_dir: Path, manifest: Manifest, engine_type: str, theirs: Answered) -> float:
     """Compares an engine with the source's model; returns the largest difference of a logit.
 
     Raises:
-        SetupError: The engine or the source cannot run, a logit differs by more than
-            `MAX_LOGIT_DIFFERENCE`, or an answer differs.
+        SetupError: The engine cannot run, a logit differs by more than `MAX_LOGIT_DIFFERENCE`, or
+            an answer differs.
     """
-    theirs, their_answers = _answered("transformers", model_dir, manifest, source)
     engine = make_engine(engine_type, model_dir, manifest, EngineConfig())
-    ours, our_answers = _answered(engine_type, model_dir, manifest, engine.logits)
-    difference = float(np.abs(ours - theirs).max())
+    ours = _answered(engine_type, model_dir, manifest, engine.logits)
+    difference = float(np.abs(ours.logits - theirs.logits).max())
     if not difference <= MAX_LOGIT_DIFFERENCE:  # in this form, NaN fails too
         raise SetupError(
             f"the {engine_type} engine's file is wrong: its logits differ from the source's by "
             f"{difference:.3g}, more than {MAX_LOGIT_DIFFERENCE:g}"
         )
-    for question, our, their in zip(QUESTIONS, our_answers, their_answers, strict=True):
+    for question, our, their in zip(QUESTIONS, ours.outcomes, theirs.outcomes, strict=True):
         if _spans(our) != _spans(their):
             raise SetupError(
                 f"the {engine_type} engine's file is wrong: it answers {question.question!r} with "
@@ -113,10 +129,7 @@ def verify(model_dir: Path, manifest: Manifest, engine_type: str, source: Logits
     return difference
 
 
-def _answered(
-    name: str, model_dir: Path, manifest: Manifest, logits: LogitsFunction
-) -> tuple[FloatArray, Outcomes]:
-    """All logits of real tokens, and the answers to `QUESTIONS`."""
+def _answered(name: str, model_dir: Path, manifest: Manifest, logits: LogitsFunction) -> Answered:
     seen: list[FloatArray] = []
 
     def recorded(ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
@@ -129,7 +142,7 @@ def _answered(
     except Exception as error:  # a model's own code and an engine's raise anything
         reason = first_line(error) or type(error).__name__
         raise SetupError(f"{name} cannot run the model on a question: {reason}") from None
-    return np.concatenate(seen), answers
+    return Answered(np.concatenate(seen), answers)
 
 
 def verify_precision(

@@ -4,6 +4,8 @@ import math
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
 
 from harness.models import make_manifest
 from qa_service.engine_catalogue import ROWS
@@ -19,6 +21,7 @@ from qa_service.instance.model_folder.known_answers import (
 from qa_service.instance.model_folder.manifest import ReadingConfig
 from qa_service.instance.reader.reader import Reader
 from qa_service.instance.self_test import SelfTest, WrongAnswerError
+from qa_service.preparation import known as preparation
 from qa_service.preparation.known import known_answers
 from tests.unit.instance.tiny_reader import MadeUpModel, tiny_reader
 from tests.unit.instance.tiny_tokenizers import PAD_TOKEN_ID
@@ -174,11 +177,46 @@ def test_a_server_that_runs_gives_its_rows_in_turn_and_begins_again(make):
     assert engine.ran == 2 * [(1, len(row.ids)) for row in rows]
 
 
-def test_the_rows_hold_the_whole_vocabulary(make):
+def test_the_rows_hold_the_whole_of_a_small_vocabulary(make):
     known, _ = make(MadeUpEngine())
     seen = {number for row in known.vocabulary for number in row.ids}
     assert len(seen) > 100
     assert all(row.name.startswith(VOCABULARY) for row in known.vocabulary)
+    assert len({row.name for row in known.vocabulary}) == len(known.vocabulary) > 1
+
+
+def test_of_a_large_vocabulary_they_hold_the_frequent_words(monkeypatch):
+    words = ["[PAD]", "[unused0]", "[UNK]", "[unused993]", "the", "of", "<unused7>", "rare"]
+    vocabulary = {word: number for number, word in enumerate(words)}
+    tokenizer = Tokenizer(WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.add_special_tokens(["[PAD]", "[UNK]"])
+    assert preparation.frequent_words(tokenizer) == [4, 5, 7]
+    monkeypatch.setattr(preparation, "MAX_WORDS", 2)
+    assert preparation.frequent_words(tokenizer) == [4, 5]
+
+
+def test_the_source_is_asked_short_rows_of_the_vocabulary_together_and_unpadded(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(preparation, "ROW_TOKENS", 24)
+    monkeypatch.setattr(preparation, "ROWS_AT_ONCE", 3)
+    tiny_reader(tmp_path, KIND)
+    engine = MadeUpEngine()
+    known = known_answers(tmp_path, make_manifest(KIND, pad_token_id=PAD), engine.logits)
+    batches = engine.ran[len(known.rows) :]
+    assert batches[0] == (3, 24)
+    assert max(rows for rows, _ in batches) == 3
+    assert {tokens for _, tokens in batches[:-1]} == {24}
+    assert sum(rows * tokens for rows, tokens in batches) == sum(
+        len(row.ids) for row in known.vocabulary
+    )
+
+
+def test_the_questions_keep_all_their_logits_a_row_of_the_vocabulary_some(make, monkeypatch):
+    monkeypatch.setattr(preparation, "NUM_PLACES", 5)
+    known, _ = make(MadeUpEngine())
+    assert all(row.places == list(range(len(row.ids))) for row in known.rows)
+    assert all(5 <= len(row.places) <= 7 < len(row.ids) for row in known.vocabulary)
 
 
 def test_a_shape_is_checked_by_what_was_prepared_for_it(make):
