@@ -5,7 +5,7 @@
     python -m benchmarks.fault swaps --num_swaps 20 --num_clients 50
     python -m benchmarks.fault slow_clients --duration_s 20
     python -m benchmarks.fault costly_frames --duration_s 15
-    python -m benchmarks.fault overload --duration_s 20 --realtime_clients
+    python -m benchmarks.fault overload --duration_s 20
     python -m benchmarks.fault jobs_run --num_questions 100000 --num_stops 2
 
 Further flags are the server's; of jobs_run, those of `jobs.py run`.
@@ -34,7 +34,6 @@ from harness.file_run import Run, asked_of, run_with_stops
 from harness.frames import frame
 from harness.load import QuietAnswers, beside, offer, report_of
 from harness.server import EXACT_ENGINE, INSTANT, running_server
-from qa_service.instance.devices import run_in_real_time
 from qa_service.programs.load.report import Report
 from qa_service.server.models.repository_options import DEFAULT_MODEL
 
@@ -149,8 +148,6 @@ async def send_without_end(port: int, costly: bytes) -> None:
 
 def overload(flags: argparse.Namespace, server_flags: list[str]) -> Errors:
     """Up to three times what the server can do is offered, in an open loop."""
-    if flags.realtime_clients:
-        run_in_real_time()
     errors: dict[str, int] = {}
     server_flags += ["--max_queue_size", str(flags.max_queue_size)]
     with running_server(flags.model, *EXACT_ENGINE, *server_flags) as server:
@@ -229,8 +226,6 @@ def main() -> int:
     add("--num_questions", type=int, default=100_000, help="jobs_run: how many")
     add("--num_stops", type=int, default=2, help="jobs_run: how often the program is stopped")
     add("--signal", default="SIGKILL", help="jobs_run: what stops it")
-    help_text = "overload: clients do not wait for a core that the instances keep busy"
-    add("--realtime_clients", action="store_true", help=help_text)
     flags, more_flags = parser.parse_known_args()
     run, duration_s, num_clients = FAULTS[flags.fault]
     flags.duration_s = flags.duration_s or duration_s

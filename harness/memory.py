@@ -50,5 +50,5 @@ def bound_bytes(config: ServerConfig) -> int:
         + (config.queue.max_queue_size + instances) * request
         + instances * 2 * max_frame_bytes
         + instances * 2 * config.instances.max_batch_size * short
-        + bool(cache.cache_bytes) * (cache.cache_bytes + cache.max_joined_requests * request)
+        + bool(cache.cache_bytes) * (cache.cache_bytes + config.queue.max_queue_size * request)
     )

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
-from qa_service.errors import DeviceError, SetupError
+from qa_service.errors import DeviceError
 from qa_service.instance.gpus import Gpu, Gpus, find_gpus
 from qa_service.instance.options import InstanceOptions
 
@@ -47,25 +46,6 @@ class InstanceDevice:
 
     session: int
     device: str
-
-
-def run_in_real_time() -> None:
-    """Gives the calling thread real-time priority; threads and processes it starts have none.
-
-    A kernel that preempts lazily or not at all lets an ordinary thread that is woken on a busy core
-    wait for that core's next tick, 4 ms at 250 Hz, however low the priority of what runs there.
-    Linux, sched(7).
-
-    Raises:
-        SetupError: The process lacks the permission.
-    """
-    try:
-        os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
-    except PermissionError:
-        raise SetupError(
-            "real-time priority is not permitted here: it takes CAP_SYS_NICE (docker run --cap-add "
-            "SYS_NICE) or a limit on it above 0 (ulimit -r)"
-        ) from None
 
 
 def assign_devices(

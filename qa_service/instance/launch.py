@@ -34,8 +34,4 @@ def launch(
         # On a CPU its threads would only take the model's cores.
         "TOKENIZERS_PARALLELISM": "false" if setup.device.device == CPU else "true",
     }
-    # Workers run at a lower priority, so that the loop runs at once when every core is busy.
-    niceness = str(setup.options.worker_niceness)
-    return start_program(
-        program, niceness, logs.log_level, logs.log_format, environment=environment
-    )
+    return start_program(program, logs.log_level, logs.log_format, environment=environment)

@@ -151,12 +151,6 @@ class InstanceOptions(Struct, frozen=True, kw_only=True):
             "their bounds; or a table's file, which stays as it is",
         ),
     ] = "auto"
-    worker_niceness: Annotated[
-        int,
-        Meta(
-            ge=0, le=19, description="how far below the loop's the priority of worker processes is"
-        ),
-    ] = 10
     execution_timeout_ms: Annotated[
         Ms, Meta(description="milliseconds a batch may run before its instance is killed")
     ] = 120_000

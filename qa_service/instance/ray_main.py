@@ -230,8 +230,8 @@ def _one_line(error: BaseException) -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Runs the bridge, with a worker's arguments; its niceness stays, since it computes nothing."""
-    descriptor, parent, _, log_level, log_format = arguments
+    """Runs the bridge, with a worker's arguments."""
+    descriptor, parent, log_level, log_format = arguments
     end_with_parent(int(parent))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     configure_logging(log_level, log_format)

@@ -1,6 +1,6 @@
 """A worker: loads the model, warms up, and answers batches until the loop closes the channel.
 
-As a program (`python -m qa_service.instance.worker_main FD PARENT NICENESS LEVEL FORMAT`)
+As a program (`python -m qa_service.instance.worker_main FD PARENT LEVEL FORMAT`)
 it is the worker process. It loads only its engine's libraries.
 """
 
@@ -57,6 +57,9 @@ from qa_service.net.parent import end_with_parent, inherited_socket
 from qa_service.wire.messages import Task
 
 logger = logging.getLogger(__name__)
+
+NICENESS = 10
+"""Workers run at a lower priority than the loop, which runs at once though every core is busy."""
 
 WARMUP = Task("Who wrote the letter?", "The letter was written by Ada in 1843. " * 2)
 """A question about a few words; the known answers have rows of all lengths."""
@@ -248,10 +251,10 @@ def _running_model(name: str) -> Iterator[None]:
 
 def main(arguments: Sequence[str]) -> None:
     """Runs the worker process, with the arguments that the module's docstring lists."""
-    descriptor, parent, niceness, log_level, log_format = arguments
+    descriptor, parent, log_level, log_format = arguments
     end_with_parent(int(parent))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(int(niceness))
+    os.nice(NICENESS)
     configure_logging(log_level, log_format)
     with contextlib.suppress(BrokenPipeError):
         serve(WorkerChannel(inherited_socket(int(descriptor))))

@@ -24,6 +24,9 @@ LOG_INTERVAL_S = 60.0
 """Between two lines that say that nothing can be accepted."""
 CHECK_S = 1.0
 """Between looks at the Unix socket's file, each of some microseconds."""
+KEEPALIVE_S = 60
+"""Silence after which the kernel probes whether a client is there: a host that vanished is seen
+within two minutes."""
 MAX_PORT_TRIES = 10
 """A port that is free at one address of a name may be taken at another."""
 _File = tuple[int, int]
@@ -117,7 +120,6 @@ class TcpListener(Listener):
     Args:
         host: IP address to bind; `::` takes IPv4 clients too.
         port: Port to bind; 0 for a free one.
-        keepalive_s: Silence after which the kernel probes whether a client is there.
         on_client: Takes a new client's socket and its name, `host:port`.
 
     Raises:
@@ -129,7 +131,6 @@ class TcpListener(Listener):
         loop: EventLoop,
         host: str,
         port: int,
-        keepalive_s: int,
         on_client: Callable[[socket.socket, str], None],
     ) -> None:
         sock = make_socket(host)
@@ -140,14 +141,13 @@ class TcpListener(Listener):
             sock.close()
             raise
         self.port: int = sock.getsockname()[1]
-        self._keepalive_s = keepalive_s
         super().__init__(loop, sock, _name(host, self.port), on_client)
 
     def _welcome(self, sock: socket.socket, address: Any) -> str:  # noqa: ANN401
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, self._keepalive_s)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(1, self._keepalive_s // 4))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_S)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_S // 4)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
         return _name(*address[:2])
 
@@ -156,7 +156,6 @@ def tcp_listeners(
     loop: EventLoop,
     host: str,
     port: int,
-    keepalive_s: int,
     on_client: Callable[[socket.socket, str], None],
 ) -> list[TcpListener]:
     """Listeners on one port at all addresses of a name.
@@ -172,7 +171,7 @@ def tcp_listeners(
         try:
             for address in listening_addresses(host):
                 its_port = listeners[0].port if listeners else port
-                listeners.append(TcpListener(loop, address, its_port, keepalive_s, on_client))
+                listeners.append(TcpListener(loop, address, its_port, on_client))
         except (OSError, OverflowError) as error:
             for listener in listeners:
                 listener.close()

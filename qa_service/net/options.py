@@ -7,10 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from qa_service.options import MAX_COUNT, Ms, OptionalMs
-
-MAX_KEEPALIVE_S = 32767
-"""Linux' bound on TCP_KEEPIDLE (MAX_TCP_KEEPIDLE in include/net/tcp.h)."""
+from qa_service.options import MAX_COUNT, OptionalMs
 
 
 class ListenOptions(Struct, frozen=True, kw_only=True):
@@ -61,14 +58,6 @@ class ListenOptions(Struct, frozen=True, kw_only=True):
             "queries alone",
         ),
     ] = 1000
-    tcp_keepalive_s: Annotated[
-        int,
-        Meta(
-            ge=1,
-            le=MAX_KEEPALIVE_S,
-            description="seconds of silence after which the kernel probes whether a peer is there",
-        ),
-    ] = 60
 
 
 class TlsOptions(Struct, frozen=True, kw_only=True):
@@ -90,6 +79,3 @@ class TlsOptions(Struct, frozen=True, kw_only=True):
             description="certificates in PEM; a client must have one that is signed by one of these"
         ),
     ] = None
-    tls_handshake_timeout_ms: Annotated[
-        Ms, Meta(description="milliseconds a TLS handshake may take")
-    ] = 10_000

@@ -65,13 +65,6 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
         OptionalMs,
         Meta(description="milliseconds that a stopping server gives the requests it has"),
     ] = 30_000
-    realtime_loop: Annotated[
-        bool,
-        Meta(
-            description="run the loop at real-time priority, so that it never waits for a core; "
-            "takes CAP_SYS_NICE"
-        ),
-    ] = False
     print_engines: Annotated[
         bool,
         Meta(

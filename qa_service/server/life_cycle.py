@@ -95,21 +95,22 @@ class QaServer:
         self._on_listening = on_listening
         self._on_ready = on_ready
         self._loop = loop = EventLoop()
-        self._transport = Transport(self._loop, config.tls)
+        self._transport = Transport(self._loop, config.tls, config.auth.auth_timeout_s)
         self._authenticator = Authenticator(config.auth)
         self._listeners = Listeners(self._loop, config.listen, self._on_client, self._on_local)
         self._gateway = Gateway(self._loop, config.gateway_flags(self._listeners.unix_path))
         self._metrics = Metrics(ERROR_KINDS, QUERY_TYPES)
         self._store = CacheStore(config.cache.cache_bytes)
         self._counts = ServiceCounts()
-        max_joined = config.cache.max_joined_requests
         make_process = partial(SearchProcess, loop, config.logs, config.search.encoder)
-        self._retrieval = Retrieval(loop, make_process, self._counts, config.search)
+        self._retrieval = Retrieval(
+            loop, make_process, self._counts, config.search, config.queue.max_queue_size
+        )
         services = Services(
             loop,
             self._store,
             self._counts,
-            max_joined,
+            config.queue.max_queue_size,
             self._retrieval,
             num_wrong=lambda: self._metrics.num_wrong,
         )

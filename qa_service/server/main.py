@@ -11,7 +11,7 @@ from pathlib import Path
 
 from qa_service.errors import SetupError
 from qa_service.flags import INTERRUPTED, complain
-from qa_service.instance.devices import CPU, describe, run_in_real_time
+from qa_service.instance.devices import CPU, describe
 from qa_service.logs import as_log_line, configure_logging, plural
 from qa_service.machine import allow_descriptors, num_cpus
 from qa_service.server.check.whole import check
@@ -39,8 +39,6 @@ def main() -> int:
                 _say(config, text)
             return 0
         _look_at_limits(config)
-        if config.server.realtime_loop:
-            run_in_real_time()
         QaServer(config, _say_listening, _say_ready, source).run()
     except SetupError as error:
         complain(error)

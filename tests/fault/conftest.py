@@ -50,14 +50,14 @@ def start(builtin_model):
 @pytest.fixture(scope="module")
 def tls(start, certificates):
     """A server that speaks TLS and wants no token."""
-    flags = ("--tls_handshake_timeout_ms", str(LONG_MS), "--max_frame_bytes", str(1 << 20))
+    flags = ("--auth_timeout_ms", str(LONG_MS), "--max_frame_bytes", str(1 << 20))
     return start(*certificates.server_flags, *flags)
 
 
 @pytest.fixture(scope="module")
 def hasty_tls(start, certificates):
     """The same for clients that stall."""
-    return start(*certificates.server_flags, "--tls_handshake_timeout_ms", str(SHORT_MS))
+    return start(*certificates.server_flags, "--auth_timeout_ms", str(SHORT_MS))
 
 
 @pytest.fixture(scope="module")

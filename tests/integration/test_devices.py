@@ -1,6 +1,5 @@
 """Instances of a real server on their devices and cores; GPUs are only said to be there."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 from harness.server import FIXED_ENGINE, RunningServer, running_server
 from qa_service.instance.gpus import find_gpus
 from tests.gpu_driver import compile_driver
-from tests.programs import fail_to_start, run_python
+from tests.programs import fail_to_start
 
 pytestmark = [
     pytest.mark.slow,
@@ -34,33 +33,6 @@ def test_a_session_on_the_cpu_sees_no_gpu(builtin_model):
         assert sessions == [{"session": i, "device": "cpu"} for i in range(2)]
         pids = server.worker_pids()
         assert {environment(pid)["CUDA_VISIBLE_DEVICES"] for pid in pids} == {""}
-
-
-def test_a_realtime_loop_goes_before_its_sessions(builtin_model):
-    flags = ["--realtime_loop", "--inference_engine_type", "instant"]
-    if run_in_a_child("run_in_real_time()").returncode:
-        pytest.skip("this user may not give real-time priority")
-    with running_server(builtin_model, *flags) as server:
-        pid = server.process.pid
-        threads = {int(path.name) for path in Path(f"/proc/{pid}/task").iterdir()} - {pid}
-        others = {*threads, *server.worker_pids()}
-        assert os.sched_getscheduler(pid) == os.SCHED_RR | os.SCHED_RESET_ON_FORK
-        assert others
-        assert {os.sched_getscheduler(other) for other in others} == {os.SCHED_OTHER}
-
-
-def test_real_time_priority_that_is_not_permitted_is_said_so():
-    done = run_in_a_child(
-        "resource.setrlimit(resource.RLIMIT_RTPRIO, (0, 0))",
-        "os.getuid() or os.setuid(65534)",
-        "run_in_real_time()",
-    )
-    assert "SetupError: real-time priority is not permitted here" in done.stderr
-
-
-def run_in_a_child(*lines):
-    imports = "import os, resource", "from qa_service.instance.devices import run_in_real_time"
-    return run_python("-c", "\n".join((*imports, *lines)))
 
 
 def test_auto_falls_back_to_the_cpu_if_the_engine_cannot_use_the_gpu(builtin_model, with_driver):

@@ -130,9 +130,7 @@ class _Drawn:
             max_queue_cost_ms=pick([0, 500, 60_000]),
             max_queue_delay_us=pick([0, 0, 2000]),
         )
-        cache = CacheOptions(
-            cache_bytes=pick([0, 2000, 65536]), max_joined_requests=pick([0, 1, 1000])
-        )
+        cache = CacheOptions(cache_bytes=pick([0, 2000, 65536]))
         config = ServerConfig(
             listen=ListenOptions(host="127.0.0.1"),
             auth=AuthOptions(auth_token_file=TOKENS_FILE if self.has_tokens else None),
@@ -142,9 +140,7 @@ class _Drawn:
             repository=RepositoryOptions(model=FOLDER / "a"),
             instances=self._instances(),
             server=ServerOptions(drain_timeout_ms=pick([50, 2000, 30_000])),
-            search=SearchOptions(
-                search_timeout_ms=pick([200, 2000]), max_queued_searches=pick([2, 256])
-            ),
+            search=SearchOptions(search_timeout_ms=pick([200, 2000])),
             collections={COLLECTION: CollectionOptions(path=FOLDER / COLLECTION)}
             if self.has_collection
             else {},

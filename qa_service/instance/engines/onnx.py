@@ -72,7 +72,7 @@ def inputs_of(session: onnxruntime.InferenceSession) -> tuple[str, ...]:
 
 
 def session_options(config: EngineConfig) -> onnxruntime.SessionOptions:
-    """The options of a session; `benchmarks/options.py` measures each."""
+    """The options of a session."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = config.intra_op_num_threads
     options.inter_op_num_threads = 1

@@ -24,7 +24,9 @@ def check_collections(config: ServerConfig) -> Iterator[Finding]:
         return
     loop = EventLoop()
     make_process = partial(SearchProcess, loop, config.logs, config.search.encoder)
-    retrieval = Retrieval(loop, make_process, ServiceCounts(), config.search)
+    retrieval = Retrieval(
+        loop, make_process, ServiceCounts(), config.search, config.queue.max_queue_size
+    )
     try:
         retrieval.use(config.collections, config.repository.collections_dir)
         _run_until_opened(loop, retrieval)

@@ -28,7 +28,7 @@ def check_front(config: ServerConfig) -> Iterator[Finding]:
     yield from _tokens(config)
     loop = EventLoop()
     try:
-        transport = Transport(loop, config.tls)
+        transport = Transport(loop, config.tls, config.auth.auth_timeout_s)
         warn_if_exposed(config.listen.host, transport, Authenticator(config.auth))
     finally:
         loop.close()

@@ -39,8 +39,7 @@ class Listeners:
         on_client: OnClient,
         on_local_client: OnClient,
     ) -> None:
-        keepalive_s = options.tcp_keepalive_s
-        ports = tcp_listeners(loop, options.host, options.port, keepalive_s, on_client)
+        ports = tcp_listeners(loop, options.host, options.port, on_client)
         self._all: list[Listener] = [*ports]
         self.address = f"{bracketed(options.host)}:{ports[0].port}"
         self.unix_path = options.unix_socket

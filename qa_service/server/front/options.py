@@ -92,8 +92,17 @@ class AuthOptions(Struct, frozen=True, kw_only=True):
         ),
     ] = None
     auth_timeout_ms: Annotated[
-        Ms, Meta(description="milliseconds from a client's connecting to its token")
+        Ms,
+        Meta(
+            description="milliseconds that a client may take for TLS's handshake, and from its "
+            "connecting to its token"
+        ),
     ] = 10_000
+
+    @property
+    def auth_timeout_s(self) -> float:
+        """The same in seconds."""
+        return self.auth_timeout_ms / 1e3
 
 
 class HttpOptions(Struct, frozen=True, kw_only=True):

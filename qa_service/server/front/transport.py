@@ -23,9 +23,10 @@ logger = logging.getLogger(__name__)
 class Transport:
     """Opens clients' streams; raises what `load` raises."""
 
-    def __init__(self, loop: EventLoop, options: TlsOptions) -> None:
+    def __init__(self, loop: EventLoop, options: TlsOptions, handshake_timeout_s: float) -> None:
         self._loop = loop
         self._options = options
+        self._handshake_timeout_s = handshake_timeout_s
         self._queue = HandshakeQueue(loop)
         self._tls = self.load()
 
@@ -62,6 +63,6 @@ class Transport:
         return TlsTerms(
             context=server_context(options.tls_cert, options.tls_key, options.tls_client_ca),
             queue=self._queue,
-            handshake_timeout_s=options.tls_handshake_timeout_ms / 1e3,
+            handshake_timeout_s=self._handshake_timeout_s,
             plain_reply=reply_without_tls,
         )

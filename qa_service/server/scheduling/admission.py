@@ -18,7 +18,6 @@ class Admission:
     """Lets work into the queue, within bounds."""
 
     def __init__(self, options: QueueOptions) -> None:
-        self._max_text_tokens = options.max_text_tokens
         self._cost_limit_ms = options.queue_cost_limit_ms
 
     def admit(
@@ -32,10 +31,10 @@ class Admission:
 
         Raises:
             DeadlineExceededError: The deadline has passed.
-            TextTooLongError: The text has too many tokens.
             QueueFullError: The queue is full or too long; says when to try again.
         """
-        self._check_request(ticket, time_ms)
+        if time_ms <= 0.0:
+            raise DeadlineExceededError
         total_ms = self._check_queue(scheduler, ms_per_cost)
         if total_ms > time_ms:
             _check_time(scheduler.flows.cost_before(ticket) * ms_per_cost, time_ms)
@@ -52,23 +51,16 @@ class Admission:
         Raises:
             DeadlineExceededError: The deadline has passed, or the text takes longer even alone and
                 would not with a longer timeout.
-            TextTooLongError: The text has too many tokens, or takes longer even alone than any
-                request may.
+            TextTooLongError: The text takes longer even alone than any request may.
             QueueFullError: The queue is full, or too long for the text; says when to try again.
         """
-        self._check_request(ticket, time_ms)
+        if time_ms <= 0.0:
+            raise DeadlineExceededError
         alone_ms = ticket.cost * ms_per_cost
         if alone_ms > time_ms:
             raise _too_slow(ticket, alone_ms, time_ms)
         self._check_queue(scheduler, ms_per_cost)
         _check_time(scheduler.flows.cost_until_done(ticket) * ms_per_cost, time_ms)
-
-    def _check_request(self, ticket: Ticket, time_ms: float) -> None:
-        if time_ms <= 0.0:
-            raise DeadlineExceededError
-        limit = self._max_text_tokens
-        if ticket.tokens > limit:
-            raise TextTooLongError(_too_much(ticket, f"; at most {limit} are accepted"))
 
     def _check_queue(self, scheduler: Scheduler, ms_per_cost: float) -> float:
         """Returns how long the queue takes to run, in milliseconds."""
@@ -87,13 +79,12 @@ def _too_slow(ticket: Ticket, alone_ms: float, time_ms: float) -> QaError:
         ticket,
         f", which take about {alone_ms:,.0f} ms; "
         f"about {limit} can be read in its {time_ms:,.0f} ms",
-        ", or a longer `timeout_ms`",
     )
     fits_in_longest = alone_ms <= ticket.call.scope.max_timeout_s * 1e3
     return DeadlineExceededError(message) if fits_in_longest else TextTooLongError(message)
 
 
-def _too_much(ticket: Ticket, why: str, what_helps_too: str = "") -> str:
+def _too_much(ticket: Ticket, why: str) -> str:
     """What is wrong, and what helps where the client did not choose how much text is read."""
     request = ticket.call.request
     if request.collection is not None:
@@ -102,7 +93,7 @@ def _too_much(ticket: Ticket, why: str, what_helps_too: str = "") -> str:
         what, helps = "the text's windows have", "a smaller `skim`"
     else:
         return f"the text has about {ticket.tokens} tokens{why}"
-    return f"{what} about {ticket.tokens} tokens{why}: ask for {helps}{what_helps_too}"
+    return f"{what} about {ticket.tokens} tokens{why}: ask for {helps}, or a longer `timeout_ms`"
 
 
 def _check_time(needed_ms: float, time_ms: float) -> None:

@@ -14,7 +14,13 @@ class QueueOptions(Struct, frozen=True, kw_only=True):
     """The queue of requests that wait for an instance."""
 
     max_queue_size: Annotated[
-        int, Meta(ge=1, le=MAX_COUNT, description="requests that may wait for an instance")
+        int,
+        Meta(
+            ge=1,
+            le=MAX_COUNT,
+            description="requests that may wait for an instance; and for each search process, and "
+            "with a cache for the runs of equal requests",
+        ),
     ] = 1000
     max_queue_cost_ms: Annotated[
         int,
@@ -25,9 +31,6 @@ class QueueOptions(Struct, frozen=True, kw_only=True):
             "limit",
         ),
     ] = 60_000
-    max_text_tokens: Annotated[
-        int, Meta(ge=1, le=MAX_COUNT, description="tokens in a text, as they are estimated")
-    ] = 250_000
     max_queue_delay_us: Annotated[
         int,
         Meta(

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 
 from qa_service.encoder_folder import DEFAULT_ENCODER
 from qa_service.errors import SetupError
-from qa_service.options import MAX_COUNT, MAX_MS
+from qa_service.options import MAX_MS
 from qa_service.wire.messages import MAX_NAME_CHARS, MAX_PASSAGES
 
 DEFAULT_ROUTE = "default"
@@ -96,14 +96,6 @@ class SearchOptions(Struct, frozen=True, kw_only=True):
             "opening of a collection may; then its process is replaced",
         ),
     ] = 10_000
-    max_queued_searches: Annotated[
-        int,
-        Meta(
-            ge=1,
-            le=MAX_COUNT,
-            description="requests that may wait for each search process",
-        ),
-    ] = 256
     max_search_processes: Annotated[
         int,
         Meta(
@@ -132,12 +124,3 @@ class CacheOptions(Struct, frozen=True, kw_only=True):
             "are in flight together each for itself",
         ),
     ] = 0
-    max_joined_requests: Annotated[
-        int,
-        Meta(
-            ge=0,
-            le=1_000_000,
-            description="requests to a version that may wait for the runs of equal ones; more are "
-            "run each for itself",
-        ),
-    ] = 1000

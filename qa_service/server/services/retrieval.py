@@ -36,6 +36,9 @@ OnRanked = Callable[[Sequence[Section] | None], None]
 class Retrieval:
     """Searches for calls.
 
+    Args:
+        max_waiting: Requests that may wait for each search process.
+
     Attributes:
         collections: Those that are served.
     """
@@ -46,11 +49,13 @@ class Retrieval:
         make_process: MakeProcess,
         counts: ServiceCounts,
         options: SearchOptions,
+        max_waiting: int,
     ) -> None:
         self._clock = clock
         self._make_process = make_process
         self._counts = counts
         self._options = options
+        self._max_waiting = max_waiting
         self.collections = CollectionSet(
             clock, self._make_searches, counts, options.max_search_processes
         )
@@ -122,7 +127,7 @@ class Retrieval:
             partial(self._make_process, name, concurrency),
             self.collections,
             concurrency=concurrency,
-            max_waiting=self._options.max_queued_searches,
+            max_waiting=self._max_waiting,
             timeout_s=self._options.search_timeout_s,
         )
 

@@ -44,7 +44,7 @@ def listen(loop, host: str, port: int = 0):
         sock.close()
         clients.append(name)
 
-    listeners = tcp_listeners(loop, host, port, 60, take)
+    listeners = tcp_listeners(loop, host, port, take)
     for listener in listeners:
         listener.open()
     return listeners, clients

@@ -20,13 +20,12 @@ PAGE = (ROOT / "docs" / "CONFIGURATION.md").read_text()
 REFUSED = {
     "--port": ["-1", "65536", "many"],
     "--host": [""],
-    "--tcp_keepalive_s": ["40000", "0"],
-    "--worker_niceness": ["50", "-1"],
+    "--max_batch_size": ["5000", "0"],
     "--max_frame_bytes": ["10", "999999999999"],
     "--num_inference_sessions": ["-1"],
     "--inference_engine_type": ["tea"],
     "--precision": ["int3"],
-    "--max_batch_size": ["1.5"],
+    "--max_batch_tokens": ["1.5"],
     "--gpu_memory_fraction": ["0", "1.1", "nan"],
     "--devices": ["", "gpu", "cuda", "cuda:x", "cuda:00", "cpu,", "cpu,auto", "cuda:0\n"],
     "--ray_instances": ["8:2", "1025", "2:", "1:0"],
@@ -120,7 +119,6 @@ def test_flags_are_read():
 def test_a_switch_has_two_flags():
     assert not parse_server_flags(["--no-cuda_graphs"]).instances.cuda_graphs
     assert parse_server_flags(["--no-cuda_graphs", "--cuda_graphs"]).instances.cuda_graphs
-    assert parse_server_flags(["--realtime_loop"]).server.realtime_loop
 
 
 def each_word(table: dict[str, list[str]]) -> pytest.MarkDecorator:
@@ -191,11 +189,11 @@ def test_a_file_with_a_byte_order_mark_is_read(tmp_path):
 
 
 def test_the_environment_wins_over_the_file_and_flags_over_both(tmp_path, monkeypatch):
-    file = written(tmp_path, "[listen]\nport = 1\nmax_connections = 2\ntcp_keepalive_s = 3\n")
+    file = written(tmp_path, "[listen]\nport = 1\nmax_connections = 2\ngrpc_port = 3\n")
     monkeypatch.setenv("QA_MAX_CONNECTIONS", "20")
-    monkeypatch.setenv("QA_TCP_KEEPALIVE_S", "30")
-    listen = parse_server_flags(["--config", str(file), "--tcp-keepalive-s", "300"]).listen
-    assert (listen.port, listen.max_connections, listen.tcp_keepalive_s) == (1, 20, 300)
+    monkeypatch.setenv("QA_GRPC_PORT", "30")
+    listen = parse_server_flags(["--config", str(file), "--grpc-port", "300"]).listen
+    assert (listen.port, listen.max_connections, listen.grpc_port) == (1, 20, 300)
 
 
 def test_a_file_that_is_not_text(tmp_path):
@@ -205,12 +203,12 @@ def test_a_file_that_is_not_text(tmp_path):
 
 
 def test_the_program_ends_with_code_2_and_one_line(tmp_path):
-    file = written(tmp_path, "[instances]\nworker_niceness = 50\n")
+    file = written(tmp_path, "[instances]\nmax_batch_size = 5000\n")
     command = [sys.executable, str(ROOT / "server.py"), "--config", file]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        f"server.py: {file}: [instances] worker_niceness: 50 is not an integer from 0 to 19\n"
+        f"server.py: {file}: [instances] max_batch_size: 5000 is not an integer from 1 to 4096\n"
     )
 
 

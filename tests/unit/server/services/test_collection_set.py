@@ -27,7 +27,7 @@ class Setting:
     def __init__(self, **options):
         self.clock, self.counts, self.processes = ManualClock(), ServiceCounts(), {}
         self.retrieval = Retrieval(
-            self.clock, self.make_process, self.counts, SearchOptions(**options)
+            self.clock, self.make_process, self.counts, SearchOptions(**options), 256
         )
         self.collections = self.retrieval.collections
 

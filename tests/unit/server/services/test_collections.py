@@ -39,7 +39,7 @@ class Setting:
     def __init__(self):
         self.clock, self.counts, self.processes = ManualClock(), ServiceCounts(), {}
         self.dispatcher, self.texts, self.found = FakeDispatcher(MODEL), FakeService(), FOUND
-        self.retrieval = Retrieval(self.clock, self.make_process, self.counts, SearchOptions())
+        self.retrieval = Retrieval(self.clock, self.make_process, self.counts, SearchOptions(), 256)
         self.options = {"docs": CollectionOptions(path="docs", max_passages=3)}
         self.retrieval.use(self.options)
         self.process = self.processes["docs"]
