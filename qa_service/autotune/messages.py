@@ -10,7 +10,7 @@ import msgspec
 
 from qa_service.autotune.engine_table import EngineTable, Measurement
 from qa_service.logs import LogOptions
-from qa_service.wire.frames import PREFIX
+from qa_service.wire.frames import frame_of
 
 MAX_MESSAGE_BYTES = 1 << 24
 """A table takes some kilobytes."""
@@ -32,5 +32,4 @@ class TrialReply(msgspec.Struct, frozen=True):
 
 def encode(message: TrialRequest | TrialReply) -> bytes:
     """Encodes a message as a frame."""
-    body = msgspec.msgpack.encode(message)
-    return PREFIX.pack(len(body)) + body
+    return frame_of(msgspec.msgpack.encode(message))

@@ -15,11 +15,11 @@ import msgspec
 
 from qa_service.autotune.engine_trial import try_engines
 from qa_service.autotune.messages import TrialReply, TrialRequest, encode
+from qa_service.child_program import end_with_parent, inherited_socket
 from qa_service.errors import SetupError
 from qa_service.instance.channel import WorkerChannel
 from qa_service.instance.model_folder.costs_dir import keep
 from qa_service.logs import configure_logging
-from qa_service.net.parent import end_with_parent, inherited_socket
 
 
 def reply_to(request: TrialRequest) -> TrialReply:

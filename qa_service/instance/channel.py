@@ -15,10 +15,7 @@ from qa_service.instance.messages import (
     encode,
     to_worker_decoder,
 )
-from qa_service.wire.frames import FrameReader
-
-READ_BYTES = 1 << 16
-"""A batch of usual texts in one call."""
+from qa_service.wire.frames import FrameReader, receive_frame
 
 
 class WorkerChannel:
@@ -39,15 +36,7 @@ class WorkerChannel:
 
     def receive_body(self) -> bytes | None:
         """Waits for the next message's bytes; None when the loop's end is closed."""
-        while (frame := self._frames.next_frame()) is None:
-            try:
-                data = self._sock.recv(READ_BYTES)
-            except ConnectionError:
-                return None
-            if not data:
-                return None
-            self._frames.feed(data)
-        return frame
+        return receive_frame(self._frames, self._sock.recv)
 
     def send(self, message: ToLoop) -> None:
         """Sends a message.

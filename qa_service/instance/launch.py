@@ -9,9 +9,9 @@ from __future__ import annotations
 import socket
 import subprocess
 
+from qa_service.child_program import start_program
 from qa_service.instance.devices import CPU
 from qa_service.instance.messages import Setup
-from qa_service.instance.program import start_program
 from qa_service.logs import LogOptions
 
 WORKER_PROGRAM = "qa_service.instance.worker_main"

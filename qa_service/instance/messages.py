@@ -16,7 +16,7 @@ from qa_service.instance.batch_cost import CostTable
 from qa_service.instance.devices import DeviceAssignment
 from qa_service.instance.options import InstanceOptions
 from qa_service.instance.stages import StagesMs
-from qa_service.wire.frames import PREFIX
+from qa_service.wire.frames import encode_frame
 from qa_service.wire.messages import Answer, Task
 from qa_service.wire.spans import SegmentResult
 
@@ -155,7 +155,4 @@ _encoder = msgspec.msgpack.Encoder()
 
 def encode(message: ToWorker | ToLoop) -> bytearray:
     """Encodes a message as a frame."""
-    frame = bytearray(PREFIX.size)
-    _encoder.encode_into(message, frame, PREFIX.size)
-    PREFIX.pack_into(frame, 0, len(frame) - PREFIX.size)
-    return frame
+    return encode_frame(_encoder, message)

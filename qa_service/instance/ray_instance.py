@@ -20,12 +20,12 @@ from typing import Any
 import msgspec
 
 from qa_service.errors import SetupError
-from qa_service.instance.channel import READ_BYTES, WorkerChannel
+from qa_service.instance.channel import WorkerChannel
 from qa_service.instance.devices import CPU, on_gpu
 from qa_service.instance.gpus import find_gpus
 from qa_service.instance.messages import MAX_MESSAGE_BYTES, Failed, Setup, encode
 from qa_service.instance.model_folder.manifest import fingerprint_of
-from qa_service.wire.frames import PREFIX, FrameReader
+from qa_service.wire.frames import PREFIX, FrameReader, frame_of, receive_frame
 
 CACHE_DIR = Path("~/.cache/qa-server")
 
@@ -77,7 +77,7 @@ class RayInstance:
         number = _numbered_decoder.decode(batch).number
         results = self._waiting[number] = Future()
         with self._sending:
-            self._channel.sendall(PREFIX.pack(len(batch)) + batch)
+            self._channel.sendall(frame_of(batch))
         body = results.result()
         return body, came_s, time.monotonic()
 
@@ -118,11 +118,9 @@ class RayInstance:
             os._exit(1)  # this process can answer no more
 
     def _next_body(self, frames: FrameReader) -> bytes:
-        while (body := frames.next_frame()) is None:
-            data = self._channel.recv(READ_BYTES)
-            if not data:
-                raise EOFError
-            frames.feed(data)
+        body = receive_frame(frames, self._channel.recv)
+        if body is None:
+            raise EOFError
         return body
 
 

@@ -24,6 +24,7 @@ from typing import Any
 
 import msgspec
 
+from qa_service.child_program import end_with_parent, inherited_socket
 from qa_service.errors import SetupError
 from qa_service.instance.channel import WorkerChannel
 from qa_service.instance.messages import (
@@ -39,7 +40,6 @@ from qa_service.instance.model_folder.manifest import fingerprint_of
 from qa_service.instance.options import InstanceOptions
 from qa_service.instance.ray_instance import RayInstance, pack
 from qa_service.logs import configure_logging
-from qa_service.net.parent import end_with_parent, inherited_socket
 from qa_service.no_telemetry import NO_TELEMETRY
 
 logger = logging.getLogger(__name__)

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from qa_service.child_program import end_with_parent, inherited_socket
 from qa_service.engine_catalogue import INSTANT
 from qa_service.errors import InternalError, SetupError
 from qa_service.instance.batch_cost import CostTable
@@ -53,7 +54,6 @@ from qa_service.instance.reader.stopwatch import Stopwatch
 from qa_service.instance.runs import TaskReader, answer_batches, received, received_ahead
 from qa_service.instance.self_test import SelfTest, WrongAnswerError
 from qa_service.logs import configure_logging
-from qa_service.net.parent import end_with_parent, inherited_socket
 from qa_service.wire.messages import Task
 
 logger = logging.getLogger(__name__)

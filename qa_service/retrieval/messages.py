@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from qa_service.retrieval.retriever import FoundPassage
-from qa_service.wire.frames import PREFIX
+from qa_service.wire.frames import encode_frame
 from qa_service.wire.sections import Section
 
 MAX_MESSAGE_BYTES = 2**32 - 1
@@ -151,7 +151,4 @@ _encoder = msgspec.msgpack.Encoder()
 
 def encode(message: Ask | Reply) -> bytearray:
     """Encodes a message as a frame."""
-    frame = bytearray(PREFIX.size)
-    _encoder.encode_into(message, frame, PREFIX.size)
-    PREFIX.pack_into(frame, 0, len(frame) - PREFIX.size)
-    return frame
+    return encode_frame(_encoder, message)

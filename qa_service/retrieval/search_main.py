@@ -21,9 +21,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from qa_service.child_program import end_with_parent
 from qa_service.errors import DamagedError, QaError, SetupError
 from qa_service.logs import configure_logging
-from qa_service.net.parent import end_with_parent
 from qa_service.retrieval.collection import Collection
 from qa_service.retrieval.encoder import SharedEncoder
 from qa_service.retrieval.manifest import MANIFEST_FILE
@@ -50,12 +50,10 @@ from qa_service.retrieval.messages import (
 from qa_service.retrieval.open_search import OpenSearchIndex
 from qa_service.retrieval.ranking import rank
 from qa_service.retrieval.retriever import Retriever
-from qa_service.wire.frames import FrameReader
+from qa_service.wire.frames import FrameReader, receive_frame
 from qa_service.wire.messages import Question
 from qa_service.wire.sections import windows
 
-READ_BYTES = 1 << 18
-"""More than a Unix socket's buffer holds by default, so that a read takes all there is."""
 MAX_DATA_BYTES = 4 << 30
 """Of memory that is not a mapped file: a damaged length must not take the machine's."""
 MAX_REASON_CHARS = 300
@@ -168,15 +166,7 @@ class _Channel:
     def receive(self) -> bytes | None:
         """Waits for the next frame's body; None when the loop's end is closed."""
         with self._reading:
-            while (frame := self._frames.next_frame()) is None:
-                try:
-                    data = self._sock.recv(READ_BYTES)
-                except ConnectionError:
-                    return None
-                if not data:
-                    return None
-                self._frames.feed(data)
-            return frame
+            return receive_frame(self._frames, self._sock.recv)
 
     def send(self, reply: Reply) -> None:
         with self._writing:

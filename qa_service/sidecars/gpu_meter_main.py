@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
-from qa_service.net.parent import end_with_parent, inherited_socket
+from qa_service.child_program import end_with_parent, inherited_socket
 from qa_service.sidecars.gpu_readings import GpuReading
-from qa_service.wire.frames import PREFIX
+from qa_service.wire.frames import frame_of
 
 INTERVAL_S = 2.0
 """Triton's."""
@@ -74,8 +74,7 @@ def report_on(sock: socket.socket, reader: NvmlReader) -> None:
     """
     sock.settimeout(INTERVAL_S)
     while True:
-        body = msgspec.msgpack.encode(reader.read())
-        sock.sendall(PREFIX.pack(len(body)) + body)
+        sock.sendall(frame_of(msgspec.msgpack.encode(reader.read())))
         try:
             sock.recv(1)  # the server sends nothing, so this is end-of-file
         except TimeoutError:

@@ -29,9 +29,10 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from qa_service import __version__
+from qa_service.child_program import end_with_parent, inherited_socket
 from qa_service.logs import configure_logging
-from qa_service.net.parent import end_with_parent, inherited_socket
-from qa_service.sidecars.traces import (
+from qa_service.wire.frames import FrameReader
+from qa_service.wire.traces import (
     MAX_MESSAGE_BYTES,
     Report,
     Span,
@@ -39,7 +40,6 @@ from qa_service.sidecars.traces import (
     encode,
     traces_decoder,
 )
-from qa_service.wire.frames import FrameReader
 
 NICENESS = 10
 """Questions go first; traces may wait, as the loop bounds them."""

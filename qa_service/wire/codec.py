@@ -22,7 +22,7 @@ from qa_service.wire.messages import (
     Request,
     Timings,
 )
-from qa_service.wire.trace_context import TraceContext
+from qa_service.wire.traces import TraceContext
 
 Message = Request | Query | Cancel | Auth
 

@@ -28,7 +28,7 @@ from qa_service.wire.messages import (
     RequestLimits,
     Timings,
 )
-from qa_service.wire.trace_context import NO_TRACE, TraceContext, trace_context
+from qa_service.wire.traces import NO_TRACE, TraceContext, trace_context
 
 MAX_CANCEL_FRAME_BYTES = 512
 """Room for the longest id. A longer frame waits for its turn like a question."""

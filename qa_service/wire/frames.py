@@ -12,10 +12,34 @@ could not be found. Clients' bodies are JSON, those of workers msgpack.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
+from typing import Protocol
 
 from qa_service.errors import FrameTooLargeError
 
 PREFIX = struct.Struct(">I")
+READ_BYTES = 1 << 16
+"""A batch of usual texts in one call."""
+
+
+class Encoder(Protocol):
+    """One of msgspec's."""
+
+    def encode_into(self, message: object, buffer: bytearray, offset: int) -> None:
+        """Writes an encoded message into a buffer, from an offset on."""
+
+
+def frame_of(body: bytes) -> bytes:
+    """A body's frame."""
+    return PREFIX.pack(len(body)) + body
+
+
+def encode_frame(encoder: Encoder, message: object) -> bytearray:
+    """Encodes a message as a frame, without a copy of its body."""
+    frame = bytearray(PREFIX.size)
+    encoder.encode_into(message, frame, PREFIX.size)
+    PREFIX.pack_into(frame, 0, len(frame) - PREFIX.size)
+    return frame
 
 
 class FrameReader:
@@ -59,3 +83,16 @@ class FrameReader:
         if not PREFIX.size < end <= min(len(self.buffer), PREFIX.size + max_bytes):
             return b""
         return bytes(self.buffer[PREFIX.size : end])
+
+
+def receive_frame(frames: FrameReader, receive: Callable[[int], bytes]) -> bytes | None:
+    """Waits for the next frame's body, by a blocking `socket.recv`; None if the peer has ended."""
+    while (body := frames.next_frame()) is None:
+        try:
+            data = receive(READ_BYTES)
+        except ConnectionError:
+            return None
+        if not data:
+            return None
+        frames.feed(data)
+    return body

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from qa_service.errors import InvalidFrameError, InvalidRequestError, QaError
-from qa_service.wire.frames import PREFIX
+from qa_service.wire.frames import encode_frame
 from qa_service.wire.messages import (
     COMMANDS,
     FRAME_QUERY_TYPES,
@@ -329,26 +329,19 @@ def encode_answers(
 ) -> bytearray:
     """Encodes a response frame; see `answers_body`."""
     body = answers_body(id_json, answers, timings, top_k, source, is_closing=is_closing)
-    return _frame(body)
+    return encode_frame(_encoder, body)
 
 
 def encode_auth_reply(auth: Auth) -> bytearray:
     """Encodes the frame that tells a client that it is authenticated."""
-    return _frame({"id": auth.id, "auth": "ok"})
+    return encode_frame(_encoder, {"id": auth.id, "auth": "ok"})
 
 
 def encode_error(id_json: bytes, error: QaError, *, is_closing: bool = False) -> bytearray:
     """Encodes an error frame."""
-    return _frame(error_body(id_json, error, is_closing=is_closing))
+    return encode_frame(_encoder, error_body(id_json, error, is_closing=is_closing))
 
 
 def encode_report(query: Query, report: object) -> bytearray:
     """Encodes the answer to a query, with the report under the query's type."""
-    return _frame({"id": msgspec.Raw(query.id_json), query.type: report})
-
-
-def _frame(body: object) -> bytearray:
-    frame = bytearray(PREFIX.size)
-    _encoder.encode_into(body, frame, PREFIX.size)
-    PREFIX.pack_into(frame, 0, len(frame) - PREFIX.size)
-    return frame
+    return encode_frame(_encoder, {"id": msgspec.Raw(query.id_json), query.type: report})

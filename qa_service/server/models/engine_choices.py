@@ -20,7 +20,7 @@ from qa_service.instance.model_folder.manifest import load_manifest, model_files
 from qa_service.instance.options import InstanceOptions
 from qa_service.logs import LogOptions
 from qa_service.net.event_loop import EventLoop
-from qa_service.server.instances.trial_process import TrialProcess
+from qa_service.server.models.trial_process import TrialProcess
 
 logger = logging.getLogger(__name__)
 

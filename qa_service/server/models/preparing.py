@@ -14,9 +14,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from qa_service.child_program import environment_of_programs
 from qa_service.errors import SetupError
 from qa_service.instance.model_folder.manifest import CONFIG_FILE, MANIFEST_FILE
-from qa_service.instance.program import environment_of_programs
 
 SAVED_MODELS = Path("saved_models")
 BUILTINS = ("builtin", "builtin-base")

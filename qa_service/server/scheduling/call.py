@@ -18,9 +18,9 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from qa_service.errors import InternalError, QaError
-from qa_service.sidecars.traces import Span
 from qa_service.wire.messages import UNKNOWN_SOURCE, Answer, AnswerSource, Request, Timings
 from qa_service.wire.spans import SegmentResult
+from qa_service.wire.traces import Span
 
 logger = logging.getLogger(__name__)
 

@@ -37,7 +37,7 @@ def read_parts(call: Call, parts: Sequence[Part], merge: Merge, dispatcher: Disp
     except QaError as error:
         call.fail(error)
         return
-    reading = _Reading(call, len(parts), merge)
+    reading = _Parts(call, len(parts), merge)
     dispatcher.begin(whole)
     try:
         for number, (request, core) in enumerate(parts):
@@ -48,7 +48,7 @@ def read_parts(call: Call, parts: Sequence[Part], merge: Merge, dispatcher: Disp
         dispatcher.reserve(whole, -whole.cost)
 
 
-class _Reading:
+class _Parts:
     """One question's parts, from their submission to the answer."""
 
     def __init__(self, call: Call, num_parts: int, merge: Merge) -> None:

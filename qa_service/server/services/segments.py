@@ -46,10 +46,10 @@ class Segments:
         except QaError as error:
             call.fail(error)
             return
-        _Reading(text, model, self._dispatcher).submit_next()
+        _LongText(text, model, self._dispatcher).submit_next()
 
 
-class _Reading:
+class _LongText:
     """One long text under way."""
 
     def __init__(self, whole: Ticket, model: ModelFacts, dispatcher: Dispatcher) -> None:

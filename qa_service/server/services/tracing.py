@@ -29,9 +29,8 @@ from qa_service.server.scheduling.ticket import Ticket
 from qa_service.server.sidecars.trace_exporter import TraceExporter
 from qa_service.server.telemetry.metrics import ABANDONED, Metrics
 from qa_service.server.telemetry.options import TraceOptions
-from qa_service.sidecars.traces import AttributeValue, Span, Trace
 from qa_service.wire.codec import Codec
-from qa_service.wire.trace_context import TraceContext
+from qa_service.wire.traces import AttributeValue, Span, Trace, TraceContext
 
 STAGES = ("tokenize", "model", "read")
 

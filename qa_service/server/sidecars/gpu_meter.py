@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from qa_service.instance.program import start_program
+from qa_service.child_program import start_program
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.stream import Stream
 from qa_service.sidecars.gpu_readings import GpuReading

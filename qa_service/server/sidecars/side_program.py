@@ -14,7 +14,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 
-from qa_service.instance.program import start_program
+from qa_service.child_program import start_program
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.stream import Stream
 from qa_service.net.timers import Timer

@@ -14,8 +14,8 @@ from qa_service.net.event_loop import EventLoop
 from qa_service.net.timers import LazyTimer
 from qa_service.server.sidecars.side_program import SideProgram
 from qa_service.server.telemetry.metrics import DROPPED, EXPORTED, Metrics
-from qa_service.sidecars.traces import MAX_MESSAGE_BYTES, Trace, count_spans, encode, report_decoder
 from qa_service.wire.frames import FrameReader
+from qa_service.wire.traces import MAX_MESSAGE_BYTES, Trace, count_spans, encode, report_decoder
 
 EXPORTER_PROGRAM = "qa_service.sidecars.trace_exporter_main"
 EXPORTER_PACKAGE = "opentelemetry.exporter.otlp.proto.http"

@@ -29,7 +29,7 @@ from qa_service.errors import (
     UnavailableError,
 )
 from qa_service.sidecars.grpc_gateway.settings import Settings
-from qa_service.wire.frames import PREFIX
+from qa_service.wire.frames import frame_of
 from qa_service.wire.http.open_inference import Result
 from qa_service.wire.json_codec import AnswersBody, ErrorBody
 from qa_service.wire.messages import Request
@@ -135,7 +135,7 @@ class PeerLink:
             raise FrameTooLargeError(
                 f"a question takes {len(body)} bytes; at most {most} are taken"
             )
-        outcome = await connection.ask(wire_id, PREFIX.pack(len(body)) + body, read_reply)
+        outcome = await connection.ask(wire_id, frame_of(body), read_reply)
         if isinstance(outcome, QaError):
             raise outcome
         return outcome

@@ -48,7 +48,7 @@ from qa_service.wire.messages import (
     RequestLimits,
     Timings,
 )
-from qa_service.wire.trace_context import NO_TRACE, TraceContext, trace_context
+from qa_service.wire.traces import NO_TRACE, TraceContext, trace_context
 
 MAX_EXCHANGES = 64
 """As many as a connection of frames may have in flight by default."""

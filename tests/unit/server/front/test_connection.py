@@ -21,7 +21,7 @@ from qa_service.server.front.timeouts import CLOSING_GRACE_S
 from qa_service.wire.codec import Wait
 from qa_service.wire.frame_codec import FrameCodec
 from qa_service.wire.messages import Request, RequestLimits
-from qa_service.wire.trace_context import NO_TRACE
+from qa_service.wire.traces import NO_TRACE
 from tests.support import FakeTimeLoop, run_until
 from tests.unit.server.front.connections import ScriptedStream, Surroundings
 

@@ -23,19 +23,21 @@ from qa_service.server.sidecars.trace_exporter import (
 )
 from qa_service.server.telemetry.metrics import Metrics
 from qa_service.server.telemetry.options import TraceOptions
-from qa_service.sidecars.traces import (
-    MAX_CHILDREN,
-    Report,
-    Span,
-    Trace,
-    count_spans,
-    encode,
-    traces_decoder,
-)
 from qa_service.wire.frame_codec import FrameCodec
 from qa_service.wire.frames import PREFIX
 from qa_service.wire.messages import QUERY_TYPES, Answer, AnswerSource, RequestLimits, Timings
-from qa_service.wire.trace_context import NO_TRACE, TraceContext, trace_context
+from qa_service.wire.traces import (
+    MAX_CHILDREN,
+    NO_TRACE,
+    Report,
+    Span,
+    Trace,
+    TraceContext,
+    count_spans,
+    encode,
+    trace_context,
+    traces_decoder,
+)
 from tests.unit.calls import make_call, make_ticket
 from tests.unit.server.fake_services import LoopClock
 

@@ -1,4 +1,4 @@
-"""The spans of a traced request, and the messages between the loop and the exporter.
+"""The trace of a request (W3C Trace Context), its spans, and the messages to their exporter.
 
 loop ──[Trace, …]──▶ exporter     as they end, many in a frame
 loop ◀──Report── exporter         what came of the spans
@@ -9,18 +9,52 @@ machine share; the exporter converts them to calendar time, and gives spans thei
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
-from qa_service.wire.frames import PREFIX
+from qa_service.wire.frames import encode_frame
 
 MAX_CHILDREN = 256
 """Further children are not recorded: a long text has one for each of its segments."""
 MAX_MESSAGE_BYTES = 1 << 28
 """Many times what the loop sends at once; a longer frame means that the stream is broken."""
 
+_TRACEPARENT = re.compile(
+    r"(?!ff)([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?\Z"
+)
+_SAMPLED = 1
+
 AttributeValue = str | bool | int | float
+
+
+class TraceContext(NamedTuple):
+    """The trace and the span that a request belongs to.
+
+    Attributes:
+        trace_id: 32 hexadecimal digits; empty if the client has named no trace.
+        parent_id: The client's span: 16 hexadecimal digits.
+        is_sampled: Whether the client's own spans are recorded.
+    """
+
+    trace_id: str = ""
+    parent_id: str = ""
+    is_sampled: bool = False
+
+
+NO_TRACE = TraceContext()
+
+
+def trace_context(traceparent: str) -> TraceContext:
+    """Reads the field; a malformed one names no trace. Versions after 00 may have further parts."""
+    found = _TRACEPARENT.match(traceparent)
+    if not found or (found[1] == "00" and found[5]):
+        return NO_TRACE
+    if not int(found[2], 16) or not int(found[3], 16):
+        return NO_TRACE
+    return TraceContext(found[2], found[3], bool(int(found[4], 16) & _SAMPLED))
 
 
 class Span(msgspec.Struct, array_like=True, eq=False):
@@ -85,10 +119,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 def encode(message: Sequence[Trace] | Report) -> bytearray:
     """Encodes a message as a frame."""
-    frame = bytearray(PREFIX.size)
-    _encoder.encode_into(message, frame, PREFIX.size)
-    PREFIX.pack_into(frame, 0, len(frame) - PREFIX.size)
-    return frame
+    return encode_frame(_encoder, message)
 
 
 def count_spans(traces: Iterable[Trace]) -> int:

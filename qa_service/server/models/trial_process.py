@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from qa_service.autotune.messages import MAX_MESSAGE_BYTES, TrialReply, TrialRequest, encode
-from qa_service.instance.program import start_program
+from qa_service.child_program import start_program
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.stream import Stream
 from qa_service.wire.frames import FrameReader

@@ -1,11 +1,14 @@
-"""Starts a program of this package with one inherited descriptor: its end of a socketpair.
+"""A program of this package that another starts, with one inherited descriptor.
 
-End-of-file on the socketpair tells each side that the other has ended.
+The descriptor is the program's end of a socketpair: end-of-file tells each side that the other has
+ended. The kernel ends the program with its parent.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -13,6 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from qa_service.no_telemetry import NO_TELEMETRY
+
+PR_SET_PDEATHSIG = 1
 
 
 def start_program(
@@ -47,6 +52,29 @@ def start_program(
 
 def environment_of_programs() -> dict[str, str]:
     """This process's environment, in which this package is found, and nothing calls home."""
-    package_parent = str(Path(__file__).resolve().parents[2])
+    package_parent = str(Path(__file__).resolve().parents[1])
     python_path = os.pathsep.join(filter(None, [package_parent, os.environ.get("PYTHONPATH")]))
     return {**os.environ, **NO_TELEMETRY, "PYTHONPATH": python_path}
+
+
+def end_with_parent(parent: int) -> None:
+    """Has the kernel kill this process when its server ends, even within a C call.
+
+    Linux, PR_SET_PDEATHSIG in prctl(2): the parent is the thread that started this process; in the
+    server only the loop's thread starts processes.
+    """
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before the kernel was told
+        os._exit(0)
+
+
+def inherited_socket(descriptor: int) -> socket.socket:
+    """A program's end of its socketpair, for its `main`.
+
+    No process that the program starts or forks keeps it: end-of-file would come only when that
+    process ends too.
+    """
+    sock = socket.socket(fileno=descriptor)
+    sock.set_inheritable(False)
+    os.register_at_fork(after_in_child=sock.close)
+    return sock
