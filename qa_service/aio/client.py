@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Self, Unpack
 
-from qa_service.aio.connection import Connection, UnreadError, open_connection
+from qa_service.aio.connection import AsyncConnection, UnreadError, open_connection
 from qa_service.client import (
     MAX_RESPONSE_BYTES,
     Answer,
@@ -75,8 +75,8 @@ class AsyncQaClient:
         self._servers = Servers(split_hosts(host, port), self._terms, with_hedging=False)
         self._ids = itertools.count(1)
         self._room = asyncio.Semaphore(max_in_flight)
-        self._opening: dict[Server, asyncio.Task[Connection]] = {}
-        self._connections: set[Connection] = set()
+        self._opening: dict[Server, asyncio.Task[AsyncConnection]] = {}
+        self._connections: set[AsyncConnection] = set()
         self._losses = _Losses()
 
     async def __aenter__(self) -> Self:
@@ -220,7 +220,7 @@ class AsyncQaClient:
                 self._retire(self._opening.pop(server))
         return self._servers.choose(set(avoid))
 
-    async def _connection(self, server: Server) -> Connection:
+    async def _connection(self, server: Server) -> AsyncConnection:
         """The connection to a server; tasks that wait for a new one share it."""
         opening = self._opening.get(server)
         if opening is None or _is_over(opening):
@@ -235,7 +235,7 @@ class AsyncQaClient:
                 raise _closed() from None  # by `close`: nobody cancelled the one who asks
             raise
 
-    async def _open(self, server: Server) -> Connection:
+    async def _open(self, server: Server) -> AsyncConnection:
         try:
             connection = await open_connection(server, self._terms)
         except QaClientError as error:
@@ -245,7 +245,7 @@ class AsyncQaClient:
         connection.on_lost = lambda lost: self._on_lost(server, lost)
         return connection
 
-    def _on_lost(self, server: Server, connection: Connection) -> None:
+    def _on_lost(self, server: Server, connection: AsyncConnection) -> None:
         self._connections.discard(connection)
         error = connection.error
         if connection.in_flight and error is not None and error.code != "frame_too_large":
@@ -258,7 +258,7 @@ class AsyncQaClient:
         if not isinstance(error, QaServerError):
             self._servers.rest(server)
 
-    def _retire(self, opening: asyncio.Task[Connection]) -> None:
+    def _retire(self, opening: asyncio.Task[AsyncConnection]) -> None:
         """Lets a connection end when its questions are answered: its server's name is gone."""
         if not opening.done():
             opening.add_done_callback(self._retire)
@@ -291,13 +291,13 @@ def _closed() -> QaClientError:
     return QaClientError("the client was closed")
 
 
-def _is_over(opening: asyncio.Task[Connection]) -> bool:
+def _is_over(opening: asyncio.Task[AsyncConnection]) -> bool:
     if not opening.done():
         return False
     return opening.cancelled() or bool(opening.exception()) or not opening.result().can_ask
 
 
-def _retrieve(opening: asyncio.Task[Connection]) -> None:
+def _retrieve(opening: asyncio.Task[AsyncConnection]) -> None:
     """Looks at a failure for which nobody waits any more; else asyncio would log it."""
     if not opening.cancelled():
         opening.exception()

@@ -68,7 +68,7 @@ class _Asked:
     frame_bytes: int
 
 
-async def open_connection(server: Server, terms: Terms) -> Connection:
+async def open_connection(server: Server, terms: Terms) -> AsyncConnection:
     """Connects to the first of a server's addresses that accepts, and sends the token.
 
     Raises:
@@ -93,12 +93,12 @@ async def open_connection(server: Server, terms: Terms) -> Connection:
         raise unreachable(server, error) from error
 
 
-async def _connect(server: Server, terms: Terms) -> Connection:
+async def _connect(server: Server, terms: Terms) -> AsyncConnection:
     loop = asyncio.get_running_loop()
     sock = await _connected_socket(server.addresses)
     try:
         _, connection = await loop.create_connection(
-            lambda: Connection(terms),
+            lambda: AsyncConnection(terms),
             sock=sock,
             ssl=terms.tls,
             server_hostname=server.host if terms.tls else None,
@@ -147,7 +147,7 @@ async def connect_unix(sock: socket.socket, path: str) -> None:
             return
 
 
-class Connection(asyncio.Protocol):
+class AsyncConnection(asyncio.Protocol):
     """A connection; `open_connection` makes it.
 
     Attributes:
@@ -165,8 +165,8 @@ class Connection(asyncio.Protocol):
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self.error: QaClientError | None = None
         self.is_leaving = False
-        self.on_leaving: Callable[[Connection], None] = lambda _: None
-        self.on_lost: Callable[[Connection], None] = lambda _: None
+        self.on_leaving: Callable[[AsyncConnection], None] = lambda _: None
+        self.on_lost: Callable[[AsyncConnection], None] = lambda _: None
         self._terms = terms
         self._abandoned: set[int] = set()
         self._transport: asyncio.Transport | None = None

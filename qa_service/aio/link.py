@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from qa_service.aio.connection import Connection, open_connection
+from qa_service.aio.connection import AsyncConnection, open_connection
 from qa_service.client import (
     MAX_RESPONSE_BYTES,
     ConnectionLostError,
@@ -78,8 +78,8 @@ class ServerLink:
         self._address = address
         self._on_change = on_change
         self._ids = itertools.count(1)
-        self._connection: Connection | None = None
-        self._leaving: set[Connection] = set()  # they answer what was asked, and close
+        self._connection: AsyncConnection | None = None
+        self._leaving: set[AsyncConnection] = set()  # they answer what was asked, and close
         self._settled = asyncio.Event()
         self.last_error: QaClientError | None = None
 
@@ -152,7 +152,7 @@ class ServerLink:
             await asyncio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, _LAST_BACKOFF_S)
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> AsyncConnection:
         address = self._address
         try:
             servers = await asyncio.to_thread(look_up, address.host, address.port)
@@ -162,13 +162,13 @@ class ServerLink:
         terms = Terms(address.timeout_s, MAX_RESPONSE_BYTES, address.tls, address.token)
         return await open_connection(server, terms)
 
-    async def _hold(self, connection: Connection) -> None:
+    async def _hold(self, connection: AsyncConnection) -> None:
         """Lets questions be asked until the connection is lost, or the server wants it to end."""
         _logger.info("connected to the server at %s", self._address)
         self.last_error = None
         is_over = asyncio.Event()
 
-        def end(ended: Connection) -> None:
+        def end(ended: AsyncConnection) -> None:
             self._lost(ended)
             is_over.set()
 
@@ -186,12 +186,12 @@ class ServerLink:
         else:
             _logger.warning("the connection to the server was lost: %s", connection.error)
 
-    def _lost(self, connection: Connection) -> None:
+    def _lost(self, connection: AsyncConnection) -> None:
         """Lets nobody ask on a lost connection; called before its questions fail."""
         if connection is self._connection:
             self._change(None)
 
-    def _change(self, connection: Connection | None) -> None:
+    def _change(self, connection: AsyncConnection | None) -> None:
         self._connection = connection
         self._settled.set()
         self._on_change()

@@ -49,7 +49,7 @@ from qa_service.server.services.gate import Gate
 from qa_service.server.services.retrieval import Retrieval
 from qa_service.server.services.router import Router
 from qa_service.server.services.tracing import Tracing
-from qa_service.server.sidecars.gateway import Gateway
+from qa_service.server.sidecars.gateway import GrpcProcess
 from qa_service.server.sidecars.gpu_meter import GpuMeter
 from qa_service.server.sidecars.search_process import SearchProcess
 from qa_service.server.status import Status
@@ -98,7 +98,7 @@ class QaServer:
         self._transport = Transport(self._loop, config.tls, config.auth.auth_timeout_s)
         self._authenticator = Authenticator(config.auth)
         self._listeners = Listeners(self._loop, config.listen, self._on_client, self._on_local)
-        self._gateway = Gateway(self._loop, config.gateway_flags(self._listeners.unix_path))
+        self._gateway = GrpcProcess(self._loop, config.gateway_flags(self._listeners.unix_path))
         self._metrics = Metrics(ERROR_KINDS, QUERY_TYPES)
         self._store = CacheStore(config.cache.cache_bytes)
         self._counts = ServiceCounts()

@@ -69,7 +69,7 @@ async def main(flags: dict[str, Any]) -> int:
     """Runs a gateway until SIGTERM or Ctrl-C; returns its exit code."""
     metrics = GatewayMetrics()
     broker, names = broker_from(flags)
-    gateway = Gateway(
+    gateway = JobGateway(
         broker,
         Asker(address_from(flags), flags["prefetch"], flags["num_connections"]),
         names,
@@ -94,7 +94,7 @@ class GatewaySettings:
     drain_timeout_s: float = 30.0
 
 
-class Gateway:
+class JobGateway:
     """Takes jobs, asks, publishes answers, until it is stopped."""
 
     def __init__(

@@ -33,7 +33,7 @@ class Target:
 
 
 @dataclass(slots=True)
-class Request:
+class SentRequest:
     """A question in flight.
 
     Attributes:
@@ -53,17 +53,17 @@ class Request:
 class Owner(Protocol):
     """Is told of the events of a connection and its requests."""
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: LoadConnection) -> None:
         """Requests are sent at once from now on."""
 
-    def settled(self, connection: Connection, request: Request, code: str) -> None:
+    def settled(self, connection: LoadConnection, request: SentRequest, code: str) -> None:
         """A request was answered, or failed with this code."""
 
-    def lost(self, connection: Connection, code: str) -> None:
+    def lost(self, connection: LoadConnection, code: str) -> None:
         """The connection is closed, and its requests are settled."""
 
 
-class Connection(Stream):
+class LoadConnection(Stream):
     """A stream in the generator's loop, and the requests in flight on it.
 
     Attributes:
@@ -80,19 +80,19 @@ class Connection(Stream):
         self._descriptor = self._events = -1
         self._refusal = ""
         self._given_up: set[int] = set()
-        self.in_flight: dict[int, Request] = {}
+        self.in_flight: dict[int, SentRequest] = {}
         self.was_open = self.is_closed = self.is_leaving = False
 
     def open(self) -> None:
         """Begins to connect; may tell the owner the result before it returns."""
         self._send(b"")
 
-    def ask(self, request: Request, body: bytes) -> None:
+    def ask(self, request: SentRequest, body: bytes) -> None:
         """Sends a request now, or when the connection is open."""
         self.in_flight[request.id] = request
         self._send(self._wire.request(request.id, body))
 
-    def give_up(self, request: Request) -> None:
+    def give_up(self, request: SentRequest) -> None:
         """Stops waiting for a reply; one that comes later is ignored."""
         if len(self.in_flight) == 1:
             self.lose("client_timeout")
@@ -123,7 +123,7 @@ class Connection(Stream):
             self._unwatch()
             super().close()
 
-    def _settle(self, request: Request, code: str) -> None:
+    def _settle(self, request: SentRequest, code: str) -> None:
         request.is_settled = True
         self._owner.settled(self, request, code)
 

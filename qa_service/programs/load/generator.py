@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from qa_service.client import MAX_RESPONSE_BYTES, Server, Terms, look_up, split_hosts
-from qa_service.programs.load.connection import Connection, Owner, Request, Target
+from qa_service.programs.load.connection import LoadConnection, Owner, SentRequest, Target
 from qa_service.programs.load.loop import LoadLoop
 from qa_service.programs.load.plan import LoadPlan, Sample
 from qa_service.programs.load.report import Report
@@ -73,9 +73,9 @@ class _Load:
         self._turns = itertools.count()
         self._ids = itertools.count(1)
         self._samples: list[Sample] = []
-        self._connections: set[Connection] = set()
+        self._connections: set[LoadConnection] = set()
         # All requests have the same timeout, so the first one sent is the first to time out.
-        self._waiting: deque[tuple[Connection, Request]] = deque()
+        self._waiting: deque[tuple[LoadConnection, SentRequest]] = deque()
         self.end_s = float("inf")
 
     def start_clock(self) -> None:
@@ -83,21 +83,21 @@ class _Load:
         if self.plan.duration_s is not None:
             self.end_s = time.perf_counter() + self.plan.duration_s
 
-    def connect(self, owner: Owner) -> Connection:
+    def connect(self, owner: Owner) -> LoadConnection:
         """Makes a connection; the caller opens it."""
-        connection = Connection(self.loop, next(self._targets), owner)
+        connection = LoadConnection(self.loop, next(self._targets), owner)
         self._connections.add(connection)
         self.loop.call_at(time.perf_counter() + self.plan.timeout_s, connection.give_up_opening)
         return connection
 
-    def ask(self, connection: Connection, started_s: float) -> None:
+    def ask(self, connection: LoadConnection, started_s: float) -> None:
         """Asks the next question."""
         index = next(self._turns) % len(self.plan.questions)
         question = self.plan.questions[index]
         body = self._bodies.get(index) or self._wire.body(question)
         self._bodies[index] = body
         deadline_s = time.perf_counter() + self.plan.timeout_s
-        request = Request(next(self._ids), index, question, started_s, deadline_s)
+        request = SentRequest(next(self._ids), index, question, started_s, deadline_s)
         self._waiting.append((connection, request))
         connection.ask(request, body)
 
@@ -111,7 +111,7 @@ class _Load:
         samples, self._samples = self._samples, []
         return samples
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: LoadConnection) -> None:
         """Closes a connection, and drops it."""
         connection.close()
         self._connections.discard(connection)
@@ -146,7 +146,7 @@ class _ClosedLoop:
         is_timed = plan.duration_s is not None
         self._num_left = plan.num_simultaneous_clients if is_timed else plan.num_total_clients
         self._num_asking = 0
-        self._staying: set[Connection] = set()
+        self._staying: set[LoadConnection] = set()
 
     def start(self) -> None:
         self.load.start_clock()
@@ -156,7 +156,7 @@ class _ClosedLoop:
     def are_done(self) -> bool:
         return not self._num_asking and not self._staying
 
-    def finished(self, connection: Connection) -> None:
+    def finished(self, connection: LoadConnection) -> None:
         """Replaces a client that has its last answer by another."""
         self._num_asking -= 1
         on_answered = self.load.plan.on_answered
@@ -168,7 +168,7 @@ class _ClosedLoop:
         if on_answered is not None and not self._num_asking:
             on_answered()
 
-    def left(self, connection: Connection, code: str) -> bool:
+    def left(self, connection: LoadConnection, code: str) -> bool:
         """Drops a lost connection; returns whether its client had its last answer."""
         self.load.forget(connection)
         if connection not in self._staying:
@@ -200,10 +200,10 @@ class _Client:
         self._connecting_s = time.perf_counter()
         self._load.connect(self).open()
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: LoadConnection) -> None:
         self._go_on(connection)
 
-    def settled(self, connection: Connection, request: Request, code: str) -> None:
+    def settled(self, connection: LoadConnection, request: SentRequest, code: str) -> None:
         self._load.record(request.started_s, code, request.index)
         if connection.is_closed:
             return
@@ -213,7 +213,7 @@ class _Client:
         else:
             self._go_on(connection)
 
-    def lost(self, connection: Connection, code: str) -> None:
+    def lost(self, connection: LoadConnection, code: str) -> None:
         if self._clients.left(connection, code):
             return
         if not connection.was_open:
@@ -222,13 +222,13 @@ class _Client:
         connect_again = functools.partial(self._connect_again, connection)
         self._load.loop.call_at(time.perf_counter() + _RECONNECT_PAUSE_S, connect_again)
 
-    def _connect_again(self, lost: Connection) -> None:
+    def _connect_again(self, lost: LoadConnection) -> None:
         if self._wants_more(time.perf_counter()):
             self.connect()
         else:
             self._clients.finished(lost)
 
-    def _go_on(self, connection: Connection) -> None:
+    def _go_on(self, connection: LoadConnection) -> None:
         now_s = time.perf_counter()
         if self._wants_more(now_s):
             self._num_left -= 1
@@ -250,7 +250,7 @@ class _OpenLoop:
     def __init__(self, load: _Load) -> None:
         self._load = load
         self._moments = random.Random(load.plan.seed)
-        self._connections: deque[Connection] = deque()
+        self._connections: deque[LoadConnection] = deque()
         num_requests = load.plan.num_requests
         self._num_to_come = float("inf") if num_requests is None else float(num_requests)
         self._num_in_flight = self._num_opening = 0
@@ -265,16 +265,16 @@ class _OpenLoop:
     def are_done(self) -> bool:
         return not self._num_to_come and not self._num_in_flight
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: LoadConnection) -> None:
         self._count_opening()
 
-    def settled(self, connection: Connection, request: Request, code: str) -> None:
+    def settled(self, connection: LoadConnection, request: SentRequest, code: str) -> None:
         self._num_in_flight -= 1
         self._load.record(request.started_s, code, request.index)
         if connection.is_leaving and not connection.in_flight:
             self._load.forget(connection)
 
-    def lost(self, connection: Connection, code: str) -> None:
+    def lost(self, connection: LoadConnection, code: str) -> None:
         self._load.forget(connection)
         if not connection.was_open:
             self._count_opening()

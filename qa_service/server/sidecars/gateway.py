@@ -22,7 +22,7 @@ MAX_REPORT_BYTES = 4096
 """The end of what the gateway has written: a line or two."""
 
 
-class Gateway:
+class GrpcProcess:
     """The gateway's program, if the server has a port for it.
 
     Args:

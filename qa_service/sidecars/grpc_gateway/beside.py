@@ -20,7 +20,7 @@ from qa_service.sidecars.grpc_gateway.program import run
 from qa_service.sidecars.grpc_gateway.settings import parse
 
 if TYPE_CHECKING:
-    from qa_service.sidecars.grpc_gateway.gateway import Gateway
+    from qa_service.sidecars.grpc_gateway.gateway import GrpcServer
 
 
 def main() -> int:
@@ -33,7 +33,7 @@ def main() -> int:
     return error.exit_code
 
 
-async def _serve(channel: socket.socket, gateway: Gateway) -> None:
+async def _serve(channel: socket.socket, gateway: GrpcServer) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, gateway.stop)
     await gateway.start()
     reader, writer = await asyncio.open_connection(sock=channel.dup())
@@ -42,7 +42,7 @@ async def _serve(channel: socket.socket, gateway: Gateway) -> None:
     await gateway.run()
 
 
-async def _follow(reader: asyncio.StreamReader, gateway: Gateway) -> None:
+async def _follow(reader: asyncio.StreamReader, gateway: GrpcServer) -> None:
     """Follows the server's commands until it closes the descriptor."""
     while line := await reader.readline():
         if line == RELOAD:

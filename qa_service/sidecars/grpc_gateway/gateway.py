@@ -37,7 +37,7 @@ LINGER_S = 0.2
 """Clients read their last answers meanwhile: closing a connection with unread bytes resets it."""
 
 
-class Gateway:
+class GrpcServer:
     """A gateway.
 
     Raises:

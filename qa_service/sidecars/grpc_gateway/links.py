@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from qa_service.aio.connection import Connection, open_connection
+from qa_service.aio.connection import AsyncConnection, open_connection
 from qa_service.client import QaClientError, QaServerError, Server, Terms
 from qa_service.errors import (
     ERROR_KINDS,
@@ -87,7 +87,7 @@ class PeerLink:
         self._terms = Terms(math.inf, _MAX_REPLY_BYTES, None, token or None)
         self._ids = itertools.count(1)
         self._opening = asyncio.Lock()
-        self._connection: Connection | None = None
+        self._connection: AsyncConnection | None = None
 
     @property
     def can_ask(self) -> bool:
@@ -120,7 +120,7 @@ class PeerLink:
         if self._connection:
             self._connection.close()
 
-    async def _connected(self) -> Connection:
+    async def _connected(self) -> AsyncConnection:
         async with self._opening:
             if self._connection is None or not self._connection.can_ask:
                 address = (int(socket.AF_UNIX), str(self._settings.unix_socket))
@@ -128,7 +128,7 @@ class PeerLink:
                 self._connection = await open_connection(server, self._terms)
             return self._connection
 
-    async def _ask(self, connection: Connection, request: Request) -> Result:
+    async def _ask(self, connection: AsyncConnection, request: Request) -> Result:
         wire_id = next(self._ids)
         body = _encode(msgspec.structs.replace(request, id=msgspec.Raw(b"%d" % wire_id)))
         if len(body) > (most := self._settings.max_frame_bytes):

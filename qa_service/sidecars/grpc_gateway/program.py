@@ -21,9 +21,9 @@ from qa_service.logs import configure_logging
 from qa_service.sidecars.grpc_gateway.settings import Settings, parse
 
 if TYPE_CHECKING:
-    from qa_service.sidecars.grpc_gateway.gateway import Gateway
+    from qa_service.sidecars.grpc_gateway.gateway import GrpcServer
 
-_Serve = Callable[["Gateway"], Awaitable[None]]
+_Serve = Callable[["GrpcServer"], Awaitable[None]]
 
 
 def main() -> int:
@@ -45,14 +45,14 @@ def run(settings: Settings, serve: _Serve) -> SetupError:
 
 
 async def _run(settings: Settings, serve: _Serve) -> NoReturn:
-    from qa_service.sidecars.grpc_gateway.gateway import Gateway  # noqa: PLC0415 - grpcio may be missing
+    from qa_service.sidecars.grpc_gateway.gateway import GrpcServer  # noqa: PLC0415 - grpcio may be missing
 
-    await serve(Gateway(settings))
+    await serve(GrpcServer(settings))
     logging.shutdown()
     os._exit(0)
 
 
-async def _serve(gateway: Gateway) -> None:
+async def _serve(gateway: GrpcServer) -> None:
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, gateway.stop)

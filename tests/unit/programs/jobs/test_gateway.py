@@ -24,7 +24,7 @@ from qa_service.programs.jobs.base import (
     UnreadableError,
     UnroutableError,
 )
-from qa_service.programs.jobs.gateway import MAX_NOT_TAKEN, Gateway, GatewaySettings
+from qa_service.programs.jobs.gateway import MAX_NOT_TAKEN, GatewaySettings, JobGateway
 from qa_service.programs.jobs.job import Job
 from qa_service.programs.jobs.metrics import GatewayMetrics
 from qa_service.programs.jobs.window import AdaptiveLimit, StoppedError, Window
@@ -114,7 +114,7 @@ def play(broker, asker, settings=None, until=lambda broker: True):
     """Runs a gateway until the broker has been given all that it was to be given."""
 
     async def run():
-        played = Gateway(broker, asker, NAMES, settings or GatewaySettings(), GatewayMetrics())
+        played = JobGateway(broker, asker, NAMES, settings or GatewaySettings(), GatewayMetrics())
         running = asyncio.ensure_future(played.run())
         async with asyncio.timeout(20):
             while not until(broker):
@@ -263,7 +263,7 @@ def test_after_a_message_that_cannot_be_read_the_next_jobs_are_taken_one_at_a_ti
 
 def test_every_metric_is_documented():
     metrics = GatewayMetrics()
-    Gateway(FakeBroker([]), FakeAsker(), NAMES, GatewaySettings(), metrics)
+    JobGateway(FakeBroker([]), FakeAsker(), NAMES, GatewaySettings(), metrics)
     found = {family.name for family in metrics.families()}
     page = (ROOT / "docs" / "JOBS.md").read_text()
     assert {*re.findall(r"^\| `(qa_jobs_\w+)(?:{code})?` \|", page, re.MULTILINE)} == found

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from qa_service.server.config import ServerConfig
 from qa_service.server.sidecars import gateway as front
-from qa_service.server.sidecars.gateway import Gateway
+from qa_service.server.sidecars.gateway import GrpcProcess
 from qa_service.sidecars.gateway_messages import LISTENING
 from qa_service.sidecars.grpc_gateway.settings import parse
 from tests.support import FakeTimeLoop, run_until
@@ -17,7 +17,7 @@ SOCKET = Path("/run/qa/socket")
 def test_without_a_port_there_is_none():
     assert ServerConfig().gateway_flags(None) == []
     loop = FakeTimeLoop()
-    gateway = Gateway(loop, [])
+    gateway = GrpcProcess(loop, [])
     gateway.start()
     gateway.reload()
     gateway.program.close()
@@ -61,7 +61,7 @@ class Started:
         self.changes = 0
         self.loop = FakeTimeLoop()
         self.loop.on_mark = self.count
-        self.gateway = Gateway(self.loop, ["--port", "1"])
+        self.gateway = GrpcProcess(self.loop, ["--port", "1"])
         self.gateway.start()
 
     def count(self):
