@@ -1,6 +1,6 @@
 """The bridge between the loop and an actor on a Ray cluster; `instances/process.py` starts it.
 
-    python -m qa_service.instance.ray_main FD PARENT NICENESS LEVEL FORMAT
+    python -m qa_service.instance.ray_main FD PARENT LEVEL FORMAT
 
 It holds a worker's end of a channel and is a Ray driver. It forwards a batch's bytes unchanged, and
 converts the start in results to this machine's clock. It ends when the loop closes the channel,
