@@ -4,12 +4,16 @@ No answer is: the marks of a heading or a list alone; words that are all the que
 heading or a sentence that repeats it; what goes on past the end of a paragraph. In prose, a word of
 the question may be the answer ("red or blue?").
 
+What goes on past a list's item or a table's cell is cut there: where an answer begins is surer than
+where it ends. Of `Column: value` the value is the answer.
+
 The best spans are looked at one by one. Only if the best of all is none is the whole table masked,
 so that the spans that are left share the probability.
 """
 
 from __future__ import annotations
 
+import bisect
 import functools
 import re
 from collections.abc import Iterator, Set
@@ -44,7 +48,15 @@ _PARAGRAPH_END = re.compile(
     r"\n(?=[ \t]*\n)|(?<=\n)(?=[=~^-]{3,}[ \t]*$)|(?<=\n)(?=[ \t]*\#{1,6}[ \t])", re.MULTILINE
 )
 """A blank line, a heading's underline, and the start of a heading."""
+_ITEM_END = re.compile(r"\n(?=[ \t]*(?:[-*+•‣◦]|\d{1,3}[.)])[ \t])")
+_PIPE_ROW = re.compile(r"^[ \t]*\|.*\|[ \t]*$", re.MULTILINE)
+_ROW = re.compile(
+    r"^[ \t]*[^\W_][^:;\n]{0,60}: [^\n]*?; [^\W_][^:;\n]{0,60}: [^\n]*$", re.MULTILINE
+)
+"""A row as documents are rendered: `Column: value; Column: value`."""
+_COLUMN = re.compile(r"(?:^[ \t]*|(?<=; ))[^\W_][^:;\n]{0,60}: ", re.MULTILINE)
 _HEADING_END = re.compile(r"^[ \t]*\#{1,6}[ \t].*\n", re.MULTILINE)
+_MAY_LEAVE = re.compile(r"[\n|;]|: ")
 _SENTENCE = re.compile(r"[^.!?\n]+(?:[.!?](?=\S)[^.!?\n]*)*[.!?]?")
 
 
@@ -87,10 +99,37 @@ class AnswerRule:
         )
         return may_be
 
+    def within_cell(self, start: int, end: int) -> tuple[int, int]:
+        """Cuts a span to the item or cell that it begins in, without the cell's column."""
+        if not _MAY_LEAVE.search(self._text, start, end):
+            return start, end
+        for name, value in self._columns:
+            if name <= start < value < end:
+                start = value
+        following = bisect.bisect_right(self._cell_ends, start)
+        return start, min([end, *self._cell_ends[following : following + 1]])
+
     @functools.cached_property
     def _paragraph_ends(self) -> list[int]:
         patterns = (_PARAGRAPH_END, _HEADING_END)
         return sorted(m.end() for pattern in patterns for m in pattern.finditer(self._text))
+
+    @functools.cached_property
+    def _cell_ends(self) -> list[int]:
+        """Where items, rows and cells begin and end, in order."""
+        text = self._text
+        places = {item.start() for item in _ITEM_END.finditer(text)}
+        for row in _PIPE_ROW.finditer(text):
+            places |= {row.end(), *(at for at in range(*row.span()) if text[at] == "|")}
+        places |= {place for row in _ROW.finditer(text) for place in row.span()}
+        places |= {name for name, _ in self._columns}
+        return sorted(places)
+
+    @functools.cached_property
+    def _columns(self) -> list[tuple[int, int]]:
+        """Of the cells of rendered rows, where the column's name and where the value begins."""
+        rows = (row.span() for row in _ROW.finditer(self._text))
+        return [name.span() for row in rows for name in _COLUMN.finditer(self._text, *row)]
 
     @functools.cached_property
     def _worthless(self) -> npt.NDArray[np.bool_]:

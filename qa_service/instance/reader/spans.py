@@ -294,7 +294,7 @@ class _Spans:
 
     def _cut_at_tokens(self, candidate: Candidate) -> tuple[int, int]:
         start, end = self._offsets[candidate.first][0], self._offsets[candidate.last][1]
-        return stripped(self._text, start, end)
+        return stripped(self._text, *self.rule.within_cell(start, end))
 
     def _key(self, start: int, end: int) -> str:
         return answer_key(self._text[start:end])

@@ -42,6 +42,13 @@ _LEAD_IN = frozenset(
     [*("a", "an", "as", "at", "by", "from", "in", "into", "is", "of", "on", "pass", "run", "set"),
      *("the", "to", "under", "use", "using", "via", "with")]
 )  # fmt: skip
+_LEAD_OUT = re.compile(
+    r"""(?P<token>(?:--?[A-Za-z]|[A-Za-z][A-Za-z0-9+.-]*://|[A-Za-z]:\\|~?/|\.{1,2}/)[^\s"'“”<>]*)
+      \s+(?:after|at|before|by|each|every|for|from|if|in|of|on|since|so|that|to|unless|until|when
+      |where|which|while|with|without)\s""",
+    re.VERBOSE,
+)
+"""An option, a URL or a path with what a sentence goes on to say of it."""
 _LEADING_WORD = re.compile(r"([^\W\d_]+)\s+")
 _LONE_WORD = re.compile(rf"\S+(?:{_UNIT.pattern})?", re.VERBOSE)
 _SENTENCE_MARKS = ".,;:!?…"
@@ -72,7 +79,10 @@ def whole_words(text: str, start: int, end: int, asked: Set[str] = frozenset()) 
         end = unit.end()
     elif text[end - 1].isupper() and (number := _STANDARD.match(text, start)):
         end = max(end, number.end())
-    return _lead_in_end(text, start, end, asked), end
+    start = _lead_in_end(text, start, end, asked)
+    if lead_out := _LEAD_OUT.match(text, start, end):
+        end = lead_out.end("token")
+    return start, end
 
 
 def _lead_in_end(text: str, start: int, end: int, asked: Set[str]) -> int:

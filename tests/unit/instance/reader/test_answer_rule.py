@@ -81,6 +81,41 @@ def test_an_answer_ends_with_its_paragraph(text):
     assert rule.allows(end, end + 4)
 
 
+ROWS = "Key: a; Value: 1 to 9\nKey: b; Value: 2"
+PIPES = "| Plan | Price |\n|---|---|\n| Solo | 5 EUR |"
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "expected"),
+    [
+        (ROWS, "a; Value: 1", "a"),
+        (ROWS, "Value: 1 to 9", "1 to 9"),
+        (ROWS, "1 to 9\nKey: b", "1 to 9"),
+        (ROWS, "Key", "Key"),
+        ("Set: 1, or more; else: it is 2", "1, or more; else: it", "1, or more"),
+        ("Note: set 1; or 2", "1; or 2", "1; or 2"),
+        (PIPES, "Solo | 5 EUR", "Solo"),
+        (PIPES, "Price |\n|---", "Price"),
+        ("We read:\n- red ink\n- blue ink", "red ink\n- blue", "red ink"),
+        ("1. red ink\n2. blue ink", "red ink\n2. blue ink", "red ink"),
+        ("It is Ida\nRoth - or so", "Ida\nRoth - or", "Ida\nRoth - or"),
+        ("a | b | c", "a | b", "a | b"),
+    ],
+)
+def test_an_answer_is_of_one_item_or_cell(text, words, expected):
+    start = text.index(words)
+    start, end = AnswerRule("Why?", text).within_cell(start, start + len(words))
+    assert text[start:end].rstrip("; \n") == expected
+
+
+def test_a_span_over_a_cells_end_becomes_the_cell():
+    text = "a: b; c: d\na: e; c: f"
+    encoded = encode(text)
+    logits = token_logits(encoded, {2: 9.0}, {6: 9.0})
+    (answer,) = find_answers(text, encoded, logits, ReadingConfig(max_answer_tokens=9))
+    assert (answer.answer, answer.score) == ("b", 1.0)
+
+
 def test_a_line_end_within_a_paragraph_is_no_end():
     assert allows("Who?", "It is Ida\nRoth, and he", "Ida\nRoth")
 
@@ -131,6 +166,10 @@ TEXTS = {
     "Set a.b.max_size in C++ or C#.": {"max": "a.b.max_size", "C": "C++", "C#.": "C#"},
     "The sign * is it.": {"The sign *": "*", "*": "*"},
     "Run it with -q now.": {"with -q": "-q"},
+    "Add --all=yes to see it; -v 2 in full.": {"--all=yes to see": "--all=yes", "-v 2 in": "-v 2 in"},
+    "Keys lie in /srv/k-1.pem on each node.": {"/srv/k-1.pem on each node": "/srv/k-1.pem"},
+    "See https://ex.org/a for more.": {"https://ex.org/a for more.": "https://ex.org/a"},
+    "Either and/or of it.": {"and/or of it": "and/or of it"},
     "A well-known man, born in 1914-1918.": {"known": "known", "man,": "man", "1914": "1914"},
     "He said \"yes\" (in 1843).": {"yes\"": "yes", "\"yes": "yes", "(in 1843).": "(in 1843)"},
     "By J. Roe Jr. of the U.S. Navy.": {"Roe Jr.": "Roe Jr.", "U.S.": "U.S.", "Navy.": "Navy"},
