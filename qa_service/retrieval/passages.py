@@ -5,10 +5,12 @@
                                   |===============|              .             |=========|=========|
 
 A passage is whole sentences, items and rows of about `passage_tokens`, of one section, without its
-heading: that goes before it when it is searched and read. It ends at the end of a list, a table or
-code rather than in it. Between two sentences the second passage repeats the one before it, if that
-is short; between two items, the sentence that introduces the list is the last of its headings.
-What is left of a section joins the passage before it if it is less than a third of one.
+heading: that goes before it when it is searched and read. Rows of a table are a passage of a sixth
+of that: so a row is found by itself, and a reader does not take the value of another. A passage
+ends at the end of a list, a table or code rather than in it. Between two sentences the second
+passage repeats the one before it, if that is short; between two items, the sentence that introduces
+the list is the last of its headings. What is left of a section joins the passage before it if it is
+less than a third of one, and no row.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ _MAX_LEAD_CHARS = 160
 _PROSE = frozenset({Kind.PARAGRAPH, Kind.HEADING})
 _CARRIED = 3
 """A passage repeats a sentence of at most a third of its length."""
+_ROWS_SHARE = 6
+"""Rows of a table are together up to a sixth of a passage's length."""
 
 
 class _Section(NamedTuple):
@@ -47,6 +51,7 @@ class _Piece(NamedTuple):
     end: int
     tokens: int
     line: int
+    kind: Kind
     is_prose: bool
     lead: str
     begins: int
@@ -137,7 +142,7 @@ def _pieces_of(
         if block.line:
             line += text.count("\n", place, start)
         place = start
-        yield _Piece(start, end, tokens, line, is_prose, lead, 0)
+        yield _Piece(start, end, tokens, line, block.kind, is_prose, lead, 0)
 
 
 def _spans(text: str, block: Place, max_tokens: int) -> Iterable[tuple[int, int, int]]:
@@ -175,7 +180,7 @@ class _Cutter:
     def end(self) -> Iterator[Passage]:
         """The section ends: gives out what there is."""
         new = self._held[self._repeated :]
-        if self._before and new:
+        if self._before and new and new[0].kind is not Kind.ROW:
             end, tokens = new[-1].end, sum(piece.tokens for piece in new)
             if 3 * tokens < self._limit and 3 * (end - self._before.end) < self._max_chars:
                 self._before = msgspec.structs.replace(self._before, end=end)
@@ -201,8 +206,11 @@ class _Cutter:
         """Whether a piece makes the passage too long: in tokens, or in white space."""
         if not self._held:
             return False
-        is_too_wide = piece.end - self._held[0].start > self._max_chars
-        return self._tokens + piece.tokens > self._limit or is_too_wide
+        if piece.end - self._held[0].start > self._max_chars:
+            return True
+        is_row = piece.kind is self._held[-1].kind is Kind.ROW
+        limit = self._limit // _ROWS_SHARE if is_row else self._limit
+        return self._tokens + piece.tokens > limit
 
     def _close(self) -> Iterator[Passage]:
         if self._before:

@@ -14,11 +14,14 @@ from qa_service.retrieval.documents import Document, Fault
 from qa_service.retrieval.formats.bounded import read_text
 from qa_service.retrieval.formats.csv import read_csv
 from qa_service.retrieval.formats.docx import read_docx
+from qa_service.retrieval.formats.epub import read_epub
 from qa_service.retrieval.formats.json_lines import read_json_lines
 from qa_service.retrieval.formats.markups import ENDINGS, parse
 from qa_service.retrieval.formats.notebook import read_notebook
 from qa_service.retrieval.formats.pdf import read_pdf
+from qa_service.retrieval.formats.pptx import read_pptx
 from qa_service.retrieval.formats.squad import read_squad
+from qa_service.retrieval.formats.xlsx import read_xlsx
 from qa_service.retrieval.layout import lay_out
 
 FileReader = Callable[[BinaryIO, str, int], Iterator[Document | Fault]]
@@ -33,8 +36,11 @@ FORMATS: dict[str, FileReader] = dict.fromkeys(ENDINGS, read_markup) | {
     ".csv": read_csv,
     ".tsv": read_csv,
     ".docx": read_docx,
+    ".epub": read_epub,
     ".ipynb": read_notebook,
     ".pdf": read_pdf,
+    ".pptx": read_pptx,
+    ".xlsx": read_xlsx,
     ".jsonl": read_json_lines,
     ".json": read_squad,
 }

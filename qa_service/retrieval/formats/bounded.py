@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import codecs
+import io
 import re
+import zipfile
 from typing import BinaryIO
 
 from qa_service.retrieval.documents import UnreadableError
@@ -30,6 +32,8 @@ _LATIN_OF_THE_WEB = {
     "us-ascii": "cp1252",
 }
 """What HTML's standard has these names mean."""
+PACKAGE_ERRORS = (AttributeError, IndexError, KeyError, OSError, SyntaxError, ValueError)
+"""What libraries raise over a zip archive that is no document of their kind."""
 _MAX_NUL_SHARE = 0.01
 
 
@@ -42,6 +46,23 @@ def read_bytes(stream: BinaryIO, max_bytes: int) -> bytes:
     data = stream.read(max_bytes + 1)
     if len(data) > max_bytes:
         raise UnreadableError(f"longer than {max_bytes} bytes (--max_file_bytes)")
+    return data
+
+
+def read_package(stream: BinaryIO, max_bytes: int) -> bytes:
+    """All of a file that is a zip archive.
+
+    Raises:
+        UnreadableError: It is none, or longer than the bound, also unpacked.
+    """
+    data = read_bytes(stream, max_bytes)
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            size = sum(entry.file_size for entry in archive.infolist())
+    except (zipfile.BadZipFile, ValueError) as error:
+        raise UnreadableError(f"not a zip archive: {error}") from None
+    if size > max_bytes:
+        raise UnreadableError(f"unpacked longer than {max_bytes} bytes (--max_file_bytes)")
     return data
 
 

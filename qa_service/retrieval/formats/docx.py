@@ -5,13 +5,12 @@ from __future__ import annotations
 import importlib
 import io
 import re
-import zipfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, BinaryIO
 
 from qa_service.retrieval.blocks import BlockList, Parsed
 from qa_service.retrieval.documents import Document, UnreadableError
-from qa_service.retrieval.formats.bounded import read_bytes
+from qa_service.retrieval.formats.bounded import PACKAGE_ERRORS, read_package
 from qa_service.retrieval.layout import lay_out
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ def read_docx(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]
     Raises:
         UnreadableError: It is longer than the bound, also unpacked, or not in this format.
     """
-    data = read_bytes(stream, max_bytes)
+    data = read_package(stream, max_bytes)
     try:
         package = importlib.import_module("docx")
     except ModuleNotFoundError:
@@ -36,11 +35,8 @@ def read_docx(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]
             ".docx needs the package python-docx: pip install 'qa-server[collections]'"
         ) from None
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            if sum(entry.file_size for entry in archive.infolist()) > max_bytes:
-                raise UnreadableError(f"longer than {max_bytes} bytes (--max_file_bytes)")
         document: WordDocument = package.Document(io.BytesIO(data))
-    except (zipfile.BadZipFile, KeyError, ValueError) as error:
+    except PACKAGE_ERRORS as error:
         raise UnreadableError(f"not a Word document: {error}") from None
     out = BlockList()
     _Body(out).read(document)

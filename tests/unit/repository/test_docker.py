@@ -35,6 +35,7 @@ LEFT_OUT = {
         "pynvml",
     ),
     *("opensearchpy", "pypdfium2", "markdown_it", "mdit_py_plugins", "selectolax", "docx"),
+    *("openpyxl", "pptx"),
 }
 """Imported only where they are used: by engines, through Ray, beside GPUs, to export traces, where
 collections are made or are a cluster's.

@@ -50,6 +50,20 @@ def test_a_sentence_that_is_too_long_is_cut_between_words():
     assert {len(part) % 5 for part in parts} == {4}, "no word is cut"
 
 
+def test_long_rows_of_a_table_are_a_passage_each_and_short_ones_share_one():
+    rows = "".join(f"| {'a' * n} | what it is |\n" for n in (1, 2, 3))
+    table = f"Options:\n\n| name | meaning |\n|---|---|\n{rows}"
+    found = render_document(table, "markdown", "a.md")
+
+    def texts(limit: int) -> list[str]:
+        return [found.text[p.start : p.end] for p in cut(found, limit)]
+
+    alone = [f"name: {'a' * n}; meaning: what it is" for n in (1, 2, 3)]
+    assert texts(60) == [f"Options:\n{alone[0]}", *alone[1:]]
+    assert texts(120) == [f"Options:\n{alone[0]}\n{alone[1]}", alone[2]]
+    assert [p.heading for p in cut(found, 60)] == ["", "Options:", "Options:"]
+
+
 def test_a_passage_repeats_the_last_sentence_of_the_one_before():
     text = " ".join(f"This is sentence number {n} of all." for n in range(12))
     first, second, *_ = passages(text)

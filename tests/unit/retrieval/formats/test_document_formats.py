@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
 import io
 import json
+import zipfile
 
 import docx
+import openpyxl
+import pptx
 import pytest
 
 from qa_service.retrieval.documents import (
@@ -183,7 +187,8 @@ def test_names_are_short_lines():
         ("a.docx", ".docx"),
         ("a.html.md.erb", ".md"),
         ("a.erb", ""),
-        ("a.xlsx", ""),
+        ("a.xlsx", ".xlsx"),
+        ("a.xls", ""),
         ("md", ""),
     ],
 )
@@ -241,7 +246,126 @@ def test_words_documents_have_headings_lists_and_tables():
     assert document.text == "Top\n\nThese:\n- one\nA: 1; B: 2"
 
 
-@pytest.mark.parametrize("name", ["a.docx", "a.ipynb"])
+def saved(document) -> bytes:
+    data = io.BytesIO()
+    document.save(data)
+    return data.getvalue()
+
+
+def test_presentations_have_titles_lists_tables_and_notes():
+    deck = pptx.Presentation()
+    first = deck.slides.add_slide(deck.slide_layouts[0])
+    first.shapes.title.text = "The plan"
+    first.placeholders[1].text = "For 2031"
+    slide = deck.slides.add_slide(deck.slide_layouts[1])
+    slide.shapes.title.text = "Steps"
+    body = slide.placeholders[1].text_frame
+    body.text = "Dig"
+    for text, level in (("by hand", 1), ("Plant\vtrees", 0)):
+        paragraph = body.add_paragraph()
+        paragraph.text, paragraph.level = text, level
+    shapes = slide.shapes.add_group_shape().shapes
+    shapes.add_textbox(0, 0, 9, 9).text_frame.text = "in a group"
+    table = slide.shapes.add_table(2, 2, 0, 0, 9, 9).table
+    for cell, text in zip(table.iter_cells(), "AB12", strict=True):
+        cell.text = text
+    slide.notes_slide.notes_text_frame.text = "Say why."
+    hidden = deck.slides.add_slide(deck.slide_layouts[5])
+    hidden.shapes.title.text = "Not shown"
+    hidden.element.set("show", "0")
+    (document,) = read("deck.pptx", saved(deck))
+    assert document.text == (
+        "The plan\n\nFor 2031\n\nSteps\n\n- Dig\n  - by hand\n- Plant\ntrees\n\n"
+        "in a group\nA: 1; B: 2\n\nSay why."
+    )
+    assert document.title == "deck"
+
+
+def test_workbooks_have_a_row_a_line_with_its_columns():
+    book = openpyxl.Workbook()
+    sheet = book.active
+    sheet.title = "Prices"
+    day = datetime.datetime(2031, 5, 1)
+    for row in (
+        ["Plans of 2031"], ["Plan", "EUR", "Share", "From"], ["Solo", 5, 0.25, day],
+        ["Team", 18.5, None, None], [], [None, "alone"],
+    ):  # fmt: skip
+        sheet.append(row)
+    sheet["C3"].number_format = "0.0%"
+    other = book.create_sheet("Notes")
+    other["D1048576"] = "far down"
+    book.create_sheet("Hidden").sheet_state = "hidden"
+    (document,) = read("prices.xlsx", saved(book))
+    assert document.text == (
+        "Prices\n\nPlans of 2031\nPlan: Solo; EUR: 5; Share: 25%; From: 2031-05-01\n"
+        "Plan: Team; EUR: 18.5\n\nalone\n\nNotes\n\nfar down"
+    )
+    assert [block.line for block in document.blocks if block.line] == [1, 3, 4, 6, 1048576]
+
+
+def epub(pages: dict[str, str], encrypted: str = "") -> bytes:
+    items = "".join(
+        f'<item id="p{n}" href="{name}" media-type="application/xhtml+xml"/>'
+        for n, name in enumerate(pages)
+    )
+    spine = "".join(f'<itemref idref="p{n}"/>' for n in reversed(range(len(pages))))
+    book = f"""<package xmlns="http://www.idpf.org/2007/opf"><metadata
+        xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title>The
+        book</dc:title></metadata><manifest>{items}<item id="nav" href="nav.xhtml"
+        properties="nav" media-type="application/xhtml+xml"/></manifest>
+        <spine><itemref idref="nav"/>{spine}</spine></package>"""
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        archive.writestr("mimetype", "application/epub+zip")
+        archive.writestr(
+            "META-INF/container.xml",
+            '<container xmlns="urn:oasis:names:tc:opendocument:xmlns:container"><rootfiles>'
+            '<rootfile full-path="O/book.opf"/></rootfiles></container>',
+        )
+        if encrypted:
+            reference = f'<x><CipherReference URI="{encrypted}"/></x>'
+            archive.writestr("META-INF/encryption.xml", reference)
+        archive.writestr("O/book.opf", book)
+        for name, page in pages.items():
+            archive.writestr(f"O/{name}", page)
+    return data.getvalue()
+
+
+PAGES = {"b.xhtml": "<h1>Two</h1><p>Last.", "a/1.xhtml": "<h1>One</h1><p>First &amp; best."}
+
+
+def test_books_are_read_in_the_order_of_their_spine():
+    (document,) = read("a.epub", epub(PAGES, encrypted="O/font.otf"))
+    assert (document.title, document.text) == (
+        "The book",
+        "One\n\nFirst & best.\n\nTwo\n\nLast.",
+    )
+
+
+def test_a_book_that_is_encrypted_is_refused():
+    with pytest.raises(UnreadableError, match="encrypted"):
+        read("a.epub", epub(PAGES, encrypted="O/b.xhtml"))
+
+
+@pytest.mark.parametrize("name", ["a.docx", "a.epub", "a.pptx", "a.xlsx"])
+def test_a_package_that_is_too_long_unpacked_is_refused(name):
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("big.xml", b" " * (BOUND + 1))
+    with pytest.raises(UnreadableError, match="max_file_bytes"):
+        read(name, data.getvalue())
+
+
+@pytest.mark.parametrize("name", ["a.docx", "a.epub", "a.pptx", "a.xlsx"])
+def test_a_package_of_another_kind_is_refused(name):
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        archive.writestr("[Content_Types].xml", "<Types/>")
+    with pytest.raises(UnreadableError):
+        read(name, data.getvalue())
+
+
+@pytest.mark.parametrize("name", ["a.docx", "a.epub", "a.ipynb", "a.pptx", "a.xlsx"])
 @pytest.mark.parametrize("data", [b"", b"PK\x03\x04", b"\0" * 50, b"[" * 5000])
 def test_broken_packages_are_refused(name, data):
     with pytest.raises(UnreadableError):

@@ -1,0 +1,75 @@
+"""EPUB's books: the pages of the book's spine, one after another, as HTML is read."""
+
+from __future__ import annotations
+
+import io
+import posixpath
+import zipfile
+from collections.abc import Iterator
+from typing import BinaryIO
+from urllib.parse import unquote
+from xml.etree import ElementTree as Xml
+
+from qa_service.retrieval.blocks import BlockList, Parsed
+from qa_service.retrieval.documents import Document, UnreadableError
+from qa_service.retrieval.formats.bounded import PACKAGE_ERRORS, decoded, read_package
+from qa_service.retrieval.formats.html import parse_into
+from qa_service.retrieval.layout import lay_out
+
+_CONTAINER = "META-INF/container.xml"
+_ENCRYPTION = "META-INF/encryption.xml"
+_PAGES = frozenset({"application/xhtml+xml", "text/html"})
+_MAX_PAGES = 10_000
+
+
+def read_epub(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]:
+    """Reads a book of EPUB 2 or 3 without its table of contents.
+
+    Raises:
+        UnreadableError: It is longer than the bound, also unpacked, encrypted, or not in this
+            format.
+    """
+    data = read_package(stream, max_bytes)
+    out = BlockList()
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            path = _attributes(Xml.fromstring(archive.read(_CONTAINER)), "rootfile")[0]["full-path"]
+            book = Xml.fromstring(archive.read(path))
+            encrypted = _encrypted(archive)
+            for page in _pages(book, posixpath.dirname(path)):
+                if page in encrypted:
+                    raise UnreadableError("the book is encrypted")
+                text = decoded(archive.read(page))
+                parse_into(out, text, [0] * (1 + text.count("\n")))
+    except (*PACKAGE_ERRORS, RuntimeError) as error:
+        raise UnreadableError(f"not a book: {error}") from None
+    titles = [" ".join("".join(one.itertext()).split()) for one in _named(book, "title")]
+    yield lay_out(Parsed(out.blocks, next(iter(titles), "")), name)
+
+
+def _pages(book: Xml.Element, folder: str) -> Iterator[str]:
+    """The names of the pages in the order in which they are read."""
+    items = {item.get("id", ""): item for item in _named(book, "item")}
+    for entry in _attributes(book, "itemref")[:_MAX_PAGES]:
+        item = items.get(entry.get("idref", ""))
+        if item is None or item.get("media-type") not in _PAGES:
+            continue
+        if "nav" not in item.get("properties", "").split():
+            yield posixpath.normpath(posixpath.join(folder, unquote(item.get("href", ""))))
+
+
+def _encrypted(archive: zipfile.ZipFile) -> set[str]:
+    """What is encrypted: in many books fonts alone."""
+    if _ENCRYPTION not in archive.namelist():
+        return set()
+    entries = _attributes(Xml.fromstring(archive.read(_ENCRYPTION)), "CipherReference")
+    return {unquote(entry.get("URI", "")) for entry in entries}
+
+
+def _named(root: Xml.Element, name: str) -> list[Xml.Element]:
+    """The elements of a name, of whatever namespace."""
+    return root.findall(f".//{{*}}{name}")
+
+
+def _attributes(root: Xml.Element, name: str) -> list[dict[str, str]]:
+    return [element.attrib for element in _named(root, name)]

@@ -1,0 +1,116 @@
+"""PowerPoint's presentations, by python-pptx: of each slide its title, lists, tables and notes."""
+
+from __future__ import annotations
+
+import importlib
+import io
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from qa_service.retrieval.blocks import BlockList, Parsed
+from qa_service.retrieval.documents import Document, UnreadableError
+from qa_service.retrieval.formats.bounded import PACKAGE_ERRORS, read_package
+from qa_service.retrieval.layout import lay_out
+
+if TYPE_CHECKING:
+    from pptx.presentation import Presentation
+    from pptx.shapes.autoshape import Shape
+    from pptx.slide import Slide
+    from pptx.table import Table
+    from pptx.text.text import TextFrame
+
+_MAX_SHAPES = 10_000
+"""Of a slide; groups within groups count too."""
+_NO_TITLE = "PowerPoint Presentation"
+"""What PowerPoint calls a presentation that nobody named."""
+
+
+def read_pptx(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]:
+    """Reads the slides that are shown.
+
+    Raises:
+        UnreadableError: It is longer than the bound, also unpacked, or not in this format.
+    """
+    data = read_package(stream, max_bytes)
+    try:
+        package = importlib.import_module("pptx")
+    except ModuleNotFoundError:
+        raise UnreadableError(
+            ".pptx needs the package python-pptx: pip install 'qa-server[collections]'"
+        ) from None
+    try:
+        presentation: Presentation = package.Presentation(io.BytesIO(data))
+    except PACKAGE_ERRORS as error:
+        raise UnreadableError(f"not a presentation: {error}") from None
+    out = BlockList()
+    for slide in presentation.slides:
+        if slide.element.get("show") != "0":
+            _read_slide(slide, out)
+    title = presentation.core_properties.title or ""
+    yield lay_out(Parsed(out.blocks, "" if title == _NO_TITLE else title), name)
+
+
+def _read_slide(slide: Slide, out: BlockList) -> None:
+    title = slide.shapes.title
+    if title is not None:
+        out.heading(1, title.text_frame.text.replace("\v", " "))
+    for shape in _shapes(slide):
+        if title is not None and shape.shape_id == title.shape_id:
+            continue
+        if shape.has_table:
+            _read_table(shape.table, out)
+        elif shape.has_text_frame:
+            _read_text(shape.text_frame, out, is_list=_is_list(shape))
+    if slide.has_notes_slide and (notes := slide.notes_slide.notes_text_frame) is not None:
+        _read_text(notes, out, is_list=False)
+
+
+def _shapes(slide: Slide) -> Iterator[Any]:
+    """A slide's shapes and those in its groups, in order."""
+    waiting = list(reversed(list(slide.shapes)))
+    for _ in range(_MAX_SHAPES):
+        if not waiting:
+            return
+        shape = waiting.pop()
+        if within := getattr(shape, "shapes", None):
+            waiting += reversed(list(within))
+        else:
+            yield shape
+
+
+def _is_list(shape: Shape) -> bool:
+    """Whether paragraphs are a list's: those of a slide's content, not a subtitle's."""
+    if not shape.is_placeholder:
+        return False
+    from pptx.enum.shapes import PP_PLACEHOLDER  # noqa: PLC0415, an extra's package
+
+    kinds = {PP_PLACEHOLDER.BODY, PP_PLACEHOLDER.OBJECT, PP_PLACEHOLDER.VERTICAL_BODY}
+    return shape.placeholder_format.type in kinds
+
+
+def _read_text(frame: TextFrame, out: BlockList, *, is_list: bool) -> None:
+    paragraphs = [one for one in frame.paragraphs if one.text.strip()]
+    is_list = is_list and len(paragraphs) > 1
+    depth = 0
+    for paragraph in paragraphs:
+        text = paragraph.text.replace("\v", "\n")
+        if not is_list:
+            out.paragraph(text)
+            continue
+        while depth <= paragraph.level:
+            out.begin_list()
+            depth += 1
+        while depth > paragraph.level + 1:
+            out.end_list()
+            depth -= 1
+        out.begin_item("-")
+        out.paragraph(text)
+        out.end_item()
+    for _ in range(depth):
+        out.end_list()
+
+
+def _read_table(table: Table, out: BlockList) -> None:
+    rows = [[cell.text for cell in row.cells] for row in table.rows]
+    has_head = len(rows) > 1 and table.first_row
+    out.table(rows[0] if has_head else [], [(0, row) for row in rows[int(has_head) :]])
