@@ -1,4 +1,4 @@
-"""What the gateway and the commands need of a broker. RabbitMQ is the first; others fit here.
+"""What the gateway and the commands need of a broker; `brokers` has a row for each.
 
 A broker holds named queues. It delivers each job to one consumer, and delivers it again if the
 consumer disconnects without acknowledging it. In Redis, a queue is a stream with a consumer group;

@@ -14,8 +14,8 @@ from typing import Any
 
 from qa_service.programs.jobs.answers_file import AnswersFile
 from qa_service.programs.jobs.base import Broker
+from qa_service.programs.jobs.brokers import connected
 from qa_service.programs.jobs.job import Job
-from qa_service.programs.jobs.rabbitmq import connected
 from qa_service.progress import progress_bar
 
 _PREFETCH = 1000

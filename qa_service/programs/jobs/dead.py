@@ -6,8 +6,8 @@ from typing import Any
 
 from qa_service.client import QaServerError
 from qa_service.programs.jobs.base import Broker, Message, Names
+from qa_service.programs.jobs.brokers import connected
 from qa_service.programs.jobs.job import Job, parse_request
-from qa_service.programs.jobs.rabbitmq import connected
 
 _QUESTION_CHARS = 60
 """So that a job takes one line of a terminal."""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 from typing import Any, get_args
-from urllib.parse import urlsplit
 
 from qa_service.aio.link import ServerAddress
 from qa_service.flags import count, list_of, make_parser, port, seconds
@@ -53,25 +51,6 @@ def names_from(flags: dict[str, Any]) -> Names:
         retry_delays_s=tuple(flags["retry_delays_s"]),
         delivery_limit=flags["delivery_limit"],
     )
-
-
-def broker_url(flags: dict[str, Any]) -> str:
-    """The broker's address: from the flag, or from the environment, which hides a password.
-
-    Raises:
-        FlagError: It is not an address of a broker.
-    """
-    name, url = "--broker_url", flags["broker_url"]
-    if not url:
-        name, url = URL_VARIABLE, os.environ.get(URL_VARIABLE) or DEFAULT_URL
-    try:
-        parts = urlsplit(url)
-        is_one = parts.scheme in {"amqp", "amqps"} and parts.hostname and parts.port != 0
-    except ValueError:  # a malformed port
-        is_one = False
-    if not is_one:  # the message leaves it out: it may hold a password
-        raise FlagError(f"{name} is not an address of the form {URL_FORM}")
-    return str(url)
 
 
 def address_from(flags: dict[str, Any]) -> ServerAddress:

@@ -41,6 +41,7 @@ from qa_service.programs.jobs.base import (
     UnreadableError,
     UnroutableError,
 )
+from qa_service.programs.jobs.brokers import broker_from
 from qa_service.programs.jobs.flags import address_from
 from qa_service.programs.jobs.job import (
     Job,
@@ -51,7 +52,6 @@ from qa_service.programs.jobs.job import (
     peek_id,
 )
 from qa_service.programs.jobs.metrics import GatewayMetrics
-from qa_service.programs.jobs.rabbitmq import broker_from
 from qa_service.programs.jobs.window import StoppedError
 
 _RECONNECT_S = 0.2

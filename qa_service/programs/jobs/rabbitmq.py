@@ -36,7 +36,6 @@ from qa_service.programs.jobs.base import (
     ATTEMPTS_HEADER,
     EXPIRES_HEADER,
     REASON_HEADER,
-    Broker,
     BrokerError,
     Message,
     Names,
@@ -45,7 +44,6 @@ from qa_service.programs.jobs.base import (
     UnreadableError,
     UnroutableError,
 )
-from qa_service.programs.jobs.flags import broker_url, names_from
 from qa_service.programs.jobs.job import Job
 
 CONNECT_TIMEOUT_S = 10.0
@@ -54,31 +52,9 @@ _LOST = (AMQPError, ChannelInvalidStateError, OSError)
 _REFUSED = (AuthenticationError, ChannelAccessRefused, ChannelPreconditionFailed)
 
 
-def broker_from(flags: dict[str, Any]) -> tuple[Broker, Names]:
-    """The broker, not connected yet, and the queues that the flags name.
-
-    Raises:
-        FlagError: The broker's address is not one.
-    """
-    names = names_from(flags)
-    return _RabbitMq(broker_url(flags), names), names
-
-
-@contextlib.asynccontextmanager
-async def connected(flags: dict[str, Any]) -> AsyncIterator[tuple[Broker, Names]]:
-    """The broker and the queues that the flags name, as long as the block runs.
-
-    Raises:
-        FlagError: The broker's address is not one.
-        BrokerError: The broker cannot be reached.
-        SetupRefusedError: It refuses the queues or the credentials.
-    """
-    broker, names = broker_from(flags)
-    try:
-        await broker.open()
-        yield broker, names
-    finally:
-        await broker.close()
+def make_broker(url: str, names: Names) -> Broker:
+    """The broker at an address, not connected yet."""
+    return _RabbitMq(url, names)
 
 
 class _RabbitMq:

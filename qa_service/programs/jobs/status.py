@@ -7,7 +7,7 @@ import datetime
 from typing import Any
 
 from qa_service.programs.jobs.base import Broker, Names
-from qa_service.programs.jobs.rabbitmq import connected
+from qa_service.programs.jobs.brokers import connected
 
 
 async def main(flags: dict[str, Any]) -> int:

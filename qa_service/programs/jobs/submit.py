@@ -15,8 +15,8 @@ from typing import Any
 
 from qa_service.programs.jobs.answers_file import AnswersFile
 from qa_service.programs.jobs.base import Broker, Message
+from qa_service.programs.jobs.brokers import connected
 from qa_service.programs.jobs.questions_file import Row, count_rows, read_rows
-from qa_service.programs.jobs.rabbitmq import connected
 from qa_service.progress import progress_bar
 
 _MAX_UNCONFIRMED = 256

@@ -1,0 +1,72 @@
+"""Which broker an address names, by its scheme: a row each."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+from qa_service.programs.jobs.base import Broker, Names
+from qa_service.programs.jobs.flags import (
+    DEFAULT_URL,
+    URL_FORM,
+    URL_VARIABLE,
+    FlagError,
+    names_from,
+)
+
+MakeBroker = Callable[[str, Names], Broker]
+
+_RABBITMQ = "qa_service.programs.jobs.rabbitmq"
+BROKERS = {"amqp": _RABBITMQ, "amqps": _RABBITMQ}
+"""The module of each, which has a `make_broker`; only that of the address is imported."""
+
+
+def broker_from(flags: dict[str, Any]) -> tuple[Broker, Names]:
+    """The broker, not connected yet, and the queues that the flags name.
+
+    Raises:
+        FlagError: The broker's address is not one.
+    """
+    url, names = broker_url(flags), names_from(flags)
+    make: MakeBroker = importlib.import_module(BROKERS[urlsplit(url).scheme]).make_broker
+    return make(url, names), names
+
+
+@contextlib.asynccontextmanager
+async def connected(flags: dict[str, Any]) -> AsyncIterator[tuple[Broker, Names]]:
+    """The broker and the queues that the flags name, as long as the block runs.
+
+    Raises:
+        FlagError: The broker's address is not one.
+        BrokerError: The broker cannot be reached.
+        SetupRefusedError: It refuses the queues or the credentials.
+    """
+    broker, names = broker_from(flags)
+    try:
+        await broker.open()
+        yield broker, names
+    finally:
+        await broker.close()
+
+
+def broker_url(flags: dict[str, Any]) -> str:
+    """The broker's address: from the flag, or from the environment, which hides a password.
+
+    Raises:
+        FlagError: It is not an address of a broker.
+    """
+    name, url = "--broker_url", flags["broker_url"]
+    if not url:
+        name, url = URL_VARIABLE, os.environ.get(URL_VARIABLE) or DEFAULT_URL
+    try:
+        parts = urlsplit(url)
+        is_one = parts.scheme in BROKERS and parts.hostname and parts.port != 0
+    except ValueError:  # a malformed port
+        is_one = False
+    if not is_one:  # the message leaves it out: it may hold a password
+        raise FlagError(f"{name} is not an address of the form {URL_FORM}")
+    return str(url)
