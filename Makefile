@@ -16,7 +16,7 @@ PARALLEL := --numprocesses 4 --dist loadfile --no-loadscope-reorder --max-worker
 # A process of these has a core to itself, so that more threads would be in each other's way.
 COMPUTING := tests/simulation tests/integration/test_architectures.py
 
-.PHONY: help demo run test soak test-fast lint model clean
+.PHONY: help demo run test soak test-fast format coverage bench lint docs model clean
 .DELETE_ON_ERROR:
 
 help:  ## Lists what make can do.
@@ -53,6 +53,10 @@ lint: $(TEST)  ## Checks style, format and types.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(TEST)  ## Makes the site of documents, build/site, with search and the clients' reference.
+	$(BIN)/python -m harness.site
+	$(BIN)/mkdocs build --quiet
 
 model: $(SERVE)  ## Installs what serving needs and prepares the built-in model.
 	$(BIN)/python prepare_model.py

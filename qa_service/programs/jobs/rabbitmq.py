@@ -36,6 +36,7 @@ from qa_service.programs.jobs.base import (
     ATTEMPTS_HEADER,
     EXPIRES_HEADER,
     REASON_HEADER,
+    Broker,
     BrokerError,
     Message,
     Names,
