@@ -5,6 +5,8 @@ Callbacks may not block or take long. A signal only writes its number into the w
 
     each round: ready sockets ▸ call_soon ▸ timers ▸ on_mark, if marked ▸ after_each
 
+What may block, as a file on a mount that hangs may, runs in a thread of its own (`run_in_thread`).
+
 The process may have been stopped (SIGSTOP), its machine suspended or moved. Then time has passed in
 which it could not look at its sockets: they are looked at once more before the timers run, so that
 nothing is late that had come in time.
@@ -18,11 +20,17 @@ import math
 import selectors
 import signal
 import socket
+import threading
 import time
+from collections import deque
+from collections.abc import Callable
+from typing import TypeVar
 
 from qa_service.net.timers import Callback, Timer, TimerQueue
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 MAX_WAIT_S = 1.0
 """The longest wait; what came late is then late by no more than this and `PAUSE_S`."""
@@ -49,6 +57,7 @@ class EventLoop:
         self._selector = selectors.DefaultSelector()
         self._timers = TimerQueue()
         self._soon: list[Callback] = []
+        self._from_threads: deque[Callback] = deque()
         self._signal_callbacks: dict[int, Callback] = {}
         self.last_pause_s = -math.inf
         self._looked_s = self.now_s()
@@ -86,6 +95,24 @@ class EventLoop:
     def call_soon(self, callback: Callback) -> None:
         """Calls back in the next round."""
         self._soon.append(callback)
+
+    def run_in_thread(self, work: Callable[[], T], on_end: Callable[[T | Exception], None]) -> None:
+        """Runs what may block, and calls back with what it returned or raised.
+
+        The end of the program does not wait for it.
+        """
+
+        def run() -> None:
+            outcome: T | Exception
+            try:
+                outcome = work()
+            except Exception as error:  # whoever asked for it handles it
+                outcome = error
+            self._from_threads.append(lambda: on_end(outcome))
+            with contextlib.suppress(OSError):  # full: the loop wakes anyway; closed: it has ended
+                self._wakeup_out.send(b"\0")
+
+        threading.Thread(target=run, name="beside the loop", daemon=True).start()
 
     def mark(self) -> None:
         """Has `on_mark` called at the end of this round."""
@@ -170,3 +197,5 @@ class EventLoop:
             for signum in self._wakeup_in.recv(4096):
                 if callback := self._signal_callbacks.get(signum):
                     callback()
+        while self._from_threads:
+            self._call(self._from_threads.popleft())

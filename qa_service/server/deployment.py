@@ -3,11 +3,16 @@
 file, flags, folders ──read──▶ a plan ──apply──▶ models and routes
 ├─a fault─▶ said where; nothing changes
 └─an engine to be found out─▶ measured beside the loop, then applied
+
+While the server serves, a thread reads, since a mount may hang. A look that hangs is waited for, but
+a SIGHUP begins another.
 """
 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
+from functools import partial
 
 from msgspec import structs
 
@@ -28,6 +33,23 @@ from qa_service.server.services.router import Router
 
 logger = logging.getLogger(__name__)
 
+HANGS_AFTER_S = 10.0
+"""A look reads small files: seconds on a slow mount."""
+MAX_LOOKS = 4
+"""At a time, all but one of which hang."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Look:
+    """One reading of the configuration and of the folders; those before a reload do not count.
+
+    Attributes:
+        tries_again: Whether what could not be loaded is tried again behind it.
+    """
+
+    generation: int
+    tries_again: bool
+
 
 class Deployment:
     """Keeps what is served as the configuration has it.
@@ -35,6 +57,9 @@ class Deployment:
     Args:
         config: As the server was started.
         source: Where it can be read again.
+
+    Attributes:
+        fault: Why the configuration or a folder could not be read again; empty if it could.
     """
 
     def __init__(
@@ -58,8 +83,10 @@ class Deployment:
         self._is_serving = False
         self._generation = 0
         self._only_name = ""
-        self._fault = ""
+        self.fault = ""
         self._waiting: list[str] = []
+        self._look: _Look | None = None
+        self._looks: set[_Look] = set()
 
     def start(self) -> None:
         """Loads everything at once, except versions whose engines must be measured first.
@@ -67,7 +94,7 @@ class Deployment:
         Raises:
             SetupError: The configuration cannot be served.
         """
-        plan = self._plan(self._config)
+        plan = self._plan(self._config, self._generation)
         self._use_collections(self._config)
         self._apply(plan)
         self._poll_later()
@@ -90,26 +117,56 @@ class Deployment:
         A model that no file names is loaded again. What could not be loaded is tried again at once.
         """
         self._generation += 1
-        if self._look():
-            for model in self._catalog.by_name.values():
-                model.try_again()
+        self._start_look(tries_again=True)
 
-    def _look(self) -> bool:
-        """Applies what has changed; returns whether there was no fault."""
+    # Looks.
+
+    def _start_look(self, *, tries_again: bool = False) -> None:
+        if len(self._looks) >= MAX_LOOKS:
+            self._note_fault(f"{MAX_LOOKS} looks at the configuration and the models hang")
+            return
+        look = self._look = _Look(self._generation, tries_again)
+        self._looks.add(look)
+        self._loop.run_in_thread(partial(self._read, look), partial(self._on_read, look))
+        self._loop.call_at(self._loop.now_s() + HANGS_AFTER_S, partial(self._note_hang, look))
+
+    def _read(self, look: _Look) -> tuple[ServerConfig, Plan]:
+        """In a thread. Nothing else chooses engines while the server serves."""
+        config = self._source.read()
+        return config, self._plan(config, look.generation)
+
+    def _on_read(self, look: _Look, found: tuple[ServerConfig, Plan] | Exception) -> None:
+        self._looks.discard(look)
+        if look is not self._look:
+            return
+        self._look = None
         try:
-            config = self._source.read()
-            plan = self._plan(config)
+            if isinstance(found, Exception):
+                raise found
+            config, plan = found
             self._use_collections(config)
             if plan != self._catalog.plan:
                 self._apply(plan)
         except (SetupError, OSError) as error:
-            if str(error) != self._fault:
-                logger.error("nothing is changed: %s", error)
-            self._fault = str(error)
-            return False
-        self._fault = ""
+            self._note_fault(str(error))
+            return
+        self.fault = ""
         self._say_what_waits(config)
-        return True
+        if look.tries_again:
+            for model in self._catalog.by_name.values():
+                model.try_again()
+
+    def _note_hang(self, look: _Look) -> None:
+        if look is self._look:
+            self._note_fault(
+                f"the configuration and the folders of models could not be read for "
+                f"{HANGS_AFTER_S:g} s: one of them hangs"
+            )
+
+    def _note_fault(self, fault: str) -> None:
+        if fault != self.fault:
+            logger.error("nothing is changed: %s", fault)
+        self.fault = fault
 
     def _use_collections(self, config: ServerConfig) -> None:
         self._retrieval.use(config.collections, config.repository.collections_dir)
@@ -118,16 +175,16 @@ class Deployment:
         self._catalog.apply(plan)
         self._router.use(plan.routes)
 
-    def _plan(self, config: ServerConfig) -> Plan:
+    def _plan(self, config: ServerConfig, generation: int) -> Plan:
         if not config.models:
-            return self._plan_only_model(config)
+            return self._plan_only_model(config, generation)
         with told_in(str(self._source.file)):
             for name in config.models:
                 with told_in(f"[models.{name}]"):
                     check_name(name)
             return make_plan(config.models, config.routes, self._choose)
 
-    def _plan_only_model(self, config: ServerConfig) -> Plan:
+    def _plan_only_model(self, config: ServerConfig, generation: int) -> Plan:
         """The plan where the one model is given by flags."""
         if config.routes:
             raise SetupError(f"{self._source.file}: [routes] needs [models.NAME]")
@@ -138,7 +195,7 @@ class Deployment:
         self._only_name = self._only_name or manifest.name
         model = ModelOptions(path=path, **structs.asdict(instances))
         try:
-            return make_plan({self._only_name: model}, {}, self._choose, self._generation)
+            return make_plan({self._only_name: model}, {}, self._choose, generation)
         except SetupError as error:
             prefix = f"[models.{self._only_name}]: "  # there is no such table
             raise SetupError(str(error).removeprefix(prefix)) from None
@@ -165,7 +222,6 @@ class Deployment:
             self._loop.call_at(self._loop.now_s() + interval_s, self._poll)
 
     def _poll(self) -> None:
-        try:
-            self._look()
-        finally:  # whatever one look came to, there is another
-            self._poll_later()
+        self._poll_later()
+        if self._is_serving and self._look is None:
+            self._start_look()

@@ -157,6 +157,7 @@ class QaServer:
             self._counts,
             collections=self._retrieval.collections,
             gpus=lambda: self._gpu_meter.readings,
+            reload_fault=lambda: self._deployment.fault,
             ready_timeout_ms=self.config.health.ready_timeout_ms,
             max_queue_delay_us=self.config.queue.max_queue_delay_us,
         )

@@ -37,6 +37,7 @@ class Status:
         *,
         collections: CollectionSet,
         gpus: Callable[[], Sequence[GpuReading]],
+        reload_fault: Callable[[], str],
         ready_timeout_ms: int,
         max_queue_delay_us: int,
     ) -> None:
@@ -47,6 +48,7 @@ class Status:
         self._counts = counts
         self._collections = collections
         self._gpus = gpus
+        self._reload_fault = reload_fault
         self._ready_timeout_ms = ready_timeout_ms
         self._max_queue_delay_us = max_queue_delay_us
         self._started_s = clock.now_s()
@@ -77,6 +79,7 @@ class Status:
                       for one in reports if one.failed_loads},
             collections=self._collections.states(),
             collection_faults=self._collections.faults(),
+            reload_fault=self._reload_fault() or None,
         )  # fmt: skip
 
     def stats(self, in_flight: Sequence[int]) -> dict[str, object]:
@@ -167,6 +170,7 @@ class Status:
             "sessions_wanted": self._wanted(),
             "cache_bytes": self._store.num_bytes,
             "cache_entries": len(self._store),
+            "reload_failed": int(bool(self._reload_fault())),
         }
 
     def _instances(self, versions: Iterable[Version]) -> tuple[int, int]:

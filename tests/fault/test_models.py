@@ -78,6 +78,26 @@ def test_what_waits_for_a_restart_is_named(file):
         server.wait_for_log("waiting for a restart: [queue] max_queue_size, [cache] cache_bytes")
 
 
+def test_a_file_that_hangs_holds_nobody_and_a_reload_does_not_wait_for_it(file):
+    file.write("versions = [1]")
+    text = file.path.read_text()
+    with serving(file, "--poll_interval_s", "1") as server:
+        file.path.unlink()
+        os.mkfifo(file.path)  # who opens it waits for a writer
+        health = wait_until(lambda: (h := server.health())["reload_fault"] and h)
+        assert "could not be read for 10 s" in health["reload_fault"]
+        assert health["ready"]
+        assert server.stats()["gauges"]["reload_failed"] == 1
+        fifo = file.path.rename(file.path.with_suffix(".fifo"))
+        file.path.write_text(text.replace("[1]", "[2]"))
+        server.signal(signal.SIGHUP)
+        wait_until(lambda: states(server) == {"m/2": "READY"})
+        assert server.health()["reload_fault"] is None
+        assert server.log.count("nothing is changed: ") == 1
+        fifo.write_text("versions = [1]")  # now it is read: an old look, which does not count
+        assert server.ask(**ASK)["version"] == 2
+
+
 # Versions that cannot be loaded.
 
 

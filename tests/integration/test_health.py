@@ -147,6 +147,7 @@ class TestHealth:
                 "failures": {},
                 "collections": {},
                 "collection_faults": {},
+                "reload_fault": None,
             }
 
     def test_a_full_queue_does_not_hold_it_up(self, builtin_model):

@@ -36,6 +36,7 @@ from tests.simulation.workers import Machine, SimulatedWorker
 from tests.simulation.world import World
 
 NO_COST = 1e-6
+READ_S = 0.01
 
 
 class SimulatedLoop(EventLoop):
@@ -51,6 +52,14 @@ class SimulatedLoop(EventLoop):
 
     def on_signal(self, signum, callback):
         self._world.signals[signum] = callback
+
+    def run_in_thread(self, work, on_end):
+        """Files are read at once, and are known a moment later."""
+        try:
+            outcome = work()
+        except Exception as error:
+            outcome = error
+        self._world.after(READ_S, lambda: on_end(outcome))
 
 
 class Source:

@@ -13,11 +13,16 @@ import json
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from qa_service.errors import SetupError, there_are
-from qa_service.instance.model_folder.manifest import fingerprint_of, load_manifest, model_files
+from qa_service.instance.model_folder.manifest import (
+    Manifest,
+    fingerprint_of,
+    load_manifest,
+    model_files,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -32,16 +37,21 @@ _VERSIONS = re.compile(r"(all|latest:[1-9][0-9]{0,2})\Z")
 
 @dataclass(frozen=True, slots=True)
 class FoundVersion:
-    """A prepared model in a folder, and the SHA-256 of its manifest."""
+    """A prepared model in a folder.
+
+    Attributes:
+        fingerprint: The SHA-256 of its manifest.
+        file_bytes: The size of each file that the manifest names and that is there.
+    """
 
     number: int
     path: Path
     fingerprint: str
+    file_bytes: Mapping[str, int] = field(default_factory=dict, compare=False)
 
     def loaded_bytes(self, engine_type: str, precision: str) -> int:
         """The size of the files that an instance on the CPU loads; a missing file counts 0."""
-        paths = [self.path / name for name in model_files(engine_type, precision)]
-        return sum(path.stat().st_size for path in paths if path.is_file())
+        return sum(self.file_bytes.get(name, 0) for name in model_files(engine_type, precision))
 
 
 def find_versions(path: Path) -> dict[int, FoundVersion]:
@@ -51,8 +61,7 @@ def find_versions(path: Path) -> dict[int, FoundVersion]:
         SetupError: There is no version, there are too many, or the folder cannot be read.
     """
     if fingerprint := fingerprint_of(path):
-        load_manifest(path)
-        return {1: FoundVersion(1, path, fingerprint)}
+        return {1: FoundVersion(1, path, fingerprint, _file_bytes(path, load_manifest(path)))}
     try:
         names = [entry.name for entry in path.iterdir()]
     except OSError as error:
@@ -73,11 +82,16 @@ def _look(path: Path, number: int) -> FoundVersion | None:
         logger.info("%s has no manifest: it is not loaded", folder)
         return None
     try:
-        load_manifest(folder)
+        manifest = load_manifest(folder)
     except SetupError as error:
         logger.warning("%s is not loaded: %s", folder, error)
         return None
-    return FoundVersion(number, folder, fingerprint)
+    return FoundVersion(number, folder, fingerprint, _file_bytes(folder, manifest))
+
+
+def _file_bytes(folder: Path, manifest: Manifest) -> dict[str, int]:
+    paths = [folder / name for name in manifest.files]
+    return {path.name: path.stat().st_size for path in paths if path.is_file()}
 
 
 def choose_versions(

@@ -50,6 +50,10 @@ GAUGES = {
     "queue_length": ("qa_queue_length", "Requests waiting for an instance."),
     "cache_bytes": ("qa_cache_bytes", "Memory that the cache takes, in bytes."),
     "cache_entries": ("qa_cache_entries", "Questions that the cache has answers to."),
+    "reload_failed": (
+        "qa_reload_failed",
+        "1 if the configuration or a folder of models could not be read again, else 0.",
+    ),
 }
 LABELS = {
     "requests_total": "outcome",

@@ -67,6 +67,13 @@ class Health:
             "opened, or why a search failed in the last ten minutes; empty if nothing is"
         ),
     ]
+    reload_fault: Annotated[
+        str | None,
+        Meta(
+            description="why the configuration or a folder of models could not be read again; null "
+            "if nothing is wrong"
+        ),
+    ]
 
 
 def why_not_ready(

@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import socket
+import threading
 
 from qa_service.net.timers import MIN_SWEEP, LazyTimer
 from tests.support import run_until
@@ -34,6 +35,33 @@ def test_soon_is_the_next_round_even_from_within_one(loop):
     ran = []
     loop.call_soon(lambda: loop.call_soon(lambda: ran.append(1)))
     run_until(loop, lambda: bool(ran))
+
+
+def test_what_may_block_runs_beside_the_loop_and_its_result_comes_back_to_it(loop):
+    may_end, came, ran = threading.Event(), [], []
+
+    def work():
+        assert may_end.wait(20)
+        return threading.current_thread()
+
+    loop.run_in_thread(work, lambda thread: came.append((thread, threading.current_thread())))
+    loop.call_at(loop.now_s(), lambda: ran.append(came[:]) or may_end.set())
+    run_until(loop, lambda: bool(came))
+    assert ran == [[]]  # the loop went on
+    ((its, ours),) = came
+    assert (its, ours) == (its, threading.current_thread())
+    assert its is not ours
+
+
+def test_what_a_thread_raises_comes_back_and_a_fault_there_does_not_stop_the_others(loop, caplog):
+    came = []
+    loop.run_in_thread(lambda: 1 / 0, lambda error: came.append(error) or 1 / 0)
+    run_until(loop, lambda: bool(came))
+    assert isinstance(came[0], ZeroDivisionError)
+    assert "a callback of the event loop failed" in caplog.text
+    loop.run_in_thread(lambda: 7, came.append)
+    run_until(loop, lambda: len(came) == 2)
+    assert came[1] == 7
 
 
 def test_what_is_marked_is_looked_at_once_before_the_round_ends(loop):

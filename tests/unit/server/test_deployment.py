@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,11 +9,35 @@ from types import SimpleNamespace
 import pytest
 
 from qa_service.errors import SetupError
+from qa_service.server import deployment as module
 from qa_service.server.config import ServerConfig
-from qa_service.server.deployment import Deployment
+from qa_service.server.deployment import HANGS_AFTER_S, MAX_LOOKS, Deployment
 from tests.unit.server.fake_services import ManualClock
 
 POLL_S = 5
+
+
+class Loop(ManualClock):
+    """One whose threads run when they are told to.
+
+    Attributes:
+        threads: Those that have not run yet.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.threads = []
+
+    def run_in_thread(self, work, on_end):
+        self.threads.append((work, on_end))
+
+    def run_thread(self, number=0):
+        work, on_end = self.threads.pop(number)
+        try:
+            outcome = work()
+        except Exception as error:
+            outcome = error
+        on_end(outcome)
 
 
 class Source:
@@ -32,37 +55,145 @@ class Source:
         return self.config
 
 
+class Catalog:
+    """Remembers the plans that were applied, and how often a model was to be tried again."""
+
+    def __init__(self):
+        self.plan, self.applied, self.retries = None, [], 0
+        self.by_name = {"a": SimpleNamespace(try_again=self._count)}
+
+    def _count(self):
+        self.retries += 1
+
+    def apply(self, plan):
+        self.plan = plan
+        self.applied.append(plan)
+
+
+class Setting:
+    """A deployment that serves, with what is around it."""
+
+    def __init__(self, monkeypatch):
+        self.loop, self.catalog, self.used = Loop(), Catalog(), []
+        self.source = Source(ServerConfig.of(poll_interval_s=POLL_S))
+        self.plan = SimpleNamespace(routes={})
+        monkeypatch.setattr(module, "load_manifest", lambda _: SimpleNamespace(name="a"))
+        monkeypatch.setattr(module, "make_plan", self._make_plan)
+        self.generations = []
+        self.deployment = Deployment(
+            self.source.config,
+            self.source,
+            self.loop,
+            self.catalog,
+            router=SimpleNamespace(use=lambda _: None),
+            engines=SimpleNamespace(),
+            retrieval=SimpleNamespace(use=lambda *given: self.used.append(given)),
+        )
+        self.deployment.start()
+        self.deployment.end_start()
+
+    def _make_plan(self, *given):
+        self.generations.append(given[-1])
+        return self.plan
+
+
 @pytest.fixture
-def source(monkeypatch):
-    config = ServerConfig.of(poll_interval_s=POLL_S)
-    monkeypatch.setattr(
-        "qa_service.server.deployment.load_manifest", lambda _: SimpleNamespace(name="a")
-    )
-    monkeypatch.setattr(
-        "qa_service.server.deployment.make_plan", lambda *_: SimpleNamespace(routes={})
-    )
-    return Source(config)
+def setting(monkeypatch):
+    return Setting(monkeypatch)
 
 
-@pytest.mark.parametrize(
-    "fault", [OSError(5, "Input/output error"), SetupError("no"), ZeroDivisionError()]
-)
-def test_a_look_that_fails_is_followed_by_another(source, fault, caplog):
-    clock, used = ManualClock(), []
-    parts = {
-        "router": SimpleNamespace(use=lambda _: None),
-        "engines": SimpleNamespace(),
-        "retrieval": SimpleNamespace(use=lambda *given: used.append(given)),
-    }
-    catalog = SimpleNamespace(plan=None, apply=lambda _: None)
-    deployment = Deployment(source.config, source, clock, catalog, **parts)
-    deployment.start()
-    source.fault = fault
+def errors(caplog):
+    return [record.message for record in caplog.records if record.levelno == logging.ERROR]
+
+
+@pytest.mark.parametrize("fault", [OSError(5, "Input/output error"), SetupError("no")])
+def test_a_look_that_fails_is_followed_by_another(setting, fault, caplog):
+    setting.source.fault = fault
     for _ in range(3):
-        with contextlib.suppress(ZeroDivisionError):  # which the loop logs
-            clock.advance(POLL_S)
-    assert source.reads == 3
-    assert [r.levelno for r in caplog.records].count(logging.ERROR) <= 1
-    source.fault = None
-    clock.advance(POLL_S)
-    assert len(used) == 2
+        setting.loop.advance(POLL_S)
+        setting.loop.run_thread()
+    assert setting.source.reads == 3
+    assert errors(caplog) == [f"nothing is changed: {fault}"]
+    assert setting.deployment.fault == str(fault)
+    setting.source.fault = None
+    setting.loop.advance(POLL_S)
+    setting.loop.run_thread()
+    assert len(setting.used) == 2
+    assert not setting.deployment.fault
+
+
+def test_a_fault_of_ours_is_followed_by_another_look(setting):
+    setting.source.fault = ZeroDivisionError()
+    setting.loop.advance(POLL_S)
+    with pytest.raises(ZeroDivisionError):  # which the loop logs
+        setting.loop.run_thread()
+    setting.loop.advance(POLL_S)
+    assert len(setting.loop.threads) == 1
+
+
+def test_nothing_is_read_on_the_loop(setting):
+    before = setting.source.reads, len(setting.generations)
+    setting.deployment.reload()
+    setting.loop.advance(POLL_S)
+    assert (setting.source.reads, len(setting.generations)) == before
+
+
+def test_a_poll_that_hangs_is_waited_for_and_said_once(setting, caplog):
+    for _ in range(5):
+        setting.loop.advance(POLL_S)
+    assert len(setting.loop.threads) == 1
+    (line,) = errors(caplog)
+    assert line.endswith(f"could not be read for {HANGS_AFTER_S:g} s: one of them hangs")
+    assert line.endswith(setting.deployment.fault)
+    setting.plan = SimpleNamespace(routes={}, number=2)
+    setting.loop.run_thread()
+    assert not setting.deployment.fault
+    assert setting.catalog.plan is setting.plan
+    setting.loop.advance(POLL_S)
+    assert len(setting.loop.threads) == 1
+
+
+def test_a_reload_does_not_wait_for_a_look_that_hangs_and_its_result_does_not_count(setting):
+    setting.loop.advance(3 * POLL_S)
+    setting.deployment.reload()
+    setting.plan = SimpleNamespace(routes={}, number=2)
+    setting.loop.run_thread(1)
+    assert not setting.deployment.fault
+    assert setting.catalog.retries == 1
+    new = setting.catalog.plan
+    setting.plan = SimpleNamespace(routes={}, number=1)
+    setting.loop.run_thread()  # what hung comes in the end
+    assert setting.catalog.plan is new
+    assert setting.catalog.retries == 1
+
+
+def test_polls_go_on_beside_a_look_that_hangs_after_a_reload(setting):
+    setting.loop.advance(POLL_S)
+    setting.deployment.reload()
+    setting.loop.run_thread(1)
+    setting.loop.advance(POLL_S)
+    assert len(setting.loop.threads) == 2
+
+
+def test_the_looks_that_hang_are_bounded(setting, caplog):
+    for _ in range(MAX_LOOKS + 2):
+        setting.deployment.reload()
+    assert len(setting.loop.threads) == MAX_LOOKS
+    assert setting.deployment.fault.startswith(f"{MAX_LOOKS} looks")
+    assert len(errors(caplog)) == 1
+
+
+def test_each_reload_has_a_generation_and_a_poll_that_of_the_last(setting):
+    setting.deployment.reload()
+    setting.loop.run_thread()
+    setting.loop.advance(POLL_S)
+    setting.loop.run_thread()
+    assert setting.generations == [0, 1, 1]
+    assert setting.catalog.retries == 1
+
+
+def test_while_the_server_starts_nothing_is_read_again(monkeypatch):
+    monkeypatch.setattr(Deployment, "end_start", lambda _: None)
+    setting = Setting(monkeypatch)
+    setting.loop.advance(3 * POLL_S)
+    assert not setting.loop.threads

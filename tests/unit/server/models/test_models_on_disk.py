@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
@@ -10,7 +11,7 @@ from harness.models import write_manifest, write_version
 from qa_service.errors import SetupError
 from qa_service.instance.model_folder.costs_dir import keep
 from qa_service.instance.model_folder.manifest import ReadingConfig, check_files, load_manifest
-from qa_service.server.models.on_disk import FoundVersion, choose_versions, find_versions
+from qa_service.server.models.on_disk import choose_versions, find_versions
 
 FILES = ("config.json", "tokenizer.json")
 
@@ -119,7 +120,10 @@ def test_what_an_instance_loads_is_counted_by_engine_and_precision(
              "model.openvino_int8.onnx": 10_000, "model.safetensors": 1_000_000}  # fmt: skip
     for name, size in sizes.items():
         (tmp_path / name).write_bytes(b"x" * size)
-    assert FoundVersion(1, tmp_path, "f").loaded_bytes(engine, precision) == num_bytes
+    write_manifest(tmp_path)
+    found = find_versions(tmp_path)[1]
+    shutil.rmtree(tmp_path)  # no file is looked at any more: the loop asks
+    assert found.loaded_bytes(engine, precision) == num_bytes
 
 
 def test_a_finding_is_kept_or_leaves_nothing(tmp_path):

@@ -20,7 +20,7 @@ from qa_service.wire.http.prometheus import Family, Sample, histogram_samples, w
 from qa_service.wire.messages import QUERY_TYPES
 
 GAUGES = ("connections_open", "requests_in_flight", "queue_length", "sessions_alive",
-          "sessions_wanted", "cache_bytes", "cache_entries")  # fmt: skip
+          "sessions_wanted", "cache_bytes", "cache_entries", "reload_failed")  # fmt: skip
 LABELS = ("builtin", "1")
 
 
