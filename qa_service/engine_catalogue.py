@@ -1,7 +1,7 @@
 """What is known of each engine and precision: one table, which everything else reads.
 
-A new precision is a row of `ROWS` and its name in `Precision`; what runs it is in
-`instance/engines`, what makes its file in `preparation`.
+A new engine is its rows here, its name in `EngineType` and a module of `instance/engines`; a new
+precision is a row and its name in `Precision`. What makes a precision's file is in `preparation`.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ class Engine:
     Attributes:
         module: What it imports; empty for nothing beyond the server's own.
         packages: What brings the module, by this project's extra.
+        makers: What makes one on each kind of device: a module of `instance/engines`, and its name.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Engine:
     packages: Mapping[str, str]
     platform: str
     backend: str
+    makers: Mapping[str, tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +98,23 @@ UNSUITED = 2.5
 """As far as is known, like the shares: they order what is measured, so an error costs only time."""
 
 _ONNX_PACKAGES = {"serve": "onnxruntime", "serve-gpu": "onnxruntime-gpu"}
-_ONNX = Engine("onnx", "onnxruntime", _ONNX_PACKAGES, "onnxruntime_onnx", "onnxruntime")
-_OPENVINO = Engine("openvino", "openvino", {"openvino": "openvino"}, "openvino", "openvino")
-_PYTORCH = Engine("pytorch", "torch", {"train": "torch"}, "pytorch_libtorch", "pytorch")
-_GPU_PACKAGE = {"serve-gpu": "onnxruntime-gpu"}
-_TENSORRT = Engine("tensorrt", "onnxruntime", _GPU_PACKAGE, "tensorrt_plan", "tensorrt")
-_INSTANT = Engine(INSTANT, "", {}, "instant", "instant")
+_ONNX = Engine(
+    "onnx", "onnxruntime", _ONNX_PACKAGES, "onnxruntime_onnx", "onnxruntime",
+    {"cpu": ("onnx", "OnnxEngine"), "cuda": ("onnx_gpu", "cuda_engine")},
+)  # fmt: skip
+_OPENVINO = Engine(
+    "openvino", "openvino", {"openvino": "openvino"}, "openvino", "openvino",
+    {"cpu": ("openvino", "OpenVinoEngine")},
+)  # fmt: skip
+_PYTORCH = Engine(
+    "pytorch", "torch", {"train": "torch"}, "pytorch_libtorch", "pytorch",
+    {"cpu": ("pytorch", "PyTorchEngine"), "cuda": ("pytorch", "bucketed_engine")},
+)  # fmt: skip
+_TENSORRT = Engine(
+    "tensorrt", "onnxruntime", {"serve-gpu": "onnxruntime-gpu"}, "tensorrt_plan", "tensorrt",
+    {"cuda": ("onnx_gpu", "tensorrt_engine")},
+)  # fmt: skip
+_INSTANT = Engine(INSTANT, "", {}, "instant", "instant", {})
 
 _CPU, _CUDA, _BOTH = frozenset({"cpu"}), frozenset({"cuda"}), frozenset({"cpu", "cuda"})
 

@@ -6,12 +6,13 @@ loads torch or transformers, which cost seconds and hundreds of MB.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qa_service.engine_catalogue import MODEL_ENGINES, ROWS, precisions_of
+from qa_service.engine_catalogue import ENGINES, MODEL_ENGINES, ROWS, precisions_of
 from qa_service.errors import DeviceError, SetupError
 from qa_service.instance.model_folder.manifest import Manifest
 
@@ -85,16 +86,8 @@ def _check_device(engine_type: str, precision: str, device: str) -> None:
 
 
 def _maker(engine_type: str, device: str) -> Callable[[Path, Manifest, EngineConfig], Engine]:
-    if engine_type == "pytorch":
-        from qa_service.instance.engines import pytorch  # noqa: PLC0415
-
-        return pytorch.PyTorchEngine if device == "cpu" else pytorch.bucketed_engine
-    if engine_type == "openvino":
-        from qa_service.instance.engines import openvino  # noqa: PLC0415
-
-        return openvino.OpenVinoEngine
-    from qa_service.instance.engines import onnx, onnx_gpu  # noqa: PLC0415
-
-    if engine_type == "tensorrt":
-        return onnx_gpu.tensorrt_engine
-    return onnx.OnnxEngine if device == "cpu" else onnx_gpu.cuda_engine
+    module, name = ENGINES[engine_type].makers[device]
+    made: Callable[[Path, Manifest, EngineConfig], Engine] = getattr(
+        importlib.import_module(f"{__name__}.{module}"), name
+    )
+    return made

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -192,6 +193,13 @@ def test_every_room_is_in_the_architecture():
     for room in set().union(*FLOORS) - {""}:
         inner = room.removeprefix("server/")
         assert f"`{inner}/`" in page or f"qa_service/{room}/" in page, room
+
+
+def test_every_file_that_the_architecture_names_is_there():
+    page = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
+    named = set(re.findall(r"`((?:qa_service|docs|tests|benchmarks)/[\w./]*)`", page))
+    assert len(named) > 30
+    assert not [name for name in named if not (ROOT / name).exists()]
 
 
 def test_the_page_of_options_is_what_the_options_say():
