@@ -71,6 +71,9 @@ _RESENT = {"connection_lost", "server_unreachable", "shutting_down", "unavailabl
 LOST = (ssl.SSLEOFError, ConnectionError, TimeoutError)
 _AGAIN = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _IN_PROGRESS = {0, errno.EINPROGRESS, errno.EWOULDBLOCK, 10035}  # the last is Windows' name for it
+_UNIX = getattr(socket, "AF_UNIX", None)
+_BACKLOG_WAIT_S = 0.005
+"""A Unix socket whose backlog is full, which EAGAIN says, is asked again after this long."""
 _Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)
 _TLS_REASONS = {
     "WRONG_VERSION_NUMBER": "the server does not speak it",
@@ -1038,6 +1041,7 @@ class Stream:
         self.opens_by_s = time.perf_counter() + timeout_s
         self._terms = terms
         self._addresses = iter(server.addresses)
+        self._full_address: Any = None
         self._stage: _Stage | None = None
         self._opening_events = 0  # as long as it connects and secures
         self._inbox = bytearray()
@@ -1108,6 +1112,8 @@ class Stream:
             self.socket = socket.socket(family, socket.SOCK_STREAM)
             self.socket.setblocking(False)
             code = self.socket.connect_ex(address)
+            is_full = code == errno.EAGAIN and family == _UNIX
+            self._full_address = address if is_full else None
             if code in _IN_PROGRESS:
                 self._stage = _Stage.CONNECTING
                 self._opening_events = selectors.EVENT_WRITE
@@ -1117,7 +1123,14 @@ class Stream:
         raise unreachable(self.server, error) from error
 
     def _is_connected(self) -> bool:
-        code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if self._full_address is not None:
+            code = self.socket.connect_ex(self._full_address)
+            if code == errno.EAGAIN:  # no event says when there is room
+                time.sleep(_BACKLOG_WAIT_S)
+                return False
+            self._full_address = None
+        else:
+            code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             self._connect(OSError(code, os.strerror(code)))
             return False

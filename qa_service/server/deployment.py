@@ -4,8 +4,8 @@ file, flags, folders ──read──▶ a plan ──apply──▶ models and 
 ├─a fault─▶ said where; nothing changes
 └─an engine to be found out─▶ measured beside the loop, then applied
 
-While the server serves, a thread reads, since a mount may hang. A look that hangs is waited for, but
-a SIGHUP begins another.
+While the server serves, a thread reads, since a mount may hang. A look that hangs is waited for,
+but a SIGHUP begins another.
 """
 
 from __future__ import annotations

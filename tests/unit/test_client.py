@@ -1,5 +1,7 @@
 """QaClient against a peer that follows a script, over real sockets."""
 
+import contextlib
+import errno
 import json
 import pickle
 import select
@@ -10,6 +12,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -801,3 +804,58 @@ def test_the_file_works_alone_and_with_nothing_installed(tmp_path):
             command, capture_output=True, check=False, cwd=tmp_path, text=True, timeout=30
         )
     assert (done.stdout, done.stderr, done.returncode) == ("alone\n", "", 0)
+
+
+def full_listener(path, held):
+    """A Unix socket at which no more connections can wait; `held` gets those that do."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen(0)
+    while True:
+        sock = socket.socket(socket.AF_UNIX)
+        sock.setblocking(False)
+        held.append(sock)
+        if sock.connect_ex(str(path)) == errno.EAGAIN:
+            return listener
+
+
+def test_a_unix_socket_whose_backlog_is_full_is_waited_for(tmp_path, monkeypatch):
+    has_waited, wait_s = threading.Event(), time.sleep
+
+    def sleep(seconds):
+        has_waited.set()
+        wait_s(seconds)
+
+    monkeypatch.setattr("qa_service.client.time.sleep", sleep)
+    held = []
+
+    def serve(listener):
+        assert has_waited.wait(20)
+        for _ in held[:-1]:  # the last one is not connected
+            listener.accept()[0].close()
+        with listener.accept()[0] as sock:
+            peer = PeerConnection(sock)
+            peer.send(answer_to(peer.receive()))
+
+    path = tmp_path / "socket"
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(full_listener(path, held))
+        for sock in held:
+            stack.enter_context(sock)
+        with ThreadPoolExecutor() as pool, QaClient(str(path), timeout_s=20.0) as client:
+            served = pool.submit(serve, listener)
+            assert client.ask("q", "text").answer == "text"
+            served.result()
+
+
+def test_a_unix_socket_that_stays_full_is_given_up(tmp_path):
+    held = []
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(full_listener(tmp_path / "socket", held))
+        for sock in held:
+            stack.enter_context(sock)
+        with (
+            QaClient(str(tmp_path / "socket"), timeout_s=0.1) as client,
+            pytest.raises((ServerUnreachableError, RequestTimeoutError)),
+        ):
+            client.ask("q", "text")
