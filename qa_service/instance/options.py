@@ -33,7 +33,8 @@ class InstanceOptions(Struct, frozen=True, kw_only=True):
     num_inference_sessions: Annotated[
         _Count,
         Meta(
-            description="inference instances, one worker process each; 0 only with --ray_instances"
+            description="number of inference instances, one worker process each; 0 only with "
+            "--ray_instances"
         ),
     ] = 2
     ray_instances: Annotated[
@@ -131,7 +132,9 @@ class InstanceOptions(Struct, frozen=True, kw_only=True):
             "faster if every instance has two cores"
         ),
     ] = 0
-    max_batch_size: Annotated[int, Meta(ge=1, le=4096, description="requests in a batch")] = 64
+    max_batch_size: Annotated[
+        int, Meta(ge=1, le=4096, description="maximum number of requests in a batch")
+    ] = 64
     max_batch_tokens: Annotated[
         int, Meta(ge=1, le=2**24, description="tokens in a batch, padding included")
     ] = 16384

@@ -53,9 +53,9 @@ class ListenOptions(Struct, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=MAX_COUNT,
-            description="open connections; at this bound the one that has been silent longest is "
-            "closed for a new one, and while none is silent a new one is answered health and other "
-            "queries alone",
+            description="maximum number of open connections; at this bound the one that has been "
+            "silent longest is closed for a new one, and while none is silent a new one is "
+            "answered health and other queries alone",
         ),
     ] = 1000
 

@@ -306,7 +306,7 @@ def _table(
 ) -> Iterator[str]:
     """A section's table: a row for each option."""
     yield from (f"## `[{name}]`", "", inspect.cleandoc(section.__doc__ or ""), "")
-    yield from (f"| {word} | default | what it takes | what it is |", "|---|---|---|---|")
+    yield from (f"| {word} | default | value | meaning |", "|---|---|---|---|")
     for option, default in defaults:
         yield f"| `{option.name}` | {default} | {option.expected} | {option.description} |"
     yield ""

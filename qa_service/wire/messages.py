@@ -265,14 +265,16 @@ class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=MIN_FRAME_BYTES,
             le=MAX_FRAME_BYTES,
-            description="bytes in one request; 256 KiB take the loop about a millisecond",
+            description="maximum size of one request in bytes; 256 KiB take the loop about a "
+            "millisecond",
         ),
     ] = 1 << 18
     max_question_chars: Annotated[
-        int, Meta(ge=1, le=MAX_FRAME_BYTES, description="characters in a question")
+        int,
+        Meta(ge=1, le=MAX_FRAME_BYTES, description="maximum number of characters in a question"),
     ] = 2000
     max_text_chars: Annotated[
-        int, Meta(ge=1, le=MAX_FRAME_BYTES, description="characters in a text")
+        int, Meta(ge=1, le=MAX_FRAME_BYTES, description="maximum number of characters in a text")
     ] = 250_000
 
 

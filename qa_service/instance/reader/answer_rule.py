@@ -2,7 +2,7 @@
 
 No answer is: the marks of a heading or a list alone; words that are all the question's, in a
 heading or a sentence that repeats it; what goes on past the end of a paragraph. In prose, a word of
-the question may be the answer ("red or blue?").
+the question may be the answer ("red or blue?"), but not a name of code (`top_k`, `--dry-run`).
 
 What goes on past a list's item or a table's cell is cut there: where an answer begins is surer than
 where it ends. Of `Column: value` the value is the answer.
@@ -57,6 +57,8 @@ _ROW = re.compile(
 _COLUMN = re.compile(r"(?:^[ \t]*|(?<=; ))[^\W_][^:;\n]{0,60}: ", re.MULTILINE)
 _HEADING_END = re.compile(r"^[ \t]*\#{1,6}[ \t].*\n", re.MULTILINE)
 _MAY_LEAVE = re.compile(r"[\n|;]|: ")
+_NAME = re.compile(r"(?<!\S)-*\w+(?:[_.-]\w+)+(?![\w/])")
+"""A name of code: it has a sign between its parts."""
 _SENTENCE = re.compile(r"[^.!?\n]+(?:[.!?](?=\S)[^.!?\n]*)*[.!?]?")
 
 
@@ -146,6 +148,10 @@ class AnswerRule:
                 yield match.span()
         for sentence in _SENTENCE.finditer(self._text):
             yield from _repeated(sentence, self.asked)
+        names = set(_NAME.findall(self._question)) if "or" not in self.asked else set()
+        for name in _NAME.finditer(self._text) if names else ():
+            if name[0] in names:
+                yield name.span()
 
 
 def _begins_line(text: str, start: int) -> bool:

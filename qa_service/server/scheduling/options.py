@@ -18,8 +18,8 @@ class QueueOptions(Struct, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=MAX_COUNT,
-            description="requests that may wait for an instance; and for each search process, and "
-            "with a cache for the runs of equal requests",
+            description="maximum number of requests that wait for an instance; and for each search "
+            "process, and with a cache for the runs of equal requests",
         ),
     ] = 1000
     max_queue_cost_ms: Annotated[

@@ -72,7 +72,8 @@ class CollectionOptions(Struct, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=MAX_PASSAGES,
-            description="passages that are read for a question which does not say how many",
+            description="number of passages that are read for a question, unless it says how many; "
+            "of short ones, such as rows of tables, up to twice as many",
         ),
     ] = 5
 
@@ -120,7 +121,7 @@ class CacheOptions(Struct, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=2**40,
-            description="bytes of memory for answers; 0 keeps none, and runs equal requests that "
-            "are in flight together each for itself",
+            description="size of the response cache in bytes of memory; 0 keeps no answers, and "
+            "runs equal requests that are in flight together each for itself",
         ),
     ] = 0

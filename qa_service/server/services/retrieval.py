@@ -6,6 +6,7 @@ by a process of their own.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,11 +22,15 @@ from qa_service.server.services.options import CollectionOptions, SearchOptions
 from qa_service.server.services.searches import Process, Searches
 from qa_service.server.services.served_collection import ServedCollection
 from qa_service.server.telemetry.services import ServiceCounts
-from qa_service.wire.messages import Request
+from qa_service.wire.messages import MAX_PASSAGES, Request
 from qa_service.wire.sections import Section
 
 MAX_CHARS_AT_ONCE = 1000
 """A text is charged to its client's share by its length; a shorter one as if it had these."""
+
+SHORT_PASSAGE_CHARS = 500
+"""Where a question does not say how many passages are read, up to twice as many as usual are, while
+they have no more characters than this on average: rows of a table are short and much alike."""
 
 MakeProcess = Callable[[str, int, Searches], Process]
 """Makes the process of searches, by what is searched and how many at a time."""
@@ -79,7 +84,7 @@ class Retrieval:
         served = self.collections.get(request.collection)
         if served is None:
             return f"{request.skim or ''}"
-        max_passages = request.max_passages or served.options.max_passages
+        max_passages = request.max_passages or f"{served.options.max_passages}+"
         return f"{served.edition}/{max_passages}/{request.passages}"
 
     def search(self, call: Call, on_found: OnFound) -> None:
@@ -93,9 +98,11 @@ class Retrieval:
         served = self.collections.find(call.request.collection or "")
         if served.state == "UNAVAILABLE":
             raise _unavailable(served)
-        max_passages = call.request.max_passages or served.options.max_passages
-        work = Search(served.name, call.request.question, max_passages)
-        served.searches.submit(call, work, partial(self._on_searched, served, on_found))
+        wanted = call.request.max_passages
+        usual = served.options.max_passages
+        work = Search(served.name, call.request.question, wanted or min(2 * usual, MAX_PASSAGES))
+        on_result = partial(self._on_searched, served, on_found, wanted or usual)
+        served.searches.submit(call, work, on_result)
 
     def rank(self, call: Call, model: ModelFacts, on_ranked: OnRanked) -> None:
         """Ranks the windows of a request's text; calls `on_ranked` later, or fails the call.
@@ -131,18 +138,28 @@ class Retrieval:
             timeout_s=self._options.search_timeout_s,
         )
 
-    def _on_searched(self, served: ServedCollection, on_found: OnFound, result: Result) -> None:
+    def _on_searched(
+        self, served: ServedCollection, on_found: OnFound, usual: int, result: Result
+    ) -> None:
         if isinstance(result, Found):
+            passages = _to_be_read(result.passages, usual)
             if counts := self._counts.collections.get(served.name):
                 counts.search_ms.observe(result.took_ms)
-                counts.passages_total += len(result.passages)
-            on_found(result.passages)
+                counts.passages_total += len(passages)
+            on_found(passages)
         elif isinstance(result, Refused) and result.kind == "unavailable":
             on_found(UnavailableError(result.reason))
         elif isinstance(result, Refused):
             if served.state != "UNAVAILABLE":  # else it waited while the index could not be opened
                 self.collections.note_damage(served, result.reason)
             on_found(_unavailable(served))
+
+
+def _to_be_read(found: Sequence[FoundPassage], usual: int) -> Sequence[FoundPassage]:
+    """The first passages, as many as are usual, and further ones as long as all are short."""
+    chars = itertools.accumulate(len(its.passage.text) for its in found)
+    fitting = sum(total <= usual * SHORT_PASSAGE_CHARS for total in chars)
+    return found[: max(usual, fitting)]
 
 
 def _unavailable(served: ServedCollection) -> UnavailableError:

@@ -8,7 +8,7 @@ import pytest
 
 from qa_service.errors import QueueFullError, WorkerCrashedError
 from qa_service.instance.messages import ModelFacts
-from qa_service.retrieval.messages import Open, Refused, Search
+from qa_service.retrieval.messages import Open, Refused
 from qa_service.retrieval.retriever import FoundPassage, read_text
 from qa_service.server.scheduling.call import Answered
 from qa_service.server.services.collections import Collections
@@ -113,6 +113,28 @@ def test_each_passage_is_read_with_the_turn_of_one_text(setting):
     assert setting.outcomes == []
 
 
+@pytest.mark.parametrize(
+    ("lengths", "wanted", "num_read"),
+    [
+        ([20] * 9, None, 6),
+        ([20] * 9, 4, 4),
+        ([700] * 9, None, 3),
+        ([20, 20, 20, 1430, 20, 20], None, 4),
+        ([20] * 2, None, 2),
+    ],
+)
+def test_of_short_passages_more_are_read(setting, lengths, wanted, num_read):
+    setting.found = [passage(9.0, "a.txt", "a" * length) for length in lengths]
+    setting.ask_and_search(max_passages=wanted)
+    assert len(setting.dispatcher.submitted) == num_read
+    assert setting.counts.collections["docs"].passages_total == num_read
+
+
+def test_the_cache_keeps_the_usual_passages_and_as_many_apart(setting):
+    asked = [setting.ask(max_passages=number).request for number in (None, 3)]
+    assert len(set(map(setting.retrieval.edition, asked))) == 2
+
+
 def test_the_answer_stands_in_its_document(setting):
     setting.ask_and_search()
     for number, log_score in enumerate((2.0, 1.0, 1.0)):
@@ -194,7 +216,7 @@ def test_as_many_passages_as_asked_for_or_configured(setting):
     setting.ask(question="Who?")
     setting.process.find()
     setting.ask(question="Who?", max_passages=1)
-    assert setting.process.works[-2:] == [Search("docs", "Who?", 3), Search("docs", "Who?", 1)]
+    assert [work.max_passages for work in setting.process.works[-2:]] == [2 * 3, 1]
 
 
 def test_searches_are_counted(setting):
