@@ -31,7 +31,6 @@ from qa_service.instance.engines.outputs import EngineFaultError
 from qa_service.instance.hooks import HookedReader, load_hooks
 from qa_service.instance.ladder import Ladder
 from qa_service.instance.learned_costs import LearnedCosts
-from qa_service.instance.memory import resident_bytes
 from qa_service.instance.messages import Failed, Ready, Setup
 from qa_service.instance.model_folder.known_answers import (
     load_known_answers,
@@ -54,6 +53,7 @@ from qa_service.instance.reader.stopwatch import Stopwatch
 from qa_service.instance.runs import TaskReader, answer_batches, received, received_ahead
 from qa_service.instance.self_test import SelfTest, WrongAnswerError
 from qa_service.logs import configure_logging
+from qa_service.machine import resident_bytes
 from qa_service.wire.messages import Task
 
 logger = logging.getLogger(__name__)

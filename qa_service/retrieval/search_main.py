@@ -48,8 +48,8 @@ from qa_service.retrieval.messages import (
     encode,
 )
 from qa_service.retrieval.open_search import OpenSearchIndex
-from qa_service.retrieval.ranking import rank
 from qa_service.retrieval.retriever import Retriever
+from qa_service.retrieval.tantivy_index import rank
 from qa_service.wire.frames import FrameReader, receive_frame
 from qa_service.wire.messages import Question
 from qa_service.wire.sections import windows

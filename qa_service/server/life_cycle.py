@@ -36,8 +36,7 @@ from qa_service.server.config import ConfigSource, ServerConfig
 from qa_service.server.deployment import Deployment
 from qa_service.server.front.auth import Authenticator
 from qa_service.server.front.connection import Connection
-from qa_service.server.front.exposure import warn_if_exposed
-from qa_service.server.front.listeners import Listeners
+from qa_service.server.front.listeners import Listeners, warn_if_exposed
 from qa_service.server.front.open_connections import OpenConnections
 from qa_service.server.front.protocols import Protocols
 from qa_service.server.front.transport import Transport

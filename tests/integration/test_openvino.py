@@ -41,7 +41,7 @@ import sys
 from pathlib import Path
 import numpy as np
 from qa_service.instance.engines import EngineConfig, make_engine, static_shapes
-from qa_service.instance.memory import resident_bytes, return_free_memory
+from qa_service.machine import resident_bytes, return_free_memory
 from qa_service.instance.model_folder.manifest import load_manifest
 
 static_shapes.LOWEST_PRIORITY = 0  # beside other tests, it takes minutes

@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from qa_service.instance.memory import resident_bytes, return_free_memory
 from qa_service.instance.model_folder.seen_lengths import SeenLengths
+from qa_service.machine import resident_bytes, return_free_memory
 
 logger = logging.getLogger(__name__)
 

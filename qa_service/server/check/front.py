@@ -14,8 +14,7 @@ from qa_service.net.tls import server_context
 from qa_service.server.check.report import Finding, error, ok, warning
 from qa_service.server.config import ServerConfig
 from qa_service.server.front.auth import Authenticator
-from qa_service.server.front.exposure import warn_if_exposed
-from qa_service.server.front.listeners import Listeners
+from qa_service.server.front.listeners import Listeners, warn_if_exposed
 from qa_service.server.front.transport import Transport
 
 SOON = timedelta(days=30)

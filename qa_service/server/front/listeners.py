@@ -6,13 +6,19 @@ temporary folder of its own.
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Callable
 
+from qa_service.net.addresses import is_loopback
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.listener import Listener, UnixListener, bracketed, tcp_listeners
 from qa_service.net.options import ListenOptions
+from qa_service.server.front.auth import Authenticator
 from qa_service.server.front.socket_folder import SocketFolder
+from qa_service.server.front.transport import Transport
+
+logger = logging.getLogger(__name__)
 
 OnClient = Callable[[socket.socket, str], None]
 
@@ -65,3 +71,17 @@ class Listeners:
             listener.close()
         if self._folder:
             self._folder.remove()
+
+
+def warn_if_exposed(host: str, transport: Transport, authenticator: Authenticator) -> None:
+    """Logs what anyone who can reach this address may do."""
+    if is_loopback(host):
+        return
+    if not transport.is_encrypted and not authenticator.is_required:
+        logger.warning(
+            "anyone who can reach %s may ask and read along: there is neither --tls_cert nor "
+            "--auth_token_file",
+            host,
+        )
+    elif not transport.is_encrypted:
+        logger.warning("tokens come to %s in clear: there is no --tls_cert", host)

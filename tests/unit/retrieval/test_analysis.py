@@ -10,8 +10,7 @@ import pytest
 from qa_service.retrieval.analysis import words_of
 from qa_service.retrieval.build import Choices, Reporter, build
 from qa_service.retrieval.collection import Collection
-from qa_service.retrieval.ranking import rank
-from qa_service.retrieval.tantivy_index import LANGUAGES
+from qa_service.retrieval.tantivy_index import LANGUAGES, rank
 
 TEXTS = {
     "accents": "Applicants send two résumés to the café.",
