@@ -272,7 +272,7 @@ def _markdown_lines() -> Iterator[str]:
     options = options_of(ServerConfig)
     for name, section in sections_of(ServerConfig).items():
         its = [(option, _flag_default(option)) for option in options if option.section == name]
-        yield from _table(name, section, "flag and key", its)
+        yield from _table(name, section, "flag", its)
     known = {option.name for option in options}
     for name, section in (
         ("models.NAME", ModelOptions),
@@ -307,8 +307,9 @@ def _table(
     """A section's table: a row for each option."""
     yield from (f"## `[{name}]`", "", inspect.cleandoc(section.__doc__ or ""), "")
     yield from (f"| {word} | default | value | meaning |", "|---|---|---|---|")
+    prefix = "--" if word == "flag" else ""
     for option, default in defaults:
-        yield f"| `{option.name}` | {default} | {option.expected} | {option.description} |"
+        yield f"| `{prefix}{option.name}` | {default} | {option.expected} | {option.description} |"
     yield ""
 
 

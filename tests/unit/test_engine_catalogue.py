@@ -41,7 +41,7 @@ def test_the_options_offer_them(name, literal):
 
 def test_the_option_says_what_each_engine_can_compute_in():
     page = (ROOT / "docs" / "CONFIGURATION.md").read_text()
-    (line,) = re.findall(r"^\| `precision` \|.*\| (.*) \|$", page, re.MULTILINE)
+    (line,) = re.findall(r"^\| `--precision` \|.*\| (.*) \|$", page, re.MULTILINE)
     said = {}
     for clause in re.sub(r"\(.*?\)", "", line).split(";"):
         words = re.findall(r"\w+", clause)
