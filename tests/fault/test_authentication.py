@@ -151,7 +151,7 @@ class TestStart:
             (("--auth_token_file", "{cert}"), "--auth_token_file"),
         ],
     )
-    def test_what_cannot_be_used_is_one_line_and_code_2(
+    def test_unusable_token_and_tls_files_end_the_start_with_one_line_and_code_2(
         self, builtin_model, certificates, flags, words
     ):
         flags = [flag.format(**vars(certificates)) for flag in flags]

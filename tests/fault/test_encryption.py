@@ -68,7 +68,7 @@ class TestTls:
         ],
         ids=["HTTP", "a letter", "noise", "the first byte of TLS", "a hello of zeros"],
     )
-    def test_what_is_no_tls_is_told_so_in_http_by_an_alert_or_closed(self, tls, data, reply):
+    def test_plain_bytes_at_a_tls_port_get_http_400_an_alert_or_a_close(self, tls, data, reply):
         with tls.connect() as sock:
             sock.sendall(data)
             assert re.fullmatch(reply, everything(sock), re.DOTALL)

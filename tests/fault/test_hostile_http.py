@@ -66,7 +66,7 @@ def test_a_malformed_request_has_one_reply_and_is_the_last(server, neighbour, na
     [b"GET / HTTP/1.1\r\nHost: ", head(b"Content-Length: 5\r\n") + b"123", chunked(b"3\r\nab")],
     ids=["head", "body", "chunks"],
 )
-def test_what_does_not_end_in_time_is_told(hasty_server, data):
+def test_an_http_request_that_does_not_end_in_time_gets_408(hasty_server, data):
     with hasty_server.connect() as sock:
         sock.sendall(data)
         assert everything(sock).startswith(b"HTTP/1.1 408 ")

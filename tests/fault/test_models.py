@@ -71,7 +71,7 @@ def test_a_fault_in_the_file_changes_nothing_and_says_where(file):
         assert server.worker_pids() == pids
 
 
-def test_what_waits_for_a_restart_is_named(file):
+def test_a_reload_logs_the_options_that_need_a_restart(file):
     file.write("")
     with serving(file) as server:
         file.apply(server, "", "[queue]\nmax_queue_size = 7\n[cache]\ncache_bytes = 9")

@@ -31,7 +31,7 @@ def test_it_is_for_its_user_alone_and_goes_with_the_server(builtin_model, tmp_pa
     assert not path.exists()
 
 
-def test_what_a_killed_server_has_left_is_replaced(builtin_model, tmp_path):
+def test_the_socket_file_of_a_killed_server_is_replaced(builtin_model, tmp_path):
     path = tmp_path / "socket"
     flags = (*INSTANT, "--unix_socket", str(path))
     killed = RunningServer(builtin_model, *flags)

@@ -62,7 +62,7 @@ def test_a_worker_is_seen_to_die_though_a_fork_of_it_lives(faulty_server):
             os.kill(pid, signal.SIGKILL)  # an error if it did not live any more
 
 
-def test_what_lay_ready_behind_a_request_that_kills_is_not_blamed(faulty_server):
+def test_a_batch_queued_behind_a_request_that_kills_keeps_its_attempts(faulty_server):
     flags = (*ONE_SESSION, "--log_level", "debug")
     with faulty_server(*flags) as server, server.connect() as sock:
         with stopped(server):

@@ -80,7 +80,7 @@ def test_a_deadline_that_is_over_is_the_servers_error(server):
     assert play(scenario, host_of(server)) == "deadline_exceeded"
 
 
-def test_what_a_cancelled_task_asked_is_dropped_by_the_server(builtin_model):
+def test_cancelling_a_task_drops_its_questions_on_the_server(builtin_model):
     with running_server(builtin_model, *INSTANT) as server:
 
         async def scenario(client):

@@ -109,7 +109,7 @@ class TestHttpWire:
     @pytest.mark.parametrize(
         "reply", [b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n{"]
     )
-    def test_what_is_no_reply_is_refused(self, reply):
+    def test_a_malformed_http_reply_raises_protocol_error(self, reply):
         wire = HttpWire("/")
         wire.request(1, b"")
         with pytest.raises(ProtocolError):
@@ -137,7 +137,7 @@ def test_uniform_texts_are_the_paragraphs():
     assert asked == {(question.question, question.context) for question in QUESTIONS}
 
 
-def test_what_the_cache_is_asked():
+def test_cache_loads_are_zipf_distributed_or_never_repeat():
     items = pairs(QUESTIONS, 300)
     assert len({(item.question, item.text) for item in items}) == 300
     asked = Counter(zipf(items))

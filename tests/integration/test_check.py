@@ -106,7 +106,7 @@ def test_a_key_of_another_certificate_is_an_error_and_the_other_parts_are_looked
     assert "descriptors can be had" in text
 
 
-def test_what_is_not_prepared_is_said_and_not_prepared(tmp_path):
+def test_check_names_an_unprepared_model_and_does_not_prepare_it(tmp_path):
     flags = ("--check", "--port", "0", "--model", "builtin")
     done = run_python(ROOT / "server.py", *flags, cwd=tmp_path)
     assert done.returncode == 1

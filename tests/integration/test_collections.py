@@ -97,7 +97,7 @@ def test_a_question_whose_words_are_nowhere_has_no_answer(server):
         ({}, "invalid_request"),
     ],
 )
-def test_what_cannot_be_asked_is_told(server, fields, code):
+def test_an_impossible_collection_request_gets_its_error_code(server, fields, code):
     error = server.ask(question="Who?", **fields)["error"]
     assert error["code"] == code
     if code == "unknown_collection":
@@ -145,7 +145,7 @@ def test_searches_are_counted(server):
     assert 'qa_collection_passages_total{collection="machines"}' in text
 
 
-def test_what_is_indexed_meanwhile_is_served_after_sighup(builtin_model, tmp_path):
+def test_a_collection_indexed_while_serving_is_served_after_sighup(builtin_model, tmp_path):
     folders = Folders(tmp_path)
     asked = {"question": "Who patented the telephone?", "collection": "machines"}
     with running_server(builtin_model, "--config", str(folders.file), *EXACT_ENGINE) as server:
@@ -230,7 +230,7 @@ def test_a_long_text_may_be_skimmed(server):
     assert count(server, "batch_size") - batches == 1
 
 
-def test_what_is_as_short_as_would_be_read_is_read_whole(server):
+def test_skim_reads_a_text_of_few_windows_whole(server):
     text = "Ada Lovelace wrote the notes in 1843. " + FILLER
     for skim in (1, 50):
         reply = server.ask(question="Who wrote the notes?", text=text, skim=skim)

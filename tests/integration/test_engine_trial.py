@@ -41,7 +41,7 @@ def test_candidates_are_timed_and_their_answers_compared(builtin_model):
     assert min(other.alone_ms, other.batched_ms, other.ratio) > 0
 
 
-def test_what_cannot_be_loaded_says_why(builtin_model):
+def test_an_instance_that_cannot_load_its_model_raises_the_reason(builtin_model):
     with (
         Instance(setup(builtin_model / "none", "fp32"), LOGS) as instance,
         pytest.raises(SetupError, match="no prepared model"),

@@ -253,7 +253,7 @@ def test_without_the_plain_graph_the_command_that_makes_it_is_named(
      ("onnx", EngineConfig(precision="bf16"), "the onnx engine has no bf16"),
      ("tensorrt", dataclasses.replace(GPU, precision="int8"), "the tensorrt engine has no int8")],
 )  # fmt: skip
-def test_what_cannot_be_combined_is_told(gpu_model, manifest, kind, config, words):
+def test_an_engine_refuses_a_device_or_precision_it_lacks(gpu_model, manifest, kind, config, words):
     with pytest.raises(SetupError, match=words):
         make_engine(kind, gpu_model, manifest, config)
 

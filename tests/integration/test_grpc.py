@@ -239,7 +239,7 @@ class TestTritonClient:
         with refused(status):
             client.infer(inputs=inputs(triton, ["Who?"]), **options)
 
-    def test_what_there_is_not(self, client):
+    def test_calls_that_only_triton_has_get_unimplemented(self, client):
         for call in (client.get_log_settings, client.get_system_shared_memory_status):
             with refused("UNIMPLEMENTED"):
                 call()

@@ -25,7 +25,7 @@ def stub(busy):
         yield Stub(channel)
 
 
-def test_what_is_late_is_not_run(busy, stub):
+def test_a_grpc_call_past_its_deadline_is_not_run(busy, stub):
     with held_still(busy.instance_pids):
         first = stub.ModelInfer.future(typed_request(FOUR))
         busy.wait_for_flight(4)  # more than the instance takes beforehand

@@ -89,7 +89,7 @@ class TestTritonClient:
         with triton.InferenceServerClient(f"localhost:{server.port}") as client:
             yield client
 
-    def test_what_the_server_is(self, client):
+    def test_live_ready_and_metadata_over_http(self, client):
         assert client.is_server_live()
         assert client.is_server_ready()
         assert client.is_model_ready("builtin")
@@ -105,7 +105,7 @@ class TestTritonClient:
         assert client.get_system_shared_memory_status() == []
         client.unregister_system_shared_memory()
 
-    def test_what_a_model_on_openvino_is(self, triton, builtin_model):
+    def test_metadata_of_a_model_on_openvino(self, triton, builtin_model):
         pytest.importorskip("openvino", reason="there is no openvino")
         flags = ("--inference_engine_type", "openvino", "--precision", "fp32")
         flags += ("--num_inference_sessions", "1")

@@ -99,7 +99,9 @@ POISON = [
 ]
 
 
-def test_what_cannot_succeed_is_answered_and_dead_and_fails_alone(rabbit, server, names):
+def test_a_job_that_cannot_succeed_is_answered_with_its_error_and_dead_lettered_alone(
+    rabbit, server, names
+):
     expected = {f"m{i}": code for i, (_, code) in enumerate(POISON)}
     jobs = [job(f"m{i}", body) for i, (body, _) in enumerate(POISON)]
     with running_gateway(rabbit.url, server.port, names):

@@ -67,7 +67,7 @@ def test_a_question_goes_where_it_says(client, asked, answered):
         ({"version": 1}, "a route has no versions; name a model with the version"),
     ],
 )
-def test_what_is_not_there_is_told_with_what_is(client, asked, message):
+def test_unknown_model_names_the_models_that_exist(client, asked, message):
     with pytest.raises(QaServerError) as raised:
         client.ask(**ASK, **asked)
     assert (raised.value.code, raised.value.message) == ("unknown_model", message)

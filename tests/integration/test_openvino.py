@@ -93,7 +93,7 @@ def engines(builtin_model):
     return [make(builtin_model, kind) for kind in ("openvino", "onnx")]
 
 
-def test_what_a_run_returned_is_not_overwritten_by_the_next(engines):
+def test_logits_of_a_run_are_not_overwritten_by_the_next(engines):
     first = logits(engines[0], 20)
     ids = np.full((1, 20), 2000)
     start, _ = engines[0].logits(ids, np.ones_like(ids), np.zeros_like(ids))
@@ -201,7 +201,7 @@ def test_a_folder_that_cannot_be_written_costs_only_what_is_kept(kept_model, mon
     assert engine.static_shapes.find(64)
 
 
-def test_what_was_compiled_for_other_versions_is_removed_when_it_was_not_used_for_longest(
+def test_the_least_recently_used_compiled_caches_of_other_versions_are_removed(
     kept_model,
 ):
     root = kept_model / "costs" / engine_module.CACHE_DIR
@@ -222,7 +222,7 @@ def test_rows_are_padded_to_a_few_lengths_up_to_the_longest():
     ]  # fmt: skip
 
 
-def test_what_it_compiled_is_kept(builtin_model, engines):
+def test_compiled_kernels_are_cached_beside_the_model(builtin_model, engines):
     assert any((builtin_model / "costs" / engine_module.CACHE_DIR).iterdir())
 
 

@@ -64,7 +64,7 @@ def test_promtool_finds_fault_with_tritons_names_alone(server):
      ("test", "rules", "alerts_test.yml")],
     ids=" ".join,
 )  # fmt: skip
-def test_what_is_deployed_is_valid(command):
+def test_promtool_accepts_the_deployed_rules_and_configuration(command):
     ran = run("promtool", *command, cwd=PROMETHEUS)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 

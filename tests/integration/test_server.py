@@ -49,7 +49,7 @@ def neighbour(server):
 
 
 @pytest.mark.slow
-def test_what_batches_cost_is_measured_once_and_kept(builtin_model, tmp_path):
+def test_the_cost_table_is_measured_once_and_kept(builtin_model, tmp_path):
     model = copy_model(builtin_model, tmp_path / "model", "costs")
     for is_measured in (True, False):
         # No engines beside: one is measured that is known.
@@ -198,7 +198,9 @@ class TestBounds:
             assert {reply["id"] for reply in replies} == {"long", *range(10)} - {5}
             assert num_runs() == 2 * runs_of_long + 9
 
-    def test_what_cannot_be_begun_in_its_time_is_refused_at_once(self, builtin_model):
+    def test_a_request_that_cannot_begin_before_its_deadline_is_refused_at_once(
+        self, builtin_model
+    ):
         with running_server(builtin_model, *ONE_BY_ONE) as running, running.connect() as sock:
             long = {"id": "long", "question": "Who wrote the notes?", "text": TEXT * 5}
             hasty = {"id": "hasty", **ASK, "timeout_ms": 1}

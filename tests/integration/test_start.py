@@ -89,7 +89,7 @@ class TestAnotherModelIsMeasured:
             server.wait_for_log("finding the fastest of")
             yield server
 
-    def test_what_is_ready_serves(self, starting):
+    def test_a_ready_model_serves_while_another_loads(self, starting):
         assert starting.ask(**ASK, model="m")["answer"] == FIRST_WORD
         error = starting.ask(**ASK, model="slow")["error"]
         assert (error["code"], error["retry_after_ms"]) == ("unavailable", 1000)
@@ -129,7 +129,7 @@ def trials(server) -> list[int]:
     return [pid for pid in pids if TRIAL.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
-def test_what_is_measured_is_kept_and_nothing_else(builtin_model, tmp_path):
+def test_a_start_writes_its_measurements_and_no_other_file(builtin_model, tmp_path):
     model = copy_model(builtin_model, tmp_path / "model", "costs")
     flags = ("--inference_engine_type", "onnx", "--num_inference_sessions", "1")
     flags += ("--intra_op_num_threads", "1")

@@ -42,7 +42,7 @@ def test_columns(server):
     assert {len(answers) for column in outputs.values() for answers in column} == {2}
 
 
-def test_what_is_served(server):
+def test_status_and_metadata_of_the_served_model(server):
     status = {"version": "1", **AVAILABLE}
     expected = {"model_version_status": [status], "name": "builtin", "ready": True}
     assert call(server, "/v1/models/builtin") == (200, expected)

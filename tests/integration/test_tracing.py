@@ -178,7 +178,7 @@ def test_an_error_is_named(traced):
     assert not root.is_error  # it is the client's
 
 
-def test_what_fails_by_the_servers_fault_is_an_error(traced):
+def test_a_request_past_its_deadline_has_an_error_span(traced):
     reply, root = traced(model="small", timeout_ms=1e-6, **ASK)
     assert root.attributes["error.type"] == reply["error"]["code"] == "deadline_exceeded"
     assert root.is_error
@@ -295,7 +295,7 @@ def test_the_endpoint_may_have_its_path(builtin_model, receiver):
 
 
 @pytest.mark.parametrize("status", [401, 307])
-def test_what_the_receiver_refuses_is_dropped(builtin_model, receiver, status):
+def test_spans_that_the_receiver_refuses_are_dropped(builtin_model, receiver, status):
     receiver.status = status
     with running_server(builtin_model, *INSTANT, *receiver.flags) as server:
         server.ask(**ASK)

@@ -13,7 +13,7 @@ NUM_SEEDS, SEEDS_A_TEST = 200, 25
 
 
 @pytest.mark.parametrize("first", range(0, NUM_SEEDS, SEEDS_A_TEST))
-def test_what_is_promised_holds(first):
+def test_random_seeds_keep_every_promise(first):
     check_seeds(range(first, first + SEEDS_A_TEST))
 
 

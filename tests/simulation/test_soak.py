@@ -10,5 +10,5 @@ SEEDS_A_TEST = 500
 
 
 @pytest.mark.parametrize("first", range(1000, 11_000, SEEDS_A_TEST))
-def test_what_is_promised_holds(first):
+def test_random_seeds_keep_every_promise(first):
     check_seeds(range(first, first + SEEDS_A_TEST))

@@ -194,7 +194,7 @@ class TestAsk:
         assert_fails(script, QaServerError, "invalid_frame")
 
     @pytest.mark.parametrize("question", ["\ud800", 7j, None.__class__])
-    def test_what_cannot_be_written_is_refused_here(self, question):
+    def test_a_question_that_cannot_be_encoded_is_refused_before_sending(self, question):
         with ScriptedPeer(answer_all) as peer, client_of(peer) as client:
             with pytest.raises(InvalidRequestError, match="cannot be sent"):
                 client.ask(question, "t")
@@ -447,7 +447,7 @@ class TestAskMany:
             results = client.ask_many((("q", f"{n}{text}") for n in range(300)), max_in_flight=100)
         assert answers(results) == [f"{number}word" for number in range(300)]
 
-    def test_what_a_loss_leaves_unanswered_is_sent_again(self):
+    def test_unanswered_requests_of_a_lost_connection_are_sent_again(self):
         def first(peer):
             requests = [peer.receive() for _ in range(4)]
             peer.send(answer_to(requests[1]))
@@ -594,7 +594,7 @@ class TestServers:
                     assert client.ask("q", "t").answer == "t"
 
     @pytest.mark.parametrize("code", ["shutting_down", "unavailable", "queue_full"])
-    def test_what_a_server_cannot_do_another_does(self, code):
+    def test_a_retryable_error_is_asked_of_another_server(self, code):
         script = refuse_all(code, retry_after_ms=10_000)
         with ScriptedPeer(script) as bad, ScriptedPeer(answer_all) as good:
             for _ in range(10):
@@ -644,7 +644,7 @@ class TestServers:
         assert len(asked) == 5
         assert len(set(asked[:3])) == 3
 
-    def test_what_is_the_requests_own_fault_is_not_sent_again(self):
+    def test_a_non_retryable_error_is_not_sent_again(self):
         asked = []
         a, b = (
             ScriptedPeer(refuse_all("worker_crashed", asked, retryable=False)) for _ in range(2)

@@ -82,7 +82,7 @@ def test_a_wrong_value_in_the_environment_names_its_variable(
     assert f"{name} in the environment: " in complaint(parser, capsys)
 
 
-def test_what_kubernetes_sets_for_a_service_is_no_option(parser, monkeypatch):
+def test_a_kubernetes_service_variable_is_no_option(parser, monkeypatch):
     monkeypatch.setenv("QA_MAX_BODY_BYTES", "tcp://10.0.0.1:9999")
     assert parser.parse_args([]).max_body_bytes == 1
 

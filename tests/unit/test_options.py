@@ -58,7 +58,7 @@ def test_flags_are_the_options_of_the_plain_sections():
     assert names == ["size", "share", "kind", "is_pinned", "title", "file"]
 
 
-def test_what_an_option_takes_is_said_from_its_type():
+def test_an_options_expected_value_is_described_by_its_type():
     assert {option.name: option.expected for option in options_of(Tree)} == {
         "size": "an integer from 1 to 9",
         "share": "a number above 0 and up to 1",

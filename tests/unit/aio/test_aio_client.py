@@ -272,7 +272,7 @@ def test_only_the_frame_that_is_too_large_fails():
     assert (small.answer, large.code, other.answer) == ("t", "frame_too_large", "s")
 
 
-def test_what_is_no_text_is_not_sent():
+def test_a_question_that_is_not_unicode_is_refused_before_sending():
     async def scenario(client, server):
         with pytest.raises(InvalidRequestError):
             await client.ask("q", "\ud800")

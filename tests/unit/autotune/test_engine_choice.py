@@ -94,7 +94,7 @@ def test_the_fastest_is_taken_and_found_again(tmp_path, trial):
     assert trial.candidates == [["onnx fp32", "onnx int8"]]
 
 
-def test_what_is_not_there_is_left_out_in_words(tmp_path):
+def test_uninstalled_engines_are_left_out_with_the_reason(tmp_path):
     _, table = choose(tmp_path, Trial())
     assert {str(item): item.failure for item in table.findings if item.failure} == {
         "openvino fp32": "openvino is not installed",
@@ -107,7 +107,7 @@ def test_what_is_not_there_is_left_out_in_words(tmp_path):
         assert words in str(table)
 
 
-def test_what_depends_on_other_files_is_measured_again(tmp_path, trial):
+def test_changed_files_or_min_agreement_cause_a_new_measurement(tmp_path, trial):
     choose(tmp_path, trial)
     other = changed(MANIFEST, files={**MANIFEST.files, "model.onnx": "3"})
     choose(tmp_path, trial, other)
@@ -181,7 +181,7 @@ def test_two_threads_are_a_candidate_where_every_instance_has_two_cores(tmp_path
      ({"avx512_bf16"}, "openvino bf16", "onnx int8"),
      ({"avx2"}, "openvino fp32", "onnx int8")],
 )  # fmt: skip
-def test_what_is_likely_fast_on_the_processor_comes_first(
+def test_candidates_likely_fast_on_the_processor_are_measured_first(
     tmp_path, monkeypatch, flags, second, last, trial
 ):
     monkeypatch.setattr(candidates, "processor", lambda: with_flags(*flags))
@@ -192,7 +192,7 @@ def test_what_is_likely_fast_on_the_processor_comes_first(
     assert (names[0], names[1], names[-1]) == ("onnx fp32", second, last)
 
 
-def test_what_a_start_left_out_is_measured_when_all_are_asked_for(tmp_path):
+def test_print_engines_measures_the_engines_that_a_start_left_out(tmp_path):
     left_out = Finding("onnx", "int8")
     found = choose_engine(InstanceOptions(), ON_CPU, tmp_path, MANIFEST)
     table = found.table([REFERENCE, left_out])

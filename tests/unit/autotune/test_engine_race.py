@@ -87,7 +87,7 @@ def test_the_fastest_is_found_and_its_answers_compared():
     assert best(findings) == "b"
 
 
-def test_who_loses_gives_its_memory_back():
+def test_a_losing_engine_is_stopped():
     candidates = [Candidate(ms) for ms in (20.0, 15.0, 10.0, 12.0)]
     assert best(run(*candidates)) == "c"
     assert [one.is_started for one in candidates] == [True, False, True, False]
@@ -105,7 +105,7 @@ def test_the_next_is_taken_if_the_fastest_answers_otherwise():
     assert best(run(Candidate(20.0), Candidate(5.0, wrong=5))) == "a"
 
 
-def test_who_is_not_faster_than_the_reference_is_not_asked_for_answers():
+def test_an_engine_no_faster_than_the_reference_gives_no_answers():
     reference = Candidate(20.0)
     findings = run(reference, Candidate(19.5))
     assert (findings[1].num_answers, best(findings)) == (0, "a")
@@ -131,7 +131,7 @@ def test_when_the_time_is_over_what_was_compared_decides():
     assert best(findings) == "b"
 
 
-def test_who_seems_to_answer_otherwise_is_asked_on():
+def test_an_engine_with_few_differing_answers_is_asked_more_before_the_verdict():
     """Two of the first answers differ by chance, and none after them."""
 
     class Unlucky(Candidate):

@@ -38,7 +38,7 @@ def test_costs_are_linear_between_and_beyond_the_grid(batch_size, tokens, cost_m
         ((10,), (1,), ((0.0,),)),
     ],
 )  # fmt: skip
-def test_what_is_no_table_is_refused(shape, tmp_path):
+def test_a_malformed_cost_table_is_refused(shape, tmp_path):
     with pytest.raises(ValueError, match=r"must|needs"):
         CostTable(*shape)
     lengths, sizes, costs_ms = shape
@@ -119,7 +119,7 @@ def test_measuring_ends_where_they_do_not_pay_or_may_not_be():
     assert [len(row) for row in table.costs_ms] == [2, 2, 2, 1]
 
 
-def test_what_a_change_of_shape_costs_is_counted():
+def test_measured_costs_include_the_change_of_shape():
     shapes = [(0, 0)]
 
     def ms_of_shape(*shape):

@@ -106,7 +106,7 @@ def test_a_start_that_was_wrong_by_two_is_mended_by_what_runs(machine, error):
         assert ratio == pytest.approx(1.0, abs=0.25)
 
 
-def test_what_is_known_is_tried_seldom():
+def test_a_learned_cost_is_tried_again_seldom():
     simulated = Machine(CORE).run(1000).run(1000)
     assert sum(simulated.wrong) <= 3 * 1000 / TRIAL_EVERY
 
@@ -135,7 +135,7 @@ def test_a_machine_that_becomes_slower_is_slower_for_what_never_runs_too():
 
 
 @pytest.mark.parametrize(("lengths", "turn"), [(LENGTHS, 384), ((16, 512, 4096), 512)])
-def test_what_a_turn_costs_at_least_never_moves_so_whoever_waits_pays_no_more(lengths, turn):
+def test_the_minimum_cost_of_a_turn_never_moves(lengths, turn):
     start = CostTable(lengths, (1, 2), tuple((tokens / 10, tokens / 6) for tokens in lengths))
     learned = LearnedCosts(start)
     for _ in range(200):

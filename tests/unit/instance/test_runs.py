@@ -117,7 +117,7 @@ def test_results_say_when_they_were_begun_and_how_long_they_took(run):
     assert result.inference_ms >= result.stages_ms.model >= 0.0
 
 
-def test_what_batches_cost_is_told_when_it_is_news(run):
+def test_results_carry_the_cost_rule_only_when_it_changed(run):
     table = CostTable((10, 20), (1,), ((1.0,), (2.0,)))
 
     class LearningReader(CountingReader):

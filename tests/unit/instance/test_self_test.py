@@ -144,7 +144,7 @@ def test_a_nan_is_no_right_answer(make):
             test.check_next()
 
 
-def test_what_is_within_the_tolerance_passes(make):
+def test_a_self_test_passes_within_tolerance_and_fails_beyond(make):
     spoil = lambda ids, start, end: (start + 0.2, end)  # noqa: E731
     _, test = make(MadeUpEngine(spoil), tolerance=0.25)
     test.check()
@@ -232,7 +232,7 @@ def tolerance(differences, kind=("onnx", "int8"), device="cpu"):
     return tolerance_of(make_manifest("m", differences=differences), kind, device)
 
 
-def test_what_was_measured_at_the_preparation_is_tolerated_and_no_more():
+def test_tolerance_is_the_prepared_difference_times_the_slack():
     measured = {"onnx int8": {"usual": 0.2, "far off": 0.6, VOCABULARY: 0.3}}
     found = tolerance(measured)
     assert found("far off") == pytest.approx(0.6 * MEASURED_SLACK)

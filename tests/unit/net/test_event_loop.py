@@ -37,7 +37,7 @@ def test_soon_is_the_next_round_even_from_within_one(loop):
     run_until(loop, lambda: bool(ran))
 
 
-def test_what_may_block_runs_beside_the_loop_and_its_result_comes_back_to_it(loop):
+def test_run_in_thread_runs_off_the_loop_and_returns_the_result_on_it(loop):
     may_end, came, ran = threading.Event(), [], []
 
     def work():

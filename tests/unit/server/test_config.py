@@ -222,7 +222,7 @@ def test_the_password_of_a_collection_is_not_printed(tmp_path, capsys):
     assert parse_server_flags(["--config", file]).collections["c"].url.count("secret") == 1
 
 
-def test_what_is_in_force_is_printed_and_can_be_read_back(tmp_path, capsys):
+def test_print_config_prints_a_file_that_reads_back_equal(tmp_path, capsys):
     flags = ["--port", "0", "--no-cuda_graphs", "--model", 'a "model"', "--precision", "int8"]
     with pytest.raises(SystemExit) as ended:
         parse_server_flags([*flags, "--print_config"])

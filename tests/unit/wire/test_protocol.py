@@ -123,7 +123,7 @@ def test_golden_first_frame(case):
     [b"", b"[" * 4000, b"\xff", b'{"type":"auth","token":"\\ud800"}',
      b'{"type":"auth","token":"t","id":[]}', b'{"type":"auth","token":"' + b"x" * 4096 + b'"}'],
 )  # fmt: skip
-def test_what_is_no_auth_frame(body):
+def test_other_frames_are_not_auth(body):
     assert parse_auth(body) is None
 
 

@@ -102,7 +102,7 @@ def test_the_texts_mask_is_staged_where_spans_are_chosen():
     assert start.tolist() == batch.tolist()
 
 
-def test_what_fills_a_bucket_is_masked_but_for_the_first_token_of_a_row():
+def test_bucket_padding_is_masked_except_each_rows_first_token():
     staging = np.full((2, 3, 5), -7, np.int64)
     batch = np.full((2, 4), 3)
     stage(staging, INPUTS, {"input_ids": batch, "attention_mask": batch // 3}, PAD)

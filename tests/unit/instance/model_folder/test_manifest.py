@@ -25,7 +25,7 @@ _MANIFEST = make_manifest(
 )
 
 
-def test_what_is_saved_is_loaded(tmp_path):
+def test_a_saved_manifest_loads_equal(tmp_path):
     save_manifest(tmp_path, _MANIFEST)
     assert load_manifest(tmp_path) == _MANIFEST
     assert (tmp_path / MANIFEST_FILE).read_text().startswith('{\n  "name": "tiny",\n')

@@ -62,7 +62,7 @@ def test_marks_and_the_words_of_a_repeated_question_are_no_answer(question, text
         (FAQ, "3 keys are below the mat", "3 keys"),
     ],
 )
-def test_what_stands_in_prose_may_be_an_answer(question, text, words):
+def test_a_span_in_prose_may_be_an_answer(question, text, words):
     start = text.rindex(words)
     assert AnswerRule(question, text).allows(start, start + len(words))
 
@@ -136,7 +136,7 @@ def test_the_table_says_of_each_span_what_is_said_of_it_alone(text):
             assert table[first, last - first] == rule.allows(start, encoded.offsets[last][1])
 
 
-def test_what_is_no_answer_leaves_its_probability_to_the_others():
+def test_disallowed_spans_leave_their_probability_to_the_others():
     text = "## b c?\n\nd e"
     encoded = encode(text, question="b c")
     logits = token_logits(encoded, {2: 9.0, 5: 4.0}, {2: 9.0, 5: 4.0})

@@ -103,7 +103,7 @@ def make_reader(tmp_path_factory):
 @example(["字"], 5_000, "why", 2)
 @example(["e\u0301"], 5_000, "why", 2)
 @example([" "], 9_000, "why", 1)
-def test_who_cuts_a_text_makes_no_difference(
+def test_the_loop_and_the_reader_cut_a_text_to_the_same_answers(
     make_reader, kind, window_tokens, pieces, num_chars, question, top_k
 ):
     pieces = [*pieces, "."] if not "".join(pieces) else pieces

@@ -79,7 +79,7 @@ def test_a_batch_is_tokenized_at_once():
     assert whole == [much, more]
 
 
-def test_what_is_new_for_the_most_part_is_not_asked_for_word_by_word():
+def test_a_text_of_mostly_new_words_is_tokenized_whole():
     counting = Counting(make()[0])
     text = " ".join(f"w{number}" for number in range(2 * MAX_NEW))
     Words(counting).encode([text])

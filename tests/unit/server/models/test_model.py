@@ -344,7 +344,7 @@ def test_a_share_of_what_is_not_ready_goes_to_the_others():
 @pytest.mark.parametrize(
     "version", [9, "9", "nobody", "03", "\u0663", " 1", "+1", "1_0", "1" * 5000, "-1", "1.0"]
 )
-def test_what_is_not_there_is_told_with_what_is(version):
+def test_unknown_model_names_the_models_that_exist(version):
     setting = Setting(spec(3), labels={"stable": 3})
     with pytest.raises(UnknownModelError, match="there are 3, stable"):
         setting.model.pick(version)

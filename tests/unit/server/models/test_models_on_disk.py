@@ -75,7 +75,7 @@ def test_versions_are_chosen(model, versions, named, numbers):
         ("newest", (), '"newest" is not "latest:N", "all" or a list of numbers'),
     ],
 )
-def test_what_cannot_be_chosen_is_said(model, versions, named, message):
+def test_choosing_a_missing_version_says_which_exist(model, versions, named, message):
     with pytest.raises(SetupError) as raised:
         choose_versions(find_versions(model), versions, named)
     assert str(raised.value) == message
@@ -113,7 +113,7 @@ class TestFiles:
         ("instant", "fp32", 10),
     ],
 )
-def test_what_an_instance_loads_is_counted_by_engine_and_precision(
+def test_model_size_counts_the_files_of_its_engine_and_precision(
     tmp_path, engine, precision, num_bytes
 ):
     sizes = {"config.json": 4, "tokenizer.json": 6, "model.onnx": 100, "model.int8.onnx": 1000,

@@ -51,7 +51,7 @@ def test_a_source_is_prepared_and_served_from_saved_models(prepared, model, sour
 
 
 @pytest.mark.parametrize("model", ["elsewhere/m", "notes", "saved_models/other", "/nowhere/at/all"])
-def test_what_is_no_source_is_served_as_it_is(prepared, model):
+def test_a_folder_that_is_no_source_is_served_unprepared(prepared, model):
     make("elsewhere", "x")
     make("notes", "x")
     prepare_first(Path(model), may_prepare=True, say=print)

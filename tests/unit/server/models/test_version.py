@@ -62,7 +62,7 @@ def version(loop):
     made.close()
 
 
-def test_what_has_ended_fails_what_comes(version):
+def test_submit_after_close_fails(version):
     outcomes = []
     version.close()
     version.submit(make_call(on_settled=outcomes.append))
@@ -70,7 +70,7 @@ def test_what_has_ended_fails_what_comes(version):
     assert version.queue_length == 0
 
 
-def test_what_is_failed_from_above_waits_no_more(version):
+def test_a_call_failed_by_its_owner_leaves_the_queue(version):
     call = make_call()
     version.submit(call)
     assert version.queue_length == 1
@@ -89,7 +89,7 @@ def test_it_ends_when_it_drains_and_has_answered_all(version, loop):
     run_until(loop, lambda: version.state is VersionState.GONE)
 
 
-def test_what_waits_when_it_is_killed_is_failed(version):
+def test_kill_fails_queued_calls(version):
     outcomes = []
     version.submit(make_call(on_settled=outcomes.append))
     version.kill()
@@ -105,7 +105,7 @@ def test_an_answer_says_which_version_it_is_of(loop):
     assert version.metrics.model_requests_total["answered"] == 1
 
 
-def test_what_is_cancelled_is_counted_and_waits_no_more(version):
+def test_a_cancelled_call_leaves_the_queue_and_is_counted(version):
     call = make_call()
     version.submit(call)
     call.cancel()

@@ -44,7 +44,7 @@ def test_completions_run_once_the_last_added_first():
     assert not call.is_cancelled
 
 
-def test_what_a_completion_returns_takes_the_outcomes_place():
+def test_a_completions_return_value_replaces_the_outcome():
     call = make_call()
     heard = heard_of(call)
     call.then(lambda _: Answered([ANSWER], TIMINGS))
@@ -64,7 +64,7 @@ def test_nobody_hears_of_what_is_cancelled():
 
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
-def test_who_holds_a_call_drops_it_once_before_anyone_hears(end):
+def test_on_end_callbacks_run_once_before_the_outcome_is_heard(end):
     order = []
     call = make_call(on_settled=lambda _: order.append("outcome"))
     call.on_end(lambda one: order.append(("outer", one)))
@@ -109,7 +109,7 @@ def test_a_childs_scope_is_its_parents_but_for_its_name_and_what_is_its_own():
     assert [getattr(scope, name) for name in own] == [9.0, "ada", 2.0, "4bf9"]
 
 
-def test_what_comes_after_the_end_is_dropped_at_once():
+def test_on_end_and_child_of_an_ended_call_run_at_once():
     call, dropped = make_call(), []
     call.fail(QueueFullError())
     call.on_end(dropped.append)
@@ -141,7 +141,7 @@ def test_a_fault_in_what_a_child_is_for_fails_its_parent():
 
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
-def test_what_has_ended_is_freed_at_once(end):
+def test_an_ended_call_leaves_no_reference_cycle(end):
     gc.disable()
     try:
         call = make_call()

@@ -113,7 +113,7 @@ def test_flows_whose_requests_are_removed_are_forgotten():
         assert len(queue.flows) == 0
 
 
-def test_what_was_removed_costs_its_flow_nothing():
+def test_a_removed_request_costs_its_flow_nothing():
     queue = scheduler(*[make_ticket(flow="other") for _ in range(9)], max_batch_size=1)
     for _ in range(5):
         queue.add(ticket := make_ticket(flow="hasty"))
@@ -162,13 +162,13 @@ def test_work_that_waits_is_counted_by_flow():
     assert queue.flows.cost == 0.0
 
 
-def test_who_asks_short_questions_is_taken_to_go_on_and_long_texts_to_end():
+def test_cost_until_done_counts_short_flows_as_continuing_and_long_texts_once():
     queue = scheduler(make_ticket(flow="short", weight=2.0))
     queue.begin(make_ticket(flow="long", cost=50.0))
     assert queue.flows.cost_until_done(make_ticket(flow="mine", cost=200.0)) == 200.0 + 400.0 + 50.0
 
 
-def test_what_goes_before_a_request_is_by_turns_and_weights():
+def test_cost_before_a_request_follows_turns_and_weights():
     queue = scheduler(*[make_ticket(flow="a") for _ in range(9)], max_batch_size=1)
     for weight in (1.0, 3.0):
         queue.add(make_ticket(flow="mine", weight=weight))
@@ -219,7 +219,7 @@ def test_a_turn_costs_its_flow_its_minimum_at_least():
     assert served(queue, 20).count("10") == 10
 
 
-def test_what_is_put_back_has_cost_its_flow_nothing():
+def test_a_request_put_back_costs_its_flow_nothing():
     queue = scheduler(*[make_ticket(flow="a") for _ in range(4)], max_batch_size=1)
     queue.add(make_ticket(flow="b"))
     (first,) = queue.next_batch(9.0)
@@ -340,7 +340,7 @@ def test_a_retry_goes_to_an_idle_instance_and_holds_up_no_other():
     assert queue.next_batch(1.0) == [lost]
 
 
-def test_what_is_put_back_has_its_old_turn_though_the_queue_is_full():
+def test_a_request_put_back_into_a_full_queue_keeps_its_turn():
     taken, waits = make_ticket(0.0), make_ticket(1.0)
     queue = scheduler(taken, max_queue_size=1, max_batch_size=1)
     assert queue.next_batch(2.0) == [taken]

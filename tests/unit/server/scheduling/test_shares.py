@@ -110,7 +110,7 @@ def test_the_tail_of_equal_clients_is_that_of_first_come_first_served(num_client
     assert fair.now_ms < plain.now_ms
 
 
-def test_whoever_asked_for_a_page_does_not_wait_longer_next_time():
+def test_a_client_after_a_long_text_waits_no_longer_next_time():
     """The neighbours all pay the same, so each of them goes before one that pays a little more."""
     page = Client("page", 1, lengths=[100, 450])
     machine = Machine([page, *[Client(str(n), 1) for n in range(49)]], NO_GAIN).run(4000)

@@ -155,7 +155,7 @@ actions = st.lists(
 
 @settings(deadline=None)
 @given(actions)
-def test_whatever_happens_the_order_holds_what_waits_and_nothing_is_kept_for_ever(steps):
+def test_random_operations_keep_flows_equal_to_the_waiting_requests(steps):
     scheduler = Scheduler(QueueOptions(max_queue_size=1000))
     flows = scheduler.flows
     waiting, taken, texts = [], [], []

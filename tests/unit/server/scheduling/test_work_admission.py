@@ -70,7 +70,7 @@ def test_a_long_text_that_cannot_be_done_beside_others_is_refused_at_once():
 
 
 @pytest.mark.parametrize("long", [False, True])
-def test_whose_time_is_over_is_not_told_that_the_queue_is_full(long):
+def test_an_expired_request_gets_deadline_exceeded_from_a_full_queue(long):
     with pytest.raises(DeadlineExceededError):
         admit(Admission(QueueOptions()), queue_of(), time_ms=0.0, long=long)
 

@@ -56,7 +56,7 @@ def setting():
 # The cache.
 
 
-def test_what_was_answered_is_answered_again_without_a_run(setting):
+def test_an_equal_request_is_answered_from_the_cache(setting):
     first = setting.ask()
     setting.service.resolve()
     second = setting.ask()
@@ -85,7 +85,7 @@ def test_all_answers_are_kept_and_that_there_is_none(setting, answers):
         {"top_k": 2},
     ],
 )
-def test_what_differs_is_run(setting, other):
+def test_a_request_that_differs_in_one_field_is_not_cached(setting, other):
     setting.ask()
     setting.service.resolve()
     assert setting.of(setting.ask(**other)) is None

@@ -105,7 +105,7 @@ def test_one_that_cannot_be_opened_keeps_no_other_from_being_served(setting):
     assert setting.collections.states() == {"docs": "READY", "bad": "UNAVAILABLE"}
 
 
-def test_what_a_person_has_to_change_is_a_failure(setting):
+def test_a_collection_that_needs_setup_is_a_failure(setting):
     setting.use()
     setting.processes["docs"].reply(Refused("docs is no collection", "setup"))
     assert setting.collections.failure == "[collections.docs]: docs is no collection"
@@ -190,7 +190,7 @@ def test_a_folder_that_is_named_while_another_is_opened_is_opened_next(setting):
     assert setting.processes["docs"].waiting == [Open("docs", "other")]
 
 
-def test_what_becomes_a_clusters_has_another_process(setting):
+def test_a_collection_moved_to_a_cluster_gets_a_new_process(setting):
     setting.use_and_settle()
     first = setting.processes["docs"]
     setting.use_and_settle({"docs": CollectionOptions(url="http://cluster:9200/docs")})
@@ -214,7 +214,7 @@ def test_the_collections_of_a_folder_are_served(setting):
     assert list(setting.collections.states()) == ["b"]
 
 
-def test_what_the_file_says_of_a_name_counts(setting):
+def test_a_configured_collection_overrides_the_folders_of_its_name(setting):
     setting.use({"a": CollectionOptions(path=Path("elsewhere"))}, FOLDER)
     setting.list("a")
     assert setting.processes["a"].waiting == [Open("a", "elsewhere")]

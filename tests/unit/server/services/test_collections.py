@@ -167,7 +167,7 @@ def test_the_cache_keeps_replies_with_other_passages_apart(setting):
     assert len(editions) == 3
 
 
-def test_what_the_search_says_counts(setting):
+def test_the_search_score_is_part_of_an_answers_score(setting):
     """The second passage's span is better by 0.9, and its passage worse by 0.5 times 2."""
     setting.ask_and_search(max_passages=2)
     setting.settle(1, 2.9)

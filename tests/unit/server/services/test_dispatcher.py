@@ -117,7 +117,7 @@ def test_a_full_queue_refuses():
     assert setting.outcomes == ["queue_full"]
 
 
-def test_what_waits_too_long_is_told_and_not_run(setting):
+def test_a_request_past_its_deadline_is_failed_and_not_run(setting):
     setting.instance.batches.append([])
     setting.submit(deadline_s=101.0)
     setting.clock.advance(2.0)
@@ -126,7 +126,7 @@ def test_what_waits_too_long_is_told_and_not_run(setting):
 
 
 @pytest.mark.parametrize("left_s", [-1.0, 0.0, 1e-6])
-def test_whose_time_is_over_at_an_idle_server_is_told_so(setting, left_s):
+def test_an_expired_request_at_an_idle_server_gets_deadline_exceeded(setting, left_s):
     """An empty queue is never full."""
     setting.submit(deadline_s=100.0 + left_s)
     setting.clock.time_s += 1e-3
@@ -156,7 +156,7 @@ def run_slowly(setting, *, times, inference_ms=5.0, handled_after_ms=0.0):
 
 
 @pytest.mark.parametrize("slow", [{"inference_ms": 40.0}, {"handled_after_ms": 40.0}])
-def test_what_can_be_done_in_time_is_told_by_what_batches_take_until_they_are_handled(slow):
+def test_can_finish_uses_the_time_until_batches_are_handled(slow):
     setting = Setting()
     text = make_ticket(100.0, deadline_s=101.0)
     assert setting.dispatcher.can_finish(text, 900.0)
@@ -186,7 +186,7 @@ def test_a_cancelled_request_is_not_run(setting):
     assert setting.outcomes == []
 
 
-def test_what_three_instances_die_of_is_not_run_again(setting):
+def test_a_request_that_kills_three_instances_is_not_run_again(setting):
     setting.submit()
     for num_retries in (1, 2, 2):
         assert setting.outcomes == []
@@ -204,13 +204,13 @@ def test_a_request_whose_retry_meets_another_death_is_answered_by_the_third_inst
     assert setting.outcomes == [ADA]
 
 
-def test_what_had_not_begun_is_queued_again_without_blame(setting):
+def test_a_request_not_begun_is_requeued_without_an_attempt(setting):
     setting.submit()
     assert setting.lose(were_running=False).attempts == 0
     assert setting.dispatcher.queue_length == 1
 
 
-def test_what_loses_its_instance_without_blame_is_not_moved_for_ever(setting):
+def test_a_blameless_request_is_requeued_a_bounded_number_of_times(setting):
     setting.submit()
     for _ in range(MAX_MOVES + 1):
         ticket = setting.lose(were_running=False)

@@ -65,13 +65,13 @@ def test_a_route_is_asked_by_its_name_or_by_none(named, route):
 @pytest.mark.parametrize(
     "named", [{"model": "x"}, {"version": 3}, {"model": "default", "version": "canary"}]
 )
-def test_what_is_not_there_is_told(named):
+def test_an_unknown_name_gets_unknown_model(named):
     setting = Setting("default")
     setting.ask(**named)
     assert setting.outcomes == ["unknown_model"]
 
 
-def test_what_is_not_loaded_is_told():
+def test_an_unloaded_model_gets_unavailable():
     setting = Setting()
 
     def refuse(call):
@@ -100,7 +100,7 @@ def test_a_route_that_has_not_changed_stays_the_same():
     assert setting.outcomes == ["unknown_model"]
 
 
-def test_what_was_refused_can_be_cancelled():
+def test_cancelling_a_refused_call_changes_nothing():
     setting = Setting()
     setting.ask(model="x").cancel()
     assert setting.outcomes == ["unknown_model"]

@@ -93,7 +93,7 @@ def test_a_search_that_is_cancelled_while_it_waits_is_not_made(setting):
     assert setting.searches.num_waiting == 0
 
 
-def test_what_is_found_for_a_call_that_has_ended_is_dropped(setting):
+def test_passages_for_a_cancelled_call_are_dropped(setting):
     setting.ask("a").cancel()
     setting.process.reply(FOUND)
     assert setting.results == []

@@ -130,7 +130,7 @@ def test_a_text_that_was_not_begun_in_its_time_has_the_code_of_short_ones():
     assert [outcome.code for outcome in setting.outcomes] == ["deadline_exceeded"]
 
 
-def test_what_was_begun_and_given_up_is_told_with_how_far_it_came():
+def test_a_text_given_up_says_how_many_characters_were_read():
     setting = Setting(WORDS * 2000)
     setting.settle(setting.dispatcher.submitted[0])
     begin, end = setting.dispatcher.submitted[0].core

@@ -111,7 +111,7 @@ def test_no_copy_is_made_where_no_instance_is_idle(setting):
     assert (setting.copies, setting.outcomes) == ([], {"dropped": 1})
 
 
-def test_what_is_answered_or_refused_at_once_is_not_copied(setting):
+def test_a_call_refused_at_once_is_not_shadowed(setting):
     setting.service.refuse = QueueFullError()
     setting.ask()
     assert (setting.copies, setting.counts.shadows) == ([], {})

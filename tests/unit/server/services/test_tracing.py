@@ -243,7 +243,7 @@ def test_nothing_is_due_while_there_is_nothing(exporting):
     assert exporting.loop.timers.next_due_s() == float("inf")
 
 
-def test_what_the_program_does_not_read_is_bounded(exporting):
+def test_spans_beyond_an_unread_output_buffer_are_dropped(exporting):
     exporting.program.output_bytes = MAX_OUTPUT_BYTES + 1
     exporting.take(MAX_PENDING)
     assert (exporting.written, exporting.counts["dropped"]) == ([], 2 * MAX_PENDING)
@@ -252,14 +252,14 @@ def test_what_the_program_does_not_read_is_bounded(exporting):
     assert (exporting.written, exporting.counts["dropped"]) == ([MAX_PENDING], 2 * MAX_PENDING)
 
 
-def test_what_comes_while_the_program_is_down_is_dropped(exporting):
+def test_spans_while_the_exporter_is_down_are_dropped(exporting):
     exporting.program.is_running = False
     exporting.take(3)
     exporting.loop.advance(FLUSH_DELAY_S)
     assert exporting.counts == {"exported": 0, "dropped": 6}
 
 
-def test_what_a_program_that_dies_has_not_reported_is_dropped(exporting):
+def test_unreported_spans_of_a_dead_exporter_are_dropped(exporting):
     exporting.take(MAX_PENDING)
     report = encode(Report(exported=5, dropped=2))
     exporting.program.on_data(bytes(report[:3]))

@@ -89,7 +89,7 @@ def test_one_that_dies_before_fails_the_start_with_its_words(tmp_path, monkeypat
     its.close()
 
 
-def test_what_one_says_that_dies_later_is_logged(tmp_path, monkeypatch, caplog):
+def test_a_later_death_of_the_gateway_is_logged_with_its_words(tmp_path, monkeypatch, caplog):
     its = Started(tmp_path, monkeypatch, LISTENING + b"the port is gone", "sys.exit(2)")
     run_until(its.loop, lambda: "the port is gone" in caplog.text)
     assert (its.gateway.has_started, its.gateway.failure) == (True, "")

@@ -143,7 +143,7 @@ def test_one_that_has_died_is_not_started_again_once_it_is_closed(beside):
     assert beside.starts == 1
 
 
-def test_what_was_written_before_the_end_arrives(beside):
+def test_bytes_written_before_close_arrive(beside):
     beside.start()
     beside.program.write(b"die")
     beside.program.close()

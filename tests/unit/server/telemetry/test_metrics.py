@@ -118,7 +118,7 @@ class TestHistogram:
     def test_a_value_on_a_bound_counts_below_it(self):
         assert histogram_of([1, 2, 2.5], (1, 2, 3)).report()["buckets"] == [(1, 1), (2, 1), (3, 1)]
 
-    def test_what_is_over_all_bounds_has_a_bucket(self):
+    def test_a_value_over_all_bounds_has_a_bucket(self):
         histogram = histogram_of([5, 9], (1, 2))
         assert histogram.report()["buckets"] == [(None, 2)]
         assert histogram.quantile(1.0) == 9

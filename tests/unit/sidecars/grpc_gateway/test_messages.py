@@ -116,7 +116,7 @@ def test_the_methods_are_tritons():
 
 
 @pytest.mark.parametrize("kind", ERROR_KINDS.values())
-def test_what_has_a_status_over_http_has_a_code_of_its_own(kind):
+def test_every_error_but_status_500_has_its_own_grpc_code(kind):
     error = kind()
     assert (status.code_of(error) is grpc.StatusCode.INTERNAL) == (error.status == 500)
 

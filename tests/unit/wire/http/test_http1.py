@@ -180,7 +180,7 @@ def test_one_call_parses_a_bounded_part_of_a_chunked_body():
     assert reader.next_event() == b"a" * 50_000
 
 
-def test_what_is_held_is_counted():
+def test_buffered_bytes_counts_unparsed_input():
     reader = HttpReader(MAX_BODY_BYTES)
     reader.feed(head(b"Content-Length: 5\r\n") + b"abc")
     reader.next_event()

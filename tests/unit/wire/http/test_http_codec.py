@@ -295,7 +295,7 @@ def test_head_has_no_body():
         (post("/qa", {**ASK, "text": "a" * 1001}), 400, {}),
     ],
 )
-def test_what_is_not_served_is_told_and_the_next_is_served(data, status, field):
+def test_an_unserved_path_gets_its_status_and_the_next_request_is_served(data, status, field):
     peer = Peer().send(data + get("/stats"))
     assert peer.statuses() == [status, 200]
     assert field.items() <= peer.replies()[0][1].items()
@@ -308,7 +308,7 @@ def test_what_is_not_served_is_told_and_the_next_is_served(data, status, field):
         (head(b"Content-Length: 5001\r\n"), 413),
     ],
 )
-def test_what_is_refused_by_its_head_is_the_last(data, status):
+def test_a_request_refused_by_its_head_ends_the_connection(data, status):
     peer = Peer().send(data + get("/stats"))
     assert peer.statuses() == [status]
     assert peer.codec.has_ended
@@ -415,7 +415,7 @@ class TestTimeouts:
         peer.break_off(FrameTimeoutError())
         assert peer.statuses() == [408]
 
-    def test_who_has_asked_nothing_is_told_nothing(self):
+    def test_break_off_without_an_open_request_writes_nothing(self):
         peer = Peer().send(get("/stats"))
         peer.written = b""
         peer.break_off(UnauthorizedError())

@@ -170,7 +170,7 @@ def test_bad_inputs_are_refused(name):
     ],
     ids=str,
 )
-def test_what_else_may_be_wrong_is_refused(more):
+def test_other_malformed_fields_are_refused(more):
     with pytest.raises(InvalidRequestError):
         parse(body_of(**more))
 

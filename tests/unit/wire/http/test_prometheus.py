@@ -145,5 +145,5 @@ def test_durations_are_in_seconds_with_few_buckets(metrics):
     assert seen["qa_queue_seconds_count",] == 4
 
 
-def test_what_runs_a_version_is_a_label(metrics):
+def test_model_info_has_engine_and_precision_labels(metrics):
     assert sampled(metrics, precision="int8")["qa_model_info", *LABELS, "onnx", "int8"] == 1

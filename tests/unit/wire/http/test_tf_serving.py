@@ -50,7 +50,7 @@ def test_strings_may_come_in_base64(body):
 @pytest.mark.parametrize(
     "value", [{"b64": "V2hvPw"}, {"b64": "/w=="}, {"b64": "V-_="}, {"b": ""}, 1]
 )
-def test_what_is_no_base64_is_refused(value):
+def test_invalid_base64_is_refused(value):
     with pytest.raises(InvalidRequestError):
         parse({"instances": [{"question": value, "text": "Ada."}]})
 
@@ -151,7 +151,7 @@ def test_what_is_wrong_is_refused(name):
     ],
     ids=["no UTF-8", "nested deeply"],
 )
-def test_what_is_no_json_is_refused(body):
+def test_invalid_json_is_refused(body):
     with pytest.raises(InvalidRequestError):
         parse_predict(body, LIMITS, "builtin", "")
 
@@ -249,7 +249,7 @@ class TestOverTheWire:
             (get(PREDICT), 405, "GET is not for this path"),
         ],
     )  # fmt: skip
-    def test_what_is_not_served_is_told_in_words(self, data, status, words):
+    def test_an_unserved_path_says_why_in_its_error(self, data, status, words):
         found, _, body = Peer().send(data).only()
         assert (found, list(body)) == (status, ["error"])
         assert words in body["error"]
