@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from harness.server import ROOT
 
@@ -100,14 +101,15 @@ def _values(text: str) -> list[object]:
 
 def check_output(shown: str, printed: str) -> None:
     """Checks the shape of what a command prints: HTTP's head, JSON, or words and numbers."""
-    parts = [shown.strip(), printed.replace("\r", "").strip()]
+    parts = (shown.strip(), printed.replace("\r", "").strip())
     if shown.startswith("HTTP/"):
-        heads, parts = zip(*(part.split("\n\n", 1) for part in parts), strict=True)
+        (head, body), (its_head, its_body) = (part.split("\n\n", 1) for part in parts)
+        heads, parts = (head, its_head), (body, its_body)
         status, *fields = (sorted(_without_numbers(head).splitlines()) for head in heads)
         assert [status] == fields
         assert heads[0].splitlines()[0] == heads[1].splitlines()[0]
     if parts[0].startswith(("{", "[")):
-        check_shape(*map(_values, parts))
+        check_shape(_values(parts[0]), _values(parts[1]))
     else:
         assert _without_numbers(parts[1]) == _without_numbers(parts[0])
 
@@ -117,7 +119,7 @@ def _without_numbers(words: str) -> str:
     return re.sub(r" +", " ", re.sub(r"\d+(\.\d+)?", "0", words))
 
 
-def check_shape(shown: object, real: object, at: str = "") -> None:
+def check_shape(shown: Any, real: Any, at: str = "") -> None:
     """Checks that a reply has the keys and the types that are shown, whatever the values."""
     assert _kind(shown) is _kind(real), f"{at}: {shown!r} is shown, and {real!r} is said"
     if isinstance(shown, dict):

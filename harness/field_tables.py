@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from msgspec import Raw, inspect
 
@@ -94,7 +95,7 @@ def table(kind: type) -> str:
 
 
 def _rows(kind: type) -> Iterator[list[str]]:
-    info = inspect.type_info(kind)
+    info: Any = inspect.type_info(kind)
     for field in info.fields:
         yield from _sent_rows(field) if kind in FROM_CLIENTS else _replied_rows(field)
     if getattr(info, "tag_field", None):
@@ -136,7 +137,8 @@ def _description_of(field: inspect.Field) -> str:
 
 
 def _type_of(field: inspect.Field) -> str:
-    return field.type.extra_json_schema.get("title") or in_words(field.type.type)
+    its: Any = field.type
+    return its.extra_json_schema.get("title") or in_words(its.type)
 
 
 def in_words(kind: inspect.Type) -> str:
@@ -160,7 +162,7 @@ def in_words(kind: inspect.Type) -> str:
         case inspect.FloatType(gt=low):
             return "number" if low is None else f"number above {low}"
         case inspect.LiteralType():
-            return ", ".join(f"`{value}`" for value in sorted(kind.values))
+            return ", ".join(f"`{value}`" for value in sorted(map(str, kind.values)))
     return _PLAIN[type(kind)]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import struct
+from typing import Any
 
 PREFIX = struct.Struct(">I")
 
@@ -15,7 +16,7 @@ def frame(body: bytes | object) -> bytes:
     return PREFIX.pack(len(data)) + data
 
 
-def receive(sock: socket.socket) -> dict | None:
+def receive(sock: socket.socket) -> Any:
     """The next frame's object; None at the stream's end."""
     if not (prefix := _read(sock, PREFIX.size)):
         return None

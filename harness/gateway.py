@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -70,7 +71,9 @@ def _is_gateway(pid: int) -> bool:
         return False
 
 
-def inputs(triton, questions: Sequence[str], *, shape: Sequence[int] = (), **options: bool) -> list:
+def inputs(
+    triton: Any, questions: Sequence[str], *, shape: Sequence[int] = (), **options: bool
+) -> list:
     """The two inputs of a request, as a module of tritonclient has them."""
     made = []
     for name, column in (("question", questions), ("text", [TEXT] * len(questions))):
@@ -81,7 +84,7 @@ def inputs(triton, questions: Sequence[str], *, shape: Sequence[int] = (), **opt
     return made
 
 
-def answers(result) -> list[str]:
+def answers(result: Any) -> list[str]:
     """The answers of a result of tritonclient's."""
     found = result.as_numpy("answer").flatten()
     return [answer.decode() if isinstance(answer, bytes) else answer for answer in found]

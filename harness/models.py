@@ -9,6 +9,7 @@ import signal
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from harness.frames import frame, receive
 from harness.questions import ASK
@@ -37,7 +38,7 @@ def copy_model(model: Path, to: Path, *left_out: str) -> Path:
 
 def make_manifest(name: str, **fields: object) -> Manifest:
     """A manifest of no files, with the fields that are given."""
-    usual = {
+    usual: dict[str, Any] = {
         "source": name, "fingerprint": "", "files": {}, "inputs": ("input_ids", "attention_mask"),
         "pad_token_id": 0, "max_sequence_tokens": 512, "can_abstain": False,
         "reading": ReadingConfig(), "versions": {},

@@ -6,6 +6,7 @@ import itertools
 import json
 import random
 from collections.abc import Callable
+from typing import Any
 
 from harness.frames import frame
 from harness.golden import GOLDEN, body_of
@@ -116,7 +117,7 @@ def has_reply(body: bytes) -> bool:
         return True
 
 
-def check_json(data: bytes | bytearray) -> object:
+def check_json(data: bytes | bytearray) -> Any:
     """Reads it as strict JSON in UTF-8: no NaN, no lone surrogate."""
     value = json.loads(data.decode("utf-8"), parse_constant=_refuse)
     json.dumps(value, ensure_ascii=False).encode("utf-8")

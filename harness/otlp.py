@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
@@ -142,7 +143,7 @@ class Receiver:
         return Handler
 
 
-def _attributes(pairs) -> dict[str, object]:
+def _attributes(pairs: Any) -> dict[str, object]:
     return {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in pairs}
 
 

@@ -43,8 +43,8 @@ class LoggingProcess:
         self, command: Sequence[str], logs_to: Sequence[str] = ("stderr",), **options: Any
     ) -> None:
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the process
-        streams = dict.fromkeys(logs_to, self._log)
-        self.process = subprocess.Popen(command, **streams, **options)
+        streams: dict[str, Any] = dict.fromkeys(logs_to, self._log)
+        self.process: Any = subprocess.Popen(command, **streams, **options)
 
     @property
     def log(self) -> str:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from harness.process import wait_until
 from harness.server import RunningServer
@@ -43,12 +44,12 @@ class RayCluster:
     def address(self) -> str:
         return str(self._cluster.address)
 
-    def add_node(self):
+    def add_node(self) -> Any:
         return self._cluster.add_node(
             num_cpus=self._cpus_each, object_store_memory=OBJECT_STORE_BYTES
         )
 
-    def remove(self, node) -> None:
+    def remove(self, node: Any) -> None:
         """Takes a node away without grace."""
         self.nodes.remove(node)
         self._cluster.remove_node(node, allow_graceful=False)
@@ -66,13 +67,13 @@ def wait_for_alive(server: RunningServer, wanted: int) -> None:
     wait_until(server.health, lambda h: h["sessions_alive"] == wanted)
 
 
-def raylet_pid(node) -> int:
+def raylet_pid(node: Any) -> int:
     """The process of a node that starts and watches its workers."""
     [info] = node.all_processes["raylet"]
     return info.process.pid
 
 
-def actor_pids(node) -> list[int]:
+def actor_pids(node: Any) -> list[int]:
     """The node's processes that run an instance."""
     children = Path(f"/proc/{raylet_pid(node)}/task/{raylet_pid(node)}/children").read_text()
     names = {int(pid): Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children.split()}
@@ -82,7 +83,7 @@ def actor_pids(node) -> list[int]:
 @contextmanager
 def another_version(cluster: RayCluster) -> Iterator[None]:
     """Has the cluster say that it is of another version, for a while."""
-    from ray._raylet import GcsClient  # noqa: PLC0415
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]  # noqa: PLC0415
 
     key, namespace = b"CLUSTER_METADATA", b"cluster"
     client = GcsClient(address=cluster.address)

@@ -12,7 +12,7 @@ import itertools
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 
 from qa_service.client import MAX_RESPONSE_BYTES, Server, Terms, look_up, split_hosts
 from qa_service.programs.load.connection import LoadConnection, Owner, SentRequest, Target
@@ -26,7 +26,7 @@ _RECONNECT_PAUSE_S = 0.01
 """A client whose server is gone does not fill a core with attempts."""
 
 
-def run_load(plan: LoadPlan) -> Iterator[list[Sample]]:
+def run_load(plan: LoadPlan) -> Generator[list[Sample], None, None]:
     """Makes the load, and yields results, in no order, ten times a second.
 
     Raises:
