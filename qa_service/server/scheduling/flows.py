@@ -9,6 +9,12 @@ A flow pays when its request is taken: its next turn starts that much later (Goy
 proportion to its weight, however many it sends. Within a flow, a request of more weight (a higher
 priority) goes first, then the oldest.
 
+A flow that asks while nothing of it waits has its turn one minimum turn after the virtual time. So
+of clients that ask one question at a time, equal ones are served in the order in which they ask,
+and one of more weight, whose turns are shorter, before them. What such a flow has paid ahead, since
+it was a batch member before its turn or asked for more than a page, delays it from two minimum
+turns on. (Without this allowance, whoever was served early in one round waited longer in the next.)
+
 Long texts are read one after another, not side by side: every turn of a flow's long text is used
 for the text that a fair machine would finish first. A flow keeps such turns until it has paid for
 its own texts (E. Friedman, S. Henderson: "Fairness and efficiency in web server protocols",
@@ -67,6 +73,7 @@ class Flow:
         line: Its waiting requests, in their order.
         weight: That of its first request.
         start: When its next turn starts.
+        paid: Where the turns that it has had end; it is not behind the virtual time when it asks.
         finish: When a fair machine would finish its short requests.
         texts_finish: When a fair machine would finish its long texts; until then it has turns, in
             which other flows' texts may be read. -infinity without texts.
@@ -78,7 +85,7 @@ class Flow:
     """
 
     __slots__ = (
-        "counted", "finish", "last_batch", "line", "name", "place", "reserved", "start",
+        "counted", "finish", "last_batch", "line", "name", "paid", "place", "reserved", "start",
         "texts_finish", "waiting", "weight",
     )  # fmt: skip
 
@@ -88,7 +95,7 @@ class Flow:
         self.weight = self.counted = self.waiting = self.reserved = 0.0
         self.finish = 0.0
         self.texts_finish = -math.inf
-        self.start = start
+        self.start = self.paid = start
         self.last_batch = -math.inf
         self.place: _Place | None = None
 
@@ -144,7 +151,9 @@ class Flows:
 
     def add(self, ticket: Ticket) -> None:
         """Puts a request into its flow's line."""
-        flow = self._known(ticket.flow)
+        flow = self._known(ticket)
+        if ticket.weight > flow.weight:  # a lighter one's turn, which is longer, does not delay it
+            flow.start = min(flow.start, self._next_start(flow, ticket))
         if ticket.core is None:
             begin = max(flow.start, flow.finish)
             flow.finish = begin + ticket.turn_cost / ticket.weight
@@ -153,7 +162,7 @@ class Flows:
 
     def begin(self, text: Ticket) -> None:
         """Reserves a long text's work; notes in `finish` when a fair machine would be done."""
-        flow = self._known(text.flow)
+        flow = self._known(text)
         flow.weight = max(flow.counted, text.weight)
         flow.texts_finish = max(flow.start, flow.texts_finish) + text.cost / text.weight
         text.finish = flow.texts_finish, text.number
@@ -162,8 +171,9 @@ class Flows:
 
     def put_back(self, ticket: Ticket) -> None:
         """Puts back a request that was taken and did not run, and refunds its flow."""
-        flow = self._known(ticket.flow)
+        flow = self._known(ticket)
         flow.start -= ticket.turn_cost / ticket.weight
+        flow.paid -= ticket.turn_cost / ticket.weight
         self._insert(flow, ticket)
 
     def remove(self, ticket: Ticket) -> None:
@@ -174,7 +184,7 @@ class Flows:
 
     def reserve(self, text: Ticket, cost: float) -> None:
         """Adds to a long text's reserved cost; a negative cost releases some."""
-        flow = self._known(text.flow)
+        flow = self._known(text)
         before = flow.reserved
         flow.reserved = before + cost if before + cost > NO_COST else 0.0
         self.cost += flow.reserved - before
@@ -183,11 +193,13 @@ class Flows:
     def take(self, turns: Sequence[Turn]) -> None:
         """Removes requests that run together, the first turn first; their flows pay."""
         work = sum([turn.ticket.turn_cost for turn in turns])
-        self._virtual_time = max(self._virtual_time, turns[0].start) + work / self.weight
+        due = turns[0].start - _min_turn(turns[0].ticket)
+        self._virtual_time = max(self._virtual_time, due) + work / self.weight
         self._num_batches += 1
         for turn in turns:
             payer = turn.flow
             payer.start += turn.end - turn.start
+            payer.paid += turn.end - turn.start
             payer.last_batch = self._num_batches
             flow = self._remove(turn.ticket)
             if flow is not payer:
@@ -208,7 +220,8 @@ class Flows:
         self._without_turn = {flow.name: flow for flow in kept if flow.place is None}
         self.cost = self.weight = 0.0  # removes rounding errors
         for flow in kept:
-            flow.start, flow.last_batch = self._virtual_time, -math.inf
+            flow.start = flow.paid = self._virtual_time
+            flow.last_batch = -math.inf
             self.cost += flow.reserved
             self.weight += flow.counted
 
@@ -271,7 +284,7 @@ class Flows:
         """The cost of all that would run before a request that is not queued yet."""
         flow = self._flows.get(ticket.flow) or Flow(ticket.flow, self._virtual_time)
         ahead = [other for weight, _, _, other in flow.line if -weight >= ticket.weight]
-        start = max(flow.start, self._virtual_time)
+        start = flow.start if flow.place else self._next_start(flow, ticket)
         start += sum([other.turn_cost / other.weight for other in ahead])
         others = (other for other in self._flows.values() if other is not flow and other.line)
         return sum([other.cost for other in ahead]) + sum(
@@ -299,15 +312,21 @@ class Flows:
             for other in others
         )
 
-    def _known(self, name: str) -> Flow:
-        """The flow of a name; one without a turn starts at the virtual time or later."""
-        flow = self._flows.get(name)
+    def _known(self, ticket: Ticket) -> Flow:
+        """The flow of a ticket; one without a turn starts after the virtual time."""
+        flow = self._flows.get(ticket.flow)
         if flow is None:
-            flow = Flow(name, self._virtual_time)
-            self._flows[name] = self._without_turn[name] = flow
-        elif flow.place is None:
-            flow.start = max(flow.start, self._virtual_time)
+            flow = Flow(ticket.flow, self._virtual_time)
+            self._flows[ticket.flow] = self._without_turn[ticket.flow] = flow
+        if flow.place is None:
+            flow.start = self._next_start(flow, ticket)
+            flow.paid = max(flow.paid, self._virtual_time)
         return flow
+
+    def _next_start(self, flow: Flow, ticket: Ticket) -> float:
+        """When the turn starts of a flow that has none and asks now."""
+        turn = _min_turn(ticket)
+        return max(self._virtual_time + turn, flow.paid - turn)
 
     @property
     def _since_batch(self) -> int:
@@ -353,7 +372,7 @@ class Flows:
             self._weigh(flow, flow.weight)
             return
         self._weigh(flow, 0.0)
-        if flow.start <= self._virtual_time:
+        if flow.paid <= self._virtual_time:
             del self._flows[flow.name], self._without_turn[flow.name]
             if not self._flows:
                 self.cost = self.weight = 0.0  # removes rounding errors
@@ -362,6 +381,10 @@ class Flows:
         """Replaces a flow's part in `weight`."""
         self.weight += weight - flow.counted
         flow.counted = weight
+
+
+def _min_turn(ticket: Ticket) -> float:
+    return ticket.min_turn_cost / ticket.weight
 
 
 def _in_line(ticket: Ticket) -> _InLine:

@@ -27,8 +27,8 @@ from qa_service.server.scheduling.ticket import Ticket
 
 BATCHES_AHEAD = 3
 """Batch members come from as many turns as fill this many batches of the leader's length: enough to
-find texts of that length. A client that is served early waits longer the next time, so p99 grows
-with this number; with 3 it is within 1.2 of first come, first served (`test_shares.py`)."""
+find texts of that length. Whoever is passed waits longer, so p99 grows with this number; with 3 it
+is within 1.1 of first come, first served (`test_shares.py`)."""
 
 
 class Scheduler:

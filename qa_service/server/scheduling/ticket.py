@@ -15,7 +15,9 @@ class Ticket:
         attempts: How many instances died while they ran it.
         moves: How often an instance ended before it ran it.
         cost: An estimate, in milliseconds of an instance.
-        turn_cost: What its flow pays for its turn: the cost, or that of `MIN_TURN_TOKENS` if more.
+        turn_cost: What its flow pays for its turn: the cost, or `min_turn_cost` if that is more (of
+            a segment, the cost).
+        min_turn_cost: The cost of `MIN_TURN_TOKENS`; 0 where turns have no minimum.
         finish: When a fair machine would finish it, in virtual time, and a number that breaks ties;
             a segment has its text's.
         number: Its place in the order of arrival.
@@ -24,7 +26,7 @@ class Ticket:
 
     __slots__ = (
         "arrived_s", "attempts", "call", "core", "cost", "deadline_s", "finish", "flow",
-        "is_queued", "moves", "number", "tokens", "turn_cost", "weight",
+        "is_queued", "min_turn_cost", "moves", "number", "tokens", "turn_cost", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -44,6 +46,6 @@ class Ticket:
         self.core = core
         self.finish = finish
         self.attempts = self.moves = 0
-        self.cost = self.turn_cost = 0.0
+        self.cost = self.turn_cost = self.min_turn_cost = 0.0
         self.number = -1
         self.is_queued = False

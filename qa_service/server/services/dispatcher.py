@@ -87,7 +87,9 @@ class Dispatcher:
 
     def submit_segment(self, segment: Ticket) -> None:
         """Queues a segment of a text that was admitted."""
-        segment.cost = segment.turn_cost = self.cost_of(segment.tokens)
+        rule = self._rule()
+        segment.cost = segment.turn_cost = self._costs.of(segment.tokens, rule)
+        segment.min_turn_cost = self._turn_cost(rule)
         self._add(segment)
 
     def admit(self, ticket: Ticket, *, is_long: bool = False) -> None:
@@ -106,7 +108,8 @@ class Dispatcher:
             self.dispatch()  # instances may be idle for calls that came in this round
         rule = self._rule()
         ticket.cost = self._costs.of(ticket.tokens, rule)
-        ticket.turn_cost = max(ticket.cost, self._turn_cost(rule))
+        ticket.min_turn_cost = self._turn_cost(rule)
+        ticket.turn_cost = max(ticket.cost, ticket.min_turn_cost)
         check = self._admission.admit_long if is_long else self._admission.admit
         check(
             ticket,

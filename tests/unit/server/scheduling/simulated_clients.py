@@ -78,10 +78,10 @@ class Machine:
 
     def _ask(self, client: Client) -> None:
         tokens = self.rng.choice(client.lengths)
-        cost = self.costs.cost_ms(1, tokens)
+        cost, min_turn_cost = (self.costs.cost_ms(1, n) for n in (tokens, MIN_TURN_TOKENS))
         ticket = make_ticket(
             self.now_ms, tokens=tokens, flow=client.name, cost=cost,
-            turn_cost=max(cost, self.costs.cost_ms(1, MIN_TURN_TOKENS)),
+            turn_cost=max(cost, min_turn_cost), min_turn_cost=min_turn_cost,
             weight=next(self._weights[client.name]),
         )  # fmt: skip
         self.scheduler.add(ticket)

@@ -211,6 +211,27 @@ def test_of_a_clients_own_requests_the_heavier_goes_first():
     assert [queue.next_batch(9.0) for _ in range(2)] == [[heavy], [light]]
 
 
+def test_a_heavier_request_does_not_wait_for_the_longer_turn_of_its_flows_lighter_one():
+    queue = scheduler(max_batch_size=1)
+    queue.add(make_ticket(flow="mine", weight=1.0, min_turn_cost=100.0))
+    for _ in range(9):
+        queue.add(make_ticket(flow="others", min_turn_cost=100.0))
+    assert queue.next_batch(9.0)[0].flow == "mine"
+    queue.add(make_ticket(flow="mine", weight=1.0, min_turn_cost=100.0))
+    queue.add(make_ticket(flow="mine", weight=10.0, min_turn_cost=100.0))
+    assert queue.next_batch(9.0)[0].weight == 10.0
+
+
+def test_equal_clients_come_in_the_order_in_which_they_ask_and_a_heavier_one_before_them():
+    queue = scheduler(max_batch_size=1)
+    for flow in ("a", "b", "c"):
+        queue.add(make_ticket(flow=flow, min_turn_cost=100.0))
+    assert served(queue, 1) == ["a"]
+    queue.add(make_ticket(flow="a", min_turn_cost=100.0))
+    queue.add(make_ticket(flow="heavy", weight=10.0, min_turn_cost=100.0))
+    assert served(queue, 4) == ["heavy", "b", "c", "a"]
+
+
 def test_a_turn_costs_its_flow_its_minimum_at_least():
     queue = scheduler(max_batch_size=1)
     for tokens in (300, 10):

@@ -28,7 +28,12 @@ class Reading:
         for name, count in lengths.items():
             cost = count * SEGMENT_COST
             weight = (weights or {}).get(name, 1.0)
-            text = make_ticket(flow=(flows or {}).get(name, name), cost=cost, weight=weight)
+            text = make_ticket(
+                flow=(flows or {}).get(name, name),
+                cost=cost,
+                weight=weight,
+                min_turn_cost=PARAGRAPH_COST,
+            )
             self.texts[name] = text
             self.scheduler.begin(text)
             self.left_to_queue[name] = count
@@ -43,14 +48,16 @@ class Reading:
             text = self.texts[name]
             segment = make_ticket(
                 flow=text.flow, weight=text.weight, cost=SEGMENT_COST, tokens=768, core=(0, 1),
-                finish=text.finish, text=name,
+                min_turn_cost=PARAGRAPH_COST, finish=text.finish, text=name,
             )  # fmt: skip
             self.scheduler.add(segment)
             self.scheduler.flows.reserve(text, -SEGMENT_COST)
 
     def ask(self, flow):
         cost = PARAGRAPH_COST
-        self.scheduler.add(make_ticket(flow=flow, cost=cost, turn_cost=cost, text=""))
+        self.scheduler.add(
+            make_ticket(flow=flow, cost=cost, turn_cost=cost, min_turn_cost=cost, text="")
+        )
 
     def step(self):
         (ticket,) = self.scheduler.next_batch(9.0, BatchRule(1))
@@ -166,7 +173,7 @@ def test_random_operations_keep_flows_equal_to_the_waiting_requests(steps):
 
     for action, flow, weight, number in steps:
         if action == "add":
-            queue(flow, weight, turn_cost=30.0 * number)
+            queue(flow, weight, turn_cost=30.0 * number, min_turn_cost=30.0)
         elif action == "text":
             texts.append(make_ticket(flow=flow, weight=weight, cost=300.0))
             scheduler.begin(texts[-1])
