@@ -64,7 +64,7 @@ def end_with_parent(parent: int) -> None:
     server only the loop's thread starts processes.
     """
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before the kernel was told
+    if os.getppid() != parent:  # it ended before the call
         os._exit(0)
 
 

@@ -897,7 +897,7 @@ class Servers:
             server.latencies_s.append(latency_s)
 
     def count_outrun(self, server: Server, sent_s: float) -> None:
-        """Counts a request that another server answered sooner; a silent server then rests."""
+        """Counts a request that another server answered sooner; a silent one is then avoided."""
         self.count_unanswered(server, 1)
         if server.replied_s < sent_s:
             self.rest(server)

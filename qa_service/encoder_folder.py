@@ -19,7 +19,7 @@ class EncoderManifest(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         identity: Of the weights and of how they are run; equal where embeddings can be compared.
-        max_tokens: So many of a text are read, special tokens included.
+        max_tokens: Tokens of a text that are read, special tokens included.
         files: SHA-256 by file name.
     """
 

@@ -77,7 +77,7 @@ class DevSet:
         return cls(answerable, [*impossible, *unanswerable_questions(answerable)])
 
     def sample(self, most: int) -> DevSet:
-        """At most so many questions of each kind, always the same ones."""
+        """At most this many questions of each kind, always the same ones."""
         rng = random.Random(0)
         kinds = (self.answerable, self.unanswerable)
         return DevSet(*(rng.sample(kind, min(most, len(kind))) for kind in kinds))

@@ -221,7 +221,7 @@ def _add_other_modes(parser: argparse.ArgumentParser) -> None:
     unknown = "with --cascade: ask the next model too where one finds no answer"
     add("--ask_next_if_unknown", action="store_true", help=unknown)
     add("--plot", type=Path, metavar="FILE", help="with --cascade: draw F1 against cost")
-    most = "measure on so many of each kind; 0 for all"
+    most = "how many of each kind to measure on; 0 for all"
     add("--max_questions", type=int, default=0, help=most)
     cost = "with --calibrate: points of F1 on answerable questions that abstention may cost"
     add("--max_cost_f1", type=float, default=2.0, help=cost)

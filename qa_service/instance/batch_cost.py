@@ -26,7 +26,7 @@ from qa_service.errors import SetupError
 MIN_SAVING = 0.1
 """The minimum share of its later cost that a joining row must save: measurements are noisy."""
 MIN_TURN_TOKENS = 512
-"""A turn costs at least so many tokens, about a page, whatever the model's window."""
+"""Tokens that a turn costs at least, about a page, whatever the model's window."""
 
 
 class CostTable(msgspec.Struct, frozen=True):

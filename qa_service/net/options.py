@@ -36,7 +36,7 @@ class ListenOptions(Struct, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=65535,
-            description="port on which a gateway beside the server speaks gRPC, as docs/GRPC.md "
+            description="port on which a gateway process speaks gRPC, as docs/GRPC.md "
             "has it; Triton's is 8001; 0 for none",
         ),
     ] = 0

@@ -86,7 +86,7 @@ def fuse(path: Path, config: PreTrainedConfig) -> int:
 
     Residual additions stay apart from their normalization: with ONNX Runtime's one kernel for both
     (SkipLayerNormalization), the built-in model takes 8 % longer on a CPU core. An instance fuses
-    them when it loads the file, unless it is told not to.
+    them when it loads the file, unless an option forbids it.
     """
     options = FusionOptions("bert")
     options.enable_skip_layer_norm = False

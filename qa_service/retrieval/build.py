@@ -68,7 +68,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reporter:
-    """Is told what a run does; this one ignores it."""
+    """Receives the events of a run; this one ignores them."""
 
     def on_note(self, line: str) -> None:
         """The run does something that was not asked for."""
@@ -80,7 +80,7 @@ class Reporter:
         """A file, or a part of one, is left out."""
 
     def on_passages(self, number: int) -> None:
-        """So many passages were added."""
+        """Passages were added."""
 
     def on_file_done(self, size_bytes: int) -> None:
         """A file is done, whether it was read or not."""

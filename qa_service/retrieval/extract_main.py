@@ -35,7 +35,7 @@ from qa_service.retrieval.passages import cut
 
 
 def main() -> None:
-    """Reads what it is told to until its input ends."""
+    """Reads the files that are named on its input, until that ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this
     logging.disable()
     _limit(resource.RLIMIT_AS, int(sys.argv[1]))

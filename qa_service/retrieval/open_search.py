@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import opensearchpy
 
 MAX_QUESTION_CHARS = 1000
-"""So many of a question are searched for: clusters refuse queries of very many words."""
+"""Words of a question that are searched for: clusters refuse queries of very many words."""
 
 SEARCH_TIMEOUT_S = 5  # for so long a cluster that does not answer holds a thread
 FIELDS = ("title", "heading", "text")

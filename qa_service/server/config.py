@@ -203,7 +203,7 @@ def _with_defaults(table: dict[str, Any], given: Mapping[str, object]) -> dict[s
     whole = {
         name: {**common, **its} if isinstance(its, dict) else its for name, its in models.items()
     }
-    # [instances] first, so that a fault in it is told there and not in a model.
+    # [instances] first, so that a fault in it is reported there and not in a model.
     first = {"instances": instances} if "instances" in table else {}
     return {**first, **table, **({"models": whole} if models else {})}
 

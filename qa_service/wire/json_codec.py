@@ -1,6 +1,6 @@
 """Request bodies parsed from JSON, and replies encoded as frames of JSON. Sans-IO.
 
-The sender of a wrong body is told an error; the stream goes on.
+The sender of a wrong body gets an error; the stream goes on.
 """
 
 from __future__ import annotations

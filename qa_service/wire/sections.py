@@ -111,7 +111,7 @@ def _core_and_overlap(question: str, window_tokens: int, overlap_tokens: int) ->
 
 
 def _is_short(text: str, tokens: int) -> bool:
-    """Whether a text has no more than so many tokens, by its bytes."""
+    """Whether a text has at most this many tokens, by its bytes."""
     limit = BYTES_PER_TOKEN * tokens
     if text.isascii() or len(text) > limit:
         return len(text) <= limit

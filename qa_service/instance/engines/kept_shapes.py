@@ -25,7 +25,7 @@ from typing import TypeVar
 logger = logging.getLogger(__name__)
 
 MAX_FOLDERS = 4
-"""So many versions, processors, precisions and thread counts are kept, those used last."""
+"""Combinations of version, processor, precision and threads that are kept, those used last."""
 PARTIAL_S = 3600.0
 """A partial file older than this was left by a process that was killed."""
 PREFIX = "tokens-"

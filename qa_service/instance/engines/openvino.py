@@ -160,7 +160,7 @@ class OpenVinoEngine(Engine):
         return compiled
 
     def _compiled_for(self, tokens: int, kept: dict[str, str]) -> openvino.CompiledModel:
-        """Compiles the model for one row of so many tokens.
+        """Compiles the model for one row of this many tokens.
 
         All lengths are made of one model that was read once: they share its weights, though not
         those that OpenVINO rearranges for its kernels.

@@ -43,7 +43,7 @@ from qa_service.wire.sections import sections
 from qa_service.wire.spans import SegmentResult, merge, to_answers
 
 Outcome = Answers | SegmentResult | QaError
-"""What comes of a task: its answers, its result as a segment, or its error."""
+"""A task's outcome: its answers, its result as a segment, or its error."""
 
 EncodedTasks = list[tuple[Task, EncodedQuestion | QaError]]
 """Each task with its windows, or its error."""

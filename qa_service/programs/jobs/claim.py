@@ -104,7 +104,7 @@ class Claim:
 
 
 def _feed(digest: hashlib._Hash, file: BinaryIO, num_bytes: int) -> int:
-    """Hashes up to so many bytes; returns how many it read."""
+    """Hashes up to this many bytes; returns how many it read."""
     left = num_bytes
     while left > 0 and (chunk := file.read(min(left, CHUNK_BYTES))):
         digest.update(chunk)

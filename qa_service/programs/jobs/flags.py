@@ -114,7 +114,7 @@ def _add_submit(parser: argparse.ArgumentParser) -> None:
 def _add_collect(parser: argparse.ArgumentParser) -> None:
     _add_output(parser)
     add = parser.add_argument
-    add("--count", type=count, help="wait until the file has so many answers")
+    add("--count", type=count, help="wait until the file has this many answers")
     add("--follow", action="store_true", help="wait for further answers until interrupted")
     _add_broker(parser)
 

@@ -51,7 +51,7 @@ class SentRequest:
 
 
 class Owner(Protocol):
-    """Is told of the events of a connection and its requests."""
+    """Receives the events of a connection and its requests."""
 
     def opened(self, connection: LoadConnection) -> None:
         """Requests are sent at once from now on."""

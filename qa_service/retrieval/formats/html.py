@@ -50,7 +50,7 @@ _HIDING = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECAS
 _MAX_NODES = 20_000_000
 _MAX_SCRIPTS = 4
 _MAX_TABLES = 4
-"""Tables within so many others only arrange the page."""
+"""Tables nested deeper than this only arrange the page."""
 _BREAK = "\ue000"
 """Stands for `<br>` while white space is joined."""
 

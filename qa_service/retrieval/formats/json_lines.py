@@ -17,7 +17,7 @@ from qa_service.retrieval.layout import title_of
 
 _CHUNK_BYTES = 1 << 16  # of a line over the bound are held at a time
 _MAX_FAULTS = 1000
-"""So many bad lines are left out of any file; more only if they are at most half of its lines."""
+"""Bad lines that are left out of any file; more only if they are at most half of its lines."""
 
 
 class _Line(msgspec.Struct, frozen=True):

@@ -46,7 +46,7 @@ class Lines(NamedTuple):
         return Lines(cut, self.numbers[start:end])
 
     def indented_end(self, start: int, columns: int = 1) -> int:
-        """Where lines end that are indented by so many columns, or empty."""
+        """Where lines end that are empty or indented by this many columns."""
         end = place = start
         blank = " " * columns
         while place < len(self.lines):

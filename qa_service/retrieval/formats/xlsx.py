@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from openpyxl.worksheet.worksheet import Worksheet
 
 _MAX_COLUMNS = 500
-"""Cells to the right of so many are left out."""
+"""Columns that are read; cells to the right are left out."""
 
 _Row = tuple[int, list[str]]
 """A row's number in its sheet, and its cells."""

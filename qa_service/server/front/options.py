@@ -106,7 +106,7 @@ class AuthOptions(Struct, frozen=True, kw_only=True):
 
 
 class HttpOptions(Struct, frozen=True, kw_only=True):
-    """HTTP on the same port, beside the frames."""
+    """HTTP on the same port as the frames."""
 
     http: Annotated[bool, Meta(description="answer HTTP requests")] = True
     http_cors_origin: Annotated[

@@ -26,7 +26,7 @@ from qa_service.server.telemetry.metrics import Metrics
 logger = logging.getLogger(__name__)
 
 PROCESS_BYTES = 64 << 20
-"""An instance's memory beside its model's files, estimated until an instance has measured it."""
+"""An instance's memory besides its model's files, estimated until an instance has measured it."""
 
 
 class Catalog:

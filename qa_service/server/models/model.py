@@ -57,7 +57,7 @@ class Model:
 
     Args:
         make_version: Makes a version that has no instance yet; raises `SetupError` if there is no
-            memory for so many instances.
+            memory for that many instances.
 
     Attributes:
         versions: Those that are there, the oldest first.

@@ -39,7 +39,7 @@ class RepositoryOptions(Struct, frozen=True, kw_only=True):
             ge=0,
             le=MAX_COUNT,
             description="seconds from look to look whether the file or a folder of versions has "
-            "changed; 0 for only when it is told by SIGHUP",
+            "changed; 0 for only at SIGHUP",
         ),
     ] = 0
     max_memory_bytes: Annotated[

@@ -11,7 +11,7 @@ from qa_service.server.scheduling.ticket import Ticket
 
 MAX_RETRY_AFTER_MS = 10_000
 """The queue may empty sooner than it takes to run, as clients leave and instances start: no client
-is told to wait longer than this."""
+is asked to wait longer than this."""
 
 
 class Admission:

@@ -1,7 +1,7 @@
 """A request on its way through the services, until it ends: answered, failed or cancelled, once.
 
     call ──settle──▶ its children are cancelled ▸ on_end: its holders drop it ▸ completions
-      └────cancel──▶ the same without completions: its client has gone
+      └────cancel──▶ the same without completions: its client has disconnected
 
 A service that looks at the answer adds a completion with `then`. A service that holds the call in a
 queue or a table registers with `on_end` how to drop it. A service that asks on its own behalf
@@ -151,7 +151,7 @@ class Call:
                     parent.fail(outcome)  # the completion that failed may be the parent's
 
     def cancel(self) -> None:
-        """Ends it without an outcome: its client has gone."""
+        """Ends it without an outcome: its client has disconnected."""
         if not self.is_settled:
             self.is_cancelled = True
             self._completions.clear()

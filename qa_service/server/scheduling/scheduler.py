@@ -2,7 +2,7 @@
 
     add ──▶ queued ──next_batch──▶ dispatched ──retry──▶ queued again, to run alone
               ├──expired──▶ answered `deadline_exceeded`
-              └──remove───▶ dropped: its client has gone
+              └──remove───▶ dropped: its client has disconnected
 
 `Flows` says whose turn it is. The request with the first turn, the leader, always goes. Its batch
 members are the requests nearest to it in length whose turn starts before the leader's ends, or
@@ -95,7 +95,7 @@ class Scheduler:
         self._retries.append(ticket)
 
     def remove(self, ticket: Ticket) -> bool:
-        """Removes a request whose client has gone; False if it was not waiting."""
+        """Removes a request whose client has disconnected; False if it was not waiting."""
         if ticket.is_queued:
             self._forget_deadline(ticket)
             self.flows.remove(ticket)

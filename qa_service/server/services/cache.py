@@ -41,7 +41,7 @@ class _Flight:
     Attributes:
         model: The model, engine and precision, by which the key was made.
         run: No child of the leader, since it continues without it.
-        leader: The member whose deadline the run has; None if its client has gone.
+        leader: The member whose deadline the run has; None if its client has disconnected.
         timer: Fails joined members at their deadlines; None until one has joined.
     """
 

@@ -25,7 +25,7 @@ from qa_service.wire.messages import Answer, Passage, Place, Question
 
 KEY_BYTES = 16  # 128 bits: equal keys of different questions need not be expected
 ENTRY_BYTES = 320
-"""An entry's memory beside its value: its key, its place in the dictionary, and room to grow."""
+"""An entry's memory besides its value: its key, its place in the dictionary, and room to grow."""
 
 SHARD_BYTES = 1 << 20
 

@@ -79,7 +79,7 @@ class CollectionOptions(Struct, frozen=True, kw_only=True):
 
 
 class SearchOptions(Struct, frozen=True, kw_only=True):
-    """Searches in collections and in skimmed texts: processes beside the loop."""
+    """Searches in collections and in skimmed texts, in processes of their own."""
 
     encoder: Annotated[
         Path,

@@ -80,7 +80,7 @@ class Retrieval:
         return self.collections.has_started
 
     def edition(self, request: Request) -> str:
-        """What the answers depend on beside question and text: a part of the cache's key."""
+        """What the answers depend on besides question and text: a part of the cache's key."""
         served = self.collections.get(request.collection)
         if served is None:
             return f"{request.skim or ''}"

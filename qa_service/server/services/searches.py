@@ -28,7 +28,7 @@ from qa_service.server.scheduling.ticket import Ticket
 MAX_ATTEMPTS = 2
 """A search fails with its second process: one death may be a coincidence."""
 MAX_DEATHS_IN_ROW = 3
-"""After so many deaths without a result, searches are refused while no process runs."""
+"""Deaths without a result after which searches are refused while no process runs."""
 FIRST_TIMES = 3
 """To open an index or to read a folder may take this many times as long as a search: the process
 may have to start first, and to load a search engine's client."""

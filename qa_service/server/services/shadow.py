@@ -52,7 +52,7 @@ class _Pair:
         self._compare()
 
     def drop_if_cancelled(self, call: Call) -> None:
-        """Drops the copy of a request whose client has gone."""
+        """Drops the copy of a request whose client has disconnected."""
         if call.is_cancelled:
             self._drop()
 

@@ -1,4 +1,4 @@
-"""The gateway: a grpcio server with the three services, until it is told to stop.
+"""The gateway: a grpcio server with the three services, until it is stopped.
 
 STARTING ──▶ SERVING ──stop──▶ DRAINING (NOT_SERVING, streams end, calls are answered) ──▶ ENDED
 """

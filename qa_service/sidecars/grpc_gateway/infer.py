@@ -53,7 +53,7 @@ def _read_input(tensor: Any, raw: bytes | None) -> InferInput:  # noqa: ANN401
     if raw is None:
         its.data = [_decode(its.name, element) for element in tensor.contents.bytes_contents]
     elif tensor.HasField("contents"):
-        raise InvalidRequestError(f"{its.name[:64]} has contents beside raw_input_contents")
+        raise InvalidRequestError(f"{its.name[:64]} has contents besides raw_input_contents")
     else:
         parameters["binary_data_size"] = len(raw)
     return its

@@ -23,7 +23,7 @@ class HttpReply(msgspec.Struct, frozen=True):
     """A reply, without what depends on the connection.
 
     Attributes:
-        fields: Header fields beside those of every reply.
+        fields: Header fields besides those of every reply.
     """
 
     body: bytes = b""
@@ -158,10 +158,10 @@ def encode_reply(
     """Encodes a reply.
 
     Args:
-        fields: Header fields beside the reply's own.
+        fields: Header fields besides the reply's own.
         date: The time now, as `Date` has it.
         is_last: Whether the connection ends after it.
-        is_http_1_0: Whether the client must be told if the connection stays.
+        is_http_1_0: Whether the reply must say that the connection stays open.
         is_head: Whether the method is HEAD, whose reply has no body.
     """
     head = f"{_FIRST_LINES[reply.status]}Date: {date}\r\n"
