@@ -68,8 +68,8 @@ class Codec(Protocol):
         """Takes out the next message; None if there is none for now.
 
         Raises:
-            RejectedError: The message is wrong; its sender gets the error, the stream goes on. With a
-                cause, the fault is the server's.
+            RejectedError: The message is wrong; its sender gets the error, the stream goes on.
+                With a cause, the fault is the server's.
             QaError: The stream cannot be followed any further.
         """
 
