@@ -59,7 +59,7 @@ class TestClient:
         ("token", "words"),
         [("wrong", "not accepted"), (EXPIRED, "has expired"), (None, "wants a token")],
     )
-    def test_the_wrong_one_or_none(self, with_tokens, token, words):
+    def test_a_wrong_or_missing_token_gets_unauthorized(self, with_tokens, token, words):
         with QaClient("localhost", with_tokens.port, token=token) as client:
             for error in client.ask_many([tuple(ASK.values())] * 40):
                 assert (error.code, error.retryable) == ("unauthorized", False)

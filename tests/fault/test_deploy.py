@@ -187,7 +187,7 @@ class TestHttpDrain:
             assert self.reply(asking) == (200, "close")
             assert server.wait() == 0
 
-    def test_it_serves_on_while_balancers_hear_of_it(self, faulty_server):
+    def test_drain_delay_serves_on_and_reports_not_ready(self, faulty_server):
         flags = ("--drain_delay_ms", "600000")
         with faulty_server(*ONE_SESSION, *flags) as server, self.connected(server, 2) as made:
             before, idle = made

@@ -80,7 +80,7 @@ class TestDeath:
                 gateway.wait_for_count("abandoned", 1)
             gateway.server.wait_for_log(LISTENS, 2)
 
-    def test_it_does_not_outlive_the_server(self, builtin_model):
+    def test_the_gateway_ends_with_a_killed_server(self, builtin_model):
         server = RunningServer(builtin_model, *INSTANT, "--grpc_port", str(port := reserve_port()))
         try:
             pid = GatewayServer(server, port).pid
@@ -295,7 +295,7 @@ class TestPings:
     TOO_MANY = b"too_many_pings"
 
     @pytest.mark.parametrize(("interval_ms", "is_closed"), [("0", False), ("300000", True)])
-    def test_they_may_come_as_often_as_the_flag_says(self, builtin_model, interval_ms, is_closed):
+    def test_pings_are_allowed_at_the_flags_interval(self, builtin_model, interval_ms, is_closed):
         flag = "--grpc_http2_min_recv_ping_interval_without_data_ms"
         with (
             running_gateway(builtin_model, *INSTANT, flag, interval_ms) as gateway,

@@ -68,7 +68,7 @@ def test_the_model_is_sent_to_a_node_that_has_it_not(builtin_model, cluster, sta
     assert {path.name for path in sent.iterdir()} >= {"manifest.json"}
 
 
-def test_it_grows_with_the_work_onto_new_nodes_and_shrinks_when_idle(builtin_model, cluster, start):
+def test_ray_instances_grow_with_queued_work_and_shrink_when_idle(builtin_model, cluster, start):
     one = ("--num_inference_sessions=0", "--ray_instances=1:3", "--ray_idle_timeout_ms=1000")
     # What waits five seconds by plan waits longer while nodes start on the same cores.
     server = start(builtin_model, *one, "--request_timeout_ms=0")

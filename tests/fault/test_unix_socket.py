@@ -16,7 +16,7 @@ from qa_service.client import QaClient
 from tests.programs import fail_to_start
 
 
-def test_it_is_for_its_user_alone_and_goes_with_the_server(builtin_model, tmp_path):
+def test_the_unix_socket_is_private_and_removed_at_the_end(builtin_model, tmp_path):
     path = tmp_path / "socket"
 
     async def ask():

@@ -122,7 +122,7 @@ def check_engines(source, model, target):
         for kind in ARCHITECTURES
     ],
 )
-def test_it_gives_transformers_logits_in_every_engine(kind, tmp_path, capfd):
+def test_every_engine_gives_transformers_logits(kind, tmp_path, capfd):
     if kind in NOT_BUILT:
         with pytest.raises(ImportError, match=NOT_BUILT[kind]):
             make_small_model(kind, tmp_path / kind)

@@ -61,7 +61,7 @@ def stream_of(client, **options) -> queue.Queue:
 
 
 class TestTritonClient:
-    def test_it_is_told_about_the_server(self, client):
+    def test_server_metadata_and_health_over_grpc(self, client):
         assert client.is_server_live()
         assert client.is_server_ready()
         assert client.is_model_ready("builtin")
@@ -71,7 +71,7 @@ class TestTritonClient:
         assert metadata.name == "qa-server"
         assert "statistics" in metadata.extensions
 
-    def test_it_is_told_about_the_model(self, client):
+    def test_model_metadata_and_configuration_over_grpc(self, client):
         metadata = client.get_model_metadata("builtin")
         assert [tensor.name for tensor in metadata.inputs] == ["question", "text"]
         assert list(metadata.versions) == ["1"]
@@ -95,7 +95,7 @@ class TestTritonClient:
 
     @pytest.mark.parametrize("shape", [(), (4, 1)])
     @pytest.mark.parametrize("coding", [None, "gzip", "deflate"])
-    def test_it_is_answered(self, client, shape, coding):
+    def test_triton_client_gets_the_answers(self, client, shape, coding):
         wanted = [triton.InferRequestedOutput(name) for name in ("answer", "start")]
         result = client.infer(
             "builtin", inputs(triton, FOUR, shape=shape), outputs=wanted, request_id="17",

@@ -271,7 +271,7 @@ class TestFromOutside:
         assert (unreachable.returncode, unreachable.stdout) == (2, "")
         assert unreachable.stderr.startswith("Error: no server can be reached")
 
-    def test_where_a_token_is_wanted_it_is_wanted_here_too(self, builtin_model, tmp_path):
+    def test_health_and_stats_need_the_token(self, builtin_model, tmp_path):
         tokens = token_flags(tmp_path, "3bQ1xT0yqWcV7uKfJm2sZg")
         with running_server(builtin_model, *INSTANT, *tokens) as running:
             with running.connect() as unauthenticated:

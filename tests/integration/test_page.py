@@ -157,7 +157,7 @@ def test_without_an_answer_the_passages_that_were_read_are_shown(page):
     assert shown == "A > Ba.mdOne."
 
 
-def test_the_same_request_elsewhere(page, server):
+def test_a_link_to_the_page_fills_in_and_asks_its_question(page, server):
     page.open(f"http://localhost:{server.port}/#q={quote('Whose?')}&t={quote(chr(39) + 'Ada')}&k=1")
     page.wait_for("document.querySelector('#question').value == 'Whose?'")
     shown = "document.querySelector('#code').textContent"
@@ -224,7 +224,7 @@ def test_a_version_can_be_chosen_where_there_are_several(browser, tmp_path):
     assert browser.faults == []
 
 
-def test_one_version_leaves_nothing_to_choose(page):
+def test_the_page_hides_the_choice_of_a_single_model(page):
     page.evaluate("showModels()")
     page.wait_for("document.querySelector('#model').options.length == 3")
     assert page.evaluate("document.querySelector('#choice').hidden")

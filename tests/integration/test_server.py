@@ -149,7 +149,7 @@ def test_a_thousand_questions_in_one_segment(client):
     assert {reply["answer"] for reply in replies} == {replies[0]["answer"]}
 
 
-def test_the_same_id_twice_in_flight(client):
+def test_a_duplicate_id_in_flight_gets_duplicate_id(client):
     client.sendall(frame({"id": 7, **ASK}) * 2)
     refused, answered = receive(client), receive(client)
     assert (refused["id"], refused["error"]["code"]) == (7, "duplicate_id")

@@ -36,7 +36,7 @@ def starting_server(permits, model, *flags):
         running.close()
 
 
-def test_it_is_live_and_not_ready_and_says_when_to_come_again(builtin_model, tmp_path):
+def test_a_loading_server_is_live_not_ready_and_sends_retry_after(builtin_model, tmp_path):
     permits = Permits(tmp_path, 0)
     with starting_server(permits, builtin_model, *INSTANT) as server:
         assert get(server.port, "/v2/health/live").status == 200
@@ -175,7 +175,7 @@ def test_ray_instances_without_ray_end_the_start(builtin_model, flags):
 
 
 @pytest.mark.parametrize("fault", ["No space left on device", "Broken pipe"])
-def test_nobody_has_to_take_its_standard_output(builtin_model, fault):
+def test_a_closed_or_full_stdout_does_not_stop_the_server(builtin_model, fault):
     command = [sys.executable, "server.py", "--port", "0", "--model", str(builtin_model), *INSTANT]
     is_pipe = fault == "Broken pipe"
     with Path("/dev/full").open("w") as full:

@@ -545,7 +545,7 @@ class TestServers:
             ("::1,[::1]:7,[::1]", [("::1", 9), ("::1", 7), ("::1", 9)]),
         ],
     )
-    def test_their_names(self, hosts, found):
+    def test_split_hosts_reads_names_and_ports(self, hosts, found):
         assert split_hosts(hosts, 9) == found
 
     @pytest.mark.parametrize("hosts", ["", "a,", [], "a:0", "a:65536", ":9"])
@@ -674,7 +674,7 @@ class TestServers:
         script = refuse_all("queue_full", retry_after_ms=100_000)
         assert_fails(script, QaServerError, "queue_full")
 
-    def test_one_that_failed_rests_and_is_tried_again(self, monkeypatch):
+    def test_a_failed_server_is_avoided_and_tried_again(self, monkeypatch):
         monkeypatch.setattr("qa_service.client._MIN_REST_S", 60.0)
         bad, good = ScriptedPeer(close_at_once, answer_all), ScriptedPeer(answer_all)
         with bad, good, client_of_all(bad, good) as client:

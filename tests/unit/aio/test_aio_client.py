@@ -380,7 +380,7 @@ def test_cancelling_many_cancels_each():
     play(scenario, silent)
 
 
-def test_one_who_gives_up_connecting_leaves_the_others_their_connection():
+def test_cancelling_one_connecting_call_keeps_the_connection_for_others():
     async def scenario(client, server):
         first, second = (asyncio.create_task(client.ask("q", f"t{i}")) for i in range(2))
         await until(lambda: client._opening)

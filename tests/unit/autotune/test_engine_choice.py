@@ -134,7 +134,7 @@ def test_a_table_that_cannot_be_read_is_measured_again(tmp_path, trial):
      ({"inference_engine_type": "instant"}, ("instant", "fp32", 1)),
      ({"device": None}, ("onnx", "fp32", 1))],
 )  # fmt: skip
-def test_where_there_is_nothing_to_choose_nothing_is_measured(tmp_path, given, expected, trial):
+def test_a_fixed_engine_or_single_candidate_is_not_measured(tmp_path, given, expected, trial):
     options, table = choose(tmp_path, trial, **given)
     assert (taken(options), table, trial.candidates) == (expected, None, [])
 

@@ -52,7 +52,7 @@ def test_a_gpu_that_is_not_there_is_an_error(devices, gpus, words):
         assign(1, devices, gpus)
 
 
-def test_where_sessions_are_is_said_shortly_or_one_by_one():
+def test_devices_are_described_briefly_or_one_by_one():
     devices_ = [
         InstanceDevice(i, device) for i, device in enumerate(["cuda:0", "cuda:1", "cuda:0"])
     ]

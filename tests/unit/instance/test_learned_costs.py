@@ -111,7 +111,7 @@ def test_a_learned_cost_is_tried_again_seldom():
     assert sum(simulated.wrong) <= 3 * 1000 / TRIAL_EVERY
 
 
-def test_one_run_that_was_held_up_moves_nothing():
+def test_a_single_slow_run_does_not_change_learned_costs():
     simulated = Machine(CORE).run(1000)
     before_ms = simulated.expected_ms(1, 180)
     for rows in (1, 2):

@@ -91,7 +91,7 @@ def test_a_port_that_is_taken_at_one_address_is_taken(loop, address):
     ("host", "expected"),
     [("localhost", True), ("127.0.0.2", True), ("::1", True), ("0.0.0.0", False), ("::", False)],
 )
-def test_which_names_are_of_this_machine_alone(host, expected):
+def test_is_loopback_knows_local_names(host, expected):
     assert is_loopback(host) == expected
 
 

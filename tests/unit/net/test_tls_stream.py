@@ -208,7 +208,7 @@ def test_the_peers_end_is_reported_once(make_peer, politely):
     peer.stream.write(b"ignored")
 
 
-def test_its_tls_is_given_back_when_it_ends(make_peer):
+def test_a_closed_stream_frees_its_tls_session_at_once(make_peer):
     """Not when Python looks for cycles: a thousand connects a second would pile up till then."""
     for end in ("close", "peer"):
         peer = make_peer()

@@ -68,7 +68,7 @@ def test_one_length_is_compiled_at_a_time():
     assert (compiler.asked, compiler.shapes.find(80)) == ([64, 80], "for 80")
 
 
-def test_it_ends_before_its_memory_is_exceeded():
+def test_compiling_stops_before_the_memory_bound():
     compiler = Compiler(max_bytes=350)
     for tokens in (16, 32, 48, 64, 80):
         compiler.run(tokens, OFTEN)

@@ -10,7 +10,7 @@ from qa_service.programs.jobs.metrics import GatewayMetrics
 
 
 @pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")])
-def test_they_are_served_until_they_are_stopped(host, shown):
+def test_metrics_are_served_until_stopped(host, shown):
     metrics, port = GatewayMetrics(), reserve_port()
     metrics.consumed += 2
     metrics.dead["invalid_frame"] += 1

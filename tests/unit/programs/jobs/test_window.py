@@ -71,7 +71,7 @@ async def begins_to_wait(window):
 
 
 @with_window
-async def test_those_who_wait_are_admitted_by_order(window):
+async def test_waiters_are_admitted_by_order(window):
     entered = []
 
     async def enter(order):
@@ -89,7 +89,7 @@ async def test_those_who_wait_are_admitted_by_order(window):
 
 
 @with_window
-async def test_nobody_is_admitted_while_it_is_shut(window):
+async def test_a_shut_window_admits_no_waiter(window):
     window.set_open(False)
     task = await begins_to_wait(window)
     assert not task.done()
@@ -99,7 +99,7 @@ async def test_nobody_is_admitted_while_it_is_shut(window):
 
 
 @with_window
-async def test_nobody_is_admitted_during_a_pause_and_all_after_it(window):
+async def test_a_pause_admits_waiters_only_at_its_end(window):
     window.pause(0.2)  # so long that everybody has had a turn meanwhile
     window.pause(0)  # a longer pause stays
     task = await begins_to_wait(window)
@@ -108,7 +108,7 @@ async def test_nobody_is_admitted_during_a_pause_and_all_after_it(window):
 
 
 @with_window
-async def test_one_who_gives_up_waiting_takes_no_place(window):
+async def test_a_cancelled_waiter_takes_no_place(window):
     await window.enter(0)
     gone = await begins_to_wait(window)
     gone.cancel()
@@ -119,7 +119,7 @@ async def test_one_who_gives_up_waiting_takes_no_place(window):
 
 
 @with_window
-async def test_one_who_gives_up_when_just_admitted_gives_the_place_back(window):
+async def test_a_waiter_cancelled_when_admitted_gives_its_place_back(window):
     await window.enter(0)
     gone = await begins_to_wait(window)
     window.leave()  # lets it in

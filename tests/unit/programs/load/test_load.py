@@ -307,7 +307,7 @@ class TestOpenLoop:
             assert peer.connections == 2
         assert codes(samples).count("") == 50 - len(rest)
 
-    def test_one_that_waited_too_long_does_not_take_its_neighbours_along(self, use_clock):
+    def test_a_timed_out_request_does_not_fail_its_neighbours(self, use_clock):
         clock = use_clock(WatchedClock())
 
         def next_of(peer):

@@ -351,7 +351,7 @@ def test_an_empty_line_before_a_request_is_passed_over(make, first):
     assert setting.statuses == [200]
 
 
-def test_it_is_passed_over_between_requests_too(make):
+def test_blank_lines_between_requests_are_skipped(make):
     setting = make()
     setting.send(get(READY) + b"\r\n" + get(READY))
     assert setting.statuses == [200, 200]

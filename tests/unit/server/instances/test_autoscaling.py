@@ -14,18 +14,18 @@ def wanted(autoscaler, at_s=1.0, **found):
     return autoscaler.wanted(at_s, **(usual | found))
 
 
-def test_it_grows_by_what_waits():
+def test_instances_grow_by_queued_seconds():
     assert [wanted(scaler(), waiting_s=s) for s in (3.0, 4.5, 100.0)] == [2, 4, 8]
 
 
-def test_it_waits_for_those_that_start():
+def test_no_instance_is_added_while_others_start():
     assert wanted(scaler(), waiting_s=100.0, starting=1) == 2
 
 
 IDLE = {"remote": 4, "alive": 5, "idle": 1}
 
 
-def test_it_shrinks_by_one_when_one_was_idle_all_the_while():
+def test_one_instance_is_removed_after_the_idle_timeout():
     pool = scaler()
     assert [wanted(pool, at_s, **IDLE) for at_s in (1.0, 59.0, 60.0, 61.0)] == [4, 4, 3, 4]
 
@@ -38,5 +38,5 @@ def test_a_moment_of_work_begins_the_while_again():
     assert [wanted(pool, at_s, **IDLE) for at_s in (139.0, 140.0)] == [4, 3]
 
 
-def test_it_keeps_the_fewest():
+def test_autoscaling_keeps_the_minimum():
     assert wanted(scaler(), 1000.0, idle=2) == 2

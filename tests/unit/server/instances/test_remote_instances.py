@@ -166,7 +166,7 @@ def growing(start, monkeypatch):
     return listening
 
 
-def test_it_grows_with_what_waits(growing):
+def test_remote_instances_grow_with_queued_work(growing):
     assert sorted(growing.workers) == [0, 1, 2, 3]
     assert growing.is_ready
 

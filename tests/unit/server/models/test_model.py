@@ -395,7 +395,7 @@ def test_whatever_plans_follow_each_other_the_last_one_is_reached(plans):
 class TestAnEngineIsNotKnown:
     """A version whose engines are being measured."""
 
-    def test_it_is_not_loaded_until_it_is(self):
+    def test_a_model_is_loaded_once_its_engine_is_chosen(self):
         setting = Setting(spec(1, engine="auto"))
         assert not setting.made
         setting.apply(spec(1), at_once=True)

@@ -45,7 +45,7 @@ def test_what_is_no_version_is_left_alone(model):
 
 
 @pytest.mark.parametrize("name", ["nothing", "m/notes"])
-def test_where_there_is_nothing_it_is_said(tmp_path, name):
+def test_a_folder_without_versions_raises_setup_error(tmp_path, name):
     (tmp_path / "m" / "notes").mkdir(parents=True)
     with pytest.raises(SetupError, match=r"cannot be read: No such file|no prepared model in"):
         find_versions(tmp_path / name)

@@ -78,7 +78,7 @@ def test_a_call_failed_by_its_owner_leaves_the_queue(version):
     assert version.queue_length == 0
 
 
-def test_it_ends_when_it_drains_and_has_answered_all(version, loop):
+def test_a_draining_version_ends_after_its_last_answer(version, loop):
     call = make_call()
     version.submit(call)
     version.make_ready()

@@ -53,7 +53,7 @@ def test_a_completions_return_value_replaces_the_outcome():
     assert [outcome.answers for outcome in heard] == [[ANSWER]]
 
 
-def test_nobody_hears_of_what_is_cancelled():
+def test_a_cancelled_calls_completions_do_not_run():
     call = make_call()
     heard = heard_of(call)
     call.cancel()

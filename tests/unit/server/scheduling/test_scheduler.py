@@ -349,7 +349,7 @@ def test_members_join_where_it_saves_more_than_it_costs(costs, size):
     assert {len(queue.next_batch(2.0)) for _ in range(4 // size)} == {size}
 
 
-def test_nobody_waits_for_members_that_would_not_be_taken():
+def test_a_batch_does_not_wait_for_members_that_would_not_fit():
     leader = make_ticket(1.0)
     queue = scheduler(leader, costs=CORE, max_queue_delay_us=9_000_000)
     assert queue.next_batch(1.0) == [leader]
@@ -413,7 +413,7 @@ def test_each_request_comes_out_exactly_once_and_every_batch_is_within_bounds(
 
 
 @given(requests.filter(len), st.integers(1, 6), tables)
-def test_nobody_is_passed_over_for_ever(figures, max_batch_size, costs):
+def test_a_flows_request_leads_after_one_of_each_other_flow(figures, max_batch_size, costs):
     """However many others flood in, a flow's one request leads after one of each other flow."""
     waiting = make_ticket(0.0, tokens=figures[0][1], flow="waiting")
     others = [make_ticket(0.0, tokens=tokens, flow=flow) for _, tokens, flow, _ in figures]

@@ -87,7 +87,7 @@ def test_of_two_clients_with_sixty_in_flight_each_gets_by_its_weight(weight, tab
     assert answered["heavy"] / answered["light"] == pytest.approx(weight, rel=0.1)
 
 
-def test_where_batches_are_nearly_free_the_heavier_client_has_all_its_requests_under_way():
+def test_nearly_free_batches_take_all_requests_of_the_heavier_client():
     clients = [Client("heavy", weights=[8.0]), Client("light")]
     answered = Machine(clients, GPU).run(2000, skip=200).answered
     assert answered["heavy"] / answered["light"] >= 6

@@ -234,7 +234,7 @@ def test_a_request_that_is_refused_at_once_leaves_nothing_behind(setting):
     assert len(setting.runs) == 2
 
 
-def test_one_whose_outcome_makes_another_unwanted_is_no_trouble(setting):
+def test_an_outcome_that_cancels_another_member_is_handled(setting):
     first, second = setting.ask(), setting.ask()
     first.then(lambda outcome: second.cancel())
     setting.runs[0].fail(WorkerCrashedError())

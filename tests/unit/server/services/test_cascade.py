@@ -61,7 +61,7 @@ def test_a_model_that_is_sure_is_the_only_one_asked(setting):
     assert setting.source(call) == AnswerSource("small", 1, models_asked=1)
 
 
-def test_one_that_is_not_sure_has_the_next_asked(setting):
+def test_an_unsure_model_has_the_next_one_asked(setting):
     call = setting.ask()
     setting.answer(UNSURE)
     assert setting.of(call) is None

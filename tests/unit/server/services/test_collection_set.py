@@ -96,7 +96,7 @@ def test_a_collection_that_cannot_be_opened_is_tried_again_until_it_can(setting,
     assert setting.collections.faults() == {}
 
 
-def test_one_that_cannot_be_opened_keeps_no_other_from_being_served(setting):
+def test_an_unopenable_collection_does_not_block_the_others(setting):
     setting.use({**DOCS, "bad": CollectionOptions(path=Path("bad"))})
     setting.processes["bad"].reply(DAMAGED)
     setting.settle()
@@ -133,7 +133,7 @@ def test_a_new_process_opens_what_was_open(setting):
     assert setting.collections.states() == {"docs": "READY"}
 
 
-def test_one_that_ends_its_process_while_it_is_opened_is_tried_later(setting):
+def test_a_collection_that_kills_its_process_is_opened_later(setting):
     setting.use()
     process = setting.processes["docs"]
     process.die()
@@ -168,7 +168,7 @@ def test_collections_come_and_go(setting):
     assert list(setting.counts.collections) == ["more"]
 
 
-def test_one_that_goes_from_a_shared_process_is_closed_there():
+def test_a_removed_collection_is_closed_in_its_shared_process():
     setting = Setting(max_search_processes=1)
     options = {name: CollectionOptions(path=Path(name)) for name in "ab"}
     setting.use_and_settle(options)

@@ -73,7 +73,7 @@ class Started:
         self.loop.close()
 
 
-def test_one_that_listens_has_started(tmp_path, monkeypatch):
+def test_the_gateway_has_started_once_it_listens(tmp_path, monkeypatch):
     its = Started(tmp_path, monkeypatch, LISTENING, "sock.recv(1)")
     assert not its.gateway.has_started
     run_until(its.loop, lambda: its.changes == 1)
@@ -82,7 +82,7 @@ def test_one_that_listens_has_started(tmp_path, monkeypatch):
     assert its.gateway.failure == ""
 
 
-def test_one_that_dies_before_fails_the_start_with_its_words(tmp_path, monkeypatch):
+def test_a_gateway_that_dies_at_start_fails_the_start_with_its_message(tmp_path, monkeypatch):
     its = Started(tmp_path, monkeypatch, b"grpc is missing", "sys.exit(2)")
     run_until(its.loop, lambda: its.changes == 1)
     assert (its.gateway.has_started, its.gateway.failure) == (False, "grpc is missing")
@@ -96,7 +96,7 @@ def test_a_later_death_of_the_gateway_is_logged_with_its_words(tmp_path, monkeyp
     its.close()
 
 
-def test_one_that_dies_without_a_word_says_where_to_look(tmp_path, monkeypatch):
+def test_a_gateway_that_dies_silently_points_at_the_log(tmp_path, monkeypatch):
     its = Started(tmp_path, monkeypatch, b"", "sys.exit(2)")
     run_until(its.loop, lambda: its.changes == 1)
     assert "the log says why" in its.gateway.failure

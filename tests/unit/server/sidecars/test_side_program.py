@@ -80,14 +80,14 @@ def beside(tmp_path, monkeypatch):
     loop.close()
 
 
-def test_it_is_sent_bytes_and_sends_some(beside):
+def test_a_side_program_receives_and_sends_bytes(beside):
     beside.start()
     beside.program.write(b"once")
     beside.wait_for(b"once")
     assert beside.program.is_running
 
 
-def test_it_sees_the_end_and_ends(beside):
+def test_a_side_program_ends_at_end_of_file(beside):
     beside.start()
     beside.program.close()
     assert beside.program._process.wait(20) == 0
@@ -96,7 +96,7 @@ def test_it_sees_the_end_and_ends(beside):
     assert (beside.starts, beside.deaths) == (1, 0)
 
 
-def test_one_that_dies_is_started_again_after_a_backoff(beside, caplog):
+def test_a_dead_side_program_is_restarted_after_a_backoff(beside, caplog):
     beside.start()
     os.kill(beside.program.pid, signal.SIGKILL)
     run_until(beside.loop, lambda: beside.deaths == 1)
@@ -126,7 +126,7 @@ def test_the_backoff_doubles_while_it_keeps_dying_and_no_longer(beside, caplog):
     assert "the echo exited with 3; it starts again" in caplog.text
 
 
-def test_one_that_cannot_be_started_is_tried_again(beside, caplog, monkeypatch):
+def test_a_side_program_that_cannot_start_is_tried_again(beside, caplog, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(sys, "executable", "/nonexistent/python")
         beside.program.start()
@@ -135,7 +135,7 @@ def test_one_that_cannot_be_started_is_tried_again(beside, caplog, monkeypatch):
     beside.wait_for(f"hello here {os.getpid()} ".encode())
 
 
-def test_one_that_has_died_is_not_started_again_once_it_is_closed(beside):
+def test_a_closed_side_program_is_not_restarted(beside):
     beside.start()
     beside.die(1)
     beside.program.close()
@@ -150,7 +150,7 @@ def test_bytes_written_before_close_arrive(beside):
     assert beside.program._process.wait(20) == 3
 
 
-def test_one_that_closes_its_descriptor_is_killed_and_started_again(beside, caplog, tmp_path):
+def test_a_side_program_that_closes_its_descriptor_is_restarted(beside, caplog, tmp_path):
     deaf = ECHO.replace("sys.exit(3)", "sock.close(); import time; time.sleep(600)")
     (tmp_path / "echo_beside.py").write_text(deaf)
     beside.start()

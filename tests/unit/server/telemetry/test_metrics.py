@@ -51,7 +51,7 @@ def bucket_of(value, bounds):
 
 class TestBounds:
     @pytest.mark.parametrize("bounds", [DURATION_BOUNDS_MS, BATCH_SIZE_BOUNDS])
-    def test_they_ascend(self, bounds):
+    def test_histogram_bounds_ascend(self, bounds):
         assert all(a < b for a, b in pairwise(bounds))
 
     def test_durations_are_26_percent_apart(self):
@@ -128,7 +128,7 @@ class TestHistogram:
             "count": 0, "sum": 0, "max": None, "p50": None, "p90": None, "p99": None, "buckets": []
         }  # fmt: skip
 
-    def test_it_interpolates_as_prometheus_does(self):
+    def test_quantile_interpolates_as_prometheus_does(self):
         # Ten values in (0, 10] and ten in (10, 20]: the 15th is taken to be halfway.
         histogram = histogram_of([10] * 10 + [20] * 10, (10, 20))
         assert histogram.quantile(0.75) == 15

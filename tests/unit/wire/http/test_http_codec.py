@@ -385,13 +385,13 @@ class TestTokens:
         codec.feed(get(path))
         assert codec.next_message().is_open
 
-    def test_it_is_asked_for_before_the_body(self):
+    def test_a_token_is_asked_for_before_the_body(self):
         codec = Peer().codec
         codec.feed(post("/qa", ASK)[:-10])
         assert isinstance(codec.next_message(), Auth)
         assert codec.next_message() is None
 
-    def test_where_none_is_wanted_none_is_asked_for(self):
+    def test_no_token_is_read_where_none_is_required(self):
         peer = Peer(wants_token=False).send(get("/stats", b"Authorization: Bearer abc\r\n"))
         assert (peer.tokens, peer.statuses()) == ([], [200])
 
@@ -448,7 +448,7 @@ class TestExpectations:
 
 
 class TestManyQuestions:
-    def test_they_are_requests_of_their_own_and_have_one_reply(self):
+    def test_questions_of_one_body_are_requests_with_one_reply(self):
         peer = infer_peer("a?", "b?", "c?", id="7")
         assert [request.question for request in peer.requests] == ["a?", "b?", "c?"]
         assert len({request.id_json for request in peer.requests}) == 3
@@ -465,14 +465,14 @@ class TestManyQuestions:
             "end": [1, -1, 3],
         }
 
-    def test_one_that_fails_makes_the_others_useless(self):
+    def test_a_failed_question_cancels_its_siblings(self):
         peer = infer_peer("a?", "b?", "c?")
         peer.fail(QueueFullError(), 1)
         assert peer.statuses() == [503]
         assert peer.codec.take_unwanted() == [peer.requests[0], peer.requests[2]]
         assert peer.codec.take_unwanted() == []
 
-    def test_those_not_taken_out_yet_are_forgotten(self):
+    def test_questions_behind_a_failed_one_are_dropped(self):
         codec = Peer().codec
         codec.feed(post(INFER, infer(["a?", "b?", "c?"])))
         first = [codec.next_message() for _ in range(2)][1]
