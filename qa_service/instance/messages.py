@@ -58,6 +58,7 @@ class ModelFacts(msgspec.Struct, frozen=True, array_like=True):
         null_log_score: Of the null answer; None if the model cannot abstain.
         fingerprint: SHA-256 of the manifest.
         passage_weight: What a point of a passage's search score adds to its log scores.
+        collection_null_log_score: Of the null answer of a passage of a collection.
         hooks: Which hooks an instance runs, and the SHA-256 of their module; empty for none.
     """
 
@@ -67,6 +68,7 @@ class ModelFacts(msgspec.Struct, frozen=True, array_like=True):
     null_log_score: float | None = None
     fingerprint: str = ""
     passage_weight: float = 0.0
+    collection_null_log_score: float | None = None
     hooks: str = ""
 
 

@@ -171,6 +171,7 @@ def choose_reading(source: Source, choices: Choices) -> tuple[ReadingConfig, str
         threshold = None if choices.can_abstain is False else threshold or 0.0
     if choices.null_threshold is not None:
         threshold = choices.null_threshold
+        reading = msgspec.structs.replace(reading, collection_threshold=None)
     verb = "never abstains" if threshold is None else f"abstains below a threshold of {threshold:g}"
     return msgspec.structs.replace(reading, null_threshold=threshold), f"it {verb} ({why})"
 

@@ -39,6 +39,8 @@ class ReadingConfig(msgspec.Struct, frozen=True, kw_only=True):
         null_threshold: The minimum by which a span's logit sum must exceed that of the null
             answer (start and end on the CLS token, as in SQuAD 2.0 readers); None for a model
             that was never trained on unanswerable questions and so cannot abstain.
+        collection_threshold: What `null_threshold` is for passages of a collection, where a search
+            has found the texts; None for the same.
         null_position: Where the CLS token is in a window, from its end if negative.
         passage_weight: What a point of a search's score adds to the log scores of a passage's spans
             and null answer, when passages of a collection are compared.
@@ -51,6 +53,7 @@ class ReadingConfig(msgspec.Struct, frozen=True, kw_only=True):
     window_overlap_tokens: Annotated[int, msgspec.Meta(ge=0)] = 128
     temperature: Annotated[float, msgspec.Meta(gt=0)] = 1.0
     null_threshold: float | None = None
+    collection_threshold: float | None = None
     null_position: int = 0
     passage_weight: Annotated[float, msgspec.Meta(ge=0)] = 0.2
 
@@ -58,6 +61,13 @@ class ReadingConfig(msgspec.Struct, frozen=True, kw_only=True):
     def null_log_score(self) -> float | None:
         """The null answer's log score, on the spans' scale; None if the model cannot abstain."""
         return None if self.null_threshold is None else self.null_threshold / self.temperature
+
+    @property
+    def collection_null_log_score(self) -> float | None:
+        """The same, where passages of a collection are read."""
+        if self.null_threshold is None or self.collection_threshold is None:
+            return self.null_log_score
+        return self.collection_threshold / self.temperature
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):

@@ -91,6 +91,7 @@ class Reader:
             config.window_overlap_tokens,
             config.null_log_score,
             passage_weight=config.passage_weight,
+            collection_null_log_score=config.collection_null_log_score,
         )
 
     def read(self, questions: Sequence[Question]) -> list[list[Answer] | QaError]:

@@ -89,7 +89,7 @@ def _merge(
         )
         for its, spans in zip(passages, found, strict=True)
     ]
-    return answers_from_passages(read, model.null_log_score, top_k)
+    return answers_from_passages(read, model.collection_null_log_score, top_k)
 
 
 def _read_text(passage: Passage) -> ReadText:

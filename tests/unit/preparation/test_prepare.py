@@ -86,6 +86,14 @@ def test_flags_go_before_the_file_and_the_file_before_the_name(source):
     assert _threshold(source, can_abstain=False) is None
 
 
+def test_a_threshold_of_the_flags_is_that_of_collections_too(source):
+    source.reading_file.write_text('{"null_threshold": 2.5, "collection_threshold": 4.0}')
+    own, _ = choose_reading(source, Choices())
+    assert own.collection_null_log_score == 4.0
+    chosen, _ = choose_reading(source, Choices(null_threshold=1.0))
+    assert chosen.collection_null_log_score == 1.0
+
+
 def test_contradicting_flags_are_refused(source):
     with pytest.raises(SetupError, match="makes no sense"):
         _threshold(source, can_abstain=False, null_threshold=0.0)

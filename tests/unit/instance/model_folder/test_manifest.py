@@ -31,6 +31,22 @@ def test_a_saved_manifest_loads_equal(tmp_path):
     assert (tmp_path / MANIFEST_FILE).read_text().startswith('{\n  "name": "tiny",\n')
 
 
+@pytest.mark.parametrize(
+    ("thresholds", "of_texts", "of_collections"),
+    [
+        ((None, None), None, None),
+        ((None, 1.0), None, None),
+        ((1.0, None), 0.5, 0.5),
+        ((1.0, 3.0), 0.5, 1.5),
+    ],
+)
+def test_collections_may_have_a_threshold_of_their_own(thresholds, of_texts, of_collections):
+    texts, collections = thresholds
+    config = ReadingConfig(temperature=2.0, null_threshold=texts, collection_threshold=collections)
+    assert config.null_log_score == of_texts
+    assert config.collection_null_log_score == of_collections
+
+
 def test_a_manifest_that_is_a_fifo_is_an_error_and_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / MANIFEST_FILE)
     with pytest.raises(SetupError, match="it is not a file"):

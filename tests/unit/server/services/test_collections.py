@@ -21,7 +21,11 @@ from tests.unit.calls import make_call
 from tests.unit.server.fake_services import TIMINGS, FakeDispatcher, FakeService, ManualClock
 from tests.unit.server.services.search_processes import FakeProcess
 
-MODEL = ModelFacts("a model", window_tokens=384, null_log_score=0.5, passage_weight=0.5)
+# Were the threshold of given texts taken, "no answer" would always be the first.
+MODEL = ModelFacts(
+    "a model", window_tokens=384, null_log_score=99.0, passage_weight=0.5,
+    collection_null_log_score=0.5,
+)  # fmt: skip
 
 
 def passage(score, document, text, start=100):
