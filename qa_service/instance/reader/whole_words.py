@@ -13,12 +13,14 @@ _MAX_RUN_CHARS = 2048
 """A longer run without white space is not widened to."""
 _WHOLE = re.compile(
     r"""[A-Za-z][A-Za-z0-9+.-]*://[^\s<>"“”]+
+      |(?<![\w*/])(?:[\w.~/-]*/)?\*{1,2}[./][\w./*-]+
       |(?:[^\s—\u2013;|"“”\u2018\u2019'`<>()\[\]{}«»,*]|(?<=\d),(?=\d)|\(\))+""",
     re.VERBOSE,
 )
-"""What may be one word: commas only between digits, parentheses only of a call."""
+"""What may be one word: commas only between digits, parentheses only of a call, `*` of a pattern of
+files."""
 _TECHNICAL = re.compile(
-    r"""://|^www\.|^--?[A-Za-z]|^[~.]{1,2}/|[\\/=_\#@&+]|::|\(\)
+    r"""://|^www\.|^--?[A-Za-z]|^[~.]{1,2}/|^\.[A-Za-z]|^\*|^(?:Alt|Cmd|Ctrl|Meta|Shift)-|[\\/=_\#@&+]|::|\(\)
       |[A-Za-z0-9]\.[a-z0-9]|[A-Z]\.[A-Z]|\d""",
     re.VERBOSE,
 )
@@ -27,10 +29,12 @@ _CUT_FREELY = re.compile(r"\d{3,4}[-/]\d{2,4}|\d+(?:st|nd|rd|th|s)?-[A-Za-z]{2,}
 """Years from and to, `40-year-old`."""
 _UNIT = re.compile(
     r"""[ \u00a0\u202f]?(?:°\s?[CFK]?|%|‰|[kcmdµn]?m|[kmµ]?g|[mµn]?s|[mk]?[VW]|[kMG]?Hz|[kM]?Pa
-      |[kMG]Wh|[KMGT]i?B|[kMG]bit|kB|km/h|mph|min|h|px|pt|dpi|ft|lb|EUR|USD|GBP|CHF|[€£$¥])
-      [²³]?(?:/[a-zA-Z]{1,3})?(?![\w-])""",
+      |[kMG]Wh|[KMGT]i?B|[kMG]bit|kB|km/h|mph|min|h|px|pt|dpi|ft|lb|dB(?:\([A-Z]\))?|EUR|USD|GBP|CHF|[€£$¥])
+      [²³]?(?:/[a-zA-Z]{1,3}[²³]?)?(?![\w-])""",
     re.VERBOSE,
 )
+_CURRENCY_BEFORE = re.compile(r"(?:[€£$¥]|\b(?:CHF|EUR|GBP|USD))[ \u00a0\u202f]\Z")
+_NUMBER_BEFORE = re.compile(r"\d(?=[ \u00a0\u202f]?[^\s\d]{1,6}\Z)")
 _LINE_MARKS = re.compile(r"(?:[>#]+\s+|[-*+•‣◦]\s+|\d{1,3}[.)]\s+|[*_]{2,}|(?:Q|A)\d*[:.]\s+)+")
 _STANDARD = re.compile(
     r"(?:(?:ISO|IEC|IEEE|EN|DIN|ANSI|RFC|PEP|CVE|BS|ASTM|ITU|ECMA|NIST)[/ -]?)+ ?\d[\w:-]*"
@@ -75,7 +79,9 @@ def whole_words(text: str, start: int, end: int, asked: Set[str] = frozenset()) 
         return start, end
     start = _word_at(text, start)[0]
     end = _word_at(text, end)[1]
-    if text[end - 1].isdigit() and (unit := _UNIT.match(text, end)):
+    if text[start].isdigit() and (sign := _CURRENCY_BEFORE.search(text, max(0, start - 4), start)):
+        start = sign.start()
+    if unit := _unit_at(text, start, end):
         end = unit.end()
     elif text[end - 1].isupper() and (number := _STANDARD.match(text, start)):
         end = max(end, number.end())
@@ -83,6 +89,15 @@ def whole_words(text: str, start: int, end: int, asked: Set[str] = frozenset()) 
     if lead_out := _LEAD_OUT.match(text, start, end):
         end = lead_out.end("token")
     return start, end
+
+
+def _unit_at(text: str, start: int, end: int) -> re.Match[str] | None:
+    """The unit behind a number that a span ends with, or that it ends within."""
+    if text[end - 1].isdigit():
+        return _UNIT.match(text, end)
+    number = _NUMBER_BEFORE.search(text, max(start, end - 8), end)
+    unit = _UNIT.match(text, number.end()) if number else None
+    return unit if unit and unit.end() > end else None
 
 
 def _lead_in_end(text: str, start: int, end: int, asked: Set[str]) -> int:
