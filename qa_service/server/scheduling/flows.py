@@ -181,6 +181,8 @@ class Flows:
         flow = self._remove(ticket)
         self._set_place(flow)
         self._count(flow)
+        if not self.size:
+            self._start_equal()
 
     def reserve(self, text: Ticket, cost: float) -> None:
         """Adds to a long text's reserved cost; a negative cost releases some."""

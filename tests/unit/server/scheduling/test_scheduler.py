@@ -88,6 +88,14 @@ def test_a_flow_that_was_idle_has_saved_nothing_up():
     assert served(queue, 6).count("late") == 3
 
 
+def test_a_queue_that_is_emptied_by_a_withdrawal_keeps_no_flow_as_one_that_is_emptied_by_a_batch():
+    asked, withdrawn = make_ticket(flow="a"), make_ticket(flow="a")
+    queue = scheduler(asked, withdrawn, max_batch_size=1)
+    assert queue.next_batch(0.0) == [asked]
+    queue.remove(withdrawn)
+    assert (len(queue.flows), queue.flows.weight, queue.flows.cost) == (0, 0.0, 0.0)
+
+
 def test_a_flow_that_goes_in_debt_and_comes_back_pays_it_first():
     patient = [make_ticket(flow="patient", tokens=10) for _ in range(200)]
     debtor = make_ticket(flow="debtor", tokens=995)
