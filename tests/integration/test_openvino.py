@@ -127,6 +127,35 @@ def test_static_shapes_take_no_more_memory_than_they_may(builtin_model, precisio
     assert grown_bytes <= room * MIB + ALLOCATORS_BYTES
 
 
+THREADS = """
+import os, sys
+from pathlib import Path
+import numpy as np
+from qa_service.instance.engines import EngineConfig, make_engine, static_shapes
+from qa_service.instance.model_folder.manifest import load_manifest
+
+static_shapes.LOWEST_PRIORITY = 0
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])  # compiling has a thread a CPU
+model = Path(sys.argv[1])
+config = EngineConfig(static_shapes_bytes=2**30)
+engine = make_engine("openvino", model, load_manifest(model), config)
+counted = []
+for tokens in (16, 32, 48, 64):
+    ids = np.full((1, tokens), 2000)
+    for _ in range(static_shapes.OFTEN):
+        engine.logits(ids, np.ones_like(ids), np.zeros_like(ids))
+    engine.static_shapes.wait()
+    assert engine.static_shapes.find(tokens)
+    counted.append(len(os.listdir("/proc/self/task")))
+print(counted[-1] - counted[0])
+"""
+
+
+def test_a_static_shape_adds_no_thread_where_a_run_has_one(builtin_model):
+    done = run_python("-c", THREADS, builtin_model)
+    assert int(done.stdout) < 3  # of three further lengths; those who compile may start late
+
+
 @pytest.fixture
 def kept_model(builtin_model, tmp_path):
     """A model in a folder of its own, of which nothing is compiled yet."""

@@ -188,11 +188,12 @@ def shared_core() -> openvino.Core:
 def options(config: EngineConfig) -> dict[str, str | int | bool]:
     """The options with which a model is compiled.
 
-    Threads are not pinned to cores: every process would pin to the first.
+    Threads are not pinned to cores: every process would pin to the first. If there is one, the
+    caller is it: a stream would add two idle threads for each static shape.
     """
     return {
         "INFERENCE_NUM_THREADS": config.intra_op_num_threads,
-        "NUM_STREAMS": 1,
+        "NUM_STREAMS": int(config.intra_op_num_threads > 1),
         "ENABLE_CPU_PINNING": False,
         "INFERENCE_PRECISION_HINT": ROWS["openvino", config.precision].needs or "f32",
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": GROUP_VALUES,
