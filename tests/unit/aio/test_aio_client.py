@@ -458,10 +458,33 @@ def test_closing_while_it_connects_is_no_cancellation():
     play(scenario, answered)
 
 
+@pytest.mark.parametrize(
+    ("script", "rests"),
+    [
+        (lambda *_: None, True),
+        (lambda *_: {"id": 12345}, True),
+        (lambda *_: error_to(None, "unauthorized"), False),
+        (lambda *_: error_to(None, "frame_too_large"), False),
+    ],
+)
+def test_a_server_that_loses_questions_is_avoided_for_a_time_and_one_that_refuses_is_not(
+    script, rests
+):
+    async def scenario(client, _server):
+        with pytest.raises(QaClientError):
+            await client.ask("q", "t")
+        [asked] = client._opening
+        return asked.rests_until_s > 0
+
+    assert play(scenario, script) == rests
+
+
 @pytest.mark.parametrize("number", [0, -1])
 def test_room_for_nothing_is_refused(number):
     with pytest.raises(ValueError, match="at least 1"):
         AsyncQaClient(max_in_flight=number)
+    with pytest.raises(ValueError, match="at least 1"):
+        asyncio.run(AsyncQaClient().ask_many(PAIRS, max_in_flight=number))
 
 
 def test_it_runs_on_uvloop():

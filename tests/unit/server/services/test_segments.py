@@ -33,7 +33,7 @@ class Setting:
         begin, end = segment.core
         spans = [ScoredSpan(1.0, at, at + len(word))] if begin <= at < end else []
         log_total = 2.0 if spans else -math.inf
-        result = SegmentResult(spans, log_total, tokens or len(text) // 4)
+        result = SegmentResult(spans, log_total, len(text) // 4 if tokens is None else tokens)
         segment.call.settle(Answered((), TIMINGS, segment=result))
 
     def settle_all(self, word=None):
@@ -139,6 +139,15 @@ def test_a_text_given_up_says_how_many_characters_were_read():
     assert error.code == "execution_timeout"
     assert f"{end - begin} of {len(WORDS * 2000)} characters" in error.message
     assert "its time was over" in error.message
+
+
+def test_a_segment_without_tokens_says_nothing_of_the_next_ones_length():
+    setting = Setting(" " * 20_000 + WORDS * 400)
+    for number, segment in enumerate(setting.dispatcher.submitted):
+        assert number < 1000
+        setting.settle(segment, "river", tokens=None if segment.call.request.text.strip() else 0)
+    (outcome,) = setting.outcomes
+    assert outcome.answers[0].answer == "river"
 
 
 def test_a_text_of_more_tokens_than_can_be_read_in_its_time_is_given_up_once_that_is_seen():

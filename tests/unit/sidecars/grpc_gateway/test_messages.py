@@ -10,14 +10,28 @@ import grpc
 from google.protobuf import descriptor_pb2
 from tritonclient.grpc import service_pb2
 
-from qa_service.errors import ERROR_KINDS, DeadlineExceededError, HttpError, QueueFullError
-from qa_service.sidecars.grpc_gateway import messages, status
+from qa_service.errors import (
+    ERROR_KINDS,
+    DeadlineExceededError,
+    HttpError,
+    InvalidRequestError,
+    QueueFullError,
+)
+from qa_service.sidecars.grpc_gateway import messages, reports, status
 from qa_service.sidecars.grpc_gateway.calls import Caller
+from qa_service.sidecars.grpc_gateway.infer import read_call
 from qa_service.sidecars.grpc_gateway.links import read_reply
 from qa_service.wire.frames import PREFIX
 from qa_service.wire.http.open_inference import Result
 from qa_service.wire.json_codec import encode_answers
-from qa_service.wire.messages import Answer, AnswerSource, Passage, Request, Timings
+from qa_service.wire.messages import (
+    Answer,
+    AnswerSource,
+    Passage,
+    Request,
+    RequestLimits,
+    Timings,
+)
 
 FOLDER = messages._DESCRIPTORS.parent
 
@@ -52,6 +66,27 @@ def test_a_calls_deadline_goes_to_the_server(left_s, timeout_ms, limited_ms):
     asked = Request("q?", "some text", timeout_ms=timeout_ms)
     [limited] = Caller(Context(left_s)).limit([asked])
     assert (limited.timeout_ms, limited.traceparent) == (limited_ms, "00-0af7-b7ad-01")
+
+
+def test_contents_of_two_kinds_are_refused():
+    asked = messages.ModelInferRequest(model_name="m")
+    for column in ("question", "text"):
+        its = asked.inputs.add(name=column, datatype="BYTES", shape=[1])
+        its.contents.bytes_contents.append(b"typed")
+        asked.raw_input_contents.append(b"\x03\0\0\0raw")
+    with pytest.raises(InvalidRequestError, match="has contents beside raw_input_contents"):
+        read_call(asked, RequestLimits())
+    for its in asked.inputs:
+        its.ClearField("contents")
+    assert [request.question for request in read_call(asked, RequestLimits()).requests] == ["raw"]
+
+
+@pytest.mark.parametrize("status", [400, 404, 503])
+def test_an_error_over_http_is_no_report(status):
+    with pytest.raises(HttpError, match="no such model") as caught:
+        reports._read(status, b'{"error": "no such model"}')
+    assert caught.value.status == status
+    assert reports._read(200, b'{"name": "m"}') == {"name": "m"}
 
 
 def test_a_call_without_time_is_not_asked():
