@@ -1,0 +1,133 @@
+"""The tail of equal clients, beside that of first come, first served, on the same server.
+
+    python -m benchmarks.tail --questions_file dev.json
+    python -m benchmarks.tail --questions_file dev.json --before PATH  # another checkout, in turn
+
+Closed-loop clients ask one question at a time. By turns each has a connection, and so a share, of
+its own; as they come, all have one token, and so one share, within which the oldest request goes
+first. Batching is the same. Machines change their pace within minutes, so p99 is divided by p50 of
+the same seconds, too. With `--token_us` the engine sleeps so long for a token, and a busy machine
+changes little: server, connections and clients are real.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.feed import WORKER
+from benchmarks.record import Section, checkouts_of, make_parser
+from benchmarks.tables import markdown, median, spread
+from benchmarks.texts import uniform
+from harness.load import report_of
+from harness.server import engine_flags, running_server
+from qa_service.data.squad import SquadQuestion, read_squad
+from qa_service.programs.access import Access
+from qa_service.programs.load.plan import LoadPlan
+
+CLIENTS = (5, 20, 50)
+WARMUP_S = 3.0
+SLEEPING = ("--devices", "cpu", "--cost_table", "off", "--static_shapes_bytes", "0")
+TOKEN = "of-all-clients-together"
+AS_THEY_COME = "first come, first served"
+
+Figures = dict[str, list[float]]
+
+
+def measure(
+    name: str,
+    checkout: tuple[Path, Path],
+    flags: argparse.Namespace,
+    questions: Sequence[SquadQuestion],
+    found: dict[tuple[int, str], Figures],
+) -> None:
+    """Starts a server, and adds the figures of every number of clients."""
+    root, model = checkout
+    token = TOKEN if name == AS_THEY_COME else None
+    with tempfile.NamedTemporaryFile("w") as file:
+        file.write(TOKEN)
+        file.flush()
+        options = [*engine_flags(flags.engine)] if flags.token_us is None else [*SLEEPING]
+        if flags.token_us is not None:
+            options += ["--max_batch_size", str(flags.max_batch_size)]
+        options += ["--auth_token_file", file.name] if token else []
+        with running_server(model, *options, root=root, wrapper=wrapper(flags, root)) as server:
+            for clients in flags.clients:
+                load = {"num_simultaneous_clients": clients, "access": Access(token=token)}
+                plan = ("127.0.0.1", server.port, questions)
+                report_of(LoadPlan(*plan, **load, duration_s=WARMUP_S))
+                report = report_of(LoadPlan(*plan, **load, duration_s=flags.seconds))
+                p50_ms, p99_ms = (report.percentiles_ms[percent] for percent in (50, 99))
+                figures = {"p50_ms": p50_ms, "p99_ms": p99_ms, "rate": report.throughput}
+                for figure, value in (figures | {"p99 / p50": p99_ms / p50_ms}).items():
+                    found.setdefault((clients, name), {}).setdefault(figure, []).append(value)
+                print(clients, name, figures, flush=True)
+
+
+def wrapper(flags: argparse.Namespace, root: Path) -> tuple[str, ...]:
+    """What makes the server's engines sleep, if they are to."""
+    if flags.token_us is None:
+        return ()
+    figures = (f"FEED_FIXED_US={flags.fixed_us}", f"FEED_TOKEN_US={flags.token_us}")
+    return "env", f"PYTHONPATH={WORKER}{os.pathsep}{root}", *figures
+
+
+def report(section: Section, engine: str, found: dict[tuple[int, str], Figures]) -> None:
+    """Says what was found."""
+    rows = []
+    for (clients, name), figures in sorted(found.items()):
+        plain = found[clients, AS_THEY_COME]
+        ratios = (
+            median(figures[figure]) / median(plain[figure]) for figure in ("p99_ms", "p99 / p50")
+        )
+        rows.append(
+            [
+                f"{clients}, {name}",
+                spread(figures["rate"]),
+                spread(figures["p50_ms"], 0),
+                spread(figures["p99_ms"], 0),
+                spread(figures["p99 / p50"], 2),
+                *(f"{ratio:.2f}" for ratio in ratios),
+            ]
+        )
+    head = ["clients", "answers/s", "p50, ms", "p99, ms", "p99 / p50", "p99 by FCFS's"]
+    section.say(f"**{engine}**\n\n" + markdown([*head, "p99 / p50 by FCFS's"], rows))
+    section.raw["cells"] = {f"{clients}, {name}": of for (clients, name), of in found.items()}
+
+
+def main() -> int:
+    parser = make_parser(__doc__)
+    add = parser.add_argument
+    add("--before", type=Path, help="another checkout, measured in turn")
+    add("--engine", default="openvino:int8_bf16", help="engine and precision")
+    add("--token_us", type=float, help="microseconds that a simulated engine sleeps for a token")
+    add("--fixed_us", type=float, default=0.0, help="and for a batch")
+    add("--max_batch_size", type=int, default=1, help="rows in its batches")
+    add("--clients", nargs="+", type=int, default=CLIENTS, help="how many ask")
+    add("--seconds", type=float, default=40.0, help="of each measurement")
+    flags = parser.parse_args()
+    if flags.token_us is not None:
+        flags.engine = (
+            f"sleeping:{flags.fixed_us:.0f}+{flags.token_us:.0f}us,{flags.max_batch_size}"
+        )
+    name = "tail_" + re.sub(r"\W+", "_", flags.engine)
+    section = Section(name, "The tail of equal clients", flags, ("openvino",))
+    questions = [item.asked for item in uniform(read_squad(flags.questions_file))]
+    checkouts = checkouts_of(flags)
+    checkouts[AS_THEY_COME] = checkouts["now"]
+    found: dict[tuple[int, str], Figures] = {}
+    for _ in range(1 if flags.quick else flags.repeats):
+        for name, checkout in checkouts.items():
+            measure(name, checkout, flags, questions, found)
+    report(section, flags.engine.replace(":", " "), found)
+    section.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
