@@ -6,7 +6,7 @@ A tenth of what `python -m benchmarks.fuzz decoder` and `python -m benchmarks.fu
 import asyncio
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.decoder import check_body, check_stream, fuzz
@@ -16,6 +16,9 @@ from harness.server import INSTANT, running_server
 NUM_DECODER_FRAMES = 100_000
 NUM_SERVER_FRAMES = 10_000
 FRAMES_PER_S = 2000
+AT_ANY_PACE = settings(
+    max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -32,13 +35,13 @@ requests = st.fixed_dictionaries(
 
 
 @given(st.binary(max_size=400))
-@settings(max_examples=1000, deadline=None)
+@AT_ANY_PACE
 def test_random_streams(data):
     check_stream(data)
 
 
 @given(requests)
-@settings(max_examples=1000, deadline=None)
+@AT_ANY_PACE
 def test_random_requests(request_fields):
     import json
 
