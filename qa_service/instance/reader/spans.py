@@ -129,7 +129,7 @@ def find_spans(
 def answers_at_best_spans(
     text: str, encoded: EncodedQuestion, best: BestSpans, config: ReadingConfig
 ) -> list[Answer] | None:
-    """As `find_answers`, for a text of one window and one answer; None if the best span is none.
+    """As `find_answers`, for a text of one window and one answer; None if the best spans are none.
 
     Raises:
         InternalError: The logits hold NaN or an infinity.
@@ -140,6 +140,8 @@ def answers_at_best_spans(
     if not spans.may_be(best.candidates[0]):
         return None
     found = spans.result(_near_best(best.candidates), best.log_total)
+    if not found.spans:  # each is marks alone, of which `whole_words` leaves nothing
+        return None
     return to_answers(text, found, config.null_log_score, 1)
 
 

@@ -101,6 +101,7 @@ def test_rows_that_may_not_be_padded_run_alone(make_reader):
 @settings(max_examples=30)
 @given(asked=st.lists(st.tuples(texts, texts, st.integers(1, 2)), max_size=6))
 @example([("why", "\r\n", 1), ("why", "a \n b", 1), ("why", "the river " * 30, 1)])
+@example([("", "00?\x08", 1)])
 def test_spans_chosen_beside_the_model_are_those_chosen_here(
     make_reader, kind, threshold, penalty, asked
 ):
