@@ -5,6 +5,7 @@ What a server replies has the shape that is shown: the same keys, and values of 
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import sys
@@ -98,7 +99,11 @@ def folder(tmp_path_factory) -> Path:
     questions = ROOT / "qa_service" / "data" / "questions.json"
     first, *_ = read_squad(questions)
     (folder / "article.txt").write_text(first.context)
+    (folder / "notes.txt").write_text(TEXT)
     (folder / "dev.json").write_bytes(questions.read_bytes())
+    (folder / "questions.json").write_bytes(questions.read_bytes())
+    with (folder / "questions.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("question", "text"), ("Who?", TEXT)])
     (folder / "examples").symlink_to(ROOT / "examples")
     (folder / "questions.jsonl").write_text(json.dumps({"question": "Who?", "text": TEXT}) + "\n")
     return folder
@@ -122,6 +127,7 @@ def runnable() -> list[tuple[list[str], str]]:
     ("words", "output"), runnable(), ids=[" ".join(words)[:80] for words, _ in runnable()]
 )
 def test_a_command_that_asks_a_server_is_answered(running, folder, words, output):
+    (folder / "answers.jsonl").unlink(missing_ok=True)  # of another page's questions
     done = run(words, running.port, folder)
     # 1 is the client's for a question that the text does not answer.
     assert done.returncode in ({0, 1} if "--question" in words else {0}), done.stderr
