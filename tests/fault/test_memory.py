@@ -1,6 +1,6 @@
 """Servers and engines whose memory runs short: errors are allowed, wrong answers are not.
 
-OpenVINO reports no error for a run that could not allocate: without a look at its outputs, the
+OpenVINO may report no error for a run that could not allocate: without a look at its outputs, the
 answer is that of the run before.
 """
 
@@ -64,7 +64,7 @@ def test_an_engine_short_of_memory_gives_right_logits_or_fails(builtin_model, ki
     right, wrong, faults, errors = map(int, done.stdout.split())
     assert (right + faults + errors, wrong) == (12, 0)
     if kind == "openvino" and not room_bytes:
-        assert faults, "it was not short of memory"
+        assert faults + errors, "it was not short of memory"
 
 
 @dataclass

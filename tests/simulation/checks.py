@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 LONG_TOKENS = 90
 """A text of more tokens may have been cut into segments, whose score is their sum's."""
 TOLERANCE_S = 0.001
+ON_ITS_WAY_S = 0.01
+"""How long an answer may be on its way to a client, 64 bytes at a time."""
 MAX_DEATHS = 3
 """So many instances have to die of a request before it is given up."""
 _BY_STATUS = {
@@ -227,7 +229,7 @@ def check_end(sim: Simulation, talk: Talk) -> None:
         return
     limits = sim.scenario.configs[0].connections
     quiet_s = sim.world.time_s - talk.quiet_since_s
-    may_idle = limits.idle_timeout_ms and quiet_s >= limits.idle_timeout_ms / 1e3 - TOLERANCE_S
+    may_idle = limits.idle_timeout_ms and quiet_s >= limits.idle_timeout_ms / 1e3 - ON_ITS_WAY_S
     if lost and not limits.max_connection_age_s:
         raise Violation("closed", f"without an answer to {_say(lost[0])}")
     if not (may_idle or limits.max_connection_age_s):

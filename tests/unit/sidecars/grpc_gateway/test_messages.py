@@ -74,7 +74,7 @@ def test_contents_of_two_kinds_are_refused():
         its = asked.inputs.add(name=column, datatype="BYTES", shape=[1])
         its.contents.bytes_contents.append(b"typed")
         asked.raw_input_contents.append(b"\x03\0\0\0raw")
-    with pytest.raises(InvalidRequestError, match="has contents beside raw_input_contents"):
+    with pytest.raises(InvalidRequestError, match="has contents besides raw_input_contents"):
         read_call(asked, RequestLimits())
     for its in asked.inputs:
         its.ClearField("contents")
