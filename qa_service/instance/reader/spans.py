@@ -12,7 +12,6 @@ as in BERT's run_squad.py, a window could win with the end of a name that begins
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -220,19 +219,24 @@ class _Spans:
     def result(self, candidates: Sequence[Candidate], log_total: float) -> SegmentResult:
         """The places of the candidates that may be answers.
 
+        One that goes from one item or cell into another is mostly the start of one answer with the
+        end of another: it counts only if there is no other.
+
         Args:
             log_total: Log of the sum over all spans; the share of the other candidates is taken
                 out.
         """
-        may_be = [self.may_be(candidate) for candidate in candidates]
+        may_be = [candidate for candidate in candidates if self.may_be(candidate)]
+        kept = [candidate for candidate in may_be if not self._leaves_cell(candidate)] or may_be
         lost = sum(
             math.exp(candidate.log_score - log_total)
-            for candidate, is_one in zip(candidates, may_be, strict=True)
-            if not is_one
+            for candidate in candidates
+            if candidate not in kept
         )
         if lost:
-            log_total += math.log(max(1.0 - lost, math.exp(candidates[0].log_score - log_total)))
-        places = self._places(list(itertools.compress(candidates, may_be)))
+            best = (kept or candidates)[0].log_score
+            log_total += math.log(max(1.0 - lost, math.exp(best - log_total)))
+        places = self._places(kept)
         return SegmentResult(places, log_total, len(self._offsets))
 
     def with_more(
@@ -295,8 +299,14 @@ class _Spans:
         return whole_characters(self._text, start, end) if start < end else (start, end)
 
     def _cut_at_tokens(self, candidate: Candidate) -> tuple[int, int]:
-        start, end = self._offsets[candidate.first][0], self._offsets[candidate.last][1]
-        return stripped(self._text, *self.rule.within_cell(start, end))
+        return stripped(self._text, *self.rule.within_cell(*self._token_bounds(candidate)))
+
+    def _leaves_cell(self, candidate: Candidate) -> bool:
+        start, end = self._token_bounds(candidate)
+        return self.rule.within_cell(start, end)[1] < end
+
+    def _token_bounds(self, candidate: Candidate) -> tuple[int, int]:
+        return self._offsets[candidate.first][0], self._offsets[candidate.last][1]
 
     def _key(self, start: int, end: int) -> str:
         return answer_key(self._text[start:end])

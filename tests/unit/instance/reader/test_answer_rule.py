@@ -1,5 +1,7 @@
 """What may be an answer, and what is made of a span that was chosen."""
 
+import math
+
 import pytest
 
 from qa_service.instance.model_folder.manifest import ReadingConfig
@@ -117,6 +119,15 @@ def test_a_span_over_a_cells_end_becomes_the_cell():
     logits = token_logits(encoded, {2: 9.0}, {6: 9.0})
     (answer,) = find_answers(text, encoded, logits, ReadingConfig(max_answer_tokens=9))
     assert (answer.answer, answer.score) == ("b", 1.0)
+
+
+def test_the_start_of_one_cell_with_the_end_of_another_counts_for_neither_if_one_is_an_answer():
+    text = "a: b; c: d\na: e; c: f"
+    encoded = encode(text)
+    logits = token_logits(encoded, {2: 9.0, 6: 8.5}, {2: 7.5, 6: 9.0})
+    (answer,) = find_answers(text, encoded, logits, ReadingConfig(max_answer_tokens=9))
+    assert answer.answer == "d"
+    assert answer.score == pytest.approx(1 / (1 + math.exp(16.5 - 17.5)), abs=0.01)
 
 
 def test_a_line_end_within_a_paragraph_is_no_end():
