@@ -297,7 +297,7 @@ def test_a_silent_cluster_holds_nothing_else(builtin_model, folder, silent, tmp_
             sock.sendall(frame({"id": number, **asked}))
         for _ in range(5):
             serving.check_others()
-        assert serving.state_of("silent") == "READY"
+        wait_until(lambda: serving.state_of("silent") == "READY")
         codes = {receive(sock)["error"]["code"] for _ in range(50)}
         assert codes == {"deadline_exceeded"}
 
