@@ -171,6 +171,6 @@ def running_server(
             server.signal(signal.SIGTERM)
             assert server.wait() == 0, server.log
             assert [_message_of(line) for line in server.process.stdout] == ["QA server stopped."]
-        assert "Traceback" not in server.log
+        assert "Traceback" not in server.log, server.log
     finally:
         server.close()

@@ -79,6 +79,18 @@ class BlockList:
         self._lists = max(0, self._lists - 1)
         self._begins_list = False
 
+    def nest(self, depth: int) -> bool:
+        """Lists begin until the place is in this many; returns whether any did."""
+        begins = self._lists < depth
+        while self._lists < depth:
+            self.begin_list()
+        return begins
+
+    def unnest(self, depth: int = 0) -> None:
+        """Lists end until the place is in no more than this many."""
+        while self._lists > depth:
+            self.end_list()
+
     def begin_item(self, mark: str) -> None:
         """An item begins; the next paragraph is its text."""
         self._marks.append(mark)

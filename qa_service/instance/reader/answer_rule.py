@@ -5,7 +5,8 @@ heading or a sentence that repeats it; what goes on past the end of a paragraph.
 the question may be the answer ("red or blue?"), but not a name of code (`top_k`, `--dry-run`).
 
 What goes on past a list's item or a table's cell is cut there: where an answer begins is surer than
-where it ends. Of `Column: value` the value is the answer.
+where it ends. Of `Column: value` the value is the answer. If another span stays within its own, it
+is that one that counts.
 
 The best spans are looked at one by one. Only if the best of all is none is the whole table masked,
 so that the spans that are left share the probability.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import codecs
+import importlib
 import io
 import re
 import zipfile
+from types import ModuleType
 from typing import BinaryIO
 
 from qa_service.retrieval.documents import UnreadableError
@@ -35,6 +37,20 @@ _LATIN_OF_THE_WEB = {
 PACKAGE_ERRORS = (AttributeError, IndexError, KeyError, OSError, SyntaxError, ValueError)
 """What libraries raise over a zip archive that is no document of their kind."""
 _MAX_NUL_SHARE = 0.01
+
+
+def library(module: str, package: str, kind: str) -> ModuleType:
+    """The library that reads a kind of file, imported when there is one.
+
+    Raises:
+        UnreadableError: It is not installed; with the command that installs it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError:
+        raise UnreadableError(
+            f"{kind} needs the package {package}: pip install 'qa-server[collections]'"
+        ) from None
 
 
 def read_bytes(stream: BinaryIO, max_bytes: int) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import re
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from qa_service.retrieval.blocks import BlockList, Parsed
 from qa_service.retrieval.documents import Document, UnreadableError
-from qa_service.retrieval.formats.bounded import PACKAGE_ERRORS, read_package
+from qa_service.retrieval.formats.bounded import PACKAGE_ERRORS, library, read_package
 from qa_service.retrieval.layout import lay_out
 
 if TYPE_CHECKING:
@@ -28,12 +27,7 @@ def read_docx(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]
         UnreadableError: It is longer than the bound, also unpacked, or not in this format.
     """
     data = read_package(stream, max_bytes)
-    try:
-        package = importlib.import_module("docx")
-    except ModuleNotFoundError:
-        raise UnreadableError(
-            ".docx needs the package python-docx: pip install 'qa-server[collections]'"
-        ) from None
+    package = library("docx", "python-docx", ".docx")
     try:
         document: WordDocument = package.Document(io.BytesIO(data))
     except PACKAGE_ERRORS as error:
@@ -46,7 +40,6 @@ def read_docx(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]
 class _Body:
     def __init__(self, out: BlockList) -> None:
         self._out = out
-        self._depth = 0
         self._number = 0
 
     def read(self, document: WordDocument) -> None:
@@ -54,7 +47,7 @@ class _Body:
 
         for item in document.iter_inner_content():
             if isinstance(item, Table):
-                self._end_lists(0)
+                self._out.unnest()
                 rows = [[cell.text for cell in row.cells] for row in item.rows]
                 if len(rows) > 1:
                     self._out.table(rows[0], [(0, row) for row in rows[1:]])
@@ -62,22 +55,20 @@ class _Body:
                     self._out.table([], [(0, row) for row in rows])
             else:
                 self._paragraph(item)
-        self._end_lists(0)
+        self._out.unnest()
 
     def _paragraph(self, paragraph: Paragraph) -> None:
         if not paragraph.text.strip():
             return
         style = (paragraph.style.name or "") if paragraph.style is not None else ""
         depth = _list_depth(paragraph, style)
-        self._end_lists(depth)
+        self._out.unnest(depth)
         if found := _HEADING.fullmatch(style):
             self._out.heading(int(found[1]), paragraph.text)
         elif style.lower() == "title":
             self._out.heading(1, paragraph.text)
         elif depth:
-            while self._depth < depth:
-                self._out.begin_list()
-                self._depth += 1
+            if self._out.nest(depth):
                 self._number = 0
             self._number += 1
             self._out.begin_item(f"{self._number}." if "number" in style.lower() else "-")
@@ -85,11 +76,6 @@ class _Body:
             self._out.end_item()
         else:
             self._out.paragraph(paragraph.text)
-
-    def _end_lists(self, depth: int) -> None:
-        while self._depth > depth:
-            self._out.end_list()
-            self._depth -= 1
 
 
 def _list_depth(paragraph: Paragraph, style: str) -> int:

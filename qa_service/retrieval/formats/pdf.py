@@ -6,16 +6,14 @@ next one.
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections import Counter
 from collections.abc import Iterator
-from types import ModuleType
 from typing import TYPE_CHECKING, BinaryIO
 
 from qa_service.retrieval.blocks import BlockList, Parsed
 from qa_service.retrieval.documents import Document, Fault, UnreadableError
-from qa_service.retrieval.formats.bounded import read_bytes
+from qa_service.retrieval.formats.bounded import library, read_bytes
 from qa_service.retrieval.layout import lay_out
 
 if TYPE_CHECKING:
@@ -36,7 +34,7 @@ def read_pdf(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document |
     Raises:
         UnreadableError: It is longer than the bound, no PDF, wants a password, or has no text.
     """
-    package = _package()
+    package = library("pypdfium2", "pypdfium2", "PDF")
     try:
         pdf: pypdfium2.PdfDocument = package.PdfDocument(read_bytes(stream, max_bytes))
     except package.PdfiumError as error:
@@ -57,15 +55,6 @@ def read_pdf(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document |
         yield Fault(f"{name}, page {number}", "no text on it: scanned pages need OCR first")
     title = _encodable(pdf.get_metadata_value("Title")).strip()
     yield lay_out(Parsed(_blocks(pages).blocks, title), name)
-
-
-def _package() -> ModuleType:
-    try:
-        return importlib.import_module("pypdfium2")
-    except ModuleNotFoundError:
-        raise UnreadableError(
-            "PDF needs the package pypdfium2: pip install 'qa-server[collections]'"
-        ) from None
 
 
 def _encodable(text: str) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from qa_service.retrieval.blocks import BlockList, Parsed
 from qa_service.retrieval.documents import Document, UnreadableError
-from qa_service.retrieval.formats.bounded import PACKAGE_ERRORS, read_package
+from qa_service.retrieval.formats.bounded import PACKAGE_ERRORS, library, read_package
 from qa_service.retrieval.layout import lay_out
 
 if TYPE_CHECKING:
@@ -32,12 +31,7 @@ def read_pptx(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]
         UnreadableError: It is longer than the bound, also unpacked, or not in this format.
     """
     data = read_package(stream, max_bytes)
-    try:
-        package = importlib.import_module("pptx")
-    except ModuleNotFoundError:
-        raise UnreadableError(
-            ".pptx needs the package python-pptx: pip install 'qa-server[collections]'"
-        ) from None
+    package = library("pptx", "python-pptx", ".pptx")
     try:
         presentation: Presentation = package.Presentation(io.BytesIO(data))
     except PACKAGE_ERRORS as error:
@@ -91,23 +85,17 @@ def _is_list(shape: Shape) -> bool:
 def _read_text(frame: TextFrame, out: BlockList, *, is_list: bool) -> None:
     paragraphs = [one for one in frame.paragraphs if one.text.strip()]
     is_list = is_list and len(paragraphs) > 1
-    depth = 0
     for paragraph in paragraphs:
         text = paragraph.text.replace("\v", "\n")
         if not is_list:
             out.paragraph(text)
             continue
-        while depth <= paragraph.level:
-            out.begin_list()
-            depth += 1
-        while depth > paragraph.level + 1:
-            out.end_list()
-            depth -= 1
+        out.nest(paragraph.level + 1)
+        out.unnest(paragraph.level + 1)
         out.begin_item("-")
         out.paragraph(text)
         out.end_item()
-    for _ in range(depth):
-        out.end_list()
+    out.unnest()
 
 
 def _read_table(table: Table, out: BlockList) -> None:

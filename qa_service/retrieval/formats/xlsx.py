@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import importlib
 import io
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from qa_service.retrieval.blocks import BlockList, Parsed
 from qa_service.retrieval.documents import Document, UnreadableError
-from qa_service.retrieval.formats.bounded import PACKAGE_ERRORS, read_package
+from qa_service.retrieval.formats.bounded import PACKAGE_ERRORS, library, read_package
 from qa_service.retrieval.layout import lay_out
 
 if TYPE_CHECKING:
@@ -33,12 +32,7 @@ def read_xlsx(stream: BinaryIO, name: str, max_bytes: int) -> Iterator[Document]
         UnreadableError: It is longer than the bound, also unpacked, or not in this format.
     """
     data = read_package(stream, max_bytes)
-    try:
-        package = importlib.import_module("openpyxl")
-    except ModuleNotFoundError:
-        raise UnreadableError(
-            ".xlsx needs the package openpyxl: pip install 'qa-server[collections]'"
-        ) from None
+    package = library("openpyxl", "openpyxl", ".xlsx")
     try:
         book = package.load_workbook(io.BytesIO(data), read_only=True, data_only=True)
     except PACKAGE_ERRORS as error:

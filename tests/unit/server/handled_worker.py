@@ -1,9 +1,13 @@
-"""A worker whose instance is the test: the test holds the other end of its channel."""
+"""Workers whose instances are the test: the test holds the other end of their channels."""
 
 import socket
 
+from qa_service.errors import ERROR_KINDS
 from qa_service.instance.channel import WorkerChannel
+from qa_service.instance.messages import Setup
 from qa_service.server.instances.base import Worker
+from qa_service.server.instances.pool import WorkerPool
+from qa_service.server.telemetry.metrics import ModelMetrics
 
 
 class HandledWorker(Worker):
@@ -19,3 +23,28 @@ class HandledWorker(Worker):
 
     def exit_status(self):
         return "ended"
+
+
+class HandledPool:
+    """A pool of them, and what it reports."""
+
+    waiting_s = 0.0
+
+    def __init__(self, loop, options, kind=WorkerPool):
+        self.loop, self.options = loop, options
+        self.workers, self.lost, self.results = {}, [], []
+        self.metrics = ModelMetrics(ERROR_KINDS)
+        self.pool = kind(loop, options, self.make, self.metrics)
+        self.pool.batches = self
+
+    def make(self, number, listener):
+        worker = HandledWorker(number, self.loop, listener, Setup("", self.options))
+        worker.peer.receive()
+        self.workers[number] = worker
+        return worker
+
+    def close(self):
+        self.pool.close()
+        for worker in self.workers.values():
+            worker.peer.close()
+        self.loop.close()

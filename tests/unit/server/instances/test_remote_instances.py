@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from qa_service.errors import ERROR_KINDS, SetupError
+from qa_service.errors import SetupError
 from qa_service.instance.channel import WorkerChannel
 from qa_service.instance.messages import (
     Answers,
@@ -15,7 +15,6 @@ from qa_service.instance.messages import (
     Failed,
     Ready,
     Results,
-    Setup,
     encode,
     to_loop_decoder,
 )
@@ -26,37 +25,24 @@ from qa_service.net.event_loop import EventLoop
 from qa_service.server.instances.base import WorkerState
 from qa_service.server.instances.pool import WorkerPool
 from qa_service.server.instances.ray_pool import RayPool
-from qa_service.server.telemetry.metrics import ModelMetrics
 from qa_service.wire.frames import PREFIX, FrameReader
 from tests.support import run_until
 from tests.unit.calls import make_ticket
-from tests.unit.server.handled_worker import HandledWorker
+from tests.unit.server.handled_worker import HandledPool
 
 
-class Listening:
+class Listening(HandledPool):
     """A pool, and what it reports."""
 
     def __init__(self, num_local, num_remote, idle_timeout_ms=60_000):
-        self.waiting_s = 0.0
-        self.loop = EventLoop()
-        self.workers, self.lost = {}, []
-        self.options = InstanceOptions(
+        options = InstanceOptions(
             num_inference_sessions=num_local,
             ray_instances=num_remote,
             ray_idle_timeout_ms=idle_timeout_ms,
             inference_engine_type="instant",
         )
-        self.results, self.metrics = [], ModelMetrics(ERROR_KINDS)
-        kind = RayPool if num_remote else WorkerPool
-        self.pool = kind(self.loop, self.options, self.make, self.metrics)
-        self.pool.batches = self
-        self.pool.resize(self.options.num_instances)
-
-    def make(self, number, listener):
-        worker = HandledWorker(number, self.loop, listener, Setup("", self.options))
-        worker.peer.receive()
-        self.workers[number] = worker
-        return worker
+        super().__init__(EventLoop(), options, RayPool if num_remote else WorkerPool)
+        self.pool.resize(options.num_instances)
 
     @property
     def is_ready(self):
@@ -81,12 +67,6 @@ class Listening:
     def hear_ready(self, *numbers):
         for number in numbers:
             self.hear(number, Ready())
-
-    def close(self):
-        self.pool.close()
-        for worker in self.workers.values():
-            worker.peer.close()
-        self.loop.close()
 
 
 @pytest.fixture

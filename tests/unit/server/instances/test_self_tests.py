@@ -4,7 +4,6 @@ import logging
 
 import pytest
 
-from qa_service.errors import ERROR_KINDS
 from qa_service.instance.messages import (
     Answers,
     Batch,
@@ -13,54 +12,38 @@ from qa_service.instance.messages import (
     Failed,
     Ready,
     Results,
-    Setup,
 )
 from qa_service.instance.options import InstanceOptions
 from qa_service.instance.stages import StagesMs
 from qa_service.server.instances.base import WorkerState
-from qa_service.server.instances.pool import WorkerPool
-from qa_service.server.telemetry.metrics import ModelMetrics
 from tests.support import FakeTimeLoop, run_until
 from tests.unit.calls import make_ticket
-from tests.unit.server.handled_worker import HandledWorker
+from tests.unit.server.handled_worker import HandledPool
 
 INTERVAL_S = 600
 WRONG = Failed("it computes wrongly", is_blameless=True, is_wrong=True)
 
 
-class Setting:
+class Setting(HandledPool):
     """A pool of instances that the test plays, and a clock that it moves."""
 
     def __init__(self, size=2, interval_s=INTERVAL_S, *, can_test=True):
-        self.loop = FakeTimeLoop()
-        self.options = InstanceOptions(
+        options = InstanceOptions(
             num_inference_sessions=size,
             inference_engine_type="instant",
             self_test_interval_s=interval_s,
             execution_timeout_ms=10**7,
         )
-        self.metrics = ModelMetrics(ERROR_KINDS)
-        self.workers, self.lost, self.results = {}, [], []
-        self.pool = WorkerPool(self.loop, self.options, self.make, self.metrics)
-        self.pool.batches = self
+        super().__init__(FakeTimeLoop(), options)
         self.ready = Ready(can_test=can_test)
         self.pool.resize(size)
         for number in range(size):
             self.become_ready(number)
 
-    def make(self, number, listener):
-        worker = self.workers[number] = HandledWorker(
-            number, self.loop, listener, Setup("", self.options)
-        )
-        worker.peer.receive()
-        return worker
-
     def become_ready(self, number):
         worker = self.workers[number]
         worker.peer.send(self.ready)
         run_until(self.loop, lambda: worker.state is WorkerState.READY)
-
-    waiting_s = 0.0
 
     def on_results(self, batch, results):
         self.results.append(results.number)
@@ -103,12 +86,6 @@ class Setting:
         worker.peer.send(message)
         worker.peer.close()
         run_until(self.loop, lambda: worker.state is WorkerState.DEAD)
-
-    def close(self):
-        self.pool.close()
-        for worker in self.workers.values():
-            worker.peer.close()
-        self.loop.close()
 
 
 @pytest.fixture
