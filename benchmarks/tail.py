@@ -1,4 +1,4 @@
-"""The tail of equal clients, beside that of first come, first served, on the same server.
+"""The tail of equal clients, compared with that of first come, first served on the same server.
 
     python -m benchmarks.tail --questions_file dev.json
     python -m benchmarks.tail --questions_file dev.json --before PATH  # another checkout, in turn
