@@ -24,6 +24,10 @@ class Processor:
     name: str
     flags: frozenset[str]
 
+    def __str__(self) -> str:
+        """The same in every process: a set's own text has another order in each."""
+        return " ".join([self.name, *sorted(self.flags)])
+
 
 def processor(root: Path = ROOT) -> Processor:
     """This machine's processor, from `/proc/cpuinfo`; without it, its architecture's name."""
@@ -111,6 +115,12 @@ def resident_bytes() -> int:
     """The memory that this process has in use. Linux, proc_pid_statm(5)."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def own_bytes() -> int:
+    """The same without files that are mapped: the kernel has those back when it needs them."""
+    resident, shared = map(int, Path("/proc/self/statm").read_text().split()[1:3])
+    return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
 
 
 def return_free_memory() -> None:

@@ -36,6 +36,7 @@ from qa_service.server.config import ConfigSource, ServerConfig
 from qa_service.server.deployment import Deployment
 from qa_service.server.front.auth import Authenticator
 from qa_service.server.front.connection import Connection
+from qa_service.server.front.credentials import Credentials
 from qa_service.server.front.listeners import Listeners, warn_if_exposed
 from qa_service.server.front.open_connections import OpenConnections
 from qa_service.server.front.protocols import Protocols
@@ -98,6 +99,9 @@ class QaServer:
         self._authenticator = Authenticator(config.auth)
         self._listeners = Listeners(self._loop, config.listen, self._on_client, self._on_local)
         self._gateway = GrpcProcess(self._loop, config.gateway_flags(self._listeners.unix_path))
+        self._credentials = Credentials(
+            loop, self._transport, self._authenticator, self._gateway.reload
+        )
         self._metrics = Metrics(ERROR_KINDS, QUERY_TYPES)
         self._store = CacheStore(config.cache.cache_bytes)
         self._counts = ServiceCounts()
@@ -244,24 +248,13 @@ class QaServer:
     def reload(self) -> None:
         """Reads everything again; what serves goes on until what takes its place can."""
         if self._phase is _Phase.SERVING:
-            self._reload_credentials()
+            self._credentials.reload()
             self._deployment.reload()
         elif self._phase is _Phase.STARTING:
             logger.info("the server is starting: everything is read again when it is ready")
             self._reload_is_due = True
         else:
             logger.info("the server is %s: nothing is read again", self._phase_name)
-
-    def _reload_credentials(self) -> None:
-        """Takes certificates and tokens as they are on disk, or none of them if one is faulty."""
-        try:
-            terms, tokens = self._transport.load(), self._authenticator.load()
-        except SetupError as error:
-            logger.error("certificates and tokens stay as they were: %s", error)
-            return
-        self._transport.use(terms)
-        self._gateway.reload()
-        self._authenticator.use(tokens)
 
     # The models.
 

@@ -194,6 +194,41 @@ def test_a_start_has_the_static_shapes_that_the_last_one_compiled(kept_model, mo
         assert (logits(second, length) == before).all()
 
 
+def test_another_process_has_the_static_shapes_that_the_last_one_compiled(kept_model):
+    code = f"""
+import sys
+from pathlib import Path
+from qa_service.instance.engines import EngineConfig, make_engine
+from qa_service.instance.model_folder.manifest import load_manifest
+from qa_service.instance.model_folder.seen_lengths import SeenLengths
+model = Path(sys.argv[1])
+engine = make_engine(
+    "openvino",
+    model,
+    load_manifest(model),
+    EngineConfig(precision="int8", static_shapes_bytes={2**30}),
+)
+compiled = []
+made = engine._compiled_for
+engine._compiled_for = lambda tokens, kept: compiled.append(tokens) or made(tokens, kept)
+engine.prepare_lengths(SeenLengths(model), (90, 60))
+engine.static_shapes.wait()
+print(sorted(compiled), sorted(engine.static_shapes._compiled))
+"""
+    assert run_python("-c", code, kept_model).stdout == "[64, 96] [64, 96]\n"
+    assert run_python("-c", code, kept_model).stdout == "[] [64, 96]\n"
+
+
+def test_a_length_in_the_making_is_known_to_others_until_it_is_kept(tmp_path):
+    ours, theirs = (kept_shapes.KeptShapes(tmp_path, "key", MIB) for _ in range(2))
+
+    def compile_into(options):
+        assert [theirs.is_in_the_making(tokens) for tokens in (64, 96)] == [True, False]
+
+    ours.keeping(64, compile_into)
+    assert not theirs.is_in_the_making(64)
+
+
 def test_static_shapes_are_kept_within_the_same_bound(kept_model):
     room = 150 * MIB
     start(kept_model, 90, 60, 40, 20, room=room)

@@ -60,6 +60,21 @@ def test_a_processor_has_its_name_and_flags(tmp_path):
     assert processor(tmp_path).flags == {"fpu", "amx_bf16"}
 
 
+def test_a_processor_is_written_alike_in_every_process():
+    code = "from qa_service.machine import processor; print(processor())"
+    written = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(written) == 1
+
+
 def test_a_processor_without_cpuinfo_is_named_by_its_architecture(tmp_path):
     assert processor(tmp_path).name == os.uname().machine
 

@@ -28,6 +28,8 @@ MAX_FOLDERS = 4
 """Combinations of version, processor, precision and threads that are kept, those used last."""
 PARTIAL_S = 3600.0
 """A partial file older than this was left by a process that was killed."""
+MAKING_S = 60.0
+"""A partial file older than this is not waited for."""
 PREFIX = "tokens-"
 COPY_BYTES = 1 << 20
 
@@ -79,7 +81,7 @@ class KeptShapes:
         Args:
             compile_into: Compiles with these further options of OpenVINO.
         """
-        partial = self._make_partial()
+        partial = self._make_partial(tokens)
         if partial is None:
             return compile_into({})
         try:
@@ -91,14 +93,19 @@ class KeptShapes:
             shutil.rmtree(partial, ignore_errors=True)
         return compiled
 
-    def _make_partial(self) -> Path | None:
-        """A folder for a file in the making; None without room for the file."""
+    def is_in_the_making(self, tokens: int) -> bool:
+        """Whether another process compiles a length."""
+        since_s = time.time() - MAKING_S
+        return any(used_s > since_s for used_s, _ in _used(self._folder.glob(f".{tokens}-*")))
+
+    def _make_partial(self, tokens: int) -> Path | None:
+        """A folder for a length's file in the making; None without room for the file."""
         try:
-            return (
-                Path(tempfile.mkdtemp(prefix=".", dir=self._folder)) if self._has_room() else None
-            )
+            if self._has_room():
+                return Path(tempfile.mkdtemp(prefix=f".{tokens}-", dir=self._folder))
         except OSError:
-            return None
+            pass
+        return None
 
     def _has_room(self) -> bool:
         """Whether a file as large as the largest fits into the bound and, twice, on the disk."""

@@ -35,8 +35,9 @@ STEP_TOKENS = 16
 """Padding to it costs 8 tokens on average; a window of 384 tokens has 24 lengths to warm."""
 WARMING_S = 0.5
 """Bounds how long warming delays a start; lengths that it leaves out compile at their first use."""
-STATIC_SHAPES_S = 0.9
-"""Bounds how long static shapes delay a start, but for the first one's length."""
+STATIC_SHAPES_S = 3.0
+"""Bounds how long static shapes delay a start, but for the first one's length: to load one takes a
+tenth of a second of a quiet core, to compile it three."""
 CACHE_DIR = "openvino"
 GROUP_VALUES = 64
 """So many values of an activation share a scale in int8: OpenVINO's own 32 take longer, 128
@@ -78,6 +79,7 @@ class OpenVinoEngine(Engine):
         self.static_shapes = StaticShapes(
             self._made_for, config.static_shapes_bytes, self._path.stat().st_size
         )
+        self.static_shapes.is_in_the_making = self._kept.is_in_the_making
         names = {name for item in compiled.inputs for name in item.get_names()}
         self._inputs = [name for name in manifest.inputs if name in names]
         self._pad_token_id = manifest.pad_token_id

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from qa_service.instance.model_folder.seen_lengths import SeenLengths
-from qa_service.machine import resident_bytes, return_free_memory
+from qa_service.machine import own_bytes, return_free_memory
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +39,8 @@ class StaticShapes(Generic[Compiled]):
 
     Attributes:
         check: Looks at what was compiled for a length, before it is used; raises an exception.
+        is_in_the_making: Whether another instance compiles a length now: its turn is later, since
+            to load it takes less time.
         left_bytes: The memory that further lengths may take.
     """
 
@@ -48,10 +50,11 @@ class StaticShapes(Generic[Compiled]):
         max_bytes: int,
         first_bytes: int = 0,
         *,
-        memory_bytes: Callable[[], int] = resident_bytes,
+        memory_bytes: Callable[[], int] = own_bytes,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.check: Callable[[Compiled, int], object] | None = None
+        self.is_in_the_making: Callable[[int], bool] = lambda tokens: False
         self.left_bytes = max_bytes
         self._compile_for = compile_for
         self._next_bytes = max(1, first_bytes)
@@ -99,7 +102,10 @@ class StaticShapes(Generic[Compiled]):
         if not self._has_room:
             return None
         often = self._seen.most_seen(OFTEN)
-        return next((tokens for tokens in often if tokens not in self._compiled), None)
+        left = [tokens for tokens in often if tokens not in self._compiled]
+        return next(
+            (tokens for tokens in left if not self.is_in_the_making(tokens)), next(iter(left), None)
+        )
 
     def _start(self) -> None:
         self._thread = threading.Thread(target=self._work, name="static shapes", daemon=True)

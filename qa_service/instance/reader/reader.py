@@ -20,7 +20,7 @@ from qa_service.instance.arrays import (
     Rows,
 )
 from qa_service.instance.batch_cost import BatchRule
-from qa_service.instance.bundled_questions import bundled_questions
+from qa_service.instance.bundled_questions import AGREEMENT_QUESTIONS, bundled_questions
 from qa_service.instance.learned_costs import LearnedCosts
 from qa_service.instance.messages import Answers, ModelFacts
 from qa_service.instance.model_folder.manifest import TOKENIZER_FILE, Manifest
@@ -106,8 +106,9 @@ class Reader:
         ]
 
     def usual_lengths(self) -> Iterator[int]:
-        """The tokens of each window of the questions that ship with the project."""
-        pairs = [(asked.question, asked.context) for asked in bundled_questions()]
+        """The tokens of each window of the questions that ship with the project, long and short."""
+        asked = bundled_questions(AGREEMENT_QUESTIONS)
+        pairs = [(one.question, one.context) for one in asked]
         for encoded in self._windows.encode_batch(pairs):
             if isinstance(encoded, EncodedQuestion):
                 yield from map(len, encoded.windows)

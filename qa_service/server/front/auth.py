@@ -1,7 +1,7 @@
 """Authenticates clients by their tokens.
 
-The loop reads the tokens when the server starts, and again at a reload, which holds for clients
-that authenticate later: the file is small.
+Tokens are read when the server starts, and again at a reload, which holds for clients that
+authenticate later.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from pathlib import Path
 
 import grpc
@@ -29,6 +30,7 @@ class Credentials:
     def __init__(self, cert: Path, key: Path, client_ca: Path | None) -> None:
         self._paths = (cert, key, client_ca)
         self._latest = self._read()
+        self._num_reloads = 0
 
     def make(self) -> grpc.ServerCredentials:
         """Credentials for a server, which takes the latest certificate at each handshake."""
@@ -38,11 +40,21 @@ class Credentials:
         )
 
     def reload(self) -> None:
-        """Reads the files again; if they are faulty, the certificates in use stay."""
+        """Reads the files again; if they are faulty, the certificates in use stay.
+
+        A thread reads, since a mount may hang; the latest reload to begin counts.
+        """
+        self._num_reloads += 1
+        threading.Thread(target=self._reload, args=(self._num_reloads,), daemon=True).start()
+
+    def _reload(self, number: int) -> None:
         try:
-            self._latest = self._read()
-        except SetupError as error:
+            latest = self._read()
+        except (SetupError, OSError) as error:
             logger.error("certificates stay as they were: %s", error)
+            return
+        if number == self._num_reloads:
+            self._latest = latest
 
     def _read(self) -> grpc.ServerCertificateConfiguration:
         cert, key, client_ca = self._paths

@@ -159,3 +159,11 @@ def test_a_start_compiles_no_more_than_fits_into_memory():
     compiler.shapes.prepare(seen(of_64=50, of_80=40, of_96=30), within_s=9.0)
     compiler.shapes.wait()
     assert (compiler.asked, compiler.shapes.left_bytes) == ([64, 80], 50)
+
+
+def test_a_length_that_another_instance_compiles_has_its_turn_later():
+    compiler = Compiler()
+    elsewhere = {80, 96}
+    compiler.shapes.is_in_the_making = elsewhere.__contains__
+    compiler.shapes.prepare(seen(of_80=90, of_96=50, of_64=20), within_s=10.0)
+    assert compiler.asked == [64, 80, 96]

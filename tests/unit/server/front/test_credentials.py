@@ -1,0 +1,102 @@
+"""Certificates and tokens that are read again: what hangs, what is faulty, what comes late."""
+
+import pytest
+
+from qa_service.errors import SetupError
+from qa_service.server.front.credentials import HANGS_AFTER_S, MAX_READINGS, Credentials
+
+
+class Loop:
+    """A loop whose threads end when the test says so."""
+
+    def __init__(self):
+        self.threads, self.timers = [], []
+
+    def now_s(self):
+        return 0.0
+
+    def call_at(self, when_s, callback):
+        self.timers.append((when_s, callback))
+
+    def run_in_thread(self, work, on_end):
+        self.threads.append((work, on_end))
+
+    def end_thread(self, number):
+        work, on_end = self.threads[number]
+        try:
+            outcome = work()
+        except Exception as error:
+            outcome = error
+        on_end(outcome)
+
+
+class Holder:
+    """Stands for the transport, or the authenticator: what is on its disk, and in use."""
+
+    def __init__(self):
+        self.on_disk, self.used, self.fault = 0, [], None
+
+    def load(self):
+        if self.fault:
+            raise self.fault
+        return self.on_disk
+
+    def use(self, loaded):
+        self.used.append(loaded)
+
+
+@pytest.fixture
+def world():
+    loop, transport, authenticator, taken = Loop(), Holder(), Holder(), []
+    credentials = Credentials(loop, transport, authenticator, lambda: taken.append(True))
+    return loop, transport, authenticator, taken, credentials
+
+
+def test_nothing_is_read_on_the_loop(world):
+    loop, transport, authenticator, taken, credentials = world
+    credentials.reload()
+    assert not transport.used
+    loop.end_thread(0)
+    assert (transport.used, authenticator.used, taken) == ([0], [0], [True])
+
+
+@pytest.mark.parametrize("fault", [SetupError("no certificate"), OSError("input/output error")])
+def test_if_one_file_is_faulty_all_stay(world, caplog, fault):
+    loop, transport, authenticator, taken, credentials = world
+    authenticator.fault = fault
+    credentials.reload()
+    loop.end_thread(0)
+    assert (transport.used, authenticator.used, taken) == ([], [], [])
+    assert f"certificates and tokens stay as they were: {fault}" in caplog.text
+
+
+def test_a_reading_that_began_before_another_does_not_count(world):
+    loop, transport, _, _, credentials = world
+    credentials.reload()
+    credentials.reload()
+    transport.on_disk = 1
+    loop.end_thread(1)
+    loop.end_thread(0)
+    assert transport.used == [1]
+
+
+def test_a_reading_that_hangs_is_said_and_still_taken_when_it_ends(world, caplog):
+    loop, transport, _, _, credentials = world
+    credentials.reload()
+    ((when_s, note_hang),) = loop.timers
+    assert when_s == HANGS_AFTER_S
+    note_hang()
+    assert "could not be read for 10 s" in caplog.text
+    loop.end_thread(0)
+    assert transport.used == [0]
+
+
+def test_so_many_readings_may_hang_and_no_more(world, caplog):
+    loop, _, _, _, credentials = world
+    for _ in range(MAX_READINGS + 1):
+        credentials.reload()
+    assert len(loop.threads) == MAX_READINGS
+    assert "4 readings of their files hang" in caplog.text
+    loop.end_thread(0)
+    credentials.reload()
+    assert len(loop.threads) == MAX_READINGS + 1
