@@ -1,12 +1,13 @@
 """Makes training questions of documents: passages as the server cuts, finds and reads them.
 
-    python -m training.documents DATA/docs_train --output docs.json.gz \
-        --unanswered docs_none.json.gz
+    python -m training.documents DATA/docs_train --work work/ --output docs.json.gz \
+        --sections docs_sections.json.gz --unanswered docs_none.json.gz
 
 A question file names a tree, a document and the answers. The passage of that document that has the
-first answer becomes a question with an answer. Passages that a search in the tree's collection
-finds for it, and that have none of the answers, become questions without one: most of what a reader
-is given is of this kind. Both files are SQuAD JSON, for `finetune_model --train`.
+first answer becomes a question with an answer, and so does its section, which is what a client
+gives as a text. Passages that a search in the tree's collection finds for it, and that have none of
+the answers, become questions without one: most of what a reader is given is of this kind. All files
+are SQuAD JSON, for `finetune_model --train`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _LOG = logging.getLogger(__name__)
 _FOUND = 10
 """How many passages are looked at for some without an answer."""
 _UNANSWERED = 2
-"""How many of these each question is put to."""
+"""How many of these a question that has an answer is put to; any other is put to all."""
 
 
 class DocumentQuestion(msgspec.Struct, frozen=True):
@@ -121,6 +122,17 @@ def answered(question: DocumentQuestion, tree: Tree) -> Asked | None:
     return None
 
 
+def in_section(question: DocumentQuestion) -> Asked | None:
+    """Puts a question to the section that it was asked of; None if that lacks its answers."""
+    markup = markup_of(question.document) or "text"
+    text = render_fragment(question.context, markup)
+    if not question.answers:
+        return Asked(question, text)
+    found = (_find(answer, markup, text, question.question) for answer in question.answers)
+    match = next(filter(None, found), None)
+    return Asked(question, text, match[0], match.start()) if match else None
+
+
 def _share(text: str, wanted: set[str]) -> float:
     """The share of a text's words that are wanted."""
     words = words_of(text)
@@ -155,7 +167,8 @@ def unanswered(question: DocumentQuestion, tree: Tree, rng: random.Random) -> li
         for text in tree.found(question.question)
         if not any(answer in f" {normalize_answer(text)} " for answer in answers)
     ]
-    return [Asked(question, text) for text in rng.sample(without, min(_UNANSWERED, len(without)))]
+    count = _UNANSWERED if question.answers else _FOUND
+    return [Asked(question, text) for text in rng.sample(without, min(count, len(without)))]
 
 
 def read_lines(path: Path) -> Iterator[DocumentQuestion]:
@@ -203,18 +216,20 @@ def make_flags() -> argparse.ArgumentParser:
     add("--questions", type=Path, nargs="*", default=[], metavar="GROUP.jsonl", help="more")
     add("--work", type=Path, required=True, help="for unpacked trees and their collections")
     add("--output", type=Path, required=True, help="for questions with an answer")
+    add("--sections", type=Path, help="for questions of whole sections")
     add("--unanswered", type=Path, required=True, help="for questions without one")
     add("--seed", type=int, default=0)
     return parser
 
 
 def main() -> int:
-    """Writes the two files."""
+    """Writes the files."""
     flags = make_flags().parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     rng = random.Random(flags.seed)
     trees: dict[Path, Tree] = {}
     with_answer: list[Asked] = []
+    in_sections: list[Asked] = []
     without: list[Asked] = []
     for path in [*sorted(flags.data.glob("*/questions.jsonl")), *flags.questions]:
         group = path.parent.name if path.stem == "questions" else path.stem
@@ -226,10 +241,15 @@ def main() -> int:
                 with_answer.append(asked)
             elif question.answers:
                 _LOG.warning("%s: no passage has the answer to %r", path, question.question)
+            if question.context and (asked := in_section(question)):
+                in_sections.append(asked)
             without += unanswered(question, trees[archive], rng)
     write_squad(with_answer, flags.output)
+    if flags.sections:
+        write_squad(in_sections, flags.sections)
     write_squad(without, flags.unanswered)
-    _LOG.info("%d with an answer, %d without", len(with_answer), len(without))
+    counts = len(with_answer), len(in_sections), len(without)
+    _LOG.info("%d with an answer, %d in sections, %d without", *counts)
     return 0
 
 

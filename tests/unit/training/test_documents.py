@@ -7,11 +7,13 @@ import random
 import pytest
 
 from qa_service.data.squad import read_squad
+from training import documents
 from training.documents import (
     Asked,
     DocumentQuestion,
     Tree,
     answered,
+    in_section,
     read_lines,
     unanswered,
     write_squad,
@@ -78,6 +80,22 @@ def test_passages_without_the_answer_are_what_the_search_finds(tree):
     )
     assert [one.start for one in found] == [-1]
     assert "has no port of its own" in found[0].text
+
+
+def test_a_question_that_no_document_answers_is_put_to_all_passages_found(tree, monkeypatch):
+    monkeypatch.setattr(documents, "_UNANSWERED", 1)
+    words = "Which port has a printer?"
+    found = [unanswered(question(words, *of), tree, random.Random(0)) for of in ((), ("none",))]
+    assert [len(texts) for texts in found] == [2, 1]
+
+
+def test_a_section_is_a_text_without_headings_from_elsewhere():
+    context = "A client tries *three times*. It waits 5 s."
+    asked = in_section(question("How often does it try?", "*three times*", context=context))
+    assert asked.text == "A client tries three times. It waits 5 s."
+    assert asked.text[asked.start :].startswith("three times")
+    assert in_section(question("Who wrote it?", "Ada", context=context)) is None
+    assert in_section(question("Who wrote it?", context=context)).start == -1
 
 
 def test_a_written_file_is_read_as_squad(tmp_path):
