@@ -23,9 +23,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from qa_service.data.squad import OWN_QUESTIONS, SquadQuestion, read_squad
@@ -141,7 +141,7 @@ def configs(flags: argparse.Namespace) -> Iterator[EngineConfig]:
     base = EngineConfig(max_batch_size=max(SIZES), max_batch_tokens=max(SIZES) * TOKENS)
     choices = [True] if flags.engine == "tensorrt" else [False, True]
     for precision, graphs in itertools.product(("fp32", "fp16"), choices):
-        yield replace(base, device="cuda", precision=precision, cuda_graphs=graphs)
+        yield msgspec.structs.replace(base, device="cuda", precision=precision, cuda_graphs=graphs)
 
 
 def load(

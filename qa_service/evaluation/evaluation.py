@@ -102,7 +102,7 @@ class PreparedModel:
     ) -> None:
         self.manifest: Manifest = load_manifest(model_dir)
         self._model_dir = model_dir
-        config = EngineConfig(num_threads, precision)
+        config = EngineConfig(intra_op_num_threads=num_threads, precision=precision)
         engine = make_engine(engine_type, model_dir, self.manifest, config)
         self._logits = remembered(engine.logits)
 

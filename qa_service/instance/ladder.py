@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -96,7 +96,7 @@ class Ladder:
         while True:
             step = steps.pop(0)
             try:
-                found = attempt(replace(self.config, **_CHANGES[step]))  # type: ignore[arg-type]
+                found = attempt(msgspec.structs.replace(self.config, **_CHANGES[step]))
             except (SetupError, EngineFaultError) as error:
                 if isinstance(error, DeviceError):  # no step can use the device
                     steps = [one for one in steps if one == ON_THE_CPU]

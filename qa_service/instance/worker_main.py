@@ -141,13 +141,8 @@ def load_reader(setup: Setup) -> Loaded:
         instant.answer([WARMUP], Stopwatch())
         return Loaded(instant)
     files = " ".join(sorted(manifest.computing_files.values()))
-    ladder = Ladder.of(
-        options.inference_engine_type,
-        _engine_config(setup),
-        setup.device,
-        model_dir,
-        files,
-    )
+    config = EngineConfig.of(options, setup.device)
+    ladder = Ladder.of(options.inference_engine_type, config, setup.device, model_dir, files)
     engine, reader, self_test = ladder.climb(lambda config: _proven(setup, manifest, config))
     reader.model = msgspec.structs.replace(reader.model, fingerprint=fingerprint)
 
@@ -219,22 +214,6 @@ def _check_fingerprint(model_dir: Path, expected: str) -> str:
             "there now"
         )
     return fingerprint
-
-
-def _engine_config(setup: Setup) -> EngineConfig:
-    """How the options say that the engine should run, on the instance's device."""
-    options = setup.options
-    return EngineConfig(
-        intra_op_num_threads=options.intra_op_num_threads,
-        precision=options.precision,
-        device=setup.device.device.partition(":")[0],
-        gpu_memory_bytes=setup.device.gpu_memory_bytes,
-        gpu_memory_fraction=options.gpu_memory_fraction,
-        cuda_graphs=options.cuda_graphs,
-        max_batch_size=options.max_batch_size,
-        max_batch_tokens=options.max_batch_tokens,
-        static_shapes_bytes=options.static_shapes_bytes,
-    )
 
 
 @contextlib.contextmanager

@@ -1,6 +1,5 @@
 """What a GPU would run: its buckets run here on the CPU, its options and errors for real."""
 
-import dataclasses
 import multiprocessing
 import os
 import re
@@ -89,7 +88,7 @@ def difference(engine, reference):
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize(("device", "graphs"), PLACES)
 def test_pytorch_buckets_give_the_logits(gpu_model, manifest, reference, device, graphs, precision):
-    config = dataclasses.replace(SMALL, precision=precision, cuda_graphs=graphs)
+    config = msgspec.structs.replace(SMALL, precision=precision, cuda_graphs=graphs)
     engine = pytorch.bucketed_engine(gpu_model, manifest, config, device)
     assert difference(engine, reference) < MAX_DIFFERENCE[precision]
 
@@ -98,7 +97,7 @@ def test_pytorch_buckets_give_the_logits(gpu_model, manifest, reference, device,
 def test_pytorch_buckets_choose_the_spans_that_the_reader_would(
     gpu_model, manifest, reference, device, graphs
 ):
-    config = dataclasses.replace(SMALL, cuda_graphs=graphs)
+    config = msgspec.structs.replace(SMALL, cuda_graphs=graphs)
     engine = pytorch.bucketed_engine(gpu_model, manifest, config, device)
     rule = BatchRule(SMALL.max_batch_size, SMALL.max_batch_tokens)
     plain = Reader(gpu_model, manifest, reference.logits, rule)
@@ -124,7 +123,7 @@ def test_half_precision_gives_the_logits_on_a_cpu_too(
 @pytest.mark.parametrize(("graphs", "bound"), [(True, True), (False, True), (False, False)])
 @pytest.mark.parametrize("name", [ONNX_FILE, PLAIN_ONNX_FILE])
 def test_onnx_buckets_give_the_logits(gpu_model, manifest, reference, name, graphs, bound):
-    config = dataclasses.replace(SMALL, cuda_graphs=graphs, bound_buffers=bound)
+    config = msgspec.structs.replace(SMALL, cuda_graphs=graphs, bound_buffers=bound)
     session = open_session(gpu_model / name, config, [("CPUExecutionProvider", {})])
     engine = onnx_gpu.bucketed_engine(session, manifest, config, "cpu")
     assert difference(engine, reference) < MAX_DIFFERENCE["fp32"]
@@ -145,7 +144,7 @@ def test_cuda_options():
         "use_tf32": "0",
         "gpu_mem_limit": str(20 << 30),
     }
-    whole = dataclasses.replace(config, gpu_memory_fraction=1.0, cuda_graphs=False)
+    whole = msgspec.structs.replace(config, gpu_memory_fraction=1.0, cuda_graphs=False)
     assert "gpu_mem_limit" not in onnx_gpu.cuda_options(whole)
     assert onnx_gpu.cuda_options(whole)["enable_cuda_graph"] == "0"
 
@@ -220,6 +219,7 @@ def test_the_benchmark_without_a_gpu_says_what_is_missing_and_ends_with_one_clea
 
 
 GPU = EngineConfig(device="cuda")
+GPU_INT8 = EngineConfig(device="cuda", precision="int8")
 HAS_PROVIDER = "CUDAExecutionProvider" in onnxruntime.get_available_providers()
 
 
@@ -249,9 +249,9 @@ def test_without_the_plain_graph_the_command_that_makes_it_is_named(
 @pytest.mark.parametrize(
     ("kind", "config", "words"),
     [("tensorrt", EngineConfig(), "needs a GPU"),
-     ("onnx", dataclasses.replace(GPU, precision="int8"), "int8 is for the CPU"),
+     ("onnx", GPU_INT8, "int8 is for the CPU"),
      ("onnx", EngineConfig(precision="bf16"), "the onnx engine has no bf16"),
-     ("tensorrt", dataclasses.replace(GPU, precision="int8"), "the tensorrt engine has no int8")],
+     ("tensorrt", GPU_INT8, "the tensorrt engine has no int8")],
 )  # fmt: skip
 def test_an_engine_refuses_a_device_or_precision_it_lacks(gpu_model, manifest, kind, config, words):
     with pytest.raises(SetupError, match=words):
@@ -273,7 +273,7 @@ class SilentSession:
 
 
 def test_a_bound_run_that_writes_nothing_is_a_fault(gpu_model, manifest):
-    config = dataclasses.replace(SMALL, cuda_graphs=False)
+    config = msgspec.structs.replace(SMALL, cuda_graphs=False)
     path = gpu_model / ONNX_FILE
     session = SilentSession(open_session(path, config, [("CPUExecutionProvider", {})]))
     engine = onnx_gpu.bucketed_engine(session, manifest, config, device="cpu")

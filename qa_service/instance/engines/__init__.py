@@ -8,38 +8,47 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
+
+import msgspec
 
 from qa_service.engine_catalogue import ENGINES, MODEL_ENGINES, ROWS, precisions_of
 from qa_service.errors import DeviceError, SetupError
+from qa_service.instance.devices import DeviceAssignment
 from qa_service.instance.model_folder.manifest import Manifest
+from qa_service.instance.options import InstanceOptions
 
 if TYPE_CHECKING:
     from qa_service.instance.engines.base import Engine
 
 
-@dataclass(frozen=True, slots=True)
-class EngineConfig:
-    """How an instance runs its model.
+class EngineConfig(InstanceOptions, frozen=True, kw_only=True):
+    """How an instance runs its model: its options, none of them `auto`, and what its device adds.
+
+    The defaults are those of programs that run a model on a core of their own.
 
     Attributes:
         cuda_index: The GPU's number in the engine's process.
         bound_buffers: Whether ONNX Runtime's inputs and outputs stay on the GPU.
     """
 
+    precision: str = "fp32"  # type: ignore[assignment]  # `make_engine` checks it
     intra_op_num_threads: int = 1
-    precision: str = "fp32"
+    static_shapes_bytes: int = 0
     device: str = "cpu"
     cuda_index: int = 0
     gpu_memory_bytes: int = 0
-    gpu_memory_fraction: float = 1.0
-    cuda_graphs: bool = True
     bound_buffers: bool = True
-    max_batch_size: int = 8
-    max_batch_tokens: int = 4096
-    static_shapes_bytes: int = 0
+
+    @classmethod
+    def of(cls, options: InstanceOptions, assigned: DeviceAssignment) -> Self:
+        """How an instance with the options runs its model on its device."""
+        return cls(
+            **msgspec.structs.asdict(options),
+            device=assigned.device.partition(":")[0],
+            gpu_memory_bytes=assigned.gpu_memory_bytes,
+        )
 
 
 def check_precision(engine_type: str, precision: str) -> None:

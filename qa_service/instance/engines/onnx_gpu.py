@@ -11,9 +11,9 @@ import contextlib
 import importlib
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import onnxruntime
 from filelock import FileLock
@@ -64,7 +64,7 @@ def tensorrt_engine(model_dir: Path, manifest: Manifest, config: EngineConfig) -
     with contextlib.suppress(ImportError, OSError):
         importlib.import_module("tensorrt_libs")  # NVIDIA's wheels: loads what it carries
     # TensorRT's provider records a graph for one shape only; there are many buckets.
-    config = replace(config, cuda_graphs=False)
+    config = msgspec.structs.replace(config, cuda_graphs=False)
     grid = BucketGrid.of(manifest, config)
     with engine_cache(model_dir, config, grid) as cache:
         options = tensorrt_options(config, manifest.inputs, grid, cache)

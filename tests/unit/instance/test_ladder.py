@@ -1,8 +1,8 @@
 """The steps of an engine on a GPU: which are tried, and where the next start begins."""
 
-import dataclasses
 import logging
 
+import msgspec
 import pytest
 
 from qa_service.errors import DeviceError, SetupError
@@ -73,7 +73,7 @@ def test_with_other_files_or_options_all_steps_are_tried_again(tmp_path):
     climber.climb()
     climber.climb(key="other files")
     assert climber.tried == [GRAPHS, NO_GRAPHS]
-    climber.climb(config=dataclasses.replace(GPU, max_batch_size=3))
+    climber.climb(config=msgspec.structs.replace(GPU, max_batch_size=3))
     assert climber.tried == [GRAPHS, NO_GRAPHS]
 
 
@@ -87,7 +87,7 @@ def test_with_another_driver_all_steps_are_tried_again(tmp_path, monkeypatch):
 
 def test_without_graphs_by_the_options_there_is_no_step_with_them(tmp_path):
     climber = Climber(tmp_path, [NO_GRAPHS])
-    assert climber.climb(config=dataclasses.replace(GPU, cuda_graphs=False)) == UNBOUND
+    assert climber.climb(config=msgspec.structs.replace(GPU, cuda_graphs=False)) == UNBOUND
     assert climber.tried == [NO_GRAPHS, UNBOUND]
 
 
