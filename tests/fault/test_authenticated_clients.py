@@ -17,7 +17,7 @@ from tests.scripted_peer import kept_connections
 class TestClient:
     """QaClient, in every way that it may find a server."""
 
-    def test_asks_over_tls_on_one_connection(self, tls, certificates):
+    def test_questions_over_tls_share_one_connection(self, tls, certificates):
         with QaClient("localhost", tls.port, tls=certificates.client_context()) as client:
             client.connect()
             kept = kept_connections(client)
@@ -26,7 +26,7 @@ class TestClient:
                 assert client.ask(**ASK).answer == FIRST_WORD
             assert kept_connections(client) == kept
 
-    def test_asks_much_over_tls(self, tls, certificates):
+    def test_many_questions_over_tls_are_answered(self, tls, certificates):
         """Texts of 300 kB, so that both sides' buffers are full."""
         padded = ASK["text"] + " x" * 150_000
         with QaClient("localhost", tls.port, tls=certificates.client_context()) as client:
@@ -34,7 +34,7 @@ class TestClient:
         assert [answer.code for answer in answers[:-1]] == ["invalid_request"] * 60
         assert answers[-1].answer == FIRST_WORD
 
-    def test_mutual_tls(self, mutual, certificates):
+    def test_a_client_needs_a_certificate_where_one_is_required(self, mutual, certificates):
         mine = tls_context(certificates.ca, certificates.client_cert, certificates.client_key)
         with QaClient("localhost", mutual.port, tls=mine) as client:
             assert client.ask(**ASK).answer == FIRST_WORD
@@ -45,7 +45,7 @@ class TestClient:
         ):
             client.ask(**ASK)
 
-    def test_health_and_stats_want_a_token_too(self, with_tokens):
+    def test_health_and_stats_need_a_token(self, with_tokens):
         with QaClient("localhost", with_tokens.port, token=TOKEN) as client:
             assert client.health().ready
             assert client.stats()["counters"]
@@ -65,7 +65,9 @@ class TestClient:
                 assert (error.code, error.retryable) == ("unauthorized", False)
                 assert words in str(error)
 
-    def test_the_wrong_port(self, tls, plain, with_tokens, certificates):
+    def test_tls_to_a_plain_port_and_the_reverse_are_named(
+        self, tls, plain, with_tokens, certificates
+    ):
         context = certificates.client_context()
         for server in (plain, with_tokens):
             with (
@@ -91,7 +93,7 @@ class TestClient:
             ):
                 client.connect()
 
-    def test_files_that_cannot_be_used(self, certificates, tmp_path):
+    def test_unusable_files_are_named(self, certificates, tmp_path):
         for arguments, words in (
             ((tmp_path / "none",), r"none \(No such file"),
             ((certificates.key,), "no certificates can be read from"),
@@ -116,7 +118,9 @@ class TestPrograms:
         return start(*certificates.server_flags, *ca, "--auth_token_file", str(token_file))
 
     @pytest.mark.parametrize(("program", "result"), [(ONE, FIRST_WORD), (LOAD, "40")])
-    def test_are_authenticated(self, guarded, certificates, token_file, program, result):
+    def test_programs_authenticate_with_certificate_and_token(
+        self, guarded, certificates, token_file, program, result
+    ):
         words = ("--ca_file", certificates.ca, "--client_cert", certificates.client_cert)
         words += ("--client_key", certificates.client_key)
         for token in ({"QA_SERVER_TOKEN": TOKEN}, ("--token_file", token_file)):
@@ -124,7 +128,9 @@ class TestPrograms:
             assert (done.returncode, result in done.stdout) == (0, True), done.stderr
 
     @pytest.mark.parametrize("program", [ONE, LOAD])
-    def test_say_in_one_line_why_they_are_not(self, with_tokens, plain, tmp_path, program):
+    def test_programs_that_are_refused_say_why_in_one_line(
+        self, with_tokens, plain, tmp_path, program
+    ):
         (tmp_path / "empty").write_text("# nothing\n")
         wrong = {"QA_SERVER_TOKEN": "wrong"}
         for server, words, token, message in (

@@ -30,14 +30,14 @@ from tests.programs import fail_to_start, run
 
 
 class TestTokens:
-    def test_a_token_lets_in_and_requests_may_be_right_behind_it(self, with_tokens):
+    def test_requests_may_follow_the_auth_frame_without_waiting(self, with_tokens):
         with with_tokens.connect() as sock:
             sock.sendall(frame(AUTH) + frame({"id": 1, **ASK}) * 2)
             assert receive(sock) == AUTHENTICATED
             assert {receive(sock).get("answer", "twice") for _ in range(2)} >= {"twice"}
 
     @pytest.mark.parametrize("piece", [1, 7])
-    def test_a_few_bytes_at_a_time(self, with_tokens, piece):
+    def test_an_auth_frame_in_small_pieces_is_accepted(self, with_tokens, piece):
         data = frame(AUTH) + frame({"id": 1, **ASK})
         with with_tokens.connect() as sock:
             for start in range(0, len(data), piece):
@@ -59,7 +59,9 @@ class TestTokens:
             (b"", "wants a token"),
         ],
     )
-    def test_anything_else_first_is_refused_and_nothing_is_run(self, with_tokens, first, message):
+    def test_a_first_frame_without_a_valid_token_is_refused_and_nothing_runs(
+        self, with_tokens, first, message
+    ):
         with with_tokens.connect() as sock:
             sock.sendall(frame(first) + frame(AUTH) + frame({"id": 1, **ASK}))
             reply = receive(sock)
@@ -67,14 +69,14 @@ class TestTokens:
             assert message in reply["error"]["message"]
             assert receive(sock) is None
 
-    def test_a_client_that_shows_nothing_is_refused_in_time(self, hasty_with_tokens):
+    def test_a_client_without_an_auth_frame_is_refused_after_the_timeout(self, hasty_with_tokens):
         with hasty_with_tokens.connect() as silent, hasty_with_tokens.connect() as slow:
             slow.sendall(frame(AUTH)[:-1])
             for sock in (silent, slow):
                 assert receive(sock)["error"]["code"] == "unauthorized"
                 assert receive(sock) is None
 
-    def test_a_client_that_is_in_is_not_hurried(self, hasty_with_tokens):
+    def test_the_auth_timeout_does_not_apply_to_authenticated_clients(self, hasty_with_tokens):
         """Who shows its token too late here, and that only, tries again."""
         with ExitStack() as open_sockets:
             while True:
@@ -91,13 +93,13 @@ class TestTokens:
             assert receive(sock) == AUTHENTICATED
             assert receive(sock)["error"]["code"] == "invalid_request"
 
-    def test_a_server_that_wants_none_lets_it_pass(self, plain):
+    def test_a_server_without_tokens_accepts_an_auth_frame(self, plain):
         with plain.connect() as sock:
             sock.sendall(frame({**AUTH, "id": 5}))
             assert receive(sock) == {**AUTHENTICATED, "id": 5}
             assert is_served(sock)
 
-    def test_tls_where_none_is_spoken_is_closed(self, plain, with_tokens, certificates):
+    def test_a_tls_handshake_at_a_plain_port_is_closed(self, plain, with_tokens, certificates):
         hello = client_hello(certificates)
         for server, code in ((plain, "frame_too_large"), (with_tokens, "unauthorized")):
             with server.connect() as sock:
@@ -167,7 +169,9 @@ class TestStart:
             ("127.0.0.1", False, ""),
         ],
     )
-    def test_an_open_door_is_warned_of(self, builtin_model, token_file, host, with_token, words):
+    def test_a_server_open_to_the_network_without_tokens_logs_a_warning(
+        self, builtin_model, token_file, host, with_token, words
+    ):
         flags = ("--auth_token_file", str(token_file)) if with_token else ()
         with running_server(builtin_model, *FEW, "--host", host, *flags) as server:
             assert words in server.log
@@ -175,7 +179,7 @@ class TestStart:
 
 
 class TestLogs:
-    def test_logs_and_errors_hold_nothing_of_a_question(self, builtin_model, token_file):
+    def test_logs_and_errors_contain_no_words_of_a_question(self, builtin_model, token_file):
         """Good, bad, late and unwelcome requests, each with words that occur nowhere else."""
         flags = ("--auth_token_file", str(token_file), "--max_queue_size", "1", *FEW)
         secret = "xyzzyquestion"
@@ -209,7 +213,7 @@ class TestLogs:
             assert TOKEN not in server.log
 
 
-def test_the_commands_of_the_page_make_certificates_that_do(builtin_model, tmp_path):
+def test_the_commands_of_the_page_make_valid_certificates(builtin_model, tmp_path):
     """Also for the stricter checks that later Pythons make by default."""
     page = (ROOT / "docs" / "SECURITY.md").read_text()
     commands = page.split("```bash\n")[1].split("```")[0]

@@ -33,7 +33,7 @@ SMALL_FLAGS = [word for name, bound in SMALL.items() for word in (f"--{name}", s
 
 
 @pytest.mark.soak
-def test_honest_clients_beside_five_hundred_slow_ones_and_one_that_never_reads(builtin_model):
+def test_500_slow_clients_and_one_that_never_reads_do_not_delay_honest_ones(builtin_model):
     """For the figures, `python -m benchmarks.fault slow_clients`: here others may be running."""
     with running_server(builtin_model, *EXACT_ENGINE) as server:
         crowd = beside_a_crowd(server, num_honest=10, num_slow=500, duration_s=3)
@@ -45,7 +45,9 @@ def test_honest_clients_beside_five_hundred_slow_ones_and_one_that_never_reads(b
 
 
 @pytest.mark.soak
-def test_three_times_what_the_server_can_do(builtin_model):
+def test_load_of_three_times_the_capacity_is_refused_as_queue_full_and_throughput_holds(
+    builtin_model,
+):
     """The load generator needs a core too; for figures, `python -m benchmarks.fault overload`."""
     with running_server(builtin_model, *EXACT_ENGINE, "--max_queue_size", "20") as server:
         answers = QuietAnswers(server.port)

@@ -54,7 +54,7 @@ def test_probes_are_answered_among_busy_connections(builtin_model):
             sock.close()
 
 
-def test_probes_are_answered_where_tokens_are_wanted(builtin_model, tmp_path):
+def test_probes_are_answered_without_a_token_while_tokens_are_required(builtin_model, tmp_path):
     with running_server(builtin_model, *BOUND_FLAGS, *token_flags(tmp_path, TOKEN)) as server:
         with held_still(server.worker_pids()):
             busy = busy_connections(server, token=TOKEN)
@@ -89,7 +89,7 @@ def test_a_question_is_refused_while_all_connections_are_busy(builtin_model):
 
 
 @pytest.mark.parametrize("sent", [b"", frame(ASK)[:9], b"GET / HT"], ids=["none", "frame", "head"])
-def test_silent_connections_make_room(builtin_model, sent):
+def test_a_full_server_closes_silent_connections_for_new_ones(builtin_model, sent):
     """Whatever part of a message they have sent; it is said once."""
     with running_server(builtin_model, *BOUND_FLAGS) as server:
         silent = [server.connect() for _ in range(BOUND + 3 * RESERVE)]
@@ -104,7 +104,7 @@ def test_silent_connections_make_room(builtin_model, sent):
             sock.close()
 
 
-def test_the_one_that_has_been_silent_longest_makes_room(builtin_model):
+def test_the_longest_silent_connection_is_closed_first(builtin_model):
     with running_server(builtin_model, *BOUND_FLAGS) as server:
         socks = [server.connect() for _ in range(BOUND)]
         for sock in [*socks, *socks[:2], *socks[3:]]:

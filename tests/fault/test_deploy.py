@@ -55,7 +55,7 @@ def test_two_generations_of_instances_live_at_most(faulty_server):
         assert 1 <= most <= 2
 
 
-def test_a_replaced_worker_runs_what_its_pool_runs_or_says_why_not(own_model):
+def test_a_worker_is_replaced_though_the_manifest_changed_and_a_reload_is_called_for(own_model):
     """A manifest that changed on disk is deployed by a reload, not by a worker's death."""
     with running_server(own_model, "--num_inference_sessions", "2") as server:
         manifest = own_model / "manifest.json"
@@ -80,7 +80,7 @@ def test_a_model_that_fails_to_load_leaves_the_old_one_serving_and_says_why(own_
         assert server.worker_pids()[:2] == pids
 
 
-def test_a_reload_for_which_descriptors_are_short_can_be_asked_for_again(builtin_model):
+def test_a_reload_that_lacked_descriptors_can_be_repeated(builtin_model):
     with running_server(builtin_model, *INSTANT) as server:
         pid = server.process.pid
         limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
@@ -119,7 +119,7 @@ def test_a_stop_under_load_leaves_no_accepted_request_unanswered(builtin_model):
     assert all(s.started_s > stopped_s for s in samples if s.error_code in TOO_LATE)
 
 
-def test_requests_that_have_come_and_not_been_taken_are_told_of_a_stop(faulty_server):
+def test_requests_received_but_not_accepted_before_a_stop_get_shutting_down(faulty_server):
     flags = ("--max_in_flight_per_connection", "1", *ONE_SESSION)
     with faulty_server(*flags) as server, server.connect() as sock, server.connect() as other:
         requests = [marked("!!slow!!", "slow"), *({"id": i, **ASK} for i in range(40))]

@@ -37,14 +37,14 @@ def stalling(server, certificates):
 
 class TestTls:
     @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-    def test_serves(self, tls, certificates, version):
+    def test_a_question_is_answered(self, tls, certificates, version):
         context = certificates.client_context()
         context.maximum_version = version
         with secured(tls, context) as sock:
             assert is_served(sock)
 
     @pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1")
-    def test_1_1_is_refused(self, tls, certificates):
+    def test_version_1_1_is_refused(self, tls, certificates):
         context = certificates.client_context()
         context.minimum_version = ssl.TLSVersion.TLSv1
         context.maximum_version = ssl.TLSVersion.TLSv1_1
@@ -52,7 +52,7 @@ class TestTls:
         with pytest.raises(ssl.SSLError, match="ALERT_PROTOCOL_VERSION"), secured(tls, context):
             pass
 
-    def test_the_bare_protocol_is_told_so_and_closed(self, tls):
+    def test_plain_frames_at_a_tls_port_get_an_error_and_a_close(self, tls):
         with tls.connect() as sock:
             sock.sendall(frame({"id": 1, **ASK}) * 100)
             assert error_code(everything(sock)) == "tls_required"
@@ -73,7 +73,7 @@ class TestTls:
             sock.sendall(data)
             assert re.fullmatch(reply, everything(sock), re.DOTALL)
 
-    def test_handshakes_that_stall_hold_up_nobody(self, tls, certificates):
+    def test_stalled_handshakes_do_not_delay_others(self, tls, certificates):
         stalled = stalling(tls, certificates)
         with secured(tls, certificates.client_context()) as sock:
             assert is_served(sock)
@@ -81,7 +81,7 @@ class TestTls:
         for waiting in stalled:
             waiting.close()
 
-    def test_handshakes_that_stall_end_in_time(self, hasty_tls, certificates):
+    def test_stalled_handshakes_time_out(self, hasty_tls, certificates):
         began_s = time.monotonic()
         for waiting in stalling(hasty_tls, certificates):
             assert everything(waiting) == b""
@@ -129,7 +129,7 @@ class TestTls:
             replies = pipelined(sock, bad * 20_000, 20_000)
         assert {reply["error"]["code"] for reply in replies} == {"invalid_request"}
 
-    def test_a_client_that_says_goodbye_is_let_go(self, tls, certificates):
+    def test_a_client_that_sends_close_notify_is_closed(self, tls, certificates):
         with secured(tls, certificates.client_context()) as sock:
             assert is_served(sock)
             with suppress(ssl.SSLError, ConnectionError):
@@ -137,7 +137,7 @@ class TestTls:
         with secured(tls, certificates.client_context()) as sock:
             assert is_served(sock)
 
-    def test_a_refused_frame_is_told_then_goodbye(self, tls, certificates):
+    def test_a_refused_frame_gets_its_error_then_close_notify(self, tls, certificates):
         with secured(tls, certificates.client_context()) as sock:
             sock.sendall(b"\xff" * 100)
             assert receive(sock)["error"]["code"] == "frame_too_large"
@@ -162,7 +162,7 @@ class TestTls:
 
 class TestMutualTls:
     @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-    def test_a_client_without_one_is_not(self, mutual, certificates, version):
+    def test_a_client_without_certificate_is_refused(self, mutual, certificates, version):
         context = certificates.client_context()
         context.maximum_version = version
         with (
@@ -171,7 +171,9 @@ class TestMutualTls:
         ):
             is_served(sock)
 
-    def test_a_client_with_somebody_elses_is_not(self, mutual, certificates, tmp_path):
+    def test_a_client_with_a_certificate_of_another_authority_is_refused(
+        self, mutual, certificates, tmp_path
+    ):
         other = Certificates(tmp_path)
         context = certificates.client_context()
         context.load_cert_chain(other.client_cert, other.client_key)

@@ -48,7 +48,7 @@ def code_of(call, *arguments, **options):
 
 
 class TestDeath:
-    def test_a_gateway_that_is_killed_comes_back(self, builtin_model):
+    def test_a_killed_gateway_is_restarted(self, builtin_model):
         with running_gateway(builtin_model, *INSTANT) as gateway:
             first = gateway.pid
             with (
@@ -66,7 +66,7 @@ class TestDeath:
                 assert is_answered(client)
             assert "the gRPC gateway was killed by SIGKILL; it starts again" in gateway.server.log
 
-    def test_a_call_in_flight_is_told(self, builtin_model):
+    def test_a_call_in_flight_of_a_killed_gateway_gets_unavailable(self, builtin_model):
         flags = (*INSTANT, "--max_batch_size", "1")
         with (
             running_gateway(builtin_model, *flags) as gateway,
@@ -163,7 +163,7 @@ class TestDrain:
             assert [error.status() for _, error in found[3:]] == ["StatusCode.UNAVAILABLE"]
             channel.close()
 
-    def test_health_says_so_while_the_server_serves_on(self, builtin_model):
+    def test_health_reports_not_serving_while_a_draining_server_answers(self, builtin_model):
         flags = ("--drain_delay_ms", "300000")
         with running_gateway(builtin_model, *INSTANT, *flags) as gateway:
             with grpc.insecure_channel(gateway.address) as channel:
@@ -201,7 +201,7 @@ class TestHostile:
 
     @pytest.mark.parametrize("name", HOSTILE)
     @pytest.mark.parametrize("ends", ["closes", "resets"])
-    def test_bytes_that_are_no_grpc(self, gateway, name, ends):
+    def test_bytes_that_are_not_grpc_disturb_nobody(self, gateway, name, ends):
         pid = gateway.pid
         with socket.create_connection(("localhost", gateway.port), GIVE_UP_S) as sock:
             if ends == "resets":
@@ -211,7 +211,7 @@ class TestHostile:
             assert is_answered(client)
         assert gateway.pid == pid
 
-    def test_bodies_that_are_no_message(self, gateway):
+    def test_bodies_that_are_not_messages_get_an_error(self, gateway):
         with grpc.insecure_channel(gateway.address) as channel:
             for method in ("ModelInfer", "ServerLive", "RepositoryModelLoad"):
                 ask = channel.unary_unary(f"/inference.GRPCInferenceService/{method}")
@@ -229,7 +229,7 @@ class TestHostile:
         with triton.InferenceServerClient(gateway.address) as client:
             assert is_answered(client)
 
-    def test_a_stream_that_is_given_up_frees_its_work(self, gateway):
+    def test_an_abandoned_stream_cancels_its_requests(self, gateway):
         before = gateway.counted("cancelled")
         client = triton.InferenceServerClient(gateway.address)
         with held_still(gateway.instance_pids):
@@ -254,7 +254,7 @@ class TestHostile:
                 gateway.wait_for_flight(number)
             assert gateway.server.stats()["gauges"]["connections_open"] == open_before + 3
 
-    def test_made_up_tokens_leave_others_their_connections(self, builtin_model):
+    def test_invalid_tokens_do_not_take_connections_from_others(self, builtin_model):
         """More at a time than there may be connections, then one after the other."""
         flags = ("--max_connections", "80", "--max_in_flight_per_connection", "1")
         with (
@@ -273,7 +273,7 @@ class TestHostile:
                 gateway.wait_for_flight(MAX_LINKS + 1)
             assert honest.result(GIVE_UP_S).model_name == "builtin"
 
-    def test_idle_peers_make_room(self, builtin_model):
+    def test_idle_peers_are_disconnected_for_new_ones(self, builtin_model):
         with running_gateway(builtin_model, *INSTANT, "--max_connections", "5") as gateway:
             for _ in range(12):
                 with grpc.insecure_channel(gateway.address, OTHER_CHANNEL) as channel:
@@ -317,7 +317,7 @@ class TestTokens:
         with running_gateway(builtin_model, *INSTANT, *tokens) as running:
             yield running
 
-    def test_a_token_is_wanted(self, gateway):
+    def test_a_call_without_token_is_unauthenticated(self, gateway):
         with triton.InferenceServerClient(gateway.address) as client:
             assert is_answered(client, headers={"authorization": f"Bearer {TOKEN}"})
             for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": TOKEN}):
@@ -327,7 +327,7 @@ class TestTokens:
                     client.get_model_metadata("builtin", headers=headers)
             assert is_answered(client, headers={"authorization": f"Bearer {TOKEN}"})
 
-    def test_a_refused_one_has_no_connection_afterwards(self, gateway):
+    def test_a_refused_token_keeps_no_connection(self, gateway):
         with grpc.insecure_channel(gateway.address) as channel:
             open_before = num_connections(gateway)
             for number in range(50):
@@ -335,7 +335,7 @@ class TestTokens:
                 assert call.exception(GIVE_UP_S).code() is CODES.UNAUTHENTICATED
             wait_until(lambda: num_connections(gateway) <= open_before)
 
-    def test_a_stream_wants_one(self, gateway):
+    def test_a_stream_without_token_is_unauthenticated(self, gateway):
         found: list[object] = []
         with triton.InferenceServerClient(gateway.address) as client:
             client.start_stream(lambda result, error: found.append(error))
@@ -344,7 +344,7 @@ class TestTokens:
         [error] = found
         assert "wants a token" in error.message()
 
-    def test_health_is_open(self, gateway):
+    def test_health_needs_no_token(self, gateway):
         with grpc.insecure_channel(gateway.address) as channel:
             health = Health(channel)
             assert health.Check(HealthRequest()).status == SERVING
@@ -353,7 +353,7 @@ class TestTokens:
             metadata = [("authorization", f"Bearer {TOKEN}")]
             assert health.Check(of_model, metadata=metadata).status == SERVING
 
-    def test_models_are_loaded_with_the_right(self, gateway):
+    def test_loading_models_needs_a_token_with_that_right(self, gateway):
         with triton.InferenceServerClient(gateway.address) as client:
             client.load_model("builtin", headers={"authorization": f"Bearer {OTHER}"})
             with refused("PERMISSION_DENIED"):
@@ -373,7 +373,7 @@ class TestTls:
             files |= {"private_key": str(its.client_key), "certificate_chain": str(its.client_cert)}
         return triton.InferenceServerClient(gateway.address, ssl=True, **files)
 
-    def test_a_new_certificate_is_taken_at_a_reload(self, builtin_model, tmp_path):
+    def test_a_new_certificate_is_used_after_a_reload(self, builtin_model, tmp_path):
         its = Certificates(tmp_path)
         with running_gateway(builtin_model, *INSTANT, *its.server_flags) as gateway:
             assert served_certificate(gateway) == first_certificate(its.cert)
@@ -385,7 +385,7 @@ class TestTls:
             with self.client(gateway, renewed) as client:
                 assert is_answered_over_tls(client)
 
-    def test_client_certificates(self, builtin_model, certificates):
+    def test_a_client_needs_a_certificate_where_one_is_required(self, builtin_model, certificates):
         flags = (*certificates.server_flags, "--tls_client_ca", str(certificates.ca))
         with running_gateway(builtin_model, *INSTANT, *flags) as gateway:
             with self.client(gateway, certificates, with_certificate=True) as client:

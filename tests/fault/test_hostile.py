@@ -83,7 +83,7 @@ def test_resets_at_any_moment(server, neighbour, data):
             sock.close()
 
 
-def test_memory_does_not_stay(server, neighbour):
+def test_hostile_frames_do_not_grow_memory(server, neighbour):
     """Big frames of every kind, over connections that end in every way."""
 
     def all_kinds():
@@ -132,7 +132,7 @@ def hasty_server(builtin_model):
 class TestTimeouts:
     """Clients that are slow, silent or gone."""
 
-    def test_a_frame_that_comes_a_byte_at_a_time_has_its_time(self, hasty_server):
+    def test_a_frame_that_trickles_gets_frame_timeout(self, hasty_server):
         with hasty_server.connect() as sock:
             started_s = time.monotonic()
             sock.settimeout(0.1)

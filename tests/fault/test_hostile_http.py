@@ -86,7 +86,7 @@ def test_a_head_that_trickles_gains_no_time(hasty_server):
             pytest.fail("the head had all the time that it took")
 
 
-def test_a_client_gets_to_see_that_its_body_is_too_long(server, neighbour):
+def test_a_client_receives_the_error_for_a_body_that_is_too_long(server, neighbour):
     with server.connect() as sock:
         sock.sendall(head(b"Content-Length: 3000000\r\n") + bytes(3_000_000))
         assert everything(sock).startswith(b"HTTP/1.1 413 ")
@@ -120,7 +120,7 @@ def num_accepted(server):
     return stats["counters"]["connections_accepted_total"]
 
 
-def test_a_client_that_resets_leaves_nothing(server, neighbour):
+def test_a_reset_connection_leaves_no_resources(server, neighbour):
     before, accepted = num_descriptors(server.process.pid), num_accepted(server)
     for _ in range(100):
         with server.connect() as sock:

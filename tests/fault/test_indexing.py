@@ -87,7 +87,7 @@ def documents(collection: Collection, question: str) -> list[str]:
 @pytest.mark.parametrize(
     "step", ["begin:1", "commit:1", "commit:2", "note:1", "note:2", "note:3", "note:4", "save:1"]
 )
-def test_a_run_that_is_killed_goes_on(docs, output, step, mode):
+def test_a_killed_run_is_continued_by_the_next(docs, output, step, mode):
     build(Choices(sources=(docs,), embeddings=False, output=output), Reporter())
     collection = Collection(output)
     for number in range(0, 10, 2):
@@ -110,7 +110,7 @@ def test_a_run_that_is_killed_goes_on(docs, output, step, mode):
     assert len(list(output.glob(f"{INDEX}*"))) == 2
 
 
-def test_a_run_that_goes_on_reads_only_what_is_left(docs, output):
+def test_a_continued_run_reads_only_the_remaining_files(docs, output):
     kill_at("note:5", docs, output)
     summary = build(Choices(sources=(docs,), embeddings=False, output=output), Reporter())
     assert (summary.read, summary.kept) == (4, 6)

@@ -49,7 +49,9 @@ def declare(rabbit, server, names):
         pass
 
 
-def test_a_text_that_kills_workers_is_dead_and_its_neighbours_are_answered(rabbit, faulty_server):
+def test_a_text_that_kills_workers_is_dead_lettered_and_its_neighbours_are_answered(
+    rabbit, faulty_server
+):
     names = names_of("poison")
     jobs = [*named(10, ASK), job("poison", marked("!!kill!!")), job("last", ASK)]
     with (
@@ -95,7 +97,7 @@ def test_a_killed_gateway_loses_nothing(rabbit, faulty_server):
     assert {answer["answer"] for answer in answers.values()} == {FIRST_WORD}
 
 
-def test_a_server_that_dies_is_asked_again_when_it_is_back(rabbit, builtin_model, faulty_server):
+def test_a_dead_servers_jobs_are_answered_once_it_is_back(rabbit, builtin_model, faulty_server):
     names, port = names_of("restarted"), str(reserve_port())
     server = RunningServer(builtin_model, *INSTANT, "--port", port)
     gateway = RunningGateway(rabbit.url, int(port), names)
@@ -137,7 +139,7 @@ class DeadStack:
         raise OSError(f"the {kind} does not start")
 
 
-def test_a_run_of_kills_ends_when_what_it_killed_does_not_start_again():
+def test_a_run_of_kills_ends_when_a_killed_program_does_not_restart():
     jobs, _ = fault_jobs.make_jobs(1, num_poison=0)
     with pytest.raises(ExceptionGroup):
         asyncio.run(fault_jobs.play(DeadStack(), ["server"], 0.0, jobs, fault_jobs.Tally()))

@@ -60,7 +60,7 @@ def test_a_fault_in_the_file_is_one_line_at_the_start(file, keys, fault):
     assert fault in line
 
 
-def test_a_fault_in_the_file_changes_nothing_and_says_where(file):
+def test_a_fault_in_the_file_is_logged_with_its_line_and_changes_nothing(file):
     file.write("versions = [1]\nlabels = { stable = 1 }")
     with serving(file) as server:
         pids = server.worker_pids()
@@ -78,7 +78,7 @@ def test_a_reload_logs_the_options_that_need_a_restart(file):
         server.wait_for_log("waiting for a restart: [queue] max_queue_size, [cache] cache_bytes")
 
 
-def test_a_file_that_hangs_holds_nobody_and_a_reload_does_not_wait_for_it(file):
+def test_a_hanging_file_blocks_neither_requests_nor_a_reload(file):
     file.write("versions = [1]")
     text = file.path.read_text()
     with serving(file, "--poll_interval_s", "1") as server:
@@ -101,7 +101,7 @@ def test_a_file_that_hangs_holds_nobody_and_a_reload_does_not_wait_for_it(file):
 # Versions that cannot be loaded.
 
 
-def test_a_worker_killed_while_it_loads_leaves_the_old_version_and_is_tried_again(file):
+def test_a_worker_killed_while_loading_is_restarted_and_the_old_version_serves(file):
     file.write("versions = [1]")
     permits = Permits(file.path.parent, 1)
     with closing(RunningServer(file.model, *file.flags(), env=permits.env)) as server:
@@ -252,7 +252,7 @@ def test_twenty_swaps_under_fifty_clients_fail_no_request(file, transition):
 # Shares.
 
 
-def test_shares_are_what_the_file_says_and_follow_it(file):
+def test_traffic_shares_follow_the_file(file):
     file.write("traffic = { 1 = 95, 2 = 5 }")
     with serving(file) as server:
         counted = count_versions(server, 10_000)

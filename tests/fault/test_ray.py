@@ -56,7 +56,7 @@ def load_of(quiet: QuietAnswers, server: RunningServer, num_clients: int) -> Loa
     return dataclasses.replace(quiet.plan(num_clients, GIVE_UP_S), port=server.port)
 
 
-def test_the_same_answers_as_a_local_instance(server, quiet):
+def test_a_ray_instance_gives_the_answers_of_a_local_one(server, quiet):
     wait_for_alive(server, 3)
     with beside(load_of(quiet, server, 8)) as samples:
         wait_until(lambda: len(samples) >= 200)
@@ -88,7 +88,7 @@ def test_a_node_that_hangs_gives_its_requests_back(server, cluster, quiet):
     assert_all_right(Report.of(samples))
 
 
-def test_a_cluster_of_another_version_is_told_in_a_line(builtin_model, cluster):
+def test_a_cluster_of_another_version_is_reported_in_one_line(builtin_model, cluster):
     flags = ("--num_inference_sessions", "0", "--ray_instances", "1")
     with another_version(cluster):
         ended = fail_to_start("--model", builtin_model, *flags, "--ray_address", cluster.address)

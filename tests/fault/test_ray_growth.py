@@ -56,7 +56,7 @@ def start(cluster):
         server.close()
 
 
-def test_the_model_is_sent_to_a_node_that_has_it_not(builtin_model, cluster, start, tmp_path, home):
+def test_the_model_is_sent_to_a_node_that_lacks_it(builtin_model, cluster, start, tmp_path, home):
     model = copy_model(builtin_model, tmp_path / "model")
     server = start(model, "--num_inference_sessions=1", "--ray_instances=1", "--ray_push_model")
     server.wait_for_log("waiting for a node of the Ray cluster")

@@ -189,7 +189,7 @@ def test_a_collection_that_is_damaged_at_the_start_is_served_when_it_is_repaired
         assert "answer" in serving.ask("bad", "banp danp")
 
 
-def test_a_manifest_that_is_a_fifo_holds_nothing(builtin_model, pristine, folder):
+def test_a_manifest_that_is_a_fifo_does_not_block_the_server(builtin_model, pristine, folder):
     bad = folder / "bad"
     shutil.copytree(pristine, bad)
     whole = (bad / MANIFEST_FILE).read_bytes()
@@ -239,14 +239,14 @@ def test_a_search_process_that_hangs_keeps_deadlines_and_is_replaced(builtin_mod
         assert serving.fault_of("good") == "a search failed: a search took too long"
 
 
-def test_a_search_that_hangs_fails_and_may_be_asked_again(builtin_model, folder):
+def test_a_search_that_hangs_fails_with_a_retryable_error(builtin_model, folder):
     with Serving(builtin_model, folder, *HASTY) as serving, held_still(serving.pids()):
         error = serving.server.ask(**ASKED)["error"]
         assert (error["code"], error["retryable"]) == ("unavailable", True)
         assert serving.server.ask(**ASKED)["answer"] == FIRST_WORD
 
 
-def test_a_server_stops_beside_search_processes_that_hang(builtin_model, folder):
+def test_a_server_stops_while_search_processes_hang(builtin_model, folder):
     with (
         Serving(builtin_model, folder, *HASTY) as serving,
         serving.server.connect() as sock,
@@ -259,7 +259,7 @@ def test_a_server_stops_beside_search_processes_that_hang(builtin_model, folder)
         assert serving.server.wait() == 0, serving.server.log
 
 
-def test_a_drain_waits_for_what_is_searched_for(builtin_model, folder):
+def test_a_drain_waits_for_searches_under_way(builtin_model, folder):
     with Serving(builtin_model, folder) as serving, serving.server.connect() as sock:
         with held_still(serving.pids()):
             sock.sendall(frame({"id": "searched", **ASKED}))
@@ -283,7 +283,7 @@ def silent():
         yield listener.getsockname()[1]
 
 
-def test_a_silent_cluster_holds_nothing_else(builtin_model, folder, silent, tmp_path):
+def test_a_silent_cluster_does_not_block_other_requests(builtin_model, folder, silent, tmp_path):
     pytest.importorskip("opensearchpy")
     file = tmp_path / "server.toml"
     file.write_text(f'[collections.silent]\nurl = "http://127.0.0.1:{silent}/index"\n')
@@ -302,7 +302,7 @@ def test_a_silent_cluster_holds_nothing_else(builtin_model, folder, silent, tmp_
         assert codes == {"deadline_exceeded"}
 
 
-def test_one_clients_skims_hold_no_other_client(builtin_model, folder):
+def test_one_clients_skims_do_not_block_other_clients(builtin_model, folder):
     with (
         Serving(builtin_model, folder, "--log_level", "debug", engine=READS) as serving,
         serving.server.connect() as greedy,

@@ -41,7 +41,9 @@ def test_the_socket_file_of_a_killed_server_is_replaced(builtin_model, tmp_path)
         assert f"cannot listen on {path}" in fail_to_start(*flags).stderr
 
 
-def test_a_gateway_of_its_own(builtin_model, tmp_path):
+def test_a_separate_gateway_waits_for_the_server_and_answers_unavailable_meanwhile(
+    builtin_model, tmp_path
+):
     """It waits for the server, and tells calls meanwhile that there is none."""
     triton = pytest.importorskip("tritonclient.grpc", reason="there is no tritonclient")
     path, port = str(tmp_path / "socket"), reserve_port()

@@ -43,7 +43,7 @@ def test_workers_killed_one_after_another_under_fifty_clients(builtin_model):
 
 
 @pytest.mark.parametrize("marker", DEADLY)
-def test_a_request_that_kills_three_workers_takes_nobody_with_it(faulty_server, marker):
+def test_a_request_that_kills_three_workers_fails_alone(faulty_server, marker):
     with faulty_server(*ONE_SESSION) as server, server.connect() as sock:
         guilty = error_beside_neighbours(server, sock, marker)
         assert (guilty["code"], guilty["retryable"]) == ("worker_crashed", False)
@@ -52,7 +52,7 @@ def test_a_request_that_kills_three_workers_takes_nobody_with_it(faulty_server, 
         assert server.ask(**ASK)["answer"] == FIRST_WORD
 
 
-def test_a_worker_is_seen_to_die_though_a_fork_of_it_lives(faulty_server):
+def test_a_workers_death_is_noticed_while_a_fork_of_it_lives(faulty_server):
     with faulty_server(*ONE_SESSION) as server, server.connect() as sock:
         guilty = error_beside_neighbours(server, sock, "!!fork!!")
         assert guilty["code"] == "worker_crashed"
@@ -88,7 +88,7 @@ def test_an_exception_fails_its_request_alone_and_costs_no_worker(faulty_server,
         assert server.worker_pids() == pids
 
 
-def test_a_request_whose_client_has_gone_is_not_retried(faulty_server):
+def test_a_request_of_a_disconnected_client_is_not_retried(faulty_server):
     with faulty_server(*ONE_SESSION) as server, server.connect() as monitor:
         with stopped(server):
             with server.connect() as sock:
@@ -102,7 +102,7 @@ def test_a_request_whose_client_has_gone_is_not_retried(faulty_server):
         assert server.log.count(" ended (") == 1
 
 
-def test_many_that_kill_do_not_starve_those_that_do_not(faulty_server):
+def test_many_requests_that_kill_workers_do_not_starve_the_others(faulty_server):
     """Backoff must not turn a few deadly requests into an outage for the others."""
     flags = ("--num_inference_sessions", "2")
     with faulty_server(*flags) as server, server.connect() as sock:
@@ -115,7 +115,7 @@ def test_many_that_kill_do_not_starve_those_that_do_not(faulty_server):
         assert all(replies[i]["answer"] == FIRST_WORD for i in range(20))
 
 
-def test_a_session_starts_again_when_there_are_descriptors_again(builtin_model):
+def test_an_instance_restarts_once_descriptors_are_free(builtin_model):
     """Clients have taken the last ones, so that a worker's channel cannot be made at first."""
     with running_server(builtin_model, *INSTANT, *ONE_SESSION) as server, ExitStack() as clients:
         pid = server.process.pid

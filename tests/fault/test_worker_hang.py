@@ -36,7 +36,7 @@ def test_a_stopped_worker_is_replaced(faulty_server):
         assert pid not in server.worker_pids()
 
 
-def test_a_batch_within_its_time_is_left_alone(faulty_server):
+def test_a_batch_within_its_time_limit_is_not_interrupted(faulty_server):
     with faulty_server(*ONE_SESSION) as server:
         pids = server.worker_pids()
         assert server.ask(**{**marked("!!slow!!", 1)})["answer"] == FIRST_WORD
@@ -57,7 +57,7 @@ def test_a_worker_that_hangs_in_c_ends_with_its_server(faulty_server):
         server.process.returncode = 0  # which was killed on purpose
 
 
-def test_sessions_that_cannot_start_any_more_end_the_server_with_its_own_code(own_model):
+def test_instances_that_cannot_restart_end_the_server_with_a_distinct_exit_code(own_model):
     server = RunningServer(own_model, *READS_MODEL_ONNX)
     try:
         with server.connect() as sock:
@@ -81,7 +81,7 @@ def test_sessions_that_cannot_start_any_more_end_the_server_with_its_own_code(ow
         server.close()
 
 
-def test_a_session_that_starts_again_in_time_ends_the_outage(own_model):
+def test_an_instance_that_restarts_in_time_ends_the_outage(own_model):
     model, saved = own_model / "model.onnx", own_model / "model.onnx.saved"
     server = RunningServer(own_model, *READS_MODEL_ONNX)
     try:
@@ -97,7 +97,7 @@ def test_a_session_that_starts_again_in_time_ends_the_outage(own_model):
         server.close()
 
 
-def test_workers_that_answered_while_the_server_stood_still_are_left_alone(faulty_server):
+def test_workers_that_answered_while_the_server_was_stopped_are_not_killed(faulty_server):
     """As with SIGSTOP, so with a machine that is suspended or moved."""
     with faulty_server(*ONE_SESSION, *HASTY) as server, server.connect() as sock:
         pids = server.worker_pids()

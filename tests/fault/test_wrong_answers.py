@@ -69,7 +69,7 @@ def test_a_weight_scaled_by_three_is_not_served_though_its_hash_is_right(own_mod
     assert re.search(r"where -?[\d.]+ is known; the largest difference is [\d.]+", line)
 
 
-def test_the_race_of_engines_leaves_out_what_computes_wrongly_with_its_reason(own_model):
+def test_the_race_excludes_engines_that_compute_wrongly_and_gives_the_reason(own_model):
     scale_a_weight(own_model, 3)
     options = InstanceOptions(
         inference_engine_type="onnx", precision="fp32", devices="cpu", cost_table="off"
@@ -88,7 +88,7 @@ def test_known_answers_that_were_changed_are_refused_by_their_hash(own_model):
     assert KNOWN_ANSWERS_FILE in fail_to_start("--model", own_model, *ONE).stderr
 
 
-def test_a_model_of_an_older_version_serves_and_says_that_it_cannot_be_checked(own_model):
+def test_a_model_without_known_answers_serves_with_a_warning(own_model):
     manifest = load_manifest(own_model)
     manifest.files.pop(KNOWN_ANSWERS_FILE)
     save_manifest(own_model, manifest)

@@ -55,7 +55,7 @@ def test_questions_are_pipelined_on_one_connection(server):
     assert server.stats()["counters"]["connections_accepted_total"] == accepted + 2  # one is ours
 
 
-def test_of_two_servers_one_is_killed_and_no_question_is_lost(builtin_model):
+def test_killing_one_of_two_servers_loses_no_question(builtin_model):
     with ExitStack() as stack:
         first, second = (
             stack.enter_context(running_server(builtin_model, *INSTANT)) for _ in range(2)
@@ -96,7 +96,7 @@ def test_cancelling_a_task_drops_its_questions_on_the_server(builtin_model):
         assert server.stats()["gauges"]["requests_in_flight"] == 0
 
 
-def test_a_question_cancelled_beside_others_is_withdrawn(server):
+def test_a_question_cancelled_among_others_is_withdrawn(server):
     before = cancelled(server)
 
     async def scenario(client):

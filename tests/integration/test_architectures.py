@@ -143,7 +143,7 @@ def test_every_engine_gives_transformers_logits(kind, tmp_path, capfd):
 
 
 @pytest.mark.parametrize("kind", ["ibert", "mpt", "nystromformer"])
-def test_a_model_of_few_positions_is_given_no_more(kind, tmp_path):
+def test_a_model_is_given_no_more_positions_than_it_has(kind, tmp_path):
     changes = {"max_seq_len": 64} if kind == "mpt" else {"max_position_embeddings": 64}
     model, target = prepared(tmp_path, kind, **changes)
     manifest = check_engines(tmp_path / kind, model, target)
@@ -159,7 +159,7 @@ def test_token_types_are_given_where_the_tokenizer_gives_them(has_types, tmp_pat
     assert manifest.inputs == ("input_ids", "attention_mask", *types)
 
 
-def test_a_cls_at_the_end_is_where_it_abstains(tmp_path):
+def test_a_cls_token_at_the_end_holds_the_null_answer(tmp_path):
     _, target = prepared(tmp_path, "xlnet", can_abstain=True)
     manifest = load_manifest(target)
     manifest = msgspec.structs.replace(manifest, may_pad=True)

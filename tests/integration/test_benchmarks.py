@@ -74,7 +74,7 @@ def test_a_window_counts_by_weight_and_by_kind():
     assert math.isnan(found["short_p50"])
 
 
-def test_a_target_says_what_it_answers(target):
+def test_a_target_describes_its_engine_or_its_answers(target):
     reply = target.ask(SquadQuestion("", "Who?", " Ada did.", (), ()))
     assert (reply.answer, reply.start, reply.end) == ("Ada", 1, 4)
 

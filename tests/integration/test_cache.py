@@ -52,7 +52,7 @@ def test_fifty_equal_requests_of_as_many_clients_make_one_run(server):
 
 
 @pytest.mark.slow
-def test_a_reload_of_another_model_asks_it(own_model):
+def test_a_reload_to_another_model_empties_the_cache(own_model):
     with running_server(own_model, *FLAGS) as server:
         assert "cached" not in server.ask(**ASK)
         assert server.ask(**ASK)["cached"]

@@ -116,7 +116,7 @@ def test_check_names_an_unprepared_model_and_does_not_prepare_it(tmp_path):
     assert not any(tmp_path.iterdir())
 
 
-def test_a_collection_that_is_none_is_a_warning(folder, tmp_path):
+def test_a_folder_that_is_no_collection_is_a_warning(folder, tmp_path):
     config = tmp_path / "server.toml"
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "manifest.json").write_text("{")

@@ -104,7 +104,7 @@ def test_an_impossible_collection_request_gets_its_error_code(server, fields, co
         assert error["message"] == "there is no collection handbook; there is machines"
 
 
-def test_over_http(server):
+def test_a_collection_is_asked_over_http(server):
     question, (answer, document) = next(iter(ANSWERS.items()))
     reply = post(server.port, "/qa", {"question": question, "collection": "machines"})
     assert reply.status == 200
@@ -121,12 +121,12 @@ def test_an_equal_question_is_answered_from_the_cache(server):
     assert "cached" not in server.ask(**asked, max_passages=1)
 
 
-def test_the_deadline_holds(server):
+def test_a_collection_request_past_its_deadline_fails(server):
     reply = server.ask(question="Who wrote the notes?", collection="machines", timeout_ms=0.001)
     assert reply["error"]["code"] in {"deadline_exceeded", "text_too_long"}
 
 
-def test_what_nobody_waits_for_is_dropped(server):
+def test_a_cancelled_collection_request_is_dropped(server):
     with server.connect() as sock:
         for number in range(20):
             sock.sendall(frame({"id": number, "question": f"Who wrote {number}?",
@@ -252,7 +252,7 @@ def run(server, *words, text=""):
     return run_python(*words, "--port", server.port, input=text)
 
 
-def test_the_client_asks_once(server):
+def test_the_client_asks_a_collection_once(server):
     ran = run(server, "client.py", "--collection", "machines", "--question", QUESTION)
     assert (ran.returncode, ran.stdout) == (0, f"{ANSWER}\n")
     sentence, place, score = ran.stderr.splitlines()
@@ -262,14 +262,14 @@ def test_the_client_asks_once(server):
     assert score.startswith("score ")
 
 
-def test_the_client_converses(server):
+def test_the_client_converses_with_a_collection(server):
     ran = run(server, "client.py", "--collection", "machines", text=f"{QUESTION}\n\nWho?\n")
     assert ran.returncode == 0
     assert f"Answer: {ANSWER}\n        **{ANSWER}** wrote the notes" in ran.stdout
     assert DOCUMENT in ran.stdout
 
 
-def test_the_client_libraries(server):
+def test_the_client_libraries_ask_a_collection(server):
     with QaClient("localhost", server.port) as client:
         answer = client.ask(QUESTION, collection="machines", top_k=2, max_passages=3)
         assert (answer.answer, answer.passage.document) == (ANSWER, DOCUMENT)
@@ -291,7 +291,7 @@ def test_the_client_libraries(server):
     assert [each.answer for each in many] == [words for words, _ in ANSWERS.values()]
 
 
-def test_a_file_of_questions_without_texts(server, tmp_path):
+def test_jobs_ask_a_file_of_questions_without_texts(server, tmp_path):
     file, output = tmp_path / "questions.csv", tmp_path / "answers.jsonl"
     file.write_text("question\n" + "".join(f"{question}\n" for question in ANSWERS))
     words = ("run", str(file), "--output", str(output), "--collection", "machines")
@@ -302,13 +302,13 @@ def test_a_file_of_questions_without_texts(server, tmp_path):
     assert found == list(ANSWERS.values())
 
 
-def test_the_load_generator(server):
+def test_the_load_generator_asks_a_collection(server):
     words = ("--num_total_clients", "4", "--num_request_per_client", "2")
     ran = run(server, "stress_test.py", "--collection", "machines", *words)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-def test_tensors_of_the_open_inference_protocol(server):
+def test_open_inference_tensors_ask_a_collection(server):
     inputs = [
         {"name": name, "shape": [2], "datatype": "BYTES", "data": data}
         for name, data in (("collection", ["machines"] * 2), ("question", list(ANSWERS)[:2]))
@@ -325,7 +325,7 @@ def test_tensors_of_the_open_inference_protocol(server):
     assert [output["name"] for output in reply.json["outputs"]] == ["answer"]
 
 
-def test_an_open_search_index(builtin_model, tmp_path):
+def test_an_opensearch_index_answers(builtin_model, tmp_path):
     pytest.importorskip("opensearchpy")
     cluster, config = Cluster(), tmp_path / "server.toml"
     config.write_text(f'[collections.rivers]\nurl = "{cluster.url}/rivers"\n')
@@ -367,9 +367,7 @@ def test_a_passage_without_a_word_of_the_question_is_read(builtin_model, staff, 
         assert server.health()["collection_faults"] == {}
 
 
-def test_without_the_encoder_health_says_that_words_alone_are_searched(
-    builtin_model, staff, tmp_path
-):
+def test_without_the_encoder_health_reports_search_by_words_alone(builtin_model, staff, tmp_path):
     flags = ("--collections_dir", str(staff), "--encoder", str(tmp_path / "none"), *EXACT_ENGINE)
     with running_server(builtin_model, *flags) as server:
         assert server.ask(question="Who gets vacation?", collection="staff")["answer"]

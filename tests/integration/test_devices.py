@@ -25,7 +25,7 @@ def environment(pid):
     return dict(word.decode().split("=", 1) for word in words if word)
 
 
-def test_a_session_on_the_cpu_sees_no_gpu(builtin_model):
+def test_an_instance_on_the_cpu_sees_no_gpu(builtin_model):
     flags = ["--devices", "cpu", "--inference_engine_type", "instant"]
     with running_server(builtin_model, *flags) as server:
         assert "2 instances on cpu, model" in server.ready_line

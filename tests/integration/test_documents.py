@@ -75,7 +75,7 @@ def test_every_get_is_answered_whatever_the_engine(server, path):
         assert reply.body or kind is None
 
 
-def test_the_paths_are_found():
+def test_get_paths_are_found_in_the_pages():
     paths = documented_gets()
     assert {"/", "/metrics", "/v2/models/builtin/stats", "/v2/trace/setting"} <= set(paths)
     assert len(paths) >= 20
@@ -147,13 +147,13 @@ def run(words: list[str], port: int, folder: Path) -> CompletedProcess[str]:
     return programs.run_python(program, *flags, "--port", port, cwd=folder, input="")
 
 
-def test_a_server_says_when_it_is_ready_as_it_is_shown(running):
+def test_a_servers_ready_line_is_the_pages(running):
     page = (ROOT / "docs" / "OPERATING.md").read_text()
     lines = re.search("^QA server ready on .*", page, re.MULTILINE)[0], running.ready_line
     check_output(*(re.sub(r"\w+ engine in \w+ \(.*\)", "ENGINE", line) for line in lines))
 
 
-def test_a_conversation_goes_as_it_is_shown(running):
+def test_a_conversation_goes_as_on_the_page(running):
     [shown] = [output for words, output in runnable() if "Text: " in output]
     with Terminal([sys.executable, "client.py", "--port", str(running.port)]) as terminal:
         for line in shown.splitlines():
@@ -191,13 +191,13 @@ num_inference_sessions = 1
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_a_command_that_asks_for_the_canary_prints_what_is_shown(rollout, folder, words, output):
+def test_a_command_that_asks_for_the_canary_prints_the_pages_output(rollout, folder, words, output):
     done = run(words, rollout.port, folder)
     assert done.returncode == 0, done.stderr
     check_output(output, done.stdout)
 
 
-def test_the_commands_are_found():
+def test_commands_are_found_in_the_pages():
     programs = {word for words, _ in runnable() for word in words[:2]}
     assert programs >= {"curl", "client.py", "stress_test.py", "jobs.py", "qa-client"}
 
@@ -207,7 +207,7 @@ def test_the_commands_are_found():
     [frames for page in PAGES for frames in shown_frames(page)],
     ids=lambda frames: json.dumps(frames[0])[:80],
 )
-def test_a_frame_has_a_reply_as_it_is_shown(running, frames):
+def test_a_frame_gets_the_reply_that_the_page_shows(running, frames):
     running.ask(**ASK)  # so that there are statistics
     with running.connect() as sock:
         for sent, reply in exchanges(frames):

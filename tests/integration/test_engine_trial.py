@@ -49,7 +49,7 @@ def test_an_instance_that_cannot_load_its_model_raises_the_reason(builtin_model)
         instance.ask([TASK])
 
 
-def test_an_instance_that_dies_is_told(builtin_model):
+def test_an_instance_that_dies_raises_an_error(builtin_model):
     with Instance(setup(builtin_model, "fp32"), LOGS) as instance:
         took_ms, spans = instance.ask([TASK])
         assert took_ms > 0

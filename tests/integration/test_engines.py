@@ -176,7 +176,7 @@ def test_odd_characters_come_back_exactly(reader, answer, question, text):
     assert text[answers[0].start : answers[0].end] == answer
 
 
-def test_a_session_with_the_onnx_engine_loads_neither_torch_nor_transformers(builtin_model):
+def test_an_instance_with_the_onnx_engine_loads_neither_torch_nor_transformers(builtin_model):
     program = f"""
 import sys
 from pathlib import Path
@@ -200,7 +200,7 @@ print(answer.answer, sorted({{"torch", "transformers"}} & set(sys.modules)))
 
 @pytest.mark.parametrize("kind", CPU_ENGINES)
 @pytest.mark.parametrize("damage", ["missing", "cut short"])
-def test_a_damaged_model_is_told_in_one_line(builtin_model, tmp_path, kind, damage):
+def test_a_damaged_model_is_reported_in_one_line(builtin_model, tmp_path, kind, damage):
     for name in ("config.json", "tokenizer.json", ONNX_FILE, PYTORCH_FILE):
         content = (builtin_model / name).read_bytes()
         if name not in (ONNX_FILE, PYTORCH_FILE):
@@ -216,7 +216,7 @@ def test_a_damaged_model_is_told_in_one_line(builtin_model, tmp_path, kind, dama
     ("kind", "words"),
     [("onnx", "prepare_model.py --model builtin --precision int8"), ("pytorch", "has no int8")],
 )
-def test_a_precision_that_cannot_be_had_is_told_in_one_line(builtin_model, kind, words):
+def test_an_unavailable_precision_is_reported_in_one_line(builtin_model, kind, words):
     manifest = load_manifest(builtin_model)
     only_fp32 = {name: file for name, file in manifest.files.items() if name != ONNX_INT8_FILE}
     manifest = msgspec.structs.replace(manifest, files=only_fp32)

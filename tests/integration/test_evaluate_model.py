@@ -25,7 +25,7 @@ def evaluate(builtin_model):
     return run
 
 
-def test_all_that_the_server_may_take_here_is_measured(builtin_model, evaluate):
+def test_every_engine_that_the_server_may_take_is_measured(builtin_model, evaluate):
     measured = evaluate("--max_questions", "2").keys()
     assert [*measured] == runnable(load_manifest(builtin_model))
     assert {("onnx", "fp32"), ("openvino", "fp32"), ("pytorch", "fp32")} <= measured

@@ -185,7 +185,7 @@ def test_the_plain_graph_has_standard_operators_only(gpu_model):
     assert "com.microsoft" in domains(ONNX_FILE)
 
 
-def test_sessions_take_turns_at_the_engine_cache(tmp_path, manifest):
+def test_instances_take_turns_at_the_engine_cache(tmp_path, manifest):
     context = multiprocessing.get_context("spawn")
     turns = context.Queue()
     grid = onnx_gpu.BucketGrid.of(manifest, SMALL)
@@ -202,7 +202,7 @@ def test_sessions_take_turns_at_the_engine_cache(tmp_path, manifest):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_an_engine_cache_that_cannot_be_written_is_told(tmp_path, manifest):
+def test_an_unwritable_engine_cache_is_reported(tmp_path, manifest):
     tmp_path.chmod(0o500)
     grid = onnx_gpu.BucketGrid.of(manifest, SMALL)
     unwritable = onnx_gpu.engine_cache(tmp_path, SMALL, grid)

@@ -109,7 +109,7 @@ class TestTritonClient:
         assert result.as_numpy("answer").shape == (shape or (4,))
         assert result.as_numpy("score") is None
 
-    def test_parameters(self, client):
+    def test_requests_take_parameters(self, client):
         result = client.infer(
             "builtin", inputs(triton, FOUR), parameters={"top_k": 3}, priority=1, timeout=10**9
         )
@@ -117,7 +117,7 @@ class TestTritonClient:
         assert result.as_numpy("answer")[0, 0].decode() == ANSWER
         assert result.as_numpy("score")[0, 0] > result.as_numpy("score")[0, 1]
 
-    def test_asynchronously(self, client):
+    def test_an_asynchronous_call_is_answered(self, client):
         found: queue.Queue = queue.Queue()
         for question in FOUR:
             client.async_infer(
@@ -127,7 +127,7 @@ class TestTritonClient:
         got = [found.get(timeout=GIVE_UP_S) for _ in FOUR]
         assert {q: answers(result)[0] for q, result, error in got if not error} == QUESTIONS
 
-    def test_from_asyncio(self, gateway):
+    def test_a_call_from_asyncio_is_answered(self, gateway):
         import tritonclient.grpc.aio as aio
 
         async def ask():
@@ -150,7 +150,7 @@ class TestTritonClient:
 
         asyncio.run(ask())
 
-    def test_streams_that_are_silent_are_in_nobodys_way(self, gateway):
+    def test_silent_streams_do_not_block_others(self, gateway):
         async def ask():
             async with grpc.aio.insecure_channel(gateway.address) as channel:
                 stub, request = Stub(channel), typed_request()
@@ -164,7 +164,7 @@ class TestTritonClient:
 
         asyncio.run(ask())
 
-    def test_a_stream(self, client):
+    def test_a_stream_answers_each_request(self, client):
         found = stream_of(client)
         for number, question in enumerate(FOUR * 50):
             client.async_stream_infer("builtin", inputs(triton, [question]), request_id=str(number))
@@ -198,7 +198,7 @@ class TestTritonClient:
         assert "there is no model other" in told.error_message
         assert told.infer_response.parameters["triton_final_response"].bool_param
 
-    def test_a_ready_server_is_never_told_not_to_be(self, gateway):
+    def test_a_ready_server_is_always_reported_ready(self, gateway):
         """More checks at once than the server's backlog has room for."""
         import tritonclient.grpc.aio as aio
 
@@ -219,7 +219,7 @@ class TestTritonClient:
         assert answers(result) == [ANSWER]
         client.stop_stream()
 
-    def test_an_error_ends_the_stream_where_that_is_wanted(self, client):
+    def test_an_error_ends_the_stream_if_the_client_asks_for_that(self, client):
         found = stream_of(client, headers={"triton_grpc_error": "true"})
         client.async_stream_infer("other", inputs(triton, ["Who?"]))
         _, error = found.get(timeout=GIVE_UP_S)
@@ -235,7 +235,7 @@ class TestTritonClient:
             ({"model_name": "builtin", "sequence_id": 5}, "INVALID_ARGUMENT"),
         ],
     )
-    def test_errors_are_told(self, client, options, status):
+    def test_errors_have_their_status_and_message(self, client, options, status):
         with refused(status):
             client.infer(inputs=inputs(triton, ["Who?"]), **options)
 
@@ -244,7 +244,7 @@ class TestTritonClient:
             with refused("UNIMPLEMENTED"):
                 call()
 
-    def test_models_are_not_loaded_without_the_right(self, client):
+    def test_loading_models_without_the_right_is_refused(self, client):
         with pytest.raises(triton.InferenceServerException, match="a token with the right"):
             client.load_model("builtin")
 
@@ -281,7 +281,7 @@ class TestMessages:
             lambda request: setattr(request.parameters["timeout"], "int64_param", -1),
         ],
     )
-    def test_what_is_wrong_is_told(self, stub, spoil):
+    def test_invalid_messages_are_refused_with_the_reason(self, stub, spoil):
         request = typed_request(FOUR)
         spoil(request)
         told = failure(stub.ModelInfer, request)
@@ -316,10 +316,10 @@ class TestHealth:
         return Health(channel)
 
     @pytest.mark.parametrize("service", ["", "inference.GRPCInferenceService", "builtin"])
-    def test_check(self, health, service):
+    def test_health_check_gives_the_servers_status(self, health, service):
         assert health.Check(HealthRequest(service=service)).status == 1  # SERVING
 
-    def test_an_unknown_service(self, health):
+    def test_health_of_an_unknown_service_is_not_found(self, health):
         assert failure(health.Check, HealthRequest(service="other")).code() is CODES.NOT_FOUND
         watching = health.Watch(HealthRequest(service="other"))
         assert next(watching).status == 3  # SERVICE_UNKNOWN
@@ -347,7 +347,7 @@ class TestReflection:
         method = pool.FindServiceByName(services[-1]).methods_by_name["ModelInfer"]
         assert method.input_type.fields_by_name["raw_input_contents"].number == 7
 
-    def test_version_1(self, channel):
+    def test_reflection_version_1_answers(self, channel):
         from grpc_reflection.v1alpha import reflection_pb2
 
         ask = channel.stream_stream(
@@ -365,7 +365,7 @@ NODE_CLIENT = ROOT / "tests" / "integration" / "grpc_client.js"
 
 @pytest.mark.slow
 @pytest.mark.skipif(not NODE or not shutil.which("npm"), reason="there is no node with npm")
-def test_the_client_of_node(gateway, tmp_path):
+def test_node_js_client_gets_the_answers(gateway, tmp_path):
     packages = ("@grpc/grpc-js@1.14.7", "@grpc/proto-loader@0.8.0")
     npm = ("npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", tmp_path)
     installed = run(*npm, *packages)
@@ -403,7 +403,7 @@ print(json.dumps([a.decode() if isinstance(a, bytes) else a for a in found]))
 
 
 @pytest.mark.skipif(not KSERVE_PYTHON, reason="KSERVE_PYTHON names no interpreter with kserve")
-def test_the_kserve_client(gateway):
+def test_kserve_client_gets_the_answers(gateway):
     """Beside the gateway's messages in one process, where Triton's client cannot be."""
     asked = json.dumps([gateway.address, FOUR, TEXT])
     ran = run(KSERVE_PYTHON, "-c", ASK_BY_KSERVE, asked)

@@ -35,7 +35,7 @@ def test_a_grpc_call_past_its_deadline_is_not_run(busy, stub):
     assert first.result(GIVE_UP_S).model_name == "builtin"
 
 
-def test_a_call_cancelled_beside_others_is_withdrawn(busy, stub):
+def test_a_call_cancelled_among_others_is_withdrawn(busy, stub):
     before = busy.counted("cancelled")
     with held_still(busy.instance_pids):
         first = stub.ModelInfer.future(typed_request(FOUR))
@@ -59,7 +59,7 @@ def test_a_full_queue_says_when_to_ask_again(busy, stub):
     assert int(trailers["grpc-retry-pushback-ms"]) > 0
 
 
-def test_a_trace_goes_on(busy, stub):
+def test_a_trace_continues_from_the_grpc_call(busy, stub):
     trace = "0af7651916cd43dd8448eb211c80319c"
     metadata = [("traceparent", f"00-{trace}-b7ad6b7169203331-01")]
     stub.ModelInfer(typed_request(), metadata=metadata)

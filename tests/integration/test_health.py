@@ -91,7 +91,7 @@ class TestStats:
             assert gone["counters"]["requests_total"]["abandoned"] == 5
             assert gone["gauges"]["requests_in_flight"] == gone["gauges"]["queue_length"] == 0
 
-    def test_batches_and_their_times(self, builtin_model):
+    def test_batches_and_their_times_are_counted(self, builtin_model):
         flags = (*ONE_BY_ONE, "--max_batch_size", "4")
         with running_server(builtin_model, *flags) as running, running.connect() as sock:
             sock.sendall(b"".join(requests(21)))
@@ -110,7 +110,7 @@ class TestStats:
             assert min(told) > 0
             assert sum(told) <= histograms["inference_ms"]["sum"] + 0.01 * batches
 
-    def test_connections_that_made_room_are_counted(self, builtin_model):
+    def test_connections_closed_for_new_ones_are_counted(self, builtin_model):
         with running_server(builtin_model, *INSTANT, "--max_connections", "2") as running:
             first, second = running.connect(), running.connect()
             query(second, "stats")
@@ -150,7 +150,7 @@ class TestHealth:
                 "reload_fault": None,
             }
 
-    def test_a_full_queue_does_not_hold_it_up(self, builtin_model):
+    def test_a_full_queue_does_not_delay_health(self, builtin_model):
         flags = ("--max_queue_size", "4", *NOTHING_AHEAD)
         with running_server(builtin_model, *flags) as running, running.connect() as sock:
             running.ask(**ASK)
@@ -166,7 +166,7 @@ class TestHealth:
             assert [outcome_of(receive(sock)) for _ in range(5)] == ["answered"] * 5
             assert running.health()["queue_length"] == 0
 
-    def test_sessions_that_hang_are_not_ready(self, builtin_model):
+    def test_a_server_whose_instances_all_hang_is_not_ready(self, builtin_model):
         flags = ("--ready_timeout_ms", "50", *NOTHING_AHEAD)
         with running_server(builtin_model, *flags) as running, running.connect() as sock:
             with stopped(running):
@@ -181,7 +181,7 @@ class TestHealth:
                 assert not running.health()["ready"]
             wait_until(running.health, lambda h: h["ready"])
 
-    def test_one_session_that_answers_is_enough(self, builtin_model):
+    def test_a_server_with_one_answering_instance_is_ready(self, builtin_model):
         flags = (*ONE_BY_ONE, *TWO, "--ready_timeout_ms", "50")
         with running_server(builtin_model, *flags) as running, running.connect() as sock:
             hung = running.worker_pids()[0]
@@ -217,7 +217,7 @@ class TestHealth:
             assert [outcome_of(receive(sock)) for _ in range(3)] == ["answered"] * 3
             assert running.wait() == 0
 
-    def test_killed_sessions_are_missed_and_come_back(self, builtin_model):
+    def test_killed_instances_are_counted_as_missing_until_replaced(self, builtin_model):
         with running_server(builtin_model, *INSTANT, *TWO) as running:
             for pid in running.worker_pids():
                 os.kill(pid, signal.SIGKILL)
@@ -228,7 +228,7 @@ class TestHealth:
             assert running.health()["ready"]
             assert running.stats()["counters"]["session_restarts_total"] == 2
 
-    def test_a_reload_is_not_felt(self, builtin_model):
+    def test_a_reload_keeps_the_server_ready(self, builtin_model):
         with running_server(builtin_model, *INSTANT, *TWO) as running:
             old = set(running.worker_pids())
             running.signal(signal.SIGHUP)
@@ -242,7 +242,7 @@ class TestHealth:
             wait_until(look, lambda pids: len(pids) == 2 and not pids & old)
             assert running.stats()["counters"]["session_restarts_total"] == 0
 
-    def test_it_names_the_model_that_serves(self, own_model):
+    def test_health_names_the_serving_model(self, own_model):
         file = own_model / "manifest.json"
         manifest = json.loads(file.read_text())
         with running_server(own_model, *INSTANT) as running:
@@ -255,7 +255,7 @@ class TestHealth:
 class TestFromOutside:
     """The client library and `client.py --health`, as a container's health check runs it."""
 
-    def test_exit_codes(self, builtin_model):
+    def test_the_clients_exit_code_distinguishes_ready_from_not_ready(self, builtin_model):
         flags = ("--ready_timeout_ms", "1", *NOTHING_AHEAD)
         with running_server(builtin_model, *flags) as running:
             ready = cli(running, "--health")
@@ -285,7 +285,7 @@ class TestFromOutside:
             assert counted == {"unauthorized": 1}
             assert cli(running, "--health").returncode == 2
 
-    def test_the_table_of_counts(self, builtin_model):
+    def test_stats_are_printed_as_a_table(self, builtin_model):
         with running_server(builtin_model, *INSTANT, *TWO) as running:
             running.ask(**ASK)
             table = cli(running, "--stats").stdout
@@ -298,7 +298,7 @@ class TestFromOutside:
 
 
 class TestLog:
-    def test_a_request_can_be_followed_and_its_words_are_not_told(self, builtin_model):
+    def test_a_request_can_be_followed_in_the_log_without_its_words(self, builtin_model):
         with running_server(builtin_model, *INSTANT, "--log_level", "debug") as running:
             running.ask(id="mine", **ASK)
             assert outcome_of(running.ask(id="bad", question=5)) == "invalid_request"

@@ -22,13 +22,13 @@ needs_curl = pytest.mark.skipif(not shutil.which("curl"), reason="there is no cu
 
 class TestPlain:
     @needs_curl
-    def test_curl(self, server):
+    def test_curl_gets_an_answer(self, server):
         command = ["curl", "-sS", f"localhost:{server.port}/qa", "-d", json.dumps(ASK)]
         reply = json.loads(run(*command).stdout)
         assert (reply["answer"], TEXT[reply["start"] : reply["end"]]) == (ANSWER, ANSWER)
 
     @needs_curl
-    def test_curl_waits_to_be_told_to_go_on(self, server, tmp_path):
+    def test_curl_gets_100_continue(self, server, tmp_path):
         body = tmp_path / "body"
         body.write_text(json.dumps({**ASK, "text": TEXT + " And so on." * 100}))
         command = ["curl", "-sSv", "-H", "Expect: 100-continue", f"localhost:{server.port}/qa",
@@ -65,15 +65,15 @@ class TestPlain:
             ("/v2/systemsharedmemory/status", []),
         ],
     )
-    def test_documents(self, server, path, expected):
+    def test_a_path_returns_its_json_document(self, server, path, expected):
         reply = get(server.port, path)
         assert (reply.status, reply.headers["Content-Type"]) == (200, "application/json")
         assert reply.json == expected
 
-    def test_another_name_is_not_served_on_a_loopback_address(self, server):
+    def test_another_host_name_is_refused_on_a_loopback_address(self, server):
         assert get(server.port, "/v2", {"Host": "rebound.example"}).status == 421
 
-    def test_it_can_be_turned_off(self, builtin_model):
+    def test_no_http_refuses_http_requests(self, builtin_model):
         with running_server(builtin_model, "--no-http") as frames, frames.connect() as sock:
             sock.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert b"frame_too_large" in sock.recv(1000)
@@ -149,17 +149,17 @@ class TestTritonClient:
             ({"model_name": "builtin", "parameters": {"top_k": 99}}, "400"),
         ],
     )
-    def test_errors_are_told(self, triton, client, options, status):
+    def test_errors_have_their_status_and_message(self, triton, client, options, status):
         with pytest.raises(triton.InferenceServerException) as caught:
             client.infer(inputs=inputs(triton, ["Who?"]), **options)
         assert caught.value.status() == status
         assert caught.value.message()
 
-    def test_models_are_not_loaded_without_the_right(self, triton, client):
+    def test_loading_models_without_the_right_is_refused(self, triton, client):
         with pytest.raises(triton.InferenceServerException, match="a token with the right"):
             client.load_model("builtin")
 
-    def test_a_timeout_is_told(self, triton, builtin_model):
+    def test_a_timeout_is_an_error(self, triton, builtin_model):
         import gevent  # what tritonclient sends with
 
         with (
@@ -184,7 +184,7 @@ class TestTritonClient:
         client.infer("builtin", inputs(triton, list(QUESTIONS)))
         assert counts() == (before[0] + 4, before[1] + 4)
 
-    def test_asynchronously(self, server):
+    def test_an_asynchronous_call_is_answered(self, server):
         aio = pytest.importorskip("tritonclient.http.aio", reason="there is no tritonclient")
 
         async def ask():
@@ -229,7 +229,7 @@ print(json.dumps(asyncio.run(ask(*json.loads(sys.argv[1])))))
 
 
 @pytest.mark.skipif(not KSERVE_PYTHON, reason="KSERVE_PYTHON names no interpreter with kserve")
-def test_the_kserve_client(server):
+def test_kserve_client_gets_the_answers(server):
     asked = json.dumps([f"http://localhost:{server.port}", list(QUESTIONS), TEXT])
     ran = run(KSERVE_PYTHON, "-c", ASK_BY_KSERVE, asked)
     assert ran.returncode == 0, ran.stderr
@@ -244,16 +244,16 @@ def with_tokens(builtin_model, tmp_path_factory):
 
 class TestAccess:
     @pytest.mark.parametrize("path", ["/v2/health/live", "/v2/health/ready", "/"])
-    def test_some_paths_are_open(self, with_tokens, path):
+    def test_some_paths_need_no_token(self, with_tokens, path):
         assert get(with_tokens.port, path).status == 200
 
     @pytest.mark.parametrize("path", ["/v2", "/metrics", "/stats", "/openapi.json", "/nothing"])
     @pytest.mark.parametrize("value", [None, "Bearer wrong", f"Basic {TOKEN}", f"Bearer {TOKEN} x"])
-    def test_others_are_not(self, with_tokens, path, value):
+    def test_other_paths_need_a_token(self, with_tokens, path, value):
         reply = get(with_tokens.port, path, {"Authorization": value} if value else {})
         assert (reply.status, reply.headers["WWW-Authenticate"]) == (401, "Bearer")
 
-    def test_a_token_is_shown_with_each_request(self, with_tokens):
+    def test_each_request_carries_its_own_token(self, with_tokens):
         connection = http.client.HTTPConnection("localhost", with_tokens.port, timeout=GIVE_UP_S)
         for headers, expected in ((bearer(TOKEN), 200), (bearer(TOKEN), 200), ({}, 401)):
             connection.request("POST", "/qa", json.dumps(ASK), headers)
@@ -267,7 +267,7 @@ class TestAccess:
             sock.sendall(b"POST /qa HTTP/1.1\r\nHost: localhost\r\nContent-Length: 200000\r\n\r\n")
             assert sock.recv(1000).startswith(b"HTTP/1.1 401 ")
 
-    def test_over_tls(self, builtin_model, certificates):
+    def test_requests_over_tls_are_answered(self, builtin_model, certificates):
         with running_server(builtin_model, *certificates.server_flags) as running:
             connection = http.client.HTTPSConnection(
                 "localhost", running.port, timeout=GIVE_UP_S, context=certificates.client_context()
@@ -277,7 +277,7 @@ class TestAccess:
             connection.close()
 
 
-def test_a_client_that_goes_frees_its_work(builtin_model):
+def test_a_disconnected_clients_requests_are_dropped(builtin_model):
     with running_server(builtin_model, *ONE_BY_ONE) as server:
         inputs = [
             {"name": name, "shape": [60], "datatype": "BYTES", "data": [ASK[name]] * 60}

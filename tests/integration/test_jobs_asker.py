@@ -66,7 +66,7 @@ def test_a_question_that_is_always_refused_is_given_up_with_the_last_error(monke
     assert play(refused_for_ever, scenario) == ("queue_full", MAX_REFUSALS)
 
 
-def test_others_are_asked_while_a_refused_question_rests(monkeypatch):
+def test_others_are_asked_while_a_refused_question_waits(monkeypatch):
     monkeypatch.setattr(asker_module, "FIRST_REST_S", 1e6)
     monkeypatch.setattr(asker_module, "LAST_REST_S", 1e6)
 
@@ -83,7 +83,7 @@ def test_others_are_asked_while_a_refused_question_rests(monkeypatch):
 
 
 @pytest.mark.parametrize(("code", "retryable"), [("unavailable", True), ("worker_crashed", False)])
-def test_another_error_is_raised(code, retryable):
+def test_an_error_other_than_queue_full_is_raised(code, retryable):
     error = {"code": code, "message": "m", "retryable": retryable}
 
     async def scenario(asker, _server):
@@ -153,7 +153,7 @@ def test_of_two_deadlines_the_shorter_goes_with_the_question(own_ms, job_s):
     assert 0 < play(answered, scenario) <= 5000
 
 
-def test_a_server_that_went_away_for_too_long_is_said():
+def test_a_server_that_is_away_for_too_long_is_an_error():
     async def scenario(asker, server):
         await asker.ask(ASK, 0)
         server.stop_listening()
@@ -164,7 +164,7 @@ def test_a_server_that_went_away_for_too_long_is_said():
     play(answered, scenario)
 
 
-def test_a_wrong_token_is_said():
+def test_a_wrong_token_is_an_error():
     refusal = {"code": "unauthorized", "message": "no", "retryable": False}
 
     async def scenario(asker, _server):
@@ -174,7 +174,7 @@ def test_a_wrong_token_is_said():
     play(lambda *_: {"id": None, "error": refusal}, scenario, token="wrong")
 
 
-def test_a_server_that_is_not_there_is_said():
+def test_an_unreachable_server_is_an_error():
     async def run():
         asker = Asker(ServerAddress("127.0.0.1", reserve_port()), 1)
         async with asker.running():

@@ -65,7 +65,7 @@ def test_a_malformed_line_fails_alone_and_is_counted_each_time(run):
     assert server.requests == []
 
 
-def test_a_question_that_is_never_taken_fails_and_holds_nothing_back_for_ever(run):
+def test_a_question_that_is_never_accepted_fails_and_does_not_block_the_output(run):
     summary, answers, server = run([question(number) for number in range(50)], full_for_the_first)
     assert (summary.answered, summary.failed) == (49, 1)
     assert [answer["id"] for answer in answers] == [f"n{number}" for number in range(50)]
@@ -92,7 +92,7 @@ def test_two_runs_do_not_write_to_one_file(run, tmp_path):
     assert len(answers) == 1
 
 
-def test_a_stop_sends_those_away_who_wait_to_ask(run):
+def test_a_stop_cancels_questions_that_wait_to_be_asked(run):
     stop = []
 
     def stop_at_once(request, count):

@@ -78,7 +78,7 @@ def test_an_answer_goes_to_reply_to(rabbit, server, names):
     assert outcome(message)["answer"] == "Ada"
 
 
-def test_a_job_without_a_queue_for_its_answer_is_dead(rabbit, server, names):
+def test_a_job_without_a_queue_for_its_answer_is_dead_lettered(rabbit, server, names):
     jobs = [job("m1", ASK, reply_to="nowhere"), job("m2", ASK)]
     with running_gateway(rabbit.url, server.port, names):
         [dead] = play(publish(rabbit.url, names.jobs, jobs), take(rabbit.url, names.dead, 1))
@@ -120,7 +120,7 @@ class NoText(str):
         return b"\xff\xfe"
 
 
-def test_a_message_whose_properties_cannot_be_read_dies_alone(rabbit, server):
+def test_a_message_with_unreadable_properties_is_dead_lettered_alone(rabbit, server):
     names = names_of("unreadable", delivery_limit=2)
     jobs = [job(f"m{i}", ASK) for i in range(20)]
     jobs[10].correlation_id = NoText("bad")
@@ -140,7 +140,7 @@ def test_a_message_whose_properties_cannot_be_read_dies_alone(rabbit, server):
     assert play(depth(rabbit.url, names.dead)) == 1
 
 
-def test_the_metrics_are_served(rabbit, server, names):
+def test_the_gateway_serves_its_metrics(rabbit, server, names):
     port = reserve_port()
     with running_gateway(rabbit.url, server.port, names, f"--metrics_port={port}"):
         play(
@@ -159,7 +159,7 @@ def test_the_metrics_are_served(rabbit, server, names):
     }
 
 
-def test_a_queue_that_is_not_as_it_should_be_is_named(rabbit, server, names, flags):
+def test_a_queue_with_other_settings_ends_the_start_with_its_name(rabbit, server, names, flags):
     with running_gateway(rabbit.url, server.port, names):
         pass
     ran = run_jobs("gateway", f"--port={server.port}", *flags, "--delivery_limit=7")
@@ -167,7 +167,7 @@ def test_a_queue_that_is_not_as_it_should_be_is_named(rabbit, server, names, fla
     assert names.jobs in ran.stderr
 
 
-def test_submit_collect_and_status(rabbit, server, names, flags, tmp_path):
+def test_submitted_jobs_are_collected_and_counted_by_status(rabbit, server, names, flags, tmp_path):
     questions, answers = tmp_path / "questions.jsonl", tmp_path / "answers.jsonl"
     lines = [json.dumps(ASK | {"id": f"n{i}"}) for i in range(50)]
     questions.write_text("\n".join(lines))
@@ -206,7 +206,7 @@ def test_collect_drops_a_second_answer(rabbit, names, flags, tmp_path):
     assert play(depth(rabbit.url, names.results)) == 0
 
 
-def test_collect_takes_as_many_as_it_was_told_and_leaves_the_rest(rabbit, names, flags, tmp_path):
+def test_collect_takes_the_given_number_and_leaves_the_rest(rabbit, names, flags, tmp_path):
     run_jobs("status", "--interval_s=0.1", *flags)  # declares the queues
     answers = [job(f"m{i}", {"answer": "a"}) for i in range(30)]
     play(publish(rabbit.url, names.results, [*answers[:8], *answers[:4], *answers[8:]]))
@@ -242,7 +242,7 @@ def test_dead_jobs_are_listed_retried_and_dropped(rabbit, server, names, flags):
     assert play(depth(rabbit.url, names.dead)) == 0
 
 
-def test_a_broker_that_is_not_there(names):
+def test_an_unreachable_broker_is_one_line(names):
     ran = run_jobs("status", f"--broker_url=amqp://127.0.0.1:{reserve_port()}/", *flags_of(names))
     assert ran.returncode == 2
     assert ran.stderr.startswith("Error: no connection to the broker")

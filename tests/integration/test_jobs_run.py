@@ -18,7 +18,7 @@ COUNT, LANES = 5_000, 64
 @pytest.mark.parametrize(
     ("signum", "most_again"), [(signal.SIGTERM, 0), (signal.SIGKILL, 2 * LANES)]
 )
-def test_stopped_twice_it_goes_on_in_order(builtin_model, tmp_path, signum, most_again):
+def test_a_run_stopped_twice_continues_in_order(builtin_model, tmp_path, signum, most_again):
     with running_server(builtin_model, *INSTANT) as server:
         run = Run(tmp_path, COUNT, (f"--port={server.port}", f"--prefetch={LANES}"))
         run.write_questions()

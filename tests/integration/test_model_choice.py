@@ -51,7 +51,7 @@ def client(server):
         ({"model": "both"}, ("m", 1)),
     ],
 )
-def test_a_question_goes_where_it_says(client, asked, answered):
+def test_a_question_goes_to_the_model_it_names(client, asked, answered):
     answer = client.ask(**ASK, **asked)
     assert (answer.model, answer.version) == answered
     assert answer.response.get("models_asked") == (None if asked.get("model") in
@@ -106,13 +106,13 @@ def test_the_paths_of_a_route(server):
     assert get(server.port, "/v2/models/none").status == 404
 
 
-def test_the_report_says_what_runs_a_model(client):
+def test_the_report_names_a_models_engine(client):
     reports = {(one["name"], one["version"]): one for one in client.models()}
     assert (reports["m", "1"]["engine_type"], reports["m", "1"]["precision"]) == ("instant", "fp32")
     assert reports["both", ""]["cascade"] == ["m", "base"]
 
 
-def test_figures_are_a_versions_own(server, client):
+def test_figures_are_counted_for_each_version(server, client):
     for asked in ({"model": "m", "version": 2}, {"model": "m"}, {"model": "both"}):
         client.ask(**ASK, **asked)
     text = get(server.port, "/metrics").body.decode()
@@ -128,7 +128,7 @@ def test_figures_are_a_versions_own(server, client):
     }  # fmt: skip
 
 
-def test_the_terminal_shows_what_there_is_and_asks_it(server):
+def test_the_terminal_lists_models_and_asks_them(server):
     command = ("client.py", "--port", server.port)
     shown = run_python(*command, "--models")
     rows = [line.split() for line in shown.stdout.splitlines()]
@@ -160,7 +160,7 @@ class TestCommands:
         assert receive(sock)["auth"] == "ok"
         return sock
 
-    def test_in_frames(self, guarded):
+    def test_commands_in_frames_load_and_unload(self, guarded):
         with self.connect(guarded, ADMIN) as sock:
             sock.sendall(frame({"id": 1, "type": "unload", "model": "m"}))
             assert receive(sock) == {"id": 1, "unload": {"model": "m"}}
@@ -179,14 +179,14 @@ class TestCommands:
             sock.sendall(frame({"id": 5, "type": "load", "model": "x"}))
             assert receive(sock)["error"]["message"] == "there is no model x; there is m"
 
-    def test_over_http(self, guarded):
+    def test_commands_over_http_load_and_unload(self, guarded):
         path = "/v2/repository/models/m"
         assert post(guarded.port, f"{path}/unload", {}, bearer(OTHER)).status == 403
         for command in ("unload", "load"):
             reply = post(guarded.port, f"{path}/{command}", {}, bearer(ADMIN))
             assert (reply.status, reply.json) == (200, {})
 
-    def test_they_take_the_right(self, guarded):
+    def test_commands_without_the_right_are_refused(self, guarded):
         with self.connect(guarded, OTHER) as sock:
             sock.sendall(frame({"id": 1, "type": "unload", "model": "m"}))
             assert receive(sock)["error"]["code"] == "forbidden"

@@ -120,7 +120,7 @@ def test_a_length_that_is_compiled_gives_the_same_logits(builtin_model, precisio
 
 
 @pytest.mark.parametrize(("precision", "room"), [("fp32", 64), ("int8", 96), ("int8", 192)])
-def test_static_shapes_take_no_more_memory_than_they_may(builtin_model, precision, room):
+def test_static_shapes_stay_within_their_memory_bound(builtin_model, precision, room):
     done = run_python("-c", GROWTH, builtin_model, precision, room * MIB)
     num_compiled, grown_bytes = map(int, done.stdout.split())
     print(f"{precision}, {room} MiB: {num_compiled} lengths, {grown_bytes / MIB:.0f} MiB")
@@ -219,7 +219,7 @@ print(sorted(compiled), sorted(engine.static_shapes._compiled))
     assert run_python("-c", code, kept_model).stdout == "[] [64, 96]\n"
 
 
-def test_a_length_in_the_making_is_known_to_others_until_it_is_kept(tmp_path):
+def test_a_length_being_compiled_is_visible_to_other_instances(tmp_path):
     ours, theirs = (kept_shapes.KeptShapes(tmp_path, "key", MIB) for _ in range(2))
 
     def compile_into(options):
@@ -286,7 +286,7 @@ def test_rows_are_padded_to_a_few_lengths_up_to_the_longest():
     ]  # fmt: skip
 
 
-def test_compiled_kernels_are_cached_beside_the_model(builtin_model, engines):
+def test_compiled_kernels_are_cached_in_the_models_folder(builtin_model, engines):
     assert any((builtin_model / "costs" / engine_module.CACHE_DIR).iterdir())
 
 
@@ -300,7 +300,7 @@ def skip_without_bf16(precision):
 
 
 @pytest.mark.parametrize(("precision", "without"), [("bf16", "fp32"), ("int8_bf16", "int8")])
-def test_a_processor_without_bf16_says_so(builtin_model, precision, without):
+def test_bf16_on_a_processor_without_it_is_an_error(builtin_model, precision, without):
     if has_bf16():
         pytest.skip("this processor has bf16")
     with pytest.raises(DeviceError, match=f"does not compute in bf16: use --precision {without}$"):
@@ -312,7 +312,7 @@ def test_a_signal_is_handled_after_one_engine_took_the_place_of_another(builtin_
     assert (done.stdout, done.returncode) == ("handled\n", 0)
 
 
-def test_a_gpu_is_not_for_it(builtin_model):
+def test_a_gpu_is_refused(builtin_model):
     with pytest.raises(DeviceError, match="for a CPU"):
         make(builtin_model, device="cuda")
 

@@ -85,7 +85,7 @@ def port(programs, builtin_model) -> Iterator[str]:
     assert server.returncode == 0
 
 
-def test_it_is_imported_from_where_it_was_installed(programs):
+def test_the_installed_package_is_imported(programs):
     code = "import qa_service, pathlib; print(pathlib.Path(qa_service.__file__).parent)"
     package = Path(run(programs / "python", "-c", code).stdout.strip())
     assert programs.parent in package.parents
@@ -108,13 +108,13 @@ def test_the_adapters_it_brings_are_those_of_the_clone(programs, builtin_model):
     assert done.stdout == f"{builtin_model} is up to date\n", done.stderr
 
 
-def test_it_answers_a_question(programs, port):
+def test_the_installed_package_answers_a_question(programs, port):
     given = ["--port", port, "--question", "Who wrote the notes?", "--text", TEXT]
     done = run(programs / "qa-client", *given)
     assert (done.stdout.splitlines()[0], done.returncode) == ("Ada Lovelace", 0), done.stderr
 
 
-def test_it_measures_with_the_questions_it_brings(programs, port):
+def test_the_installed_package_measures_with_its_questions(programs, port):
     load = ["--num_simultaneous_clients", 1, "--num_total_clients", 2]
     done = run(programs / "qa-stress-test", "--port", port, *load, "--num_request_per_client", 1)
     assert done.returncode == 0, done.stderr

@@ -63,7 +63,7 @@ def test_the_answer_is_marked_in_the_text(page):
     assert sum(float(width.rstrip("%")) for width in widths) == pytest.approx(100, abs=0.001)
 
 
-def test_an_emoji_before_it_does_not_shift_the_mark(page):
+def test_an_emoji_before_the_answer_does_not_shift_the_mark(page):
     ask(page, text=ROCKETS)
     assert page.evaluate(MARKED) == "Ada Lovelace"
 
@@ -77,7 +77,7 @@ def test_another_answer_is_shown_while_it_is_in_focus(page):
     assert page.evaluate(MARKED) == ANSWER
 
 
-def test_no_answer_is_said(page):
+def test_a_missing_answer_is_shown_as_such(page):
     ask(page, question="Who invented the telephone?")
     assert "not in the text" in page.evaluate("document.querySelector('#best').textContent")
     assert page.evaluate(MARKED) is None
@@ -90,7 +90,7 @@ def test_markup_in_a_text_is_text(page):
     assert page.evaluate("document.querySelectorAll('#marked *').length") == 1
 
 
-def test_the_keyboard_asks(page):
+def test_a_key_press_sends_the_question(page):
     page.evaluate("document.querySelector('#text').focus()")
     page.type_key("Enter", control=True)
     page.wait_for("!document.querySelector('#result').hidden")
@@ -169,7 +169,7 @@ def test_a_link_to_the_page_fills_in_and_asks_its_question(page, server):
     compile(page.evaluate(shown), "page", "exec")
 
 
-def test_live_figures_come(page):
+def test_live_figures_are_shown(page):
     ask(page)
     page.wait_for("document.querySelector('#p99').textContent.endsWith('ms')")
     assert page.evaluate("document.querySelector('#instances').textContent") == "2 of 2"
@@ -187,7 +187,7 @@ def test_nothing_is_wider_than_the_window(page, width, dark):
     assert dark_ground == dark
 
 
-def test_the_policy_lets_nothing_else_run(page):
+def test_the_content_security_policy_blocks_other_scripts(page):
     page.evaluate("document.body.append(Object.assign(document.createElement('script'),"
                   " {textContent: 'window.ran = true'}))")  # fmt: skip
     assert page.evaluate("window.ran") is None

@@ -130,7 +130,7 @@ def test_tokenizer_neither_cuts_nor_pads(sources, tmp_path):
     assert len(saved.encode("when was it built " * 9).ids) > 36
 
 
-def test_second_run_says_so_and_touches_nothing(sources, prepared, capsys):
+def test_a_second_run_changes_no_file(sources, prepared, capsys):
     before = _mtimes(prepared / "bert")
     prepare(Choices(model=str(sources / "bert"), output_dir=prepared))
     assert "up to date" in capsys.readouterr().out
@@ -282,7 +282,7 @@ def test_wrong_graph_is_found_out(sources, tmp_path, monkeypatch):
         prepare(Choices(model=str(sources / "bert"), output_dir=tmp_path, precision="int8"))
 
 
-def test_int8_is_made_beside_fp32_and_stays(sources, tmp_path, capsys):
+def test_int8_is_added_to_fp32_and_kept(sources, tmp_path, capsys):
     arguments = _flags(sources / "roberta", tmp_path)
     assert prepare_model.main(arguments) == 0
     before = _mtimes(tmp_path / "roberta")
@@ -324,7 +324,7 @@ def test_int8_that_answers_otherwise_is_refused(sources, tmp_path, capsys):
 
 
 @pytest.mark.usefixtures("broken_int8")
-def test_a_model_that_cannot_be_had_in_int8_is_prepared_without(sources, tmp_path, capsys):
+def test_a_model_that_cannot_be_quantised_is_prepared_without_int8(sources, tmp_path, capsys):
     arguments = ["--model", str(sources / "bert"), "--output_dir", str(tmp_path), "--no-encoder"]
     assert prepare_model.main(arguments) == 0
     assert re.search(r"without model\.int8\.onnx: .*serve it in fp32", capsys.readouterr().out)

@@ -112,7 +112,7 @@ def test_golden_request_is_answered_and_the_connection_goes_on(client, neighbour
 
 
 @pytest.mark.parametrize("length", [2**32 - 1, MAX_FRAME_BYTES + 1])
-def test_a_refused_length_is_told_and_closes(client, neighbour, length):
+def test_a_refused_length_gets_an_error_and_a_close(client, neighbour, length):
     client.sendall(frame({"id": 1, **ASK}) + length.to_bytes(4, "big") + b"x" * 1000)
     replies = [receive(client), receive(client)]
     assert {reply["id"] for reply in replies} == {1, None}
@@ -129,7 +129,7 @@ def test_a_frame_of_exactly_the_limit_is_read(client):
 
 
 @pytest.mark.parametrize("cut", [1, 3, 4, 40])
-def test_a_connection_closed_inside_a_frame_hurts_nobody(client, neighbour, cut):
+def test_a_connection_closed_inside_a_frame_does_not_disturb_others(client, neighbour, cut):
     client.sendall(frame(ASK)[:cut])
     client.close()
 
@@ -233,13 +233,13 @@ class TestBounds:
             short, long = (str(client.getsockname()[1]) for client in (sock, reader))
             assert ports == [short] * 5 + [long] * 2
 
-    def test_past_its_requests_in_flight_a_client_is_slowed_not_failed(self, builtin_model):
+    def test_a_client_over_its_requests_in_flight_is_slowed_and_not_failed(self, builtin_model):
         flags = ("--max_in_flight_per_connection", "2", "--max_queue_size", "2")
         with running_server(builtin_model, *INSTANT, *flags) as running, running.connect() as sock:
             sock.sendall(b"".join(frame({"id": i, **ASK}) for i in range(20)))
             assert all("answer" in receive(sock) for _ in range(20))
 
-    def test_lengths(self, builtin_model):
+    def test_questions_texts_and_frames_over_their_lengths_are_refused(self, builtin_model):
         flags = [
             "--max_question_chars",
             "30",
@@ -295,7 +295,7 @@ class TestStartAndStop:
                 running.connect()
             assert running.wait() == 0
 
-    def test_a_drain_has_an_end(self, builtin_model):
+    def test_a_drain_ends_at_its_timeout(self, builtin_model):
         flags = ("--num_inference_sessions", "1", "--drain_timeout_ms", "1")
         with running_server(builtin_model, *flags) as running, running.connect() as sock:
             sock.sendall(b"".join(frame({"id": i, **ASK, "text": TEXT * 9}) for i in range(30)))

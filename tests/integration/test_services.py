@@ -81,7 +81,7 @@ def test_cascades_are_counted(server):
     assert cascades["careful"]["fallbacks"] == 0
 
 
-def test_a_shadow_answers_nobody_and_is_compared(server):
+def test_a_shadows_answers_are_compared_and_not_sent(server):
     replies = [
         server.ask(model="small", question=question, text=f"{TEXT} {number}")
         for number in range(NUM_SHADOWED // len(QUESTIONS))

@@ -104,7 +104,7 @@ class TestAnotherModelIsMeasured:
         assert starting.ask(**ASK, model="slow")["answer"] == ANSWER
 
     @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-    def test_a_signal_ends_it_with_all_that_it_started(self, starting, signum):
+    def test_a_signal_during_the_start_ends_all_processes(self, starting, signum):
         wait_until(lambda: len(starting.worker_pids()) == 3)  # it is logged before it is begun
         pids = starting.worker_pids()
         starting.signal(signum)
@@ -112,7 +112,7 @@ class TestAnotherModelIsMeasured:
         for pid in pids:
             subprocess.run(["tail", f"--pid={pid}", "-f", "/dev/null"], check=True)
 
-    def test_a_signal_drains_what_the_ready_model_has(self, starting):
+    def test_a_signal_during_the_start_drains_the_ready_model(self, starting):
         with starting.connect() as sock:
             slow = {**ASK, "model": "m", "question": "!!slow!! who?"}
             sock.sendall(frame({"id": 1, **slow}) + frame({"id": 2, **slow}))

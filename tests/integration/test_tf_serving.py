@@ -20,7 +20,7 @@ def call(server, path, body=None):
     return reply.status, reply.json
 
 
-def test_the_snippet_of_every_tutorial(server):
+def test_the_tutorials_snippet_gets_predictions(server):
     requests = pytest.importorskip("requests", reason="there is no requests")
     server_url = f"http://localhost:{server.port}/v1/models/builtin:predict"
     data = json.dumps({"signature_name": "serving_default", "instances": ROWS})
@@ -33,7 +33,7 @@ def test_the_snippet_of_every_tutorial(server):
         assert TEXT[row["start"] : row["end"]] == row["answer"]
 
 
-def test_columns(server):
+def test_columns_get_outputs(server):
     columns = {"question": list(QUESTIONS), "text": [TEXT] * len(QUESTIONS), "top_k": 2}
     status, body = call(server, "/v1/models/builtin/versions/1:predict", {"inputs": columns})
     outputs = body["outputs"]
@@ -72,7 +72,7 @@ def test_an_error_has_its_status_and_words(server, path, body, status):
     assert reply["error"]
 
 
-def test_labels_and_versions(tmp_path):
+def test_a_model_is_asked_by_version_and_by_label(tmp_path):
     file = ModelFile(tmp_path)
     file.write("labels = { stable = 1, canary = 2 }")
     with running_server(file.model, *file.flags()) as server:
@@ -85,7 +85,7 @@ def test_labels_and_versions(tmp_path):
         assert canary["model_version_status"] == [{"version": "2", **AVAILABLE}]
 
 
-def test_a_full_queue_and_a_deadline(builtin_model):
+def test_a_full_queue_and_a_deadline_have_their_status(builtin_model):
     flags = ("--max_queue_size", "4", "--request_timeout_ms", "100", *ONE_BY_ONE)
     path = "/v1/models/builtin:predict"
     with running_server(builtin_model, *flags) as server:

@@ -171,7 +171,7 @@ def test_a_message_in_pieces_has_been_received_for_a_while(server, module_receiv
     assert received.start_s == root.start_s < received.end_s == root.child("queue").start_s
 
 
-def test_an_error_is_named(traced):
+def test_an_errors_code_is_in_its_span(traced):
     reply, root = traced(model="nobody", **ASK)
     assert root.shape == "ask"
     assert root.attributes["error.type"] == reply["error"]["code"] == "unknown_model"
@@ -184,7 +184,7 @@ def test_a_request_past_its_deadline_has_an_error_span(traced):
     assert root.is_error
 
 
-def test_the_standard_variables_hold(builtin_model, receiver, monkeypatch):
+def test_opentelemetrys_environment_variables_apply(builtin_model, receiver, monkeypatch):
     monkeypatch.setenv("OTEL_SERVICE_NAME", "reader")
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "api-key=secret")
@@ -207,14 +207,14 @@ def test_only_a_client_that_traces_is_traced_at_rate_0(builtin_model, receiver):
     assert receiver.resources[0]["service.name"] == "qa-server"
 
 
-def test_without_the_flag_there_is_no_program(builtin_model):
+def test_without_the_flag_no_exporter_runs(builtin_model):
     with running_server(builtin_model, *INSTANT) as server:
         server.ask(**ASK, traceparent=SAMPLED)
         assert exporter_of(server) is None
         assert spans_of(server) == {"exported": 0, "dropped": 0}
 
 
-def test_a_drain_sends_what_there_is(builtin_model, receiver):
+def test_a_drain_sends_the_remaining_spans(builtin_model, receiver):
     with (
         running_server(builtin_model, *INSTANT, *receiver.flags) as server,
         server.connect() as sock,

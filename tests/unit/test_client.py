@@ -124,7 +124,7 @@ class TestAsk:
             answer = client.ask("q", "a b", top_k=2, timeout_ms=1500, priority=9)
         assert answer.alternatives == (Span("a", 0.5, 0, 1), Span("", 0.9, None, None))
 
-    def test_an_option_that_there_is_not_is_refused(self):
+    def test_an_unknown_option_is_refused(self):
         with pytest.raises(TypeError, match="'topk' is not an option"):
             QaClient().ask("q", "t", topk=2)
 
@@ -203,7 +203,7 @@ class TestAsk:
 
 
 class TestLoss:
-    def test_no_server(self):
+    def test_no_server_is_unreachable(self):
         with socket.socket() as unused:
             unused.bind(("127.0.0.1", 0))
             port = unused.getsockname()[1]
@@ -212,14 +212,14 @@ class TestLoss:
                 client.ask("q", "t")
 
     @pytest.mark.parametrize("host", ["no-such-host.invalid", "a..b", "x" * 70])
-    def test_no_such_host(self, host):
+    def test_an_unknown_host_is_unreachable(self, host):
         with pytest.raises(ServerUnreachableError):
             QaClient(host).ask("q", "t")
 
     @pytest.mark.parametrize(
         "script", [close_at_once, reply_with(), reply_with(b"\0"), reply_with(b"\0\0\0\x09{")]
     )
-    def test_a_close_before_the_reply_is_whole(self, script):
+    def test_a_close_inside_a_reply_is_a_lost_connection(self, script):
         """The address may be a balancer's: it is asked twice more, and no more."""
         with ScriptedPeer(script, script, script, answer_all) as peer, client_of(peer) as client:
             with pytest.raises(ConnectionLostError):
@@ -233,7 +233,7 @@ class TestLoss:
             assert client.ask("q", "t").answer == "t"
             assert peer.connections == 2
 
-    def test_a_reset_is_a_loss(self):
+    def test_a_reset_is_a_lost_connection(self):
         def script(peer):
             peer.receive()
             peer.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -254,7 +254,7 @@ class TestLoss:
             assert client.ask("q", "t").answer == "t"
             assert peer.connections == 2
 
-    def test_a_timeout_closes_so_that_the_late_reply_is_nobodys(self):
+    def test_a_timeout_closes_the_connection_so_that_a_late_reply_is_dropped(self):
         timed_out = threading.Event()
 
         def late(peer):
@@ -269,7 +269,7 @@ class TestLoss:
             set_timeout(client, 20.0)
             assert client.ask("q", "in time").answer == "in"
 
-    def test_a_trickle_does_not_put_the_timeout_off(self):
+    def test_trickling_bytes_do_not_extend_the_timeout(self):
         def trickle(peer):
             reply = frame(answer_to(peer.receive(), padding="x" * 1000))
             for byte in reply:
@@ -318,7 +318,7 @@ class TestMalformedReplies:
             b"HTTP/1.1 400 Bad Request\r\n\r\n",
         ],
     )
-    def test_is_a_protocol_error_and_the_next_call_is_well(self, reply):
+    def test_a_malformed_reply_is_a_protocol_error_and_the_next_call_works(self, reply):
         with (
             ScriptedPeer(reply_with(reply), answer_all) as peer,
             client_of(peer, max_response_bytes=1 << 20) as client,
@@ -375,10 +375,10 @@ def test_golden_responses_are_understood(case):
 
 
 class TestAskMany:
-    def test_nothing_to_ask(self):
+    def test_ask_many_of_no_questions_returns_nothing(self):
         assert QaClient("no-such-host.invalid").ask_many([]) == []
 
-    def test_a_window_of_nothing_is_refused(self):
+    def test_a_window_of_zero_is_refused(self):
         with pytest.raises(ValueError, match="at least 1"):
             QaClient().ask_many(PAIRS, max_in_flight=0)
 
@@ -457,7 +457,7 @@ class TestAskMany:
             assert peer.connections == 2
         assert answers(results) == [f"text{number}" for number in range(8)]
 
-    def test_connections_that_answer_nothing_end_the_call(self):
+    def test_silent_connections_end_the_call(self):
         with ScriptedPeer(close_at_once) as peer, client_of(peer) as client:
             results = client.ask_many(PAIRS, max_in_flight=2)
             assert answers(results) == ["connection_lost"] * 20
@@ -549,11 +549,11 @@ class TestServers:
         assert split_hosts(hosts, 9) == found
 
     @pytest.mark.parametrize("hosts", ["", "a,", [], "a:0", "a:65536", ":9"])
-    def test_names_that_are_none(self, hosts):
+    def test_invalid_names_are_refused(self, hosts):
         with pytest.raises(ValueError, match="does not name servers"):
             QaClient(hosts)
 
-    def test_all_get_their_share(self):
+    def test_all_servers_get_their_share(self):
         """Nobody replies before all is asked, so that no peer's pace decides its share."""
         asked = []
         script = answer_after(60, asked)
@@ -567,7 +567,7 @@ class TestServers:
         assert len(shares) == 3
         assert min(shares.values()) >= 15
 
-    def test_the_one_with_fewer_in_flight_is_asked(self):
+    def test_the_server_with_fewer_requests_in_flight_is_asked(self):
         """One keeps what it has until all but that has been answered by the other."""
         done = threading.Event()
 
@@ -587,7 +587,7 @@ class TestServers:
         assert answers(results) == [f"text{number}" for number in range(20)]
 
     @pytest.mark.parametrize("loss", [close_at_once, reply_with()])
-    def test_a_lost_connection_is_made_up_for_elsewhere(self, loss):
+    def test_a_lost_connections_question_is_asked_of_another_server(self, loss):
         with ScriptedPeer(loss) as bad, ScriptedPeer(answer_all) as good:
             for _ in range(10):  # whichever is asked first
                 with client_of_all(bad, good) as client:
@@ -614,7 +614,7 @@ class TestServers:
             assert peer.connections == 2
         assert answers(results) == [f"text{number}" for number in range(5)]
 
-    def test_after_the_word_that_it_closes_a_connection_is_asked_nothing(self):
+    def test_after_a_close_notice_no_request_is_sent(self):
         with ScriptedPeer(say_that_it_closes) as peer, client_of(peer) as client:
             assert client.ask(*PAIRS[0]).answer == "text0"
             assert answers(client.ask_many(PAIRS[:3], max_in_flight=1)) == [
@@ -622,7 +622,7 @@ class TestServers:
             ]
             assert peer.connections == 4
 
-    def test_after_the_word_that_it_closes_what_was_asked_is_waited_for(self):
+    def test_after_a_close_notice_outstanding_replies_are_awaited(self):
         def closing(peer):
             first, second = peer.receive(), peer.receive()
             peer.send(answer_to(second, closing=True))
@@ -635,7 +635,7 @@ class TestServers:
             assert peer.connections == 2
         assert answers(results) == [f"text{number}" for number in range(5)]
 
-    def test_each_is_asked_once_and_then_two_once_more(self):
+    def test_after_each_server_has_refused_once_two_more_are_asked(self):
         asked = []
         peers = [ScriptedPeer(refuse_all("shutting_down", asked)) for _ in range(3)]
         a, b, c = peers
@@ -653,7 +653,7 @@ class TestServers:
             client.ask("q", "t")
         assert len(asked) == 1
 
-    def test_a_full_server_is_asked_again_when_it_said(self):
+    def test_a_full_server_is_asked_again_at_its_retry_time(self):
         times_s = []
 
         def full_at_first(peer):
@@ -688,7 +688,7 @@ class TestServers:
             while bad.connections < 2:
                 assert client.ask("q", "t").answer == "t"
 
-    def test_all_may_be_gone(self):
+    def test_all_servers_gone_is_unreachable(self):
         peers = [ScriptedPeer(answer_all) for _ in range(2)]
         for peer in peers:
             peer.stop_listening()
@@ -714,7 +714,7 @@ class TestServers:
             assert len(client._servers) == 1
         assert seen[1] == []
 
-    def test_a_name_that_is_lost_for_a_while_keeps_its_servers(self, monkeypatch):
+    def test_a_name_that_does_not_resolve_for_a_while_keeps_its_servers(self, monkeypatch):
         with ScriptedPeer(answer_all) as peer, client_of(peer) as client:
             client.ask("q", "t")
 
@@ -778,7 +778,7 @@ class TestHedging:
                 assert sum(s.in_flight for s in client._servers._known.values()) == 0
             go_on.set()
 
-    def test_without_it_the_first_is_waited_for(self):
+    def test_without_hedging_the_slow_server_is_waited_for(self):
         held, go_on = threading.Event(), threading.Event()
         script = self.holding(held, go_on)
         with ScriptedPeer(script) as a, ScriptedPeer(script) as b:
@@ -848,7 +848,7 @@ def test_a_unix_socket_whose_backlog_is_full_is_waited_for(tmp_path, monkeypatch
             served.result()
 
 
-def test_a_unix_socket_that_stays_full_is_given_up(tmp_path):
+def test_a_unix_socket_that_stays_full_is_unreachable(tmp_path):
     held = []
     with contextlib.ExitStack() as stack:
         stack.enter_context(full_listener(tmp_path / "socket", held))

@@ -26,7 +26,7 @@ FILES = {row.file for row in ROWS.values() if row.file}
 PRECISIONS = {precision for _, precision in ROWS}
 
 
-def test_the_engines_and_precisions_that_may_be_named_are_those_that_there_are():
+def test_allowed_engine_and_precision_names_are_those_of_the_catalogue():
     assert set(get_args(EngineType)) == {AUTO, *ENGINES}
     assert set(get_args(Precision)) == {AUTO, *PRECISIONS}
 
@@ -34,12 +34,12 @@ def test_the_engines_and_precisions_that_may_be_named_are_those_that_there_are()
 @pytest.mark.parametrize(
     ("name", "literal"), [("inference_engine_type", EngineType), ("precision", Precision)]
 )
-def test_the_options_offer_them(name, literal):
+def test_the_options_offer_the_catalogues_names(name, literal):
     (option,) = [option for option in options_of(ServerConfig) if option.name == name]
     assert tuple(option.choices) == get_args(literal)
 
 
-def test_the_option_says_what_each_engine_can_compute_in():
+def test_the_options_help_lists_each_engines_precisions():
     page = (ROOT / "docs" / "CONFIGURATION.md").read_text()
     (line,) = re.findall(r"^\| `--precision` \|.*\| (.*) \|$", page, re.MULTILINE)
     said = {}
@@ -69,7 +69,7 @@ def test_an_engines_packages_are_in_their_extras(engine):
 
 
 @pytest.mark.parametrize("kind", ROWS, ids=" ".join)
-def test_a_row_is_whole(kind):
+def test_every_row_is_complete(kind):
     row = ROWS[kind]
     assert row.tried_on <= row.devices <= {"cpu", "cuda"}
     assert row.needs in {"", *PROCESSOR_FLAGS}

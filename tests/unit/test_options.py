@@ -153,5 +153,5 @@ TREES = st.builds(
 
 
 @given(TREES)
-def test_what_is_written_is_read_back(tree):
+def test_written_options_are_read_back_equal(tree):
     assert read(to_toml(tree)) == tree

@@ -6,7 +6,7 @@ import sys
 from qa_service import progress
 
 
-def test_a_job_in_a_log_says_how_far_it_is_in_lines(monkeypatch):
+def test_progress_in_a_log_is_written_in_lines(monkeypatch):
     log = io.StringIO()
     monkeypatch.setattr(sys, "stderr", log)
     monkeypatch.setattr(progress, "LINE_INTERVAL_S", 0.0)

@@ -91,7 +91,7 @@ def test_many_are_answered_in_their_order(max_in_flight):
     assert [found.answer for found in play(scenario, answered)] == [text for _, text in PAIRS]
 
 
-def test_no_more_are_in_flight_than_may_be():
+def test_requests_in_flight_stay_within_the_bound():
     async def scenario(client, server):
         asks = [asyncio.create_task(client.ask(*pair)) for pair in PAIRS]
         await until(lambda: len(server.requests) == 2)
@@ -158,7 +158,7 @@ def test_another_server_takes_what_one_refuses():
     assert play(scenario, lambda r, _: error_to(r["id"], "shutting_down"), answered)
 
 
-def test_after_the_word_that_it_closes_questions_go_over_another_connection():
+def test_after_a_close_notice_questions_use_another_connection():
     async def scenario(client, server):
         asks = [asyncio.create_task(client.ask(*pair)) for pair in PAIRS[:2]]
         await until(lambda: len(server.requests) == 2)
@@ -178,7 +178,7 @@ def test_after_the_word_that_it_closes_questions_go_over_another_connection():
     assert play(scenario, silent) == (2, True)
 
 
-def test_a_link_that_is_about_to_be_closed_is_opened_again_and_answers_what_it_has():
+def test_a_link_with_a_close_notice_is_reopened_and_answers_outstanding_requests():
     async def run():
         server = ScriptedServer(silent)
         async with asyncio.timeout(GIVE_UP_S), listening(server) as port:
@@ -209,7 +209,7 @@ def test_a_link_that_is_about_to_be_closed_is_opened_again_and_answers_what_it_h
     asyncio.run(run())
 
 
-def test_a_server_that_is_gone_is_not_missed():
+def test_a_stopped_servers_questions_go_to_the_other():
     async def scenario(client, first, second):
         await client.ask_many(PAIRS * 4)
         first.stop_listening()
@@ -231,7 +231,7 @@ def test_a_dead_server_is_not_asked_every_question():
     assert play(scenario, lambda *_: None) == (1000, 3)
 
 
-def test_a_server_that_is_not_there_is_said():
+def test_an_unreachable_server_is_an_error():
     async def scenario():
         async with AsyncQaClient("127.0.0.1", reserve_port()) as client:
             await client.connect()
@@ -251,7 +251,7 @@ def test_a_silent_server_is_given_up():
 
 
 @pytest.mark.parametrize("reply", [[5], {"id": 10**9}, {"id": "x"}, b"\xff", {"id": 1}])
-def test_a_reply_that_is_none_costs_the_connection(reply):
+def test_a_malformed_reply_closes_the_connection(reply):
     async def scenario(client, server):
         with pytest.raises(ProtocolError):
             await client.ask("q", "t")
@@ -295,7 +295,7 @@ def test_a_token_is_shown_before_the_first_question():
     assert play(scenario, authenticated, token="secret") == (len(PAIRS) + 1, 1)
 
 
-def test_a_wrong_token_is_said():
+def test_a_wrong_token_is_an_error():
     async def scenario(client, _server):
         with pytest.raises(QaServerError, match="unauthorized"):
             await client.ask("q", "t")
@@ -392,7 +392,7 @@ def test_cancelling_one_connecting_call_keeps_the_connection_for_others():
     assert play(scenario, answered) == ("t1", 1)
 
 
-def test_closing_ends_what_is_in_flight_and_does_not_ask_again():
+def test_closing_fails_requests_in_flight_without_retry():
     async def scenario(client, server):
         asking = asyncio.create_task(client.ask("q", "t"))
         await until(lambda: server.requests)
@@ -405,7 +405,7 @@ def test_closing_ends_what_is_in_flight_and_does_not_ask_again():
     assert play(scenario, silent) == ("t", 2)
 
 
-def test_closing_is_no_loss_after_which_many_are_given_up():
+def test_closing_does_not_count_as_a_lost_connection():
     async def scenario(client, server):
         asking = asyncio.create_task(client.ask_many(PAIRS, max_in_flight=1))
         for number in (1, 2, 3):
@@ -420,7 +420,7 @@ def test_closing_is_no_loss_after_which_many_are_given_up():
     assert [result.answer for result in results[3:]] == [text for _, text in PAIRS[3:]]
 
 
-def test_a_frame_that_is_too_large_is_no_loss_after_which_many_are_given_up():
+def test_frame_too_large_does_not_count_as_a_lost_connection():
     def refuse(request, _count):
         is_large = request["question"] != "q7"
         return error_to(None, "frame_too_large") if is_large else answer_to(request)
@@ -433,7 +433,7 @@ def test_a_frame_that_is_too_large_is_no_loss_after_which_many_are_given_up():
     assert small.answer == "t7"
 
 
-def test_a_server_that_closes_an_idle_connection_is_asked_on():
+def test_a_server_that_closed_an_idle_connection_is_still_asked():
     async def scenario(client, first, second):
         while not (first.requests and second.requests):
             await client.ask("q", "t")
@@ -447,7 +447,7 @@ def test_a_server_that_closes_an_idle_connection_is_asked_on():
     assert play(scenario, answered, answered) > 0
 
 
-def test_closing_while_it_connects_is_no_cancellation():
+def test_closing_while_connecting_is_not_a_cancellation():
     async def scenario(client, _server):
         asking = asyncio.create_task(client.ask("q", "t"))
         await until(lambda: client._opening)
@@ -480,7 +480,7 @@ def test_a_server_that_loses_questions_is_avoided_for_a_time_and_one_that_refuse
 
 
 @pytest.mark.parametrize("number", [0, -1])
-def test_room_for_nothing_is_refused(number):
+def test_a_bound_of_zero_requests_in_flight_is_refused(number):
     with pytest.raises(ValueError, match="at least 1"):
         AsyncQaClient(max_in_flight=number)
     with pytest.raises(ValueError, match="at least 1"):

@@ -155,9 +155,7 @@ def test_without_an_onnx_file_pytorch_is_taken(tmp_path, only_pytorch, trial):
     assert taken(named)[0] == "onnx"  # whose instance then says why not
 
 
-def test_without_an_onnx_file_pytorch_is_what_answers_are_compared_with(
-    tmp_path, only_pytorch, monkeypatch, trial
-):
+def test_without_an_onnx_file_pytorch_is_the_reference(tmp_path, only_pytorch, monkeypatch, trial):
     monkeypatch.setattr(candidates, "processor", lambda: with_flags("avx512_bf16"))
     _, table = choose(tmp_path, trial, only_pytorch)
     assert trial.candidates == [["pytorch fp32", "pytorch bf16"]]
@@ -207,7 +205,7 @@ def test_print_engines_measures_the_engines_that_a_start_left_out(tmp_path):
     assert taken(again.options) == ("onnx", "int8", 1)
 
 
-def test_progress_is_said_every_few_seconds_without_a_terminal(caplog, monkeypatch):
+def test_progress_is_logged_every_few_seconds_without_a_terminal(caplog, monkeypatch):
     caplog.set_level("INFO")
     clock = FakeClock()
     monkeypatch.setattr(engine_trial.time, "monotonic", clock.perf_counter)
@@ -239,7 +237,7 @@ def test_a_gpus_candidates_are_others(tmp_path, trial):
     assert trial.candidates == [["onnx fp32", "onnx fp16"]]
 
 
-def test_without_a_measurement_it_is_float32(tmp_path):
+def test_without_a_measurement_float32_is_taken(tmp_path):
     found = choose_engine(InstanceOptions(), ON_CPU, tmp_path, MANIFEST)
     assert taken(found.choice(None).options) == ("onnx", "fp32", 1)
 
@@ -254,7 +252,7 @@ def test_without_a_measurement_it_is_float32(tmp_path):
      ((changed(REFERENCE, may_be_taken=False), changed(INT8, num_same=5)), "onnx int8"),
      ((changed(REFERENCE, may_be_taken=False), Finding("onnx", "int8", failure="no")), "None")],
 )  # fmt: skip
-def test_the_best_agrees_and_is_clearly_faster(findings, expected):
+def test_the_chosen_engine_agrees_and_is_clearly_faster(findings, expected):
     assert str(EngineTable("a processor", 0.97, findings).best) == expected
 
 

@@ -93,7 +93,7 @@ def test_a_losing_engine_is_stopped():
     assert [one.is_started for one in candidates] == [True, False, True, False]
 
 
-def test_batches_that_do_not_pay_do_not_count():
+def test_batches_that_are_no_faster_do_not_count():
     _, second = run(Candidate(20.0), Candidate(10.0, together=4.0))
     assert (second.batched_ms, second.ratio) == (40.0, 0.5)
 
@@ -125,7 +125,7 @@ def test_no_candidate_begins_when_the_time_is_up():
     assert (best(findings), findings[2].is_measured, late.is_started) == ("b", False, False)
 
 
-def test_when_the_time_is_over_what_was_compared_decides():
+def test_when_the_time_is_up_the_compared_engines_decide():
     findings = run(Candidate(20.0), Candidate(10.0), seconds_a_step=5.0, limit_s=5.0, end_s=8.0)
     assert findings[1].num_answers == MIN_ANSWERS
     assert best(findings) == "b"
@@ -148,7 +148,7 @@ def test_an_engine_with_few_differing_answers_is_asked_more_before_the_verdict()
 
 
 @pytest.mark.parametrize("fails_after", [0, 1, 8])
-def test_a_candidate_that_fails_is_left_out_and_says_why(fails_after):
+def test_a_failing_candidate_is_excluded_with_its_reason(fails_after):
     findings = run(Candidate(20.0), Candidate(10.0, fails_after=fails_after), Candidate(15.0))
     assert findings[1].failure == "its process ended"
     assert (best(findings), findings[2].ratio) == ("c", 0.75)

@@ -36,7 +36,7 @@ def test_reads_plain_and_gzip_alike(squad_file):
 
 
 @pytest.mark.parametrize("content", ["[]", '{"data": [{"paragraphs": [{}]}]}', "no json"])
-def test_refuses_other_files(tmp_path, content):
+def test_files_of_another_format_are_refused(tmp_path, content):
     path = tmp_path / "other.json"
     path.write_text(content)
     with pytest.raises(ValueError, match=r"SQuAD|Expecting"):
@@ -54,7 +54,7 @@ def test_refuses_other_files(tmp_path, content):
         ("1 %", "1"),
     ],
 )
-def test_normalization(text, normal):
+def test_normalization_is_squads(text, normal):
     assert normalize_answer(text) == normal
 
 
@@ -70,7 +70,7 @@ def test_f1_counts_words_as_often_as_they_stand():
 
 
 @pytest.mark.parametrize("measure", [exact_match, f1_score])
-def test_unanswerable_questions_want_silence(measure):
+def test_unanswerable_questions_score_only_an_empty_answer(measure):
     assert measure("", ()) == 1.0
     assert measure("an answer", ()) == 0.0
     assert measure("", ("an answer",)) == 0.0

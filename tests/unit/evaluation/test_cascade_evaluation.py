@@ -37,7 +37,7 @@ def test_f1_cost_and_gain_go_from_the_first_model_to_the_last():
     assert every.cost == pytest.approx(1.1)
 
 
-def test_no_answer_is_passed_on_if_so_set():
+def test_no_answer_is_passed_on_if_configured():
     [kept], [passed_on] = points([0.5]), points([0.5], ask_next_if_unknown=True)
     assert (kept.passed_on, passed_on.passed_on) == (25.0, 50.0)
 

@@ -59,7 +59,7 @@ def asked(question, *answers):
         ("Whatever was it?", "other"),
     ],
 )
-def test_question_word_is_the_first_that_asks(question, word):
+def test_question_word_is_the_first_interrogative(question, word):
     assert question_word(asked(question, "x")) == word
 
 
@@ -94,7 +94,7 @@ def test_f1_by_kind_counts_each_question_once_the_largest_kind_first():
     ],
     ids=["bins weighed by their answers", "as often right as they say", "no answers"],
 )
-def test_calibration_error(scored, percent):
+def test_calibration_error_is_the_mean_gap_of_score_and_accuracy(scored, percent):
     answers = [given(*one) if one else NO_ANSWER for one in scored]
     assert calibration_error(answers, QUESTIONS) == pytest.approx(percent)
 
@@ -147,7 +147,7 @@ def test_no_threshold_leaves_enough():
         calibration.highest_threshold(ReadingConfig(), lambda _: 50.0, 60.0)
 
 
-def test_questions_marked_impossible_are_used_as_such_and_it_is_said(tmp_path):
+def test_questions_marked_impossible_are_used_as_such_and_reported(tmp_path):
     impossible = SquadQuestion("impossible", "Who?", "Nobody.", (), (), is_impossible=True)
     unanswered = SquadQuestion("unanswered", "Who?", "Somebody.", (), ())
     questions = [*QUESTIONS[:3], impossible, unanswered]
@@ -162,7 +162,7 @@ def test_questions_marked_impossible_are_used_as_such_and_it_is_said(tmp_path):
 
 
 @pytest.mark.parametrize("content", [None, "{", '{"data": []}'])
-def test_a_file_without_questions_is_told(tmp_path, content):
+def test_a_file_without_questions_is_an_error(tmp_path, content):
     if content is not None:
         (tmp_path / "dev.json").write_text(content)
     with pytest.raises(SetupError, match=r"dev\.json"):

@@ -72,7 +72,7 @@ def test_the_rule_bounds_what_the_first_waits_for_its_batch_members():
     assert not BatchRule(4, 1000, 1.4, TABLE).admits(1, 10, 10)
 
 
-def test_an_instance_takes_its_share_of_what_waits_and_no_more():
+def test_an_instance_takes_its_share_of_waiting_requests_and_no_more():
     rule = BatchRule(4, 1000, costs=TABLE)
     assert not rule.admits(1, 10, 10, num_waiting=1)
     assert rule.admits(1, 10, 10, num_waiting=1.5)
@@ -104,13 +104,13 @@ def measured(ms_of_shape, window_tokens, limits):
     return measure_costs(logits, rows, window_tokens, limits, "a test", clock_s=clock.perf_counter)
 
 
-def test_measuring_goes_on_while_larger_batches_pay():
+def test_measuring_continues_while_larger_batches_pay():
     table = measured(lambda *_: 0.2, 32, BatchRule(8, 1000))
     assert (table.lengths, table.batch_sizes, table.runtime) == ((16, 32), (1, 2, 4, 8), "a test")
     assert table.costs_ms == ((0.2,) * 4,) * 2
 
 
-def test_measuring_ends_where_they_do_not_pay_or_may_not_be():
+def test_measuring_ends_where_larger_batches_do_not_pay_or_are_not_allowed():
     def ms_of_shape(rows, length):
         return 0.002 * (rows * length) ** 1.2
 
@@ -180,6 +180,6 @@ def test_a_table_of_one_point_is_refused_with_the_bound(tmp_path):
         find_costs(str(file), tmp_path, "cpu", lambda: TABLE)
 
 
-def test_a_table_that_is_not_there_is_an_error_for_the_terminal(tmp_path):
+def test_a_missing_table_is_a_setup_error(tmp_path):
     with pytest.raises(SetupError, match="cannot be read"):
         find_costs(str(tmp_path / "none.json"), tmp_path, "cpu", lambda: TABLE)

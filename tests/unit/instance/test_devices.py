@@ -14,7 +14,7 @@ def assign(num_instances, devices, gpus):
     return assign_devices(num_instances, devices, find=lambda: gpus)
 
 
-def test_sessions_go_round_the_devices():
+def test_instances_are_assigned_to_the_devices_in_turn():
     assigned = assign(5, "cuda:1,cuda:0,cpu", TWO)
     assert [p.device for p in assigned] == ["cuda:1", "cuda:0", "cpu", "cuda:1", "cuda:0"]
     assert [p.visible_as for p in assigned] == ["7", "4", "", "7", "4"]
@@ -29,7 +29,7 @@ def test_auto_takes_every_gpu_and_may_fall_back():
     ]  # fmt: skip
 
 
-def test_auto_takes_the_cpu_if_there_is_no_gpu_and_says_so(caplog):
+def test_auto_takes_the_cpu_if_there_is_no_gpu_and_logs_it(caplog):
     caplog.set_level("INFO")
     assert assign(2, "auto", NONE) == [DeviceAssignment(), DeviceAssignment()]
     assert "instances run on the CPU: CUDA sees no GPU (no driver)" in caplog.text

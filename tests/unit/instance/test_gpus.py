@@ -17,7 +17,7 @@ def test_the_driver_is_asked_for_each_gpu(with_driver):
     assert find_gpus(with_driver).found == (Gpu(0, "0", 80 << 30), Gpu(1, "1", 24 << 30))
 
 
-def test_a_driver_that_fails_is_no_gpu_and_says_why(with_driver):
+def test_a_failing_driver_means_no_gpu_and_gives_the_reason(with_driver):
     gpus = find_gpus({**with_driver, "BROKEN": "1"})
     assert (gpus.found, gpus.why_none) == ((), "cuInit failed with CUDA error 999")
 
@@ -30,7 +30,7 @@ def test_a_driver_that_fails_is_no_gpu_and_says_why(with_driver):
         ("/no/such/program", "No such file or directory"),
     ],
 )
-def test_a_probe_that_fails_is_no_gpu_and_says_why(monkeypatch, program, why):
+def test_a_failing_probe_means_no_gpu_and_gives_the_reason(monkeypatch, program, why):
     monkeypatch.setattr(sys, "executable", program)
     gpus = find_gpus()
     assert gpus.found == ()
@@ -47,5 +47,5 @@ def test_no_driver_is_no_gpu():
     ("mask", "index", "name"),
     [(None, 1, "1"), ("2,3", 1, "3"), ("GPU-8932f937, GPU-1b2f", 1, "GPU-1b2f"), ("5", 0, "5")],
 )
-def test_a_gpu_is_named_through_the_mask_that_is_there(mask, index, name):
+def test_a_gpu_is_named_through_the_visible_devices_mask(mask, index, name):
     assert visible_as(index, {"CUDA_VISIBLE_DEVICES": mask} if mask else {}) == name

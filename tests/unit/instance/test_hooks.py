@@ -193,7 +193,7 @@ class Early(Hooks):
         return [replace(answer, start=0) for answer in answers]
 
 
-def test_hooks_may_refuse_a_request_in_words():
+def test_hooks_may_refuse_a_request_with_a_message():
     (error,) = answered(hooked(Faulty()), Task("refuse", "x"))
     assert isinstance(error, InvalidRequestError)
     assert error.message == "not here"

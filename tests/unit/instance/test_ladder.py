@@ -55,7 +55,7 @@ def test_the_steps_are_tried_in_turn_and_the_last_ones_error_is_the_engines(
     assert climber.tried == steps
 
 
-def test_a_step_that_fails_is_said_once_and_the_next_start_begins_where_the_last_passed(
+def test_a_failed_step_is_logged_once_and_the_next_start_begins_at_the_step_that_passed(
     tmp_path, caplog
 ):
     climber = Climber(tmp_path, [GRAPHS])

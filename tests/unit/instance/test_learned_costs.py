@@ -95,7 +95,7 @@ ERRORS = {
 
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("machine", [CORE, GPU], ids=["core", "gpu"])
-def test_a_start_that_was_wrong_by_two_is_mended_by_what_runs(machine, error):
+def test_a_start_wrong_by_a_factor_of_two_is_corrected_by_runs(machine, error):
     simulated = Machine(machine, ERRORS[error]).run(1000).run(2000)
     print(f"{error}: {sum(simulated.wrong)} of 2000 runs otherwise, {simulated.lost:.2%} lost")
     assert sum(simulated.wrong) <= 0.1 * 2000
@@ -121,7 +121,7 @@ def test_a_single_slow_run_does_not_change_learned_costs():
     assert simulated.expected_ms(1, 180) == pytest.approx(before_ms, rel=0.01)
 
 
-def test_a_machine_that_becomes_slower_is_slower_for_what_never_runs_too():
+def test_a_slower_machine_raises_the_cost_of_sizes_that_never_run():
     simulated = Machine(CORE).run(1000, asked=[180])
     simulated.slowness = 2.0
     simulated.run(300, asked=[180])

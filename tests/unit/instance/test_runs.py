@@ -138,7 +138,7 @@ def test_a_question_that_breaks_its_batch_fails_alone(run, stage):
     assert [result.outcomes[i].answers[0].answer for i in (0, 2)] == ["a", "c"]
 
 
-def test_the_loops_end_ends_the_instance():
+def test_end_of_file_from_the_loop_ends_the_instance():
     ours, theirs = socket.socketpair()
     with theirs:
         ours.close()
@@ -158,14 +158,14 @@ def test_the_instant_reader_answers_with_the_first_word(run, text, span):
     assert answer.answer == (text[slice(*span)] if span else "")
 
 
-def test_after_a_run_that_returned_nothing_new_no_task_is_answered(run):
+def test_after_a_run_without_new_output_no_batch_is_answered(run):
     reader = CountingReader()
     with pytest.raises(EngineFaultError):
         run(reader, Batch(0, [Task("right", "a"), Task("nothing new", "b"), Task("right", "c")]))
     assert reader.answered == 0
 
 
-def test_an_instance_whose_engine_returned_nothing_new_says_so_and_ends(tmp_path, monkeypatch):
+def test_an_instance_whose_engine_wrote_no_output_reports_it_and_ends(tmp_path, monkeypatch):
     def answer(self, encoded, stopwatch):
         if encoded == [WARMUP]:
             return [Answers([])]

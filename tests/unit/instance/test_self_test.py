@@ -126,7 +126,7 @@ def infinite(ids, start, end):
         (infinite, "alone"),
     ],
 )
-def test_a_wrong_logit_is_said_with_what_was_asked_and_by_how_much(make, spoil, where):
+def test_a_wrong_logits_error_names_the_row_and_the_difference(make, spoil, where):
     _, test = make(MadeUpEngine(spoil, shapes=[(3, 32)]))
     with pytest.raises(WrongAnswerError) as caught:
         test.check()
@@ -137,7 +137,7 @@ def test_a_wrong_logit_is_said_with_what_was_asked_and_by_how_much(make, spoil, 
     assert "\n" not in words
 
 
-def test_a_nan_is_no_right_answer(make):
+def test_a_nan_fails_the_self_test(make):
     known, test = make(MadeUpEngine(not_a_number))
     with pytest.raises(WrongAnswerError, match="nan"):
         for _ in known.vocabulary:
@@ -162,7 +162,7 @@ def test_an_engine_that_fails_has_not_given_its_known_answers(make):
         test.check()
 
 
-def test_a_run_that_returns_nothing_new_is_found(make):
+def test_a_run_without_new_output_fails_the_self_test(make):
     _, test = make(MadeUpEngine(lambda ids, start, end: marked(2, *ids.shape)))
     with pytest.raises(EngineFaultError, match="without results"):
         test.check()

@@ -53,7 +53,7 @@ def test_run_in_thread_runs_off_the_loop_and_returns_the_result_on_it(loop):
     assert its is not ours
 
 
-def test_what_a_thread_raises_comes_back_and_a_fault_there_does_not_stop_the_others(loop, caplog):
+def test_an_exception_in_a_thread_is_returned_and_does_not_stop_other_threads(loop, caplog):
     came = []
     loop.run_in_thread(lambda: 1 / 0, lambda error: came.append(error) or 1 / 0)
     run_until(loop, lambda: bool(came))
@@ -64,7 +64,7 @@ def test_what_a_thread_raises_comes_back_and_a_fault_there_does_not_stop_the_oth
     assert came[1] == 7
 
 
-def test_what_is_marked_is_looked_at_once_before_the_round_ends(loop):
+def test_a_mark_is_reconciled_once_at_the_end_of_the_round(loop):
     seen = []
     loop.on_mark, loop.after_each = lambda: seen.append("mark"), lambda: seen.append("each")
     loop.mark()  # also what is marked before the loop runs
@@ -74,7 +74,7 @@ def test_what_is_marked_is_looked_at_once_before_the_round_ends(loop):
     assert seen == ["mark", "each"]
 
 
-def test_what_is_marked_by_what_looks_has_a_round_of_its_own_at_once(loop):
+def test_a_mark_made_while_reconciling_gets_another_round_at_once(loop):
     seen = []
     loop.on_mark = lambda: seen.append(1) or (loop.mark if len(seen) < 3 else loop.stop)()
     loop.mark()
@@ -82,7 +82,7 @@ def test_what_is_marked_by_what_looks_has_a_round_of_its_own_at_once(loop):
     assert len(seen) == 3
 
 
-def test_readable_and_writable_are_told_apart_and_forgotten(loop):
+def test_readable_and_writable_are_distinguished_and_unregistered(loop):
     ours, theirs = socket.socketpair()
     with ours, theirs:
         seen = []
@@ -121,7 +121,7 @@ def test_cancelled_timers_do_not_pile_up(loop):
     assert len(loop._timers._items) <= 2 * MIN_SWEEP
 
 
-def test_a_lazy_timer_calls_at_the_earliest_time_it_was_told(loop):
+def test_a_lazy_timer_calls_at_the_earliest_time_set(loop):
     ran = []
     timer = LazyTimer(loop, lambda: ran.append(loop.now_s()))
     soon_s = loop.now_s() + 0.01

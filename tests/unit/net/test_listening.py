@@ -95,7 +95,7 @@ def test_is_loopback_knows_local_names(host, expected):
     assert is_loopback(host) == expected
 
 
-def test_a_unix_socket_that_is_removed_is_made_again(loop, tmp_path):
+def test_a_removed_unix_socket_is_recreated(loop, tmp_path):
     path, clients = tmp_path / "folder" / "socket", []
     path.parent.mkdir()
 
@@ -123,7 +123,7 @@ def temporary(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_folder_in_use_stays_and_one_that_was_left_goes(temporary):
+def test_an_abandoned_folder_is_removed_and_one_in_use_is_kept(temporary):
     used = SocketFolder()
     used.socket.touch()
     left = Path(tempfile.mkdtemp(prefix="qa-server-"))

@@ -47,14 +47,14 @@ def peer(loop):
     made.sock.close()
 
 
-def test_bytes_come_in_as_they_were_sent(peer):
+def test_bytes_are_received_as_sent(peer):
     peer.sock.setblocking(False)
     sent = peer.sock.send(BIG)
     peer.run_until(lambda: len(peer.data) == sent)
     assert peer.data == BIG[:sent]
 
 
-def test_what_does_not_fit_goes_out_later(peer):
+def test_bytes_over_the_socket_buffer_are_sent_later(peer):
     got = bytearray()
 
     def drain() -> bool:

@@ -47,7 +47,7 @@ class Peer:
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 @pytest.mark.parametrize("piece_bytes", [None, 1])
-def test_what_goes_in_comes_out(certificates, version, piece_bytes):
+def test_data_arrives_unchanged_in_both_directions(certificates, version, piece_bytes):
     peer = Peer(certificates, piece_bytes=piece_bytes, maximum_version=version)
     peer.shake_hands()
     got = bytearray()
@@ -66,7 +66,7 @@ def test_what_goes_in_comes_out(certificates, version, piece_bytes):
     assert not peer.session.has_ended
 
 
-def test_both_sides_say_goodbye(certificates):
+def test_both_sides_send_close_notify(certificates):
     peer = Peer(certificates)
     peer.shake_hands()
     peer.session.say_goodbye()
@@ -76,7 +76,7 @@ def test_both_sides_say_goodbye(certificates):
     peer.session.feed(peer.outgoing.read())
 
 
-def test_the_peers_goodbye_is_seen_behind_its_last_words(certificates):
+def test_close_notify_is_reported_after_the_last_data(certificates):
     peer = Peer(certificates)
     peer.shake_hands()
     peer.client.write(b"last words")

@@ -114,7 +114,7 @@ def test_bytes_go_both_ways(make_peer):
     assert peer.stream.waiting_since_s is None
 
 
-def test_what_is_right_behind_the_handshake_is_read(make_peer):
+def test_data_sent_with_the_end_of_the_handshake_is_read(make_peer):
     peer = make_peer()
     sent = []
 
@@ -138,7 +138,7 @@ def test_not_reading_leaves_the_bytes_with_the_sender(make_peer):
     peer.run_until(lambda: peer.data == b"abc")
 
 
-def test_a_handshake_that_stalls_ends(make_peer):
+def test_a_stalled_handshake_times_out(make_peer):
     peer = make_peer(handshake_timeout_s=0.05)
     peer.run_until(lambda: peer.ends == 1, step=lambda: None)
     assert not peer.stream.is_open
@@ -163,7 +163,7 @@ def test_nothing_is_written_before_the_handshake(make_peer):
         (b"\x80", b""),
     ],
 )
-def test_who_does_not_speak_tls_is_told_in_clear(make_peer, data, words):
+def test_a_client_without_tls_gets_a_plain_error(make_peer, data, words):
     peer = make_peer()
     peer.sock.send(data)
     peer.run_until(lambda: not peer.stream.is_open, step=lambda: None)
@@ -172,7 +172,7 @@ def test_who_does_not_speak_tls_is_told_in_clear(make_peer, data, words):
     peer.run_until(lambda: peer.ends == 1, step=lambda: None)
 
 
-def test_gentle_close_sends_the_rest_and_says_goodbye(make_peer):
+def test_gentle_close_sends_the_rest_and_close_notify(make_peer):
     peer = make_peer()
     peer.shake_hands()
     peer.stream.write(BIG)
@@ -256,7 +256,7 @@ def test_a_fault_in_one_turn_does_not_stop_the_others(loop, caplog):
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_many_at_once_all_get_in(make_peer, loop):
+def test_many_simultaneous_handshakes_complete(make_peer, loop):
     queue = HandshakeQueue(loop)
     peers = [make_peer(queue) for _ in range(30)]
 
@@ -267,7 +267,7 @@ def test_many_at_once_all_get_in(make_peer, loop):
     peers[0].run_until(lambda: all(peer.stream._state.name == "OPEN" for peer in peers), step)
 
 
-def test_a_peer_that_reads_nothing_is_not_read_from_for_ever(make_peer):
+def test_a_peer_that_does_not_read_is_not_read_from_endlessly(make_peer):
     """Every key update asks TLS for one of its own, which the peer leaves lying."""
     peer = make_peer()
     peer.shake_hands()

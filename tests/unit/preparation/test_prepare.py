@@ -137,7 +137,7 @@ def test_only_a_whole_folder_of_the_right_fingerprint_is_up_to_date(target):
     assert not is_up_to_date(target.parent, "f")
 
 
-def test_what_a_precision_asks_for_is_what_is_made_for_it(target, monkeypatch):
+def test_missing_files_are_those_that_the_precision_needs(target, monkeypatch):
     monkeypatch.setattr(
         preparing, "installed_version", lambda package: "1" if package == "openvino" else ""
     )
@@ -155,7 +155,7 @@ def test_what_a_precision_asks_for_is_what_is_made_for_it(target, monkeypatch):
     assert missing_files(manifest, Choices(precision="int8")) == []
 
 
-def test_auto_does_not_try_again_what_cannot_be_had(target, monkeypatch):
+def test_auto_does_not_retry_a_precision_that_failed(target, monkeypatch):
     monkeypatch.setattr(preparing, "installed_version", lambda _: "")
     without = {"model.int8.onnx": "serve it in fp32"}
     manifest = load_manifest(target)

@@ -72,7 +72,7 @@ def test_directory_is_called_by_its_own_name(tmp_path, monkeypatch):
         assert source.model_dir == (tmp_path / "my-model").resolve()
 
 
-def test_only_files_with_a_say_count(tmp_path):
+def test_only_files_that_determine_the_model_count(tmp_path):
     folder = _folder(
         tmp_path / "m", "config.json", "vocab.txt", "model.safetensors", "pytorch_model.bin",
         "optimizer.pt", "README.md", "tf_model.h5", "reading.json",
@@ -135,7 +135,7 @@ def test_adapter_is_put_on_a_model_in_the_hubs_cache(tmp_path, hub_cache):
 @pytest.mark.parametrize(
     ("base", "words"), [("some/other", "cannot be fetched"), ("/no/such", "no such directory")]
 )
-def test_adapter_over_what_is_nowhere_is_refused(tmp_path, hub_cache, base, words):
+def test_adapter_over_a_missing_model_is_refused(tmp_path, hub_cache, base, words):
     with pytest.raises(SetupError, match=words):
         find_source(str(_adapter(tmp_path / "second", base)))
 
@@ -148,7 +148,7 @@ def test_broken_adapter_is_refused(tmp_path, config):
 
 
 @pytest.mark.parametrize("model", ["/no/such/folder", "a/b/c", "../gone", "~nosuchuser/m", "a b"])
-def test_what_is_neither_directory_nor_hub_id_is_refused(model):
+def test_a_name_that_is_neither_directory_nor_hub_id_is_refused(model):
     with pytest.raises(SetupError, match="no such directory"):
         find_source(model)
 

@@ -75,13 +75,13 @@ def conversation(*scripts, flags=()):
 
 
 class TestOneShot:
-    def test_an_answer(self):
+    def test_an_answer_is_printed(self):
         done = ask(answer_to, text="Köln am Rhein")
         assert (done.stdout.decode(), done.returncode) == ("Köln\n", 0)
         assert done.stderr.startswith(b"score 0.50, latency ")
         assert done.stderr.endswith(b" ms\n")
 
-    def test_unknown(self):
+    def test_no_answer_prints_unknown_with_its_exit_code(self):
         done = ask(unknown_to)
         assert (done.stdout, done.returncode) == (b"Unknown\n", 1)
 
@@ -104,7 +104,7 @@ class TestOneShot:
         assert response == expected | {"timings_ms": {"queue": 0.1}, "engine": "onnx"}
         assert (done.stderr, done.returncode) == (b"", 0)
 
-    def test_an_error_as_json(self):
+    def test_an_error_is_printed_as_json(self):
         done = ask(lambda request: error_to(request["id"], "queue_full"), "--json")
         error = {"code": "queue_full", "message": "it is queue_full", "retryable": True}
         assert json.loads(done.stdout) == {"error": error}
@@ -134,7 +134,7 @@ class TestOneShot:
         assert done.stderr == b"Error: the server closed the connection before it answered\n"
         assert done.returncode == 2
 
-    def test_a_server_that_never_answers(self):
+    def test_a_server_that_never_answers_times_out(self):
         done = ask(lambda _: None, "--timeout_s", "0.1")
         assert done.stderr == b"Error: the server did not reply within 0.1 s\n"
         assert done.returncode == 2
@@ -159,18 +159,18 @@ class TestOneShot:
             ["--top_k", "0"],
         ],
     )
-    def test_flags_that_make_no_sense(self, flags):
+    def test_contradicting_flags_are_refused(self, flags):
         done = run(*CLIENT, *flags)
         assert done.returncode == 2
         assert b"Traceback" not in done.stderr
         assert b"rror: " in done.stderr
 
-    def test_a_text_that_is_not_utf_8(self):
+    def test_a_text_that_is_not_utf_8_is_refused(self):
         done = run(*CLIENT, "--question", "q", "-", stdin=b"\xff\xfe")
         assert done.returncode == 2
         assert b"Traceback" not in done.stderr
 
-    def test_an_answer_that_the_terminal_cannot_show(self):
+    def test_an_answer_outside_the_terminals_encoding_is_escaped(self):
         with ScriptedPeer(answer_all) as peer:
             arguments = command(peer, "--question", "q", "--text", "Köln am Rhein")
             arguments.remove("-E")
@@ -191,7 +191,7 @@ class TestMonitor:
         ("report", "code", "line"),
         [(READY, 0, b"ready\n"), (HUNG, 1, b"not ready: no instance is alive\n")],
     )
-    def test_health(self, report, code, line):
+    def test_health_prints_the_report(self, report, code, line):
         done = self.ask({"health": report}, "--health")
         assert (done.returncode, done.stderr) == (code, b"")
         assert done.stdout.startswith(line)
@@ -218,7 +218,7 @@ class TestMonitor:
         assert (done.returncode, done.stdout) == (2, b"")
         assert done.stderr.startswith(b"Error: no server can be reached at 127.0.0.1:")
 
-    def test_each_of_several_is_asked_and_the_worst_decides(self):
+    def test_with_several_servers_the_worst_sets_the_exit_code(self):
         def script(report):
             return serve(lambda request: {"id": request["id"], "health": report})
 
@@ -300,7 +300,7 @@ class TestConversation:
 
     @pytest.mark.parametrize("key", ["\x04", "\x03"], ids=["Ctrl-D", "Ctrl-C"])
     @pytest.mark.parametrize("prompt", ["Text: ", "Question: "])
-    def test_ends_cleanly(self, key, prompt):
+    def test_ctrl_c_and_ctrl_d_end_the_conversation_cleanly(self, key, prompt):
         with conversation(answer_all) as (terminal, _):
             terminal.expect("Text: ")
             if prompt != "Text: ":
@@ -370,7 +370,7 @@ class TestConversation:
 
     @pytest.mark.parametrize("word", ["quit", "Exit "])
     @pytest.mark.parametrize("text", ["", "t"])
-    def test_a_word_ends_it(self, word, text):
+    def test_a_command_word_ends_the_conversation(self, word, text):
         with conversation(answer_all, flags=["--text", text]) as (terminal, _):
             terminal.enter("Question: " if text else "Text: ", word)
             assert terminal.wait() == 0
@@ -379,19 +379,19 @@ class TestConversation:
         done = run(*CLIENT, *absent, "--text", "t", stdin=b"q\n")
         assert done.returncode == 2
 
-    def test_a_url_in_place_of_a_host_is_said_to_be_one(self):
+    def test_a_url_given_as_host_is_refused_with_a_hint(self):
         done = run(*CLIENT, "--host", "http://localhost:9999", "--health")
         assert done.returncode == 2
         assert b"'http://localhost:9999' is a URL; a name is needed" in done.stderr
 
-    def test_a_server_that_comes_late(self, absent):
+    def test_a_conversation_waits_for_a_server_that_starts_late(self, absent):
         with Terminal([*CLIENT, *absent, "--text", "t"]) as terminal:
             terminal.expect("Error: no server can be reached")
             terminal.enter("Question: ", "q")
             terminal.expect("Error: no server can be reached")
             terminal.expect("Question: ")
 
-    def test_a_server_that_goes_away_is_found_again(self):
+    def test_a_conversation_continues_after_a_server_restart(self):
         def dies(peer):
             peer.receive()
 

@@ -30,7 +30,7 @@ def test_every_program_of_a_clone_ends_with_one_line(program):
     assert done.stderr.count("\n") == 1
 
 
-def test_it_names_the_interpreter_that_has_them(tmp_path, monkeypatch):
+def test_the_error_names_the_interpreter_that_has_the_packages(tmp_path, monkeypatch):
     python = tmp_path / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.touch()
@@ -42,7 +42,7 @@ def test_it_names_the_interpreter_that_has_them(tmp_path, monkeypatch):
     assert "`make model` installs it" in advice(MISSING, tmp_path)
 
 
-def test_it_says_how_to_install_them(tmp_path, monkeypatch):
+def test_the_error_says_how_to_install_the_packages(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["/clone/server.py"])
     words = f"server.py: the package msgspec is not installed for {sys.executable}"
     assert advice(MISSING, tmp_path).startswith(f"{words}; `make model` installs it into ")

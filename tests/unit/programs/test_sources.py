@@ -24,7 +24,7 @@ def test_without_an_answer_the_passages_that_were_read_are_shown():
     assert "not found in the 2 passages read:" in describe(answer)
 
 
-def test_with_an_answer_they_are_shown_if_they_were_asked_for():
+def test_with_an_answer_passages_are_shown_if_requested():
     known = {"answer": "A.", "score": 0.9, "start": 7, "end": 9, "passage": PASSAGES[0]}
     answer = read_answer({**known, "passages": PASSAGES[:1]}, 1.0)
     assert describe_passages(answer)[0] == "the passage read:"

@@ -87,7 +87,7 @@ def test_what_is_copied_is_there_and_sent_to_the_builder(dockerfile):
 
 
 @pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.stem)
-def test_the_server_is_pid_1_and_nobody_in_particular(dockerfile):
+def test_the_server_is_pid_1_and_runs_unprivileged(dockerfile):
     (entry,) = instructions(dockerfile, "ENTRYPOINT")
     assert json.loads(entry)[0] == "/opt/serve/bin/qa-server"
     (health,) = instructions(dockerfile, "HEALTHCHECK")
@@ -132,7 +132,7 @@ def test_an_application_that_takes_the_clients_gets_msgspec_alone():
     assert not [one for one in requirements().values() if "==" in str(one.specifier)]
 
 
-def test_an_engine_that_is_not_in_the_image_is_told_in_one_line(tmp_path):
+def test_an_engine_missing_in_the_image_is_reported_in_one_line(tmp_path):
     save_manifest(tmp_path, _MANIFEST)
     (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")\n")
     flags = ["--model", str(tmp_path), "--inference_engine_type", "pytorch", "--port", "0"]
@@ -155,7 +155,7 @@ def test_an_engine_that_is_not_in_the_image_is_told_in_one_line(tmp_path):
     ("linter", "files"),
     [("hadolint", DOCKERFILES), ("shellcheck", [*ROOT.glob("docker/*.sh"), ROOT / ".ci" / "run"])],
 )
-def test_linters_find_nothing_to_say(linter, files):
+def test_linters_report_nothing(linter, files):
     program = Path(sys.executable).with_name(linter)
     if not program.exists():
         pytest.skip(f"{linter} has no package for this platform")
@@ -163,7 +163,7 @@ def test_linters_find_nothing_to_say(linter, files):
     assert subprocess.run([program, *files], check=False).returncode == 0
 
 
-def test_what_starts_broker_server_and_gateway_fits_together():
+def test_compose_files_of_broker_server_and_gateway_agree():
     yaml = pytest.importorskip("yaml")
     services = {}
     for name in ("compose.yaml", "compose.jobs.yaml"):

@@ -60,7 +60,7 @@ def program_of(words):
     return (words[1].removesuffix(".py"), words[2:]) if words[1].endswith(".py") else None
 
 
-def test_there_are_commands_to_be_checked():
+def test_commands_are_found_in_the_pages():
     ours = [words for _, words in COMMANDS if program_of(words)]
     assert len(ours) > 60
     assert {"server", "client", "stress_test", "jobs"} <= {program_of(words)[0] for words in ours}
@@ -71,7 +71,7 @@ def test_there_are_commands_to_be_checked():
     COMMANDS,
     ids=[f"{page.stem}: {' '.join(words)[:70]}" for page, words in COMMANDS],
 )
-def test_a_program_knows_the_flags_that_it_is_shown_with(page, words, parse):
+def test_programs_accept_the_flags_in_the_pages(page, words, parse):
     if (found := program_of(words)) is None:
         assert words[0] in {"curl", "python", "python3", ".venv/bin/python"}, page
         return
@@ -84,7 +84,7 @@ def test_a_program_knows_the_flags_that_it_is_shown_with(page, words, parse):
         assert {flag for flag in handed_on if flag.startswith("--")} <= known
 
 
-def test_the_tables_of_fields_are_what_the_types_say():
+def test_the_tables_of_fields_match_the_types():
     """If not: `python -m harness.field_tables`."""
     pages = {page: page.read_text() for page in PAGES}
     assert {page: with_tables(text) for page, text in pages.items()} == pages
@@ -98,7 +98,7 @@ def anchors_of(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_links_lead_somewhere(page):
+def test_links_have_targets(page):
     for path, anchor in re.findall(r"\]\((?!http)([^)#]*)#?([^)]*)\)", page.read_text()):
         to = page.parent / path if path else page
         assert to.exists(), path
@@ -115,7 +115,7 @@ def test_links_lead_somewhere(page):
         ("score 0.98, 12 ms", "score 1, 3.5 ms\n"),
     ],
 )
-def test_an_output_of_the_shape_that_is_shown(shown, printed):
+def test_an_output_like_the_pages_is_accepted(shown, printed):
     check_output(shown, printed)
 
 
@@ -133,6 +133,6 @@ def test_an_output_of_the_shape_that_is_shown(shown, printed):
         ("score 0.98", "Score 0.98"),
     ],
 )
-def test_an_output_of_another_shape(shown, printed):
+def test_an_output_unlike_the_pages_is_refused(shown, printed):
     with pytest.raises(AssertionError):
         check_output(shown, printed)

@@ -14,7 +14,7 @@ READY_LINE = "QA server ready on localhost:1234: a model\n"
 OLDER_SERVER = f"import signal\nprint({READY_LINE!r}, end='', flush=True)\nsignal.pause()"
 
 
-def test_a_log_that_is_read_while_it_is_written_loses_nothing():
+def test_a_log_read_while_written_loses_no_line():
     process = LoggingProcess([sys.executable, "-c", WRITE])
     try:
         while process.process.poll() is None:
@@ -24,7 +24,7 @@ def test_a_log_that_is_read_while_it_is_written_loses_nothing():
         process.close()
 
 
-def test_an_older_checkouts_server_says_only_that_it_is_ready(tmp_path):
+def test_an_older_checkouts_server_is_started_by_its_ready_line(tmp_path):
     (tmp_path / "server.py").write_text(OLDER_SERVER)
     server = RunningServer(tmp_path, root=tmp_path)
     try:

@@ -57,7 +57,7 @@ def test_is_valid_by_the_schemas_of_kubernetes(built):
         validate(item)
 
 
-def test_has_all_that_a_deployment_needs(built):
+def test_the_deployment_is_complete(built):
     assert set(built) == {
         "Deployment qa-server",
         "Service qa-server",
@@ -77,7 +77,7 @@ def test_the_server_understands_its_flags(built):
     assert grace_s > (config.server.drain_delay_ms + config.server.drain_timeout_ms) / 1e3
 
 
-def test_may_do_no_more_than_it_must(built):
+def test_pods_have_minimal_rights(built):
     pod = built["Deployment qa-server"]["spec"]["template"]["spec"]
     container = container_of(built)
     assert pod["securityContext"]["runAsNonRoot"]
@@ -90,7 +90,7 @@ def test_may_do_no_more_than_it_must(built):
     assert built["NetworkPolicy qa-server"]["spec"]["egress"] == []
 
 
-def test_everything_means_the_same_pods(built):
+def test_all_selectors_name_the_same_pods(built):
     """A label that kustomize adds to selectors would be asked of a network policy's peers too."""
     label = {"app.kubernetes.io/name": "qa-server"}
     template = built["Deployment qa-server"]["spec"]["template"]
@@ -140,7 +140,7 @@ def with_component(tmp_path):
 
 
 class TestComponents:
-    def test_are_all_here(self):
+    def test_all_components_are_tested(self):
         assert COMPONENTS == ["collections", "keda", "service_monitor", "tls_and_tokens"]
 
     def test_keda_takes_the_place_of_the_autoscaler(self, with_component):
@@ -148,7 +148,7 @@ class TestComponents:
         assert built["ScaledObject"]["spec"]["scaleTargetRef"]["name"] == "qa-server"
         assert "HorizontalPodAutoscaler" not in built
 
-    def test_a_monitor_for_one_of_the_two_services(self, with_component):
+    def test_the_monitor_selects_one_of_the_two_services(self, with_component):
         [endpoint] = with_component("service_monitor")["ServiceMonitor"]["spec"]["endpoints"]
         assert (endpoint["port"], endpoint["path"]) == ("qa", "/metrics")
         assert endpoint["relabelings"][0]["regex"] == "qa-server"

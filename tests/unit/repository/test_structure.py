@@ -150,7 +150,7 @@ def test_the_core_knows_no_socket_and_no_clock(room):
         assert modules(path).isdisjoint({"socket", "selectors", "time", "threading", "ssl"}), path
 
 
-def test_imports_of_every_form_are_found(tmp_path):
+def test_imports_are_found_in_every_form(tmp_path):
     path = tmp_path / "module.py"
     path.write_text(
         "import a.b, c as d\nfrom e.f import g\nfrom h import i as j\ndef k():\n import l"
@@ -202,7 +202,7 @@ def test_every_file_that_the_architecture_names_is_there():
     assert not [name for name in named if not (ROOT / name).exists()]
 
 
-def test_the_page_of_options_is_what_the_options_say():
+def test_the_page_of_options_matches_the_options():
     """If not, replace what follows its first section with `python -m qa_service.server.config`."""
     page = (ROOT / "docs" / "CONFIGURATION.md").read_text()
     assert page.endswith("\n" + markdown())

@@ -108,7 +108,7 @@ def test_windows_of_a_text_are_ranked_by_the_same_words(question, name):
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_an_accent_or_its_form_is_no_other_word_in_any_language(tmp_path, language):
+def test_accents_and_unicode_forms_do_not_change_a_word(tmp_path, language):
     docs, output = tmp_path / "docs", tmp_path / "collection"
     docs.mkdir()
     (docs / "a.txt").write_text("Gürültü ölçümü résumé naïve señor Škoda.")

@@ -144,7 +144,7 @@ def test_an_update_without_changes_leaves_everything_as_it_is(docs, output):
     assert not collection.refresh()
 
 
-def test_an_update_says_again_what_is_left_out(docs, output):
+def test_an_update_reports_skipped_files_again(docs, output):
     (docs / "notes.jsonl").write_text('{"text": "Some words."}\nnone\n')
     first, second = Told(), Told()
     assert index(docs, output, first).faulty == index(docs, output, second, update=True).faulty == 1
@@ -152,7 +152,7 @@ def test_an_update_says_again_what_is_left_out(docs, output):
     assert first.lines[0].startswith("notes.jsonl, line 2: ")
 
 
-def test_an_update_keeps_the_settings_and_others_are_another_index(docs, output):
+def test_an_update_keeps_the_settings_and_other_settings_rebuild_the_index(docs, output):
     index(docs, output, language="german", passage_tokens=40)
     told = Told()
     assert index(docs, output, told, update=True).kept == 2
@@ -162,7 +162,7 @@ def test_an_update_keeps_the_settings_and_others_are_another_index(docs, output)
     assert (settings.language, settings.passage_tokens) == ("english", 40)
 
 
-def test_only_the_index_before_is_kept(docs, output):
+def test_only_the_previous_index_is_kept(docs, output):
     made = []
     for _ in range(3):
         index(docs, output)
@@ -171,7 +171,7 @@ def test_only_the_index_before_is_kept(docs, output):
     assert not (output / PROGRESS_FILE).exists()
 
 
-def test_an_open_collection_goes_on_when_its_files_are_gone(docs, output):
+def test_an_open_collection_works_after_its_files_are_removed(docs, output):
     index(docs, output)
     collection = Collection(output)
     shutil.rmtree(output)
@@ -225,7 +225,7 @@ def test_other_folders_are_left_alone(docs, output):
     assert [path.name for path in output.iterdir()] == ["thesis.txt"]
 
 
-def test_nothing_to_index_leaves_what_is_served(docs, output):
+def test_an_empty_source_leaves_the_served_index(docs, output):
     index(docs, output)
     for path in docs.rglob("*.md"):
         path.unlink()
@@ -237,7 +237,7 @@ def test_nothing_to_index_leaves_what_is_served(docs, output):
         index(docs / "none", output)
 
 
-def test_one_run_at_a_time(docs, output):
+def test_a_second_run_at_the_same_time_is_refused(docs, output):
     with writing.locked(output), pytest.raises(SetupError, match="another run"):
         index(docs, output)
 
@@ -261,7 +261,7 @@ def test_several_sources_keep_their_names(docs, output, tmp_path):
     assert names == ["docs/africa/nile.md", "docs/rhine.md", "more/a.txt", "rhine.md"]
 
 
-def test_what_is_hidden_or_no_file_is_left_alone(docs, tmp_path):
+def test_hidden_files_and_non_files_are_skipped(docs, tmp_path):
     (docs / ".git").mkdir()
     (docs / ".git" / "a.txt").write_text("hidden")
     (docs / "code.py").write_text("pass")
@@ -274,7 +274,7 @@ def test_what_is_hidden_or_no_file_is_left_alone(docs, tmp_path):
         assert (summary.documents, summary.others) == (2, 3)
 
 
-def test_names_that_are_no_utf8_are_shown(docs, output):
+def test_names_that_are_not_utf8_are_shown(docs, output):
     name = os.fsencode(docs) + b"/caf\xe9.txt"
     with open(name, "w") as file:  # noqa: PTH123
         file.write("The Loire.")
@@ -283,7 +283,7 @@ def test_names_that_are_no_utf8_are_shown(docs, output):
 
 
 @pytest.mark.parametrize("manifest", [b"", b"{}", b"[1]", b"\xff", b'{"index": "../x"}'])
-def test_a_broken_manifest_is_told_and_made_again(docs, output, manifest):
+def test_a_broken_manifest_is_reported_and_rebuilt(docs, output, manifest):
     index(docs, output)
     (output / MANIFEST_FILE).write_bytes(manifest)
     with pytest.raises(SetupError):
@@ -294,7 +294,7 @@ def test_a_broken_manifest_is_told_and_made_again(docs, output, manifest):
     assert documents(Collection(output), "Nile") == ["africa/nile.md"]
 
 
-def test_a_damaged_index_is_told_and_made_again(docs, output):
+def test_a_damaged_index_is_reported_and_rebuilt(docs, output):
     index(docs, output)
     for path in (output / load_manifest(output).index).iterdir():
         path.unlink()
@@ -304,7 +304,7 @@ def test_a_damaged_index_is_told_and_made_again(docs, output):
     Collection(output)
 
 
-def test_the_manifest_says_what_it_was_made_from(docs, output):
+def test_the_manifest_names_its_sources(docs, output):
     index(docs, output)
     manifest = json.loads((output / MANIFEST_FILE).read_text())
     assert manifest["settings"]["language"] == "english"

@@ -109,7 +109,7 @@ def test_a_collection_without_embeddings_needs_no_encoder(index, output):
     assert best(collection, "vacation") == "leave"
 
 
-def test_an_index_without_an_encoder_says_so_once(index, output, tmp_path):
+def test_a_missing_encoder_is_logged_once(index, output, tmp_path):
     noted = Noted()
     index(noted, encoder=tmp_path / "nowhere")
     assert len(noted.notes) == 1
@@ -125,7 +125,9 @@ def test_another_language_is_embedded_only_if_asked_for(index, output):
     assert load_manifest(output).settings.encoder
 
 
-def test_an_update_embeds_what_is_new_and_keeps_the_rest(index, docs, output, encoder, monkeypatch):
+def test_an_update_embeds_new_passages_and_keeps_the_rest(
+    index, docs, output, encoder, monkeypatch
+):
     index()
     before = rows_of(output)
     (docs / "new.txt").write_text("The canteen is closed on Sunday.")
@@ -162,7 +164,9 @@ def test_an_update_without_the_encoder_is_refused(index, output, tmp_path):
 
 
 @pytest.mark.parametrize("commit_passages", [1, 1000])
-def test_a_run_that_was_killed_goes_on(index, docs, output, encoder, monkeypatch, commit_passages):
+def test_a_killed_run_is_continued_by_the_next(
+    index, docs, output, encoder, monkeypatch, commit_passages
+):
     monkeypatch.setattr(writing, "COMMIT_PASSAGES", commit_passages)
     take = writing.NextIndex.finish_file
 
@@ -207,7 +211,7 @@ def test_an_embedding_does_not_depend_on_its_batch(encoder):
     assert np.allclose((its.embed(texts) * alone).sum(axis=1), 1, atol=0.03)
 
 
-def test_an_encoder_is_made_again_only_if_it_is_damaged_or_another(encoder, tmp_path):
+def test_an_encoder_is_prepared_again_only_if_damaged_or_changed(encoder, tmp_path):
     folder = shutil.copytree(encoder, tmp_path / "encoder")
     identity = load_encoder_manifest(folder).identity
     assert is_whole(folder, identity)
@@ -219,7 +223,9 @@ def test_an_encoder_is_made_again_only_if_it_is_damaged_or_another(encoder, tmp_
 
 
 @pytest.mark.parametrize("name", [ENCODER_FILE, "tokenizer.json", "manifest.json"])
-def test_a_damaged_encoder_leaves_words_and_names_its_file(index, output, encoder, tmp_path, name):
+def test_with_a_damaged_encoder_words_are_searched_and_its_file_is_named(
+    index, output, encoder, tmp_path, name
+):
     index()
     folder = shutil.copytree(encoder, tmp_path / "encoder")
     (folder / name).write_bytes(b"not this")

@@ -32,7 +32,7 @@ def output(tmp_path) -> Path:
     return tmp_path / "collections" / "rivers"
 
 
-def test_it_says_what_it_has_done(docs, output, capsys):
+def test_a_run_prints_what_it_did(docs, output, capsys):
     assert main([str(docs), "--no-embeddings", "--output", str(output)]) == 0
     counts = "1 documents, 1 passages (files: 1 read, 1 of other kinds)"
     assert capsys.readouterr() == (f"{output}: {counts}\n", "")
@@ -40,7 +40,7 @@ def test_it_says_what_it_has_done(docs, output, capsys):
     assert "1 unchanged" in capsys.readouterr().out
 
 
-def test_a_bad_file_is_named_and_the_exit_code_says_so(docs, output, capsys):
+def test_a_bad_file_is_named_and_sets_the_exit_code(docs, output, capsys):
     (docs / "a\x1b[2J\n.txt").write_bytes(b"\xff")
     assert main([str(docs), "--no-embeddings", "--output", str(output)]) == 1
     printed = capsys.readouterr()
@@ -49,20 +49,20 @@ def test_a_bad_file_is_named_and_the_exit_code_says_so(docs, output, capsys):
 
 
 @pytest.mark.parametrize("sources", [["none"], []])
-def test_what_cannot_be_made_is_told_in_a_line(docs, output, capsys, sources):
+def test_an_impossible_output_is_reported_in_one_line(docs, output, capsys, sources):
     (docs / "nile.txt").unlink()
     paths = [str(docs / source) for source in sources] or [str(docs)]
     assert main([*paths, "--no-embeddings", "--output", str(output)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_without_tantivy_it_says_what_to_install(docs, output, capsys, monkeypatch):
+def test_without_tantivy_the_package_to_install_is_named(docs, output, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "tantivy", None)
     assert main([str(docs), "--no-embeddings", "--output", str(output)]) == 2
     assert "pip install 'qa-server[collections]'" in capsys.readouterr().err
 
 
-def test_a_full_disk_is_told_and_the_next_run_goes_on(docs, output):
+def test_a_full_disk_is_reported_and_the_next_run_continues(docs, output):
     for number in range(200):
         (docs / f"{number}.txt").write_text(" ".join(f"{number}x{n}" for n in range(200)))
     command = [
@@ -90,13 +90,13 @@ def test_values_out_of_bounds_are_refused(docs, output, flags):
     assert caught.value.code == 2
 
 
-def test_text_prints_what_offsets_are_of(docs, capsys):
+def test_text_prints_the_text_that_offsets_refer_to(docs, capsys):
     (docs / "a.md").write_text("# Top\n\n*One* [link](x).\n")
     assert main(["--text", str(docs / "a.md")]) == 0
     assert capsys.readouterr().out == "Top\n\nOne link.\n"
 
 
-def test_without_output_or_text_it_says_what_is_missing(docs, capsys):
+def test_without_output_or_text_the_missing_flag_is_named(docs, capsys):
     with pytest.raises(SystemExit):
         main([str(docs)])
     assert "--output" in capsys.readouterr().err

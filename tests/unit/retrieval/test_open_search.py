@@ -80,7 +80,7 @@ def test_a_question_becomes_a_search_and_hits_become_passages(cluster):
     assert not index.refresh()
 
 
-def test_a_user_is_told_to_the_cluster(cluster):
+def test_the_user_is_sent_to_the_cluster(cluster):
     url = cluster.url.replace("//", "//reader:p%40ss@")
     OpenSearchIndex(f"{url}/handbook").search("?", 1)
     assert cluster.asked[0][1] == "Basic cmVhZGVyOnBAc3M="
@@ -96,14 +96,14 @@ def test_a_user_is_told_to_the_cluster(cluster):
         (200, {"hits": {"hits": [{"_id": "1", "_score": None, "_source": {"text": "x"}}]}}),
     ],
 )
-def test_what_is_no_answer_is_unavailable(cluster, status, reply):
+def test_a_malformed_reply_is_unavailable(cluster, status, reply):
     cluster.status, cluster.reply = status, reply
     with pytest.raises(UnavailableError):
         OpenSearchIndex(f"{cluster.url}/handbook").search("?", 1)
     assert len(cluster.asked) == 1, "it is not asked again"
 
 
-def test_a_cluster_that_is_not_there_is_unavailable(cluster):
+def test_an_unreachable_cluster_is_unavailable(cluster):
     cluster.server.server_close()
     with pytest.raises(UnavailableError):
         OpenSearchIndex(f"{cluster.url}/handbook").search("?", 1)
@@ -136,7 +136,7 @@ def test_a_password_is_not_shown(password):
 @pytest.mark.parametrize(
     "url", ["me:secret@host/i", "http:me:secret@host/i", "http://me:a\nsecret@h/"]
 )
-def test_a_password_is_not_shown_of_what_is_no_url(url):
+def test_a_password_in_a_malformed_url_is_not_shown(url):
     with pytest.raises(SetupError, match=r":\*\*\*@h") as caught:
         OpenSearchIndex(url)
     assert "secret" not in str(caught.value)

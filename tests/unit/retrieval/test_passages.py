@@ -126,7 +126,7 @@ def test_code_is_cut_between_lines_and_each_passage_has_its_line():
         assert text.split("\n")[0] == code.split("\n")[line - 4]
 
 
-def test_what_is_left_joins_the_passage_before():
+def test_a_short_remainder_joins_the_passage_before():
     text = "word " * 25 + ". A few. " + "word " * 24 + ". End."
     assert passages(text)[-1].endswith("End.")
     assert len(passages(text)) == 2
@@ -139,7 +139,7 @@ def test_what_is_left_joins_the_passage_before():
 @example(["word", "."] + ["\n"] * 5000 + ["word", "."])
 @example(["x" * 50_000])
 @example(["\n1. "] * 1000)
-def test_passages_hold_everything_within_bounds(pieces):
+def test_passages_contain_the_whole_text_within_bounds(pieces):
     text = "".join(pieces)
     covered = 0
     for passage in cut(document(text), LIMIT):
@@ -170,6 +170,6 @@ def test_the_cost_of_cutting_grows_with_the_text():
     assert Counted.copied < 20 * len(text)
 
 
-def test_signs_without_words_are_no_sentences():
+def test_signs_without_words_make_no_sentence():
     assert len(split(". " * 400)) < 20
     assert split("What?! Yes… No . Then") == ["What?!", "Yes…", "No .", "Then"]

@@ -148,7 +148,7 @@ def test_html_is_as_a_person_reads_it(markup, text):
         ("text", "---\ntitle: MIT\n---\ntext", "MIT"),
     ],
 )
-def test_the_title_is_what_the_file_says_that_it_is_called(format, markup, title):
+def test_the_title_is_the_files_own(format, markup, title):
     assert render_document(markup, format, "a/some_file.x").title == title
 
 

@@ -141,7 +141,7 @@ def test_a_value_out_of_bounds_is_refused_with_the_bound(flag, word, capsys):
 
 
 @pytest.mark.parametrize("words", [["--nonsense"], ["--cuda_graphs", "on"]])
-def test_a_word_that_is_no_flag_is_refused(words, capsys):
+def test_an_argument_that_is_no_flag_is_refused(words, capsys):
     assert refusal(words, capsys).endswith(f"unrecognized arguments: {words[-1]}")
 
 
@@ -178,7 +178,7 @@ def test_the_file_shown_on_the_page_is_read(tmp_path):
     assert config.instances.precision == "int8"
 
 
-def test_a_file_that_is_not_there():
+def test_a_missing_file_is_one_line():
     with pytest.raises(SetupError, match=r"cannot read --config no\.toml: No such file"):
         parse_server_flags(["--config", "no.toml"])
 
@@ -196,7 +196,7 @@ def test_the_environment_wins_over_the_file_and_flags_over_both(tmp_path, monkey
     assert (listen.port, listen.max_connections, listen.grpc_port) == (1, 20, 300)
 
 
-def test_a_file_that_is_not_text(tmp_path):
+def test_a_file_that_is_not_text_is_one_line(tmp_path):
     (tmp_path / "server.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(SetupError, match="is not TOML"):
         parse_server_flags(["--config", str(tmp_path / "server.toml")])

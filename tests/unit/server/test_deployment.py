@@ -107,7 +107,7 @@ def errors(caplog):
 
 
 @pytest.mark.parametrize("fault", [OSError(5, "Input/output error"), SetupError("no")])
-def test_a_look_that_fails_is_followed_by_another(setting, fault, caplog):
+def test_a_failed_look_is_repeated(setting, fault, caplog):
     setting.source.fault = fault
     for _ in range(3):
         setting.loop.advance(POLL_S)
@@ -167,7 +167,7 @@ def test_a_reload_does_not_wait_for_a_look_that_hangs_and_its_result_does_not_co
     assert setting.catalog.retries == 1
 
 
-def test_polls_go_on_beside_a_look_that_hangs_after_a_reload(setting):
+def test_polls_continue_while_a_look_hangs_after_a_reload(setting):
     setting.loop.advance(POLL_S)
     setting.deployment.reload()
     setting.loop.run_thread(1)
@@ -183,7 +183,7 @@ def test_the_looks_that_hang_are_bounded(setting, caplog):
     assert len(errors(caplog)) == 1
 
 
-def test_each_reload_has_a_generation_and_a_poll_that_of_the_last(setting):
+def test_a_poll_keeps_the_generation_of_the_last_reload(setting):
     setting.deployment.reload()
     setting.loop.run_thread()
     setting.loop.advance(POLL_S)

@@ -101,7 +101,7 @@ def test_other_unknown_fields_are_ignored(fields):
     assert request == expected
 
 
-def test_a_fault_beside_an_unknown_field_is_told():
+def test_a_fault_next_to_an_unknown_field_is_reported():
     body = b'{"id": 7, "question": "Who?", "text": "Ada.", "top_k": 99, "mine": 1}'
     with pytest.raises(RejectedError, match="top_k") as caught:
         parse_request(body, LIMITS)
@@ -151,7 +151,7 @@ def test_golden_response(case):
 
 
 @pytest.mark.parametrize("name", ["health", "not_ready"])
-def test_golden_health_has_the_fields_that_health_has(name):
+def test_the_golden_health_report_has_all_fields(name):
     [means] = [case["means"] for case in GOLDEN["responses"] if case["name"] == name]
     frame = encode_report(Query(b"1", "health"), Health(**means["health"]))
     assert json.loads(frame[PREFIX.size :])["health"] == means["health"]
@@ -175,13 +175,13 @@ def test_golden_health_has_the_fields_that_health_has(name):
         ('{"type":"health","id":true}', "`id` must be a string, a number or null"),
     ],
 )
-def test_an_invalid_request_is_told_what_is_wrong(body, message):
+def test_an_invalid_requests_error_says_what_is_wrong(body, message):
     with pytest.raises(RejectedError) as caught:
         parse_request(body.encode(), LIMITS)
     assert caught.value.error.message == message
 
 
-def test_a_frame_can_be_looked_at_before_it_is_taken():
+def test_a_cancel_frame_is_recognised_before_it_is_taken():
     codec = FrameCodec(LIMITS, 1000)
     for byte in framed(b'{"type":"cancel","id":7}'):
         assert not codec.next_is_cancel
@@ -232,7 +232,7 @@ def test_no_body_does_anything_but_parse_or_be_rejected(body):
     st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=100),
     st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=1000),
 )
-def test_any_text_comes_through_unchanged(question, text):
+def test_any_text_is_decoded_unchanged(question, text):
     body = json.dumps({"question": question, "text": text}).encode()
     if question.isspace() or text.isspace():
         with pytest.raises(RejectedError):

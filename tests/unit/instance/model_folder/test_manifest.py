@@ -47,7 +47,7 @@ def test_collections_may_have_a_threshold_of_their_own(thresholds, of_texts, of_
     assert config.collection_null_log_score == of_collections
 
 
-def test_a_manifest_that_is_a_fifo_is_an_error_and_is_not_waited_for(tmp_path):
+def test_a_manifest_that_is_a_fifo_is_an_error_at_once(tmp_path):
     os.mkfifo(tmp_path / MANIFEST_FILE)
     with pytest.raises(SetupError, match="it is not a file"):
         load_manifest(tmp_path)
@@ -87,7 +87,7 @@ def test_a_file_that_is_missing_names_the_command_of_who_asks(monkeypatch, progr
         prepared_file(Path("tiny"), _MANIFEST, "model.int8.onnx")
 
 
-def test_a_file_that_cannot_be_had_says_why():
+def test_an_unavailable_file_has_its_reason():
     manifest = msgspec.structs.replace(_MANIFEST, files={}, without={"model.onnx": "too large"})
     for name in ("model.onnx", "model.openvino_int8.onnx"):
         with pytest.raises(SetupError, match=f"^tiny has no {name}: too large$"):

@@ -10,7 +10,7 @@ from qa_service.instance.model_folder.seen_lengths import (
 )
 
 
-def test_counts_are_there_at_the_next_start(tmp_path):
+def test_counts_are_kept_for_the_next_start(tmp_path):
     seen = SeenLengths(tmp_path)
     assert not seen
     for number in range(FIRST_KEPT):

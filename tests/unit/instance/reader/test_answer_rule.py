@@ -107,7 +107,7 @@ PIPES = "| Plan | Price |\n|---|---|\n| Solo | 5 EUR |"
         ("a | b | c", "a | b", "a | b"),
     ],
 )
-def test_an_answer_is_of_one_item_or_cell(text, words, expected):
+def test_an_answer_stays_in_one_item_or_cell(text, words, expected):
     start = text.index(words)
     start, end = AnswerRule("Why?", text).within_cell(start, start + len(words))
     assert text[start:end].rstrip("; \n") == expected
@@ -138,7 +138,7 @@ def test_a_line_end_within_a_paragraph_is_no_end():
     "text",
     ["b b b b", "## b c\n\nd e f g", "1. b c d\n\ne f", "b? c d. e", "* b\n* c\n\n---\n\nd"],
 )
-def test_the_table_says_of_each_span_what_is_said_of_it_alone(text):
+def test_the_table_of_spans_agrees_with_the_rule_for_one_span(text):
     rule, encoded = AnswerRule("b c", text), encode(text)
     table = rule.table(encoded.offsets, 4)
     assert table.shape == (len(encoded.offsets), 4)
@@ -155,7 +155,7 @@ def test_disallowed_spans_leave_their_probability_to_the_others():
     assert (answer.answer, answer.score) == ("d", 1.0)
 
 
-def test_a_text_of_nothing_but_the_question_has_no_answer():
+def test_a_text_that_only_repeats_the_question_has_no_answer():
     text = "## b c?"
     encoded = encode(text, question="b c")
     logits = token_logits(encoded, {2: 9.0}, {2: 9.0})
@@ -211,13 +211,13 @@ def test_a_chosen_span_becomes_what_a_person_would_mark(text, words, expected):
 
 
 @pytest.mark.parametrize(("text", "words"), [("Yes, so.", ","), ("Why?! So", "?!"), ("a) b", ")")])
-def test_nothing_but_the_sentences_marks_is_empty(text, words):
+def test_a_span_of_punctuation_alone_is_empty(text, words):
     start = text.index(words)
     start, end = whole_words(text, start, start + len(words))
     assert start == end
 
 
-def test_a_run_without_white_space_is_not_searched_without_end():
+def test_the_search_in_a_run_without_white_space_is_bounded():
     text = "a/" * 50_000
     start, end = whole_words(text, 50_000, 50_002)
     assert end - start <= 2 * 2048 + 2

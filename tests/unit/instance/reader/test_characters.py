@@ -35,7 +35,7 @@ def test_a_cut_character_is_made_whole(character, before, after):
     assert whole_characters(text, *whole) == whole
 
 
-def test_neighbours_stay_outside():
+def test_neighbouring_characters_are_not_added():
     text = "🇩🇪🇫🇷 1️⃣2️⃣"
     assert whole_characters(text, 2, 4) == (2, 4)
     assert whole_characters(text, 3, 4) == (2, 4)
@@ -47,7 +47,7 @@ def test_neighbours_stay_outside():
     [("\u0301 a", 1), ("", 0), ("ab", 2)],
     ids=["mark at the start", "empty", "whole"],
 )
-def test_the_ends_of_a_text_are_no_cuts(text, end):
+def test_the_ends_of_a_text_do_not_count_as_cuts(text, end):
     assert whole_characters(text, 0, end) == (0, end)
 
 
@@ -65,6 +65,6 @@ def test_no_character_is_cut(text, data):
 
 
 @given(texts)
-def test_stripping_is_what_strip_does(text):
+def test_stripping_matches_str_strip(text):
     start, end = stripped(text, 0, len(text))
     assert text[start:end] == text.strip()

@@ -59,7 +59,7 @@ def make_reader(tmp_path_factory):
 @example("why", "\u0301 lone mark", 4)
 @example("why", "\r\n", 1)
 @example("", "the\x00river", 1)
-def test_answers_are_what_stands_in_the_text(make_reader, kind, question, text, top_k):
+def test_answers_are_quoted_from_the_text(make_reader, kind, question, text, top_k):
     (answers,) = make_reader(kind).read([Question(question[:20], text, top_k)])
     if isinstance(answers, QuestionTooLongError):
         return
@@ -102,7 +102,7 @@ def test_rows_that_may_not_be_padded_run_alone(make_reader):
 @given(asked=st.lists(st.tuples(texts, texts, st.integers(1, 2)), max_size=6))
 @example([("why", "\r\n", 1), ("why", "a \n b", 1), ("why", "the river " * 30, 1)])
 @example([("", "00?\x08", 1)])
-def test_spans_chosen_beside_the_model_are_those_chosen_here(
+def test_spans_chosen_on_the_device_match_those_chosen_by_the_reader(
     make_reader, kind, threshold, penalty, asked
 ):
     changes = {"null_threshold": threshold, "usual_answer_tokens": 2, "length_penalty": penalty}
@@ -122,7 +122,7 @@ def test_spans_chosen_beside_the_model_are_those_chosen_here(
         assert [a.score for a in one] == pytest.approx([a.score for a in other], abs=2e-4)
 
 
-def test_only_the_one_best_answer_of_one_window_is_chosen_beside_the_model(make_reader):
+def test_only_one_best_answer_of_one_window_is_chosen_on_the_device(make_reader):
     model = MadeUpModel()
     chooser = Chooser(model)
     reader = make_reader(logits=model, best_spans=chooser, limits=BatchRule(max_batch_size=1))
@@ -180,7 +180,7 @@ def test_a_bad_question_fails_alone(make_reader):
 
 
 @pytest.mark.parametrize("has_spans", [False, True])
-def test_logits_that_are_no_numbers_fail_their_question_alone(make_reader, has_spans):
+def test_nan_logits_fail_their_question_alone(make_reader, has_spans):
     model = MadeUpModel()
 
     def logits(ids, mask, types):
@@ -198,7 +198,7 @@ def test_logits_that_are_no_numbers_fail_their_question_alone(make_reader, has_s
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-def test_a_wrong_number_of_spans_is_our_fault(make_reader, rows):
+def test_a_wrong_number_of_spans_is_an_internal_error(make_reader, rows):
     def best_spans(*_):
         return np.zeros((rows, 1 + 2 * NUM_BEST), np.float32)
 
@@ -207,7 +207,7 @@ def test_a_wrong_number_of_spans_is_our_fault(make_reader, rows):
 
 
 @pytest.mark.parametrize("rows", [(1, 2), (2, 1), (3, 3), (0, 0)])
-def test_a_wrong_number_of_rows_is_our_fault(make_reader, rows):
+def test_a_wrong_number_of_rows_is_an_internal_error(make_reader, rows):
     def logits(ids, mask, types):
         return tuple(np.zeros((count, ids.shape[1]), np.float32) for count in rows)
 
@@ -241,7 +241,7 @@ def test_padding_stands_behind_each_row():
     assert types.shape == ids.shape
 
 
-def test_the_rule_follows_what_the_model_takes(make_reader):
+def test_the_batch_rule_follows_measured_times(make_reader):
     start = CostTable((8, 24), (1, 2), ((1e9, 1e9), (1e9, 1e9)))
     reader = make_reader()
     reader.rule = BatchRule(costs=start)

@@ -144,7 +144,7 @@ def test_equal_answers_together_are_compared_with_no_answer(thresholds):
 
 
 @given(readings())
-def test_finds_what_trying_every_span_finds(reading):
+def test_the_best_span_is_that_of_an_exhaustive_search(reading):
     found, expected = find_answers(*reading), read_one_by_one(*reading)
     assert [(a.answer, a.start, a.end) for a in found] == [
         (a.answer, a.start, a.end) for a in expected
@@ -166,7 +166,7 @@ def test_an_answer_is_found_wherever_windows_end(first):
     assert answer.score == pytest.approx(1.0, abs=1e-3)
 
 
-def test_the_end_of_an_answer_does_not_beat_the_whole_of_it():
+def test_the_end_of_an_answer_does_not_beat_the_whole_answer():
     text = letters(40)
     encoded = encode(text)
     surer = encoded.windows[1]
@@ -263,7 +263,7 @@ def test_huge_logits_neither_overflow_nor_vanish():
 
 @pytest.mark.parametrize("logit", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("threshold", [None, 0.0])
-def test_logits_that_are_no_numbers_are_our_fault(logit, threshold):
+def test_nan_logits_are_an_internal_error(logit, threshold):
     config = ReadingConfig(null_threshold=threshold)
     with pytest.raises(InternalError, match="not finite"), np.errstate(invalid="ignore"):
         read(letters(6), {}, {}, config, level=logit)
@@ -277,7 +277,7 @@ def test_white_space_that_is_a_token_is_no_answer():
 
 
 @pytest.mark.parametrize("threshold", [None, -50.0])
-def test_nothing_but_white_space_has_no_answer_and_is_soon_read(threshold):
+def test_a_text_of_white_space_has_no_answer_and_is_read_quickly(threshold):
     config = ReadingConfig(null_threshold=threshold)
     answers = read("\n" * 50_000, {}, {}, config, top_k=20, level=0.0, kind="roberta")
     assert answers == [Answer("", 1.0, None, None)]

@@ -39,7 +39,7 @@ cuts = st.fixed_dictionaries(
 
 
 @given(cut=cuts, question_words=st.integers(0, 3), text_words=st.integers(0, 150))
-def test_every_token_is_read_and_no_window_is_in_vain(cut, question_words, text_words):
+def test_every_token_is_read_and_no_window_is_redundant(cut, question_words, text_words):
     text = letters(text_words)
     encoded = builder(**cut).encode(letters(question_words), text)
     slices = [text_slice(window) for window in encoded.windows]

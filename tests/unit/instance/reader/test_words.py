@@ -39,7 +39,7 @@ def encoded(known, asked):
     ]
 )
 @example(["_^`~$+<=>|", "x" * 101, "y" * MAX_WORD_CHARS, "riverriver the-river 3.14"])
-def test_tokens_are_the_tokenizers(kind, asked):
+def test_tokens_equal_the_tokenizers(kind, asked):
     tokenizer, known = make(kind)
     wanted = [expected(tokenizer, text) for text in asked]
     for _ in ("new", "known"):
@@ -88,7 +88,7 @@ def test_a_text_of_mostly_new_words_is_tokenized_whole():
     assert whole == [text]
 
 
-def test_only_so_many_words_are_kept(monkeypatch):
+def test_the_number_of_kept_words_is_bounded(monkeypatch):
     monkeypatch.setattr(words, "MAX_WORDS", 3)
     tokenizer, known = make()
     for number in range(20):
@@ -97,7 +97,7 @@ def test_only_so_many_words_are_kept(monkeypatch):
         assert len(known._known) <= 3
 
 
-def test_a_tokenizer_that_has_words_of_its_own_is_asked_for_all():
+def test_a_tokenizer_with_added_words_tokenizes_whole_texts():
     tokenizer, _ = make()
     tokenizer.add_tokens(["the river"])
     known = Words(tokenizer)

@@ -34,7 +34,7 @@ def test_two_runs_do_not_write_to_one_file(files):
     claim(files).close()
 
 
-def test_a_run_goes_on_with_the_same_questions_and_with_more(files):
+def test_a_run_continues_with_the_same_or_more_questions(files):
     begin(files)
     claim(files).close()
     with files[0].open("ab") as file:
@@ -44,7 +44,7 @@ def test_a_run_goes_on_with_the_same_questions_and_with_more(files):
 
 
 @pytest.mark.parametrize("questions", [b"one\nTWO\n", b"one\n", b"", b"zero\none\ntwo\n"])
-def test_answers_to_questions_that_have_changed_are_not_gone_on_with(files, questions):
+def test_answers_to_changed_questions_are_refused(files, questions):
     begin(files)
     files[0].write_bytes(questions)
     with pytest.raises(FileError, match=r"answers to questions\.jsonl, which was another file"):
@@ -53,14 +53,14 @@ def test_answers_to_questions_that_have_changed_are_not_gone_on_with(files, ques
     claim(files).close()
 
 
-def test_answers_of_which_nothing_is_known_are_left_alone(files):
+def test_answers_of_unknown_origin_are_not_overwritten(files):
     files[1].write_bytes(b"1\n")
     with pytest.raises(FileError, match="does not say of what questions; name another"):
         claim(files)
     assert files[1].read_bytes() == b"1\n"
 
 
-def test_a_new_file_gets_nothing_from_what_an_earlier_run_left(files):
+def test_a_new_output_takes_nothing_of_an_earlier_run(files):
     begin(files)
     files[1].unlink()
     ahead_of(files[1]).write_bytes(b"1\told\n")
@@ -69,7 +69,7 @@ def test_a_new_file_gets_nothing_from_what_an_earlier_run_left(files):
     assert not ahead_of(files[1]).exists()
 
 
-def test_what_is_ahead_counts_as_answers(files):
+def test_answers_in_the_ahead_file_count_as_answers(files):
     held = claim(files)
     files[1].touch()
     ahead_of(files[1]).write_bytes(b"1\t2\n")
@@ -80,6 +80,6 @@ def test_what_is_ahead_counts_as_answers(files):
         claim(files)
 
 
-def test_an_empty_file_may_be_there(files):
+def test_an_empty_output_file_is_accepted(files):
     files[1].touch()
     claim(files).close()

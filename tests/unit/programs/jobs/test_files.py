@@ -34,7 +34,7 @@ def test_each_format_gives_requests(tmp_path, name):
     assert requests[1:] in ([], [{"id": 2, "question": "q2", "text": "t", "model": "m"}])
 
 
-def test_a_rows_name_is_of_what_it_asks(tmp_path):
+def test_a_rows_message_id_depends_on_its_content(tmp_path):
     path = tmp_path / "q.jsonl"
     path.write_text('{"id":"a","question":"q","text":"t"}\n{"text":"t","question":"q","id":"a"}')
     first, second = read_rows(path)
@@ -55,7 +55,7 @@ def test_a_rows_name_is_of_what_it_asks(tmp_path):
         ("q.json", b"[" * 50_000, "cannot be read"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said_in_a_line(tmp_path, name, body, words):
+def test_a_faulty_file_is_reported_in_one_line(tmp_path, name, body, words):
     path = tmp_path / name
     path.write_bytes(body)
     with pytest.raises(FileError, match=words):
@@ -76,7 +76,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("name", "line", "words"), FAULTS)
-def test_a_line_that_cannot_be_read_is_a_row_with_its_fault(tmp_path, name, line, words):
+def test_an_unreadable_line_is_a_row_with_an_error(tmp_path, name, line, words):
     head, good = (b"", b'{"question":"q","text":"t"}')
     if name == "q.csv":
         head, good = b"question,text\n", b"q,t"
@@ -89,7 +89,7 @@ def test_a_line_that_cannot_be_read_is_a_row_with_its_fault(tmp_path, name, line
     assert (first.id, last.id) == (1, 3)
 
 
-def test_a_file_that_is_not_there(tmp_path):
+def test_a_missing_file_is_an_error(tmp_path):
     with pytest.raises(FileError, match=r"nothing.*No such file"):
         count_rows(tmp_path / "nothing.jsonl")
 
@@ -107,7 +107,9 @@ def abandon(output: OrderedOutput) -> None:
 
 
 @given(order=st.permutations(range(12)), flushes=st.sets(st.integers(0, 11)), data=st.data())
-def test_killed_anywhere_it_goes_on_without_asking_twice(tmp_path_factory, order, flushes, data):
+def test_an_output_killed_anywhere_continues_without_repeats(
+    tmp_path_factory, order, flushes, data
+):
     path = tmp_path_factory.mktemp("run") / "answers.jsonl"
     output, written = OrderedOutput(path), set()
     for step, index in enumerate(order):
@@ -138,7 +140,7 @@ def test_lines_that_were_cut_short_are_dropped(path):
     assert path.read_bytes() == b"zero\none\ntwo\nthree\n"
 
 
-def test_an_ahead_file_that_is_none_is_not_taken(path):
+def test_a_file_that_is_no_ahead_file_is_ignored(path):
     path.with_name("answers.jsonl.ahead").write_bytes(b"1\tone\nno record\n2\ttwo\n")
     assert [OrderedOutput(path).has(i) for i in range(3)] == [False, True, False]
 
@@ -153,7 +155,7 @@ def test_error_answers_are_counted_wherever_they_stand(path):
     assert output.num_errors == 3
 
 
-def test_what_is_ahead_is_bounded_on_the_disk(path, monkeypatch):
+def test_the_ahead_file_is_bounded(path, monkeypatch):
     monkeypatch.setattr(ordered_output, "_MAX_AHEAD_BYTES", 100)
     output = OrderedOutput(path)
     output.put(1, b"x" * 10)
@@ -193,13 +195,13 @@ def test_a_collected_answer_with_json_nested_deeply_is_dropped(path):
     file.close()
 
 
-def test_a_file_of_something_else_is_not_added_to(path):
+def test_a_file_of_another_kind_is_not_appended_to(path):
     path.write_text('{"id": 1}\n')
     with pytest.raises(FileError, match="line 1"):
         AnswersFile(path)
 
 
-def test_an_answer_that_was_torn_in_the_file_and_is_whole_ahead_is_the_last_line(path):
+def test_an_answer_torn_in_the_file_is_restored_from_the_ahead_file(path):
     path.write_bytes(b'{"id":1}\n{"id":2,"ans')
     ahead_of(path).write_bytes(b'1\t{"id":2}\n')
     output = OrderedOutput(path)

@@ -161,37 +161,37 @@ def dead(broker):
     return json.loads(reply.body)["error"]["code"], job.headers["qa-reason"]
 
 
-def test_the_last_attempt_is_the_last():
+def test_after_the_last_attempt_a_job_is_not_retried():
     error = QaServerError("unavailable", "none", retryable=True)
     broker = play_one(error, GatewaySettings(max_attempts=3), attempts=2)
     assert dead(broker) == ("unavailable", "unavailable: none")
 
 
-def test_an_error_that_stays_is_answered_and_the_job_dead():
+def test_a_permanent_error_is_answered_and_the_job_dead_lettered():
     broker = play_one(QaServerError("worker_crashed", "it died"))
     assert dead(broker) == ("worker_crashed", "worker_crashed: it died")
 
 
-def test_a_job_without_a_name_is_dead():
+def test_a_job_without_a_name_is_dead_lettered():
     broker = FakeBroker([make_job(message_id=None)])
     play(broker, FakeAsker(), until=is_acknowledged)
     assert json.loads(broker.published[0][1].body)["error"]["code"] == "invalid_request"
     assert broker.published[1][1].headers["qa-reason"].endswith("no message_id")
 
 
-def test_a_failure_of_the_gateways_own_is_the_jobs_alone(caplog):
+def test_a_fault_in_the_gateway_fails_its_job_alone(caplog):
     broker = play_one(KeyError("a bug"))
     assert dead(broker)[1] == "internal_error: the gateway failed with KeyError"
     assert "a bug" in caplog.text
 
 
-def test_a_job_that_expires_before_its_retry_is_dead():
+def test_a_job_that_expires_before_its_retry_is_dead_lettered():
     error = QaServerError("deadline_exceeded", "late", retryable=True)
     assert dead(play_one(error, deadline_s=time.monotonic() + 0.5))[0] == "deadline_exceeded"
     assert dead(play_one(ExpiredError()))[0] == "deadline_exceeded"
 
 
-def test_a_retry_keeps_what_is_left_of_its_time():
+def test_a_retry_keeps_its_remaining_time():
     error = QaServerError("deadline_exceeded", "late", retryable=True)
     broker = play_one(error, deadline_s=time.monotonic() + 60)
     assert 50_000 < broker.published[0][1].headers["qa-expires-in-ms"] < 59_001
@@ -202,19 +202,19 @@ def test_a_question_that_loses_connections_is_tried_later():
     assert broker.published[0][0] == "qa.retry.1s"
 
 
-def test_a_job_whose_answer_has_no_queue_is_dead():
+def test_a_job_whose_answer_has_no_queue_is_dead_lettered():
     gone = UnroutableError("there is no queue r1")
     broker = play_one({"id": b"1"}, reply_to="r1", refusals=[gone])
     [(queue, job)] = broker.published
     assert (queue, job.headers["qa-reason"]) == ("qa.dead", "unroutable: there is no queue r1")
 
 
-def test_what_the_broker_does_not_take_is_published_again():
+def test_an_unconfirmed_message_is_published_again():
     broker = play_one({"id": b"1"}, refusals=[NotTakenError("full"), NotTakenError("full")])
     assert [queue for queue, _ in broker.published] == ["qa.results"]
 
 
-def test_a_job_whose_answer_is_never_taken_is_given_back():
+def test_a_job_whose_answer_is_never_confirmed_is_requeued():
     broker = FakeBroker([make_job()], refusals=[NotTakenError("full")] * 2 * MAX_NOT_TAKEN)
     play(broker, FakeAsker({"id": b"1"}), until=lambda broker: broker.given_back)
     assert len(broker.refusals) == MAX_NOT_TAKEN
@@ -228,7 +228,7 @@ def test_a_job_is_not_acknowledged_when_the_broker_is_lost():
     assert not broker.published
 
 
-def test_a_job_that_was_not_asked_is_given_back():
+def test_a_job_that_was_not_asked_is_requeued():
     broker = FakeBroker([make_job()])
     play(broker, FakeAsker(StoppedError()), until=lambda broker: broker.given_back)
     assert broker.given_back == ["m1"]

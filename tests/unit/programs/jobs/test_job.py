@@ -42,7 +42,7 @@ def test_a_job_asks_under_the_connections_id_with_the_lowest_priority():
 @given(st.binary() | st.recursive(st.none() | st.text() | st.integers(), st.lists).map(
     lambda value: json.dumps({"question": "q", "text": "t", "id": value, "top_k": value}).encode()
 ))  # fmt: skip
-def test_whatever_a_body_is_it_is_asked_as_json_or_refused(body):
+def test_any_body_is_asked_as_json_or_refused(body):
     try:
         request = parse_request(body)
     except QaServerError as error:
@@ -79,11 +79,11 @@ def test_json_that_is_nested_deeply_fails_its_job_alone(depth):
         (b'no JSON "error"', False),
     ],
 )
-def test_an_error_answer_is_told_from_an_answer(answer, expected):
+def test_error_answers_are_distinguished_from_answers(answer, expected):
     assert is_error(answer) == expected
 
 
-def test_an_answer_carries_the_jobs_id_and_all_that_the_server_said():
+def test_an_answer_has_the_jobs_id_and_all_fields_of_the_servers_reply():
     body = b'{"id":17,"answer":"x","score":0.50,"new_field":{"a":1e3}}'
     answer = b'{"id":"a","answer":"x","score":0.50,"new_field":{"a":1e3}}'
     assert encode_answer("a", read_reply(body)) == answer
@@ -98,17 +98,17 @@ def test_an_error_of_the_servers_is_read_and_written_as_the_wire_has_it():
 
 
 @pytest.mark.parametrize("error", [b"5", b"{}", b'{"code":1,"message":"m","retryable":true}'])
-def test_an_error_that_is_none_is_refused(error):
+def test_a_malformed_error_is_refused(error):
     with pytest.raises(msgspec.DecodeError):
         read_reply(b'{"error":%s}' % error)
 
 
-def test_the_id_is_found_in_what_is_no_request():
+def test_the_id_is_found_in_a_malformed_request():
     assert peek_id(b'{"id": "a", "question": 5}') == "a"
     assert peek_id(b'{"id": {}}') is None
 
 
-def test_a_clients_error_can_be_an_answer():
+def test_a_client_error_can_be_written_as_an_answer():
     error = as_server_error(ServerUnreachableError("nobody is there"))
     seen = (error.code, error.message, error.retryable)
     assert seen == ("server_unreachable", "nobody is there", True)

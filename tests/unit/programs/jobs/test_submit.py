@@ -30,7 +30,7 @@ class LosingBroker:
         self.published.append(message)
 
 
-def test_it_says_how_many_it_has_submitted_before_it_stopped(tmp_path, monkeypatch, capsys):
+def test_a_stopped_submit_prints_how_many_it_submitted(tmp_path, monkeypatch, capsys):
     broker = LosingBroker(3)
     monkeypatch.setattr(brokers, "broker_from", lambda _: (broker, Names()))
     path = tmp_path / "questions.jsonl"

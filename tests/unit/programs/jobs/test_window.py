@@ -129,7 +129,7 @@ async def test_a_waiter_cancelled_when_admitted_gives_its_place_back(window):
 
 
 @with_window
-async def test_a_stopped_window_sends_everyone_away(window):
+async def test_a_stopped_window_refuses_all_waiters(window):
     await window.enter(0)
     waiting = await begins_to_wait(window)
     window.stop()

@@ -112,7 +112,7 @@ class TestClosedLoop:
             (error_to(None, "frame_too_large"), "frame_too_large"),
         ],
     )
-    def test_a_reply_to_nothing_costs_the_connection(self, message, code):
+    def test_a_reply_that_matches_no_request_closes_the_connection(self, message, code):
         def script(peer):
             peer.receive()
             peer.send(message)
@@ -167,7 +167,7 @@ class TestClosedLoop:
         assert codes(samples) == ["client_timeout", ""]
         assert samples[0].latency_ms == 250
 
-    def test_after_the_word_that_it_closes_a_connection_is_asked_nothing(self):
+    def test_after_a_close_notice_no_request_is_sent(self):
         with ScriptedPeer(say_that_it_closes) as peer:
             samples = samples_of(peer, **ONE_CLIENT, num_request_per_client=3)
             assert peer.connections == 3
@@ -228,7 +228,7 @@ class TestClosedLoop:
 
 
 class TestOpenLoop:
-    def test_sends_at_the_rate_whatever_comes_back(self):
+    def test_requests_are_sent_at_the_rate_without_waiting_for_replies(self):
         """Nothing is answered before the last request is there."""
         numbers = {"num_total_clients": 20, "num_request_per_client": 10, "rate_per_s": 1000.0}
         with ScriptedPeer(answer_after(200, [])) as peer:
@@ -238,7 +238,7 @@ class TestOpenLoop:
         took_s = max(s.started_s for s in samples) - min(s.started_s for s in samples)
         assert 0.14 < took_s < 0.28, "200 arrivals at 1000/s, within four standard deviations"
 
-    def test_moments_are_those_of_a_poisson_process_and_of_the_seed(self):
+    def test_send_times_are_a_poisson_process_fixed_by_the_seed(self):
         def moments(seed: int) -> list[float]:
             samples = played(answer_all, rate_per_s=2000.0, num_request_per_client=5, seed=seed)
             starts_s = sorted(sample.started_s for sample in samples)
@@ -251,7 +251,7 @@ class TestOpenLoop:
         assert mean_s == pytest.approx(1 / 2000, rel=0.2)
         assert std_s == pytest.approx(mean_s, rel=0.2), "as of exponential gaps"
 
-    def test_a_stall_is_in_the_latency_of_all_that_were_due_in_it(self):
+    def test_a_stall_counts_in_the_latency_of_requests_due_during_it(self):
         """The server reads nothing for a while; no request is kept back from the account."""
         stall_s = 0.3
 
@@ -269,7 +269,7 @@ class TestOpenLoop:
             due_in_stall_s = samples[0].started_s + stall_s - sample.started_s
             assert sample.latency_ms >= due_in_stall_s * 1e3
 
-    def test_a_lost_connection_costs_what_was_on_it_and_no_more(self):
+    def test_a_lost_connection_fails_only_its_requests(self):
         on_it = []
 
         def leaves(peer):
@@ -286,7 +286,7 @@ class TestOpenLoop:
             {"": 50 - len(on_it)}
         )
 
-    def test_after_the_word_that_it_closes_what_was_asked_is_waited_for(self):
+    def test_after_a_close_notice_outstanding_replies_are_awaited(self):
         def closing(peer):
             first, second = peer.receive(), peer.receive()
             peer.send(answer_to(first, closing=True))
@@ -359,7 +359,7 @@ class TestAccess:
         samples = played(script, access=self.TOKEN, **ONE_CLIENT, num_request_per_client=3)
         assert codes(samples) == ["unauthorized"] * 3
 
-    def test_no_answer_to_its_token_is_no_authentication(self):
+    def test_a_missing_auth_reply_fails_authentication(self):
         def script(peer):
             peer.receive()
             assert peer.receive() is None
@@ -371,14 +371,14 @@ class TestAccess:
 
 class TestTls:
     @pytest.mark.parametrize("speaks", [close_at_once, lambda peer: peer.send(b"no TLS, this")])
-    def test_a_peer_that_speaks_none_is_a_failure(self, speaks):
+    def test_a_peer_without_tls_is_a_failure(self, speaks):
         samples = played(speaks, access=Access(tls=True), **ONE_CLIENT, num_request_per_client=2)
         assert set(codes(samples)) <= {"tls_error", "server_unreachable"}
         assert len(samples) == 2
 
 
 class TestReport:
-    def test_is_over_requests(self):
+    def test_the_report_counts_answered_requests_alone(self):
         samples = [Sample(10.0 + n, n * 10.0) for n in range(1, 101)]
         samples.append(Sample(10.0, 5.0, "queue_full"))
         report = Report.of(samples)
@@ -389,7 +389,7 @@ class TestReport:
         assert report.duration_s == 101.0
         assert math.isclose(report.throughput, 100 / 101)
 
-    def test_reads_well(self):
+    def test_the_report_is_printed_in_five_lines(self):
         samples = [Sample(0.0, 10.0), Sample(0.5, 20.0)]
         samples += [Sample(0.1, 1.0, "queue_full")] * 2 + [Sample(0.1, 1.0, "connection_lost")]
         assert str(Report.of(samples)) == (
@@ -400,7 +400,7 @@ class TestReport:
             "Errors:      3 (connection_lost 1, queue_full 2)"
         )
 
-    def test_of_nothing(self):
+    def test_the_report_of_no_samples_has_no_numbers(self):
         report = Report.of([])
         assert report.num_failed == 0
         assert report.throughput == 0.0
@@ -488,7 +488,7 @@ class TestPlot:
         with pytest.raises(PlotError, match=r"needs matplotlib: .*\[bench\]"):
             check_plot(tmp_path / "plot.png")
 
-    def test_of_a_kind_or_in_a_place_that_there_is_not(self, tmp_path):
+    def test_a_plot_of_an_unknown_type_or_in_a_missing_folder_is_refused(self, tmp_path):
         pytest.importorskip("matplotlib")
         check_plot(tmp_path / "plot.svg")
         for path, words in (("plot.gif", "not plot.gif"), ("no/plot.png", "there is no folder")):

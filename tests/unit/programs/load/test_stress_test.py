@@ -56,7 +56,7 @@ def test_defaults_are_the_prototypes_and_the_report_counts_every_request():
     assert done.stderr == "", "no bar where nobody watches"
 
 
-def test_a_terminal_shows_how_far_it_has_come():
+def test_a_terminal_shows_progress():
     with ScriptedPeer(answer_all) as peer, Terminal([*PROGRAM, *flags(peer)]) as terminal:
         terminal.expect("1000/1000")
         assert terminal.wait() == 0
@@ -107,7 +107,7 @@ def test_numbers_are_at_least_one(flag):
     assert f"error: argument --{flag}" in done.stderr
 
 
-def test_shuffle_asks_from_all_over_the_file_as_the_seed_has_it(tmp_path):
+def test_shuffle_draws_from_the_whole_file_by_its_seed(tmp_path):
     def asked(seed: int) -> list[str]:
         seen = []
         file = questions_file(tmp_path, 1000)
@@ -122,7 +122,7 @@ def test_shuffle_asks_from_all_over_the_file_as_the_seed_has_it(tmp_path):
     assert max(int(question[1:]) for question in first) > 500
 
 
-def test_a_rate_for_a_time():
+def test_a_rate_is_kept_for_the_duration():
     with ScriptedPeer(answer_all) as peer:
         done = run(*flags(peer, rate=200, duration_s=0.5, num_simultaneous_clients=3))
         assert peer.connections == 1 + 3
@@ -131,7 +131,7 @@ def test_a_rate_for_a_time():
     assert "Generator:   " in done.stdout
 
 
-def test_a_sweep_of_the_server_that_runs(tmp_path):
+def test_a_sweep_of_a_running_server_makes_a_table(tmp_path):
     file = tmp_path / "sweep.csv"
     with ScriptedPeer(answer_all) as peer:
         given = flags(peer, clients="1,2", num_total_clients=4, csv=file)
@@ -169,7 +169,7 @@ def test_a_sweep_of_rates_with_its_plot(tmp_path):
         (["--duration_s", "inf"], "argument --duration_s: inf is not a time above 0"),
     ],
 )
-def test_flags_that_make_no_sense(given, words):
+def test_contradicting_flags_are_refused(given, words):
     done = run(*given)
     assert (done.stdout, done.returncode) == ("", 2)
     assert words in done.stderr

@@ -99,7 +99,7 @@ def test_a_broken_pdf_is_refused(data):
         read("a.pdf", data)
 
 
-def test_a_pdf_without_text_says_so():
+def test_a_pdf_without_text_is_an_error():
     with pytest.raises(UnreadableError, match="OCR"):
         read("a.pdf", pdf_file(""))
 
@@ -119,7 +119,7 @@ def test_squads_paragraphs_are_documents():
 
 
 @pytest.mark.parametrize("data", ["{}", '{"name": "x"}', "[1]", "null"])
-def test_other_json_holds_no_document(data):
+def test_json_of_another_shape_has_no_documents(data):
     assert read("package.json", data) == []
 
 
@@ -167,7 +167,7 @@ def test_a_file_of_bad_lines_is_given_up():
         (b"x" * 101, "longer than 100 bytes"),
     ],
 )
-def test_what_is_no_text_is_refused(name, data, why):
+def test_a_file_that_is_not_text_is_refused(name, data, why):
     with pytest.raises(UnreadableError, match=why):
         read(name, data, bound=100)
 
@@ -192,7 +192,7 @@ def test_names_are_short_lines():
         ("md", ""),
     ],
 )
-def test_a_kind_is_told_by_its_name(name, kind):
+def test_a_format_is_found_by_the_files_name(name, kind):
     assert format_of(name) == kind
 
 
@@ -218,7 +218,7 @@ def test_a_table_as_excel_saves_it_is_a_row_a_line(encoding, separator):
         ("a.json", b'\xef\xbb\xbf{"data": [{"paragraphs": [{"context": "Gr\xc3\xb6\xc3\x9fe"}]}]}'),
     ],
 )
-def test_a_file_is_read_in_the_encoding_that_it_says(name, data):
+def test_a_file_is_read_in_its_declared_encoding(name, data):
     (document,) = read(name, data)
     assert document.text == "Größe"
 

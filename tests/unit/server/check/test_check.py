@@ -97,7 +97,7 @@ def errors(findings):
     return [finding.text for finding in findings if finding.level is Level.ERROR]
 
 
-def test_without_anything_the_steps_go_from_the_machine_to_the_package(look):
+def test_without_a_gpu_the_steps_go_from_the_machine_to_the_package(look):
     found = errors(look(NO_LIBRARY, onnx="", torch=""))
     assert [text.partition(": ")[2].split()[0] for text in found] == [
         "no", "NVIDIA's", "the", "onnxruntime", "torch",
@@ -105,7 +105,7 @@ def test_without_anything_the_steps_go_from_the_machine_to_the_package(look):
     assert found[0].startswith("step 1 of 5: ")
 
 
-def test_a_container_without_the_toolkit_is_told_of_it(look, machine):
+def test_in_a_container_without_the_toolkit_the_finding_names_it(look, machine):
     machine.add_gpu()
     machine.add_driver()
     (found,) = [one for one in look(NO_LIBRARY) if one.level is Level.ERROR]
@@ -113,14 +113,14 @@ def test_a_container_without_the_toolkit_is_told_of_it(look, machine):
     assert "docker run --gpus all" in found.remedy
 
 
-def test_a_hidden_gpu_is_told_of_the_variable(look, machine):
+def test_a_hidden_gpus_finding_names_the_variable(look, machine):
     machine.add_gpu()
     machine.add_driver()
     (found,) = [one for one in look(Gpus((), "no device")) if one.level is Level.ERROR]
     assert "CUDA_VISIBLE_DEVICES" in found.remedy
 
 
-def test_a_gpu_that_is_seen_and_packages_with_cuda_are_all_it_takes(look, machine):
+def test_a_visible_gpu_and_packages_with_cuda_give_no_error(look, machine):
     machine.add_driver()
     found = look(Gpus((Gpu(0, "0", 80 << 30),)))
     assert errors(found) == []
@@ -133,7 +133,9 @@ def test_a_gpu_that_is_seen_and_packages_with_cuda_are_all_it_takes(look, machin
     ("engine", "onnx", "torch", "number"),
     [("auto", "", "12", 0), ("auto", "", "", 2), ("pytorch", "12", "", 1), ("onnx", "", "12", 1)],
 )
-def test_only_packages_that_the_engine_needs_are_missed(look, engine, onnx, torch, number):
+def test_only_packages_that_the_engine_needs_are_reported_missing(
+    look, engine, onnx, torch, number
+):
     seen = Gpus((Gpu(0, "0", 1 << 30),))
     found = look(seen, onnx=onnx, torch=torch, inference_engine_type=engine)
     assert len(errors(found)) == number
@@ -146,11 +148,11 @@ def test_with_auto_no_gpu_is_no_fault_unless_the_machine_has_one(look, machine):
     assert [one.level for one in look(NO_LIBRARY, devices="auto")] == [Level.OK, Level.WARNING]
 
 
-def test_another_makers_display_is_no_gpu(look, machine):
+def test_a_display_adapter_of_another_maker_is_no_gpu(look, machine):
     machine.add_gpu(vendor="0x8086")
     assert "no NVIDIA GPU is on this machine's PCI bus" in errors(look(NO_LIBRARY))[0]
 
 
-def test_with_the_cpu_nothing_is_asked(look):
+def test_on_the_cpu_gpus_are_not_checked(look):
     (found,) = look(Gpus((), "it would fail"), devices="cpu")
     assert found == ok("instances run on the CPU, as --devices says")

@@ -149,7 +149,7 @@ def test_a_request_is_settled_once(make_owner):
     assert receive(owner.client) is None
 
 
-def test_a_client_that_goes_has_its_requests_cancelled(make_owner):
+def test_a_disconnect_cancels_the_clients_requests(make_owner):
     owner = make_owner()
     owner.send(ASK, ASK, calls=2)
     owner.client.close()
@@ -171,7 +171,7 @@ def test_an_id_in_flight_is_refused_and_free_again_once_answered(make_owner):
 CANCEL = {"id": 1, "type": "cancel"}
 
 
-def test_a_cancelled_request_is_told_so_at_once_and_the_others_go_on(make_owner):
+def test_a_cancelled_request_gets_its_error_at_once_and_the_others_go_on(make_owner):
     owner = make_owner()
     owner.send(*asks(0, 1, 2), CANCEL)
     owner.run_until(lambda: len(owner.connection.calls) == 2)
@@ -203,7 +203,7 @@ def test_an_id_that_was_cancelled_is_free_again(make_owner):
     assert receive(owner.client)["answer"] == "some"
 
 
-def test_what_is_not_in_flight_cannot_be_cancelled_and_nothing_is_said(make_owner):
+def test_cancelling_an_id_not_in_flight_is_ignored(make_owner):
     owner = make_owner()
     owner.send(CANCEL, *asks(1), calls=1)
     owner.answer(owner.calls[0])
@@ -224,7 +224,7 @@ def test_requests_without_an_id_are_cancelled_together(make_owner):
     assert left.request.id_json == b"1"
 
 
-def test_past_its_requests_in_flight_one_can_be_cancelled(make_owner):
+def test_a_client_over_its_requests_in_flight_can_cancel_one(make_owner):
     owner = make_owner(max_in_flight_per_connection=2)
     owner.send(*asks(0, 1), calls=2)
     owner.send(CANCEL, *asks(2), calls=3)
@@ -253,7 +253,7 @@ def test_a_refused_request_is_answered_and_its_id_is_free(make_owner):
     owner.send(*asks("a"), calls=1)
 
 
-def test_past_its_requests_in_flight_the_client_waits(make_owner):
+def test_a_client_over_its_requests_in_flight_waits(make_owner):
     owner = make_owner(max_in_flight_per_connection=2)
     owner.send(*asks(*range(5)), calls=2)
     for taken in (3, 4, 5):
@@ -262,7 +262,7 @@ def test_past_its_requests_in_flight_the_client_waits(make_owner):
     assert [p.request.id_json for p in owner.calls] == [b"0", b"1", b"2", b"3", b"4"]
 
 
-def test_past_its_requests_in_flight_little_is_read_ahead(make_owner):
+def test_from_a_client_over_its_requests_in_flight_little_is_read(make_owner):
     owner = make_owner(max_in_flight_per_connection=1)
     owner.client.setblocking(False)
     flood = frame({"id": None, **ASK}) * 100_000
@@ -328,7 +328,7 @@ def test_a_frame_may_come_a_byte_at_a_time(make_owner):
     owner.run_until(lambda: len(owner.calls) == 1)
 
 
-def test_an_end_inside_a_frame_is_an_end(make_owner):
+def test_end_of_file_inside_a_frame_closes_the_connection(make_owner):
     owner = make_owner()
     owner.client.sendall(frame(ASK)[:-1])
     owner.client.close()
@@ -337,7 +337,7 @@ def test_an_end_inside_a_frame_is_an_end(make_owner):
 
 
 @pytest.mark.parametrize("kind", ["health", "stats"])
-def test_a_query_is_answered_beside_requests_in_flight(make_owner, kind):
+def test_a_query_is_answered_while_requests_are_in_flight(make_owner, kind):
     owner = make_owner(max_in_flight_per_connection=2)
     owner.send(*asks(1), {"id": 1, "type": kind})
     owner.run_until(lambda: sent_to(owner.client))
@@ -410,7 +410,7 @@ def test_a_connection_needs_no_socket_and_no_frames():
     assert stream.written == b"b!a?"
 
 
-def test_what_has_been_read_and_waits_for_room_keeps_it_busy():
+def test_a_message_that_waits_for_room_keeps_the_connection_busy():
     """A drain does not end before it is answered."""
     stream, codec = ScriptedStream(), FakeCodec()
     owner = Owner(stream=stream, codec=codec)
@@ -437,7 +437,7 @@ def test_an_idle_client_is_closed_and_a_waiting_one_is_not(make_owner):
     assert receive(owner.client) is None
 
 
-def test_a_client_that_asks_now_and_then_stays(make_owner):
+def test_a_client_that_asks_now_and_then_is_not_closed(make_owner):
     owner = make_owner(idle_timeout_ms=50)
     for number in range(1, 4):
         owner.send(ASK, calls=number)
@@ -474,7 +474,7 @@ def test_each_reply_says_that_the_connection_is_about_to_be_closed(make_owner, i
     assert [receive(owner.client)["closing"] for _ in range(2)] == [True, True]
 
 
-def test_what_was_on_its_way_when_a_client_is_told_is_answered(make_owner):
+def test_requests_sent_before_the_close_notice_arrives_are_answered(make_owner):
     owner = make_owner()
     owner.send(*asks(1), calls=1)
     owner.connection.leave(math.inf)
@@ -488,7 +488,7 @@ def test_what_was_on_its_way_when_a_client_is_told_is_answered(make_owner):
     assert receive(owner.client) is None
 
 
-def test_a_client_that_does_not_know_the_word_is_closed_behind_a_later_answer(make_owner):
+def test_a_client_that_ignores_the_close_notice_is_closed_after_a_later_answer(make_owner):
     owner = make_owner()
     owner.connection.leave(math.inf)
     for number in (1, 2, 3):
@@ -499,7 +499,7 @@ def test_a_client_that_does_not_know_the_word_is_closed_behind_a_later_answer(ma
     assert receive(owner.client) is None
 
 
-def test_an_old_connection_with_nothing_to_do_is_closed(make_owner):
+def test_an_old_idle_connection_is_closed(make_owner):
     owner = make_owner(max_connection_age_s=0.05)
     owner.pass_s(0.04)
     assert not sent_to(owner.client)
@@ -507,7 +507,7 @@ def test_an_old_connection_with_nothing_to_do_is_closed(make_owner):
     assert receive(owner.client) is None
 
 
-def test_a_request_that_has_begun_keeps_an_old_connection(make_owner):
+def test_a_partly_received_request_keeps_an_old_connection_open(make_owner):
     owner = make_owner(max_connection_age_s=0.05)
     message = frame({"id": 1, **ASK})
     owner.client.sendall(message[:9])
@@ -522,7 +522,7 @@ def test_a_request_that_has_begun_keeps_an_old_connection(make_owner):
     assert receive(owner.client) is None
 
 
-def test_a_frame_that_does_not_end_in_time_is_told_and_closed(make_owner):
+def test_a_frame_past_its_timeout_gets_an_error_and_a_close(make_owner):
     owner = make_owner(frame_timeout_ms=50)
     owner.client.sendall(frame({"id": 1, **ASK}) + frame(ASK)[:-1])
     owner.run_until(lambda: bool(owner.calls))
@@ -536,7 +536,7 @@ def test_a_frame_that_does_not_end_in_time_is_told_and_closed(make_owner):
     assert receive(owner.client) is None
 
 
-def test_bytes_that_trickle_do_not_gain_a_frame_time(make_owner):
+def test_trickling_bytes_do_not_extend_the_frame_timeout(make_owner):
     owner = make_owner(frame_timeout_ms=100)
     for count, byte in enumerate(frame({"id": 1, **ASK})[:9], 1):
         owner.client.send(bytes([byte]))
@@ -548,7 +548,7 @@ def test_bytes_that_trickle_do_not_gain_a_frame_time(make_owner):
     assert owner.calls == []
 
 
-def test_a_client_that_leaves_its_answers_unread_is_dropped(make_owner):
+def test_a_client_that_does_not_read_its_answers_is_dropped(make_owner):
     owner = make_owner(client_stall_timeout_ms=50, max_output_buffer_bytes=1000)
     owner.client.setblocking(False)
     owner.run_until(lambda: not sendable(owner.client, frame(b"x") * 1000))

@@ -104,7 +104,7 @@ def make(tmp_path):
 class TestProbes:
     """A client that asks what needs no token, on a server that wants one."""
 
-    def test_it_may_stay_as_long_as_others(self, make):
+    def test_a_probe_connection_may_stay_as_long_as_others(self, make):
         setting = make(tokens=True)
         for _ in range(10):
             setting.send(get(READY))
@@ -113,37 +113,37 @@ class TestProbes:
         setting.clock.advance(11)
         assert setting.ended
 
-    def test_one_that_sends_nothing_may_not(self, make):
+    def test_a_connection_that_sends_nothing_is_closed(self, make):
         setting = make(tokens=True)
         setting.clock.advance(1.1)
         assert not setting.stream.is_open
 
-    def test_one_that_has_sent_part_of_a_probe_may_not(self, make):
+    def test_a_connection_with_part_of_a_probe_is_closed(self, make):
         setting = make(tokens=True)
         setting.send(get(READY)[:-1])
         setting.clock.advance(1.1)
         assert not setting.stream.is_open
 
-    def test_a_probe_that_does_not_end_is_told(self, make):
+    def test_an_unfinished_probe_gets_frame_timeout(self, make):
         setting = make(tokens=True)
         setting.send(get(READY) + get(READY)[:-1])
         setting.clock.advance(5.1)
         assert setting.statuses == [200, 408]
         assert not setting.stream.is_open
 
-    def test_it_may_ask_with_a_token_after_all(self, make):
+    def test_a_probe_connection_may_authenticate_later(self, make):
         setting = make(tokens=True)
         setting.send(get(READY) + post("/qa", ASK, BEARER))
         setting.answer()
         assert setting.statuses == [200, 200]
 
-    def test_without_one_it_may_ask_nothing_else(self, make):
+    def test_a_probe_connection_without_token_may_only_probe(self, make):
         setting = make(tokens=True)
         setting.send(get(READY) + post("/qa", ASK))
         assert (setting.statuses, setting.calls) == ([200, 401], [])
         assert not setting.stream.is_open
 
-    def test_it_leaves_when_it_is_old(self, make):
+    def test_an_old_probe_connection_is_closed(self, make):
         setting = make(tokens=True, max_connection_age_s=10)
         setting.send(get(READY))
         setting.clock.advance(11.1)
@@ -151,7 +151,7 @@ class TestProbes:
 
 
 class TestLeaving:
-    def test_who_has_asked_once_and_fallen_silent_is_closed(self, make):
+    def test_a_client_silent_since_its_one_question_is_closed(self, make):
         setting = make()
         setting.send(frame(ASK))
         setting.clock.advance(100)
@@ -172,7 +172,7 @@ class TestLeaving:
         assert (status, fields["Connection"]) == (200, "close")
         assert not setting.stream.is_open
 
-    def test_a_young_one_does_not(self, make):
+    def test_a_young_connection_does_not_say_close(self, make):
         setting = make(max_connection_age_s=10)
         setting.send(post("/qa", ASK))
         setting.clock.advance(8.9)
@@ -198,7 +198,7 @@ def test_the_first_frame_of_a_client_without_a_token_is_short(make):
     assert not setting.stream.is_open
 
 
-def test_to_cancel_takes_a_token(make):
+def test_cancelling_needs_a_token(make):
     setting = make(tokens=True)
     setting.send(frame({"id": 7, "type": "cancel"}))
     assert setting.frames[0]["error"]["code"] == "unauthorized"
@@ -212,7 +212,7 @@ def test_http_has_no_message_that_cancels(make):
 
 
 @pytest.mark.parametrize("tokens", [True, False])
-def test_later_frames_may_be_long(make, tokens):
+def test_frames_after_authentication_may_be_long(make, tokens):
     setting = make(tokens=tokens)
     setting.send(frame({"type": "auth", "token": TOKEN}))
     setting.send(frame({**ASK, "text": "a" * MAX_AUTH_FRAME_BYTES}))
@@ -222,7 +222,7 @@ def test_later_frames_may_be_long(make, tokens):
 @pytest.mark.parametrize(
     ("tokens", "rights", "status"), [(True, " admin", 200), (True, "", 403), (False, "", 403)]
 )
-def test_a_command_takes_the_right(make, tokens, rights, status):
+def test_a_command_needs_a_token_with_that_right(make, tokens, rights, status):
     setting = make(tokens=tokens, rights=rights)
     setting.send(post("/v2/repository/models/m/load", b"{}", BEARER))
     assert setting.statuses == [status]
@@ -241,7 +241,7 @@ class TestFaults:
         yield
         assert [record.exc_info[0] for record in caplog.get_records("call")] == [ZeroDivisionError]
 
-    def test_in_the_service(self, make):
+    def test_a_fault_in_the_service_fails_its_request_alone(self, make):
         setting = make()
         setting.submitting = ZeroDivisionError()
         setting.send(frame({"id": 1, **ASK}))
@@ -253,7 +253,7 @@ class TestFaults:
         assert setting.calls[0].is_settled
         assert setting.metrics.requests_total["internal_error"] == 1
 
-    def test_in_the_service_over_http(self, make):
+    def test_a_fault_in_the_service_fails_its_http_request_alone(self, make):
         setting = make()
         setting.send(post("/qa", ASK))
         setting.submitting = ZeroDivisionError()
@@ -265,7 +265,7 @@ class TestFaults:
         assert setting.statuses == [200, 500, 200]
 
     @pytest.mark.parametrize("data", [frame({"id": 1, **ASK}), post("/qa", ASK)])
-    def test_before_the_service(self, make, monkeypatch, data):
+    def test_a_fault_before_the_service_fails_its_request_alone(self, make, monkeypatch, data):
         setting = make()
         monkeypatch.setattr("qa_service.server.front.connection.Call", fail)
         setting.send(data)
@@ -376,14 +376,14 @@ class TestShapes:
             (head(line=b"GET /qa HTTP/1.1"), 405),
         ],
     )
-    def test_where_the_path_is_known(self, make, data, status):
+    def test_errors_on_qa_have_id_code_and_message(self, make, data, status):
         setting = make()
         setting.send(data)
         [(told, _, body)] = setting.replies
         assert (told, body["id"]) == (status, None)
         assert body["error"].keys() == {"code", "message", "retryable"}
 
-    def test_where_the_rest_of_its_head_does_not_come(self, make):
+    def test_an_unfinished_head_gets_408_in_the_form_of_its_path(self, make):
         setting = make()
         setting.send(head()[:-2])
         setting.clock.advance(5.1)
@@ -400,7 +400,7 @@ class TestShapes:
             get("/nothing"),
         ],
     )
-    def test_others_are_tritons(self, make, data):
+    def test_errors_on_other_paths_have_tritons_form(self, make, data):
         setting = make()
         setting.send(data)
         [(status, _, body)] = setting.replies

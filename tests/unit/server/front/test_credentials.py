@@ -61,7 +61,7 @@ def test_nothing_is_read_on_the_loop(world):
 
 
 @pytest.mark.parametrize("fault", [SetupError("no certificate"), OSError("input/output error")])
-def test_if_one_file_is_faulty_all_stay(world, caplog, fault):
+def test_a_faulty_file_leaves_all_credentials_unchanged(world, caplog, fault):
     loop, transport, authenticator, taken, credentials = world
     authenticator.fault = fault
     credentials.reload()
@@ -80,7 +80,7 @@ def test_a_reading_that_began_before_another_does_not_count(world):
     assert transport.used == [1]
 
 
-def test_a_reading_that_hangs_is_said_and_still_taken_when_it_ends(world, caplog):
+def test_a_hanging_reading_is_logged_and_used_when_it_ends(world, caplog):
     loop, transport, _, _, credentials = world
     credentials.reload()
     ((when_s, note_hang),) = loop.timers
@@ -91,7 +91,7 @@ def test_a_reading_that_hangs_is_said_and_still_taken_when_it_ends(world, caplog
     assert transport.used == [0]
 
 
-def test_so_many_readings_may_hang_and_no_more(world, caplog):
+def test_the_number_of_hanging_readings_is_bounded(world, caplog):
     loop, _, _, _, credentials = world
     for _ in range(MAX_READINGS + 1):
         credentials.reload()

@@ -20,11 +20,11 @@ def codec(*, is_local: bool) -> Codec:
     return codec
 
 
-def test_any_name_is_taken_on_the_unix_socket():
+def test_any_host_name_is_served_on_the_unix_socket():
     assert isinstance(codec(is_local=True).next_message(), Query)
 
 
-def test_another_name_is_refused_on_a_loopback_port():
+def test_another_host_name_is_refused_on_a_loopback_port():
     with pytest.raises(Exception, match="is not anything") as caught:
         codec(is_local=False).next_message()
     assert caught.value.status == 421

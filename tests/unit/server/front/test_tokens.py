@@ -49,14 +49,14 @@ def test_a_token_is_good_until_it_expires(write, expires):
         tokens.check(GOOD, NOW)
 
 
-def test_a_line_may_say_what_its_bearer_counts_as(write):
+def test_a_line_may_give_the_clients_name_and_weight(write):
     line = f"{GOOD} name=gateway weight=2.5 max_priority=3 2030-01-01T00:00:00Z"
     assert load_tokens(write(line)).check(GOOD, NOW) == Grant(
         name="gateway", weight=2.5, max_priority=3
     )
 
 
-def test_a_line_that_says_nothing_has_one_share_and_a_name_of_its_own(write):
+def test_a_line_without_fields_has_weight_one_and_a_distinct_name(write):
     tokens = load_tokens(write(GOOD, OTHER))
     first, second = tokens.check(GOOD, NOW), tokens.check(OTHER, NOW)
     assert (first.weight, first.max_priority) == (1.0, MAX_PRIORITY)
@@ -64,7 +64,7 @@ def test_a_line_that_says_nothing_has_one_share_and_a_name_of_its_own(write):
     assert GOOD not in first.name
 
 
-def test_one_line_that_is_good_is_enough(write):
+def test_a_token_is_valid_if_one_of_its_lines_is(write):
     load_tokens(write(f"{GOOD} 2020-01-01T00:00:00Z", GOOD)).check(GOOD, NOW)
 
 
@@ -91,14 +91,14 @@ def test_only_hashes_are_kept(write):
         (["x" * 2000], "line 1: longer than 1024 bytes"),
     ],
 )
-def test_a_bad_file_is_told_without_its_tokens(write, lines, words):
+def test_a_bad_files_error_does_not_quote_tokens(write, lines, words):
     with pytest.raises(SetupError, match=words) as caught:
         load_tokens(write(*lines))
     assert GOOD not in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_cannot_be_read(tmp_path):
+def test_a_file_that_cannot_be_read_is_an_error(tmp_path):
     with pytest.raises(SetupError, match="cannot read --auth_token_file"):
         load_tokens(tmp_path / "none")
     (tmp_path / "binary").write_bytes(b"\xff\xfe")

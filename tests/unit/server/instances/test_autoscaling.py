@@ -30,7 +30,7 @@ def test_one_instance_is_removed_after_the_idle_timeout():
     assert [wanted(pool, at_s, **IDLE) for at_s in (1.0, 59.0, 60.0, 61.0)] == [4, 4, 3, 4]
 
 
-def test_a_moment_of_work_begins_the_while_again():
+def test_waiting_work_restarts_the_idle_timeout():
     pool = scaler()
     wanted(pool, 30.0, remote=4, alive=5)
     assert wanted(pool, 60.0, **IDLE) == 4

@@ -52,7 +52,7 @@ def pause_in(loop, seconds, meanwhile):
     loop._selector = PausedSelector(loop, pause)
 
 
-def test_what_came_during_a_pause_is_read_before_timers_run(loop, caplog):
+def test_data_from_a_pause_is_read_before_timers_run(loop, caplog):
     ours, theirs = socket.socketpair()
     seen = []
     with ours, theirs:
@@ -66,7 +66,7 @@ def test_what_came_during_a_pause_is_read_before_timers_run(loop, caplog):
     assert "nothing ran for 10.0 s" in caplog.text
 
 
-def test_a_wait_is_no_pause(loop):
+def test_waiting_for_events_is_not_a_pause(loop):
     ran = []
     loop.call_at(loop.now_s() + 0.9, lambda: ran.append(1))
     pause_in(loop, 0.95, lambda: None)
@@ -124,7 +124,7 @@ def test_an_instance_that_answered_during_a_pause_is_not_overdue(loop, pool):
     assert pool.worker._pace == 1.0
 
 
-def test_an_instance_that_stood_still_too_has_its_time_again(loop, pool):
+def test_an_instance_that_paused_too_gets_its_time_again(loop, pool):
     results = pool.give()
     pause_in(loop, 2 * TIMEOUT_S, lambda: None)
     run_until(loop, lambda: loop.last_pause_s > 0)

@@ -92,7 +92,7 @@ def test_a_pool_does_not_wait_for_remote_instances(start):
     assert (listening.is_ready, listening.pool.alive) == (True, 3)
 
 
-def test_a_pool_marks_that_it_is_whole_again(start):
+def test_a_pool_marks_when_it_is_complete_again(start):
     """A version that grows may have waited for that."""
     seen = []
     listening = start(num_local=2, num_remote=0)
@@ -105,20 +105,20 @@ def test_a_pool_marks_that_it_is_whole_again(start):
     assert (seen, listening.pool.alive) == ([True], 2)
 
 
-def test_a_remote_instance_that_cannot_start_is_no_failure_beside_local_ones(start):
+def test_a_remote_instance_that_cannot_start_is_no_failure_if_there_are_local_ones(start):
     listening = start(num_local=1, num_remote=1)
     listening.hear(1, Failed("no cluster"), end=True)
     listening.hear_ready(0)
     assert (listening.is_ready, listening.pool.take_failure()) == (True, "")
 
 
-def test_without_local_ones_the_first_remote_one_makes_it_ready(start):
+def test_without_local_instances_the_first_remote_one_makes_the_pool_ready(start):
     listening = start(num_local=0, num_remote=2)
     listening.hear_ready(1)
     assert listening.is_ready
 
 
-def test_without_local_ones_the_first_failure_says_why(start):
+def test_without_local_instances_the_first_failure_is_the_pools(start):
     listening, failures = start(num_local=0, num_remote=2), []
     listening.loop.on_mark = lambda: failures.append(listening.pool.take_failure())
     listening.hear(0, Failed("no cluster"), end=True)
@@ -126,7 +126,7 @@ def test_without_local_ones_the_first_failure_says_why(start):
 
 
 @pytest.mark.parametrize("is_blameless", [True, False])
-def test_what_was_lost_with_a_node_has_not_been_tried(start, is_blameless):
+def test_a_batch_lost_with_a_node_counts_no_attempt(start, is_blameless):
     listening = start(num_local=0, num_remote=1)
     listening.hear_ready(0)
     worker = listening.workers[0]
@@ -151,7 +151,7 @@ def test_remote_instances_grow_with_queued_work(growing):
     assert growing.is_ready
 
 
-def test_what_is_too_many_finishes_what_it_runs(growing):
+def test_a_surplus_instance_finishes_its_batch(growing):
     growing.hear_ready(2, 3)
     first, last = growing.workers[1], growing.workers[3]
     first.run([make_ticket()])
@@ -166,7 +166,7 @@ def test_what_is_too_many_finishes_what_it_runs(growing):
     assert (growing.pool.alive, len(growing.results)) == (2, 1)
 
 
-def test_one_that_dies_while_it_is_too_many_is_not_started_again(growing):
+def test_a_surplus_instance_that_dies_is_not_restarted(growing):
     growing.hear_ready(2, 3)
     growing.workers[3].run([make_ticket()])
     growing.waiting_s = 0.0
@@ -178,18 +178,18 @@ def test_one_that_dies_while_it_is_too_many_is_not_started_again(growing):
 
 
 class TestModel:
-    def test_is_found_where_it_is(self, builtin_model):
+    def test_a_model_with_the_same_files_is_used_where_it_is(self, builtin_model):
         assert find_model(builtin_model, fingerprint_of(builtin_model), []) == builtin_model
 
-    def test_that_is_not_there_is_told(self, builtin_model, tmp_path):
+    def test_a_missing_model_is_reported(self, builtin_model, tmp_path):
         with pytest.raises(SetupError, match="--ray_push_model"):
             find_model(tmp_path, fingerprint_of(builtin_model), [])
 
-    def test_that_differs_is_told(self, builtin_model):
+    def test_a_different_model_is_reported(self, builtin_model):
         with pytest.raises(SetupError, match="holds another model"):
             find_model(builtin_model, "other", [])
 
-    def test_is_unpacked_once_where_it_was_sent(self, builtin_model, tmp_path, monkeypatch):
+    def test_a_sent_model_is_unpacked_once(self, builtin_model, tmp_path, monkeypatch):
         monkeypatch.setattr("qa_service.instance.ray_instance.CACHE_DIR", tmp_path / "cache")
         monkeypatch.setattr("qa_service.instance.ray_instance._fetch", lambda item: item)
         expected = fingerprint_of(builtin_model)
@@ -206,7 +206,7 @@ class TestModel:
         (Check(4), Failed("it computes wrongly", is_blameless=True, is_wrong=True)),
     ],
 )
-def test_an_actor_passes_self_tests_on_and_what_they_find(asked, reply):
+def test_an_actor_forwards_self_tests_and_their_results(asked, reply):
     instance = RayInstance()
     worker = WorkerChannel(instance._theirs)
     threading.Thread(target=instance._receive, args=[FrameReader(1 << 20)], daemon=True).start()

@@ -101,7 +101,7 @@ def start():
         setting.close()
 
 
-def test_each_is_tested_when_its_proof_is_old_one_at_a_time(start):
+def test_instances_are_tested_one_at_a_time_when_their_last_test_is_old(start):
     setting = start()
     setting.pass_s(INTERVAL_S - 1)
     assert setting.in_test() == []
@@ -117,7 +117,7 @@ def test_each_is_tested_when_its_proof_is_old_one_at_a_time(start):
     assert setting.in_test() == [0]
 
 
-def test_an_idle_one_is_tested_before_one_that_works(start):
+def test_an_idle_instance_is_tested_before_a_busy_one(start):
     setting = start()
     setting.pass_s(1)
     setting.give(0, make_ticket())
@@ -125,7 +125,7 @@ def test_an_idle_one_is_tested_before_one_that_works(start):
     assert setting.in_test() == [1]
 
 
-def test_if_none_is_idle_one_takes_its_test_behind_its_batch(start):
+def test_a_busy_instance_is_tested_after_its_batch(start):
     setting = start(size=1)
     batch = setting.give(0, make_ticket())
     setting.pass_s(INTERVAL_S + 1)
@@ -135,7 +135,7 @@ def test_if_none_is_idle_one_takes_its_test_behind_its_batch(start):
     assert (setting.in_test(), setting.results) == ([], [batch.number])
 
 
-def test_one_that_holds_two_batches_is_tested_once_it_can_take_another(start):
+def test_an_instance_with_two_batches_is_tested_when_one_is_done(start):
     setting = start(size=1)
     first, _ = setting.give(0, make_ticket()), setting.give(0, make_ticket())
     setting.pass_s(INTERVAL_S + 1)
@@ -145,13 +145,15 @@ def test_one_that_holds_two_batches_is_tested_once_it_can_take_another(start):
 
 
 @pytest.mark.parametrize("fields", [{"interval_s": 0}, {"can_test": False}])
-def test_none_is_tested_where_there_is_nothing_to_test_or_no_wish(start, fields):
+def test_without_known_answers_or_interval_no_instance_is_tested(start, fields):
     setting = start(**fields)
     setting.pass_s(100 * INTERVAL_S)
     assert setting.in_test() == []
 
 
-def test_a_wrong_one_is_replaced_and_its_batch_runs_elsewhere_without_blame(start, caplog):
+def test_a_wrong_instance_is_replaced_and_its_batch_runs_elsewhere_without_an_attempt(
+    start, caplog
+):
     setting = start()
     for _ in range(3):
         setting.finish(0, setting.give(0, make_ticket(), make_ticket()))
@@ -170,7 +172,7 @@ def test_a_wrong_one_is_replaced_and_its_batch_runs_elsewhere_without_blame(star
     assert setting.pool.take_failure() == ""
 
 
-def test_it_gets_no_batch_once_it_has_said_that_it_is_wrong(start):
+def test_an_instance_that_failed_its_test_gets_no_batch(start):
     setting = start()
     worker = setting.workers[0]
     worker.peer.send(WRONG)
@@ -188,7 +190,7 @@ def test_if_the_replacement_is_wrong_too_the_pool_fails_with_the_reason(start):
     assert setting.pool.take_failure() == "instance 0 cannot start: it computes wrongly"
 
 
-def test_while_another_answers_a_wrong_one_is_started_again(start):
+def test_a_wrong_instance_is_restarted_while_another_answers(start):
     setting = start()
     for _ in range(2):
         wrong = setting.workers[0]
@@ -198,7 +200,7 @@ def test_while_another_answers_a_wrong_one_is_started_again(start):
     assert (setting.pool.take_failure(), setting.pool.alive) == ("", 1)
 
 
-def test_a_result_where_a_test_was_asked_for_ends_the_instance(start):
+def test_a_batch_result_in_reply_to_a_test_ends_the_instance(start):
     setting = start(size=1)
     setting.pass_s(INTERVAL_S + 1)
     test = setting.take_test(0)
@@ -206,7 +208,7 @@ def test_a_result_where_a_test_was_asked_for_ends_the_instance(start):
     assert setting.workers[0].failure or setting.lost == []
 
 
-def test_a_test_result_where_a_batch_was_asked_for_ends_the_instance(start):
+def test_a_test_result_in_reply_to_a_batch_ends_the_instance(start):
     setting = start(size=1)
     batch = setting.give(0, make_ticket(number=3))
     assert isinstance(batch, Batch)

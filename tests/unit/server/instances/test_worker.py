@@ -65,7 +65,7 @@ def pool():
     made.close()
 
 
-def test_an_idle_session_takes_work_at_any_time(pool):
+def test_an_idle_instance_takes_a_batch_at_any_time(pool):
     assert pool.worker.is_idle
     assert pool.worker.takes_from_s() == -math.inf
 
@@ -85,14 +85,14 @@ def test_a_third_batch_waits_for_results(pool):
     assert [[item.number for item in batch] for batch in pool.results] == [[0]]
 
 
-def test_what_is_retried_has_the_session_to_itself(pool):
+def test_a_retry_has_the_instance_to_itself(pool):
     batch = pool.give(make_ticket(attempts=1))
     assert pool.worker.takes_from_s() == math.inf
     pool.finish(batch)
     assert pool.worker.is_idle
 
 
-def test_only_what_may_have_run_is_known_to_have_run(pool):
+def test_only_the_first_batch_counts_as_begun(pool):
     batch = pool.give(make_ticket(number=1))
     pool.give(make_ticket(number=2))
     began = [item.since_s < math.inf for item in pool.worker.in_flight.values()]
@@ -101,7 +101,7 @@ def test_only_what_may_have_run_is_known_to_have_run(pool):
     assert all(item.since_s < math.inf for item in pool.worker.in_flight.values())
 
 
-def test_expectations_follow_what_batches_really_take(pool):
+def test_expected_times_follow_measured_ones(pool):
     for _ in range(60):
         pool.finish(pool.give(make_ticket()), inference_ms=3 * COST_MS)
     pool.give(make_ticket())
@@ -109,7 +109,7 @@ def test_expectations_follow_what_batches_really_take(pool):
     assert item.cost_s == pytest.approx(3 * COST_MS / 1e3, rel=0.05)
 
 
-def test_batches_are_made_by_what_was_learned(pool):
+def test_batches_are_made_by_learned_costs(pool):
     learned = CostTable((100,), (1,), ((2 * COST_MS,),))
     for costs in (learned, None):
         pool.finish(pool.give(make_ticket()), costs=costs)
@@ -123,7 +123,7 @@ def test_without_a_table_the_second_batch_may_come_at_once():
     pool.close()
 
 
-def test_the_sessions_end_is_its_death(pool):
+def test_end_of_file_counts_as_the_instances_death(pool):
     pool.peer.close()
     pool.loop.run()
     assert pool.deaths == 1
@@ -131,7 +131,7 @@ def test_the_sessions_end_is_its_death(pool):
 
 
 @pytest.mark.parametrize("num_outcomes", [0, 1, 3])
-def test_results_that_fit_no_batch_lose_no_request(pool, num_outcomes):
+def test_results_that_match_no_batch_lose_no_request(pool, num_outcomes):
     """A worker that answers another number than was asked is given up with what it holds."""
     batch = pool.give(make_ticket(), make_ticket())
     outcomes = [Answers([])] * num_outcomes
@@ -142,7 +142,7 @@ def test_results_that_fit_no_batch_lose_no_request(pool, num_outcomes):
     assert pool.worker.failure == "it sent results that fit no batch"
 
 
-def test_what_is_no_message_ends_its_worker(pool, caplog):
+def test_bytes_that_are_no_message_end_the_worker(pool, caplog):
     batch = pool.give(make_ticket())
     pool.peer._sock.sendall(b"\0\0\0\3???")
     pool.loop.run()

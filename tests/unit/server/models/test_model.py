@@ -227,7 +227,7 @@ def test_rolling_shares_requests_by_instances():
     assert setting.picks()[4] == pytest.approx(333, abs=20)
 
 
-def test_a_roll_that_fails_gives_back_what_it_took():
+def test_a_failed_rolling_reload_returns_its_instances():
     setting, old, new = rolling()
     setting.start(new)
     setting.fail(new)
@@ -235,7 +235,7 @@ def test_a_roll_that_fails_gives_back_what_it_took():
     assert setting.picks() == {3: 1000}
 
 
-def test_what_has_lost_its_instances_gets_no_request_from_that_moment_on():
+def test_a_version_without_instances_gets_no_requests():
     """Also those that come before the model is reconciled, in the same round."""
     setting = Setting(spec(3), spec(4), traffic={3: 1, 4: 1})
     old, new = setting.made
@@ -249,7 +249,7 @@ def test_what_has_lost_its_instances_gets_no_request_from_that_moment_on():
         setting.model.pick(None)
 
 
-def test_what_fails_is_tried_again_each_time_later():
+def test_a_failed_version_is_retried_with_backoff():
     setting = replacing()
     waits = []
     for _ in range(8):
@@ -262,14 +262,14 @@ def test_what_fails_is_tried_again_each_time_later():
     assert waits[-1] == MAX_RETRY_S
 
 
-def test_what_was_fixed_is_tried_at_once():
+def test_a_changed_version_is_retried_at_once():
     setting = replacing()
     setting.fail_and_end(setting.loading()[0])
     setting.apply(spec(4, instances=2))
     assert setting.loading()[0].spec == spec(4, instances=2)
 
 
-def test_without_room_nothing_is_started():
+def test_without_memory_no_instance_is_started():
     setting = Setting(spec(3))
     setting.room = False
     setting.apply(spec(4))
@@ -280,7 +280,7 @@ def test_without_room_nothing_is_started():
     assert len(setting.made) == 2
 
 
-def test_a_version_that_is_not_asked_for_any_more_is_not_loaded_to_its_end():
+def test_loading_stops_when_a_version_is_no_longer_wanted():
     setting = replacing()
     setting.apply(spec(5))
     assert setting.made[1].state is VersionState.ENDING
@@ -324,7 +324,7 @@ def test_labels_move_when_their_targets_are_ready():
     assert setting.picks("stable") == {4: 1000}
 
 
-def test_traffic_is_shared_by_weights_among_those_that_are_there():
+def test_traffic_is_shared_by_weights_among_ready_versions():
     setting = Setting(spec(3), spec(4), traffic={3: 95, 4: 5})
     assert setting.picks(times=10_000)[4] == pytest.approx(500, abs=20)
     setting.made[1].pool.alive = 0  # its instances have died
@@ -333,7 +333,7 @@ def test_traffic_is_shared_by_weights_among_those_that_are_there():
     assert setting.picks().total() == 1000  # they wait for what is started again
 
 
-def test_a_share_of_what_is_not_ready_goes_to_the_others():
+def test_the_share_of_a_version_that_is_not_ready_goes_to_the_others():
     setting = Setting(spec(3))
     setting.apply(spec(3), spec(4), traffic={3: 50, 4: 50})
     assert setting.picks() == {3: 1000}
@@ -357,7 +357,7 @@ def test_a_model_without_a_plan_ends():
     assert setting.model.versions == []
 
 
-def test_a_version_that_is_lost_is_told_and_loaded_again():
+def test_a_lost_version_is_reported_and_loaded_again():
     setting = Setting(spec(3))
     (version,) = setting.model.versions
     setting.fail(version, "they all died")
@@ -376,7 +376,7 @@ PLANS = st.lists(
 
 
 @given(PLANS)
-def test_whatever_plans_follow_each_other_the_last_one_is_reached(plans):
+def test_after_any_sequence_of_plans_the_last_is_reached(plans):
     first, *others = [
         (tuple(spec(number, instances) for number in sorted(numbers)), rolling)
         for numbers, instances, rolling in plans
@@ -401,19 +401,19 @@ class TestAnEngineIsNotKnown:
         setting.apply(spec(1), at_once=True)
         assert [version.spec for version in setting.made] == [spec(1)]
 
-    def test_what_serves_is_not_drained_for_it(self):
+    def test_the_serving_version_is_not_drained(self):
         setting = Setting(spec(1))
         setting.start(setting.made[0])
         setting.apply(spec(2, engine="auto"))
         assert setting.made[0].state is READY
 
-    def test_a_request_for_it_is_told_to_come_again(self):
+    def test_a_request_for_the_unmeasured_version_has_a_retry_time(self):
         with pytest.raises(UnavailableError) as raised:
             Setting(spec(1, engine="auto")).model.pick(None)
         assert raised.value.retry_after_ms == LOADING_RETRY_S * 1e3
 
 
-def test_a_request_comes_again_when_a_failed_version_is_tried_again():
+def test_a_failed_versions_retry_time_is_in_its_error():
     setting = Setting(spec(1))
     for _ in range(3):
         setting.fail_and_end(setting.made[-1])
@@ -424,7 +424,7 @@ def test_a_request_comes_again_when_a_failed_version_is_tried_again():
         setting.advance(wait_s)
 
 
-def test_what_has_failed_is_not_loaded_by_another_models_plan():
+def test_a_failed_version_is_not_retried_by_another_models_plan():
     """While the server starts, a plan is applied whenever an engine has been measured."""
     setting = Setting(spec(1))
     setting.fail(setting.made[0])

@@ -34,7 +34,7 @@ def test_a_prepared_folder_is_version_1(model):
     assert list(find_versions(model / "10")) == [1]
 
 
-def test_what_is_no_version_is_left_alone(model):
+def test_folders_that_are_no_versions_are_ignored(model):
     (model / "11").mkdir()  # being copied: it has no manifest yet
     (model / "notes").mkdir()
     (model / "007").mkdir()
@@ -62,7 +62,7 @@ def test_a_folder_without_versions_raises_setup_error(tmp_path, name):
         ("latest:1", (3, 10), [3, 10]),
     ],
 )
-def test_versions_are_chosen(model, versions, named, numbers):
+def test_versions_are_chosen_by_policy_and_by_number(model, versions, named, numbers):
     chosen = choose_versions(find_versions(model), versions, named)
     assert [version.number for version in chosen] == numbers
 
@@ -82,7 +82,7 @@ def test_choosing_a_missing_version_says_which_exist(model, versions, named, mes
 
 
 class TestFiles:
-    def test_that_are_whole_are_accepted(self, model):
+    def test_complete_files_are_accepted(self, model):
         check_files(model / "3", load_manifest(model / "3"), (*FILES, "not_in_the_manifest"))
 
     @pytest.mark.parametrize(("harm", "why"), [
@@ -90,12 +90,12 @@ class TestFiles:
         (lambda path: path.write_text(json.dumps({"version": 4})), "is not what its manifest says"),
         (lambda path: path.unlink(), "cannot be read: No such file"),
     ], ids=["truncated", "another", "missing"])  # fmt: skip
-    def test_that_are_not_are_named(self, model, harm, why):
+    def test_damaged_files_are_named(self, model, harm, why):
         harm(model / "3" / "tokenizer.json")
         with pytest.raises(SetupError, match=rf"3/tokenizer\.json {why}"):
             check_files(model / "3", load_manifest(model / "3"), FILES)
 
-    def test_make_another_fingerprint(self, model):
+    def test_changed_files_change_the_fingerprint(self, model):
         before = find_versions(model)[3].fingerprint
         (model / "3" / "config.json").write_text('{"changed": true}')
         write_manifest(model / "3")
@@ -126,7 +126,7 @@ def test_model_size_counts_the_files_of_its_engine_and_precision(
     assert found.loaded_bytes(engine, precision) == num_bytes
 
 
-def test_a_finding_is_kept_or_leaves_nothing(tmp_path):
+def test_a_finding_is_written_whole_or_not_at_all(tmp_path):
     path = tmp_path / "costs" / "found.json"
     keep(path, ReadingConfig())
     assert [entry.name for entry in path.parent.iterdir()] == ["found.json"]

@@ -76,7 +76,7 @@ def test_on_end_callbacks_run_once_before_the_outcome_is_heard(end):
 
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
-def test_a_child_ends_with_its_parent_and_is_not_heard(end):
+def test_a_child_ends_with_its_parent_and_its_outcome_is_ignored(end):
     parent, order = make_call(), []
     parent.on_end(lambda _: order.append("parent dropped"))
     child = parent.child(parent.request, "[child]")
@@ -118,7 +118,7 @@ def test_on_end_and_child_of_an_ended_call_run_at_once():
     assert call.child(call.request, "").is_cancelled
 
 
-def test_a_fault_in_one_service_is_logged_and_keeps_no_answer_from_the_client(caplog):
+def test_a_fault_in_one_service_is_logged_and_the_client_is_answered(caplog):
     call = make_call()
     heard = heard_of(call)
     dropped = []
@@ -131,7 +131,7 @@ def test_a_fault_in_one_service_is_logged_and_keeps_no_answer_from_the_client(ca
     assert [record.exc_info[0] for record in caplog.records] == [ZeroDivisionError] * 2
 
 
-def test_a_fault_in_what_a_child_is_for_fails_its_parent():
+def test_a_fault_in_a_childs_completion_fails_the_parent():
     parent = make_call()
     heard = heard_of(parent)
     child = parent.child(parent.request, "[child]")

@@ -74,13 +74,13 @@ def test_a_request_counts_by_its_cost():
     assert flows.count("long") == 2
 
 
-def test_a_weight_is_so_many_shares():
+def test_a_flows_share_is_proportional_to_its_weight():
     light = [make_ticket(flow="light") for _ in range(20)]
     heavy = [make_ticket(flow="heavy", weight=3.0) for _ in range(20)]
     assert served(scheduler(*light, *heavy, max_batch_size=1), 16).count("heavy") == 12
 
 
-def test_a_flow_that_was_idle_has_saved_nothing_up():
+def test_an_idle_flow_accumulates_no_credit():
     queue = scheduler(*[make_ticket(flow="busy") for _ in range(10)], max_batch_size=1)
     served(queue, 6)
     for _ in range(4):
@@ -96,7 +96,7 @@ def test_a_queue_that_is_emptied_by_a_withdrawal_keeps_no_flow_as_one_that_is_em
     assert (len(queue.flows), queue.flows.weight, queue.flows.cost) == (0, 0.0, 0.0)
 
 
-def test_a_flow_that_goes_in_debt_and_comes_back_pays_it_first():
+def test_a_flow_that_returns_in_debt_pays_it_first():
     patient = [make_ticket(flow="patient", tokens=10) for _ in range(200)]
     debtor = make_ticket(flow="debtor", tokens=995)
     queue = scheduler(debtor, *patient, max_queue_size=1000, max_batch_size=1)
@@ -105,7 +105,7 @@ def test_a_flow_that_goes_in_debt_and_comes_back_pays_it_first():
     assert served(queue, 80).index("debtor") == 71  # the other has had 1000 tokens too
 
 
-def test_flows_that_have_gone_are_forgotten():
+def test_flows_without_requests_are_forgotten():
     queue = scheduler(make_ticket(flow="0"), max_batch_size=1)
     for number in range(1, 1000):
         queue.add(make_ticket(flow=str(number)))
@@ -130,7 +130,7 @@ def test_a_removed_request_costs_its_flow_nothing():
     assert "hasty" in served(queue, 2)
 
 
-def test_clients_that_ask_again_at_once_get_their_share_beside_one_that_asks_much():
+def test_clients_that_ask_again_at_once_get_their_share_next_to_a_greedy_one():
     """Three have one request at a time on two instances, beside a queue that is never empty."""
     greedy = [make_ticket(flow="greedy") for _ in range(200)]
     queue = scheduler(*greedy, max_batch_size=1, max_queue_size=1000)
@@ -159,7 +159,7 @@ def test_members_taken_out_of_turn_do_not_put_a_new_flow_behind_those_they_passe
     assert new in [queue.next_batch(9.0)[0] for _ in range(2)]
 
 
-def test_work_that_waits_is_counted_by_flow():
+def test_waiting_work_is_counted_by_flow():
     queue = scheduler(make_ticket(flow="a"), make_ticket(flow="b", tokens=500), max_batch_size=1)
     assert queue.flows.cost == 600.0
     assert queue.flows.cost_before(make_ticket(flow="c")) == 600.0
@@ -357,7 +357,7 @@ def test_members_join_where_it_saves_more_than_it_costs(costs, size):
     assert {len(queue.next_batch(2.0)) for _ in range(4 // size)} == {size}
 
 
-def test_a_batch_does_not_wait_for_members_that_would_not_fit():
+def test_a_batch_does_not_wait_for_members_that_do_not_fit():
     leader = make_ticket(1.0)
     queue = scheduler(leader, costs=CORE, max_queue_delay_us=9_000_000)
     assert queue.next_batch(1.0) == [leader]

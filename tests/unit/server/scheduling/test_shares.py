@@ -187,7 +187,7 @@ def test_a_client_of_ten_shares_that_asks_one_at_a_time_is_answered_before_the_o
     assert statistics.median(waited_ms["heavy"]) <= statistics.median(waited_ms["0"]) / 5
 
 
-def test_clients_that_ask_for_two_pages_at_a_time_get_half_as_many_answers():
+def test_clients_that_ask_two_pages_at_a_time_get_half_as_many_answers():
     paragraphs = [Client(f"paragraph {n}", 1) for n in range(10)]
     pages = [Client(f"pages {n}", 1, lengths=[1024]) for n in range(10)]
     work = Machine([*paragraphs, *pages], NO_GAIN).run(4000, skip=400).work

@@ -98,7 +98,7 @@ def test_the_text_of_a_heavier_client_is_read_first():
 
 
 @pytest.mark.parametrize("num_clients", [1, 10])
-def test_beside_paragraphs_no_text_is_done_later_than_with_equal_shares(num_clients):
+def test_among_paragraphs_no_text_is_done_later_than_with_equal_shares(num_clients):
     reading = Reading(equal_texts(20), num_clients).read_all()
     share = 10 * SEGMENT_COST / PARAGRAPH_COST
     with_equal_shares = 20 * 10 + num_clients * share
@@ -106,7 +106,7 @@ def test_beside_paragraphs_no_text_is_done_later_than_with_equal_shares(num_clie
     assert reading.done["text 00"] <= 1.2 * with_equal_shares / 20 + 30
 
 
-def test_paragraphs_come_as_often_as_beside_texts_that_share_the_time():
+def test_paragraphs_are_served_as_often_as_among_texts_that_share_the_time():
     """Whichever text is read in a turn, the turns are the same."""
     reading = Reading(equal_texts(20), 5).read_all()
     asked = [number for number, name in enumerate(reading.order) if name == "paragraphs 0"]
@@ -133,7 +133,7 @@ def test_a_client_gets_no_more_with_several_texts():
     assert max(others) <= 30
 
 
-def test_a_text_whose_client_goes_leaves_its_turns_and_nothing_else():
+def test_a_disconnected_clients_text_leaves_no_state():
     reading = Reading(equal_texts(3))
     scheduler = reading.scheduler
     for _ in range(5):

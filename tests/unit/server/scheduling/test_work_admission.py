@@ -24,7 +24,7 @@ def admit(admission, scheduler, *, cost=10.0, time_ms=1000.0, long=False, **fiel
     check(ticket, scheduler, ms_per_cost=0.5, time_ms=time_ms)
 
 
-def test_a_full_queue_says_when_it_is_worked_off():
+def test_a_full_queues_error_has_the_time_until_it_is_done():
     with pytest.raises(QueueFullError) as caught:
         admit(Admission(QueueOptions()), queue_of(100.0, 100.0, max_queue_size=2))
     assert caught.value.retry_after_ms == 100
@@ -46,7 +46,7 @@ def test_a_modest_clients_question_is_not_refused_for_what_others_have_waiting()
         admit(Admission(QueueOptions()), scheduler, time_ms=1000.0)
 
 
-def test_a_text_that_alone_takes_longer_than_it_may_is_told_how_long_one_may_be():
+def test_a_text_that_takes_too_long_alone_is_refused_with_the_length_limit():
     taking_2000_ms = {"cost": 4000.0, "time_ms": 1000.0, "long": True}
     said = r"about 100 tokens, .* about 50 can be read in its 1,000 ms"
     with pytest.raises(TextTooLongError, match=said):
@@ -56,7 +56,7 @@ def test_a_text_that_alone_takes_longer_than_it_may_is_told_how_long_one_may_be(
     admit(Admission(QueueOptions()), queue_of(), cost=2000.0, time_ms=1000.0, long=True)
 
 
-def test_a_long_text_that_cannot_be_done_beside_others_is_refused_at_once():
+def test_a_long_text_that_cannot_be_done_among_others_is_refused_at_once():
     scheduler = queue_of()
     for number in range(20):
         text = make_ticket(flow=f"client {number}", cost=200.0)

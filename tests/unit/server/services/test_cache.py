@@ -69,7 +69,7 @@ def test_an_equal_request_is_answered_from_the_cache(setting):
 @pytest.mark.parametrize(
     "answers", [[NO_ANSWER], [ANSWER, NO_ANSWER, Answer("London", 0.01, 23, 29)]], ids=len
 )
-def test_all_answers_are_kept_and_that_there_is_none(setting, answers):
+def test_all_answers_and_no_answer_are_kept(setting, answers):
     setting.ask(top_k=3)
     setting.runs[0].resolve(answers, TIMINGS)
     assert setting.client.outcomes[setting.ask(top_k=3)].answers == answers
@@ -102,13 +102,13 @@ def test_a_cached_answer_stands_where_it_stood_behind_leading_spaces(setting):
     assert (kept.start, kept.end, text[kept.start : kept.end]) == (start, start + 6, "London")
 
 
-def test_ids_timeouts_and_priorities_make_no_difference(setting):
+def test_id_timeout_and_priority_are_not_in_the_key(setting):
     setting.ask(id=b"1", timeout_ms=50.0)
     setting.service.resolve()
     assert setting.of(setting.ask(id=b"2", priority=9)) == ANSWER
 
 
-def test_a_boundary_between_question_and_text_makes_a_difference():
+def test_question_and_text_are_separate_in_the_key():
     keys = {cache_key("m", Question("ab", "c")), cache_key("m", Question("a", "bc")),
             cache_key("ma", Question("b", "c"))}  # fmt: skip
     assert len(keys) == 3
@@ -122,7 +122,7 @@ def test_an_error_is_not_kept(setting):
     assert len(setting.runs) == 2
 
 
-def test_a_reload_makes_old_answers_worthless(setting):
+def test_answers_of_the_old_model_are_not_used_after_a_reload(setting):
     setting.ask()
     setting.service.resolve()
     setting.model = "two"
@@ -159,7 +159,7 @@ def test_the_run_has_the_leaders_share_and_deadline(setting):
     assert (run.scope.flow, run.scope.weight, run.scope.deadline_s) == ("ada", 2.0, 101.0)
 
 
-def test_the_run_goes_on_for_the_others_if_the_leader_goes(setting):
+def test_the_run_continues_if_its_leader_disconnects(setting):
     leader, follower = setting.ask(), setting.ask()
     leader.cancel()
     assert setting.service.cancelled == []
@@ -168,7 +168,7 @@ def test_the_run_goes_on_for_the_others_if_the_leader_goes(setting):
     assert len(setting.runs) == 1
 
 
-def test_a_run_that_nobody_waits_for_is_cancelled(setting):
+def test_a_run_without_waiters_is_cancelled(setting):
     leader, follower = setting.ask(), setting.ask()
     follower.cancel()
     leader.cancel()
@@ -197,7 +197,7 @@ def test_a_leader_whose_run_has_begun_is_not_ended_by_its_deadline(setting):
     assert setting.of(leader) == ANSWER
 
 
-def test_the_last_follower_that_is_late_ends_the_run_of_a_leader_that_has_gone(setting):
+def test_the_last_followers_timeout_cancels_the_run_of_a_disconnected_leader(setting):
     leader, follower = setting.ask(deadline_s=130.0), setting.ask(deadline_s=101.0)
     leader.cancel()
     setting.clock.advance(1.0)
@@ -206,7 +206,7 @@ def test_the_last_follower_that_is_late_ends_the_run_of_a_leader_that_has_gone(s
 
 
 @pytest.mark.parametrize("error", [DeadlineExceededError, ExecutionTimeoutError])
-def test_the_one_with_the_most_time_leads_when_the_leaders_is_over(setting, error):
+def test_the_waiter_with_most_time_leads_when_the_leader_times_out(setting, error):
     leader = setting.ask(deadline_s=101.0, flow="ada")
     setting.ask(deadline_s=102.0, flow="bob")
     setting.ask(deadline_s=103.0, flow="eve")
@@ -225,7 +225,7 @@ def test_an_error_or_a_deadline_that_all_share_ends_all_who_wait(setting, error)
     assert len(setting.runs) == 1
 
 
-def test_a_request_that_is_refused_at_once_leaves_nothing_behind(setting):
+def test_a_request_refused_at_once_leaves_no_state(setting):
     setting.service.refuse = QueueFullError(retry_after_ms=70)
     refused = setting.ask()
     assert setting.of(refused) == "queue_full"
@@ -241,7 +241,7 @@ def test_an_outcome_that_cancels_another_member_is_handled(setting):
     assert setting.of(second) is None
 
 
-def test_more_than_may_wait_for_others_are_run_themselves(setting):
+def test_requests_over_the_bound_on_waiters_run_themselves(setting):
     asked = [setting.ask(id=b"%d" % number) for number in range(102)]
     assert len(setting.runs) == 2
     asked[-1].cancel()
@@ -250,7 +250,7 @@ def test_more_than_may_wait_for_others_are_run_themselves(setting):
     assert sum(setting.of(call) == ANSWER for call in asked) == 101
 
 
-def test_nothing_is_left_of_a_run_for_the_garbage_collector(setting):
+def test_an_ended_run_leaves_no_reference_cycle(setting):
     gc.collect()
     gc.disable()
     try:

@@ -79,14 +79,14 @@ def test_a_score_of_exactly_the_minimum_is_enough():
 
 
 @pytest.mark.parametrize(("asks_next", "asked"), [(False, ["small"]), (True, ["small", "large"])])
-def test_no_answer_is_an_answer_unless_the_next_is_to_be_asked(asks_next, asked):
+def test_no_answer_ends_the_cascade_unless_the_next_is_asked_on_unknown(asks_next, asked):
     setting = Setting(ask_next_if_unknown=asks_next)
     setting.ask()
     setting.answer(UNKNOWN)
     assert setting.asked == asked
 
 
-def test_the_last_ones_answer_stands_whatever_its_score():
+def test_the_last_models_answer_is_taken_at_any_score():
     setting = Setting("small", "middle", "large")
     call = setting.ask()
     for _ in range(3):
@@ -104,7 +104,7 @@ def test_times_are_added_up_and_each_models_clock_starts_when_it_is_asked(settin
     assert setting.client.outcomes[call].timings == Timings(3.0, 100.0)
 
 
-def test_the_deadline_is_one(setting):
+def test_all_models_share_one_deadline(setting):
     setting.ask(deadline_s=103.0, flow="ada", weight=2.0)
     setting.answer(UNSURE, after_s=2.0)
     scopes = [child.scope for child in setting.router.submitted]
@@ -130,14 +130,14 @@ def test_a_next_model_that_refuses_at_once_leaves_the_first_ones_answer(setting)
     assert setting.of(call) == UNSURE
 
 
-def test_an_error_of_the_first_model_is_the_requests(setting):
+def test_an_error_of_the_first_model_fails_the_request(setting):
     call = setting.ask()
     setting.fail(QueueFullError(retry_after_ms=70))
     assert (setting.of(call), setting.asked) == ("queue_full", ["small"])
 
 
 @pytest.mark.parametrize("num_answered", [0, 1])
-def test_a_client_that_goes_has_the_model_dropped_that_is_asked(setting, num_answered):
+def test_a_disconnect_cancels_the_model_that_is_being_asked(setting, num_answered):
     call = setting.ask()
     for _ in range(num_answered):
         setting.answer(UNSURE)

@@ -66,7 +66,7 @@ def test_a_collection_is_served_when_it_is_open(setting):
     assert setting.collections.faults() == {}
 
 
-def test_each_has_a_process_of_its_own_until_there_are_enough():
+def test_collections_have_separate_processes_up_to_the_limit():
     setting = Setting(max_search_processes=2)
     options = {name: CollectionOptions(path=Path(name)) for name in "abcd"}
     setting.use_and_settle({**options, "far": CollectionOptions(url="http://cluster:9200/x")})
@@ -105,13 +105,13 @@ def test_an_unopenable_collection_does_not_block_the_others(setting):
     assert setting.collections.states() == {"docs": "READY", "bad": "UNAVAILABLE"}
 
 
-def test_a_collection_that_needs_setup_is_a_failure(setting):
+def test_a_collection_that_needs_setup_is_reported_as_failed(setting):
     setting.use()
     setting.processes["docs"].reply(Refused("docs is no collection", "setup"))
     assert setting.collections.failure == "[collections.docs]: docs is no collection"
 
 
-def test_an_index_that_cannot_be_opened_leaves_what_is_open(setting, caplog):
+def test_an_index_that_cannot_be_opened_leaves_the_open_one(setting, caplog):
     setting.use_and_settle()
     for _ in range(2):
         setting.use()
@@ -158,7 +158,7 @@ def test_a_failed_search_is_reported_for_a_while(setting):
     assert setting.counts.collections["docs"].failed_total == 2
 
 
-def test_collections_come_and_go(setting):
+def test_collections_are_added_and_removed(setting):
     setting.use_and_settle()
     setting.use_and_settle({"more": CollectionOptions(path=Path("more"))})
     assert setting.collections.find("more")
@@ -226,7 +226,7 @@ def test_a_folder_that_is_not_there_is_a_failure(setting):
     assert setting.collections.failure == "there is no such folder"
 
 
-def test_a_folder_that_hangs_leaves_what_is_served_and_is_tried_again(setting):
+def test_a_hanging_folder_is_retried_and_open_collections_serve(setting):
     setting.use({}, FOLDER)
     setting.list("a")
     setting.settle()

@@ -84,7 +84,7 @@ def setting():
 # The service.
 
 
-def test_a_text_passes(setting):
+def test_a_request_with_a_text_passes_unchanged(setting):
     call = setting.ask(collection=None, text="Ada wrote it.")
     assert setting.texts.submitted == [call]
 
@@ -127,7 +127,7 @@ def test_each_passage_is_read_with_the_turn_of_one_text(setting):
         ([20] * 2, None, 2),
     ],
 )
-def test_of_short_passages_more_are_read(setting, lengths, wanted, num_read):
+def test_more_passages_are_read_if_they_are_short(setting, lengths, wanted, num_read):
     setting.found = [passage(9.0, "a.txt", "a" * length) for length in lengths]
     setting.ask_and_search(max_passages=wanted)
     assert len(setting.dispatcher.submitted) == num_read
@@ -188,13 +188,13 @@ def test_a_failed_passage_fails_the_question_and_drops_the_others(setting):
     ]  # fmt: skip
 
 
-def test_what_nobody_waits_for_is_dropped(setting):
+def test_a_cancelled_question_cancels_its_passages(setting):
     setting.ask_and_search().cancel()
     assert setting.dispatcher.cancelled == setting.dispatcher.submitted
     assert setting.dispatcher.reserved == 0.0
 
 
-def test_a_question_that_is_refused_reads_nothing(setting):
+def test_a_refused_question_reads_no_passage(setting):
     setting.dispatcher.refuse = QueueFullError()
     setting.ask_and_search()
     assert [outcome.code for outcome in setting.outcomes] == ["queue_full"]
@@ -211,7 +211,7 @@ def test_without_a_passage_there_is_no_answer(setting):
 # The search.
 
 
-def test_an_unknown_collection_is_told_with_those_there_are(setting):
+def test_an_unknown_collections_error_lists_the_existing_ones(setting):
     setting.ask(collection="books")
     assert setting.outcomes[0].message == "there is no collection books; there is docs"
 
@@ -230,7 +230,7 @@ def test_searches_are_counted(setting):
     assert (counts.search_ms.sum, counts.passages_total, counts.failed_total) == (5.0, 3, 0)
 
 
-def test_a_search_that_nobody_waits_for_reads_nothing(setting):
+def test_a_cancelled_search_reads_no_passage(setting):
     setting.ask().cancel()
     setting.process.find(FOUND)
     assert setting.dispatcher.submitted == []
@@ -262,7 +262,7 @@ def test_a_collection_that_is_not_open_is_not_searched(setting):
     assert setting.process.waiting == []
 
 
-def test_another_index_is_another_edition(setting):
+def test_a_new_index_changes_the_edition(setting):
     request = make_call(collection="docs", text="").request
     before = setting.retrieval.edition(request)
     setting.retrieval.use(setting.options)

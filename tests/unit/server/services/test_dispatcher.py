@@ -135,7 +135,7 @@ def test_an_expired_request_at_an_idle_server_gets_deadline_exceeded(setting, le
     assert setting.instance.batches == []
 
 
-def test_a_turn_costs_a_page_but_no_more_work_waits_for_that(setting):
+def test_a_turn_costs_at_least_a_window_but_waiting_work_counts_the_real_cost(setting):
     setting.instance.batches.append([])
     setting.submit()
     [ticket] = [turn.ticket for turn in setting.dispatcher._scheduler.flows.turns()]
@@ -218,7 +218,7 @@ def test_a_blameless_request_is_requeued_a_bounded_number_of_times(setting):
     assert setting.outcomes == ["unavailable"]
 
 
-def test_a_closed_gate_refuses_what_comes_and_keeps_what_came(setting):
+def test_a_closed_gate_refuses_new_calls_and_keeps_earlier_ones(setting):
     gate = Gate(Segments(setting.dispatcher))
     setting.submit(gate)
     gate.close()

@@ -65,7 +65,7 @@ def test_the_process_starts_with_the_first_search(setting):
     assert setting.results == ["a"]
 
 
-def test_one_clients_searches_hold_no_other_client(setting):
+def test_one_clients_searches_do_not_block_other_clients(setting):
     for number in range(300):
         setting.ask(f"greedy {number}", flow="greedy")
     setting.ask("other", flow="other")
@@ -84,7 +84,7 @@ def test_a_search_is_charged_by_its_cost(setting):
     assert [name.split()[0] for name in setting.results].count("long") == 1
 
 
-def test_a_search_that_is_cancelled_while_it_waits_is_not_made(setting):
+def test_a_search_cancelled_in_the_queue_does_not_run(setting):
     setting.ask("a")
     setting.ask("b").cancel()
     setting.ask("c")
@@ -112,7 +112,7 @@ def test_deadlines_hold_while_a_search_waits_and_while_it_is_made(setting):
     assert (setting.running, setting.results) == ([], [])
 
 
-def test_searches_that_wait_have_a_bound():
+def test_waiting_searches_are_bounded():
     setting = Setting(max_waiting=2)
     for name in "abc":
         setting.ask(name)
@@ -120,7 +120,7 @@ def test_searches_that_wait_have_a_bound():
         setting.ask("d")
 
 
-def test_as_many_searches_run_as_may():
+def test_searches_run_up_to_the_concurrency():
     setting = Setting(concurrency=2)
     for name in "abc":
         setting.ask(name)
@@ -137,7 +137,7 @@ def test_indexes_are_opened_before_searches():
     assert (opened, setting.running) == ([Opened("one")], ["a"])
 
 
-def test_a_search_whose_process_dies_is_made_once_more(setting):
+def test_a_search_whose_process_dies_is_retried_once(setting):
     setting.ask("a")
     setting.process.die()
     assert setting.outcomes == {}
@@ -191,7 +191,7 @@ def test_a_process_that_hangs_is_replaced_and_others_are_searched(setting):
     assert setting.running == ["waits"]
 
 
-def test_an_index_may_take_longer_to_open(setting):
+def test_opening_an_index_has_a_longer_timeout(setting):
     results = []
     setting.searches.run(Open("docs"), results.append)
     setting.clock.advance(FIRST_TIMES * TIMEOUT_S - 0.1)
@@ -200,7 +200,7 @@ def test_an_index_may_take_longer_to_open(setting):
     assert results == [Refused(HUNG, "damaged")]
 
 
-def test_only_what_hangs_is_blamed():
+def test_only_the_hanging_search_fails():
     setting = Setting(concurrency=2)
     setting.ask("hangs")
     setting.clock.advance(5.0)

@@ -45,7 +45,7 @@ class Setting:
 WORDS = "the river runs by the old stone mill and on to the sea "
 
 
-def test_a_short_text_passes_as_it_is():
+def test_a_short_text_passes_unchanged():
     setting = Setting("Ada wrote it.")
     assert setting.dispatcher.submitted == [setting.whole]
 
@@ -99,7 +99,7 @@ def test_a_text_without_spaces_and_of_more_tokens_than_letters_is_cut_smaller(si
     assert [outcome.answers for outcome in setting.outcomes] == [[Answer("", 1.0, None, None)]]
 
 
-def test_a_model_of_another_window_holds_from_its_first_request():
+def test_a_models_window_length_applies_from_its_first_request():
     setting = Setting(WORDS * 40)
     assert len(setting.dispatcher.submitted) == 1
     setting.dispatcher.model = ModelFacts("another", window_tokens=64, overlap_tokens=16)
@@ -108,7 +108,7 @@ def test_a_model_of_another_window_holds_from_its_first_request():
     assert setting.dispatcher.submitted[1].core is not None
 
 
-def test_a_client_that_goes_has_its_segments_cancelled():
+def test_a_disconnect_cancels_the_segments():
     setting = Setting(WORDS * 2000)
     setting.whole.cancel()
     assert setting.dispatcher.cancelled == setting.dispatcher.submitted
@@ -141,7 +141,7 @@ def test_a_text_given_up_says_how_many_characters_were_read():
     assert "its time was over" in error.message
 
 
-def test_a_segment_without_tokens_says_nothing_of_the_next_ones_length():
+def test_a_segment_without_tokens_does_not_change_the_estimate():
     setting = Setting(" " * 20_000 + WORDS * 400)
     for number, segment in enumerate(setting.dispatcher.submitted):
         assert number < 1000
@@ -163,7 +163,7 @@ def test_a_text_of_more_tokens_than_can_be_read_in_its_time_is_given_up_once_tha
     assert setting.dispatcher.reserved == pytest.approx(0.0)
 
 
-def test_a_dense_beginning_says_nothing_of_the_rest():
+def test_a_dense_beginning_does_not_fail_the_text():
     """Signs are tokens each: what counts is how far the estimate was wrong."""
     setting = Setting("!? " * 2000 + WORDS * 1000)
     setting.dispatcher.cost_limit = 20_000.0
@@ -172,7 +172,7 @@ def test_a_dense_beginning_says_nothing_of_the_rest():
     assert setting.outcomes == []
 
 
-def test_a_text_that_is_not_admitted_is_told_at_once():
+def test_a_text_that_is_not_admitted_is_refused_at_once():
     setting = Setting("Ada wrote it.")
     setting.dispatcher.refuse = QueueFullError(retry_after_ms=70)
     long = make_call(text=WORDS * 2000, on_settled=setting.outcomes.append)

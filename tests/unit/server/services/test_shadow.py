@@ -87,7 +87,7 @@ def test_the_answer_does_not_wait_for_the_copy(setting):
 
 
 @pytest.mark.parametrize("is_copy_first", [False, True])
-def test_a_copys_error_is_nobodys(setting, is_copy_first):
+def test_a_copys_error_does_not_reach_the_client(setting, is_copy_first):
     call = setting.ask()
     if not is_copy_first:
         setting.service.resolve()
@@ -98,7 +98,7 @@ def test_a_copys_error_is_nobodys(setting, is_copy_first):
     assert setting.outcomes == {"failed": 1}
 
 
-def test_a_copy_that_is_refused_at_once_is_nobodys_error(setting):
+def test_a_copy_refused_at_once_does_not_reach_the_client(setting):
     setting.router.refuse = QueueFullError()
     call = setting.ask()
     setting.service.resolve()
@@ -117,13 +117,13 @@ def test_a_call_refused_at_once_is_not_shadowed(setting):
     assert (setting.copies, setting.counts.shadows) == ([], {})
 
 
-def test_a_copy_is_not_copied_nor_what_its_own_version_answers(setting):
+def test_neither_copies_nor_the_shadows_own_requests_are_copied(setting):
     setting.make_client(4).ask()
     setting.ask(flow="shadow copy")
     assert setting.copies == []
 
 
-def test_about_as_many_are_copied_as_were_asked_for():
+def test_the_share_of_copies_is_about_the_configured_one():
     setting = Setting(percent=10)
     for _ in range(2000):
         setting.ask()
@@ -135,7 +135,7 @@ def test_about_as_many_are_copied_as_were_asked_for():
 
 
 @pytest.mark.parametrize("error", [None, WorkerCrashedError()], ids=["cancelled", "failed"])
-def test_a_request_that_is_cancelled_or_fails_takes_its_copy_with_it(setting, error):
+def test_a_request_that_is_cancelled_or_fails_cancels_its_copy(setting, error):
     call = setting.ask()
     if error:
         setting.service.submitted[0].fail(error)
@@ -176,7 +176,7 @@ def test_share_agreement_and_latency_are_reported(setting):
     assert 'qa_shadow_request_seconds_count{model="builtin",version="4"} 3\n' in text
 
 
-def test_a_kept_answer_says_nothing_about_latency(setting):
+def test_a_cached_answer_is_not_counted_in_latency(setting):
     setting.ask()
     [copy] = setting.copies
     copy.settle(Answered([ANSWER], Timings(0.0, 0.0), AnswerSource(is_cached=True)))

@@ -77,7 +77,7 @@ def test_a_clients_flag_wins_over_the_rate():
         assert (call.scope.span is not None) == is_sampled
 
 
-def test_the_rate_is_the_share_of_the_others():
+def test_untraced_clients_are_sampled_at_the_rate():
     traced = Traced(0.25, random.Random(7).random)
     calls = [traced.begin() for _ in range(4000)]
     sampled = [call for call in calls if call.scope.span]
@@ -124,7 +124,7 @@ def test_an_error_is_named_and_is_one_if_it_is_the_servers(error, is_error):
     assert trace.root.is_error == is_error
 
 
-def test_a_client_that_has_gone_is_told_too():
+def test_a_disconnected_clients_request_is_traced_as_abandoned():
     traced = Traced()
     traced.begin().cancel()
     [trace] = traced.taken
@@ -216,7 +216,7 @@ def exporting(monkeypatch):
     return Exporting(monkeypatch)
 
 
-def test_spans_go_to_the_program_after_a_while(exporting):
+def test_spans_are_sent_to_the_exporter_after_a_delay(exporting):
     exporting.take(3)
     exporting.loop.advance(FLUSH_DELAY_S * 0.9)
     assert exporting.written == []
@@ -231,12 +231,12 @@ def test_spans_go_to_the_program_after_a_while(exporting):
     assert exporting.written == [3, 1]
 
 
-def test_many_go_at_the_end_of_the_round(exporting):
+def test_many_spans_are_sent_at_the_end_of_the_round(exporting):
     exporting.take(MAX_PENDING)
     assert exporting.written == [MAX_PENDING]
 
 
-def test_nothing_is_due_while_there_is_nothing(exporting):
+def test_without_spans_no_timer_is_due(exporting):
     exporting.take(1)
     exporting.loop.advance(FLUSH_DELAY_S)
     exporting.loop.advance(100)
@@ -271,7 +271,7 @@ def test_unreported_spans_of_a_dead_exporter_are_dropped(exporting):
     assert exporting.counts["exported"] == 5 + 2 * MAX_PENDING
 
 
-def test_a_drain_hands_over_what_there_is(exporting):
+def test_a_drain_sends_the_remaining_spans(exporting):
     exporting.take(2)
     exporting.exporter.close()
     assert (exporting.written, exporting.program.is_closed) == ([2], True)

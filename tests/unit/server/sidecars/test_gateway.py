@@ -14,7 +14,7 @@ from tests.support import FakeTimeLoop, run_until
 SOCKET = Path("/run/qa/socket")
 
 
-def test_without_a_port_there_is_none():
+def test_without_a_port_no_gateway_runs():
     assert ServerConfig().gateway_flags(None) == []
     loop = FakeTimeLoop()
     gateway = GrpcProcess(loop, [])

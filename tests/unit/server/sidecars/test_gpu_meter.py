@@ -88,7 +88,7 @@ def lines(meter):
     return "".join(line for line in text.splitlines(keepends=True) if line[0] != "#")
 
 
-def test_every_gpu_has_its_figures_and_none_that_it_does_not_tell(reporting):
+def test_every_gpu_has_the_figures_that_it_reports_and_no_others(reporting):
     assert lines(reporting) == EXPECTED
 
 
@@ -100,20 +100,20 @@ def test_energy_is_counted_from_the_first_report():
     assert [first.energy_consumption for first, _ in reports] == [0.0, 1.5, 3.0]
 
 
-def test_without_a_driver_there_is_nothing(meter, library):
+def test_without_a_driver_no_figures_are_reported(meter, library):
     library(is_broken=True)
     meter.start()
     run_until(meter._loop, lambda: not meter._stream.is_open)
     assert (lines(meter), meter._process.wait(20)) == ("", 0)
 
 
-def test_a_program_that_ends_takes_its_figures_along(reporting):
+def test_figures_are_removed_when_the_meter_ends(reporting):
     reporting._process.kill()
     run_until(reporting._loop, lambda: not reporting._stream.is_open)
     assert lines(reporting) == ""
     reporting._process.wait(20)
 
 
-def test_it_ends_when_nobody_listens(reporting):
+def test_the_meter_ends_when_its_reader_closes(reporting):
     reporting.close()
     assert reporting._process.wait(20) == 0

@@ -123,7 +123,7 @@ class TestHistogram:
         assert histogram.report()["buckets"] == [(None, 2)]
         assert histogram.quantile(1.0) == 9
 
-    def test_nothing_seen_is_nothing_claimed(self):
+    def test_an_empty_histogram_reports_no_quantile(self):
         assert Histogram((1, 2)).report() == {
             "count": 0, "sum": 0, "max": None, "p50": None, "p90": None, "p99": None, "buckets": []
         }  # fmt: skip
@@ -136,12 +136,12 @@ class TestHistogram:
 
 
 class TestMetrics:
-    def test_every_outcome_is_there_from_the_start(self):
+    def test_every_outcome_is_reported_from_the_start(self):
         counters = Metrics(ERROR_KINDS, QUERY_TYPES).report({})["counters"]
         assert set(counters["requests_total"]) == {ANSWERED, ABANDONED, *ERROR_KINDS}
         assert counters["queries_total"] == dict.fromkeys(QUERY_TYPES, 0)
 
-    def test_a_batch_counts_everywhere_it_should(self):
+    def test_a_batch_is_counted_in_every_metric_of_batches(self):
         metrics = Metrics(ERROR_KINDS, QUERY_TYPES)
         batch = (3, 10.0, StagesMs(tokenize=1.0, model=8.0, read=0.5))
         metrics.for_version("builtin", 1).count_batch(*batch)

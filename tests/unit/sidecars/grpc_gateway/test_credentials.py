@@ -55,7 +55,7 @@ def test_with_a_client_authority_a_client_without_certificate_is_refused(certifi
         shake_hands(credentials, certificates.client_context())
 
 
-def test_with_a_client_authority_a_client_of_another_is_refused(certificates, others):
+def test_with_a_client_authority_a_client_of_another_authority_is_refused(certificates, others):
     credentials = Credentials(certificates.cert, certificates.key, certificates.ca)
     client = certificates.client_context()
     client.load_cert_chain(others.client_cert, others.client_key)

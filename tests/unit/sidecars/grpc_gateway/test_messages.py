@@ -82,7 +82,7 @@ def test_contents_of_two_kinds_are_refused():
 
 
 @pytest.mark.parametrize("status", [400, 404, 503])
-def test_an_error_over_http_is_no_report(status):
+def test_an_http_error_is_not_read_as_a_report(status):
     with pytest.raises(HttpError, match="no such model") as caught:
         reports._read(status, b'{"error": "no such model"}')
     assert caught.value.status == status
@@ -95,7 +95,7 @@ def test_a_call_without_time_is_not_asked():
 
 
 @pytest.mark.parametrize("top_k", [1, 2])
-def test_a_reply_of_the_server_is_read_whole(top_k):
+def test_all_fields_of_a_servers_reply_are_read(top_k):
     answers = [Answer("words", 0.5, 6, 11, Passage("a.md", "A", "", 0, 11, "Other words"))]
     result = Result(answers, Timings(1.0, 2.0), AnswerSource("m", 2, True, 3))
     frame = encode_answers(b"1", answers, result.timings, top_k, result.source)
@@ -156,7 +156,7 @@ def test_every_error_but_status_500_has_its_own_grpc_code(kind):
     assert (status.code_of(error) is grpc.StatusCode.INTERNAL) == (error.status == 500)
 
 
-def test_messages_are_short_and_say_when_to_ask_again():
+def test_messages_are_short_and_have_the_retry_time():
     error = QueueFullError("x" * 9000, retry_after_ms=1500)
     assert len(status.message_of(error)) == status.MAX_MESSAGE_CHARS
     assert status.trailers_of(error) == (

@@ -20,6 +20,6 @@ class LostContext:
         raise ExecuteBatchError("Failed", ())
 
 
-def test_a_write_to_a_peer_that_is_gone_is_told_from_other_faults():
+def test_a_write_to_a_disconnected_peer_is_distinguished_from_other_faults():
     with pytest.raises(PeerLostError):
         asyncio.run(write(LostContext(), object()))

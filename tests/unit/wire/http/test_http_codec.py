@@ -197,7 +197,7 @@ def test_a_connection_that_is_to_close_says_so_where_one_of_several_questions_fa
     assert peer.codec.has_ended
 
 
-def test_http_1_0_is_told_that_it_may_stay():
+def test_an_http_1_0_keep_alive_request_is_answered_keep_alive():
     peer = Peer().send(head(b"Connection: keep-alive\r\n", b"GET /stats HTTP/1.0"))
     assert peer.only()[1]["Connection"] == "keep-alive"
 
@@ -213,7 +213,7 @@ def test_an_error_comes_after_the_answers_before_it():
 
 
 @pytest.mark.parametrize(("is_ready", "status"), [(True, 200), (False, 503)])
-def test_health_is_told_by_status_and_in_words(is_ready, status):
+def test_health_has_a_status_and_a_body(is_ready, status):
     peer = Peer()
     peer.report = lambda _: SimpleNamespace(ready=is_ready, reason="the server is draining")
     peer.send(get("/v2/health/live") + get("/v2/health/ready"))
@@ -228,7 +228,7 @@ def test_health_is_told_by_status_and_in_words(is_ready, status):
     [("/livez", {"live": True}), *((path, {"live": True, "ready": True})
                                    for path in ("/health", "/healthz", "/readyz"))],
 )  # fmt: skip
-def test_probes_have_their_usual_names(path, said):
+def test_usual_probe_paths_are_served(path, said):
     peer = Peer()
     peer.report = lambda _: SimpleNamespace(ready=True, reason=None)
     assert peer.send(get(path)).only()[::2] == (200, said)
@@ -265,7 +265,7 @@ def test_the_colon_of_a_verb_may_be_encoded(colon, version):
     ]
 
 
-def test_head_has_no_body():
+def test_a_reply_to_head_has_no_body():
     peer = Peer().send(get("/stats", method="HEAD"))
     first, _, body = peer.written.partition(b"\r\n\r\n")
     assert (b"Content-Length: 17" in first, body) == (True, b"")
@@ -314,7 +314,7 @@ def test_a_request_refused_by_its_head_ends_the_connection(data, status):
     assert peer.codec.has_ended
 
 
-def test_a_bad_question_is_told_under_its_id_and_as_a_frame_would_be():
+def test_a_bad_questions_error_has_its_id_and_the_code_of_frames():
     peer = Peer().send(post("/qa", {"id": 7, **ASK, "text": ""}))
     status, _, body = peer.only()
     assert (status, body["id"], body["error"]["code"]) == (400, 7, "invalid_request")
@@ -345,7 +345,7 @@ def test_a_body_has_a_bounded_number_of_gzip_members():
         decompress(members * (MAX_MEMBERS + 1), "gzip", 10)
 
 
-def test_a_full_queue_is_told_with_the_time_to_try_again():
+def test_a_full_queues_reply_has_retry_after():
     peer = infer_peer("Who?")
     peer.fail(QueueFullError(retry_after_ms=1200))
     status, fields, body = peer.only()
@@ -353,7 +353,7 @@ def test_a_full_queue_is_told_with_the_time_to_try_again():
     assert body == {"error": "the server's queue is full"}
 
 
-def test_a_question_names_a_model_and_its_reply_what_answered():
+def test_a_question_names_a_model_and_the_reply_names_the_version():
     peer = Peer().send(post("/v2/models/fast/versions/canary/infer", infer(["Who?"])))
     assert (peer.requests[0].model, peer.requests[0].version) == ("fast", "canary")
     peer.answer()
@@ -375,12 +375,12 @@ def test_a_model_is_loaded_and_unloaded_by_name(command):
 
 
 class TestTokens:
-    def test_each_request_shows_its_own(self):
+    def test_each_request_needs_its_own_token(self):
         data = get("/stats", b"Authorization: Bearer abc\r\n") + get("/stats")
         assert Peer().send(data).tokens == ["abc", ""]
 
     @pytest.mark.parametrize("path", ["/v2/health/live", "/v2/health/ready", "/"])
-    def test_some_paths_are_open(self, path):
+    def test_some_paths_need_no_token(self, path):
         codec = Peer().codec
         codec.feed(get(path))
         assert codec.next_message().is_open
@@ -395,7 +395,7 @@ class TestTokens:
         peer = Peer(wants_token=False).send(get("/stats", b"Authorization: Bearer abc\r\n"))
         assert (peer.tokens, peer.statuses()) == ([], [200])
 
-    def test_a_wrong_one_is_the_end(self):
+    def test_a_wrong_token_ends_the_connection(self):
         peer = Peer()
         peer.codec.feed(post("/qa", ASK) + get("/stats"))
         assert isinstance(peer.codec.next_message(), Auth)
@@ -410,12 +410,12 @@ class TestTokens:
 
 class TestTimeouts:
     @pytest.mark.parametrize("data", [post("/qa", ASK)[:-1], b"GET / HTTP/1.1\r\n"])
-    def test_a_body_or_a_head_that_does_not_end_is_told(self, data):
+    def test_an_unfinished_body_or_head_gets_408(self, data):
         peer = Peer().send(data)
         peer.break_off(FrameTimeoutError())
         assert peer.statuses() == [408]
 
-    def test_break_off_without_an_open_request_writes_nothing(self):
+    def test_break_off_without_a_request_writes_nothing(self):
         peer = Peer().send(get("/stats"))
         peer.written = b""
         peer.break_off(UnauthorizedError())
@@ -427,7 +427,7 @@ class TestExpectations:
     EXPECT = b"Expect: 100-continue\r\n"
 
     @pytest.mark.parametrize("wants_token", [True, False])
-    def test_a_client_that_waits_is_told_to_go_on(self, wants_token):
+    def test_a_client_that_expects_100_continue_gets_it(self, wants_token):
         data = post("/qa", ASK, self.EXPECT)
         start = data.index(b"\r\n\r\n") + 4
         peer = Peer(wants_token=wants_token).send(data[:start])
@@ -435,10 +435,10 @@ class TestExpectations:
         peer.send(data[start:])
         assert len(peer.requests) == 1
 
-    def test_one_that_does_not_wait_is_not(self):
+    def test_a_client_that_has_sent_its_body_gets_no_100_continue(self):
         assert Peer().send(post("/qa", ASK, self.EXPECT)).written == b""
 
-    def test_it_is_told_after_the_replies_before(self):
+    def test_100_continue_follows_the_earlier_replies(self):
         data = post("/qa", ASK, self.EXPECT)
         peer = Peer().send(post("/qa", ASK) + data[: data.index(b"\r\n\r\n") + 4])
         assert peer.written == b""
@@ -481,7 +481,7 @@ class TestManyQuestions:
         assert codec.take_unwanted() == []
         assert (codec.next_message(), codec.buffered_bytes) == (None, 0)
 
-    def test_the_reply_is_compressed_if_that_is_asked(self):
+    def test_the_reply_is_compressed_on_request(self):
         peer = infer_peer("Who?", fields=b"Accept-Encoding: br;q=1.0, gzip;q=0, deflate\r\n")
         peer.answer()
         [(_, fields, body)] = peer.replies()
@@ -501,13 +501,13 @@ class TestManyQuestions:
         [(_, fields, _)] = peer.replies()
         assert fields.get("Content-Encoding") == coding
 
-    def test_nothing_else_is(self):
+    def test_other_replies_are_not_compressed(self):
         peer = Peer().send(get("/stats", b"Accept-Encoding: gzip\r\n"))
         assert peer.only()[2] == {"asked": "stats"}
 
 
 class TestBounds:
-    def test_requests_wait_while_many_replies_do(self):
+    def test_requests_wait_while_many_replies_are_unsent(self):
         peer = Peer().send(post("/qa", ASK) + get("/stats") * MAX_EXCHANGES)
         assert len(peer.queries) == MAX_EXCHANGES - 1
         assert peer.codec.waits_for is Wait.ANSWERS
@@ -515,7 +515,7 @@ class TestBounds:
         peer.send(b"")
         assert len(peer.queries) == MAX_EXCHANGES
 
-    def test_a_chunked_body_has_its_turns(self):
+    def test_a_chunked_body_is_parsed_in_turns(self):
         codec = Peer().codec
         codec.feed(head(b"Transfer-Encoding: chunked\r\n") + b"1000\r\n" + b"\r\n\r\n" * 1024)
         assert isinstance(codec.next_message(), Auth)
@@ -537,24 +537,24 @@ class TestAccess:
         [(b"http://evil.example", None), (b"http://localhost:2", b"same-site"), (b"null", None),
          (b"http://localhost", None), (None, b"cross-site")],
     )  # fmt: skip
-    def test_another_sites_page_may_not_ask(self, origin, site):
+    def test_a_page_of_another_origin_is_refused(self, origin, site):
         assert self.post_from(Peer(), origin, site).statuses() == [403]
 
     @pytest.mark.parametrize(
         ("origin", "site"),
         [(None, None), (b"http://localhost:1", b"same-origin"), (b"https://LOCALHOST:1", None)],
     )
-    def test_the_servers_own_page_may(self, origin, site):
+    def test_the_servers_own_page_is_allowed(self, origin, site):
         assert len(self.post_from(Peer(), origin, site).requests) == 1
 
-    def test_one_that_is_named_may_and_is_told(self):
+    def test_a_configured_origin_is_allowed_with_cors_headers(self):
         peer = self.post_from(Peer(**GOOD_SITE), b"https://good.example", b"cross-site")
         peer.answer()
         [(_, fields, _)] = peer.replies()
         assert fields["Access-Control-Allow-Origin"] == "https://good.example"
         assert self.post_from(Peer(**GOOD_SITE), b"https://evil.example").statuses() == [403]
 
-    def test_a_browser_may_ask_first(self):
+    def test_a_cors_preflight_is_answered(self):
         peer = Peer(**GOOD_SITE).send(get("/qa", b"Origin: https://good.example\r\n", "OPTIONS"))
         [(status, fields, _)] = peer.replies()
         assert status == 204
@@ -566,14 +566,14 @@ class TestAccess:
         [(b"evil.example", [421]), (b"192.0.2.1:9999", [421]), (b"localhost.evil.example", [421]),
          (b"localhost:9999", [200]), (b"127.0.0.1", [200]), (b"[::1]:9999", [200])],
     )  # fmt: skip
-    def test_a_server_of_this_machine_alone_has_its_names_alone(self, host, statuses):
+    def test_a_loopback_server_serves_only_loopback_names(self, host, statuses):
         peer = Peer(is_loopback=True).send(
             head(line=b"GET /stats HTTP/1.1", host=b"Host: " + host + b"\r\n")
         )
         assert peer.statuses() == statuses
 
 
-def test_the_description_is_made_of_the_types():
+def test_the_openapi_description_is_made_from_the_types():
     description = openapi.description()
     schemas = description["components"]["schemas"]
     assert schemas["Question"]["required"] == ["question"]

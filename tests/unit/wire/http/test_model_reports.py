@@ -19,13 +19,13 @@ ENGINES = [
 
 
 @pytest.mark.parametrize(("engine_type", "precision"), ENGINES)
-def test_every_engine_has_its_words(engine_type, precision):
+def test_every_engine_has_a_platform_and_precision(engine_type, precision):
     report = ModelReport("m", "1", engine_type, "READY", True, "", 2, 0, precision=precision)
     assert model_reports.metadata(report)["platform"] == model_reports.config(report)["platform"]
     assert model_reports.config(report)["parameters"]["precision"] == {"string_value": precision}
 
 
-def test_a_route_has_words_too():
+def test_a_route_has_a_config_and_metadata():
     route = ModelReport("r", "", CASCADE, "READY", True, "", 0, 0, cascade=["a", "b"])
     config = model_reports.config(route)
     assert (config["platform"], config["instance_group"]) == ("cascade", [])

@@ -72,11 +72,11 @@ def test_parameters_are_read():
 @pytest.mark.parametrize(
     ("level", "ours"), [(0, 0), (1, 9), (2, 8), (9, 1), (10, 0), (11, 0), (2**32, 0)]
 )
-def test_priorities_of_tritons(level, ours):
+def test_tritons_priorities_are_mapped(level, ours):
     assert priority_of(level) == ours
 
 
-def test_missing_answers_are_filled_up():
+def test_missing_answers_are_padded():
     reply = reply_to(parse(body_of(parameters={"top_k": 3})), ADA)
     assert [output["shape"] for output in reply["outputs"]] == [[1, 3]] * 4
     assert [output["data"] for output in reply["outputs"]] == [
@@ -84,7 +84,7 @@ def test_missing_answers_are_filled_up():
     ]  # fmt: skip
 
 
-def test_the_response_says_what_was_kept_and_how_many_models_were_asked():
+def test_the_response_has_cached_and_the_number_of_models_asked():
     call = parse(body_of(["a?", "b?"], ["A.", "B."]))
     kept, asked = AnswerSource(is_cached=True), AnswerSource(models_asked=2)
     for sources, parameters in (
@@ -96,7 +96,7 @@ def test_the_response_says_what_was_kept_and_how_many_models_were_asked():
         assert json.loads(call.reply(results).body).get("parameters") == parameters
 
 
-def test_binary_both_ways():
+def test_binary_data_is_read_and_written():
     binary = {"question": pack("Wö?".encode()), "text": pack(b"It was Ada.")}
     inputs = [tensor(n, None, [1, 1], binary_data_size=len(d)) for n, d in binary.items()]
     outputs = [{"name": "end"}, {"name": "answer", "parameters": {"binary_data": True}},
@@ -113,7 +113,7 @@ def test_binary_both_ways():
     assert reply.content_type == "application/octet-stream"
 
 
-def test_all_outputs_may_be_wanted_in_binary():
+def test_all_outputs_may_be_requested_in_binary():
     call = parse(body_of(parameters={"binary_data_output": True}))
     assert call.outputs == dict.fromkeys(["answer", "score", "start", "end"], True)
 
@@ -193,12 +193,12 @@ def test_bad_binary_data_is_refused(data):
         parse({"inputs": inputs}, binary=data or b"x")
 
 
-def test_binary_data_that_is_nobodys_is_refused():
+def test_binary_data_of_no_input_is_refused():
     with pytest.raises(InvalidRequestError):
         parse(body_of(), binary=b"x")
 
 
-def test_bytes_that_are_no_utf8_are_refused():
+def test_bytes_that_are_not_utf8_are_refused():
     body = json.dumps(body_of()).encode().replace(b'"inputs"', b'"more": "\xff", "inputs"')
     with pytest.raises(InvalidRequestError):
         parse_infer(body, None, LIMITS, "builtin", "1")
@@ -219,7 +219,7 @@ def test_no_body_does_anything_but_parse_or_be_refused(body, header_length):
         (("question", "text"), {"timeout_ms": 2}, "timeout"),
     ],
 )
-def test_a_near_miss_is_told_what_may_be_meant(names, parameters, meant):
+def test_a_near_miss_gets_a_suggestion(names, parameters, meant):
     inputs = [tensor(name, ["A."], [1]) for name in names]
     with pytest.raises(InvalidRequestError, match=f"did you mean `{meant}`"):
         parse({"inputs": inputs, "parameters": parameters})

@@ -47,7 +47,7 @@ def sampled(metrics, **more):
     return found
 
 
-def test_a_family_in_text():
+def test_a_family_is_written_in_text_format():
     samples = [Sample(3, {}), Sample(0.5, {"a": 'x"y\\z\n', "b": ""})]
     text = write_text([Family("name", "gauge", "A line.\nAnd \\ another.", samples)])
     assert text.decode() == (
@@ -97,7 +97,7 @@ def test_every_metric_is_documented_with_its_type_and_its_labels(metrics):
     assert documented() == found
 
 
-def test_everything_that_is_counted_has_words(metrics):
+def test_every_counter_has_a_help_text(metrics):
     assert set(metrics.totals()) == set(HELP)
     assert all(family.help for family in process_families())
 
@@ -126,7 +126,7 @@ def test_failures_have_tritons_reasons(metrics):
     assert failures == {"REJECTED": 1, "CANCELED": 2, "BACKEND": 1, "OTHER": 2}
 
 
-def test_how_a_version_is(metrics):
+def test_gauges_of_a_version_are_reported(metrics):
     seen = sampled(metrics, alive=2, share=0.95, memory_bytes=7, failed_loads=3, queue_length=4)
     for name, value in (("ready", 1), ("instances", 2), ("traffic", 0.95), ("memory_bytes", 7),
                         ("failed_loads", 3)):  # fmt: skip

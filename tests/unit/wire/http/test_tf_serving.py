@@ -55,7 +55,7 @@ def test_invalid_base64_is_refused(value):
         parse({"instances": [{"question": value, "text": "Ada."}]})
 
 
-def test_a_near_miss_says_what_may_be_meant():
+def test_a_near_miss_gets_a_suggestion():
     with pytest.raises(InvalidRequestError, match="did you mean `text`"):
         parse({"instances": [{"question": "Who?", "context": "Ada."}]})
 
@@ -70,12 +70,12 @@ def reply_to(body: object, *answers: list[Answer]) -> bytes:
 
 
 class TestPredict:
-    def test_rows(self):
+    def test_rows_become_questions(self):
         call = parse({"signature_name": "serving_default", "instances": [ROW, {**ROW, "top_k": 2}]})
         asked = [(r.question, r.text, r.top_k) for r in call.requests]
         assert asked == [("Who?", "It was Ada.", 1), ("Who?", "It was Ada.", 2)]
 
-    def test_columns(self):
+    def test_columns_become_questions(self):
         call = parse({"inputs": COLUMNS})
         asked = [(r.question, r.text) for r in call.requests]
         assert asked == [("Who?", "It was Ada."), ("When?", "In 1843.")]
@@ -85,13 +85,13 @@ class TestPredict:
         call = parse({"inputs": {**COLUMNS, "top_k": top_k}})
         assert [request.top_k for request in call.requests] == each
 
-    def test_predictions(self):
+    def test_rows_get_predictions(self):
         assert reply_to({"instances": [ROW, ROW]}, [ADA, NONE], [NONE]) == (
             b'{"predictions":[{"answer":"Ada","score":0.5,"start":7,"end":10},'
             b'{"answer":"","score":0.25,"start":-1,"end":-1}]}'
         )
 
-    def test_outputs(self):
+    def test_columns_get_outputs(self):
         assert reply_to({"inputs": COLUMNS}, [ADA], [NONE]) == (
             b'{"outputs":{"answer":["Ada",""],"score":[0.5,0.25],"start":[7,-1],"end":[10,-1]}}'
         )
@@ -138,7 +138,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_is_refused(name):
+def test_invalid_bodies_are_refused_with_the_reason(name):
     with pytest.raises(InvalidRequestError):
         parse(WRONG[name])
 
@@ -157,7 +157,7 @@ def test_invalid_json_is_refused(body):
 
 
 @given(st.binary(max_size=300))
-def test_no_bytes_do_anything_but_be_refused(body):
+def test_random_bytes_are_refused(body):
     with pytest.raises(InvalidRequestError):
         parse_predict(body, LIMITS, "builtin", "")
 
@@ -249,13 +249,13 @@ class TestOverTheWire:
             (get(PREDICT), 405, "GET is not for this path"),
         ],
     )  # fmt: skip
-    def test_an_unserved_path_says_why_in_its_error(self, data, status, words):
+    def test_an_unserved_paths_error_gives_the_reason(self, data, status, words):
         found, _, body = Peer().send(data).only()
         assert (found, list(body)) == (status, ["error"])
         assert words in body["error"]
 
     @given(st.binary(max_size=40))
-    def test_no_path_does_anything_but_be_served_or_refused(self, path):
+    def test_any_path_is_served_or_refused(self, path):
         codec = HttpCodec(HttpSite(LIMITS, HttpAccess(), str), wants_token=False)
         codec.feed(b"GET /v1/models/" + path + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
         try:
@@ -326,11 +326,11 @@ def test_the_status_of_one_version_or_of_a_route(path, version, state):
     assert body["ready"] == (state == "AVAILABLE")
 
 
-def test_the_names():
+def test_the_list_of_models_has_models_and_routes():
     assert told("/v1/models") == {"models": ["auto", "fast"]}
 
 
-def test_the_metadata():
+def test_the_metadata_has_the_signature():
     body = told("/v1/models/fast/metadata")
     assert body["model_spec"] == {"name": "fast", "signature_name": "", "version": "2"}
     signature = body["metadata"]["signature_def"]["signature_def"]["serving_default"]
