@@ -14,6 +14,7 @@ as in `[models.NAME]`. Such a section's options are no flags.
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import json
 import re
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
-from msgspec import Meta, Struct, inspect, structs
+from msgspec import NODEFAULT, Meta, Struct, inspect, structs
 
 MAX_MS = 2**31 - 1
 """The longest time of an option, in milliseconds: the bound of epoll_wait."""
@@ -186,6 +187,30 @@ def options_of(tree: type[Struct]) -> list[Option]:
         for name, section in sections_of(tree).items()
         for field in structs.fields(section)
     ]
+
+
+def add_flag(group: argparse._ActionsContainer, option: Option) -> None:
+    """Adds a flag without a default: what is parsed is what was given, and wins over a file."""
+    text = option.description
+    is_required = option.default is NODEFAULT
+    if not is_required:
+        text += f" (default: {'none' if option.default in (None, '') else option.default})"
+    flag, text = f"--{option.name}", text.replace("%", "%%")
+    if option.is_switch:
+        action = argparse.BooleanOptionalAction
+        group.add_argument(flag, action=action, default=argparse.SUPPRESS, help=text)
+        return
+
+    def parse(word: str) -> object:
+        try:
+            return option.parse(word)
+        except OptionError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    group.add_argument(
+        flag, default=argparse.SUPPRESS, type=parse, choices=option.choices or None,
+        metavar=option.placeholder, required=is_required, help=text,
+    )  # fmt: skip
 
 
 def with_values(tree: _T, values: Mapping[str, object]) -> _T:

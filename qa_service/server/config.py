@@ -28,6 +28,7 @@ from qa_service.options import (
     Option,
     OptionalMs,
     OptionError,
+    add_flag,
     from_toml,
     options_of,
     sections_of,
@@ -45,6 +46,7 @@ from qa_service.server.services.options import (
     SearchOptions,
 )
 from qa_service.server.telemetry.options import HealthOptions, TraceOptions
+from qa_service.sidecars.gateway_messages import GatewaySettings
 from qa_service.wire.messages import RequestLimits
 
 OTHER_DESCRIPTORS = 128
@@ -121,14 +123,8 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
         """The flags of the gRPC gateway that is to ask over this socket; none without its port."""
         if not self.listen.grpc_port:
             return []
-        names = (
-            *("host", "max_connections", "max_frame_bytes", "max_in_flight_per_connection"),
-            *("idle_timeout_ms", "max_connection_age_s", "tls_cert", "tls_key", "tls_client_ca"),
-            "grpc_http2_min_recv_ping_interval_without_data_ms",
-            *("drain_timeout_ms", "log_level", "log_format"),
-        )
         mine = {o.name: getattr(getattr(self, o.section), o.name) for o in options_of(type(self))}
-        flags = {name: mine[name] for name in names}
+        flags = {name: mine[name] for name in GatewaySettings.__struct_fields__}
         flags |= {"unix_socket": unix_socket, "port": self.listen.grpc_port}
         return [word for name, value in flags.items() if value is not None
                 for word in (f"--{name}", str(value))]  # fmt: skip
@@ -239,28 +235,8 @@ def _make_parser() -> argparse.ArgumentParser:
         for name, section in sections_of(ServerConfig).items()
     }
     for option in options_of(ServerConfig):
-        _add_flag(groups[option.section], option)
+        add_flag(groups[option.section], option)
     return parser
-
-
-def _add_flag(group: argparse._ArgumentGroup, option: Option) -> None:
-    """Adds a flag without a default: what is parsed is what was given, and wins over the file."""
-    default = "none" if option.default in (None, "") else option.default
-    text = f"{option.description} (default: {default})".replace("%", "%%")
-    flag = f"--{option.name}"
-    if option.is_switch:
-        action = argparse.BooleanOptionalAction
-        group.add_argument(flag, action=action, default=argparse.SUPPRESS, help=text)
-        return
-
-    def parse(word: str) -> object:
-        try:
-            return option.parse(word)
-        except OptionError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    metavar = option.placeholder
-    group.add_argument(flag, default=argparse.SUPPRESS, type=parse, metavar=metavar, help=text)
 
 
 def markdown() -> str:

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 from qa_service.child_program import end_with_parent, inherited_socket
 from qa_service.sidecars.gateway_messages import LISTENING, RELOAD
-from qa_service.sidecars.grpc_gateway.program import run
-from qa_service.sidecars.grpc_gateway.settings import parse
+from qa_service.sidecars.grpc_gateway.program import parse, run
 
 if TYPE_CHECKING:
     from qa_service.sidecars.grpc_gateway.gateway import GrpcServer

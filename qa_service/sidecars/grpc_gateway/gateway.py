@@ -16,6 +16,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 from qa_service.errors import InvalidRequestError, SetupError
 from qa_service.net.addresses import listening_addresses
 from qa_service.net.listener import bracketed
+from qa_service.sidecars.gateway_messages import GatewaySettings
 from qa_service.sidecars.grpc_gateway.credentials import Credentials
 from qa_service.sidecars.grpc_gateway.health import HealthService
 from qa_service.sidecars.grpc_gateway.links import PeerLinks
@@ -28,7 +29,6 @@ from qa_service.sidecars.grpc_gateway.messages import (
 )
 from qa_service.sidecars.grpc_gateway.reports import Reports
 from qa_service.sidecars.grpc_gateway.service import InferenceService
-from qa_service.sidecars.grpc_gateway.settings import Settings
 from qa_service.wire.messages import MAX_FRAME_BYTES, RequestLimits
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class GrpcServer:
         SetupError: The certificates cannot be used.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
         self._credentials = _credentials(settings)
         self._stopping = asyncio.Event()
@@ -107,7 +107,7 @@ class GrpcServer:
         await asyncio.sleep(LINGER_S)
 
 
-def _credentials(its: Settings) -> Credentials | None:
+def _credentials(its: GatewaySettings) -> Credentials | None:
     if its.tls_cert is None or its.tls_key is None:
         if its.tls_cert or its.tls_key or its.tls_client_ca:
             raise SetupError("--tls_cert and --tls_key are needed together")
@@ -115,7 +115,7 @@ def _credentials(its: Settings) -> Credentials | None:
     return Credentials(its.tls_cert, its.tls_key, its.tls_client_ca)
 
 
-def _limits(its: Settings) -> RequestLimits:
+def _limits(its: GatewaySettings) -> RequestLimits:
     """The limits checked here; the server checks the lengths of a question and its text."""
     return RequestLimits(
         max_frame_bytes=its.max_frame_bytes,
@@ -124,7 +124,7 @@ def _limits(its: Settings) -> RequestLimits:
     )
 
 
-def _options(its: Settings) -> dict[str, int]:
+def _options(its: GatewaySettings) -> dict[str, int]:
     """The channel arguments (grpc/impl/channel_arg_names.h).
 
     `PeerLink` bounds the calls, not `grpc.max_concurrent_streams`: a server counts a stream as open

@@ -28,7 +28,7 @@ from qa_service.errors import (
     QueueFullError,
     UnavailableError,
 )
-from qa_service.sidecars.grpc_gateway.settings import Settings
+from qa_service.sidecars.gateway_messages import GatewaySettings
 from qa_service.wire.frames import frame_of
 from qa_service.wire.http.open_inference import Result
 from qa_service.wire.json_codec import AnswersBody, ErrorBody
@@ -80,7 +80,7 @@ class PeerLink:
         users: Calls that use the connection now.
     """
 
-    def __init__(self, settings: Settings, token: str) -> None:
+    def __init__(self, settings: GatewaySettings, token: str) -> None:
         self.room = asyncio.Semaphore(settings.max_in_flight_per_connection)
         self.users = 0
         self._settings = settings
@@ -144,7 +144,7 @@ class PeerLink:
 class PeerLinks:
     """The connections of all peers."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
         self._links: dict[_Key, PeerLink] = {}
         self._num_of_peer: Counter[str] = Counter()

@@ -13,12 +13,16 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
+from msgspec import structs
+
 from qa_service.errors import SetupError
+from qa_service.flags import make_parser
 from qa_service.logs import configure_logging
-from qa_service.sidecars.grpc_gateway.settings import Settings, parse
+from qa_service.options import Option, add_flag
+from qa_service.sidecars.gateway_messages import GatewaySettings
 
 if TYPE_CHECKING:
     from qa_service.sidecars.grpc_gateway.gateway import GrpcServer
@@ -33,7 +37,19 @@ def main() -> int:
     return error.exit_code
 
 
-def run(settings: Settings, serve: _Serve) -> SetupError:
+def parse(docstring: str | None, arguments: Sequence[str] | None = None) -> GatewaySettings:
+    """Reads the command line.
+
+    Raises:
+        SystemExit: The flags are wrong, or ask for help.
+    """
+    parser = make_parser(docstring)
+    for field in structs.fields(GatewaySettings):
+        add_flag(parser, Option("", field.name, field.type, field.default))
+    return GatewaySettings(**vars(parser.parse_args(arguments)))
+
+
+def run(settings: GatewaySettings, serve: _Serve) -> SetupError:
     """Has a gateway serve and then ends the program; returns why the gateway cannot serve."""
     configure_logging(settings.log_level, settings.log_format)
     try:
@@ -44,7 +60,7 @@ def run(settings: Settings, serve: _Serve) -> SetupError:
         return error
 
 
-async def _run(settings: Settings, serve: _Serve) -> NoReturn:
+async def _run(settings: GatewaySettings, serve: _Serve) -> NoReturn:
     from qa_service.sidecars.grpc_gateway.gateway import GrpcServer  # noqa: PLC0415 - grpcio may be missing
 
     await serve(GrpcServer(settings))

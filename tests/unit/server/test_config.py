@@ -109,6 +109,13 @@ def test_the_help_page_has_every_flag_under_its_section(capsys):
     assert "--no-cuda_graphs" in page
 
 
+def test_a_shell_completes_the_words_that_a_flag_accepts(capsys):
+    pytest.importorskip("shtab")
+    with pytest.raises(SystemExit):
+        find_config(["--print_completion", "bash"])
+    assert "log_format_choices=(text json)" in capsys.readouterr().out
+
+
 def test_flags_are_read():
     config = parse_server_flags(["--port", "0", "--log_level", "debug", "--max_queue_size", "5"])
     assert config.listen.port == 0

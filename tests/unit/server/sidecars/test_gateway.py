@@ -8,7 +8,7 @@ from qa_service.server.config import ServerConfig
 from qa_service.server.sidecars import gateway as front
 from qa_service.server.sidecars.gateway import GrpcProcess
 from qa_service.sidecars.gateway_messages import LISTENING
-from qa_service.sidecars.grpc_gateway.settings import parse
+from qa_service.sidecars.grpc_gateway.program import parse
 from tests.support import FakeTimeLoop, run_until
 
 SOCKET = Path("/run/qa/socket")

@@ -11,7 +11,7 @@ import pytest
 from qa_service.errors import QueueFullError
 from qa_service.sidecars.grpc_gateway import links as module
 from qa_service.sidecars.grpc_gateway.links import IDLE_S, PeerLink, PeerLinks
-from qa_service.sidecars.grpc_gateway.settings import parse
+from qa_service.sidecars.grpc_gateway.program import parse
 
 MAX_LINKS, MAX_CALLS, MAX_CONNECTIONS = 3, 4, 5
 PEERS, TOKENS = "abc", "123456"
