@@ -68,6 +68,8 @@ _LATENCIES, _MIN_LATENCIES = 100, 20
 _MORE_TRIES = 2
 """The first may reach, behind a load balancer, the server that was killed or is starting again."""
 _RESENT = {"connection_lost", "server_unreachable", "shutting_down", "unavailable", "queue_full"}
+_LEAVING = {"shutting_down", "unavailable"}
+"""Another connection to the same address, a load balancer's, may reach another server."""
 LOST = (ssl.SSLEOFError, ConnectionError, TimeoutError)
 _AGAIN = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _IN_PROGRESS = {0, errno.EINPROGRESS, errno.EWOULDBLOCK, 10035}  # the last is Windows' name for it
@@ -553,9 +555,7 @@ class _Call(Generic[_Result]):
         self._connections: dict[Server, _Connection] = {}
         self._results: dict[int, _Result | QaClientError] = {}
         self._num_taken = 0
-        # The last loss of a connection, and the number of losses since the last reply.
-        self._loss: QaClientError | None = None
-        self._num_losses = 0
+        self._losses = Losses(servers)
 
     def run(self) -> list[_Result | QaClientError]:
         """Asks every question; returns the results in their order."""
@@ -574,6 +574,7 @@ class _Call(Generic[_Result]):
             QaClientError: No server does; the error of the last one.
         """
         failed: list[Server] = []
+        failure: QaClientError = ServerUnreachableError("there is no server")
         while (server := self._servers.pick(failed)) is not None:
             try:
                 connection = self._connections[server] = self._servers.connection(server)
@@ -585,10 +586,9 @@ class _Call(Generic[_Result]):
                 return
             except QaClientError as error:
                 self._lose(self._connections[server], error)
-                self._loss = error
+                failure = error
                 failed.append(server)
-        assert self._loss is not None
-        raise self._loss
+        raise failure
 
     def _send_waiting(self) -> bool:
         """Sends what can go now; returns whether there is something to wait for."""
@@ -598,7 +598,6 @@ class _Call(Generic[_Result]):
             try:
                 server = self._servers.pick(self._busy() | self._servers.to_avoid(request.tried))
             except ServerUnreachableError as error:  # no name has an address
-                self._loss = error
                 self._settle(self._waiting.popleft(), error)
                 continue
             if server is None:
@@ -626,8 +625,7 @@ class _Call(Generic[_Result]):
                 return False
             self._num_taken += 1
             try:
-                if self._loss is not None and self._num_losses > len(self._servers):
-                    raise self._loss
+                self._losses.check()
                 request.frame = encode_frame({"id": request.id, **request.fields})
             except QaClientError as error:
                 self._settle(request, error)
@@ -705,12 +703,10 @@ class _Call(Generic[_Result]):
         result = error or self._read_reply(reply, (now_s - request.started_s) * 1e3)
         del connection.in_flight[request.id]
         request.connections.remove(connection)
-        self._num_losses = 0
-        self._servers.count_reply(connection.server, now_s - copy.sent_s)
+        self._losses.forgive()
+        latency_s = now_s - copy.sent_s
+        connection.is_leaving |= self._servers.count_reply(connection.server, latency_s, error)
         if error is not None:
-            if error.code in {"shutting_down", "unavailable"}:
-                connection.is_leaving = True
-                self._servers.rest(connection.server)
             self._fail(request, error)
         else:
             self._settle(request, result)
@@ -736,10 +732,7 @@ class _Call(Generic[_Result]):
                 request.tried.remove(server)
             self._waiting.extend(requests)
             return
-        self._loss = error
-        self._num_losses += 1
-        if not isinstance(error, QaServerError):
-            self._servers.rest(server)
+        self._losses.add(server, error)
         for request in requests:
             self._fail(request, error)
 
@@ -888,13 +881,19 @@ class Servers:
         with self._lock:
             server.in_flight -= number
 
-    def count_reply(self, server: Server, latency_s: float) -> None:
-        """Counts a reply of the server."""
+    def count_reply(
+        self, server: Server, latency_s: float, error: QaServerError | None = None
+    ) -> bool:
+        """Counts a reply of the server; returns whether its connection takes no more questions."""
         with self._lock:
             server.in_flight -= 1
             server.failures = 0
             server.replied_s = time.perf_counter()
             server.latencies_s.append(latency_s)
+        is_leaving = error is not None and error.code in _LEAVING
+        if is_leaving:
+            self.rest(server)
+        return is_leaving
 
     def count_outrun(self, server: Server, sent_s: float) -> None:
         """Counts a request that another server answered sooner; a silent one is then avoided."""
@@ -982,6 +981,41 @@ class Servers:
             self._known[server.addresses] = before.get(server.addresses, server)
         for addresses in before.keys() - self._known.keys():
             _close_idle(before[addresses])
+
+
+class Losses:
+    """Connections that were lost, or could not be made; after too many no more questions are sent.
+
+    Attributes:
+        number: How many there were.
+    """
+
+    def __init__(self, servers: Servers) -> None:
+        self.number = 0
+        self._servers = servers
+        self._last: QaClientError | None = None
+        self._forgiven = 0
+
+    def add(self, server: Server, error: QaClientError) -> None:
+        """Counts one; unless the server itself refused, it is avoided for a time."""
+        self.number += 1
+        self._last = error
+        if not isinstance(error, QaServerError):
+            self._servers.rest(server)
+
+    def forgive(self) -> None:
+        """Notes that a reply has come."""
+        self._forgiven = self.number
+
+    def check(self, begun_at: int = 0) -> None:
+        """Raises the last, if there were more than servers after `begun_at` and the last reply.
+
+        Raises:
+            QaClientError: There were.
+        """
+        num_since = self.number - max(begun_at, self._forgiven)
+        if self._last is not None and num_since > len(self._servers):
+            raise copied(self._last)
 
 
 def look_up(host: str, port: int) -> list[tuple[Address, ...]]:
@@ -1275,6 +1309,11 @@ class _Connection(Stream):
         """Stops waiting for a reply; returns when the request was sent."""
         self._abandoned.add(request.id)
         return self.in_flight.pop(request.id).sent_s
+
+
+def copied(error: QaClientError) -> QaClientError:
+    """Copies an error to raise it again: the traceback of a shared one would grow."""
+    return type(error)(*error.args)
 
 
 def error_reason(error: Exception) -> str:

@@ -1,7 +1,7 @@
 """AsyncQaClient: asks a QA server, or several replicas, from asyncio.
 
-Its errors are `QaClient`'s, and so are the rules of where a question is sent, and when again: both
-clients follow `Servers`.
+Its errors are `QaClient`'s, and so are the rules of where a question is sent, when again, and when
+no more: both clients follow `Servers` and `Losses`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from qa_service.client import (
     MAX_RESPONSE_BYTES,
     Answer,
     AskOptions,
+    Losses,
     QaClientError,
     QaServerError,
     Server,
@@ -77,7 +78,7 @@ class AsyncQaClient:
         self._room = asyncio.Semaphore(max_in_flight)
         self._opening: dict[Server, asyncio.Task[AsyncConnection]] = {}
         self._connections: set[AsyncConnection] = set()
-        self._losses = _Losses()
+        self._losses = Losses(self._servers)
 
     async def __aenter__(self) -> Self:
         return self
@@ -156,11 +157,8 @@ class AsyncQaClient:
         begun_at: int,
     ) -> None:
         for index, (question, text) in numbered:
-            loss = self._losses.last
-            if loss is not None and self._losses.since(begun_at) > len(self._servers):
-                results[index] = loss
-                continue
             try:
+                self._losses.check(begun_at)
                 results[index] = await self._ask({**question_fields(question, text), **fields})
             except QaClientError as error:
                 results[index] = error
@@ -204,11 +202,10 @@ class AsyncQaClient:
             self._servers.count_unanswered(server, 1)
             raise
         self._losses.forgive()
-        self._servers.count_reply(server, time.perf_counter() - sent_s)
+        error = result if isinstance(result, QaServerError) else None
+        if self._servers.count_reply(server, time.perf_counter() - sent_s, error):
+            connection.leave()
         if isinstance(result, QaServerError):
-            if result.code in {"shutting_down", "unavailable"}:
-                connection.leave()  # a load balancer may know another
-                self._servers.rest(server)
             raise result
         return result
 
@@ -252,11 +249,8 @@ class AsyncQaClient:
             self._count_loss(server, error)
 
     def _count_loss(self, server: Server, error: QaClientError) -> None:
-        if error.code == QaClientError.code:  # `close` did it
-            return
-        self._losses.add(error)
-        if not isinstance(error, QaServerError):
-            self._servers.rest(server)
+        if error.code != QaClientError.code:  # else `close` did it
+            self._losses.add(server, error)
 
     def _retire(self, opening: asyncio.Task[AsyncConnection]) -> None:
         """Lets a connection end when its questions are answered: its server's name is gone."""
@@ -264,27 +258,6 @@ class AsyncQaClient:
             opening.add_done_callback(self._retire)
         elif not opening.cancelled() and opening.exception() is None:
             opening.result().leave()
-
-
-class _Losses:
-    """Counts the connections that were lost, or could not be made; `last` says why."""
-
-    def __init__(self) -> None:
-        self.number = 0
-        self.last: QaClientError | None = None
-        self._forgiven = 0
-
-    def add(self, error: QaClientError) -> None:
-        self.number += 1
-        self.last = error
-
-    def forgive(self) -> None:
-        """Notes that a reply has come."""
-        self._forgiven = self.number
-
-    def since(self, number: int) -> int:
-        """Losses after the first `number` ones and after the last reply."""
-        return self.number - max(number, self._forgiven)
 
 
 def _closed() -> QaClientError:

@@ -35,6 +35,7 @@ from qa_service.client import (
     Terms,
     TlsError,
     check_authenticated,
+    copied,
     decode_reply,
     encode_frame,
     server_error,
@@ -349,9 +350,4 @@ class AsyncConnection(asyncio.Protocol):
             waiting.remove(guilty)
             error = UnreadError(str(error))
         for asked in waiting:
-            asked.result.set_exception(_copy(error))
-
-
-def _copy(error: QaClientError) -> QaClientError:
-    """Copies an error for each task that raises it: a shared one's traceback would grow."""
-    return type(error)(*error.args)
+            asked.result.set_exception(copied(error))

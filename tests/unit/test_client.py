@@ -23,13 +23,16 @@ from qa_service.client import (
     Answer,
     ConnectionLostError,
     InvalidRequestError,
+    Losses,
     ProtocolError,
     QaClient,
     QaClientError,
     QaServerError,
     RequestTimeoutError,
+    Servers,
     ServerUnreachableError,
     Span,
+    Terms,
     split_hosts,
 )
 from tests.scripted_peer import (
@@ -531,6 +534,51 @@ class TestAskMany:
 
 def client_of_all(*peers: ScriptedPeer, timeout_s: float = 20.0, **options) -> QaClient:
     return QaClient([f"{peer.host}:{peer.port}" for peer in peers], 1, timeout_s, **options)
+
+
+class TestLosses:
+    """What both clients count, for one server."""
+
+    @pytest.fixture
+    def servers(self):
+        return Servers([("127.0.0.1", 9)], Terms(1.0, 1 << 10, None, None), with_hedging=False)
+
+    @pytest.fixture
+    def server(self, servers):
+        return servers.pick([])
+
+    def test_more_losses_than_servers_end_the_asking_each_time_with_an_error_of_its_own(
+        self, servers, server
+    ):
+        losses = Losses(servers)
+        losses.add(server, ConnectionLostError("first"))
+        losses.check()
+        losses.add(server, ConnectionLostError("second"))
+        with pytest.raises(ConnectionLostError, match="second") as first:
+            losses.check()
+        with pytest.raises(ConnectionLostError, match="second") as again:
+            losses.check()
+        assert again.value is not first.value
+
+    def test_losses_before_a_reply_or_the_beginning_do_not_count(self, servers, server):
+        losses = Losses(servers)
+        for _ in range(5):
+            losses.add(server, ConnectionLostError("gone"))
+        losses.check(begun_at=losses.number - 1)
+        losses.forgive()
+        losses.check()
+
+    def test_a_server_that_refused_is_not_avoided_for_it(self, servers, server):
+        losses = Losses(servers)
+        losses.add(server, QaServerError("unauthenticated", "no token"))
+        assert server.failures == 0
+        losses.add(server, ConnectionLostError("gone"))
+        assert server.failures == 1
+
+    def test_a_reply_says_whether_its_server_takes_more(self, servers, server):
+        errors = [None, QaServerError("queue_full", "full"), QaServerError("shutting_down", "ends")]
+        assert [servers.count_reply(server, 0.1, error) for error in errors] == [False, False, True]
+        assert server.failures == 1
 
 
 class TestServers:
