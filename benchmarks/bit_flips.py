@@ -27,9 +27,9 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from qa_service.data.squad import AGREEMENT_QUESTIONS, OWN_QUESTIONS, read_squad
 from qa_service.engine_catalogue import TOLERANCES
 from qa_service.instance.batch_cost import BatchRule
-from qa_service.instance.bundled_questions import AGREEMENT_QUESTIONS, bundled_questions
 from qa_service.instance.engines.outputs import EngineFaultError
 from qa_service.instance.engines.pytorch import PyTorchEngine, load_model, logits_of
 from qa_service.instance.model_folder.known_answers import (
@@ -122,7 +122,7 @@ class Bench:
 
 def make_questions(number: int) -> Iterator[Question]:
     """The bundled questions, of their own text; then of it and the one behind."""
-    items = [*bundled_questions(), *bundled_questions(AGREEMENT_QUESTIONS)]
+    items = [*read_squad(OWN_QUESTIONS), *read_squad(AGREEMENT_QUESTIONS)]
     contexts = list(dict.fromkeys(item.context for item in items))
     for count in range(number):
         item = items[count % len(items)]

@@ -15,8 +15,8 @@ from contextlib import ExitStack
 
 from qa_service.autotune.engine_race import MAX_ROUNDS, Offsets, Race, Record
 from qa_service.autotune.engine_table import EngineTable, Measurement
+from qa_service.data.squad import AGREEMENT_QUESTIONS, read_squad
 from qa_service.errors import InternalError, SetupError
-from qa_service.instance.bundled_questions import AGREEMENT_QUESTIONS, bundled_questions
 from qa_service.instance.channel import WorkerChannel
 from qa_service.instance.launch import WORKER_PROGRAM, launch
 from qa_service.instance.messages import (
@@ -55,7 +55,7 @@ SAY_EVERY_S = 3.0
 
 def bundled_rounds() -> list[list[Task]]:
     """The bundled questions, `ROUND_SIZE` a round."""
-    items = bundled_questions(AGREEMENT_QUESTIONS)
+    items = read_squad(AGREEMENT_QUESTIONS)
     contexts = list(dict.fromkeys(item.context for item in items))
     rounds: list[list[Task]] = []
     for start in range(0, len(items) - ROUND_SIZE + 1, ROUND_SIZE):

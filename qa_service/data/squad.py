@@ -24,6 +24,8 @@ from typing import Any
 
 OWN_QUESTIONS = Path(__file__).parent / "questions.json"
 """The questions that ship with the project."""
+AGREEMENT_QUESTIONS = OWN_QUESTIONS.with_name("agreement.json")
+"""Those by which engines are compared, and for whose lengths instances prepare."""
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)

@@ -15,8 +15,6 @@ from pathlib import Path
 from qa_service.data.squad import SquadQuestion
 from qa_service.evaluation.evaluation import PreparedModel
 from qa_service.evaluation.measures import abstained_percent, best_answers, squad_metrics
-from qa_service.server.services.cascade import is_sure
-from qa_service.server.services.options import RouteOptions
 from qa_service.wire.messages import Answer
 
 MIN_SCORES = tuple(step / 20 for step in range(21))
@@ -67,31 +65,35 @@ def run_model(
 
 
 def sweep(
-    runs: Sequence[ModelRun], questions: Sequence[SquadQuestion], routes: Iterable[RouteOptions]
+    runs: Sequence[ModelRun],
+    questions: Sequence[SquadQuestion],
+    min_scores: Iterable[float],
+    *,
+    ask_next_if_unknown: bool = False,
 ) -> Iterator[CascadePoint]:
-    """Yields the point of each route over the same models."""
+    """Yields the point of each `min_score`; both options are a route's."""
+
+    def stop(answers: Sequence[Answer], min_score: float) -> int:
+        """The index of the model whose answer counts."""
+        sure = (one.is_sure(min_score, if_unknown=not ask_next_if_unknown) for one in answers)
+        return next((i for i, ends in enumerate(sure) if ends), len(answers) - 1)
+
     first_f1, last_f1 = (squad_metrics(r.answers, questions)["f1"] for r in (runs[0], runs[-1]))
     rows = list(zip(*(run.answers for run in runs), strict=True))
     unanswerable = list(zip(*(run.to_unanswerable for run in runs), strict=True))
-    for route in routes:
-        stops = [_stop(row, route) for row in rows]
+    for min_score in min_scores:
+        stops = [stop(row, min_score) for row in rows]
         f1 = squad_metrics([row[i] for row, i in zip(rows, stops, strict=True)], questions)["f1"]
         shares = [sum(i >= number for i in stops) / len(stops) for number in range(len(runs))]
         seconds = sum(share * run.seconds for share, run in zip(shares, runs, strict=True))
         yield CascadePoint(
-            min_score=route.min_score,
+            min_score=min_score,
             passed_on=100 * shares[1],
             f1=f1,
-            caught=abstained_percent([row[_stop(row, route)] for row in unanswerable]),
+            caught=abstained_percent([row[stop(row, min_score)] for row in unanswerable]),
             cost=seconds / runs[-1].seconds,
             gain=(f1 - first_f1) / (last_f1 - first_f1) if last_f1 != first_f1 else math.nan,
         )
-
-
-def _stop(answers: Sequence[Answer], route: RouteOptions) -> int:
-    """The index of the model whose answer counts."""
-    last = len(answers) - 1
-    return next((i for i, best in enumerate(answers[:last]) if is_sure(best, route)), last)
 
 
 def draw(points: Sequence[CascadePoint], path: Path) -> None:

@@ -28,7 +28,6 @@ from qa_service.evaluation.probes import PROBES
 from qa_service.flags import PlotError, check_plot, complain, make_parser
 from qa_service.instance.model_folder.manifest import load_manifest, model_files
 from qa_service.no_telemetry import turn_off_telemetry
-from qa_service.server.services.options import RouteOptions
 
 _COLUMNS = (
     "exact_match",
@@ -147,12 +146,8 @@ def _cascade(flags: argparse.Namespace, dev: DevSet) -> None:
     if flags.plot:
         check_plot(flags.plot)
     runs = [_run(flags, model_dir, dev) for model_dir in flags.model_dirs]
-    names, unknown = [f"model_{i}" for i in range(len(runs))], flags.ask_next_if_unknown
-    routes = [
-        RouteOptions(cascade=names, min_score=score, ask_next_if_unknown=unknown)
-        for score in MIN_SCORES
-    ]
-    points = list(sweep(runs, dev.answerable, routes))
+    unknown = flags.ask_next_if_unknown
+    points = list(sweep(runs, dev.answerable, MIN_SCORES, ask_next_if_unknown=unknown))
     columns = dataclasses.fields(CascadePoint)
     print(*(f"{column.name:>10}" for column in columns))
     for point in points:

@@ -225,6 +225,10 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     ] = None
     places: Places = ()
 
+    def is_sure(self, min_score: float, *, if_unknown: bool) -> bool:
+        """Whether no other model needs to be asked: "no answer" ends a cascade if it may."""
+        return self.score >= min_score and (if_unknown or self.start is not None)
+
 
 class Timings(msgspec.Struct, frozen=True):
     """Where a request's time went, in milliseconds."""

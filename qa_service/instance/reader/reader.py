@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
+from qa_service.data.squad import AGREEMENT_QUESTIONS, read_squad
 from qa_service.errors import InternalError, QaError
 from qa_service.instance.arrays import (
     NUM_BEST,
@@ -20,7 +21,6 @@ from qa_service.instance.arrays import (
     Rows,
 )
 from qa_service.instance.batch_cost import BatchRule
-from qa_service.instance.bundled_questions import AGREEMENT_QUESTIONS, bundled_questions
 from qa_service.instance.learned_costs import LearnedCosts
 from qa_service.instance.messages import Answers, ModelFacts
 from qa_service.instance.model_folder.manifest import TOKENIZER_FILE, Manifest
@@ -107,7 +107,7 @@ class Reader:
 
     def usual_lengths(self) -> Iterator[int]:
         """The tokens of each window of the questions that ship with the project, long and short."""
-        asked = bundled_questions(AGREEMENT_QUESTIONS)
+        asked = read_squad(AGREEMENT_QUESTIONS)
         pairs = [(one.question, one.context) for one in asked]
         for encoded in self._windows.encode_batch(pairs):
             if isinstance(encoded, EncodedQuestion):

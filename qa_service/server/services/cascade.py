@@ -89,11 +89,6 @@ class Cascade:
 
     def _is_final(self, best: Answer, models_asked: int) -> bool:
         """Whether the model is sure, or the last."""
-        return models_asked == len(self._options.cascade) or is_sure(best, self._options)
-
-
-def is_sure(best: Answer, options: RouteOptions) -> bool:
-    """Whether a model's best answer ends the cascade."""
-    if best.start is None and options.ask_next_if_unknown:
-        return False
-    return best.score >= options.min_score
+        its = self._options
+        is_sure = best.is_sure(its.min_score, if_unknown=not its.ask_next_if_unknown)
+        return is_sure or models_asked == len(its.cascade)

@@ -10,8 +10,7 @@ from qa_service.autotune.candidates import choose_engine
 from qa_service.autotune.engine_race import MAX_ROUNDS
 from qa_service.autotune.engine_table import EngineTable, Finding, Measurement
 from qa_service.autotune.engine_trial import Progress, bundled_rounds
-from qa_service.data.squad import read_squad
-from qa_service.instance.bundled_questions import AGREEMENT_QUESTIONS
+from qa_service.data.squad import AGREEMENT_QUESTIONS, read_squad
 from qa_service.instance.devices import DeviceAssignment
 from qa_service.instance.model_folder.costs_dir import keep
 from qa_service.instance.model_folder.manifest import Manifest, ReadingConfig

@@ -4,7 +4,6 @@ import pytest
 
 from qa_service.data.squad import SquadQuestion
 from qa_service.evaluation.cascade import ModelRun, draw, sweep
-from qa_service.server.services.options import RouteOptions
 from qa_service.wire.messages import Answer
 
 QUESTIONS = [SquadQuestion(str(n), "Who?", "Ada and Bob", ("Ada",), (0,)) for n in range(4)]
@@ -22,8 +21,7 @@ LARGE = ModelRun(answers(*[("Ada", 0.9)] * 4), [UNKNOWN], 10.0)
 
 
 def points(min_scores, **options):
-    routes = [RouteOptions(cascade=["s", "l"], min_score=m, **options) for m in min_scores]
-    return list(sweep([SMALL, LARGE], QUESTIONS, routes))
+    return list(sweep([SMALL, LARGE], QUESTIONS, min_scores, **options))
 
 
 def test_f1_cost_and_gain_go_from_the_first_model_to_the_last():
@@ -43,9 +41,8 @@ def test_no_answer_is_passed_on_if_configured():
 
 
 def test_three_models_each_pass_on_what_they_are_not_sure_of():
-    route = RouteOptions(cascade=["s", "m", "l"], min_score=0.65)
     middle = ModelRun(answers(*[("Bob", 0.9)] * 4), [UNKNOWN], 2.0)
-    [point] = sweep([SMALL, middle, LARGE], QUESTIONS, [route])
+    [point] = sweep([SMALL, middle, LARGE], QUESTIONS, [0.65])
     assert point.f1 == 25.0
     assert point.cost == pytest.approx((1.0 + 0.5 * 2.0) / 10.0)
 

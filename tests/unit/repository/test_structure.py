@@ -23,9 +23,9 @@ FLOORS = [
         *("autotune", "preparation", "sidecars/grpc_gateway"),
         *("server/telemetry", "server/scheduling"),
     },
-    {"server/instances", "server/sidecars"},
+    {"server/instances", "server/sidecars", "evaluation"},
     {"server/services"},
-    {"server/front", "server/models", "evaluation"},
+    {"server/front", "server/models"},
     {"server"},
 ]
 """The rooms by floors, a room being a folder with modules; "" is the package's own modules.
