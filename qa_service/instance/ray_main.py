@@ -1,6 +1,4 @@
-"""The bridge between the loop and an actor on a Ray cluster; `instances/process.py` starts it.
-
-    python -m qa_service.instance.ray_main FD PARENT LEVEL FORMAT
+"""The bridge between the loop and an actor on a Ray cluster, a program which `launch` starts.
 
 It holds a worker's end of a channel and is a Ray driver. It forwards a batch's bytes unchanged, and
 converts the start in results to this machine's clock. It ends when the loop closes the channel,
@@ -13,7 +11,6 @@ import contextlib
 import functools
 import logging
 import os
-import signal
 import sys
 import threading
 import time
@@ -24,9 +21,9 @@ from typing import Any
 
 import msgspec
 
-from qa_service.child_program import end_with_parent, inherited_socket
 from qa_service.errors import SetupError
 from qa_service.instance.channel import WorkerChannel
+from qa_service.instance.launch import begin, environment_of_libraries
 from qa_service.instance.messages import (
     Checked,
     Failed,
@@ -37,9 +34,7 @@ from qa_service.instance.messages import (
     to_loop_decoder,
 )
 from qa_service.instance.model_folder.manifest import fingerprint_of
-from qa_service.instance.options import InstanceOptions
 from qa_service.instance.ray_instance import RayInstance, pack
-from qa_service.logs import configure_logging
 from qa_service.no_telemetry import NO_TELEMETRY
 
 logger = logging.getLogger(__name__)
@@ -53,7 +48,6 @@ PATIENT_S = 10.0
 """A start that waits longer for a node logs that; a node with room needs a few seconds."""
 NODES_TIMEOUT_S = 2.0
 """How long the cluster may take to say which nodes it has."""
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class Bridge:
@@ -99,7 +93,7 @@ class Bridge:
             model_dir=str(model_dir),
             fingerprint=setup.fingerprint or fingerprint_of(model_dir),
         )
-        actor = _make_actor(ray, options)
+        actor = _make_actor(ray, setup)
         starting = actor.start.options(concurrency_group="run").remote(setup, pushed)
         node = actor.__ray_call__.options(concurrency_group="ping").remote(_node_of)
         if not ray.wait([node], timeout=PATIENT_S)[0]:
@@ -195,11 +189,11 @@ def _connect(address: str) -> Any:  # noqa: ANN401 - the module, which has no ty
     return ray
 
 
-def _make_actor(ray: Any, options: InstanceOptions) -> Any:  # noqa: ANN401
+def _make_actor(ray: Any, setup: Setup) -> Any:  # noqa: ANN401
     """An actor that dies with this process, and that Ray does not restart."""
+    options = setup.options
     environment = {
-        **dict.fromkeys(_THREAD_VARIABLES, str(options.intra_op_num_threads)),
-        "TOKENIZERS_PARALLELISM": "true" if options.ray_num_gpus else "false",
+        **environment_of_libraries(setup),
         **NO_TELEMETRY,
         "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
     }
@@ -231,11 +225,7 @@ def _one_line(error: BaseException) -> str:
 
 def main(arguments: Sequence[str]) -> None:
     """Runs the bridge, with a worker's arguments."""
-    descriptor, parent, log_level, log_format = arguments
-    end_with_parent(int(parent))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    configure_logging(log_level, log_format)
-    channel = WorkerChannel(inherited_socket(int(descriptor)))
+    channel = begin(arguments)
     Bridge(channel).run()
     channel.close()
     # The actor ends with its driver. Ray's shutdown can take long if the cluster is lost.

@@ -1,7 +1,6 @@
 """A worker: loads the model, warms up, and answers batches until the loop closes the channel.
 
-As a program (`python -m qa_service.instance.worker_main FD PARENT LEVEL FORMAT`)
-it is the worker process. It loads only its engine's libraries.
+As a program, which `launch` starts, it is the worker process. It loads only its engine's libraries.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import signal
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +16,6 @@ from typing import Any
 
 import msgspec
 
-from qa_service.child_program import end_with_parent, inherited_socket
 from qa_service.engine_catalogue import INSTANT
 from qa_service.errors import InternalError, SetupError
 from qa_service.instance.batch_cost import CostTable
@@ -30,6 +27,7 @@ from qa_service.instance.engines.base import Engine
 from qa_service.instance.engines.outputs import EngineFaultError
 from qa_service.instance.hooks import HookedReader, load_hooks
 from qa_service.instance.ladder import Ladder
+from qa_service.instance.launch import begin
 from qa_service.instance.learned_costs import LearnedCosts
 from qa_service.instance.messages import Failed, Ready, Setup
 from qa_service.instance.model_folder.known_answers import (
@@ -52,7 +50,6 @@ from qa_service.instance.reader.reader import Reader
 from qa_service.instance.reader.stopwatch import Stopwatch
 from qa_service.instance.runs import TaskReader, answer_batches, received, received_ahead
 from qa_service.instance.self_test import SelfTest, WrongAnswerError
-from qa_service.logs import configure_logging
 from qa_service.machine import resident_bytes
 from qa_service.wire.messages import Task
 
@@ -229,14 +226,11 @@ def _running_model(name: str) -> Iterator[None]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Runs the worker process, with the arguments that the module's docstring lists."""
-    descriptor, parent, log_level, log_format = arguments
-    end_with_parent(int(parent))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Runs the worker process, with the arguments that `launch` gives."""
+    channel = begin(arguments)
     os.nice(NICENESS)
-    configure_logging(log_level, log_format)
     with contextlib.suppress(BrokenPipeError):
-        serve(WorkerChannel(inherited_socket(int(descriptor))))
+        serve(channel)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
     STOPPED ──start──▶ RUNNING ──dies──▶ WAITING (backoff) ──▶ RUNNING …
                           └──close──▶ ENDING (it sees end-of-file) ──reap──▶ ENDED
 
-The program (`program.start_program`) calls `end_with_parent(PARENT)` first, so that it does not
-outlive a server that was killed.
+The program, which `start_program` starts, calls `end_with_parent(PARENT)` first, so that it does
+not outlive a server that was killed.
 """
 
 from __future__ import annotations
