@@ -37,7 +37,7 @@ from benchmarks.texts import Item, uniform
 from qa_service.data.squad import read_squad
 from qa_service.instance.model_folder.manifest import TOKENIZER_FILE
 from qa_service.instance.reader.reader import Reader
-from qa_service.instance.reader.stopwatch import Stopwatch
+from qa_service.instance.stages import Stopwatch
 from qa_service.wire.messages import Task
 
 SESSIONS = 2

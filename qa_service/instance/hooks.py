@@ -23,8 +23,8 @@ from qa_service.errors import InternalError, InvalidRequestError, QaError, Setup
 from qa_service.instance.batch_cost import BatchRule
 from qa_service.instance.messages import Answers, ModelFacts
 from qa_service.instance.reader.reader import Outcome
-from qa_service.instance.reader.stopwatch import Stopwatch
 from qa_service.instance.runs import TaskReader
+from qa_service.instance.stages import Stopwatch
 from qa_service.wire.messages import Task
 from qa_service.wire.spans import ScoredSpan, SegmentResult, merge, to_answers
 

@@ -47,9 +47,9 @@ from qa_service.instance.model_folder.seen_lengths import SeenLengths
 from qa_service.instance.reader.instant import InstantReader
 from qa_service.instance.reader.measuring import measure_costs
 from qa_service.instance.reader.reader import Reader
-from qa_service.instance.reader.stopwatch import Stopwatch
 from qa_service.instance.runs import TaskReader, answer_batches, received, received_ahead
 from qa_service.instance.self_test import SelfTest, WrongAnswerError
+from qa_service.instance.stages import Stopwatch
 from qa_service.machine import resident_bytes
 from qa_service.wire.messages import Task
 

@@ -31,13 +31,13 @@ from qa_service.instance.reader.spans import (
     find_answers,
     find_spans,
 )
-from qa_service.instance.reader.stopwatch import Stopwatch
 from qa_service.instance.reader.windows import (
     EncodedQuestion,
     Window,
     WindowBuilder,
     sample_rows,
 )
+from qa_service.instance.stages import Stopwatch
 from qa_service.wire.messages import Answer, Question, Task
 from qa_service.wire.sections import sections
 from qa_service.wire.spans import SegmentResult, merge, to_answers

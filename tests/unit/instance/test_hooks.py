@@ -12,7 +12,7 @@ from qa_service.instance.hooks import HookedReader, Hooks, LoadedHooks, load_hoo
 from qa_service.instance.messages import Answers, Setup
 from qa_service.instance.options import InstanceOptions
 from qa_service.instance.reader.instant import InstantReader
-from qa_service.instance.reader.stopwatch import Stopwatch
+from qa_service.instance.stages import Stopwatch
 from qa_service.wire.messages import Answer, Task
 from qa_service.wire.spans import SegmentResult
 from tests.unit.instance.tiny_reader import tiny_reader

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from qa_service.instance.model_folder.manifest import ReadingConfig
 from qa_service.instance.reader.reader import Reader
-from qa_service.instance.reader.stopwatch import Stopwatch
+from qa_service.instance.stages import Stopwatch
 from qa_service.server.scheduling.call import Answered
 from qa_service.server.scheduling.ticket import Ticket
 from qa_service.server.services.segments import Segments
