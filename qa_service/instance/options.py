@@ -43,18 +43,18 @@ class InstanceOptions(Struct, frozen=True, kw_only=True):
             title="a number from 0 to 1024, or two as in 2:8, the smaller first",
             extra={"is_valid": _is_in_order},
             description="further instances, on a Ray cluster; 2:8 grows from 2 up to 8 with the "
-            "work that waits, and shrinks when instances are idle",
+            "queued work, and shrinks when instances are idle",
         ),
     ] = 0
     ray_idle_timeout_ms: Annotated[
-        Ms, Meta(description="milliseconds without work before there is one instance less on Ray")
+        Ms, Meta(description="milliseconds without work before an instance on Ray is removed")
     ] = 60_000
     ray_address: Annotated[
         str,
         Meta(
             min_length=1,
-            description="the cluster's address, host:port of its head; auto finds one that runs on "
-            "this machine",
+            description="the cluster's address, host:port of its head; auto finds a cluster that "
+            "runs on this machine",
         ),
     ] = "auto"
     ray_num_cpus: Annotated[
@@ -66,22 +66,22 @@ class InstanceOptions(Struct, frozen=True, kw_only=True):
     ray_push_model: Annotated[
         bool,
         Meta(
-            description="send the model to the cluster's nodes that do not have it, once each; "
-            "without it every node must have the folder"
+            description="send the model once to each node of the cluster that lacks it; otherwise "
+            "every node must have the folder"
         ),
     ] = False
     inference_engine_type: Annotated[
         EngineType,
         Meta(
-            description="what runs the model; auto takes the fastest here that answers as fp32 "
-            "does, measured at the first start; instant answers without a model, to measure the "
-            "server itself"
+            description="the engine that runs the model; auto takes the fastest on this machine "
+            "that answers as fp32 does, measured at the first start; instant answers without a "
+            "model, to measure the server itself"
         ),
     ] = "auto"
     precision: Annotated[
         Precision,
         Meta(
-            description="what the model computes in: auto, as for the engine; onnx fp32, fp16 or "
+            description="the model's precision: auto, as for the engine; onnx fp32, fp16 or "
             "int8; openvino fp32, bf16, int8, or int8_bf16 (int8 products, the rest in bf16); "
             "pytorch and tensorrt fp32, fp16 or bf16; int8 is for a CPU"
         ),
@@ -89,16 +89,16 @@ class InstanceOptions(Struct, frozen=True, kw_only=True):
     min_agreement: Annotated[
         _Share,
         Meta(
-            description="share of answers that an engine must have in common with fp32 for auto to "
-            "take it"
+            description="minimum share of answers in which an engine must agree with fp32 for auto "
+            "to take it"
         ),
     ] = 0.97
     hooks: Annotated[
         Annotated[str, Meta(pattern=_CLASS)] | None,
         Meta(
             title="module:Class",
-            description="a class of yours that changes questions, texts and answers in the "
-            "instance, as docs/HOOKS.md explains; without it nothing is changed",
+            description="your own class that changes questions, texts and answers in the instance "
+            "(docs/HOOKS.md)",
         ),
     ] = None
     devices: Annotated[
@@ -111,25 +111,25 @@ class InstanceOptions(Struct, frozen=True, kw_only=True):
         ),
     ] = "auto"
     gpu_memory_fraction: Annotated[
-        _Share, Meta(description="share of its GPU's memory that one instance may take")
+        _Share, Meta(description="share of a GPU's memory that one instance may take")
     ] = 1.0
     cuda_graphs: Annotated[
-        bool, Meta(description="whether a GPU's kernels are recorded and replayed")
+        bool, Meta(description="whether kernels on a GPU are recorded and replayed as CUDA graphs")
     ] = True
     static_shapes_bytes: Annotated[
         int,
         Meta(
             ge=0,
             le=2**50,
-            description="bytes of memory that an OpenVINO instance may take for static shapes: the "
-            "model compiled for a length that occurs often, each by itself; 0 for none",
+            description="bytes of memory that each OpenVINO instance may take for static shapes, "
+            "the model compiled for frequent lengths; 0 for none",
         ),
     ] = 512 * 2**20
     intra_op_num_threads: Annotated[
         _Count,
         Meta(
-            description="threads within one operator, per instance; 0 is 1, or what auto found "
-            "faster if every instance has two cores"
+            description="threads within one operator, per instance; 0 is 1, or 2 if every instance "
+            "has two cores and auto measured that as faster"
         ),
     ] = 0
     max_batch_size: Annotated[
@@ -141,17 +141,17 @@ class InstanceOptions(Struct, frozen=True, kw_only=True):
     max_batch_cost_ms: Annotated[
         Ms,
         Meta(
-            description="milliseconds that a batch may cost by the table; what costs more runs "
-            "alone"
+            description="milliseconds that a batch may cost by the cost table; a request that "
+            "costs more runs alone"
         ),
     ] = 500
     cost_table: Annotated[
         str,
         Meta(
             min_length=1,
-            description="what batches cost: auto is measured once, kept beside the model and "
-            "corrected by every batch that runs, measure is measured again, off fills batches to "
-            "their bounds; or a table's file, which stays as it is",
+            description="the cost of batches: auto measures once, keeps the table with the model "
+            "and corrects it by every batch that runs; measure measures again; off fills batches "
+            "to their bounds; or a table's file, which is not changed",
         ),
     ] = "auto"
     execution_timeout_ms: Annotated[
@@ -162,9 +162,9 @@ class InstanceOptions(Struct, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=10**6,
-            description="seconds after which an instance that serves has to give a known answer "
-            "again, when it is idle or else in its turn; one that gives another is replaced; 0 for "
-            "no such tests",
+            description="seconds between two self-tests of a serving instance by a known answer, "
+            "when it is idle or else after its batch; an instance that fails is replaced; 0 for "
+            "no self-tests",
         ),
     ] = 600
     start_timeout_ms: Annotated[

@@ -17,8 +17,8 @@ class ListenOptions(Struct, frozen=True, kw_only=True):
         str,
         Meta(
             min_length=1,
-            description="address or name to listen on, a name at all of its addresses that this "
-            "machine has; 0.0.0.0 for all IPv4 interfaces, :: for all of both kinds",
+            description="address or name to listen on; a name stands for all of its addresses on "
+            "this machine; 0.0.0.0 for all IPv4 interfaces, :: for all IPv4 and IPv6 interfaces",
         ),
     ] = "localhost"
     port: Annotated[
@@ -36,16 +36,15 @@ class ListenOptions(Struct, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=65535,
-            description="port on which a gateway process speaks gRPC, as docs/GRPC.md "
-            "has it; Triton's is 8001; 0 for none",
+            description="port of the gRPC gateway (docs/GRPC.md); Triton's is 8001; 0 for none",
         ),
     ] = 0
     grpc_http2_min_recv_ping_interval_without_data_ms: Annotated[
         OptionalMs,
         Meta(
-            description="milliseconds between two HTTP/2 pings of a gRPC client that sends nothing "
-            "else, at the minimum; the connection of one that pings more often is closed. Triton's "
-            "flag; 0 for no limit"
+            description="minimum milliseconds between two HTTP/2 pings of a gRPC client that sends "
+            "nothing else; a client that pings more often is disconnected. Triton's flag; 0 for no "
+            "limit"
         ),
     ] = 300_000
     max_connections: Annotated[
@@ -53,9 +52,9 @@ class ListenOptions(Struct, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=MAX_COUNT,
-            description="maximum number of open connections; at this bound the one that has been "
-            "silent longest is closed for a new one, and while none is silent a new one is "
-            "answered health and other queries alone",
+            description="maximum number of open connections; at this bound the longest silent one "
+            "is closed for a new one; if none is silent, the new one may only ask for health and "
+            "other queries",
         ),
     ] = 1000
 
@@ -66,8 +65,8 @@ class TlsOptions(Struct, frozen=True, kw_only=True):
     tls_cert: Annotated[
         Path | None,
         Meta(
-            description="the server's certificate and those above it, in PEM; with --tls_key, "
-            "speaks TLS"
+            description="the server's certificate and its intermediates, in PEM; with --tls_key, "
+            "turns TLS on"
         ),
     ] = None
     tls_key: Annotated[Path | None, Meta(description="the certificate's private key, in PEM")] = (
@@ -76,6 +75,7 @@ class TlsOptions(Struct, frozen=True, kw_only=True):
     tls_client_ca: Annotated[
         Path | None,
         Meta(
-            description="certificates in PEM; a client must have one that is signed by one of these"
+            description="authorities' certificates in PEM; a client must have a certificate "
+            "signed by one of them"
         ),
     ] = None

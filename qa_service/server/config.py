@@ -59,32 +59,35 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
     drain_delay_ms: Annotated[
         OptionalMs,
         Meta(
-            description="milliseconds that a stopping server serves on while its health says that "
-            "it is not ready, so that balancers send nothing more before it refuses"
+            description="milliseconds that a stopping server still serves while it reports not "
+            "ready, so that balancers notice before it drains"
         ),
     ] = 0
     drain_timeout_ms: Annotated[
         OptionalMs,
-        Meta(description="milliseconds that a stopping server gives the requests it has"),
+        Meta(
+            description="milliseconds that a stopping server may take to answer the accepted "
+            "requests"
+        ),
     ] = 30_000
     print_engines: Annotated[
         bool,
         Meta(
-            description="measure every engine that auto may take, for as long as it takes; print "
-            "what was found, and exit"
+            description="measure every engine that auto may take, without a time limit; print the "
+            "table, and exit"
         ),
     ] = False
     check: Annotated[
         bool,
         Meta(
-            description="look at all that a start needs (configuration, machine, GPUs, models with "
+            description="check all that a start needs (configuration, machine, GPUs, models with "
             "their known answers on every engine, collections, ports, certificates, tokens), print "
-            "what was found, and exit: 0, 1 with warnings, 2 if it would not start"
+            "the findings, and exit: 0, 1 with warnings, 2 if the server would not start"
         ),
     ] = False
     json: Annotated[bool, Meta(description="with --check, print JSON")] = False
     print_cost_table: Annotated[
-        bool, Meta(description="print what batches cost, when the server is ready")
+        bool, Meta(description="print the cost table when the server is ready")
     ] = False
 
 

@@ -25,7 +25,7 @@ _Count = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
 
 
 class GatewaySettings(Struct, frozen=True, kw_only=True):
-    """The gateway's flags. They have the names of the server's own, whose values it hands on.
+    """The gateway's flags. They have the names of the server's flags, whose values it passes on.
 
     Attributes:
         idle_timeout_ms: How long a connection may have no call; 0 for no limit.

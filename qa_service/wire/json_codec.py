@@ -213,7 +213,9 @@ class AnswersBody(msgspec.Struct, frozen=True, omit_defaults=True):
     score: Score
     start: Start
     end: End
-    timings_ms: Annotated[Timings, Meta(description="where its time went, in milliseconds")]
+    timings_ms: Annotated[
+        Timings, Meta(description="time in the queue and in the instance, in milliseconds")
+    ]
     passage: Annotated[
         Passage | None,
         Meta(title="object", description="of a collection: the passage that the answer is in"),
@@ -223,21 +225,21 @@ class AnswersBody(msgspec.Struct, frozen=True, omit_defaults=True):
         tuple[Passage, ...],
         Meta(
             title="list of objects",
-            description="of a collection, without an answer or with `passages`: those that were "
-            "read, in the order of the search",
+            description="of a collection, without an answer or with `passages`: the read "
+            "passages, in the order of the search",
         ),
     ] = ()
     answers: Annotated[
         Sequence[Answer] | msgspec.UnsetType,
         Meta(description="with `top_k` over 1: up to that many, best first"),
     ] = msgspec.UNSET
-    model: Annotated[str, Meta(description="which model has answered")] = ""
-    version: Annotated[int, Meta(description="in which version")] = 0
+    model: Annotated[str, Meta(description="the model that answered")] = ""
+    version: Annotated[int, Meta(description="its version")] = 0
     cached: Annotated[
         bool, Meta(description="whether an equal request was answered before; both timings are 0")
     ] = False
     models_asked: Annotated[
-        int, Meta(description="how many models a cascade has asked; the timings are those of all")
+        int, Meta(description="how many models a cascade asked; the timings are their sums")
     ] = 0
     closing: Closing = False
 

@@ -33,7 +33,7 @@ ABOUT_TEXT = "not blank, at most `--max_text_chars`"
 
 
 class Question(msgspec.Struct, frozen=True):
-    """What is asked of a text, and how many answers are wanted."""
+    """A question about a text, and the number of answers."""
 
     question: Annotated[str, Meta(description="not blank, at most `--max_question_chars`")]
     text: Annotated[str, Meta(description=ABOUT_TEXT)]
@@ -87,32 +87,34 @@ class Request(Question, frozen=True, tag_field="type", tag="question", forbid_un
         ),
     ] = 0
     model: Annotated[
-        _Name | None, Meta(description="the model or the route; null leaves it to the server")
+        _Name | None, Meta(description="the model or the route; null: the server's default")
     ] = None
     version: Annotated[
         _Number | _Name | None,
-        Meta(description="the model's version, a number or a label; null leaves it to the server"),
+        Meta(description="the model's version, a number or a label; null: the server's choice"),
     ] = None
     traceparent: Annotated[
         str, Meta(description="the client's span (W3C Trace Context); a malformed one is ignored")
     ] = ""
     collection: Annotated[
-        _Name | None, Meta(description="the collection that answers, in place of a text")
+        _Name | None, Meta(description="the collection to ask, in place of a text")
     ] = None
     max_passages: Annotated[
         _Passages | None,
-        Meta(description="how many passages of it are read; null leaves it to the server"),
+        Meta(description="how many passages are read; null: the server's default"),
     ] = None
     passages: Annotated[
         Annotated[int, Meta(ge=0, le=MAX_PASSAGES)] | None,
         Meta(
-            description="how many of the passages that were read the reply has, best first; null: "
-            "all of them if there is no answer, else none"
+            description="how many of the read passages the reply has, best first; null: all of "
+            "them if there is no answer, else none"
         ),
     ] = None
     skim: Annotated[
         _Passages | None,
-        Meta(description="how many windows of a long text are read, the best ones; null reads all"),
+        Meta(
+            description="how many windows of a long text are read, the best ones first; null: all"
+        ),
     ] = None
 
     @property
@@ -158,13 +160,13 @@ class Cancel:
 
 
 AnswerText = Annotated[
-    str, Meta(description='the span as it stands in the text; `""` if the text has no answer')
+    str, Meta(description='the span, as in the text; `""` if the text has no answer')
 ]
 Score = Annotated[float, Meta(description="the probability that it is right, 0 to 1")]
 Start = Annotated[
-    int | None, Meta(description="where it starts, in code points; null if there is no answer")
+    int | None, Meta(description="its start in code points; null if there is no answer")
 ]
-End = Annotated[int | None, Meta(description="one past where it ends; null if there is no answer")]
+End = Annotated[int | None, Meta(description="its exclusive end; null if there is no answer")]
 
 Closing = Annotated[
     bool,
@@ -185,20 +187,20 @@ class Passage(msgspec.Struct, frozen=True):
     heading: Annotated[
         str, Meta(description='the headings above the passage, the highest first; `""` if none is')
     ]
-    start: Annotated[int, Meta(description="where it starts in the document, in code points")]
-    end: Annotated[int, Meta(description="one past where it ends")]
+    start: Annotated[int, Meta(description="its start in the document, in code points")]
+    end: Annotated[int, Meta(description="its exclusive end")]
     text: Annotated[str, Meta(description="the passage")]
     line: Annotated[
         int,
-        Meta(description="the line of the file where it starts, from 1; 0 if the file has none"),
+        Meta(description="its first line in the file, from 1; 0 if the file has no lines"),
     ] = 0
 
 
 class Place(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where an answer stands: in the text, or in a document of a collection."""
+    """The offsets of an answer in the text, or in a document of a collection."""
 
-    start: Annotated[int, Meta(description="where it starts, in code points")]
-    end: Annotated[int, Meta(description="one past where it ends")]
+    start: Annotated[int, Meta(description="its start in code points")]
+    end: Annotated[int, Meta(description="its exclusive end")]
     document: Annotated[str, Meta(description="of a collection: the document")] = ""
 
 
@@ -206,14 +208,14 @@ Places = Annotated[
     tuple[Place, ...],
     Meta(
         title="list of objects",
-        description="if equal answers (case, articles and marks aside) stand in several places: "
-        "all of them, the best first; their probabilities are added up in `score`",
+        description="the places of equal answers (ignoring case, articles and punctuation), if "
+        "there are several, the best first; `score` is the sum of their probabilities",
     ),
 ]
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A span of the text, or the finding that there is none."""
+    """A span of the text, or no answer."""
 
     answer: AnswerText
     score: Score
@@ -231,10 +233,11 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Timings(msgspec.Struct, frozen=True):
-    """Where a request's time went, in milliseconds."""
+    """A request's time in the queue and in the instance, in milliseconds."""
 
     queue: Annotated[
-        float, Meta(description="from its last byte's arrival until an instance began with it")
+        float,
+        Meta(description="from the arrival of its last byte until an instance began to run it"),
     ]
     inference: Annotated[
         float, Meta(description="from then to the answers of its last batch: a long text has many")
@@ -242,7 +245,7 @@ class Timings(msgspec.Struct, frozen=True):
 
 
 class AnswerSource(msgspec.Struct, frozen=True):
-    """What has answered a request.
+    """The model and version that answered a request.
 
     Attributes:
         model: Empty if it is not known.

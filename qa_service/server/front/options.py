@@ -24,13 +24,16 @@ class ConnectionOptions(Struct, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=MAX_COUNT,
-            description="unanswered requests of one connection; past it, the server stops reading",
+            description="unanswered requests of one connection; at this bound the server stops "
+            "reading",
         ),
     ] = 64
     max_output_buffer_bytes: Annotated[
         int,
         Meta(
-            ge=1, le=2**30, description="bytes of unread answers; past it, the server stops reading"
+            ge=1,
+            le=2**30,
+            description="bytes of unread answers; at this bound the server stops reading",
         ),
     ] = 1 << 20
     max_priority: Annotated[
@@ -44,23 +47,22 @@ class ConnectionOptions(Struct, frozen=True, kw_only=True):
     ] = 0
     idle_timeout_ms: Annotated[
         OptionalMs,
-        Meta(description="milliseconds a connection may stay with nothing to do; 0 for no limit"),
+        Meta(description="milliseconds a connection may stay idle; 0 for no limit"),
     ] = 600_000
     max_connection_age_s: Annotated[
         int,
         Meta(
             ge=0,
             le=MAX_COUNT,
-            description="seconds, give or take a tenth, after which a connection is closed as soon "
-            "as it has nothing in flight, so that servers started later get their share; 0 for "
-            "no limit",
+            description="seconds, give or take a tenth, after which a connection is closed once it "
+            "has nothing in flight, so that servers started later get their share; 0 for no limit",
         ),
     ] = 0
     frame_timeout_ms: Annotated[
         Ms, Meta(description="milliseconds from a request's first byte to its last")
     ] = 30_000
     client_stall_timeout_ms: Annotated[
-        Ms, Meta(description="milliseconds a client may leave waiting answers unread")
+        Ms, Meta(description="milliseconds that a client may leave answers unread")
     ] = 30_000
     request_timeout_ms: Annotated[
         OptionalMs,
@@ -68,7 +70,7 @@ class ConnectionOptions(Struct, frozen=True, kw_only=True):
     ] = 30_000
 
     def for_local(self) -> ConnectionOptions:
-        """The same for a connection of this machine: there is no other server to go to with age."""
+        """The same for a connection of this machine, which age does not move to another server."""
         return msgspec.structs.replace(self, max_connection_age_s=0)
 
     @property
@@ -94,7 +96,7 @@ class AuthOptions(Struct, frozen=True, kw_only=True):
     auth_timeout_ms: Annotated[
         Ms,
         Meta(
-            description="milliseconds that a client may take for TLS's handshake, and from its "
+            description="milliseconds that a client may take for the TLS handshake, and from "
             "connecting to its token"
         ),
     ] = 10_000

@@ -28,7 +28,8 @@ class ModelOptions(InstanceOptions, frozen=True, kw_only=True):
     path: Annotated[
         Path,
         Meta(
-            description="a prepared folder, which is version 1, or a folder of such as 1/, 2/, 3/"
+            description="a prepared folder, which is version 1, or a folder with versions 1/, 2/, "
+            "3/"
         ),
     ]
     versions: Annotated[
@@ -36,7 +37,7 @@ class ModelOptions(InstanceOptions, frozen=True, kw_only=True):
         str | Annotated[list[_Number], Meta(min_length=1, max_length=64)],
         Meta(
             title=VERSIONS_WORDS,
-            description="which versions are served, besides those that the tables below name",
+            description="the versions to serve, in addition to those in the tables below",
         ),
     ] = "latest:1"
     labels: Annotated[
@@ -52,8 +53,8 @@ class ModelOptions(InstanceOptions, frozen=True, kw_only=True):
         Meta(
             max_length=64,
             title="a table of versions or labels and their weights, 0 to 1000000",
-            description="shares of the requests that name no version; all go to the latest "
-            "without it",
+            description="shares of the requests without a version; by default all go to the latest "
+            "version",
         ),
     ] = field(default_factory=dict)
     shadow: Annotated[
@@ -68,8 +69,8 @@ class ModelOptions(InstanceOptions, frozen=True, kw_only=True):
     transition: Annotated[
         Literal["swap", "rolling"],
         Meta(
-            description="how a version takes another's place: swap loads all of its instances "
-            "first, rolling has one instance more than before at a time"
+            description="how a version replaces another: swap loads all of its instances first, "
+            "rolling has one instance more than before at a time"
         ),
     ] = "swap"
 

@@ -13,13 +13,13 @@ DEFAULT_MODEL = Path("saved_models/builtin")
 
 
 class RepositoryOptions(Struct, frozen=True, kw_only=True):
-    """Which model and collections are served, and what holds for all models."""
+    """Which model and collections are served, and options common to all models."""
 
     model: Annotated[
         Path,
         Meta(
-            description="what is served: the folder of a prepared model, or what prepare_model.py "
-            "takes as a model; not used where a file has [models.NAME]"
+            description="the model to serve: a prepared folder, or any model that prepare_model.py "
+            "takes; not used if the file has [models.NAME]"
         ),
     ] = DEFAULT_MODEL
     prepare: Annotated[
@@ -29,8 +29,8 @@ class RepositoryOptions(Struct, frozen=True, kw_only=True):
     collections_dir: Annotated[
         Path | None,
         Meta(
-            description="folder of collections that `qa-index` has written; each is served under "
-            "its folder's name, unless `[collections.NAME]` has that name"
+            description="folder of collections written by `qa-index`; each is served under its "
+            "folder's name, unless `[collections.NAME]` has that name"
         ),
     ] = None
     poll_interval_s: Annotated[
@@ -38,8 +38,8 @@ class RepositoryOptions(Struct, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=MAX_COUNT,
-            description="seconds from look to look whether the file or a folder of versions has "
-            "changed; 0 for only at SIGHUP",
+            description="seconds between two checks whether the file or a folder of versions has "
+            "changed; 0 checks only at SIGHUP",
         ),
     ] = 0
     max_memory_bytes: Annotated[
@@ -47,7 +47,7 @@ class RepositoryOptions(Struct, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=2**50,
-            description="bytes of memory that all instances may take; a version that would not "
-            "fit is not loaded; 0 for no limit",
+            description="bytes of memory that all instances may take; a version that does not fit "
+            "is not loaded; 0 for no limit",
         ),
     ] = 0

@@ -18,8 +18,8 @@ class QueueOptions(Struct, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=MAX_COUNT,
-            description="maximum number of requests that wait for an instance; and for each search "
-            "process, and with a cache for the runs of equal requests",
+            description="maximum number of requests that wait for an instance; also of those that "
+            "wait for a search process, and with a cache of those that wait for an equal request",
         ),
     ] = 1000
     max_queue_cost_ms: Annotated[
@@ -27,8 +27,8 @@ class QueueOptions(Struct, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=MAX_MS,
-            description="milliseconds that the instances may need for all that waits; 0 for no "
-            "limit",
+            description="milliseconds that the instances may need for all waiting requests; 0 for "
+            "no limit",
         ),
     ] = 60_000
     max_queue_delay_us: Annotated[

@@ -34,7 +34,7 @@ def check_name(name: str) -> None:
 
 
 class RouteOptions(Struct, frozen=True, kw_only=True):
-    """Models that are asked in turn until one is sure enough."""
+    """Models that are asked in turn until a score is high enough."""
 
     cascade: Annotated[
         list[ModelName],
@@ -42,20 +42,20 @@ class RouteOptions(Struct, frozen=True, kw_only=True):
             min_length=1,
             max_length=8,
             title="a list of 1 to 8 models' names",
-            description="the models to ask, in their order; the next one only where this one's "
-            "score is below `min_score`",
+            description="the models to ask, in this order; each next one only if the score is "
+            "below `min_score`",
         ),
     ]
     min_score: Annotated[float, Meta(ge=0, le=1, description="the score that ends the cascade")] = (
         0.5
     )
     ask_next_if_unknown: Annotated[
-        bool, Meta(description="whether the next model is asked where this one finds no answer")
+        bool, Meta(description="whether the next model is asked if this one finds no answer")
     ] = False
 
 
 class CollectionOptions(Struct, frozen=True, kw_only=True):
-    """A collection of documents that questions may be asked of, in place of a text."""
+    """A collection of documents that answers questions in place of a text."""
 
     path: Annotated[
         Path | None, Meta(description="a folder that `qa-index` has written; this or `url`")
@@ -72,20 +72,20 @@ class CollectionOptions(Struct, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=MAX_PASSAGES,
-            description="number of passages that are read for a question, unless it says how many; "
-            "of short ones, such as rows of tables, up to twice as many",
+            description="number of passages that are read for a question without `max_passages`; "
+            "up to twice as many if they are short, such as rows of tables",
         ),
     ] = 5
 
 
 class SearchOptions(Struct, frozen=True, kw_only=True):
-    """Searches in collections and in skimmed texts, in processes of their own."""
+    """Searches in collections and in skimmed texts, in separate processes."""
 
     encoder: Annotated[
         Path,
         Meta(
-            description="folder of the encoder that `prepare_model.py` has prepared: for "
-            "collections whose passages are embedded"
+            description="folder of the encoder prepared by `prepare_model.py`, for collections "
+            "with embeddings"
         ),
     ] = DEFAULT_ENCODER
     search_timeout_ms: Annotated[
@@ -93,8 +93,8 @@ class SearchOptions(Struct, frozen=True, kw_only=True):
         Meta(
             ge=100,
             le=MAX_MS,
-            description="milliseconds that a search may take, and a third of those that the "
-            "opening of a collection may; then its process is replaced",
+            description="milliseconds that a search may take, and a third of the time for opening "
+            "a collection; then the search process is replaced",
         ),
     ] = 10_000
     max_search_processes: Annotated[
@@ -102,8 +102,8 @@ class SearchOptions(Struct, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=1024,
-            description="search processes for all collections on disk: one each, and further "
-            "collections share them",
+            description="maximum number of search processes for collections on disk: one for each "
+            "collection, and further collections share them",
         ),
     ] = 16
 
@@ -114,14 +114,14 @@ class SearchOptions(Struct, frozen=True, kw_only=True):
 
 
 class CacheOptions(Struct, frozen=True, kw_only=True):
-    """Answers kept for whoever asks the same of the same text."""
+    """A cache of answers to equal requests."""
 
     cache_bytes: Annotated[
         int,
         Meta(
             ge=0,
             le=2**40,
-            description="size of the response cache in bytes of memory; 0 keeps no answers, and "
-            "runs equal requests that are in flight together each for itself",
+            description="size of the response cache in bytes of memory; 0 disables the cache and "
+            "the coalescing of equal requests in flight",
         ),
     ] = 0

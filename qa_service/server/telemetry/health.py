@@ -20,10 +20,8 @@ CollectionState = Literal["READY", "LOADING", "UNAVAILABLE"]
 class Health:
     """The server's health, field by field as on the wire."""
 
-    live: Annotated[bool, Meta(description="true: the loop runs, or there would be no answer")]
-    ready: Annotated[
-        bool, Meta(description="whether a question sent now can be expected to be answered")
-    ]
+    live: Annotated[bool, Meta(description="always true: the event loop runs")]
+    ready: Annotated[bool, Meta(description="whether a question sent now is likely to be answered")]
     reason: Annotated[
         str | None, Meta(description="why it is not ready, as a sentence; null if it is")
     ]
@@ -36,16 +34,12 @@ class Health:
     ]
     sessions_alive: Annotated[
         int,
-        Meta(description="instances that have answered their warmup question and not died since"),
+        Meta(description="instances that answered their warmup question and still live"),
     ]
     sessions_answering: Annotated[int, Meta(description="those of them that are responsive")]
-    sessions_wanted: Annotated[
-        int, Meta(description="instances that there should be, of all versions")
-    ]
+    sessions_wanted: Annotated[int, Meta(description="wanted instances, of all versions")]
     queue_length: Annotated[int, Meta(description="requests that wait for an instance")]
-    model: Annotated[
-        str, Meta(description="the model that is asked by default; empty until it is loaded")
-    ]
+    model: Annotated[str, Meta(description="the default model; empty until it is loaded")]
     uptime_s: Annotated[float, Meta(description="seconds since the server's start")]
     version: Annotated[str, Meta(description="the server's")]
     models: Annotated[
@@ -54,7 +48,9 @@ class Health:
     ]
     failures: Annotated[
         Mapping[str, str],
-        Meta(description="why a version could not be loaded, by the same; empty if all could"),
+        Meta(
+            description="why a version could not be loaded, by model and version; empty if all were"
+        ),
     ]
     collections: Annotated[
         Mapping[str, CollectionState],
@@ -63,8 +59,8 @@ class Health:
     collection_faults: Annotated[
         Mapping[str, str],
         Meta(
-            description="what is wrong with a collection: why it, or its newest index, cannot be "
-            "opened, or why a search failed in the last ten minutes; empty if nothing is"
+            description="faults by collection: why it, or its newest index, cannot be opened, or "
+            "why a search failed in the last ten minutes; empty if there are none"
         ),
     ]
     reload_fault: Annotated[

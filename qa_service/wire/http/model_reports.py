@@ -73,20 +73,20 @@ class ModelReport:
     version: Annotated[str, Meta(description="its version; empty for a route")]
     engine_type: Annotated[str, Meta(description="`--inference_engine_type`; `cascade` of a route")]
     state: Annotated[State, Meta(description="as Triton's repository index has it")]
-    is_ready: Annotated[bool, Meta(description="whether it can be expected to answer")]
+    is_ready: Annotated[bool, Meta(description="whether it is likely to answer")]
     reason: Annotated[str, Meta(description="why it is not ready or could not be loaded")]
-    instances: Annotated[int, Meta(description="how many there should be; 0 for a route")]
+    instances: Annotated[int, Meta(description="how many are wanted; 0 for a route")]
     max_queue_delay_us: Annotated[int, Meta(description="how long a batch may wait to fill")]
     is_on_gpu: Annotated[bool, Meta(description="whether its instances run on GPUs")] = False
     statistics: Annotated[
         ModelStatistics, Meta(description="the figures of `/v2/models/M/stats`, and more")
     ] = field(default_factory=ModelStatistics)
     labels: Annotated[Sequence[str], Meta(description="the labels that name it")] = ()
-    share: Annotated[float, Meta(description="its part of the requests without a version")] = 0.0
+    share: Annotated[float, Meta(description="its share of the requests without a version")] = 0.0
     alive: Annotated[int, Meta(description="instances that can take batches")] = 0
     queue_length: Annotated[int, Meta(description="requests that wait for one")] = 0
     memory_bytes: Annotated[int, Meta(description="of its instances when they were ready")] = 0
-    failed_loads: Annotated[int, Meta(description="how often in a row it could not be loaded")] = 0
+    failed_loads: Annotated[int, Meta(description="failed loads in a row")] = 0
     versions: Annotated[Sequence[str], Meta(description="empty; `/v2/models/M` lists them")] = ()
     precision: Annotated[str, Meta(description="as `--precision` has it; empty for a route")] = ""
     cascade: Annotated[Sequence[str], Meta(description="the models that a route asks in turn")] = ()
