@@ -41,7 +41,7 @@ from qa_service.instance.model_folder.known_answers import (
 from qa_service.instance.model_folder.manifest import Manifest, load_manifest
 from qa_service.instance.reader.reader import Reader
 from qa_service.instance.self_test import SelfTest
-from qa_service.server.models.repository_options import DEFAULT_MODEL
+from qa_service.server.models.options import DEFAULT_MODEL
 from qa_service.wire.messages import Answer, Question
 
 KIND = ("pytorch", "fp32")

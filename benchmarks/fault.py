@@ -35,7 +35,7 @@ from harness.frames import frame
 from harness.load import QuietAnswers, beside, offer, report_of
 from harness.server import EXACT_ENGINE, INSTANT, running_server
 from qa_service.programs.load.report import Report
-from qa_service.server.models.repository_options import DEFAULT_MODEL
+from qa_service.server.models.options import DEFAULT_MODEL
 
 Errors = Mapping[str, int]
 """Requests that were not answered right, by code."""

@@ -38,7 +38,7 @@ from harness.questions import ASK, FIRST_WORD
 from harness.rabbitmq import MISSING, RunningRabbitMq, is_installed, running_rabbitmq
 from harness.server import RunningServer
 from qa_service.client import QaClient, QaClientError
-from qa_service.server.models.repository_options import DEFAULT_MODEL
+from qa_service.server.models.options import DEFAULT_MODEL
 
 KINDS = ("gateway", "server", "worker", "broker")
 NAMES = names_of("fault")

@@ -42,7 +42,7 @@ from qa_service.programs.load.sweep import Cell, Sweep
 from qa_service.programs.load.table import markdown
 from qa_service.server.check.whole import check
 from qa_service.server.config import ServerConfig
-from qa_service.server.models.repository_options import DEFAULT_MODEL
+from qa_service.server.models.options import DEFAULT_MODEL
 from qa_service.wire.messages import Question
 
 PROTOTYPE_MS = {1: 20.5, 5: 30.8, 20: 96.1, 50: 177.0}

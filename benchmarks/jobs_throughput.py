@@ -39,7 +39,7 @@ from harness.server import EXACT_ENGINE, ROOT, RunningServer, running_server
 from qa_service.client import QaClient
 from qa_service.data.squad import OWN_QUESTIONS, read_squad
 from qa_service.programs.jobs.base import Names
-from qa_service.server.models.repository_options import DEFAULT_MODEL
+from qa_service.server.models.options import DEFAULT_MODEL
 
 POLL_S = 0.5
 """Counting costs processor time too: each count opens a connection to the broker."""

@@ -29,7 +29,7 @@ from harness.questions import ANSWER, ASK
 from harness.server import RunningServer, engine_flags, running_server
 from qa_service.programs.load.plan import Sample
 from qa_service.programs.load.report import Report
-from qa_service.server.models.repository_options import DEFAULT_MODEL
+from qa_service.server.models.options import DEFAULT_MODEL
 
 WARMUP_S = 30.0
 STEADY_CLIENTS = 4

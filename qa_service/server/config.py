@@ -36,8 +36,7 @@ from qa_service.options import (
     with_values,
 )
 from qa_service.server.front.options import AuthOptions, ConnectionOptions, HttpOptions
-from qa_service.server.models.options import ModelOptions
-from qa_service.server.models.repository_options import RepositoryOptions
+from qa_service.server.models.options import ModelOptions, RepositoryOptions
 from qa_service.server.scheduling.options import QueueOptions
 from qa_service.server.services.options import (
     CacheOptions,

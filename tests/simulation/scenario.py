@@ -18,8 +18,7 @@ from qa_service.instance.options import InstanceOptions
 from qa_service.net.options import ListenOptions
 from qa_service.server.config import ServerConfig, ServerOptions
 from qa_service.server.front.options import AuthOptions, ConnectionOptions
-from qa_service.server.models.options import ModelOptions
-from qa_service.server.models.repository_options import RepositoryOptions
+from qa_service.server.models.options import ModelOptions, RepositoryOptions
 from qa_service.server.scheduling.options import QueueOptions
 from qa_service.server.services.options import (
     CacheOptions,

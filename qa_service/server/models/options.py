@@ -1,22 +1,66 @@
-"""What a file says of models: where they are, and what is served of them."""
+"""Options of what is served: of models in general, and of each."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Literal
 
-from msgspec import Meta, field
+from msgspec import Meta, Struct, field
 
 from qa_service.instance.options import InstanceOptions
+from qa_service.options import MAX_COUNT
 from qa_service.server.models.on_disk import MAX_VERSION, NUMBER, VERSIONS_WORDS
 from qa_service.server.services.options import NAME
 from qa_service.wire.messages import MAX_NAME_CHARS
+
+DEFAULT_MODEL = Path("saved_models/builtin")
 
 LABEL = rf"^[A-Za-z_][A-Za-z0-9_.-]{{0,{MAX_NAME_CHARS - 1}}}\Z"
 """A label does not begin with a digit, so that it is no number."""
 
 _Number = Annotated[int, Meta(ge=1, le=MAX_VERSION)]
 _Key = Annotated[str, Meta(pattern=rf"({NAME})|^{NUMBER}")]
+
+
+class RepositoryOptions(Struct, frozen=True, kw_only=True):
+    """Which model and collections are served, and options common to all models."""
+
+    model: Annotated[
+        Path,
+        Meta(
+            description="the model to serve: a prepared folder, or any model that prepare_model.py "
+            "takes; not used if the file has [models.NAME]"
+        ),
+    ] = DEFAULT_MODEL
+    prepare: Annotated[
+        bool,
+        Meta(description="prepare the model first, if it is not prepared yet"),
+    ] = True
+    collections_dir: Annotated[
+        Path | None,
+        Meta(
+            description="folder of collections written by `qa-index`; each is served under its "
+            "folder's name, unless `[collections.NAME]` has that name"
+        ),
+    ] = None
+    poll_interval_s: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=MAX_COUNT,
+            description="seconds between two checks whether the file or a folder of versions has "
+            "changed; 0 checks only at SIGHUP",
+        ),
+    ] = 0
+    max_memory_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=2**50,
+            description="bytes of memory that all instances may take; a version that does not fit "
+            "is not loaded; 0 for no limit",
+        ),
+    ] = 0
 
 
 class ModelOptions(InstanceOptions, frozen=True, kw_only=True):
