@@ -10,7 +10,6 @@ a start left out.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import math
 from collections.abc import Iterator, Sequence
@@ -38,7 +37,7 @@ from qa_service.engine_catalogue import (
 )
 from qa_service.instance.devices import CPU, DeviceAssignment
 from qa_service.instance.messages import Setup
-from qa_service.instance.model_folder.costs_dir import COSTS_DIR
+from qa_service.instance.model_folder.costs_dir import kept_path
 from qa_service.instance.model_folder.manifest import Manifest
 from qa_service.instance.options import InstanceOptions
 from qa_service.machine import gpu_driver, installed_version, num_cpus, processor
@@ -201,8 +200,8 @@ def _path_of_table(setup: Setup, manifest: Manifest, findings: Sequence[Finding]
         (options.max_batch_size, options.max_batch_tokens),
         (options.cuda_graphs, options.gpu_memory_fraction),
     )
-    key = hashlib.sha256(msgspec.json.encode(depends_on, order="deterministic")).hexdigest()[:16]
-    return Path(setup.model_dir) / COSTS_DIR / f"engines.{key}.json"
+    key = msgspec.json.encode(depends_on, order="deterministic")
+    return kept_path(Path(setup.model_dir), key, "engines.")
 
 
 def _kept(path: Path) -> EngineTable | None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Callable
 from pathlib import Path
 
 from qa_service.errors import SetupError
 from qa_service.instance.batch_cost import CostTable, load_costs
-from qa_service.instance.model_folder.costs_dir import COSTS_DIR, keep
+from qa_service.instance.model_folder.costs_dir import keep, kept_path
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +37,7 @@ def find_costs(
         if len(named.lengths) < MIN_LENGTHS:
             raise SetupError(f"--cost_table {wanted} holds fewer than {MIN_LENGTHS} lengths")
         return named
-    path = model_dir / COSTS_DIR / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+    path = kept_path(model_dir, key.encode())
     if wanted == AUTO and path.exists():
         try:
             return load_costs(path)

@@ -9,7 +9,6 @@ last step is the model as `transformers` runs it.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from qa_service.errors import DeviceError, SetupError
 from qa_service.instance.devices import CPU, DeviceAssignment
 from qa_service.instance.engines import EngineConfig
 from qa_service.instance.engines.outputs import EngineFaultError
-from qa_service.instance.model_folder.costs_dir import COSTS_DIR, keep
+from qa_service.instance.model_folder.costs_dir import keep, kept_path
 from qa_service.machine import gpu_driver
 
 logger = logging.getLogger(__name__)
@@ -79,10 +78,9 @@ class Ladder:
     ) -> Ladder:
         """The steps; `key` names what they depend on, in addition to the driver and the options."""
         words = f"{key} {engine_type} {config} {gpu_driver()}"
-        name = f"steps.{hashlib.sha256(words.encode()).hexdigest()[:16]}.json"
         row = ROWS.get((engine_type, config.precision))
         may_fall_back = assigned.may_fall_back and row is not None and CPU in row.devices
-        path = model_dir / COSTS_DIR / name
+        path = kept_path(model_dir, words.encode(), "steps.")
         return cls(engine_type, config, assigned.device, path, may_fall_back)
 
     def climb(self, attempt: Callable[[EngineConfig], T]) -> T:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 from pathlib import Path
@@ -11,6 +12,11 @@ import msgspec
 logger = logging.getLogger(__name__)
 
 COSTS_DIR = "costs"
+
+
+def kept_path(model_dir: Path, key: bytes, kind: str = "") -> Path:
+    """The file of what was measured; `key` names all that this depends on."""
+    return model_dir / COSTS_DIR / f"{kind}{hashlib.sha256(key).hexdigest()[:16]}.json"
 
 
 def keep(path: Path, measured: msgspec.Struct) -> None:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from qa_service.errors import SetupError
 from qa_service.instance.batch_cost import BatchRule, CostTable, load_costs
-from qa_service.instance.costs import COSTS_DIR, find_costs
+from qa_service.instance.costs import find_costs
+from qa_service.instance.model_folder.costs_dir import COSTS_DIR
 from qa_service.instance.reader.measuring import measure_costs
 from tests.support import FakeClock
 
