@@ -36,7 +36,7 @@ soak: $(TEST)  ## Runs the tests of long loads one by one, and those that only c
 	$(PYTEST) -m soak $(COMPUTING:%=--ignore %)
 	OMP_NUM_THREADS=1 $(PYTEST) -m soak --numprocesses auto --max-worker-restart 0 $(COMPUTING)
 
-test-fast: $(TEST)  ## Runs the tests to have beside you while you write: no faults, no slow ones.
+test-fast: $(TEST)  ## Runs the tests to run while you write: no faults, no slow ones.
 	$(PYTEST) $(PARALLEL) -m "not soak and not slow" tests/integration tests/unit
 
 format: $(TEST)  ## Formats the code, and mends what ruff can mend.

@@ -4,7 +4,7 @@
     python -m benchmarks.collection_answers train.json.gz --questions_file dev.json --untimed
 
 The collection has the paragraphs of all files. Exact match and F1 are those of the questions of
-`--questions_file`, with 1, 5, 10 and 20 passages read, beside those with each question's own
+`--questions_file`, with 1, 5, 10 and 20 passages read, compared with those with each question's own
 paragraph; with the search's score as a prior and without it. The same questions, asked of a
 collection without their file, have no answer: how many are told so. Last, latency and throughput of
 a closed loop.
@@ -148,9 +148,7 @@ def make_flags() -> argparse.ArgumentParser:
     parser = make_parser(__doc__ or "")
     parser.add_argument("paths", nargs="+", type=Path, help="more files in SQuAD's format")
     parser.add_argument("--untimed", action="store_true", help="only what time does not change")
-    parser.add_argument(
-        "--num_questions", type=int, help="so many of the questions, drawn at random"
-    )
+    parser.add_argument("--num_questions", type=int, help="number of questions, drawn at random")
     return parser
 
 

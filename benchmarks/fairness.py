@@ -1,7 +1,7 @@
 """How long texts and greedy clients change what others wait, before and after in one run.
 
     python -m benchmarks.fairness --questions_file dev.json
-    python -m benchmarks.fairness --questions_file dev.json --before PATH    # beside a checkout
+    python -m benchmarks.fairness --questions_file dev.json --before PATH    # and a checkout
 
 Latencies are medians of closed loops: each client waits for its answer before it asks again, but
 for the greedy one, which has 64 requests in flight. `--before` runs each mix on another
@@ -57,7 +57,7 @@ class Texts:
 
 
 def plan(port: int, pairs: Sequence[Pair], num_clients: int, duration_s: float) -> LoadPlan:
-    """So many clients, each of which asks one question after another."""
+    """A number of clients, each of which asks one question after another."""
     questions = [SquadQuestion("", question, text, (), ()) for question, text in pairs]
     return LoadPlan(
         "127.0.0.1",
@@ -75,7 +75,7 @@ def p50_ms(load: LoadPlan) -> float:
 
 
 def mix(port: int, texts: Texts, num_short: int, num_long: int, duration_s: float) -> list[float]:
-    """Median milliseconds of short and of long texts, asked by so many clients each."""
+    """Median milliseconds of short and of long texts, asked by equally many clients."""
     kinds = [(texts.short, num_short), (texts.long, num_long)]
     plans = [plan(port, pairs, number, duration_s) for pairs, number in kinds]
     with ThreadPoolExecutor(2) as pool:
@@ -83,7 +83,7 @@ def mix(port: int, texts: Texts, num_short: int, num_long: int, duration_s: floa
 
 
 def greedy(port: int, texts: Texts, duration_s: float) -> list[float]:
-    """Median milliseconds of three single clients, alone and beside a greedy one."""
+    """Median milliseconds of three single clients, alone and with a greedy one."""
     single, is_over = plan(port, texts.short, 3, duration_s), threading.Event()
 
     def ask_all_the_time() -> None:

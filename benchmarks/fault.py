@@ -1,4 +1,4 @@
-"""What is done to a server, or asked of it, beside honest clients whose every answer is checked.
+"""Faults and load on a server, while honest clients ask whose every answer is checked.
 
     python -m benchmarks.fault kill --duration_s 60 --num_clients 50
     python -m benchmarks.fault reload --duration_s 60 --num_clients 20

@@ -2,7 +2,7 @@
 
     python -m benchmarks.fault_jobs --jobs 2000 --kill gateway,server,worker,broker --poison 5
 
-Each kind is killed (SIGKILL) so many seconds after it was last seen well: the broker once it takes
+Each kind is killed (SIGKILL) some seconds after it was last seen well: the broker once it takes
 connections, the server once it is ready, the gateway once it takes jobs, a worker once all of
 them are there. It is killed again only when REPLIES_A_KILL jobs more have a reply, so that a run
 ends on a slow machine too. The server runs the instant engine, whose workers the poison kills (see
@@ -251,7 +251,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2000, help="how many")
     parser.add_argument("--kill", default=",".join(KINDS), help="which kinds are killed")
     parser.add_argument("--interval_s", type=float, default=2.0, help="from well to killed")
-    parser.add_argument("--poison", type=int, default=5, help="jobs that kill workers, beside")
+    parser.add_argument("--poison", type=int, default=5, help="further jobs, which kill workers")
     parser.add_argument("--model", type=Path, default=DEFAULT_MODEL, help="a prepared model")
     flags = parser.parse_args()
     for library in ("aio_pika", "aiormq"):  # they log each lost connection with its traceback

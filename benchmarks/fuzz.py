@@ -1,7 +1,7 @@
 """Feeds broken input to the decoder or to a live server, and fails if it is not survived.
 
     python -m benchmarks.fuzz decoder --count 1000000
-    python -m benchmarks.fuzz server --count 100000     # frames, beside clients that want answers
+    python -m benchmarks.fuzz server --count 100000     # frames, while honest clients ask
     python -m benchmarks.fuzz http --count 100000
     pip install atheris && python -m benchmarks.fuzz guided -runs=1000000 -seed=1 -max_len=512
 

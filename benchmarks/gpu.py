@@ -1,4 +1,4 @@
-"""What the server does on a GPU, beside what the GPU could do; prints its tables.
+"""The server's throughput on a GPU compared with the GPU's own; prints its tables.
 
     python -m benchmarks.gpu                            # PyTorch, about 8 minutes
     python -m benchmarks.gpu --engine onnx              # needs onnxruntime-gpu
@@ -209,7 +209,7 @@ def _say(num_instances: int | None, plan: LoadPlan) -> Iterator:
 
 
 def show_gains(cells: Sequence[Cell]) -> None:
-    """Prints our mean latencies beside the prototype's, where the cells are the same."""
+    """Prints our mean latencies and the prototype's, where the cells are the same."""
     print("\n| clients | prototype, ms | here, ms | times faster |\n|---|---|---|---|")
     for cell in cells:
         clients = cell.plan.num_simultaneous_clients

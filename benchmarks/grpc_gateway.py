@@ -7,7 +7,7 @@ frame, by HTTP, by gRPC through the gateway, and by a bare grpc.aio server that 
 which is the library's own price. The clients are closed loops of one asyncio program, the same for
 all but for what speaks the protocol; each has a connection of its own. A process's time is its
 processor time a question; a core carries its inverse. Fairness is with a real engine: three clients
-with one question in flight, alone and beside one with 64.
+with one question in flight, alone and together with one with 64.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def by_echo(port: int):
 
 
 async def loops(client, port: int, count: int, seconds: float) -> list[float]:
-    """Milliseconds of each question of so many clients, each of which asks again when answered."""
+    """Milliseconds of each question of several clients that ask again when answered."""
     waited_ms: list[float] = []
 
     async def loop(ask: Ask, until_s: float) -> None:
@@ -187,7 +187,7 @@ def costs(gateway: GatewayServer, seconds: float) -> dict[str, dict[str, float]]
 
 
 async def fairness(port: int, seconds: float) -> dict[str, float]:
-    """Median milliseconds of three clients, alone and beside one with many questions in flight."""
+    """Median milliseconds of three clients, alone and with one with many questions in flight."""
 
     async def greedy() -> None:
         async with by_grpc(port) as ask:

@@ -107,7 +107,7 @@ def latencies_ms(server: RunningServer, count: int) -> list[float]:
 def interactive(
     url: str, server: RunningServer, num_jobs: int, count: int, prefetches: list[int]
 ) -> None:
-    """Prints the latency of a client alone, and beside jobs that wait."""
+    """Prints the latency of a client alone, and with waiting jobs."""
     names = names_of("interactive")
     run_jobs("status", "--interval_s=0.1", f"--broker_url={url}", *flags_of(names))
     jobs = (make_job(f"m{body['id']}", body) for body in bodies(num_jobs))
@@ -135,8 +135,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", type=int, default=1000, help="questions of each measurement")
     parser.add_argument("--rounds", type=int, default=3, help="how often each is measured")
-    parser.add_argument("--waiting", type=int, default=10_000, help="jobs beside the one client")
-    prefetches = "of the gateway beside the one client"
+    parser.add_argument(
+        "--waiting", type=int, default=10_000, help="jobs waiting while the one client asks"
+    )
+    prefetches = "of the gateway while the one client asks"
     parser.add_argument("--prefetch", type=int, nargs="+", default=[PREFETCH], help=prefetches)
     parser.add_argument("--asked", type=int, default=300, help="questions of the one client")
     parser.add_argument("--model", type=Path, default=DEFAULT_MODEL, help="a prepared model")

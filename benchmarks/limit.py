@@ -124,7 +124,7 @@ class Limit:
     def run(
         self, step: Callable[..., Found], items: Sequence[object], sessions: int = SESSIONS
     ) -> Found:
-        """Milliseconds of a question, the mean of so many instances at the same time."""
+        """Milliseconds of a question, the mean over instances that run at the same time."""
         pipes = self._pipes[:sessions]
         for pipe in pipes:
             pipe.send((step.__name__, list(items)))

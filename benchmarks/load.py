@@ -30,7 +30,7 @@ def load(server: Running, items: Sequence[Item], **fields: Any) -> list[Sample]:
 def counted(
     server: Running, items: Sequence[Item], clients: int, requests_each: int
 ) -> list[Sample]:
-    """Has each client ask so many questions.
+    """Has each client ask a number of questions.
 
     Raises:
         RuntimeError: A request failed.

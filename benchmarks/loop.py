@@ -2,7 +2,7 @@
 
     python -m benchmarks.loop --questions_file dev.json
 
-Beside this server: an asyncio server on uvloop over the same frames, once answering in its own
+Compared with this server: an asyncio server on uvloop over the same frames, once answering in its
 process and once through worker processes over a socketpair each, as the server does; and mosec.
 All parse with msgspec, answer with the text's first word, and have two workers where they have
 any. Each is started again in each repeat, takes all rows, then 5,000 further connections that have

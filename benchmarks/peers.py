@@ -1,4 +1,4 @@
-"""This server beside mosec, LitServe, Ray Serve and the prototype's design: the same model.
+"""This server compared with mosec, LitServe, Ray Serve and the prototype's design.
 
     python -m benchmarks.peers --questions_file dev.json
 
@@ -115,7 +115,7 @@ TABLES = [
 
 
 class Comparison:
-    """The comparison: all targets, the rows, so many repeats."""
+    """The comparison: all targets, the rows, the repeats."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Where a question's time goes in an engine, beside what its matrix products take alone.
+"""The time of a question in an engine, compared with that of its matrix products alone.
 
     taskset -c 0 python -m benchmarks.profile_engine [--inference_engine_type onnx --precision int8]
 
@@ -98,7 +98,7 @@ def say_products(
     precision: str,
     shapes: Counter[Shape],
 ) -> None:
-    """A row for each shape: its best kernel, beside what the core can do at all."""
+    """A row for each shape: its best kernel, compared with the core's peak."""
     rows = []
     for shape, one in sorted(products.items()):
         name = " x ".join(map(str, shape if shape[0] > 1 else shape[1:]))
@@ -131,7 +131,7 @@ def say_question(
     products: dict[Shape, Product],
     shapes: Counter[Shape],
 ) -> None:
-    """The question beside the sum of its products, round by round."""
+    """The question and the sum of its products, round by round."""
     sums_ms = [
         sum(count * products[shape].best_ms[number] for shape, count in shapes.items())
         for number in range(len(question_ms))

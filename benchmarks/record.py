@@ -1,7 +1,7 @@
 """The Markdown section and the raw figures that a benchmark leaves behind.
 
 A section says what was measured on what, when and by which command, then its tables. It is
-printed, and kept as `results/NAME.md` beside `results/NAME.json`, the raw figures. A run with
+printed, and kept as `results/NAME.md` and `results/NAME.json`, the raw figures. A run with
 `--quick` is a trial: its files end in `.quick.md` and `.quick.json`.
 """
 
@@ -47,7 +47,7 @@ class Section:
 
     Args:
         name: That of its files.
-        packages: Whose versions matter beside those of the serving libraries.
+        packages: Further packages whose versions matter, than the serving libraries.
     """
 
     def __init__(

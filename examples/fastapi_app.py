@@ -57,7 +57,7 @@ async def ask(question: Question, request: Request) -> Found:
         async with asyncio.timeout(TIMEOUT_S):
             await asyncio.wait([asking, hanging_up], return_when=asyncio.FIRST_COMPLETED)
         if not asking.done():
-            raise HTTPException(499, "the client has gone")
+            raise HTTPException(499, "the client has disconnected")
         answer = asking.result()
     except TimeoutError:
         raise HTTPException(504, f"no answer within {TIMEOUT_S:g} s") from None

@@ -1,4 +1,4 @@
-"""Honest clients beside many slow ones."""
+"""Honest clients among many slow ones."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def never_read(port: int) -> None:
 async def beside_a_crowd(
     server: RunningServer, num_honest: int, num_slow: int, duration_s: float
 ) -> tuple[Report, Report, int]:
-    """Asks with a few honest clients, first alone and then beside the crowd.
+    """Asks with a few honest clients, first alone and then with the crowd.
 
     Returns:
         The reports on the honest clients alone and in the crowd, and how many of the slow ones

@@ -62,7 +62,7 @@ def check_stream(data: bytes) -> None:
 
 
 def fuzz(count: int, seed: int) -> int:
-    """Checks so many frames, in bursts that each end with a broken one.
+    """Checks a number of frames, in bursts that each end with a broken one.
 
     Returns:
         How many were valid requests.

@@ -23,7 +23,7 @@ def load_during(
     num_clients: int,
     duration_s: float,
 ) -> Report:
-    """Asks with so many clients while something is done to the server, then stops it.
+    """Asks with a number of clients while the server is disturbed, then stops it.
 
     Args:
         disturb: Runs in a thread until its event is set.

@@ -78,7 +78,7 @@ def shown_frames(page: Path) -> list[list[object]]:
 
 
 def exchanges(frames: list) -> Iterator[tuple[list, object]]:
-    """A block's messages, each with its reply; a cancel frame has the one before it beside it."""
+    """A block's messages, each with its reply; a cancel frame goes with the message before it."""
     left = iter(frames)
     for sent in left:
         reply = next(left)

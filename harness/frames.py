@@ -25,7 +25,7 @@ def receive(sock: socket.socket) -> Any:
 
 
 def _read(sock: socket.socket, size: int) -> bytes:
-    """So many bytes, or none at the stream's end; an SSL socket knows no MSG_WAITALL."""
+    """Reads a number of bytes, or none at the stream's end; SSL sockets lack MSG_WAITALL."""
     data = b""
     while len(data) < size and (piece := sock.recv(size - len(data))):
         data += piece

@@ -42,11 +42,11 @@ class GatewayServer:
         return self.server.stats()["counters"]["requests_total"].get(code, 0)
 
     def wait_for_count(self, code: str, count: int) -> None:
-        """Waits until so many requests had this outcome."""
+        """Waits until this number of requests had this outcome."""
         wait_until(lambda: self.counted(code), lambda found: found >= count)
 
     def wait_for_flight(self, count: int) -> None:
-        """Waits until so many requests are in flight."""
+        """Waits until this number of requests is in flight."""
         wait_until(
             lambda: self.server.stats()["gauges"]["requests_in_flight"],
             lambda found: found == count,
@@ -90,5 +90,5 @@ def answers(result: Any) -> list[str]:
     return [answer.decode() if isinstance(answer, bytes) else answer for answer in found]
 
 
-# Tests start programs beside grpcio's threads.
+# Tests start programs while grpcio's threads run.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")

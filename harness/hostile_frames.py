@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 Maker = Callable[[int], bytes]
-"""Makes a body of about so many bytes."""
+"""Makes a body of about a given number of bytes."""
 
 START = b'{"question":"Who?","text":"It was Ada.",'
 

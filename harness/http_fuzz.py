@@ -89,7 +89,7 @@ async def fuzz_server(
 
 
 async def fuzz(port: int, num_requests: int, seed: int) -> HttpFuzzReport:
-    """Sends so many mutated requests, some connections at a time."""
+    """Sends a number of mutated requests, some connections at a time."""
     chance, report = random.Random(seed), HttpFuzzReport(num_requests)
     requests = iter([mutate(chance) for _ in range(num_requests)])
 

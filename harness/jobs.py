@@ -1,4 +1,4 @@
-"""A gateway as a user runs it, and a producer and a consumer of jobs beside it."""
+"""A gateway as a user runs it, with a producer and a consumer of jobs."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ async def publish_unconfirmed(url: str, queue: str, jobs: Iterable[Any]) -> None
 
 
 async def take(url: str, queue: str, count: int) -> list[Any]:
-    """Waits for so many messages of a queue, and takes them out."""
+    """Waits for a number of messages in a queue, and takes them out."""
     taken: list[Any] = []
     async with asyncio.timeout(GIVE_UP_S), open_channel(url) as channel:
         source = await channel.get_queue(queue)

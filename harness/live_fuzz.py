@@ -53,7 +53,7 @@ class FuzzReport:
 async def fuzz_server(
     server: RunningServer, num_frames: int, frames_per_s: float, seed: int
 ) -> FuzzReport:
-    """Sends so many frames over many connections, beside clients that want answers."""
+    """Sends `count` frames over many connections, while honest clients ask."""
     answers = QuietAnswers(server.port)
     quiet = report_of(answers.plan(HONEST_CLIENTS, QUIET_S))
     mutator, pause_s = Mutator(seed, expiring=True), FUZZERS * FRAMES_A_BURST / frames_per_s
@@ -102,7 +102,7 @@ async def fuzz_connection(port: int, bodies: list[bytes], ending: bytes, pause_s
 
 
 async def count_replies(reader: asyncio.StreamReader, most: int) -> int:
-    """Reads replies, each of which must be strict JSON, up to so many."""
+    """Reads up to a number of replies, each of which must be strict JSON."""
     for _ in range(most):
         (length,) = PREFIX.unpack(await reader.readexactly(PREFIX.size))
         reply = check_json(await reader.readexactly(length))

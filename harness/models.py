@@ -86,7 +86,7 @@ class ModelFile:
         return (*INSTANT, "--config", str(self.path), *more)
 
     def apply(self, server: RunningServer, keys: str, more: str = "") -> None:
-        """Writes the file and tells the server."""
+        """Writes the file and sends SIGHUP to the server."""
         self.write(keys, more)
         server.signal(signal.SIGHUP)
 
@@ -97,7 +97,7 @@ def states(server: RunningServer) -> Mapping[str, str]:
 
 
 def count_versions(server: RunningServer, num_requests: int, **request: object) -> Counter:
-    """How many of so many requests each version answers; errors by their code."""
+    """The number of requests that each version answers; errors by their code."""
     counted: Counter = Counter()
     with server.connect() as sock:
         for first in range(0, num_requests, 50):

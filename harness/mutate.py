@@ -59,11 +59,11 @@ class Mutator:
         return bytes(body)
 
     def bodies(self, count: int) -> list[bytes]:
-        """So many bodies."""
+        """A number of bodies."""
         return [self.body() for _ in range(count)]
 
     def idle_bodies(self, count: int) -> list[bytes]:
-        """So many bodies, none of which makes a server run its model."""
+        """A number of bodies, none of which makes a server run its model."""
         bodies = (self.body() for _ in itertools.count())
         return list(itertools.islice((body for body in bodies if not is_run(body)), count))
 

@@ -74,7 +74,7 @@ class Receiver:
         return ("--otlp_endpoint", f"http://127.0.0.1:{self.port}")
 
     def wait_for(self, requests: int) -> list[ReceivedSpan]:
-        """Waits until the spans of so many requests are there; returns each one's first."""
+        """Waits for the spans of this number of requests; returns the first span of each."""
         with self._arrived:
             whole = self._arrived.wait_for(lambda: len(self.roots) >= requests, GIVE_UP_S)
         assert whole, f"{len(self.roots)} of {requests} have come"

@@ -63,7 +63,7 @@ class RayCluster:
 
 
 def wait_for_alive(server: RunningServer, wanted: int) -> None:
-    """Waits until so many instances are alive."""
+    """Waits until this number of instances is alive."""
     wait_until(server.health, lambda h: h["sessions_alive"] == wanted)
 
 

@@ -1,6 +1,6 @@
 """A program of this package that another starts, with one inherited descriptor.
 
-The descriptor is the program's end of a socketpair: end-of-file tells each side that the other has
+The descriptor is the program's end of a socketpair: end-of-file shows each side that the other has
 ended. The kernel ends the program with its parent.
 """
 

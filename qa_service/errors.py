@@ -38,7 +38,7 @@ class QaError(Exception):
 
     Attributes:
         code: Stable lower_snake name of the kind, listed in `docs/PROTOCOL.md`.
-        status: The HTTP status that tells it; gRPC's code follows from it.
+        status: Its HTTP status; gRPC's code follows from it.
         triton_reason: How Triton's `nv_inference_request_failure` counts it; empty for a message
             that never was a request.
         retryable: Whether the same request may succeed when sent again.

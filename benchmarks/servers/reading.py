@@ -46,7 +46,7 @@ decode_framed = msgspec.json.Decoder(FramedQuestion).decode
 
 
 def set_batch_size(size: int) -> None:
-    """Tells the instances that this process will start how large a batch may be."""
+    """Sets the largest batch for the instances that this process will start."""
     os.environ[BATCH_VARIABLE] = str(size)
 
 

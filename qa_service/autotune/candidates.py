@@ -1,4 +1,4 @@
-"""Which engine runs a model: the fastest on this machine, measured once and kept beside the model.
+"""The engine of a model: the fastest on this machine, measured once and kept in its folder.
 
 If `--inference_engine_type` or `--precision` is `auto`, each candidate runs in an instance of its
 own (`engine_trial`), which shows how fast it is and whether it answers as float32 does. The table

@@ -8,7 +8,7 @@ batch. Only times of one round are compared, so that other work on the machine s
 duel ends when its outcome is safe. The likely fastest candidates come first; after the time limit
 no other duel begins, and the table shows which candidates have not run.
 
-Sans-IO: candidates answer, and the caller tells the elapsed time.
+Sans-IO: candidates answer, and the caller passes the elapsed time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Measures engines for the server in a program beside the loop, since it blocks.
+"""Measures engines for the server in a separate process, since it blocks.
 
 `python -m qa_service.autotune.trial_main FD PARENT` reads a request from its descriptor, keeps
-the table beside the model, and replies.
+the table in the model's folder, and replies.
 """
 
 from __future__ import annotations

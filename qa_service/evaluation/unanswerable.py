@@ -27,7 +27,7 @@ _HARD_CHOICES = 3
 
 
 _COMMON_SHARE = 0.03
-"""A word in more than this share of the texts does not count as shared: it tells nothing."""
+"""A word in more than this share of the texts does not count as shared: it is too common."""
 
 
 class UnanswerableMaker:

@@ -99,7 +99,7 @@ class CostTable(msgspec.Struct, frozen=True):
 
 
 def load_costs(path: Path) -> CostTable:
-    """Reads a table as an instance writes it beside its model.
+    """Reads a table as an instance writes it into its model's folder.
 
     Raises:
         SetupError: The file is missing, or is no table.
@@ -152,7 +152,7 @@ class BatchRule:
         return batch_size < num_waiting and added_ms <= (1 - MIN_SAVING) * later_ms
 
     def rows(self, tokens: int, max_rows: int) -> int:
-        """How many rows of this length should run together, of so many; at least 1."""
+        """How many of the waiting rows of this length should run together; at least 1."""
         num_rows = 1
         while num_rows < max_rows and self.admits(num_rows, tokens, tokens):
             num_rows += 1

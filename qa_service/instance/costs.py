@@ -1,4 +1,4 @@
-"""An instance's cost table: measured once for a model on a machine, then kept beside the model."""
+"""An instance's cost table: measured once for a model on a machine, then kept in its folder."""
 
 from __future__ import annotations
 

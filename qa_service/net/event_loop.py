@@ -112,7 +112,7 @@ class EventLoop:
             with contextlib.suppress(OSError):  # full: the loop wakes anyway; closed: it has ended
                 self._wakeup_out.send(b"\0")
 
-        threading.Thread(target=run, name="beside the loop", daemon=True).start()
+        threading.Thread(target=run, name="run_in_thread", daemon=True).start()
 
     def mark(self) -> None:
         """Has `on_mark` called at the end of this round."""

@@ -31,7 +31,7 @@ class Timer:
 
 
 class Clock(Protocol):
-    """Tells the time and calls back: the event loop, or a test's fake.
+    """The clock and its callbacks: the event loop, or a test's fake.
 
     Attributes:
         last_pause_s: When the last pause of the process ended: it had stood still, so that no time

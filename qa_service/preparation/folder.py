@@ -26,7 +26,7 @@ def locked(target: Path, on_wait: Callable[[], None]) -> Iterator[None]:
     """Locks a folder for this run, and cleans up after runs that died.
 
     Raises:
-        SetupError: Nothing can be written beside the folder.
+        SetupError: The folder's parent is not writable.
     """
     lock = FileLock(_beside(target, "lock"))
     try:

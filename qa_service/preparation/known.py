@@ -51,8 +51,8 @@ ROW_TOKENS, ROWS_AT_ONCE = 128, 8
 """Of a vocabulary row, and of a batch of them: PyTorch takes 0.30 ms a token, and 0.36 for full
 windows one by one."""
 NUM_COMPARED, NUM_COMPARED_EXACT = 16, 2
-"""So many vocabulary rows are compared with a file, in a precision below float32 and in float32:
-below it a row is far off now and then."""
+"""The number of vocabulary rows that are compared with a file, in a precision below float32 and in
+float32: below float32 a row is occasionally far off."""
 _NEVER_IN_A_TEXT = re.compile(r"\[unused\d+\]|<(unused|extra_id_)?\d+>")
 _QUESTION_TOKENS = 8
 """Words of a vocabulary row that stand where the question does."""

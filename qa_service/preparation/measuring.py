@@ -76,7 +76,7 @@ def _obstacle(loaded: LoadedModel, tokens: int) -> str:
 
 
 def _may_pad(loaded: LoadedModel, longest: int) -> bool:
-    """Whether a row has the same logits beside padding as alone."""
+    """Whether padding leaves a row's logits unchanged."""
     short, long = min(_SHORT, longest - 1), min(_LONG, longest)
     logits = source_logits(loaded)
     alone = sample_rows(loaded.tokenizer, 1, short)

@@ -52,7 +52,7 @@ class Choices:
         can_abstain: Whether the model may answer "no answer"; None to find out.
         null_threshold: How much a span must outscore "no answer", in logits; None for the model's
             own value, or 0.
-        precision: One of the `onnx` engine's, prepared beside fp32 for every installed engine.
+        precision: One of the `onnx` engine's, prepared for every installed engine, with fp32.
             `auto` is int8 as far as the model has it.
     """
 
@@ -284,7 +284,7 @@ def _make(
     save_manifest(folder, manifest)
     say(words)
     if not manifest.may_pad:
-        say("its windows run one by one: its logits change with what is padded beside them")
+        say("its windows run one by one: padding changes its logits")
 
 
 def _export(loaded: LoadedModel, folder: Path, manifest: Manifest, answered: Answered) -> str:

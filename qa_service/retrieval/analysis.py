@@ -48,7 +48,7 @@ def words_of(text: str, *, is_question: bool = False) -> str:
     """A text's words in their order, with white space between: what tantivy is given.
 
     Args:
-        is_question: Whether single signs of a script without spaces are left out beside pairs.
+        is_question: Whether single signs of a script without spaces are left out next to pairs.
     """
     if not text.isascii():
         text = unicodedata.normalize("NFKC", text)

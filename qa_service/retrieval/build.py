@@ -142,7 +142,7 @@ class _Run:
         self._read_files = 0
 
     def close(self) -> None:
-        """Ends what runs beside it."""
+        """Ends its processes."""
         self._next.close()
 
     def run(self, found: Found) -> Summary:

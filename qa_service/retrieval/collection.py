@@ -38,8 +38,8 @@ _OPEN_ATTEMPTS = 5
 class Collection:
     """The passages in a folder; reads it and never writes there.
 
-    `search` may be called by any number of threads at once, and beside `refresh`: a search uses the
-    index that is open when it begins. `refresh` is for one thread at a time.
+    `search` may be called by any number of threads at once, also during `refresh`: a search uses
+    the index that is open when it begins. `refresh` is for one thread at a time.
     """
 
     def __init__(self, folder: Path, encoder: SharedEncoder | None = None) -> None:
@@ -151,9 +151,9 @@ def _open(folder: Path, encoder: SharedEncoder) -> _OpenIndex:
 
 @contextmanager
 def _linked(path: Path) -> Iterator[Path]:
-    """Links to an index's files, while it is opened: tantivy makes lock files beside what it opens.
+    """Links to an index's files while it is opened: tantivy makes lock files where it opens it.
 
-    They go as soon as it is open, so that a process that is killed leaves nothing behind.
+    They are removed as soon as it is open, so that a killed process leaves nothing behind.
     """
     try:
         with tempfile.TemporaryDirectory(

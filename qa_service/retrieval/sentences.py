@@ -28,7 +28,7 @@ _ABBREVIATIONS = frozenset({
 })  # fmt: skip
 _WORD_CHARS = 12  # before a full stop are looked at; abbreviations are shorter
 MAX_CHARS_PER_TOKEN = 8
-"""A sentence is cut also at so many characters for each of its tokens: white space is no token."""
+"""A sentence is also cut at this number of characters per token: white space is no token."""
 
 
 class Sentence(NamedTuple):

@@ -31,7 +31,7 @@ LANGUAGES = (
 
 MAX_QUESTION_CHARS = 4000
 MAX_QUESTION_WORDS = 64
-"""A question's first so many characters, and different words of these, are searched for: each word
+"""The bounds on a question's searched characters and different words: each word
 costs a walk through the passages that have it."""
 
 _WITHOUT_STOP_WORDS = ("arabic", "greek", "none", "romanian", "tamil", "turkish")

@@ -34,7 +34,7 @@ from qa_service.retrieval.tantivy_index import IndexWriter, index_files
 
 COMMIT_PASSAGES = 5000
 COMMIT_S = 20
-"""A run that is killed does again at most so many passages, so many seconds, or one file."""
+"""The most that a killed run repeats, in passages and in seconds, or else one file."""
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 file, flags, folders ──read──▶ a plan ──apply──▶ models and routes
 ├─a fault─▶ said where; nothing changes
-└─an engine to be found out─▶ measured beside the loop, then applied
+└─an unmeasured engine─▶ measured in a separate process, then applied
 
 While the server serves, a thread reads, since a mount may hang. A look that hangs is waited for,
 but a SIGHUP begins another.

@@ -328,7 +328,7 @@ class QaServer:
         logger.debug("%s has connected", name)
 
     def _on_connection_end(self, connection: Connection) -> None:
-        logger.debug("%s has gone", connection.name)
+        logger.debug("%s has disconnected", connection.name)
         self._connections.discard(connection)
 
     def _report(self, query: Query) -> object:

@@ -335,7 +335,7 @@ def encode_answers(
 
 
 def encode_auth_reply(auth: Auth) -> bytearray:
-    """Encodes the frame that tells a client that it is authenticated."""
+    """Encodes the reply to a valid auth frame."""
     return encode_frame(_encoder, {"id": auth.id, "auth": "ok"})
 
 

@@ -26,7 +26,7 @@ MAX_NAME_CHARS = 64
 MIN_FRAME_BYTES = 256
 """The smallest bound that leaves room for a short question."""
 MAX_FRAME_BYTES = 2**24 - 1
-"""A frame's length begins with a zero byte, which tells frames from HTTP and from TLS."""
+"""A frame's length begins with a zero byte, which distinguishes frames from HTTP and TLS."""
 
 
 ABOUT_TEXT = "not blank, at most `--max_text_chars`"

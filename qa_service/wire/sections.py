@@ -24,7 +24,7 @@ from qa_service.wire.messages import Question
 
 CORE_TOKENS = 512
 MIN_WINDOWS = 2
-"""A core has about so many tokens, and at least so many windows: a longer section holds up other
+"""The usual size of a core in tokens, and its minimum in windows: a longer section holds up other
 requests for longer, and a shorter one is mostly its neighbours' context, read twice."""
 BYTES_PER_TOKEN = 4
 """Bytes of UTF-8. English has about five, so that sections rather have too few tokens."""

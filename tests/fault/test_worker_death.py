@@ -28,7 +28,7 @@ def test_workers_killed_one_after_another_under_fifty_clients(builtin_model):
     A request that three kills meet is rightly answered `worker_crashed`: so before the next, all
     workers are there again, and more requests are answered than were in flight.
     """
-    # What is fastest is measured anew for each bound on batches.
+    # The fastest engine is measured again for each bound on batches.
     with running_server(builtin_model, *FIXED_ENGINE, "--max_batch_size", "2") as server:
         num_ready = server.log.count("is ready")
         with beside(QuietAnswers(server.port).plan(50, GIVE_UP_S)) as samples:

@@ -75,7 +75,7 @@ def surroundings(program: Path) -> dict[str, object]:
 def port(programs, builtin_model) -> Iterator[str]:
     program = programs / "qa-server"
     command = [program, "--port", "0", "--num_inference_sessions", "1", "--model", builtin_model]
-    command += FIXED_ENGINE  # in another environment all would be measured anew
+    command += FIXED_ENGINE  # in another environment all would be measured again
     with subprocess.Popen(command, **surroundings(program)) as server:
         try:
             yield port_of(line_with(server.stdout, "QA server ready"))

@@ -168,7 +168,7 @@ def check_files(model_dir: Path, manifest: Manifest, names: Iterable[str]) -> No
 
 
 def preparing_program() -> str:
-    """The command that prepares models: the installed program, or the one beside the package."""
+    """The command that prepares models: the installed program, or that of the clone."""
     is_installed = Path(sys.argv[0]).name.startswith("qa-") or not _PROGRAM.is_file()
     return "qa-prepare-model" if is_installed else f"python {_PROGRAM.name}"
 

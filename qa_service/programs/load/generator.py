@@ -30,7 +30,7 @@ def run_load(plan: LoadPlan) -> Generator[list[Sample], None, None]:
     """Makes the load, and yields results, in no order, ten times a second.
 
     Raises:
-        OSError: The host has no address, or the process cannot open so many connections.
+        OSError: The host has no address, or the process cannot open enough connections.
         TlsError: A file of the plan's access cannot be used.
     """
     load = _Load(plan)

@@ -47,7 +47,7 @@ WorkerFactory = Callable[[int, WorkerListener], Worker]
 
 
 class BatchListener(Protocol):
-    """Hears how batches end, and tells how much work waits."""
+    """Receives the results of batches, and reports the waiting work."""
 
     @property
     def waiting_s(self) -> float:

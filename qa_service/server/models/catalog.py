@@ -231,7 +231,7 @@ class Catalog:
         if self._max_memory_bytes and taken + needed > self._max_memory_bytes:
             raise SetupError(
                 f"{plural(num_instances, 'instance')} of {spec} would take about {needed} bytes "
-                f"beside the {taken} of those that run: more than --max_memory_bytes "
+                f"in addition to the {taken} of those that run: more than --max_memory_bytes "
                 f"{self._max_memory_bytes}"
             )
 

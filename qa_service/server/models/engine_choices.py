@@ -1,6 +1,6 @@
-"""The engine of each version: chosen when it is planned, measured beside the loop where it must be.
+"""The engine of each version: chosen when it is planned, measured in a process if necessary.
 
-While the server starts, a process beside the loop measures the versions without a table, one after
+While the server starts, a separate process measures the versions without a table, one after
 the other, for a few seconds each; until then a version's engine is open. While the server serves,
 nothing is measured: a new version takes the engine of another version of its model if it has the
 files, else the reference.

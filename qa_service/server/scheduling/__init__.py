@@ -1,1 +1,1 @@
-"""Decides which calls run next, and in which batch. Sans-IO: the caller tells the time."""
+"""Decides which calls run next, and in which batch. Sans-IO: the caller passes the time."""

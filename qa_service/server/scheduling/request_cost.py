@@ -14,8 +14,8 @@ MS_PER_TOKEN = 0.1
 
 SAMPLES = 64
 SAMPLE_CHARS = 64
-"""A long text is estimated by so many samples of so many characters: they are read in microseconds,
-and a passage of signs anywhere in a text weighs what it should."""
+"""The number and the length of the samples that estimate a long text: they are read in
+microseconds, and a passage of signs anywhere in a text is weighted correctly."""
 NO_SIGNS = bytes(set(range(256)).difference(string.punctuation.encode()))
 
 

@@ -90,7 +90,7 @@ class Scheduler:
     def retry(self, ticket: Ticket) -> None:
         """Queues a request whose instance died, before all others and to run alone.
 
-        The queue's bound does not apply: instances hold only so many requests.
+        The queue's bound does not apply: instances hold a bounded number of requests.
         """
         self._retries.append(ticket)
 

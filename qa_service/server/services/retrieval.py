@@ -1,4 +1,4 @@
-"""Searches in collections, and in long texts that are skimmed: beside the loop, in processes.
+"""Searches in collections and in skimmed texts, in separate processes.
 
 Each client has its share of each process, however much it asks at once. Windows of texts are ranked
 by a process of their own.

@@ -1,7 +1,7 @@
 """A service that reads only the best windows of a long text, if the request has `skim`.
 
     submit ──without `skim`, or short──▶ the next service
-       └──`skim`──▶ windows ranked beside the loop ──▶ the best, read as parts ▸ merged
+       └──`skim`──▶ windows ranked in a search process ──▶ the best, read as parts ▸ merged
 
 An index of this one text ranks its windows as a collection ranks its passages. The scores are what
 they would be if the text had no other windows.

@@ -1,4 +1,4 @@
-"""The gRPC gateway, seen from the server: a program beside the loop that asks over a Unix socket.
+"""The gRPC gateway, seen from the server: a sidecar process that asks over a Unix socket.
 
 `gateway_messages` says what the two write each other.
 

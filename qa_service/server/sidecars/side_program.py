@@ -1,4 +1,4 @@
-"""A program beside the loop: it starts with the server, is restarted if it dies, ends with it.
+"""A sidecar process: it starts and ends with the server, and is restarted if it dies.
 
     STOPPED ──start──▶ RUNNING ──dies──▶ WAITING (backoff) ──▶ RUNNING …
                           └──close──▶ ENDING (it sees end-of-file) ──reap──▶ ENDED

@@ -1,4 +1,4 @@
-"""The gRPC gateway: a program of its own, on grpcio's asyncio server, beside a QA server.
+"""The gRPC gateway: a sidecar process of a QA server, on grpcio's asyncio server.
 
     gRPC peer ──HTTP/2──▶ gateway ──frames, one connection for each peer and token──▶ Unix socket
                              └─────HTTP, for what is asked about models and health──▶

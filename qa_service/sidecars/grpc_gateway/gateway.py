@@ -95,7 +95,7 @@ class GrpcServer:
         """Serves until it is stopped, and then until its calls are answered.
 
         The program must then end by `os._exit`: the connections that this closes tell later calls
-        UNAVAILABLE, so that clients send them again elsewhere; grpcio's own `stop` tells CANCELLED.
+        UNAVAILABLE, so that clients send them again elsewhere; grpcio's `stop` sends CANCELLED.
         """
         await self._stopping.wait()
         logger.info("the gRPC gateway drains")

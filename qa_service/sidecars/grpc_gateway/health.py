@@ -24,7 +24,7 @@ from qa_service.sidecars.grpc_gateway.reports import Reports, model_path
 from qa_service.sidecars.grpc_gateway.status import PeerLostError, abort, write
 
 POLL_S = 1.0
-"""How soon a watch tells a change; a watch costs the loop one report in that time."""
+"""How soon a watch reports a change; a watch costs the loop one report in that time."""
 _Request: Any = health_pb2.HealthCheckRequest
 _Response: Any = health_pb2.HealthCheckResponse
 
@@ -53,7 +53,7 @@ class HealthService:
             await abort(context, error)
 
     async def _watch(self, data: bytes, context: Any) -> None:  # noqa: ANN401
-        """Tells each change; ends when the gateway drains."""
+        """Reports each change; ends when the gateway drains."""
         try:
             request = read_message(_Request, data)
             await self._write_changes(request.service, context)

@@ -1,4 +1,4 @@
-"""The server's errors as gRPC tells them: a status code, a short message, and trailers."""
+"""The server's errors in gRPC: a status code, a short message, and trailers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CODE_OF = {
 
 
 def code_of(error: QaError) -> grpc.StatusCode:
-    """The status code that tells an error."""
+    """The status code of an error."""
     if isinstance(error, QueueFullError):
         return _Code.RESOURCE_EXHAUSTED
     return _CODE_OF.get(error.status, _Code.INTERNAL)

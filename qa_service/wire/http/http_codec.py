@@ -2,8 +2,8 @@
 
     head ──▶ Auth ──accepted──▶ body ──▶ Request, Request, … or Query ──▶ reply, in its turn
 
-Every request is an exchange from its head to its reply. The head alone tells which requests must
-not be served, by path or token, before there is a body to keep. The messages' ids are the server's:
+Every request is an exchange from its head to its reply. The head alone determines which requests
+are refused, by path or token, before there is a body to keep. The messages' ids are the server's:
 an exchange's number, and one for each of its questions; a reply has the client's own id.
 """
 

@@ -38,7 +38,7 @@ def json_reply(value: object, status: int = 200) -> HttpReply:
 
 
 def error_reply(error: QaError, body: object = None) -> HttpReply:
-    """The reply that tells an error, in Triton's form unless another body is given."""
+    """The reply for an error, in Triton's form unless another body is given."""
     fields = dict(error.fields) if isinstance(error, HttpError) else {}
     if error.retry_after_ms is not None:
         fields["Retry-After"] = str(math.ceil(error.retry_after_ms / 1e3))

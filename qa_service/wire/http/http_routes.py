@@ -125,7 +125,7 @@ def _find_route(path: str) -> tuple[Mapping[str, Handler], str, str]:
 
 
 def path_error(path: str, id_json: bytes, error: QaError) -> HttpReply:
-    """The reply that tells an error, in the form that the path has for errors."""
+    """The reply for an error, in the path's form."""
     if path == "/qa":
         return error_reply(error, error_body(id_json, error))
     return tf_serving.predict_error(error) if path.startswith(TF_SERVING) else error_reply(error)

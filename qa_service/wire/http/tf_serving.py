@@ -236,7 +236,7 @@ def _plain(name: str, value: object) -> Any:  # noqa: ANN401
 
 
 def predict_error(error: QaError) -> HttpReply:
-    """The reply that tells an error as TensorFlow Serving does: 429 for a full queue."""
+    """The reply for an error, as TensorFlow Serving's: 429 for a full queue."""
     reply = error_reply(error)
     if isinstance(error, QueueFullError):
         return msgspec.structs.replace(reply, status=429)
@@ -299,7 +299,7 @@ def _version(model: ModelReport) -> str:
 
 
 def _load(model: ModelReport) -> StatusCode:
-    """Tells a failed load, unless the version serves in spite of it."""
+    """Reports a failed load, unless the version serves in spite of it."""
     if model.failed_loads and not model.is_ready:
         return StatusCode("INTERNAL", model.reason)
     return StatusCode()
