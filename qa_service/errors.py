@@ -248,14 +248,14 @@ ERROR_KINDS: dict[str, type[QaError]] = {kind.code: kind for kind in QaError.__s
 """Every kind by its wire code, as which an error crosses from a worker to the loop."""
 
 
-def there_are(names: Iterable[object]) -> str:
+def list_choices(names: Iterable[object]) -> str:
     """The names to choose from: `there is a`, `there are a, b`, `there is none`."""
     words = [str(name) for name in names]
     return f"there {'are' if len(words) > 1 else 'is'} {', '.join(words) or 'none'}"
 
 
 @contextmanager
-def told_in(place: str) -> Iterator[None]:
+def error_context(place: str) -> Iterator[None]:
     """Puts a place of the configuration before the message of a `SetupError`."""
     try:
         yield

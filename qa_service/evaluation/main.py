@@ -103,7 +103,7 @@ def _models(
     """Prints a table's head; yields a row's head and model for each engine and precision."""
     rows = [row for model_dir in flags.model_dirs for row in _rows(flags, model_dir)]
     if not rows:
-        raise SetupError("no model has the files for an engine and a precision that are named")
+        raise SetupError("no model has the files for the given engines and precisions")
     width = max(len(str(model_dir)) for model_dir in flags.model_dirs)
     engine_width = max(len(f"{engine_type} {precision}") for _, engine_type, precision in rows)
     print(f"{'model':{width}}  {'engine':{engine_width}}", *columns)

@@ -232,10 +232,10 @@ class UnixListener(Listener):
                 self._renew()
             except OSError as error:
                 if not self._has_failed:
-                    logger.error("%s is gone and cannot be made again: %s", self._path, error)
+                    logger.error("%s was removed and cannot be recreated: %s", self._path, error)
                 self._has_failed = True
             else:
-                logger.warning("%s was removed by another program: made again", self._path)
+                logger.warning("%s was removed by another program: recreated", self._path)
                 self._has_failed = False
         self._check_later()
 

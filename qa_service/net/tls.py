@@ -44,7 +44,7 @@ def server_context(cert: Path, key: Path, client_ca: Path | None) -> ssl.SSLCont
             _check_readable(flag, path)
 
     def refuse_to_ask() -> bytes:
-        raise SetupError(f"--tls_key {key} has a passphrase; it must be one without")
+        raise SetupError(f"--tls_key {key} has a passphrase; use a key without one")
 
     try:
         context.load_cert_chain(cert, key, password=refuse_to_ask)

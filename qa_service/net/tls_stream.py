@@ -208,7 +208,7 @@ class TlsStream:
             self._take_data()
 
     def _on_timeout(self) -> None:
-        logger.info("%s is refused: its TLS handshake takes too long", self._name)
+        logger.info("%s is refused: its TLS handshake timed out", self._name)
         self._end()
 
     def _take_data(self) -> None:

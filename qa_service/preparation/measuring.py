@@ -45,7 +45,7 @@ def measured(loaded: LoadedModel, window_tokens: int) -> LoadedModel:
     rows = sample_rows(loaded.tokenizer, 1, longest)
     first, second = (np.stack(source_logits(loaded)(*rows)) for _ in range(2))
     if not np.abs(first - second).max() <= MAX_LOGIT_DIFFERENCE:
-        raise SetupError("the model gives other logits each time that it reads the same question")
+        raise SetupError("the model gives different logits for the same question")
     return replace(loaded, may_pad=_may_pad(loaded, longest))
 
 

@@ -133,7 +133,7 @@ def _add_if_possible(name: str, source: Source, target: Path, choices: Choices) 
         return
     try:
         if reason := load_manifest(target).without.get(ONNX_FILE):
-            raise SetupError(f"{name} is made from {ONNX_FILE}, which this model has not: {reason}")
+            raise SetupError(f"{name} is made from {ONNX_FILE}, which this model lacks: {reason}")
         with replacing(target) as folder:
             shutil.copytree(target, folder, dirs_exist_ok=True)
             if name == PLAIN_ONNX_FILE:

@@ -197,7 +197,7 @@ def _checked(folder: Path) -> Path:
     }
     for part, files in parts.items():
         if not files:
-            raise SetupError(f"{folder} holds no whole transformers model: it has no {part}")
+            raise SetupError(f"{folder} is not a complete transformers model: it has no {part}")
     return folder
 
 

@@ -138,5 +138,7 @@ class SharedEncoder:
         with self._lock:
             self._loaded = found = self._loaded or Encoder(self._folder)
         if found.manifest.identity != identity:
-            raise SetupError(f"the encoder in {self._folder} is another than embedded the passages")
+            raise SetupError(
+                f"the encoder in {self._folder} is not the one that embedded the passages"
+            )
         return found

@@ -48,7 +48,7 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         names = {path.name for path in folder.iterdir()} if folder.exists() else set()
         if names and not names & ours:
-            raise SetupError(f"{folder} is there and is no collection")
+            raise SetupError(f"{folder} exists and is no collection")
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / LOCK_FILE, timeout=0)
         lock.acquire()
@@ -141,7 +141,7 @@ class NextIndex:
         """
         files = tuple(self.entries[name] for name in sorted(self.entries))
         if not any(entry.passages for entry in files):
-            raise SetupError("no passage was found in these files: nothing is changed")
+            raise SetupError("no passage was found in these files: the index is unchanged")
         if self._progress:
             self._commit()
             self._close()

@@ -16,7 +16,7 @@ from functools import partial
 
 from msgspec import structs
 
-from qa_service.errors import SetupError, told_in
+from qa_service.errors import SetupError, error_context
 from qa_service.instance.model_folder.manifest import load_manifest
 from qa_service.instance.options import InstanceOptions
 from qa_service.net.event_loop import EventLoop
@@ -151,7 +151,7 @@ class Deployment:
             self._note_fault(str(error))
             return
         self.fault = ""
-        self._say_what_waits(config)
+        self._log_restart_needed(config)
         if look.tries_again:
             for model in self._catalog.by_name.values():
                 model.try_again()
@@ -165,7 +165,7 @@ class Deployment:
 
     def _note_fault(self, fault: str) -> None:
         if fault != self.fault:
-            logger.error("nothing is changed: %s", fault)
+            logger.error("reload failed, configuration unchanged: %s", fault)
         self.fault = fault
 
     def _use_collections(self, config: ServerConfig) -> None:
@@ -178,9 +178,9 @@ class Deployment:
     def _plan(self, config: ServerConfig, generation: int) -> Plan:
         if not config.models:
             return self._plan_only_model(config, generation)
-        with told_in(str(self._source.file)):
+        with error_context(str(self._source.file)):
             for name in config.models:
-                with told_in(f"[models.{name}]"):
+                with error_context(f"[models.{name}]"):
                     check_name(name)
             return make_plan(config.models, config.routes, self._choose)
 
@@ -191,7 +191,7 @@ class Deployment:
         path, instances = served_folder(config.repository.model), config.instances
         manifest = load_manifest(path)
         if not instances.num_instances:
-            raise SetupError("there are to be no instances, neither here nor on a Ray cluster")
+            raise SetupError("num_inference_sessions and ray_instances are both 0")
         self._only_name = self._only_name or manifest.name
         model = ModelOptions(path=path, **structs.asdict(instances))
         try:
@@ -205,14 +205,14 @@ class Deployment:
             model, found.path, found.fingerprint, options, may_measure=not self._is_serving
         )
 
-    def _say_what_waits(self, config: ServerConfig) -> None:
+    def _log_restart_needed(self, config: ServerConfig) -> None:
         ours = {
             "[repository] model",
             *(f"[instances] {f}" for f in config.instances.__struct_fields__),
         }
         waiting = [name for name in changed_options(self._config, config) if name not in ours]
         if waiting and waiting != self._waiting:
-            logger.warning("changed in the file, and waiting for a restart: %s", ", ".join(waiting))
+            logger.warning("a restart is needed to apply: %s", ", ".join(waiting))
         self._waiting = waiting
 
     # Polling.

@@ -53,7 +53,7 @@ def _measured(config: ServerConfig, folder: Path, options: InstanceOptions) -> s
         return f"{options.inference_engine_type} {options.precision}, as the options say"
     device = first_device(options)
     if device is None:
-        raise SetupError("all instances are on Ray, whose engines this machine cannot measure")
+        raise SetupError("all instances are on Ray: this machine cannot measure their engines")
     found = choose_engine(options, device, folder, load_manifest(folder), is_whole=True)
     if isinstance(found, Measurement):
         table = try_engines(found, config.logs, is_whole=True)

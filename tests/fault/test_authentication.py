@@ -121,7 +121,7 @@ class TestReload:
 
             tokens.write_text("two words more")
             server.signal(signal.SIGHUP)
-            server.wait_for_log("certificates and tokens stay as they were")
+            server.wait_for_log("certificates and tokens are unchanged")
             with secured(server, first.client_context()) as sock:
                 assert is_let_in(sock)
 

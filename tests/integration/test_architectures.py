@@ -40,7 +40,7 @@ TOLERANCE = {"rtol": 1e-3, "atol": 1e-3}
 
 REFUSED = {
     "lxmert": "`visual_feats` cannot be `None`",
-    "reformer": "gives other logits each time",
+    "reformer": "gives different logits for the same",
 }
 """What is said of those that cannot be served."""
 

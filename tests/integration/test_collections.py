@@ -153,7 +153,7 @@ def test_a_collection_indexed_while_serving_is_served_after_sighup(builtin_model
         write_documents(folders.documents, {"people/bell.txt": TELEPHONE})
         index(folders.documents, folders.collection, update=True)
         server.signal(signal.SIGHUP)
-        server.wait_for_log("collection machines: what has been indexed since is served")
+        server.wait_for_log("collection machines: the new index is served")
         reply = server.ask(**asked)
         assert reply["answer"] == "Alexander Graham Bell"
         assert reply["passage"]["document"] == "people/bell.txt"
@@ -193,7 +193,7 @@ def test_a_collection_that_cannot_be_written_is_served_and_opened_again(builtin_
         index(folders.documents, folders.collection, update=True)
         let_write(folders.collection, may_write=False)
         server.signal(signal.SIGHUP)
-        server.wait_for_log("collection machines: what has been indexed since is served")
+        server.wait_for_log("collection machines: the new index is served")
         reply = server.ask(question="Who patented the telephone?", collection=name)
         assert reply["answer"] == "Alexander Graham Bell"
 

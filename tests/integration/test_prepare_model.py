@@ -278,7 +278,7 @@ def test_wrong_graph_is_found_out(sources, tmp_path, monkeypatch):
         SetupError, match=r"^bert has no model\.onnx: the onnx engine's file is wro"
     ):
         make_engine("onnx", target, manifest, EngineConfig())
-    with pytest.raises(SetupError, match="which this model has not"):
+    with pytest.raises(SetupError, match="which this model lacks"):
         prepare(Choices(model=str(sources / "bert"), output_dir=tmp_path, precision="int8"))
 
 

@@ -77,4 +77,4 @@ class Credentials:
             self._stay(f"a file could not be read for {HANGS_AFTER_S:g} s")
 
     def _stay(self, reason: str) -> None:
-        logger.error("certificates and tokens stay as they were: %s", reason)
+        logger.error("certificates and tokens are unchanged: %s", reason)

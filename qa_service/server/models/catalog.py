@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
-from qa_service.errors import SetupError, UnknownModelError, there_are
+from qa_service.errors import SetupError, UnknownModelError, list_choices
 from qa_service.instance.messages import Setup
 from qa_service.logs import LogOptions, plural
 from qa_service.net.event_loop import EventLoop
@@ -243,7 +243,7 @@ class Catalog:
     def _unknown(self, name: str | None) -> UnknownModelError:
         what = "the request names no model" if name is None else f"there is no model {name[:64]}"
         names = [name for name in self.plan.models if name not in self._unloaded]
-        there = there_are([*names, *self.plan.routes]) if names else "no model is loaded"
+        there = list_choices([*names, *self.plan.routes]) if names else "no model is loaded"
         return UnknownModelError(f"{what}; {there}")
 
     def _memory_of(self, version: Version) -> int:

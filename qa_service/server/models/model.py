@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from qa_service.errors import QaError, SetupError, UnavailableError, UnknownModelError, there_are
+from qa_service.errors import QaError, SetupError, UnavailableError, UnknownModelError, list_choices
 from qa_service.net.timers import Clock, LazyTimer
 from qa_service.server.models.on_disk import NUMBER
 from qa_service.server.models.plan import ModelPlan, VersionSpec
@@ -161,7 +161,7 @@ class Model:
             raise self._unavailable(f"version {named} of {self.name} is not loaded")
         there = [*map(str, sorted({v.spec.number for v in self._ready()})), *sorted(self.labels)]
         what = f"{self.name} has no version {str(named)[:64]}"
-        raise UnknownModelError(f"{what}; {there_are(there)}")
+        raise UnknownModelError(f"{what}; {list_choices(there)}")
 
     def _unavailable(self, message: str) -> UnavailableError:
         """The error, with when to ask again: at the next attempt if all have failed, else soon."""

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from qa_service.errors import SetupError, there_are
+from qa_service.errors import SetupError, list_choices
 from qa_service.instance.model_folder.manifest import (
     Manifest,
     fingerprint_of,
@@ -68,7 +68,7 @@ def find_versions(path: Path) -> dict[int, FoundVersion]:
         raise SetupError(f"{path} cannot be read: {error.strerror}") from None
     numbers = sorted(int(name) for name in names if re.match(NUMBER, name))
     if len(numbers) > MAX_VERSIONS:
-        raise SetupError(f"{path} has {len(numbers)} versions; at most {MAX_VERSIONS} can be there")
+        raise SetupError(f"{path} has {len(numbers)} versions, more than {MAX_VERSIONS}")
     found = {number: version for number in numbers if (version := _look(path, number))}
     if not found:
         load_manifest(path)  # says what to do
@@ -122,4 +122,4 @@ def choose_versions(
 
 def say_versions(numbers: Iterable[int]) -> str:
     """Lists the versions for a message."""
-    return there_are(sorted(numbers))
+    return list_choices(sorted(numbers))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from qa_service.errors import SetupError, there_are, told_in
+from qa_service.errors import SetupError, error_context, list_choices
 from qa_service.instance.engines import check_precision
 from qa_service.instance.options import InstanceOptions
 from qa_service.server.models.on_disk import (
@@ -125,7 +125,7 @@ def make_plan(
             raise SetupError(f"[routes.{name}]: a model has this name already")
         if unknown := [model for model in route.cascade if model not in models]:
             raise SetupError(
-                f"[routes.{name}] cascade: there is no model {unknown[0]}; {there_are(models)}"
+                f"[routes.{name}] cascade: there is no model {unknown[0]}; {list_choices(models)}"
             )
     return Plan(
         {name: _plan(name, its, choose, generation) for name, its in models.items()}, routes
@@ -134,8 +134,8 @@ def make_plan(
 
 def _plan(name: str, options: ModelOptions, choose: Choose, generation: int) -> ModelPlan:
     if not options.num_instances:
-        raise SetupError(f"[models.{name}]: there are to be no instances, neither here nor on Ray")
-    with told_in(f"[models.{name}] path"):
+        raise SetupError(f"[models.{name}]: num_inference_sessions and ray_instances are both 0")
+    with error_context(f"[models.{name}] path"):
         found = find_versions(options.path)
     for label, number in options.labels.items():
         if number not in found:
@@ -146,7 +146,7 @@ def _plan(name: str, options: ModelOptions, choose: Choose, generation: int) -> 
     if traffic and not any(traffic.values()):
         raise SetupError(f"[models.{name}] traffic: all weights are 0")
     named = {*options.labels.values(), *traffic, *shadow}
-    with told_in(f"[models.{name}] versions"):
+    with error_context(f"[models.{name}] versions"):
         chosen = choose_versions(found, options.versions, named)
     specs = {v.number: _spec(name, v, options.instances, choose, generation) for v in chosen}
     is_rolling = options.transition == "rolling"
@@ -156,7 +156,7 @@ def _plan(name: str, options: ModelOptions, choose: Choose, generation: int) -> 
 def _spec(
     name: str, found: FoundVersion, options: InstanceOptions, choose: Choose, generation: int
 ) -> VersionSpec:
-    with told_in(f"[models.{name}]"):
+    with error_context(f"[models.{name}]"):
         instances = choose(name, found, options)
         if not instances.is_engine_open:
             check_precision(instances.inference_engine_type, instances.precision)

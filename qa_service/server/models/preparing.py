@@ -45,7 +45,7 @@ def prepare_first(model: Path, *, may_prepare: bool, say: Callable[[str], None])
     if source is None or (_target_of(source) / MANIFEST_FILE).is_file():
         return
     if not may_prepare:
-        raise SetupError(f"{model} is not prepared, and --no-prepare forbids that it is now")
+        raise SetupError(f"{model} is not prepared, and --no-prepare is set")
     say(f"{model} is not prepared yet: preparing it in {_target_of(source)}")
     _run([sys.executable, "-m", _PROGRAM, "--model", source], say)
 

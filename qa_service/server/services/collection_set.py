@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from qa_service.errors import SetupError, UnknownCollectionError, there_are, told_in
+from qa_service.errors import SetupError, UnknownCollectionError, error_context, list_choices
 from qa_service.net.timers import Clock
 from qa_service.retrieval.messages import (
     Close,
@@ -123,7 +123,7 @@ class CollectionSet:
         """
         if found := self._served.get(name):
             return found
-        raise UnknownCollectionError(f"there is no collection {name}; {there_are(self._served)}")
+        raise UnknownCollectionError(f"there is no collection {name}; {list_choices(self._served)}")
 
     def note_damage(self, served: ServedCollection, reason: str) -> None:
         """Has the index opened afresh in which a search has failed."""
@@ -181,7 +181,7 @@ class CollectionSet:
             self._listed = {name: CollectionOptions(path=path) for name, path in paths.items()}
             self._follow()
         elif isinstance(result, Refused):
-            logger.error("the collections stay as they are: %s", result.reason)
+            logger.error("the collections are unchanged: %s", result.reason)
             self._list_fault = result.reason if result.kind == "setup" else ""
             self._clock.call_at(self._clock.now_s() + LIST_AGAIN_S, self._list)
         self._clock.mark()
@@ -253,7 +253,7 @@ class CollectionSet:
         if served.state == "UNAVAILABLE" or not served.identity:
             logger.info("collection %s is served", served.name)
         elif identity != served.identity:
-            logger.info("collection %s: what has been indexed since is served", served.name)
+            logger.info("collection %s: the new index is served", served.name)
         if identity != served.identity:
             served.edition = next(self._editions)
             served.faulty_until_s = 0.0
@@ -276,7 +276,7 @@ class CollectionSet:
 
 
 def _check(name: str, options: CollectionOptions) -> None:
-    with told_in(f"[collections.{name}]"):
+    with error_context(f"[collections.{name}]"):
         check_name(name)
         if bool(options.path) == bool(options.url):
             raise SetupError("needs either path or url")

@@ -129,7 +129,7 @@ class _LongText:
 
     def _late(self, when: str) -> ExecutionTimeoutError:
         read = f"{self._read_chars} of {len(self._text)} characters had been read"
-        return ExecutionTimeoutError(f"the text was begun and given up: {read} when {when}")
+        return ExecutionTimeoutError(f"reading the text was stopped: {read} when {when}")
 
     def _fail(self, outcome: Outcome) -> None:
         error = outcome if isinstance(outcome, QaError) else QaError()

@@ -51,7 +51,7 @@ class Credentials:
         try:
             latest = self._read()
         except (SetupError, OSError) as error:
-            logger.error("certificates stay as they were: %s", error)
+            logger.error("certificates are unchanged: %s", error)
             return
         if number == self._num_reloads:
             self._latest = latest

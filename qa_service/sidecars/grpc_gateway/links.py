@@ -186,12 +186,12 @@ class PeerLinks:
             if not self._has_said_full:
                 self._has_said_full = True
                 logger.warning(
-                    "%d peers and tokens, as many as --max_connections: from now on the one that "
+                    "%d peers and tokens, --max_connections is reached: from now on the one that "
                     "has been silent longest makes room",
                     len(self._links),
                 )
             if not self._make_room():
-                raise QueueFullError("the gateway has as many peers as it may have")
+                raise QueueFullError("the gateway has reached --max_connections")
         self._num_of_peer[peer] += 1
         link = self._links[key] = PeerLink(self._settings, token)
         return link

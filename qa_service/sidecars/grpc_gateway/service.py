@@ -124,7 +124,7 @@ class InferenceService:
         except QaError as error:
             await abort(context, error)
         except PeerLostError:
-            logger.info("%s is gone with answers of its stream unread", caller.peer)
+            logger.info("%s disconnected with unread answers in its stream", caller.peer)
 
     # Questions about the server: the answers' keys are the names of the response's fields.
 

@@ -241,9 +241,9 @@ def _read_inputs(
         elif isinstance(size, int) and 0 <= size <= len(binary):
             columns[item.name], binary = _from_binary(item.name, binary[:size]), binary[size:]
         else:
-            raise InvalidRequestError(f"the binary data of {item.name} is not all there")
+            raise InvalidRequestError(f"the binary data of {item.name} is incomplete")
         if len(columns[item.name]) != count:
-            raise InvalidRequestError(f"{item.name} has not as many elements as its shape")
+            raise InvalidRequestError(f"the data length of {item.name} does not match its shape")
     if len(binary):
         raise InvalidRequestError("there is more binary data than the inputs have")
     if inputs[0].shape != inputs[1].shape:

@@ -113,7 +113,7 @@ def test_a_failed_look_is_repeated(setting, fault, caplog):
         setting.loop.advance(POLL_S)
         setting.loop.run_thread()
     assert setting.source.reads == 3
-    assert errors(caplog) == [f"nothing is changed: {fault}"]
+    assert errors(caplog) == [f"reload failed, configuration unchanged: {fault}"]
     assert setting.deployment.fault == str(fault)
     setting.source.fault = None
     setting.loop.advance(POLL_S)

@@ -67,7 +67,7 @@ def test_a_faulty_file_leaves_all_credentials_unchanged(world, caplog, fault):
     credentials.reload()
     loop.end_thread(0)
     assert (transport.used, authenticator.used, taken) == ([], [], [])
-    assert f"certificates and tokens stay as they were: {fault}" in caplog.text
+    assert f"certificates and tokens are unchanged: {fault}" in caplog.text
 
 
 def test_a_reading_that_began_before_another_does_not_count(world):
