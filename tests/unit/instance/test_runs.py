@@ -2,6 +2,7 @@
 
 import select
 import socket
+import threading
 import time
 
 import pytest
@@ -66,12 +67,22 @@ def run(request):
             ours.sendall(b"".join(encode(batch) for batch in batches))
             ours.shutdown(socket.SHUT_WR)
             channel = WorkerChannel(theirs)
-            answer_batches(request.param(reader, channel), channel)
+            try:
+                answer_batches(request.param(reader, channel), channel)
+            finally:
+                wait_for_intake()
             theirs.close()
             data = b"".join(iter(lambda: ours.recv(65536), b""))
         return messages_in(data)
 
     return answer
+
+
+def wait_for_intake():
+    """Waits until nobody reads from the channel any more, as is so when a worker has ended."""
+    for thread in threading.enumerate():
+        if thread.name == "intake":
+            thread.join()
 
 
 def messages_in(data):
