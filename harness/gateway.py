@@ -61,13 +61,14 @@ def running_gateway(model: Path, *flags: str) -> Iterator[GatewayServer]:
         gateway = GatewayServer(server, port)
         pid = gateway.pid
         yield gateway
-    assert not Path(f"/proc/{pid}").exists()
+    # Killed, it ends at once, but stays in /proc until whoever has taken it over asks for it.
+    wait_until(lambda: not _is_gateway(pid))
 
 
 def _is_gateway(pid: int) -> bool:
     try:
         return b"grpc_gateway" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 
