@@ -112,15 +112,21 @@ def installed_version(package: str) -> str:
 
 
 def resident_bytes() -> int:
-    """The memory that this process has in use. Linux, proc_pid_statm(5)."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+    """The memory that this process has in use."""
+    return _memory_bytes()[0]
 
 
 def own_bytes() -> int:
     """The same without files that are mapped: the kernel has those back when it needs them."""
+    resident, shared = _memory_bytes()
+    return resident - shared
+
+
+def _memory_bytes() -> tuple[int, int]:
+    """What this process has in use, and what of that others share. Linux, proc_pid_statm(5)."""
     resident, shared = map(int, Path("/proc/self/statm").read_text().split()[1:3])
-    return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
+    page = os.sysconf("SC_PAGE_SIZE")
+    return resident * page, shared * page
 
 
 def return_free_memory() -> None:

@@ -11,7 +11,6 @@ but a SIGHUP begins another.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from functools import partial
 
 from msgspec import structs
@@ -20,6 +19,7 @@ from qa_service.errors import SetupError, error_context
 from qa_service.instance.model_folder.manifest import load_manifest
 from qa_service.instance.options import InstanceOptions
 from qa_service.net.event_loop import EventLoop
+from qa_service.net.readings import HANGS_AFTER_S, MAX_READINGS, Readings
 from qa_service.server.config import ConfigSource, ServerConfig, changed_options
 from qa_service.server.models.catalog import Catalog
 from qa_service.server.models.engine_choices import EngineChoices
@@ -32,23 +32,6 @@ from qa_service.server.services.retrieval import Retrieval
 from qa_service.server.services.router import Router
 
 logger = logging.getLogger(__name__)
-
-HANGS_AFTER_S = 10.0
-"""A look reads small files: seconds on a slow mount."""
-MAX_LOOKS = 4
-"""At a time, all but one of which hang."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Look:
-    """One reading of the configuration and of the folders; those before a reload do not count.
-
-    Attributes:
-        tries_again: Whether what could not be loaded is tried again behind it.
-    """
-
-    generation: int
-    tries_again: bool
 
 
 class Deployment:
@@ -85,8 +68,13 @@ class Deployment:
         self._only_name = ""
         self.fault = ""
         self._waiting: list[str] = []
-        self._look: _Look | None = None
-        self._looks: set[_Look] = set()
+        self._looks: Readings[tuple[ServerConfig, Plan]] = Readings(
+            loop,
+            self._note_fault,
+            too_many=f"{MAX_READINGS} looks at the configuration and the models hang",
+            hanging="the configuration and the folders of models could not be read for "
+            f"{HANGS_AFTER_S:g} s: one of them hangs",
+        )
 
     def start(self) -> None:
         """Loads everything at once, except versions whose engines must be measured first.
@@ -122,24 +110,16 @@ class Deployment:
     # Looks.
 
     def _start_look(self, *, tries_again: bool = False) -> None:
-        if len(self._looks) >= MAX_LOOKS:
-            self._note_fault(f"{MAX_LOOKS} looks at the configuration and the models hang")
-            return
-        look = self._look = _Look(self._generation, tries_again)
-        self._looks.add(look)
-        self._loop.run_in_thread(partial(self._read, look), partial(self._on_read, look))
-        self._loop.call_at(self._loop.now_s() + HANGS_AFTER_S, partial(self._note_hang, look))
+        """Looks again; what could not be loaded is tried again afterwards, if it `tries_again`."""
+        read = partial(self._read, self._generation)
+        self._looks.start(read, partial(self._on_read, tries_again=tries_again))
 
-    def _read(self, look: _Look) -> tuple[ServerConfig, Plan]:
+    def _read(self, generation: int) -> tuple[ServerConfig, Plan]:
         """In a thread. Nothing else chooses engines while the server serves."""
         config = self._source.read()
-        return config, self._plan(config, look.generation)
+        return config, self._plan(config, generation)
 
-    def _on_read(self, look: _Look, found: tuple[ServerConfig, Plan] | Exception) -> None:
-        self._looks.discard(look)
-        if look is not self._look:
-            return
-        self._look = None
+    def _on_read(self, found: tuple[ServerConfig, Plan] | Exception, *, tries_again: bool) -> None:
         try:
             if isinstance(found, Exception):
                 raise found
@@ -152,16 +132,9 @@ class Deployment:
             return
         self.fault = ""
         self._log_restart_needed(config)
-        if look.tries_again:
+        if tries_again:
             for model in self._catalog.by_name.values():
                 model.try_again()
-
-    def _note_hang(self, look: _Look) -> None:
-        if look is self._look:
-            self._note_fault(
-                f"the configuration and the folders of models could not be read for "
-                f"{HANGS_AFTER_S:g} s: one of them hangs"
-            )
 
     def _note_fault(self, fault: str) -> None:
         if fault != self.fault:
@@ -223,5 +196,5 @@ class Deployment:
 
     def _poll(self) -> None:
         self._poll_later()
-        if self._is_serving and self._look is None:
+        if self._is_serving and not self._looks.is_running:
             self._start_look()

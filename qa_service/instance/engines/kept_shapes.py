@@ -100,11 +100,9 @@ class KeptShapes:
 
     def _make_partial(self, tokens: int) -> Path | None:
         """A folder for a length's file in the making; None without room for the file."""
-        try:
+        with contextlib.suppress(OSError):
             if self._has_room():
                 return Path(tempfile.mkdtemp(prefix=f".{tokens}-", dir=self._folder))
-        except OSError:
-            pass
         return None
 
     def _has_room(self) -> bool:

@@ -77,9 +77,11 @@ class OpenVinoEngine(Engine):
         self._request = compiled.create_infer_request()
         # The first length also takes the model as it is read: about its file.
         self.static_shapes = StaticShapes(
-            self._made_for, config.static_shapes_bytes, self._path.stat().st_size
+            self._made_for,
+            config.static_shapes_bytes,
+            self._path.stat().st_size,
+            is_in_the_making=self._kept.is_in_the_making,
         )
-        self.static_shapes.is_in_the_making = self._kept.is_in_the_making
         names = {name for item in compiled.inputs for name in item.get_names()}
         self._inputs = [name for name in manifest.inputs if name in names]
         self._pad_token_id = manifest.pad_token_id

@@ -37,10 +37,12 @@ class StaticShapes(Generic[Compiled]):
     takes what the last one took, the first `first_bytes`. What then took more is dropped. After
     that, or if a length cannot be compiled or does not pass `check`, no more are.
 
-    Attributes:
-        check: Looks at what was compiled for a length, before it is used; raises an exception.
+    Args:
         is_in_the_making: Whether another instance compiles a length now: its turn is later, since
             to load it takes less time.
+
+    Attributes:
+        check: Looks at what was compiled for a length, before it is used; raises an exception.
         left_bytes: The memory that further lengths may take.
     """
 
@@ -50,13 +52,14 @@ class StaticShapes(Generic[Compiled]):
         max_bytes: int,
         first_bytes: int = 0,
         *,
+        is_in_the_making: Callable[[int], bool] = lambda _tokens: False,
         memory_bytes: Callable[[], int] = own_bytes,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.check: Callable[[Compiled, int], object] | None = None
-        self.is_in_the_making: Callable[[int], bool] = lambda tokens: False
         self.left_bytes = max_bytes
         self._compile_for = compile_for
+        self._is_in_the_making = is_in_the_making
         self._next_bytes = max(1, first_bytes)
         self._memory_bytes = memory_bytes
         self._clock_s = clock_s
@@ -103,9 +106,8 @@ class StaticShapes(Generic[Compiled]):
             return None
         often = self._seen.most_seen(OFTEN)
         left = [tokens for tokens in often if tokens not in self._compiled]
-        return next(
-            (tokens for tokens in left if not self.is_in_the_making(tokens)), next(iter(left), None)
-        )
+        free = (tokens for tokens in left if not self._is_in_the_making(tokens))
+        return next(free, next(iter(left), None))
 
     def _start(self) -> None:
         self._thread = threading.Thread(target=self._work, name="static shapes", daemon=True)

@@ -9,9 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from qa_service.errors import SetupError
+from qa_service.net.readings import HANGS_AFTER_S, MAX_READINGS
 from qa_service.server import deployment as module
 from qa_service.server.config import ServerConfig
-from qa_service.server.deployment import HANGS_AFTER_S, MAX_LOOKS, Deployment
+from qa_service.server.deployment import Deployment
 from tests.unit.server.fake_services import ManualClock
 
 POLL_S = 5
@@ -176,10 +177,10 @@ def test_polls_continue_while_a_look_hangs_after_a_reload(setting):
 
 
 def test_the_looks_that_hang_are_bounded(setting, caplog):
-    for _ in range(MAX_LOOKS + 2):
+    for _ in range(MAX_READINGS + 2):
         setting.deployment.reload()
-    assert len(setting.loop.threads) == MAX_LOOKS
-    assert setting.deployment.fault.startswith(f"{MAX_LOOKS} looks")
+    assert len(setting.loop.threads) == MAX_READINGS
+    assert setting.deployment.fault.startswith(f"{MAX_READINGS} looks")
     assert len(errors(caplog)) == 1
 
 

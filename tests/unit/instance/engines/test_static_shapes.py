@@ -10,7 +10,7 @@ from qa_service.instance.model_folder.seen_lengths import SeenLengths
 class Compiler:
     """Compiles a length to its name; each takes `each_bytes` of a pretended memory."""
 
-    def __init__(self, max_bytes=1000, each_bytes=100, first_bytes=0):
+    def __init__(self, max_bytes=1000, each_bytes=100, first_bytes=0, elsewhere=()):
         self.asked, self.used_bytes, self.each_bytes = [], 5000, each_bytes
         self.may_end = threading.Event()
         self.may_end.set()
@@ -19,6 +19,7 @@ class Compiler:
             self.compile,
             max_bytes,
             first_bytes,
+            is_in_the_making=lambda tokens: tokens in elsewhere,
             memory_bytes=lambda: self.used_bytes,
             clock_s=lambda: self.now_s,
         )
@@ -162,8 +163,6 @@ def test_a_start_compiles_no_more_than_fits_into_memory():
 
 
 def test_a_length_that_another_instance_compiles_has_its_turn_later():
-    compiler = Compiler()
-    elsewhere = {80, 96}
-    compiler.shapes.is_in_the_making = elsewhere.__contains__
+    compiler = Compiler(elsewhere={80, 96})
     compiler.shapes.prepare(seen(of_80=90, of_96=50, of_64=20), within_s=10.0)
     assert compiler.asked == [64, 80, 96]

@@ -3,7 +3,8 @@
 import pytest
 
 from qa_service.errors import SetupError
-from qa_service.server.front.credentials import HANGS_AFTER_S, MAX_READINGS, Credentials
+from qa_service.net.readings import HANGS_AFTER_S, MAX_READINGS
+from qa_service.server.front.credentials import Credentials
 
 
 class Loop:
