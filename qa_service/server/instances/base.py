@@ -35,7 +35,7 @@ from qa_service.instance.messages import (
 )
 from qa_service.net.event_loop import EventLoop
 from qa_service.net.stream import Stream
-from qa_service.server.scheduling.request_cost import SMOOTHING
+from qa_service.server.scheduling.request_cost import Pace
 from qa_service.server.scheduling.ticket import Ticket
 from qa_service.wire.frames import FrameReader
 
@@ -55,7 +55,7 @@ class InFlight(msgspec.Struct):
     """A batch that an instance holds; a self-test is one without members.
 
     Attributes:
-        cost_s: How long it is expected to run.
+        cost_s: How long it is expected to run, by the costs that the instance has measured.
         since_s: When it began to run, as far as the loop can know; infinity if it has not.
     """
 
@@ -102,7 +102,7 @@ class Worker(ABC):
         self._loop = loop
         self._listener = listener
         self._numbers = itertools.count()
-        self._pace = 1.0
+        self._pace = Pace()
         self._frames = FrameReader(MAX_MESSAGE_BYTES)
         self._stream = Stream(loop, self._launch())
         self._stream.start(self._on_data, self._on_end)
@@ -143,13 +143,13 @@ class Worker(ABC):
         if len(self.in_flight) >= MAX_HELD:
             return math.inf
         (batch,) = self.in_flight.values()
-        return math.inf if batch.is_retry else batch.since_s + batch.cost_s / 2
+        return math.inf if batch.is_retry else batch.since_s + self._pace.value * batch.cost_s / 2
 
     def run(self, members: Sequence[Ticket]) -> None:
         """Gives it a batch."""
         is_retry = members[0].attempts > 0
         cost_s = self.rule.cost_s(len(members), max([ticket.tokens for ticket in members]))
-        number = self._hold(InFlight(members, is_retry, cost_s * self._pace))
+        number = self._hold(InFlight(members, is_retry, cost_s))
         tasks = [ticket.call.request.as_task(ticket.core) for ticket in members]
         self._stream.write(encode(Batch(number, tasks)))
         self._listener.on_worker_run(self)
@@ -169,7 +169,7 @@ class Worker(ABC):
     def test(self) -> None:
         """Has it run a known row, behind the batch that it may hold."""
         cost_s = self.rule.cost_s(1, self.ready.model.window_tokens if self.ready else 0)
-        number = self._hold(InFlight((), is_retry=False, cost_s=cost_s * self._pace))
+        number = self._hold(InFlight((), is_retry=False, cost_s=cost_s))
         self._stream.write(encode(Check(number)))
         self._listener.on_worker_run(self)
 
@@ -246,8 +246,8 @@ class Worker(ABC):
 
     def _keep_pace(self, batch: InFlight, took_s: float) -> None:
         """Follows how much longer batches run than the table says: other work slows a machine."""
-        if batch.cost_s and batch.since_s >= self._loop.last_pause_s:
-            self._pace += SMOOTHING * self._pace * (took_s / batch.cost_s - 1)
+        if batch.since_s >= self._loop.last_pause_s:
+            self._pace.observe(batch.cost_s * 1e3, took_s * 1e3)
 
     def _on_end(self) -> None:
         self.state = WorkerState.DEAD

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import string
 
 from qa_service.instance.batch_cost import BatchRule
 from qa_service.wire.messages import Request
 
-SMOOTHING = 1 / 8
-"""The weight of a new measurement, as in TCP's round-trip time (RFC 6298)."""
+PACE_WINDOW_MS = 1000.0
+"""The estimated work that the pace is measured over: enough that a short batch which the machine
+held up for seconds does not make all that waits look too long."""
+FIRST_WINDOW_MS = PACE_WINDOW_MS / 8
+"""The weight of the estimates themselves at the start, in estimated work."""
 MS_PER_TOKEN = 0.1
-"""The cost without a table: an order of magnitude, which `pace` corrects."""
+"""The cost without a table: an order of magnitude, which the pace corrects."""
 
 SAMPLES = 64
 SAMPLE_CHARS = 64
@@ -19,28 +23,35 @@ microseconds, and a passage of signs anywhere in a text is weighted correctly.""
 NO_SIGNS = bytes(set(range(256)).difference(string.punctuation.encode()))
 
 
-class RequestCosts:
-    """Estimates costs, in milliseconds of an instance that runs nothing else.
+class Pace:
+    """How much longer work takes than estimated, by the last second of it.
 
     Attributes:
-        pace: A batch's time over the sum of its requests' estimates, an exponentially weighted
-            mean. Below 1 where batches are cheaper than their requests apart.
+        value: The time that work took over its estimate, each summed up with weights that fall
+            exponentially with the estimated work done since. Below 1 where it takes less.
     """
 
     def __init__(self) -> None:
-        self.pace = 1.0
+        self.value = 1.0
+        self._took_ms = self._estimated_ms = FIRST_WINDOW_MS
 
-    @staticmethod
-    def of(tokens: int, rule: BatchRule | None) -> float:
-        """The cost of a request; a long text's is in proportion to its tokens."""
-        if rule is None or rule.costs is None:
-            return tokens * MS_PER_TOKEN
-        return rule.costs.cost_ms(1, tokens)
+    def observe(self, estimated_ms: float, took_ms: float) -> None:
+        """Updates the pace with a piece of work."""
+        if estimated_ms > 0.0:
+            kept = math.exp(-estimated_ms / PACE_WINDOW_MS)
+            self._took_ms = kept * self._took_ms + took_ms
+            self._estimated_ms = kept * self._estimated_ms + estimated_ms
+            self.value = self._took_ms / self._estimated_ms
 
-    def observe(self, cost: float, took_ms: float) -> None:
-        """Updates the pace with a batch's time and the sum of its requests' estimates."""
-        if cost > 0.0:
-            self.pace += SMOOTHING * (took_ms / cost - self.pace)
+
+def estimate_cost(tokens: int, rule: BatchRule | None) -> float:
+    """What a request costs, in milliseconds of an instance that runs nothing else.
+
+    A long text's cost is in proportion to its tokens.
+    """
+    if rule is None or rule.costs is None:
+        return tokens * MS_PER_TOKEN
+    return rule.costs.cost_ms(1, tokens)
 
 
 def estimate_tokens(request: Request) -> int:

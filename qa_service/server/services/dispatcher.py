@@ -27,7 +27,7 @@ from qa_service.server.instances.base import Worker
 from qa_service.server.instances.pool import WorkerPool
 from qa_service.server.scheduling.admission import Admission
 from qa_service.server.scheduling.call import Answered, Call
-from qa_service.server.scheduling.request_cost import RequestCosts, estimate_tokens
+from qa_service.server.scheduling.request_cost import Pace, estimate_cost, estimate_tokens
 from qa_service.server.scheduling.scheduler import Scheduler
 from qa_service.server.scheduling.ticket import Ticket
 from qa_service.server.services.tracing import record_run
@@ -56,9 +56,9 @@ class Dispatcher:
         admission: Admission,
     ) -> None:
         self._admission = admission
-        self._costs = RequestCosts()
+        self._pace = Pace()
         self._turn_rule: BatchRule | None = None
-        self._min_turn_cost = self._costs.of(MIN_TURN_TOKENS, None)
+        self._min_turn_cost = estimate_cost(MIN_TURN_TOKENS, None)
         self._clock = clock
         self._scheduler = scheduler
         self._metrics = metrics
@@ -74,7 +74,7 @@ class Dispatcher:
     @property
     def waiting_s(self) -> float:
         """How long one instance would need for the queue."""
-        return self._scheduler.flows.cost * self._costs.pace / 1e3
+        return self._scheduler.flows.cost * self._pace.value / 1e3
 
     def submit(self, call: Call) -> None:
         """Queues a call; fails it if there is no room or no time for it."""
@@ -88,7 +88,7 @@ class Dispatcher:
     def submit_segment(self, segment: Ticket) -> None:
         """Queues a segment of a text that was admitted."""
         rule = self._rule()
-        segment.cost = segment.turn_cost = self._costs.of(segment.tokens, rule)
+        segment.cost = segment.turn_cost = estimate_cost(segment.tokens, rule)
         segment.min_turn_cost = self._turn_cost(rule)
         self._add(segment)
 
@@ -107,7 +107,7 @@ class Dispatcher:
         if self._scheduler.is_full():
             self.dispatch()  # instances may be idle for calls that came in this round
         rule = self._rule()
-        ticket.cost = self._costs.of(ticket.tokens, rule)
+        ticket.cost = estimate_cost(ticket.tokens, rule)
         ticket.min_turn_cost = self._turn_cost(rule)
         ticket.turn_cost = max(ticket.cost, ticket.min_turn_cost)
         check = self._admission.admit_long if is_long else self._admission.admit
@@ -128,17 +128,17 @@ class Dispatcher:
 
     def can_finish(self, text: Ticket, cost: float) -> bool:
         """Whether the text's rest, of that cost, can be done in time if nothing else runs."""
-        return cost * self._costs.pace / self._num_instances() <= self._time_ms(text)
+        return cost * self._pace.value / self._num_instances() <= self._time_ms(text)
 
     def cost_of(self, tokens: int) -> float:
         """Estimates what tokens cost, in milliseconds of an instance."""
-        return self._costs.of(tokens, self._rule())
+        return estimate_cost(tokens, self._rule())
 
     def _turn_cost(self, rule: BatchRule | None) -> float:
         """A turn's minimum cost; computed again only if the rule is another."""
         if rule is not self._turn_rule:
             self._turn_rule = rule
-            self._min_turn_cost = self._costs.of(MIN_TURN_TOKENS, rule)
+            self._min_turn_cost = estimate_cost(MIN_TURN_TOKENS, rule)
         return self._min_turn_cost
 
     def _ms_per_cost(self) -> float:
@@ -146,7 +146,7 @@ class Dispatcher:
 
         With an empty queue, a slow pace from earlier load does not count.
         """
-        pace = self._costs.pace if self._scheduler else min(1.0, self._costs.pace)
+        pace = self._pace.value if self._scheduler else min(1.0, self._pace.value)
         return pace / self._num_instances()
 
     def _num_instances(self) -> int:
@@ -183,7 +183,7 @@ class Dispatcher:
         self._metrics.count_batch(len(batch), results.inference_ms, results.stages_ms)
         took_ms = max(results.inference_ms, (now_s - results.started_s) * 1e3)
         if results.started_s >= self._clock.last_pause_s:
-            self._costs.observe(sum([ticket.cost for ticket in batch]), took_ms)
+            self._pace.observe(sum([ticket.cost for ticket in batch]), took_ms)
         for ticket, outcome in zip(batch, results.outcomes, strict=True):
             queue_ms = round((results.started_s - ticket.arrived_s) * 1e3, 3)
             self._metrics.queue_ms.observe(queue_ms)

@@ -293,6 +293,7 @@ class TestOpenLoop:
             has_said_it.set()
             assert has_been_asked.wait(60)
             peer.send(answer_to(second, closing=True))
+            peer.sock.shutdown(socket.SHUT_WR)  # else what was sent meanwhile waits for its timeout
             rest.extend(iter(peer.receive, None))
 
         def others(peer):

@@ -121,7 +121,7 @@ def test_an_instance_that_answered_during_a_pause_is_not_overdue(loop, pool):
     pause_in(loop, 2 * TIMEOUT_S, lambda: pool.worker.peer.send(results))
     run_until(loop, lambda: bool(pool.results or pool.lost))
     assert (len(pool.results), pool.lost) == (1, [])
-    assert pool.worker._pace == 1.0
+    assert pool.worker._pace.value == 1.0
 
 
 def test_an_instance_that_paused_too_gets_its_time_again(loop, pool):
