@@ -97,12 +97,17 @@ class OpenVinoEngine(Engine):
         return self.static_shapes.left_bytes
 
     def prepare_lengths(self, seen: SeenLengths, usual: Iterable[int]) -> None:
-        """Gets static shapes for the lengths that were seen most, at first for the usual ones."""
+        """Gets static shapes for the lengths that were seen most.
+
+        A first start expects the usual ones, and those between them.
+        """
         if not self.static_shapes.left_bytes:
             return
         if not seen:
-            for tokens in usual:
-                seen.count(padded_tokens(tokens, self._longest), OFTEN)
+            expected = [padded_tokens(tokens, self._longest) for tokens in usual]
+            between = range(min(expected, default=0), max(expected, default=0), STEP_TOKENS)
+            for tokens in (*expected, *between):
+                seen.count(tokens, OFTEN)
         self.static_shapes.prepare(seen, STATIC_SHAPES_S)
 
     def _run(self, ids: Int64Array, mask: Int64Array, types: Int64Array) -> Logits:
