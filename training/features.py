@@ -26,6 +26,9 @@ _BATCHES_A_BUCKET = 32
 """Enough that neighbours by length are nearly equal, few enough that each bucket is a mixture."""
 _LABEL_SHARE = 0.5
 """The teacher's share of the target of a question with an accepted answer."""
+_MIN_COMPARED, _MIN_AGREEMENT = 64, 0.2
+"""A teacher begins at least half of its answers within the accepted one; labels that were made with
+another model's token ids begin a fortieth there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +86,16 @@ class TrainingBatch:
 
 
 class FeatureMaker:
-    """Makes training rows from questions, with the server's windows and tokenizer."""
+    """Makes training rows from questions, with the server's windows and tokenizer.
+
+    Attributes:
+        compared: Rows with both an accepted answer and a label.
+        agreed: Those of them whose label's likeliest start is in the answer.
+    """
 
     def __init__(self, tokenizer: Tokenizer, max_tokens: int) -> None:
         self._windows = WindowBuilder(tokenizer, max_tokens, max_tokens // 4)
+        self.compared = self.agreed = 0
 
     def make(self, example: Example, rng: random.Random) -> Features | None:
         """Makes the row of a question, for its first answer and its label.
@@ -105,8 +114,24 @@ class FeatureMaker:
             return None
         window = rng.choice(holding)
         shift = window.text_begin - window.first_token
+        if len(targets) > 1:
+            answer, label = targets
+            self.compared += 1
+            self.agreed += answer.first <= label.first + int(label.start.argmax()) < answer.stop
         placed = [Target(t.first + shift, t.start, t.end) for t in targets]
         return Features(window.input_ids, _mixed(placed) if placed else Target.of_span(0, 0))
+
+    def check_labels(self) -> None:
+        """Compares the labels with the accepted answers.
+
+        Raises:
+            ValueError: They agree on so few that they cannot be of these tokens.
+        """
+        if self.compared >= _MIN_COMPARED and self.agreed < _MIN_AGREEMENT * self.compared:
+            raise ValueError(
+                f"of {self.compared} labels {self.agreed} begin in the accepted answer: label "
+                "the questions again with the teacher's own tokenizer"
+            )
 
 
 def _targets(example: Example, offsets: Offsets) -> list[Target] | None:

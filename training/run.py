@@ -134,6 +134,7 @@ def _rows(examples: Sequence[Example], run: RunConfig) -> list[Features]:
     rng = random.Random(run.seed)
     made = (maker.make(example, rng) for example in examples)
     rows = [row for row in made if row is not None]
+    maker.check_labels()
     return swap_words(rows, tokenizer, run.swapped_words, run.seed) if run.swapped_words else rows
 
 

@@ -4,6 +4,7 @@ import os
 import random
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -219,6 +220,17 @@ def test_answer_and_label_have_half_a_say_each(tokenizer):
     row = make_row(tokenizer, question, label=LABEL)
     np.testing.assert_allclose(row.target.start, [0.25, 0.65, 0.1], rtol=1e-6)
     np.testing.assert_allclose(row.target.end, [0.05, 0.55, 0.4], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("answer", "is_right"), [("a", True), ("b", False)])
+def test_labels_that_hardly_ever_begin_in_the_answer_are_refused(tokenizer, answer, is_right):
+    maker = FeatureMaker(tokenizer, 32)
+    begin = SENTENCE.context.index(answer)
+    question = replace(SENTENCE, answers=(answer,), answer_starts=(begin,))
+    for _ in range(64):
+        maker.make(Example(question, LABEL), random.Random(0))
+    with nullcontext() if is_right else pytest.raises(ValueError, match="64 labels 0 begin"):
+        maker.check_labels()
 
 
 def test_label_of_a_text_with_other_tokens_is_refused(tokenizer):
