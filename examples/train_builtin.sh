@@ -20,15 +20,23 @@ for file in train_squad train_nq; do
     $python -m training.finetune_model "${teacher[@]}" --label "$data/$file.json.gz" "$out/labels.npz"
 done
 
+# Passages of documents, whole sections, and passages that lack the answer.
+$python -m training.documents "$data/docs_train" --questions training/questions/*.jsonl \
+    --work "$out/work" --output "$out/docs.json.gz" --sections "$out/sections.json.gz" \
+    --unanswered "$out/none.json.gz"
+$python -m training.finetune_model "${teacher[@]}" --label "$out/docs.json.gz" "$out/labels.npz"
+
 # Students that differ make a better average: one of them sees rare words put for others.
 for seed in 1 2; do
     swapped=0
     if ((seed == 1)); then swapped=0.25; fi
-    $python -m training.finetune_model --init models/builtin --unanswerable_share 0.16 --seed $seed \
+    $python -m training.finetune_model --init models/builtin --unanswerable_share 0.1 --seed $seed \
         --swap_words $swapped --labels "$out/labels.npz" \
         --train_sentences "$data/unlabelled_squad_sentences.json.gz=${LABELLED:-12000}" \
         "$data/train_qamr.json.gz=${QAMR:-3000}" \
         --train "$data/train_squad.json.gz=${SQUAD:-6000}" "$data/train_nq.json.gz=${NQ:-3000}" \
+        "$out/docs.json.gz" "$out/sections.json.gz=${SECTIONS:-2400}" "$out/none.json.gz=${NONE:-3000}" \
+        --max_tokens 320 \
         --dev "$data/dev.json" --output_dir "$out/student$seed"
 done
 
