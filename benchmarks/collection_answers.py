@@ -29,6 +29,7 @@ from harness.server import RunningServer, running_server
 from qa_service.client import Answer, QaClient, QaClientError
 from qa_service.data.squad import SquadQuestion, exact_match, f1_score, read_squad
 from qa_service.instance.model_folder.manifest import MANIFEST_FILE, load_manifest, save_manifest
+from qa_service.machine import num_cpus
 from qa_service.programs.load.generator import measure
 from qa_service.programs.load.plan import LoadPlan, check_passage
 from qa_service.programs.load.wire import CollectionWire
@@ -42,8 +43,9 @@ TIMEOUT_MS = 600_000
 
 
 def index(folder: Path, name: str, files: Iterable[Path]) -> Path:
-    """Makes a collection of files."""
-    build(Choices(sources=tuple(files), output=folder / name), Reporter())
+    """Makes a collection of files, on all cores."""
+    choices = Choices(sources=tuple(files), output=folder / name, num_threads=num_cpus())
+    build(choices, Reporter())
     return folder / name
 
 
