@@ -1,8 +1,9 @@
 """What may be an answer: the same rule for every model and every engine.
 
-No answer is: the marks of a heading or a list alone; words that are all the question's, in a
-heading or a sentence that repeats it; what goes on past the end of a paragraph. In prose, a word of
-the question may be the answer ("red or blue?"), but not a name of code (`top_k`, `--dry-run`).
+No answer is: the marks of a heading or a list alone; an article alone; words that are all the
+question's, in a heading or a sentence that repeats it; what goes on past the end of a paragraph. In
+prose, a word of the question may be the answer ("red or blue?"), but not a name of code (`top_k`,
+`--dry-run`).
 
 What goes on past a list's item or a table's cell is cut there: where an answer begins is surer than
 where it ends. Of `Column: value` the value is the answer. If another span stays within its own, it
@@ -43,6 +44,8 @@ _MARKS = re.compile(
     re.VERBOSE | re.MULTILINE | re.IGNORECASE,
 )
 """Marks of headings, lists, tables and emphasis, and the labels of questions and answers."""
+_ARTICLE = re.compile(r"(?<!\S)(?:an?|the)(?=\s+\w)")
+"""One that belongs to what follows it; `"a"` may be a letter."""
 _MAY_BE_MARK = re.compile(r"\d{1,3}|(?:q|a|question|answer)\d*")
 """The first word of a mark that has any, at a line's start."""
 _PARAGRAPH_END = re.compile(
@@ -144,7 +147,7 @@ class AnswerRule:
         return flags
 
     def _worthless_ranges(self) -> Iterator[tuple[int, int]]:
-        for pattern in (_NEUTRAL, _MARKS):
+        for pattern in (_NEUTRAL, _MARKS, _ARTICLE):
             for match in pattern.finditer(self._text):
                 yield match.span()
         for sentence in _SENTENCE.finditer(self._text):

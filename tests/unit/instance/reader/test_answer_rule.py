@@ -35,6 +35,7 @@ def allows(question, text, words):
         ("What does --dry-run do?", "With --dry-run it writes nothing, and says so.", "--dry-run"),
         (FAQ, "It is below the mat. The key is the key.", "key"),
         (FAQ, "The key is below the mat.", "."),
+        ("What is top_k?", "In every reply, a number of them.", "a"),
     ],
 )
 def test_marks_and_the_words_of_a_repeated_question_are_no_answer(question, text, words):
@@ -46,6 +47,7 @@ def test_marks_and_the_words_of_a_repeated_question_are_no_answer(question, text
     [
         ("Which sign is a wildcard?", "Here @ is a wildcard, and * too.", "@"),
         ("Which sign is a wildcard?", "Here @ is a wildcard, and * too.", "*"),
+        ("Which letter?", 'Write "a" there.', "a"),
         ("Is the door red or blue?", "The door is blue", "blue"),
         (
             "Is the door red or blue?",
