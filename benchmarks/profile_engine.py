@@ -205,7 +205,7 @@ def chosen(flags: argparse.Namespace, manifest: Manifest) -> tuple[str, str]:
     )
     found = choose_engine(options, DeviceAssignment(), flags.model, manifest)
     if isinstance(found, Measurement):
-        found = found.choice(try_engines(found, LogOptions(log_level="error"), is_whole=True))
+        found = found.choice(try_engines(found, LogOptions(log_level="error"), measures_all=True))
     options = found.options
     return options.inference_engine_type, options.precision
 

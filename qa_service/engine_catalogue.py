@@ -73,10 +73,11 @@ class Row:
         file: The model's file that it runs; empty for none.
         devices: Where it runs: `cpu`, `cuda` or both.
         tried_on: Where `auto` measures it.
-        needs: The key of `PROCESSOR_FLAGS` that a CPU must have; empty for none.
-        share: Its time as a share of that of float32 on ONNX Runtime, as far as is known; the
-            likely fastest is measured first.
-        suits: The key of `PROCESSOR_FLAGS` without which a CPU takes about `UNSUITED` times that.
+        requires: The key of `PROCESSOR_FLAGS` that a CPU must have; empty for none.
+        relative_time: Its time over that of float32 on ONNX Runtime, as far as is known; the likely
+            fastest is measured first.
+        fast_with: The key of `PROCESSOR_FLAGS` without which a CPU takes about `UNSUITED` times
+            that.
     """
 
     engine: Engine
@@ -84,9 +85,9 @@ class Row:
     file: str
     devices: frozenset[str]
     tried_on: frozenset[str] = frozenset()
-    needs: str = ""
-    share: float = 1.0
-    suits: str = ""
+    requires: str = ""
+    relative_time: float = 1.0
+    fast_with: str = ""
 
     @property
     def tolerance(self) -> float:
@@ -120,15 +121,24 @@ _CPU, _CUDA, _BOTH = frozenset({"cpu"}), frozenset({"cuda"}), frozenset({"cpu", 
 
 _TABLE = (
     Row(_ONNX, "fp32", ONNX_FILE, _BOTH, _BOTH),
-    Row(_ONNX, "fp16", ONNX_FP16_FILE, _BOTH, _CUDA, share=0.45),
-    Row(_ONNX, "int8", ONNX_INT8_FILE, _CPU, _CPU, share=0.6, suits="int8"),
-    Row(_OPENVINO, "fp32", ONNX_FILE, _CPU, _CPU, share=0.85),
-    Row(_OPENVINO, "bf16", ONNX_FILE, _CPU, _CPU, "bf16", share=0.47),
-    Row(_OPENVINO, "int8", OPENVINO_INT8_FILE, _CPU, _CPU, share=0.46, suits="int8"),
-    Row(_OPENVINO, "int8_bf16", OPENVINO_INT8_FILE, _CPU, _CPU, "bf16", share=0.4, suits="int8"),
-    Row(_PYTORCH, "fp32", PYTORCH_FILE, _BOTH, _BOTH, share=0.9),
-    Row(_PYTORCH, "fp16", PYTORCH_FILE, _BOTH, _CUDA, share=0.4),
-    Row(_PYTORCH, "bf16", PYTORCH_FILE, _BOTH, _BOTH, "bf16", share=0.7),
+    Row(_ONNX, "fp16", ONNX_FP16_FILE, _BOTH, _CUDA, relative_time=0.45),
+    Row(_ONNX, "int8", ONNX_INT8_FILE, _CPU, _CPU, relative_time=0.6, fast_with="int8"),
+    Row(_OPENVINO, "fp32", ONNX_FILE, _CPU, _CPU, relative_time=0.85),
+    Row(_OPENVINO, "bf16", ONNX_FILE, _CPU, _CPU, "bf16", relative_time=0.47),
+    Row(_OPENVINO, "int8", OPENVINO_INT8_FILE, _CPU, _CPU, relative_time=0.46, fast_with="int8"),
+    Row(
+        _OPENVINO,
+        "int8_bf16",
+        OPENVINO_INT8_FILE,
+        _CPU,
+        _CPU,
+        "bf16",
+        relative_time=0.4,
+        fast_with="int8",
+    ),
+    Row(_PYTORCH, "fp32", PYTORCH_FILE, _BOTH, _BOTH, relative_time=0.9),
+    Row(_PYTORCH, "fp16", PYTORCH_FILE, _BOTH, _CUDA, relative_time=0.4),
+    Row(_PYTORCH, "bf16", PYTORCH_FILE, _BOTH, _BOTH, "bf16", relative_time=0.7),
     Row(_TENSORRT, "fp32", PLAIN_ONNX_FILE, _CUDA),
     Row(_TENSORRT, "fp16", PLAIN_ONNX_FILE, _CUDA),
     Row(_TENSORRT, "bf16", PLAIN_ONNX_FILE, _CUDA),

@@ -204,7 +204,7 @@ class AsyncQaClient:
         self._losses.forgive()
         error = result if isinstance(result, QaServerError) else None
         if self._servers.count_reply(server, time.perf_counter() - sent_s, error):
-            connection.leave()
+            connection.close_when_idle()
         if isinstance(result, QaServerError):
             raise result
         return result
@@ -257,7 +257,7 @@ class AsyncQaClient:
         if not opening.done():
             opening.add_done_callback(self._retire)
         elif not opening.cancelled() and opening.exception() is None:
-            opening.result().leave()
+            opening.result().close_when_idle()
 
 
 def _closed() -> QaClientError:

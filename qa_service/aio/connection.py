@@ -224,7 +224,7 @@ class AsyncConnection(asyncio.Protocol):
             self._abandon(wire_id)
             raise
 
-    def leave(self) -> None:
+    def close_when_idle(self) -> None:
         """Takes no more questions; closes when those in flight are settled."""
         self._retire()
         self._close_if_useless()

@@ -59,18 +59,18 @@ def choose_engine(
     model_dir: Path,
     manifest: Manifest,
     *,
-    is_whole: bool = False,
+    measures_all: bool = False,
 ) -> Choice | Measurement:
     """Chooses an engine, or returns what has to be measured first.
 
     Args:
         device: `first_device` of the options.
-        is_whole: Whether a table from which a start left candidates out is measured again.
+        measures_all: Whether a table from which a start left candidates out is measured again.
     """
     if device is None or not options.is_engine_open:
         return Choice(with_engine(options, _unmeasured(options, manifest)))
     findings = tuple(_candidates(options, manifest, device.device))
-    able = [item for item in findings if item.may_be_taken and not item.failure]
+    able = [item for item in findings if item.is_eligible and not item.failure]
     if len(able) < 2:
         return Choice(with_engine(options, able[0] if able else _unmeasured(options, manifest)))
     setup = Setup(str(model_dir), options, device)
@@ -81,7 +81,7 @@ def choose_engine(
         str(_path_of_table(setup, manifest, findings)),
     )
     table = _kept(Path(measurement.path))
-    if table is None or (is_whole and not table.is_whole):
+    if table is None or (measures_all and not table.is_complete):
         return measurement
     return measurement.choice(table)
 
@@ -135,20 +135,22 @@ def _in_any_order(options: InstanceOptions, manifest: Manifest, device: str) -> 
         threads.append(2)
     reference = _reference(manifest)
     for kind in dict.fromkeys([reference, *_tried_on(device)]):
-        may_be_taken = _is_open_to(options, kind, device, reference)
-        if not may_be_taken and kind != reference:
+        is_eligible = _is_open_to(options, kind, device, reference)
+        if not is_eligible and kind != reference:
             continue
         failure = _obstacle(kind, manifest, device)
-        for num_threads in threads if may_be_taken else threads[:1]:
-            yield Finding(*kind, num_threads, may_be_taken, failure=failure)
+        for num_threads in threads if is_eligible else threads[:1]:
+            yield Finding(*kind, num_threads, is_eligible, failure=failure)
 
 
 def _likely_share(finding: Finding, device: str) -> float:
     """Estimates a candidate's time on this processor, as a share of the reference's."""
     row = ROWS[finding.engine_type, finding.precision]
-    share = row.share / math.sqrt(finding.intra_op_num_threads)
-    is_suited = device != CPU or not row.suits or PROCESSOR_FLAGS[row.suits] & processor().flags
-    return share if is_suited else UNSUITED * share
+    share = row.relative_time / math.sqrt(finding.intra_op_num_threads)
+    is_fast = (
+        device != CPU or not row.fast_with or PROCESSOR_FLAGS[row.fast_with] & processor().flags
+    )
+    return share if is_fast else UNSUITED * share
 
 
 def _tried_on(device: str) -> list[Kind]:
@@ -175,8 +177,8 @@ def _obstacle(kind: Kind, manifest: Manifest, device: str) -> str:
     row = ROWS[kind]
     if not is_installed(row.engine.module):
         return f"{row.engine.module} is not installed"
-    if row.needs and device == CPU and not PROCESSOR_FLAGS[row.needs] & processor().flags:
-        return f"this processor does not compute in {row.needs}"
+    if row.requires and device == CPU and not PROCESSOR_FLAGS[row.requires] & processor().flags:
+        return f"this processor does not compute in {row.requires}"
     if row.file not in manifest.files:
         reason = manifest.without.get(row.file) or manifest.without.get(ONNX_FILE)
         return reason or f"the model has no {row.file}"

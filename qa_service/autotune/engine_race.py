@@ -216,7 +216,7 @@ class Race:
             record.start()
             record.warm_up(self._rounds[0])
             loser = record
-            is_champion = self._duel(record, champion) or not champion.finding.may_be_taken
+            is_champion = self._duel(record, champion) or not champion.finding.is_eligible
             if is_champion and not record.finding.failure:
                 loser, champion = champion, record
             if loser is not self._reference:
@@ -245,7 +245,7 @@ class Race:
         self._reference.is_compared = True
         timed = [record for record in self._others if record.ratio and not record.finding.failure]
         for record in sorted(timed, key=lambda record: record.ratio):
-            if self._reference.finding.may_be_taken and record.ratio > 1 - TIE:
+            if self._reference.finding.is_eligible and record.ratio > 1 - TIE:
                 break
             if self._agrees(record):
                 break

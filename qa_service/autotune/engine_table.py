@@ -19,7 +19,7 @@ class Finding(msgspec.Struct, frozen=True):
     """A row of the table: a candidate, and what was measured of it.
 
     Attributes:
-        may_be_taken: Whether the options allow it; the reference is measured in any case.
+        is_eligible: Whether the options allow it; the reference is measured in any case.
         alone_ms: A question by itself, the median of the rounds.
         batched_ms: A question in a batch of four, the median of the rounds.
         ratio: Its time as a share of the reference's: the product of its duel's median ratio and
@@ -32,7 +32,7 @@ class Finding(msgspec.Struct, frozen=True):
     engine_type: str
     precision: str
     intra_op_num_threads: int = 1
-    may_be_taken: bool = True
+    is_eligible: bool = True
     alone_ms: float = 0.0
     batched_ms: float = 0.0
     ratio: float = 0.0
@@ -69,17 +69,17 @@ class EngineTable(msgspec.Struct, frozen=True):
         If the reference may not be taken and no candidate agrees, the one that agrees most. None if
         all candidates that may be taken have failed.
         """
-        able = [item for item in self.findings if item.may_be_taken and item.num_answers]
+        able = [item for item in self.findings if item.is_eligible and item.num_answers]
         agreeing = [item for item in able if item.agreement >= self.min_agreement]
         if not agreeing:
             return max(able, key=lambda item: item.agreement, default=None)
         fastest = min(agreeing, key=lambda item: item.ratio)
         reference = self.findings[0]
-        is_tie = reference.may_be_taken and fastest.ratio > 1 - TIE
+        is_tie = reference.is_eligible and fastest.ratio > 1 - TIE
         return reference if is_tie else fastest
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether every candidate was measured; a start leaves the likely slowest out."""
         return all(item.is_measured for item in self.findings)
 
@@ -141,7 +141,7 @@ class Measurement(msgspec.Struct, frozen=True):
 
     def choice(self, table: EngineTable | None) -> Choice:
         """The table's best engine; without a table, the first that may be taken."""
-        able = (item for item in self.findings if item.may_be_taken and not item.failure)
+        able = (item for item in self.findings if item.is_eligible and not item.failure)
         best = table.best if table else None
         return Choice(with_engine(self.setup.options, best or next(able)), table)
 

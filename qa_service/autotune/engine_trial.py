@@ -71,17 +71,17 @@ def bundled_rounds() -> list[list[Task]]:
 
 
 def try_engines(
-    measurement: Measurement, logs: LogOptions, *, is_whole: bool = False
+    measurement: Measurement, logs: LogOptions, *, measures_all: bool = False
 ) -> EngineTable:
     """Starts an instance for each candidate, compares them, and ends them.
 
-    All are measured if `is_whole`, however long that takes.
+    All are measured if `measures_all`, however long that takes.
 
     Raises:
         SetupError: The reference cannot run.
     """
     candidates = measurement.candidates
-    limit_s, end_s = (math.inf, math.inf) if is_whole else (LIMIT_S, END_S)
+    limit_s, end_s = (math.inf, math.inf) if measures_all else (LIMIT_S, END_S)
     progress = Progress(measurement.setup.model_dir, len(candidates), end_s)
     with ExitStack() as stack:
         stack.callback(progress.end)

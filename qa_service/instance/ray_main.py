@@ -44,7 +44,7 @@ MAX_MISSED_PINGS = 3
 """Three seconds without a reply, so that a hung node's requests run elsewhere within five."""
 CONCURRENT_BATCHES = 4
 """More than two, the most that an instance holds; so Ray never queues a batch."""
-PATIENT_S = 10.0
+NODE_WAIT_LOG_S = 10.0
 """A start that waits longer for a node logs that; a node with room needs a few seconds."""
 NODES_TIMEOUT_S = 2.0
 """How long the cluster may take to say which nodes it has."""
@@ -96,7 +96,7 @@ class Bridge:
         actor = _make_actor(ray, setup)
         starting = actor.start.options(concurrency_group="run").remote(setup, pushed)
         node = actor.__ray_call__.options(concurrency_group="ping").remote(_node_of)
-        if not ray.wait([node], timeout=PATIENT_S)[0]:
+        if not ray.wait([node], timeout=NODE_WAIT_LOG_S)[0]:
             needs = f"{options.ray_num_cpus:g} CPUs and {options.ray_num_gpus:g} GPUs"
             logger.warning("waiting for a node of the Ray cluster with %s free", needs)
         try:

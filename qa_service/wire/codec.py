@@ -91,7 +91,7 @@ class Codec(Protocol):
     def span_attributes(self, request: Request) -> dict[str, str]:
         """OpenTelemetry's attributes for the span of a request."""
 
-    def take_unwanted(self) -> Sequence[Request]:
+    def take_cancelled(self) -> Sequence[Request]:
         """Takes sibling questions to cancel after one failed."""
 
     def encode_rejection(self, rejected: RejectedError) -> bytes | bytearray:

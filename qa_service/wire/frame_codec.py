@@ -129,7 +129,7 @@ class FrameCodec:
         """The protocol's name."""
         return {"network.protocol.name": "qa-frames"}
 
-    def take_unwanted(self) -> Sequence[Request]:
+    def take_cancelled(self) -> Sequence[Request]:
         """None: every request has its own answer."""
         return ()
 

@@ -117,7 +117,7 @@ def test_figures_are_counted_for_each_version(server, client):
         client.ask(**ASK, **asked)
     text = get(server.port, "/metrics").body.decode()
     for line in ('nv_inference_request_success{model="m",version="2"}',
-                 'qa_model_traffic{model="m",version="1"} 1.0',
+                 'qa_model_traffic_share{model="m",version="1"} 1.0',
                  'qa_model_ready{model="base",version="7"} 1',
                  'qa_shadow_seen_total{model="m",version="2"}',
                  'qa_cascade_requests_total{route="both",models_asked="1"}'):  # fmt: skip

@@ -72,6 +72,6 @@ def test_an_engines_packages_are_in_their_extras(engine):
 def test_every_row_is_complete(kind):
     row = ROWS[kind]
     assert row.tried_on <= row.devices <= {"cpu", "cuda"}
-    assert row.needs in {"", *PROCESSOR_FLAGS}
+    assert row.requires in {"", *PROCESSOR_FLAGS}
     assert bool(row.file) == (row.engine.name in MODEL_ENGINES)
     assert model_files(*kind)[2:] == ([row.file] if row.file else [])

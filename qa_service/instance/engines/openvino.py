@@ -204,7 +204,7 @@ def options(config: EngineConfig) -> dict[str, str | int | bool]:
         "INFERENCE_NUM_THREADS": config.intra_op_num_threads,
         "NUM_STREAMS": int(config.intra_op_num_threads > 1),
         "ENABLE_CPU_PINNING": False,
-        "INFERENCE_PRECISION_HINT": ROWS["openvino", config.precision].needs or "f32",
+        "INFERENCE_PRECISION_HINT": ROWS["openvino", config.precision].requires or "f32",
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": GROUP_VALUES,
     }
 
@@ -238,7 +238,7 @@ def _widened(rows: Int64Array, width: int, filling: int) -> Int64Array:
 
 def _check_processor(precision: str) -> None:
     """Refuses a precision that the processor lacks; OpenVINO would silently take float32."""
-    needs = ROWS["openvino", precision].needs
+    needs = ROWS["openvino", precision].requires
     capabilities = shared_core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     if needs and needs.upper() not in capabilities:
         without = "int8" if precision == "int8_bf16" else "fp32"

@@ -110,7 +110,7 @@ class JobGateway:
         self._stopping = asyncio.Event()
         self._orders = itertools.count()
         self._in_hand: dict[asyncio.Task[None], Job] = {}
-        self._num_alone = 0  # jobs to take one at a time
+        self._num_serial = 0  # jobs to take one at a time
         self._all_alone_done = asyncio.Event()
         asker.on_queue_full = metrics.count_queue_full
         metrics.add_gauge("qa_jobs_in_flight", "Questions asked.", lambda: asker.window.in_flight)
@@ -144,12 +144,12 @@ class JobGateway:
             return
         try:
             await self._broker.open()
-            if self._num_alone:
+            if self._num_serial:
                 await self._take_jobs(1, self._all_alone_done.wait())
             await self._take_jobs(self._settings.prefetch)
             await self._wait_for_jobs(self._settings.drain_timeout_s)
         except UnreadableError:
-            self._num_alone = self._settings.prefetch
+            self._num_serial = self._settings.prefetch
             self._all_alone_done.clear()
             raise
         finally:
@@ -212,9 +212,9 @@ class JobGateway:
             await self._deliver(job, answer)
 
     def _count_alone(self) -> None:
-        if self._num_alone:
-            self._num_alone -= 1
-            if not self._num_alone:
+        if self._num_serial:
+            self._num_serial -= 1
+            if not self._num_serial:
                 self._all_alone_done.set()
 
     async def _answer(self, job: Job, order: int) -> bytes:
@@ -228,22 +228,22 @@ class JobGateway:
             await self._reply(job, answer)
             self._metrics.answered += 1
         except UnroutableError as error:
-            await self._bury(job, "unroutable", str(error))
+            await self._dead_letter(job, "unroutable", str(error))
 
     async def _fail(self, job: Job, error: QaServerError) -> None:
         """Retries the job later if its error allows it; else answers with the error."""
         attempts = job.attempts + 1
         if error.retryable and attempts < self._settings.max_attempts:
             try:
-                await self._put_off(job, attempts, error.code)
+                await self._schedule_retry(job, attempts, error.code)
                 return
             except ExpiredError as expired:
                 error = expired
         with suppress(UnroutableError):
             await self._reply(job, encode_error(peek_id(job.body), error))
-        await self._bury(job, error.code, error.message)
+        await self._dead_letter(job, error.code, error.message)
 
-    async def _put_off(self, job: Job, attempts: int, code: str) -> None:
+    async def _schedule_retry(self, job: Job, attempts: int, code: str) -> None:
         """Puts the job into a retry queue.
 
         Raises:
@@ -265,7 +265,7 @@ class JobGateway:
         reply = Message(body, job.message_id, correlation_id)
         await self._publish(job.reply_to or self._names.results, reply)
 
-    async def _bury(self, job: Job, code: str, reason: str) -> None:
+    async def _dead_letter(self, job: Job, code: str, reason: str) -> None:
         _logger.warning("job %s is dead: %s (%s)", job.message_id, reason, code)
         words = f"{code}: {reason}"[:_MAX_REASON_CHARS]
         headers: dict[str, str | int] = {ATTEMPTS_HEADER: job.attempts + 1, REASON_HEADER: words}

@@ -124,9 +124,9 @@ class Connection:
         for call in list(self.calls):
             call.fail(error)
 
-    def leave(self, when_idle_s: float) -> None:
+    def close_when_idle(self, when_idle_s: float) -> None:
         """Has the next answer say that it closes; at `when_idle_s` it closes if it is idle then."""
-        self._times.leave(when_idle_s)
+        self._times.close_when_idle(when_idle_s)
         self._arm_timeout()
 
     def close_gently(self) -> None:
@@ -158,8 +158,8 @@ class Connection:
         self._abandon(list(self.calls))
         self._on_end(self)
 
-    def _abandon(self, unwanted: Collection[Call]) -> None:
-        for call in unwanted:
+    def _abandon(self, cancelled: Collection[Call]) -> None:
+        for call in cancelled:
             logger.debug("request %s: abandoned", call.scope.name, extra=call.scope.log_extra)
             self.calls.discard(call)
             call.cancel()
@@ -195,8 +195,8 @@ class Connection:
             self._schedule_turn()
 
     def _abandon_unwanted(self) -> None:
-        if unwanted := self._codec.take_unwanted():
-            self._abandon([c for c in self.calls if any(c.request is r for r in unwanted)])
+        if cancelled := self._codec.take_cancelled():
+            self._abandon([c for c in self.calls if any(c.request is r for r in cancelled)])
 
     def _write(self, data: bytes | bytearray) -> None:
         """Writes encoded bytes, and closes after them if the codec has ended."""

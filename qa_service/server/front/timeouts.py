@@ -39,7 +39,7 @@ class Timeouts:
         self._idle_timeout_s = limits.idle_timeout_s
         self.request_timeout_s = limits.request_timeout_s
 
-    def leave(self, when_idle_s: float) -> None:
+    def close_when_idle(self, when_idle_s: float) -> None:
         """Has the next answer say that it closes; at `when_idle_s` it closes if it is idle then."""
         self.leaves = True
         self.ages_at_s = min(self.ages_at_s, when_idle_s)

@@ -80,24 +80,24 @@ class Flow:
         waiting: The cost of the line.
         reserved: The cost of the segments of its long texts that are not queued yet.
         last_batch: The number of the last batch with a request or a turn of it; -infinity for none.
-        place: Its place among the flows; None if it has no turn.
-        counted: Its part in the sum of the weights.
+        sort_key: Its place among the flows; None if it has no turn.
+        active_weight: Its part in the sum of the weights.
     """
 
     __slots__ = (
-        "counted", "finish", "last_batch", "line", "name", "paid", "place", "reserved", "start",
-        "texts_finish", "waiting", "weight",
+        "active_weight", "finish", "last_batch", "line", "name", "paid", "reserved", "sort_key",
+        "start", "texts_finish", "waiting", "weight",
     )  # fmt: skip
 
     def __init__(self, name: str, start: float) -> None:
         self.name = name
         self.line: list[_InLine] = []
-        self.weight = self.counted = self.waiting = self.reserved = 0.0
+        self.weight = self.active_weight = self.waiting = self.reserved = 0.0
         self.finish = 0.0
         self.texts_finish = -math.inf
         self.start = self.paid = start
         self.last_batch = -math.inf
-        self.place: _Place | None = None
+        self.sort_key: _Place | None = None
 
     @property
     def cost(self) -> float:
@@ -118,7 +118,7 @@ class Flow:
 
     def is_present(self, since_batch: float) -> bool:
         """Whether it has a turn or reserved work, or was in a batch after `since_batch`."""
-        return self.place is not None or self.reserved > 0.0 or self.last_batch > since_batch
+        return self.sort_key is not None or self.reserved > 0.0 or self.last_batch > since_batch
 
 
 class Flows:
@@ -163,7 +163,7 @@ class Flows:
     def begin(self, text: Ticket) -> None:
         """Reserves a long text's work; notes in `finish` when a fair machine would be done."""
         flow = self._known(text)
-        flow.weight = max(flow.counted, text.weight)
+        flow.weight = max(flow.active_weight, text.weight)
         flow.texts_finish = max(flow.start, flow.texts_finish) + text.cost / text.weight
         text.finish = flow.texts_finish, text.number
         self._has_texts = True
@@ -217,15 +217,15 @@ class Flows:
 
     def _start_equal(self) -> None:
         """On an idle machine no flow has a debt: only those of long texts are kept."""
-        kept = [flow for flow in self._flows.values() if flow.reserved or flow.place]
+        kept = [flow for flow in self._flows.values() if flow.reserved or flow.sort_key]
         self._flows = {flow.name: flow for flow in kept}
-        self._without_turn = {flow.name: flow for flow in kept if flow.place is None}
+        self._without_turn = {flow.name: flow for flow in kept if flow.sort_key is None}
         self.cost = self.weight = 0.0  # removes rounding errors
         for flow in kept:
             flow.start = flow.paid = self._virtual_time
             flow.last_batch = -math.inf
             self.cost += flow.reserved
-            self.weight += flow.counted
+            self.weight += flow.active_weight
 
     def _end_turns_for_texts(self) -> None:
         """Ends the turns of flows with an empty line if no text is left to use them."""
@@ -234,7 +234,7 @@ class Flows:
         self._has_texts = False
         for flow in self._flows.values():
             flow.texts_finish = -math.inf
-            if flow.place and not flow.line:
+            if flow.sort_key and not flow.line:
                 self._set_place(flow)
 
     def _count_gone(self) -> None:
@@ -286,7 +286,7 @@ class Flows:
         """The cost of all that would run before a request that is not queued yet."""
         flow = self._flows.get(ticket.flow) or Flow(ticket.flow, self._virtual_time)
         ahead = [other for weight, _, _, other in flow.line if -weight >= ticket.weight]
-        start = flow.start if flow.place else self._next_start(flow, ticket)
+        start = flow.start if flow.sort_key else self._next_start(flow, ticket)
         start += sum([other.turn_cost / other.weight for other in ahead])
         others = (other for other in self._flows.values() if other is not flow and other.line)
         return sum([other.cost for other in ahead]) + sum(
@@ -320,7 +320,7 @@ class Flows:
         if flow is None:
             flow = Flow(ticket.flow, self._virtual_time)
             self._flows[ticket.flow] = self._without_turn[ticket.flow] = flow
-        if flow.place is None:
+        if flow.sort_key is None:
             flow.start = self._next_start(flow, ticket)
             flow.paid = max(flow.paid, self._virtual_time)
         return flow
@@ -347,7 +347,7 @@ class Flows:
         """Takes a request out of its flow's line; the flow's place is set by the caller."""
         flow = self._flows[ticket.flow]
         flow.remove(ticket)
-        if flow.weight != flow.counted:
+        if flow.weight != flow.active_weight:
             self._weigh(flow, flow.weight)
         if ticket.core is not None:
             del self._segments[bisect.bisect_left(self._segments, _in_line(ticket)[1:])]
@@ -357,15 +357,15 @@ class Flows:
 
     def _set_place(self, flow: Flow) -> None:
         """Moves a flow to its present place, for its first request or a turn for long texts."""
-        if flow.place:
-            del self._places[bisect.bisect_left(self._places, flow.place)]
+        if flow.sort_key:
+            del self._places[bisect.bisect_left(self._places, flow.sort_key)]
         if flow.line or flow.start < flow.texts_finish:
             number = flow.line[0][2] if flow.line else math.inf
-            flow.place = (flow.start, number, flow.name)
-            bisect.insort(self._places, flow.place)
+            flow.sort_key = (flow.start, number, flow.name)
+            bisect.insort(self._places, flow.sort_key)
             self._without_turn.pop(flow.name, None)
         else:
-            flow.place = None
+            flow.sort_key = None
             self._without_turn[flow.name] = flow
 
     def _count(self, flow: Flow) -> None:
@@ -381,8 +381,8 @@ class Flows:
 
     def _weigh(self, flow: Flow, weight: float) -> None:
         """Replaces a flow's part in `weight`."""
-        self.weight += weight - flow.counted
-        flow.counted = weight
+        self.weight += weight - flow.active_weight
+        flow.active_weight = weight
 
 
 def _min_turn(ticket: Ticket) -> float:

@@ -160,8 +160,8 @@ _VERSIONS: dict[str, tuple[str, Callable[[ModelReport], float]]] = {
     "memory_bytes": ("Memory of a version's instances when they were ready, with what "
                      "static shapes may add.",
                      lambda one: one.memory_bytes),
-    "traffic": ("A version's share of the requests that name none, 0 to 1.",
-                lambda one: one.share),
+    "traffic_share": ("A version's share of the requests that name none, 0 to 1.",
+                      lambda one: one.share),
     "failed_loads": ("Failures to load a version since it was last loaded.",
                      lambda one: one.failed_loads),
 }  # fmt: skip

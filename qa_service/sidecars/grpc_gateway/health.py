@@ -86,7 +86,7 @@ class HealthService:
         is_server = service in {"", INFERENCE_SERVICE}
         target = "/v2/health/ready" if is_server else model_path(service, "", "/ready")
         try:
-            is_well = await self._reports.is_well(target, "" if is_server else token)
+            is_serving = await self._reports.probe(target, "" if is_server else token)
         except UnavailableError:
-            is_well = False
-        return int(_Response.SERVING if is_well else _Response.NOT_SERVING)
+            is_serving = False
+        return int(_Response.SERVING if is_serving else _Response.NOT_SERVING)

@@ -36,7 +36,7 @@ class Reports:
         self._room = asyncio.Semaphore(MAX_CONNECTIONS)
         self._free: list[_Connection] = []
 
-    async def is_well(self, target: str, token: str) -> bool:
+    async def probe(self, target: str, token: str) -> bool:
         """True if a path answers 200, false if 503.
 
         Raises:

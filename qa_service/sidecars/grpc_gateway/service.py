@@ -153,7 +153,7 @@ class InferenceService:
     def _is_well(self, state: str) -> _Ask:
         async def ask(_: Message, token: str) -> object:
             try:
-                return {state: await self._reports.is_well(f"/v2/health/{state}", token)}
+                return {state: await self._reports.probe(f"/v2/health/{state}", token)}
             except UnavailableError:
                 return {state: False}
 
@@ -162,7 +162,7 @@ class InferenceService:
     async def _model_ready(self, message: Message, token: str) -> object:
         try:
             path = model_path(message.name, message.version, "/ready")
-            return {"ready": await self._reports.is_well(path, token)}
+            return {"ready": await self._reports.probe(path, token)}
         except HttpError as error:
             if error.status != 404:
                 raise

@@ -174,7 +174,7 @@ class HttpReader:
             chunks.feed(bytes(self._buffer[:size]))
             del self._buffer[:size]
             budget -= size
-            if chunks.is_whole:
+            if chunks.is_complete:
                 self._end_request()
                 return bytes(chunks.data)
         self.has_more = True

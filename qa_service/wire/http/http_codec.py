@@ -268,7 +268,7 @@ class HttpCodec:
         return {"network.protocol.name": "http", "http.request.method": head.method,
                 "url.path": head.path}  # fmt: skip
 
-    def take_unwanted(self) -> Sequence[Request]:
+    def take_cancelled(self) -> Sequence[Request]:
         """Takes sibling questions to cancel after one failed."""
         unwanted, self._unwanted = self._unwanted, []
         return unwanted

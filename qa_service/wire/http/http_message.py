@@ -119,7 +119,7 @@ class ChunkedBody:
     """A chunked body, put together as a parser reports it; its trailers are dropped.
 
     Attributes:
-        is_whole: Whether all of it is there.
+        is_complete: Whether all of it is there.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -127,7 +127,7 @@ class ChunkedBody:
         self._fed_bytes = 0
         self._fault: HttpError | None = None
         self.data = bytearray()
-        self.is_whole = False
+        self.is_complete = False
         self._parser: httptools.HttpRequestParser = httptools.HttpRequestParser(self)
         # Not the request's own head: after one with an upgrade the parser reads no chunks.
         self._parser.feed_data(_CHUNKED_HEAD)
@@ -155,7 +155,7 @@ class ChunkedBody:
 
     def on_message_complete(self) -> None:
         """The parser has read everything."""
-        self.is_whole = True
+        self.is_complete = True
 
     def _refuse(self, error: HttpError) -> None:
         self._fault = error

@@ -197,10 +197,10 @@ def test_print_engines_measures_the_engines_that_a_start_left_out(tmp_path):
     assert "onnx int8                      not measured yet" in str(table)
     assert table.reason.endswith("; 1 likely slower one not measured")
     assert choose(tmp_path, Trial())[1] == table
-    again = choose_engine(InstanceOptions(), ON_CPU, tmp_path, MANIFEST, is_whole=True)
+    again = choose_engine(InstanceOptions(), ON_CPU, tmp_path, MANIFEST, measures_all=True)
     assert isinstance(again, Measurement)
     keep(Path(again.path), again.table([REFERENCE, INT8]))
-    again = choose_engine(InstanceOptions(), ON_CPU, tmp_path, MANIFEST, is_whole=True)
+    again = choose_engine(InstanceOptions(), ON_CPU, tmp_path, MANIFEST, measures_all=True)
     assert taken(again.options) == ("onnx", "int8", 1)
 
 
@@ -247,9 +247,9 @@ def test_without_a_measurement_float32_is_taken(tmp_path):
      ((REFERENCE, changed(INT8, num_same=193)), "onnx fp32"),
      ((REFERENCE, changed(INT8, ratio=0.96)), "onnx fp32"),
      ((REFERENCE, changed(INT8, num_answers=0, num_same=0)), "onnx fp32"),
-     ((changed(REFERENCE, may_be_taken=False), changed(INT8, ratio=1.5)), "onnx int8"),
-     ((changed(REFERENCE, may_be_taken=False), changed(INT8, num_same=5)), "onnx int8"),
-     ((changed(REFERENCE, may_be_taken=False), Finding("onnx", "int8", failure="no")), "None")],
+     ((changed(REFERENCE, is_eligible=False), changed(INT8, ratio=1.5)), "onnx int8"),
+     ((changed(REFERENCE, is_eligible=False), changed(INT8, num_same=5)), "onnx int8"),
+     ((changed(REFERENCE, is_eligible=False), Finding("onnx", "int8", failure="no")), "None")],
 )  # fmt: skip
 def test_the_chosen_engine_agrees_and_is_clearly_faster(findings, expected):
     assert str(EngineTable("a processor", 0.97, findings).best) == expected

@@ -61,7 +61,7 @@ def run(*candidates, may_take_reference=True, min_agreement=0.97, seconds_a_step
     """The findings: candidates are called a, b, c ...; each that begins takes so long."""
     said = []
     records = [
-        Record(Finding(name, "fp32", may_be_taken=bool(number or may_take_reference)), candidate)
+        Record(Finding(name, "fp32", is_eligible=bool(number or may_take_reference)), candidate)
         for number, (name, candidate) in enumerate(zip("abcdefghij", candidates, strict=False))
     ]
     race = Race(

@@ -9,7 +9,7 @@ import pytest
 
 from qa_service.encoder_folder import ENCODER_FILE, load_encoder_manifest
 from qa_service.errors import DamagedError, SetupError
-from qa_service.preparation.sentence_encoder import is_whole
+from qa_service.preparation.sentence_encoder import is_complete
 from qa_service.retrieval import embeddings, writing
 from qa_service.retrieval.build import Choices, Reporter, build
 from qa_service.retrieval.collection import Collection
@@ -214,12 +214,12 @@ def test_an_embedding_does_not_depend_on_its_batch(encoder):
 def test_an_encoder_is_prepared_again_only_if_damaged_or_changed(encoder, tmp_path):
     folder = shutil.copytree(encoder, tmp_path / "encoder")
     identity = load_encoder_manifest(folder).identity
-    assert is_whole(folder, identity)
-    assert not is_whole(folder, "another")
+    assert is_complete(folder, identity)
+    assert not is_complete(folder, "another")
     with (folder / ENCODER_FILE).open("ab") as file:
         file.write(b"more")
-    assert not is_whole(folder, identity)
-    assert not is_whole(tmp_path / "nowhere", identity)
+    assert not is_complete(folder, identity)
+    assert not is_complete(tmp_path / "nowhere", identity)
 
 
 @pytest.mark.parametrize("name", [ENCODER_FILE, "tokenizer.json", "manifest.json"])

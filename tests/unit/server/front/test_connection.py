@@ -468,7 +468,7 @@ def test_each_reply_says_that_the_connection_is_about_to_be_closed(make_owner, i
     owner.send(*asks(1, 2, 3), calls=3)
     owner.answer(owner.calls[0])
     assert "closing" not in receive(owner.client)
-    owner.pass_s(0.06) if is_old else owner.connection.leave(math.inf)
+    owner.pass_s(0.06) if is_old else owner.connection.close_when_idle(math.inf)
     owner.answer(owner.calls[1])
     owner.calls[2].fail(QueueFullError())
     assert [receive(owner.client)["closing"] for _ in range(2)] == [True, True]
@@ -477,7 +477,7 @@ def test_each_reply_says_that_the_connection_is_about_to_be_closed(make_owner, i
 def test_requests_sent_before_the_close_notice_arrives_are_answered(make_owner):
     owner = make_owner()
     owner.send(*asks(1), calls=1)
-    owner.connection.leave(math.inf)
+    owner.connection.close_when_idle(math.inf)
     owner.answer(owner.calls[0])
     owner.send(*asks(2), calls=2)
     owner.answer(owner.calls[1])
@@ -490,7 +490,7 @@ def test_requests_sent_before_the_close_notice_arrives_are_answered(make_owner):
 
 def test_a_client_that_ignores_the_close_notice_is_closed_after_a_later_answer(make_owner):
     owner = make_owner()
-    owner.connection.leave(math.inf)
+    owner.connection.close_when_idle(math.inf)
     for number in (1, 2, 3):
         owner.send(*asks(number), calls=number)
         owner.pass_s(0.6 * CLOSING_GRACE_S)

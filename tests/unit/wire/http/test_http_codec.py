@@ -469,8 +469,8 @@ class TestManyQuestions:
         peer = infer_peer("a?", "b?", "c?")
         peer.fail(QueueFullError(), 1)
         assert peer.statuses() == [503]
-        assert peer.codec.take_unwanted() == [peer.requests[0], peer.requests[2]]
-        assert peer.codec.take_unwanted() == []
+        assert peer.codec.take_cancelled() == [peer.requests[0], peer.requests[2]]
+        assert peer.codec.take_cancelled() == []
 
     def test_questions_behind_a_failed_one_are_dropped(self):
         codec = Peer().codec
@@ -478,7 +478,7 @@ class TestManyQuestions:
         first = [codec.next_message() for _ in range(2)][1]
         assert isinstance(first, Request)
         codec.encode_error(first, QueueFullError())
-        assert codec.take_unwanted() == []
+        assert codec.take_cancelled() == []
         assert (codec.next_message(), codec.buffered_bytes) == (None, 0)
 
     def test_the_reply_is_compressed_on_request(self):

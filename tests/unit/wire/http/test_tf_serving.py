@@ -215,7 +215,7 @@ class TestOverTheWire:
         peer.answer(0)
         peer.fail(DeadlineExceededError("it was late"), 1)
         assert peer.only()[::2] == (504, {"error": "it was late"})
-        assert peer.codec.take_unwanted() == [peer.requests[2]]
+        assert peer.codec.take_cancelled() == [peer.requests[2]]
 
     @pytest.mark.parametrize(
         ("error", "status"),
