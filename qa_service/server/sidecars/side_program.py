@@ -22,9 +22,9 @@ from qa_service.net.timers import Timer
 logger = logging.getLogger(__name__)
 
 FIRST_BACKOFF_S = 0.1
-"""One that died once is missed for no longer than that."""
+"""Delay before the first restart."""
 MAX_BACKOFF_S = 10.0
-"""A program that always dies takes a core for a moment each time."""
+"""The longest delay: each start takes a core for a moment."""
 STEADY_S = 30.0
 """A program that ran this long before it died is restarted after the first backoff."""
 
