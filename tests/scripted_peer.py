@@ -82,7 +82,7 @@ def answer_and_keep(requests: list[dict[str, Any]]) -> Script:
 
 
 def answer_after(number: int, asked: list[tuple[PeerConnection, dict[str, Any]]]) -> Script:
-    """Adds each request to `asked`, and answers them all when there are so many."""
+    """Adds each request to `asked`, and answers them all when there are this many."""
     lock = threading.Lock()
 
     def script(peer: PeerConnection) -> None:

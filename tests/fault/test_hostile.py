@@ -109,7 +109,7 @@ def test_hostile_frames_do_not_grow_memory(server, neighbour):
 
 @contextmanager
 def leaving_nothing(server: RunningServer, neighbour: QaClient, num_connections: int):
-    """Waits until the server has had so many connections, and has but those left from before."""
+    """Waits until the server has had this many connections, and has but those left from before."""
 
     def count() -> tuple[int, int, int]:
         stats = neighbour.stats()

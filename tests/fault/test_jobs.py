@@ -36,7 +36,7 @@ def named(count: int, body: dict) -> list:
 
 
 async def answers_to(url, names, count) -> dict[str, dict]:
-    """Waits until so many jobs have an answer."""
+    """Waits until this many jobs have an answer."""
     answers: dict[str, dict] = {}
     while len(answers) < count:
         for message in await take(url, names.results, 1):

@@ -111,7 +111,7 @@ def test_answers_plain_questions(reader):
 
 
 def filler(chars):
-    """Sentences of about so many characters in all, no two of them the same."""
+    """Sentences of about this many characters in all, no two of them the same."""
     return [
         f"In {1000 + i} the observatory counted {i * 7 % 93} comets and {i * 5 % 71} eclipses. "
         for i in range(chars // 58)

@@ -19,7 +19,7 @@ NUM_CHARS = 9_538
 
 @pytest.fixture(scope="module", params=[96, 384])
 def model(builtin_model, tmp_path_factory, request):
-    """The built-in model with a window of so many tokens."""
+    """The built-in model with a window of this many tokens."""
     copy = copy_model(builtin_model, tmp_path_factory.mktemp("model") / "model")
     change_reading(copy, window_tokens=request.param)
     return copy

@@ -20,7 +20,7 @@ WARM_UP, COUNTED = 100, 500
 
 
 class Asker:
-    """A client with a token that always has so many questions in flight."""
+    """A client with a token that always has this many questions in flight."""
 
     def __init__(self, sock: socket.socket, name: str, priority: int) -> None:
         self.sock, self.name, self.priority, self.next_id = sock, name, priority, 0

@@ -53,7 +53,7 @@ class Client:
         return self.talks[-1] if self.talks and not self.talks[-1].has_ended else None
 
     def send(self, asked: Asked, pieces: int = 1, gap_s: float = 0.0) -> None:
-        """Sends something, in so many pieces; connects first if it must."""
+        """Sends something, in this many pieces; connects first if it must."""
         self._waiting.append((asked, pieces, gap_s))
         if len(self._waiting) == 1:
             self._attempts = 0

@@ -25,7 +25,7 @@ def make_ticket(
     arrived_s=0.0, *, tokens=100, core=None, finish=(0.0, 0), cost=None, turn_cost=0.0,
     min_turn_cost=0.0, number=-1, attempts=0, **fields
 ):  # fmt: skip
-    """A ticket of a request of so many tokens, that cost as much."""
+    """A ticket of a request of this many tokens, that cost as much."""
     ticket = Ticket(make_call(arrived_s, **fields), tokens, core, finish)
     ticket.cost = float(tokens if cost is None else cost)
     ticket.turn_cost = max(ticket.cost, turn_cost)

@@ -21,7 +21,7 @@ ROUNDS = [[Task("?", "Tea.")] * 8] * 26
 
 
 class Candidate:
-    """Takes so many milliseconds a question, and a share of that in a batch.
+    """Takes this many milliseconds a question, and a share of that in a batch.
 
     Every answer of a certain number is another than that of others.
     """

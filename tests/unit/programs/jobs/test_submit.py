@@ -12,7 +12,7 @@ from qa_service.programs.jobs.flags import make_flags
 
 
 class LosingBroker:
-    """It confirms so many, and then the connection is lost."""
+    """It confirms this many, and then the connection is lost."""
 
     def __init__(self, confirms):
         self.left, self.published = confirms, []

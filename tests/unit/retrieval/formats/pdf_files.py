@@ -33,7 +33,7 @@ def pdf_of(streams: list[bytes], title: str = "") -> bytes:
 
 
 def packed_stream(data: bytes, filters: int) -> bytes:
-    """A stream whose data is packed by zlib already, so many times."""
+    """A stream whose data is packed by zlib already, this many times."""
     names = "/FlateDecode " * filters
     return _stream(data, f"/Filter [{names}]")
 

@@ -65,13 +65,13 @@ class Owner(Surroundings):
         self.resolve(call, text)
 
     def send(self, *messages, calls=None):
-        """Sends frames, and waits until so many calls were submitted in all."""
+        """Sends frames, and waits until this many calls were submitted in all."""
         self.client.sendall(b"".join(map(frame, messages)))
         if calls is not None:
             self.run_until(lambda: len(self.calls) == calls)
 
     def most_in_a_round(self, counted, total):
-        """Runs the loop until so many are counted; the most by which a round added to them."""
+        """Runs the loop until this many are counted; the most by which a round added to them."""
         found = [0]
         self.loop.after_each = lambda: (found.append(len(counted)), self.loop.stop())
         while len(counted) < total:

@@ -1,4 +1,4 @@
-"""Clients that always have so many requests in flight, before the real scheduler, simulated.
+"""Clients that always have this many requests in flight, before the real scheduler, simulated.
 
 An instance takes what its cost table says. As a worker does, it holds a second batch from the
 middle of its first one on.
@@ -87,7 +87,7 @@ class Machine:
         self.scheduler.add(ticket)
 
     def run(self, num_answers: int, *, skip: int = 0) -> Machine:
-        """Runs until so many requests are answered, and does not count the first few."""
+        """Runs until this many requests are answered, and does not count the first few."""
         if skip:
             self.run(skip)
             self.num_batches = 0

@@ -55,7 +55,7 @@ def test_a_flow_is_served_in_its_order():
 
 
 def served(queue, count):
-    """The flows of the next so many requests, one at a time."""
+    """The flows of the next this many requests, one at a time."""
     return [queue.next_batch(9.0)[0].flow for _ in range(count)]
 
 

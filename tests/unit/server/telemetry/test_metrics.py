@@ -39,7 +39,7 @@ def histogram_of(values, bounds=DURATION_BOUNDS_MS, step=0.0):
 
 
 def true_quantile(values, fraction):
-    """The smallest value that so many of all do not exceed."""
+    """The smallest value that this many of all do not exceed."""
     return sorted(values)[math.ceil(fraction * len(values)) - 1]
 
 
