@@ -17,7 +17,7 @@ from qa_service.sidecars.gateway_messages import LISTENING, RELOAD
 
 logger = logging.getLogger(__name__)
 
-GATEWAY_PROGRAM = "qa_service.sidecars.grpc_gateway.beside"
+GATEWAY_PROGRAM = "qa_service.sidecars.grpc_gateway.child_main"
 MAX_REPORT_BYTES = 4096
 """The end of what the gateway has written: a line or two."""
 

@@ -1,6 +1,6 @@
 """The gateway as the server starts it.
 
-    python -m qa_service.sidecars.grpc_gateway.beside FD PARENT FLAG…
+    python -m qa_service.sidecars.grpc_gateway.child_main FD PARENT FLAG…
 
 `gateway_messages` says what the two send each other over the descriptor.
 """
