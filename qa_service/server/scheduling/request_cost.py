@@ -11,8 +11,8 @@ from qa_service.wire.messages import Request
 PACE_WINDOW_MS = 1000.0
 """The estimated work that the pace is measured over: enough that a short batch which the machine
 held up for seconds does not make all that waits look too long."""
-FIRST_WINDOW_MS = PACE_WINDOW_MS / 8
-"""The weight of the estimates themselves at the start, in estimated work."""
+MAX_WEIGHT_MS = PACE_WINDOW_MS / 8
+"""The weight of the longest piece of work, and of the estimates themselves at the start."""
 MS_PER_TOKEN = 0.1
 """The cost without a table: an order of magnitude, which the pace corrects."""
 
@@ -33,14 +33,15 @@ class Pace:
 
     def __init__(self) -> None:
         self.value = 1.0
-        self._took_ms = self._estimated_ms = FIRST_WINDOW_MS
+        self._took_ms = self._estimated_ms = MAX_WEIGHT_MS
 
     def observe(self, estimated_ms: float, took_ms: float) -> None:
         """Updates the pace with a piece of work."""
         if estimated_ms > 0.0:
-            kept = math.exp(-estimated_ms / PACE_WINDOW_MS)
-            self._took_ms = kept * self._took_ms + took_ms
-            self._estimated_ms = kept * self._estimated_ms + estimated_ms
+            weight_ms = min(estimated_ms, MAX_WEIGHT_MS)
+            kept = math.exp(-weight_ms / PACE_WINDOW_MS)
+            self._took_ms = kept * self._took_ms + weight_ms * took_ms / estimated_ms
+            self._estimated_ms = kept * self._estimated_ms + weight_ms
             self.value = self._took_ms / self._estimated_ms
 
 
