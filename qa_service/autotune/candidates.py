@@ -104,7 +104,7 @@ def _unmeasured(options: InstanceOptions, manifest: Manifest) -> Finding:
 def _candidates(options: InstanceOptions, manifest: Manifest, device: str) -> list[Finding]:
     """Every engine and precision for a device: the reference, then the likely fastest first."""
     first, *others = _in_any_order(options, manifest, device)
-    return [first, *sorted(others, key=lambda finding: _likely_share(finding, device))]
+    return [first, *sorted(others, key=lambda finding: _likely_time(finding, device))]
 
 
 def every_engine(
@@ -143,14 +143,14 @@ def _in_any_order(options: InstanceOptions, manifest: Manifest, device: str) -> 
             yield Finding(*kind, num_threads, is_eligible, failure=failure)
 
 
-def _likely_share(finding: Finding, device: str) -> float:
+def _likely_time(finding: Finding, device: str) -> float:
     """Estimates a candidate's time on this processor, as a share of the reference's."""
     row = ROWS[finding.engine_type, finding.precision]
-    share = row.relative_time / math.sqrt(finding.intra_op_num_threads)
+    time = row.relative_time / math.sqrt(finding.intra_op_num_threads)
     is_fast = (
         device != CPU or not row.fast_with or PROCESSOR_FLAGS[row.fast_with] & processor().flags
     )
-    return share if is_fast else UNSUITED * share
+    return time if is_fast else UNSUITED * time
 
 
 def _tried_on(device: str) -> list[Kind]:

@@ -179,8 +179,8 @@ def _differences(
 def _kinds_of(file_name: str) -> Iterator[tuple[str, str]]:
     """The engines and precisions that run a file here, and that a server may take or be given."""
     for kind, row in ROWS.items():
-        is_complete = row.file not in (ONNX_FILE, PYTORCH_FILE) or "cpu" in row.tried_on
-        if row.file != file_name or "cpu" not in row.devices or not is_complete:
+        is_measured = row.file not in (ONNX_FILE, PYTORCH_FILE) or "cpu" in row.tried_on
+        if row.file != file_name or "cpu" not in row.devices or not is_measured:
             continue
         runs_here = not row.requires or PROCESSOR_FLAGS[row.requires] & processor().flags
         if runs_here and is_installed(row.engine.module):

@@ -179,8 +179,8 @@ class Words:
         new = sorted(texts)
         learned: dict[str, Word] = {}
         for text, (ids, offsets) in zip(new, self._tokenize(new), strict=True):
-            is_complete = offsets == [(0, len(text))]
-            word = learned[text] = ids, None if is_complete else offsets
+            is_one_token = offsets == [(0, len(text))]
+            word = learned[text] = ids, None if is_one_token else offsets
             if len(text) <= MAX_WORD_CHARS:
                 if len(self._known) >= MAX_WORDS:
                     self._known.clear()

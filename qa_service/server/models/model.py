@@ -245,10 +245,10 @@ class Model:
         """Gives a version its next instance, once those it has are ready."""
         if not version.pool.is_complete:
             return
-        is_complete = version.pool.size >= version.full_size
-        if version.state is VersionState.LOADING and (is_complete or self.plan.is_rolling):
+        is_full = version.pool.size >= version.full_size
+        if version.state is VersionState.LOADING and (is_full or self.plan.is_rolling):
             self._note_ready(version)
-        if not is_complete and self._has_made_room(version):
+        if not is_full and self._has_made_room(version):
             version.pool.resize(version.pool.size + 1)
 
     def _has_made_room(self, version: Version) -> bool:

@@ -43,10 +43,10 @@ LINGER_BATCHES = 2
 NO_COST = 1e-6
 """Below this a sum of costs is a rounding error: costs are far larger."""
 
-_Place = tuple[float, float, str]
+_SortKey = tuple[float, float, str]
 """Sorts the flows: when the flow's turn starts, the number of its first request, its name."""
 
-_Further = tuple[_Place, int]
+_Further = tuple[_SortKey, int]
 """A later place of a flow, and the index of the request in its line."""
 
 _Segment = tuple[tuple[float, int], int, Ticket]
@@ -97,7 +97,7 @@ class Flow:
         self.texts_finish = -math.inf
         self.start = self.paid = start
         self.last_batch = -math.inf
-        self.sort_key: _Place | None = None
+        self.sort_key: _SortKey | None = None
 
     @property
     def cost(self) -> float:
@@ -140,7 +140,7 @@ class Flows:
         self._without_turn: dict[str, Flow] = {}
         """Flows that linger, have only reserved work, or have paid beyond the virtual time."""
         self._has_texts = False
-        self._places: list[_Place] = []
+        self._sort_keys: list[_SortKey] = []
         self._segments: list[_Segment] = []
         self._virtual_time = 0.0
         self._num_batches = 0
@@ -179,7 +179,7 @@ class Flows:
     def remove(self, ticket: Ticket) -> None:
         """Removes a request that will not run; its flow pays nothing."""
         flow = self._remove(ticket)
-        self._set_place(flow)
+        self._set_sort_key(flow)
         self._count(flow)
         if not self.size:
             self._start_equal()
@@ -206,8 +206,8 @@ class Flows:
             flow = self._remove(turn.ticket)
             if flow is not payer:
                 flow.last_batch = self._num_batches
-                self._set_place(payer)
-            self._set_place(flow)
+                self._set_sort_key(payer)
+            self._set_sort_key(flow)
         if self._has_texts:
             self._end_turns_for_texts()
         if self.size:
@@ -235,7 +235,7 @@ class Flows:
         for flow in self._flows.values():
             flow.texts_finish = -math.inf
             if flow.sort_key and not flow.line:
-                self._set_place(flow)
+                self._set_sort_key(flow)
 
     def _count_gone(self) -> None:
         """Takes the flows that are no longer present out of `weight`."""
@@ -248,7 +248,7 @@ class Flows:
         """All turns, in their order."""
         segments = iter(self._segments)
         further: list[_Further] = []
-        for place in self._places:
+        for place in self._sort_keys:
             while further and further[0][0] < place:
                 if turn := self._turn_at(*heapq.heappop(further), segments, further):
                     yield turn
@@ -259,7 +259,7 @@ class Flows:
                 yield turn
 
     def _turn_at(
-        self, place: _Place, index: int, segments: Iterator[_Segment], further: list[_Further]
+        self, place: _SortKey, index: int, segments: Iterator[_Segment], further: list[_Further]
     ) -> Turn | None:
         """The turn at a place of a flow, for the request of that index in its line.
 
@@ -341,7 +341,7 @@ class Flows:
             bisect.insort(self._segments, _in_line(ticket)[1:])
         self.size += 1
         self.cost += ticket.cost
-        self._set_place(flow)
+        self._set_sort_key(flow)
 
     def _remove(self, ticket: Ticket) -> Flow:
         """Takes a request out of its flow's line; the flow's place is set by the caller."""
@@ -355,14 +355,14 @@ class Flows:
         self.cost -= ticket.cost
         return flow
 
-    def _set_place(self, flow: Flow) -> None:
+    def _set_sort_key(self, flow: Flow) -> None:
         """Moves a flow to its present place, for its first request or a turn for long texts."""
         if flow.sort_key:
-            del self._places[bisect.bisect_left(self._places, flow.sort_key)]
+            del self._sort_keys[bisect.bisect_left(self._sort_keys, flow.sort_key)]
         if flow.line or flow.start < flow.texts_finish:
             number = flow.line[0][2] if flow.line else math.inf
             flow.sort_key = (flow.start, number, flow.name)
-            bisect.insort(self._places, flow.sort_key)
+            bisect.insort(self._sort_keys, flow.sort_key)
             self._without_turn.pop(flow.name, None)
         else:
             flow.sort_key = None
