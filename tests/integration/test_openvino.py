@@ -240,6 +240,25 @@ def test_static_shapes_are_kept_within_the_same_bound(kept_model):
     assert 0 < sum(path.stat().st_size for path in blobs(kept_model)) <= room
 
 
+def test_kept_files_that_vanish_while_they_are_written_fail_no_start(kept_model, monkeypatch):
+    """As where two instances start at once, or a server with another key removes the oldest."""
+    core = engine_module.shared_core()
+
+    class Core:
+        def __getattr__(self, name):
+            return getattr(core, name)
+
+        def compile_model(self, model, device, options):
+            if "CACHE_DIR" in options:
+                raise RuntimeError("cannot set permissions: No such file or directory")
+            return core.compile_model(model, device, options)
+
+    monkeypatch.setattr(engine_module, "shared_core", Core)
+    engine = start(kept_model, 60)
+    assert engine.static_shapes.find(64)
+    assert logits(engine, 60).shape[-1] == 60
+
+
 def test_static_shapes_that_are_damaged_are_compiled_again(kept_model, caplog):
     before = logits(start(kept_model, 60), 60)
     (path,) = blobs(kept_model)

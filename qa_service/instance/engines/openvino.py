@@ -9,6 +9,7 @@ version, for the next start.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import mmap
 import time
@@ -68,9 +69,7 @@ class OpenVinoEngine(Engine):
         self._maps: dict[int, mmap.mmap] = {}
         """The files whose contents the compiled lengths use."""
         try:
-            compiled = shared_core().compile_model(
-                str(self._path), "CPU", self._options | self._kept.options
-            )
+            compiled = self._compiled(str(self._path), self._kept.options)
         except RuntimeError as error:
             reason = str(error).strip().replace("\n", " ")
             raise SetupError(f"OpenVINO cannot load {self._path.name}: {reason}") from None
@@ -175,7 +174,19 @@ class OpenVinoEngine(Engine):
         those that OpenVINO rearranges for its kernels.
         """
         self._model.reshape({name: [1, tokens] for name in self._inputs})
-        return shared_core().compile_model(self._model, "CPU", self._options | kept)
+        return self._compiled(self._model, kept)
+
+    def _compiled(
+        self, model: openvino.Model | str, kept: dict[str, str]
+    ) -> openvino.CompiledModel:
+        """Compiles a model, or loads what is kept of it.
+
+        Other processes write and remove the files that are kept: if those are what fails, the model
+        is compiled without them.
+        """
+        with contextlib.suppress(RuntimeError):
+            return shared_core().compile_model(model, "CPU", self._options | kept)
+        return shared_core().compile_model(model, "CPU", self._options)
 
     @functools.cached_property
     def _model(self) -> openvino.Model:
