@@ -12,19 +12,25 @@ from harness.process import wait_until
 from harness.server import RunningServer
 
 OBJECT_STORE_BYTES = 80 << 20  # little more than the minimum
-QUICK = {
+SETTINGS = {
     "health_check_initial_delay_ms": 0,
     "health_check_period_ms": 500,
     "health_check_failure_threshold": 3,
     "gcs_rpc_server_reconnect_timeout_s": 5,
+    "local_fs_capacity_threshold": 1.0,
 }
-"""A test can wait for a loss: it is found within seconds."""
+"""A loss is found within seconds, since a test waits for it. What the object store has no room for
+is written to the disk, even to one that is nearly full: by default only up to 95 %."""
 
 
 class RayCluster:
-    """A head without room for instances, and nodes with room for one each, or for more."""
+    """A head without room for instances, and nodes with room for one each, or for more.
 
-    def __init__(self, num_nodes: int = 2, cpus_each: int = 1) -> None:
+    Args:
+        settings: Of Ray, before those of tests.
+    """
+
+    def __init__(self, num_nodes: int = 2, cpus_each: int = 1, **settings: float) -> None:
         from ray.cluster_utils import Cluster  # noqa: PLC0415 - of an extra
 
         self._cluster = Cluster(
@@ -33,7 +39,7 @@ class RayCluster:
                 "num_cpus": 0,
                 "include_dashboard": False,
                 "object_store_memory": OBJECT_STORE_BYTES,
-                "_system_config": QUICK,
+                "_system_config": SETTINGS | settings,
             },
         )
         self._cpus_each = cpus_each

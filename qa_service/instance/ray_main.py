@@ -87,7 +87,10 @@ class Bridge:
         options = setup.options
         ray = _connect(options.ray_address)
         model_dir = Path(setup.model_dir).resolve()
-        pushed = [ray.put(pack(model_dir))] if options.ray_push_model else []
+        try:
+            pushed = [ray.put(pack(model_dir))] if options.ray_push_model else []
+        except ray.exceptions.RayError as error:
+            raise SetupError(f"the model cannot be sent to Ray: {_one_line(error)}") from error
         setup = msgspec.structs.replace(
             setup,
             model_dir=str(model_dir),

@@ -13,6 +13,7 @@ from harness.process import GIVE_UP_S
 from harness.questions import ANSWER, ASK
 from harness.server import FIXED_ENGINE, RunningServer
 from qa_service.programs.load.report import Report
+from tests.programs import fail_to_start
 
 ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
 
@@ -68,7 +69,22 @@ def test_the_model_is_sent_to_a_node_that_lacks_it(builtin_model, cluster, start
     assert {path.name for path in sent.iterdir()} >= {"manifest.json"}
 
 
+def test_a_model_that_cannot_be_sent_is_reported_in_one_line(builtin_model):
+    cluster = RayCluster(num_nodes=0, local_fs_capacity_threshold=0.0)
+    try:
+        flags = ("--num_inference_sessions=0", "--ray_instances=1", "--ray_push_model")
+        address = ("--ray_address", cluster.address)
+        ended = fail_to_start("--model", builtin_model, *FIXED_ENGINE, *flags, *address)
+    finally:
+        cluster.close()
+    assert "Traceback" not in ended.stderr
+    last_line = ended.stderr.splitlines()[-1]
+    assert "the model cannot be sent to Ray: Local disk is full" in last_line
+
+
 def test_ray_instances_grow_with_queued_work_and_shrink_when_idle(builtin_model, cluster, start):
+    if not cluster.nodes:
+        cluster.nodes.append(cluster.add_node())
     one = ("--num_inference_sessions=0", "--ray_instances=1:3", "--ray_idle_timeout_ms=1000")
     # What waits five seconds by plan waits longer while nodes start on the same cores.
     server = start(builtin_model, *one, "--request_timeout_ms=0")
