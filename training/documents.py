@@ -7,7 +7,8 @@ A question file names a tree, a document and the answers. The passage of that do
 first answer becomes a question with an answer, and so does its section, which is what a client
 gives as a text. Passages that a search in the tree's collection finds for it, and that have none of
 the answers, become questions without one: most of what a reader is given is of this kind. All files
-are SQuAD JSON, for `finetune_model --train`.
+are SQuAD JSON, for `finetune_model --train`; `--passages` writes one for `--train_passages`, which
+has the passages of both kinds, question by question.
 """
 
 from __future__ import annotations
@@ -218,6 +219,7 @@ def make_flags() -> argparse.ArgumentParser:
     add("--output", type=Path, required=True, help="for questions with an answer")
     add("--sections", type=Path, help="for questions of whole sections")
     add("--unanswered", type=Path, required=True, help="for questions without one")
+    add("--passages", type=Path, help="for questions with all their passages")
     add("--seed", type=int, default=0)
     return parser
 
@@ -231,23 +233,30 @@ def main() -> int:
     with_answer: list[Asked] = []
     in_sections: list[Asked] = []
     without: list[Asked] = []
+    passages: list[Asked] = []
     for path in [*sorted(flags.data.glob("*/questions.jsonl")), *flags.questions]:
         group = path.parent.name if path.stem == "questions" else path.stem
         for question in read_lines(path):
             archive = flags.data / group / f"docs_{question.tree}.tar.gz"
             if archive not in trees:
                 trees[archive] = open_tree(archive, flags.work)
+            found = unanswered(question, trees[archive], rng)
+            without += found
             if asked := answered(question, trees[archive]):
                 with_answer.append(asked)
+                passages += [asked, *found]
             elif question.answers:
                 _LOG.warning("%s: no passage has the answer to %r", path, question.question)
+            else:
+                passages += found
             if question.context and (asked := in_section(question)):
                 in_sections.append(asked)
-            without += unanswered(question, trees[archive], rng)
     write_squad(with_answer, flags.output)
     if flags.sections:
         write_squad(in_sections, flags.sections)
     write_squad(without, flags.unanswered)
+    if flags.passages:
+        write_squad(passages, flags.passages)
     counts = len(with_answer), len(in_sections), len(without)
     _LOG.info("%d with an answer, %d in sections, %d without", *counts)
     return 0

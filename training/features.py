@@ -8,8 +8,9 @@ the reader's null answer. A teacher's label spreads the target over several toke
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, groupby
 
 import numpy as np
 import torch
@@ -59,10 +60,16 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """One training row; `input_ids`, int64 [seq], include the special tokens."""
+    """One training row.
+
+    Attributes:
+        input_ids: int64 [seq], with the special tokens.
+        group: Of the rows of one question, of which one at most has an answer; 0 for a row alone.
+    """
 
     input_ids: Int64Array
     target: Target
+    group: int = 0
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -72,13 +79,15 @@ class Features:
 class TrainingBatch:
     """Rows padded to one length.
 
-    Ids and mask are int64 [batch, seq]; the targets' probabilities, float32 [batch, seq].
+    Ids and mask are int64 [batch, seq]; the targets' probabilities, float32 [batch, seq]; the
+    number of each row's group, int64 [batch], where a row alone is a group too.
     """
 
     input_ids: torch.Tensor
     attention_mask: torch.Tensor
     start: torch.Tensor
     end: torch.Tensor
+    group: torch.Tensor
 
     def to(self, device: torch.device) -> TrainingBatch:
         """The batch on a device."""
@@ -119,7 +128,8 @@ class FeatureMaker:
             self.compared += 1
             self.agreed += answer.first <= label.first + int(label.start.argmax()) < answer.stop
         placed = [Target(t.first + shift, t.start, t.end) for t in targets]
-        return Features(window.input_ids, _mixed(placed) if placed else Target.of_span(0, 0))
+        target = _mixed(placed) if placed else Target.of_span(0, 0)
+        return Features(window.input_ids, target, example.group)
 
     def check_labels(self) -> None:
         """Compares the labels with the accepted answers.
@@ -177,19 +187,32 @@ def _mixed(targets: Sequence[Target]) -> Target:
     return Target(first, start, end)
 
 
-def plan_batches(lengths: Sequence[int], batch_size: int, rng: random.Random) -> list[list[int]]:
+def plan_batches(rows: Sequence[Features], batch_size: int, rng: random.Random) -> list[list[int]]:
     """Cuts rows, already in random order, into batches of similar lengths, in random order.
 
     Rows are sorted by length only within buckets of many batches, so that little is padded and yet
-    every batch is a mixture. A batch is the indices of its rows.
+    every batch is a mixture. A group stays in one batch, which may then be larger by a part of it.
+    A batch is the indices of its rows.
     """
-    bucket = batch_size * _BATCHES_A_BUCKET
-    batches = []
-    for first in range(0, len(lengths), bucket):
-        numbers = sorted(range(first, min(first + bucket, len(lengths))), key=lengths.__getitem__)
-        batches += [numbers[i : i + batch_size] for i in range(0, len(numbers), batch_size)]
+    units = [list(of_one) for _, of_one in groupby(range(len(rows)), lambda i: rows[i].group or -i)]
+    batches: list[list[int]] = []
+    for bucket in _filled(units, batch_size * _BATCHES_A_BUCKET):
+        by_length = sorted(bucket, key=lambda unit: max(len(rows[i]) for i in unit))
+        batches += [list(chain.from_iterable(batch)) for batch in _filled(by_length, batch_size)]
     rng.shuffle(batches)
     return batches
+
+
+def _filled(units: Sequence[list[int]], size: int) -> Iterator[list[list[int]]]:
+    """Runs of units, each but the last with at least so many rows."""
+    run: list[list[int]] = []
+    for unit in units:
+        run.append(unit)
+        if sum(map(len, run)) >= size:
+            yield run
+            run = []
+    if run:
+        yield run
 
 
 def collate(rows: Sequence[Features], pad_token_id: int) -> TrainingBatch:
@@ -202,4 +225,5 @@ def collate(rows: Sequence[Features], pad_token_id: int) -> TrainingBatch:
         mask[number, : len(row)] = 1
         place = slice(row.target.first, row.target.stop)
         start[number, place], end[number, place] = row.target.start, row.target.end
-    return TrainingBatch(*map(torch.from_numpy, (ids, mask, start, end)))
+    _, groups = np.unique([row.group or -i for i, row in enumerate(rows)], return_inverse=True)
+    return TrainingBatch(*map(torch.from_numpy, (ids, mask, start, end, groups)))

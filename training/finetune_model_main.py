@@ -25,7 +25,8 @@ def parse_flags(arguments: list[str] | None = None) -> argparse.Namespace:
     _add_training(parser)
     _add_other_modes(parser)
     flags = parser.parse_args(arguments)
-    needed = [flags.train or flags.train_sentences or flags.average, flags.dev, flags.output_dir]
+    trained = flags.train or flags.train_sentences or flags.train_passages
+    needed = [trained or flags.average, flags.dev, flags.output_dir]
     if not all([flags.init] if flags.label or flags.label_sentences else needed):
         parser.error("needed: --train, --dev and --output_dir, or --label and --init")
     if not 0 <= flags.swap_words <= 1:
@@ -48,6 +49,9 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
     add("--train", nargs="+", default=[], metavar="FILE[=N]", help=squad)
     sentences = "the same, for files whose contexts are single sentences: put among others"
     add("--train_sentences", nargs="+", default=[], metavar="FILE[=N]", help=sentences)
+    passages = "the same, for files in which the passages that a question is put to follow one "
+    passages += "another, one at most with an answer: N questions with all of them, which compete"
+    add("--train_passages", nargs="+", default=[], metavar="FILE[=N]", help=passages)
     labels = "a teacher's labels (see --label) of questions in those files"
     add("--labels", nargs="+", type=Path, default=[], metavar="LABELS", help=labels)
     add("--dev", nargs="+", type=Path, default=[], metavar="FILE", help="to measure on")
@@ -112,7 +116,7 @@ def check_files(flags: argparse.Namespace) -> None:
     Raises:
         SetupError: A file is missing.
     """
-    sources = [*flags.train, *flags.train_sentences]
+    sources = [*flags.train, *flags.train_sentences, *flags.train_passages]
     sources += [pair[0] for pair in (flags.label, flags.label_sentences) if pair]
     for path in [*(Source.parse(text).path for text in sources), *flags.labels, *flags.dev]:
         if not path.is_file():
@@ -130,6 +134,7 @@ def run_training(flags: argparse.Namespace, encoder: Encoder) -> dict[str, float
     """Trains or averages."""
     sources = [Source.parse(text) for text in flags.train]
     sources += [Source.parse(text, are_sentences=True) for text in flags.train_sentences]
+    sources += [Source.parse(text, are_passages=True) for text in flags.train_passages]
     run = RunConfig(
         encoder=encoder,
         sources=tuple(sources),

@@ -3,14 +3,15 @@
 A source names its file and how many questions to draw: `train_squad.json.gz=9000` draws each
 question once before it draws any a second time. A run sees its draws once, in one shuffled order,
 without epochs. A file of sentences may hold questions without answers: those with a teacher's label
-are drawn.
+are drawn. Of a file of passages a question is drawn with all the passages that it is put to.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, count, groupby
 from pathlib import Path
 
 from qa_service.data.squad import SquadQuestion, read_squad
@@ -29,35 +30,58 @@ class Source:
     Attributes:
         count: How many to draw; None for each once.
         are_sentences: Whether the contexts are single sentences, to be put among their neighbours.
+        are_passages: Whether the passages of a question, which follow one another, compete.
     """
 
     path: Path
     count: int | None = None
     are_sentences: bool = False
+    are_passages: bool = False
 
     @classmethod
-    def parse(cls, text: str, *, are_sentences: bool = False) -> Source:
+    def parse(cls, text: str, *, are_sentences: bool = False, are_passages: bool = False) -> Source:
         """Reads `FILE` or `FILE=COUNT`.
 
         Raises:
             ValueError: The count is not a positive whole number.
         """
-        path, _, count = text.partition("=")
-        if count and (not count.isdecimal() or int(count) == 0):
+        path, _, number = text.partition("=")
+        if number and (not number.isdecimal() or int(number) == 0):
             raise ValueError(f"{text!r}: the count after = must be a positive whole number")
-        return cls(Path(path), int(count) if count else None, are_sentences)
+        return cls(Path(path), int(number) if number else None, are_sentences, are_passages)
 
 
 def draw_mixture(
     sources: Sequence[Source], labels: SoftLabels, unanswerable_share: float = 0.0, seed: int = 0
 ) -> list[Example]:
-    """Draws the questions of a run in random order; a share of each file's get another text."""
+    """Draws the questions of a run in random order; a share of each file's get another text.
+
+    The passages of a group follow one another, and get no other text.
+    """
     rng = random.Random(seed)
-    mixture: list[Example] = []
+    numbers = count(1)
+    mixture: list[list[Example]] = []
     for source in sources:
-        mixture += _with_unanswerable(_draw(source, labels, rng), unanswerable_share, rng)
+        if source.are_passages:
+            mixture += _draw_groups(source, labels, numbers, rng)
+        else:
+            drawn = _with_unanswerable(_draw(source, labels, rng), unanswerable_share, rng)
+            mixture += [[example] for example in drawn]
     rng.shuffle(mixture)
-    return mixture
+    return list(chain.from_iterable(mixture))
+
+
+def _draw_groups(
+    source: Source, labels: SoftLabels, numbers: Iterator[int], rng: random.Random
+) -> list[list[Example]]:
+    """Draws questions with all their passages."""
+    questions = read_questions(source.path, are_sentences=False)
+    groups = [list(of_one) for _, of_one in groupby(questions, lambda q: q.question)]
+    drawn = rng.sample(groups, min(source.count or len(groups), len(groups)))
+    return [
+        [Example(question, labels.get(question), group=number) for question in group]
+        for group, number in zip(drawn, numbers, strict=False)
+    ]
 
 
 def read_questions(path: Path, *, are_sentences: bool) -> list[SquadQuestion]:
@@ -76,12 +100,12 @@ def _draw(source: Source, labels: SoftLabels, rng: random.Random) -> list[Exampl
     if not examples:
         raise ValueError(f"{source.path} has no questions that are answered or labelled")
     drawn: list[Example] = []
-    count = source.count or len(examples)
-    while len(drawn) < count:
+    wanted = source.count or len(examples)
+    while len(drawn) < wanted:
         once = examples
         if source.are_sentences:
             once = among_neighbours(examples, _MAX_NEIGHBOURS, rng)
-        drawn += rng.sample(once, min(len(once), count - len(drawn)))
+        drawn += rng.sample(once, min(len(once), wanted - len(drawn)))
     return drawn
 
 

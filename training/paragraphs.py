@@ -24,11 +24,13 @@ class Example:
     Attributes:
         label: A teacher's label of the question's own text.
         label_start: Where that text begins in the present one, in code points.
+        group: Of the passages that one question is put to; 0 for a text alone.
     """
 
     question: SquadQuestion
     label: SoftLabel | None = None
     label_start: int = 0
+    group: int = 0
 
 
 def untokenized(question: SquadQuestion) -> SquadQuestion:

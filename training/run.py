@@ -87,7 +87,7 @@ def train(run: RunConfig, training: TrainingConfig) -> Metrics:
     marked = sum(example.question.is_impossible for example in examples)
     _LOG.info("%d questions are marked is_impossible: to learn that the text has no answer", marked)
     rows = _rows(examples, run)
-    batches = plan_batches([len(row) for row in rows], run.batch_size, random.Random(run.seed))
+    batches = plan_batches(rows, run.batch_size, random.Random(run.seed))
     tokens = sum(map(len, rows))
     _LOG.info("%d questions, %d tokens, %d batches", len(rows), tokens, len(batches))
     model = _model(run)

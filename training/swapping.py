@@ -55,7 +55,7 @@ def swap_words(
                 is_swapped = rng.random() < share
                 others[word] = rng.choice(alike[kinds[word]]) if is_swapped else word
             ids[place : place + len(word)] = others.get(word, word)
-        swapped.append(Features(ids, row.target))
+        swapped.append(Features(ids, row.target, row.group))
     return swapped
 
 

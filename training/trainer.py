@@ -167,13 +167,22 @@ class Trainer:
 def span_loss(start: torch.Tensor, end: torch.Tensor, batch: TrainingBatch) -> torch.Tensor:
     """Cross-entropy of the batch's probabilities and the model's logits, float [batch, seq].
 
-    It is the mean over rows and both ends; padding does not count.
+    It is the mean over both ends, and over two readings: each row by itself, and each group by one
+    softmax, over a null answer and the tokens of all its rows relative to each row's own, as the
+    passages of a collection are compared (the shared norm of Clark and Gardner 2018). For a row
+    alone both are the same. Padding does not count.
     """
     padding = batch.attention_mask == 0
+    groups = int(batch.group.max()) + 1
+    is_of = batch.group == torch.arange(groups, device=batch.group.device)[:, None]
     losses = []
     for logits, wanted in ((start, batch.start), (end, batch.end)):
-        logs = logits.float().masked_fill(padding, _NEVER).log_softmax(dim=1)
-        losses.append(-(wanted * logs).sum(dim=1).mean())
+        relative = (logits.float() - logits[:, :1].float()).masked_fill(padding, _NEVER)
+        found = (wanted * relative).sum(dim=1)
+        losses.append((relative.logsumexp(dim=1) - found).mean())
+        tokens = relative[:, 1:].logsumexp(dim=1).expand(groups, -1).masked_fill(~is_of, _NEVER)
+        totals = nn.functional.pad(tokens, (1, 0)).logsumexp(dim=1)
+        losses.append((totals - is_of.float() @ found).mean())
     return torch.stack(losses).mean()
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import groupby
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from harness.server import ROOT
 from qa_service.data.squad import SquadQuestion
 from qa_service.evaluation.unanswerable import UnanswerableMaker
 from tests.unit.squad_files import write_squad
-from training.features import FeatureMaker, collate, plan_batches
+from training.features import FeatureMaker, Features, Target, collate, plan_batches
 from training.mixture import Source, draw_mixture
 from training.paragraphs import Example, among_neighbours, untokenized
 from training.soft_labels import SoftLabel, SoftLabels, label_questions
@@ -165,10 +166,34 @@ def test_no_row_for_an_answer_that_does_not_fit(tokenizer):
 
 def test_batches_hold_every_row_once_and_near_lengths_together():
     lengths = [random.Random(n).randint(5, 200) for n in range(100)]
-    batches = plan_batches(lengths, 8, random.Random(0))
+    rows = [Features(np.zeros(length, np.int64), Target.of_span(0, 0)) for length in lengths]
+    batches = plan_batches(rows, 8, random.Random(0))
     assert sorted(i for batch in batches for i in batch) == list(range(100))
     padded = sum(len(batch) * max(lengths[i] for i in batch) for batch in batches)
     assert padded < 1.2 * sum(lengths)
+
+
+def test_a_batch_holds_all_rows_of_a_group():
+    groups = [0, 1, 1, 1, 0, 2, 2, 3, 3, 3, 0]
+    rows = [Features(np.zeros(9, np.int64), Target.of_span(0, 0), group) for group in groups]
+    batches = plan_batches(rows, 3, random.Random(0))
+    assert sorted(i for batch in batches for i in batch) == list(range(len(rows)))
+    assert all(sum(group in {groups[i] for i in b} for b in batches) == 1 for group in (1, 2, 3))
+
+
+def test_a_question_is_drawn_with_all_its_passages(tmp_path):
+    questions = [
+        SquadQuestion(f"{n}/{place}", f"who sang {n}", f"a b {place}", (), ())
+        for n in range(6)
+        for place in range(3)
+    ]
+    source = Source(write_squad(tmp_path / "q.json.gz", questions), 4, are_passages=True)
+    drawn = draw_mixture([source], SoftLabels(), unanswerable_share=1.0)
+    asked = [example.question.question for example in drawn]
+    assert len(set(asked)) == 4
+    assert [len(list(of)) for _, of in groupby(asked)] == [3] * 4
+    assert len({example.group for example in drawn}) == 4
+    assert {example.question.context for example in drawn} == {"a b 0", "a b 1", "a b 2"}
 
 
 def test_collate_pads_at_the_end(tokenizer):

@@ -225,6 +225,19 @@ def test_loss_is_the_cross_entropy_of_what_is_right_and_knows_no_padding():
     torch.testing.assert_close(span_loss(start, end, collate(rows, 0)), wanted)
 
 
+def test_the_passages_of_a_question_share_one_softmax_and_one_null_answer():
+    ids = ROWS[0].input_ids
+    answered = Features(ids, Target.of_span(3, 3), group=9)
+    other = Features(ids[:5], Target.of_span(0, 0), group=9)
+    logits = torch.randn(2, 7)
+    by_row = [-logits[0].log_softmax(0)[3], -logits[1, :5].log_softmax(0)[0]]
+    passages = [logits[0, 1:] - logits[0, 0], logits[1, 1:5] - logits[1, 0]]
+    together = torch.cat([torch.zeros(1), *passages])
+    wanted = (torch.stack(by_row).mean() - together.log_softmax(0)[3]) / 2
+    loss = span_loss(logits, logits, collate([answered, other], 0))
+    torch.testing.assert_close(loss, wanted)
+
+
 @pytest.mark.parametrize(
     "flags",
     [
